@@ -1,20 +1,30 @@
 # watchproxy. `make demo` shows it, `make test` tests it; both need Go, git, gcc and make only.
 
 SHELL := /bin/bash
+comma := ,
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS := -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 # Releases have no symbols.
 RELEASE_LDFLAGS := -s -w $(LDFLAGS)
+# The tag removes a page of templates from gRPC. Without templates, the linker drops the methods that nothing calls, which are a
+# third of the binary. Tests use the tag, too, so that nothing is compiled twice.
+TAGS := -tags grpcnotrace
+GO_BUILD := CGO_ENABLED=0 go build -trimpath $(TAGS)
 # Releases carry the time of their commit, so that the same commit makes the same bytes.
 EPOCH = $(shell git log -1 --format=%ct)
+# RELEASE has what is published, BUILD what it is made of.
 RELEASE := bin/release
+BUILD := bin/build
 IMAGE ?= ghcr.io/watchproxy/watchproxy
+CHARTS ?= oci://ghcr.io/watchproxy/charts
+# A chart's version must be SemVer. Charts of commits that are no releases sort below all releases.
+RELEASED := $(shell grep -Ex 'v[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)\.[0-9]+)?' <<<'$(VERSION)')
+CHART_VERSION = $(if $(RELEASED),$(VERSION:v%=%),0.0.0-g$(VERSION))
 # kube-apiserver's version, which the test upstream reports as its own. The Go module does not tell the commit.
 KUBE_VERSION := v1.36.3
-KUBE_LDFLAGS := -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
-	-X $(pkg).gitVersion=$(KUBE_VERSION) -X $(pkg).gitMajor=1 -X $(pkg).gitMinor=36 -X $(pkg).gitTreeState=archive -X $(pkg).gitCommit=unknown)
-KUBE_SOURCES := $(shell find bench/kubeapi -name '*.go' -o -name 'go.*')
+kube_ldflags = -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
+	-X $(pkg).gitVersion=$(1) -X $(pkg).gitMajor=1 -X $(pkg).gitMinor=$(word 2,$(subst ., ,$(1))) -X $(pkg).gitTreeState=archive -X $(pkg).gitCommit=unknown)
 FUZZTIME ?= 30s
 # What a proxy is made of.
 PACKAGES = $(shell go list ./... | grep -v /bench/)
@@ -22,22 +32,34 @@ LINT := go tool -modfile=.tools/go.mod golangci-lint
 LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(CURDIR)/.golangci.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help build image image-test release screenshot always kubeapi kubectl lint fmt test chart rights tiers forms linearizability \
+.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-bench test-product test-modules chart gameday rights scopes kubelets tiers compat forms linearizability \
 	demo bench bench-recent bench-growth bench-sync faults restarts kills extremes stalled soak hostile fuzz vuln clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/watchproxy
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
+	$(GO_BUILD) -ldflags "$(LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
 
 kubeapi: bin/kubeapi ## bin/kubeapi: a real kube-apiserver and etcd in one process, for tests and the demo
 
 kubectl: bin/kubectl ## bin/kubectl
 
-bin/kubeapi bin/kubectl: bin/%: $(KUBE_SOURCES)
+.SECONDEXPANSION:
+bin/kubeapi bin/kubectl bin/kubenode: bin/%: $$(wildcard bench/kubeapi/cmd/$$*/*.go) bench/kubeapi/go.mod bench/kubeapi/go.sum
 	@[ -e $@ ] || echo "building $@: the first build compiles Kubernetes, about ten minutes on two cores"
-	cd bench/kubeapi && CGO_ENABLED=0 go build -buildvcs=false -ldflags "$(KUBE_LDFLAGS)" -o ../../$@ ./cmd/$*
+	cd bench/kubeapi && CGO_ENABLED=0 go build -buildvcs=false -ldflags "$(call kube_ldflags,$(KUBE_VERSION))" -o ../../$@ ./cmd/$*
+
+# The minors that make compat tests, oldest first, each with the latest patch that the module proxy has.
+COMPAT := v1.33.13 v1.34.12 v1.35.8 $(KUBE_VERSION) v1.37.2
+
+bin/kubeapi-$(KUBE_VERSION): bin/kubeapi
+	ln -sf kubeapi $@
+
+bin/kubeapi-v%: bench/kubeapi/modfile $(wildcard bench/kubeapi/cmd/kubeapi/*.go)
+	@rm -rf $(BUILD)/kubeapi-v$* && mkdir -p $(BUILD)/kubeapi-v$*/cmd && cp -r bench/kubeapi/cmd/kubeapi $(BUILD)/kubeapi-v$*/cmd
+	bench/kubeapi/modfile v$* >$(BUILD)/kubeapi-v$*/go.mod
+	cd $(BUILD)/kubeapi-v$* && go mod tidy && CGO_ENABLED=0 go build -buildvcs=false -ldflags "$(call kube_ldflags,v$*)" -o $(CURDIR)/$@ ./cmd/kubeapi
 
 # bench/kubeapi and bench/chart are vetted (by test, once they are built) and checked for format, but not linted: the linter
 # would type-check all of Kubernetes, Helm and Prometheus.
@@ -46,39 +68,69 @@ lint: ## formatters and linters
 	cd bench/page && $(LINT_ABOVE) run
 	cd .tools/image && $(LINT_ABOVE) run
 	$(LINT) fmt --diff bench/kubeapi bench/chart
+	go tool -modfile=.tools/image/go.mod actionlint
 
 fmt: ## format everything
 	$(LINT) fmt . bench/kubeapi bench/chart .tools/image
 
-# Everything is compiled in parallel first, then run, two packages at a time: those with an apiserver, a proxy and hundreds
-# of clients fill two cores by themselves now and then, and wait for half of their time. The one that takes longest begins.
-# The race detector is in all proxies that run, and in the tests of what they are made of; in those that only talk to proxies
-# it would cost half of the time. Allocations and bytes are counted without it.
-test: lint kubeapi kubectl chart bin/chromium ## lint, then all tests, with the race detector; the apiserver runs as a process
-	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
-	go test -race -run '^$$' $(PACKAGES) >/dev/null && go test -run '^$$' ./bench/... >/dev/null
-	WATCHPROXY_RACE=1 go test -shuffle=on -timeout 20m -p 3 ./bench/conformance ./bench/...
-	go test -race -shuffle=on -timeout 15m -p 2 $(PACKAGES)
-	go test -shuffle=on -run '^Test(AllocationBudgets|EventAllocatesNothing|UnreadWatchesHoldLittle|MemoryOfUnknownConnections)$$' ./proxy ./proxy/read ./proxy/watch
-	cd bench/page && go test -timeout 5m .
-	go test -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2 -plain
+# Everything is compiled first. Then three groups of packages run at the same time, because tests with servers and clients
+# wait for half of their time. In each group, the packages that take longest begin. The race detector is in all proxies that
+# run, except in the last two runs, and in the tests of what they are made of. In tests that only talk to proxies, it would
+# cost half of the time. Allocations and bytes are counted without it.
+test: lint kubeapi kubectl bin/python-client bin/node-client bin/chromium bin/axe.min.js ## lint, then all tests, with the race detector; the apiserver runs as a process
+	cd bench/kubeapi && CGO_ENABLED=0 go vet ./cmd/kubeapi ./cmd/kubectl
+	go list $(TAGS) -race -test -export $(PACKAGES) >/dev/null && go list $(TAGS) -test -export ./bench/... ./proxy ./proxy/read ./proxy/watch >/dev/null
+	for module in bench/chart bench/page .tools/image; do (cd $$module && go list -test -export ./... >/dev/null) || exit; done
+	@$(MAKE) --no-print-directory -k -j 3 test-bench test-product test-modules
 
-chart: kubeapi ## the Helm chart: lint, all of its objects shown to a real apiserver, alerts, the proxy with its rights
-	cd bench/chart && go vet ./... && go test -shuffle=on -timeout 5m ./...
+test-bench: kubeapi kubectl
+	WATCHPROXY_RACE=1 go test $(TAGS) -shuffle=on -timeout 20m -p 2 ./bench/conformance ./bench/faults ./bench/access ./bench/...
+
+test-product: kubeapi kubectl
+	go test $(TAGS) -race -shuffle=on -timeout 15m -p 1 ./watchcache/upstream $(PACKAGES)
+	go test $(TAGS) -shuffle=on -run '^Test(AllocationBudgets|EventAllocatesNothing|UnreadWatchesHoldLittle|MemoryOfUnknownConnections)$$' ./proxy ./proxy/read ./proxy/watch
+
+test-modules: chart
+	cd bench/page && go test -count 1 -timeout 5m .
+	cd .tools/image && go vet . && go test -shuffle=on .
+	go test $(TAGS) -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2 -plain
+	go test $(TAGS) -shuffle=on -timeout 5m -run '^Test(Lists|Gets|Watches)$$' ./bench/conformance -scoped -rbac testdata/namespaces.yaml
+
+chart: kubeapi bin/python-client bin/node-client ## the Helm chart: lint, all of its objects shown to a real apiserver, alerts, the proxy with its rights
+	cd bench/chart && go vet ./... && go test -shuffle=on -timeout 10m ./...
+
+gameday: kubeapi ## faults like those at three in the morning: for each, the alerts that fire and the line of the log that explains it
+	cd bench/chart && go test -v -count 1 -timeout 30m -run TestGameDay . -faults 100
 
 rights: kubeapi kubectl ## the differential suite through a proxy with the rights that the chart gives it with cacheEverything
 	cd bench/chart && go tool helm template watchproxy ../../charts/watchproxy --namespace watchproxy --kube-version $(KUBE_VERSION) \
 		--set cacheEverything=true --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml >../../bin/rights.yaml
 	go test -shuffle=on -timeout 15m -count 1 ./bench/conformance -rbac $(CURDIR)/bin/rights.yaml
 
+scopes: kubeapi kubectl ## the differential suite through a proxy that may read only some namespaces, and through a node's proxy
+	go test -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped -rbac testdata/namespaces.yaml
+	go test -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped
+
+# The controllers, the scheduler and the kubelet take some six minutes to compile, so this is no part of make test.
+KUBELETS ?= 8
+kubelets: kubeapi bin/kubenode ## a Deployment's life on KUBELETS real kubelets without containers, directly and through proxies: bench/results/kubelets.txt
+	cd bench/kubeapi && CGO_ENABLED=0 go vet ./cmd/kubenode
+	go test -v -count 1 -timeout 20m -run TestKubelets ./bench/clients/kubelets -kubelets $(KUBELETS) -report $(CURDIR)/bench/results/kubelets.txt
+
 tiers: kubeapi ## the whole differential suite through two proxies, one behind the other
 	go test -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2
+
+compat: $(COMPAT:%=bin/kubeapi-%) kubectl ## the differential suite against five minors of kube-apiserver: bench/results/compat.md
+	WATCHPROXY_KUBEAPI_NEXT=$(CURDIR)/bin/kubeapi-$(lastword $(COMPAT)) go test $(TAGS) -count 1 -timeout 5m -run '^TestRollingUpgrade$$' ./bench/clients/outage
+	go run ./bench/compat --versions $(subst $() ,$(comma),$(strip $(COMPAT))) --report bench/results/compat.md
 
 forms: kubeapi ## the differential suite, each row in every form: encodings, gzip, HTTP/2; half an hour
 	go test -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
 
-screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after half a minute of work
-	cd bench/page && go test -count 1 -run TestPicture . -picture $(CURDIR)/bench/results/page.png
+# The picture shows the version that the chart has.
+screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after two minutes of work
+	$(GO_BUILD) -ldflags "-X main.version=v$$(sed -n 's/^version: //p' charts/watchproxy/Chart.yaml)" -o bin/watchproxy-picture ./cmd/watchproxy
+	cd bench/page && go test -count 1 -run TestPicture . -picture $(CURDIR)/bench/results/page.png -proxy $(CURDIR)/bin/watchproxy-picture
 
 linearizability: kubeapi ## consistent reads against acknowledged writes, 90 s in each of nine settings: half a million
 	go test -v -run TestLinearizable -timeout 25m -count 1 ./bench/clients/linearizability -linearize 90s
@@ -133,28 +185,91 @@ bin/nginx:
 		dir=$$(mktemp -d) && cd $$dir && { apt-get download -q nginx || { apt-get update -q && apt-get download -q nginx; }; } && \
 		dpkg-deb -x nginx_*.deb . && mv usr/sbin/nginx $(CURDIR)/$@; rm -rf $$dir; fi
 
-$(RELEASE)/%/watchproxy: always
-	CGO_ENABLED=0 GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) \
-		go build -buildvcs=false -trimpath -ldflags "$(RELEASE_LDFLAGS)" -o $@ ./cmd/watchproxy
+$(BUILD)/%/watchproxy: always
+	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) $(GO_BUILD) -buildvcs=false -ldflags "$(RELEASE_LDFLAGS)" -o $@ ./cmd/watchproxy
+
+bin/go-licenses: .tools/go.mod
+	cd .tools && go build -buildvcs=false -o ../$@ github.com/google/go-licenses/v2
+
+# go-licenses reads the modules in Go's cache, where they are once the binaries are built. It also asks their hosts for links to
+# the licences. Nothing here uses those, so it gets an HTTP proxy that answers nothing. A system may have modules of its own.
+LICENSES_ALLOWED := Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT
+licenses: bin/go-licenses $(foreach os,linux darwin,$(BUILD)/$(os)-amd64/watchproxy) ## bin/build/licenses: the licence texts of all that a release consists of; refuses unknown licences
+	@cd .tools/image && go build -buildvcs=false -o /dev/null .
+	@set -eo pipefail; export LC_ALL=C CGO_ENABLED=0 HTTP_PROXY=http://127.0.0.1:9 HTTPS_PROXY=http://127.0.0.1:9; \
+	dir=$(CURDIR)/$(BUILD)/licenses; rm -rf $$dir; mkdir -p $$dir/std; cp "$$(go env GOROOT)/LICENSE" $$dir/std; echo std,BSD-3-Clause >$$dir.rows; \
+	of() { $(CURDIR)/bin/go-licenses check $$1 --allowed_licenses=$(LICENSES_ALLOWED) 2>$$dir.log && \
+		$(CURDIR)/bin/go-licenses save $$1 --save_path $$dir.new --force 2>>$$dir.log && cp -r $$dir.new/. $$dir && rm -r $$dir.new && \
+		$(CURDIR)/bin/go-licenses report $$1 2>>$$dir.log | cut -d, -f1,3 >>$$dir.rows || { cat $$dir.log >&2; exit 1; }; }; \
+	for os in linux darwin; do GOOS=$$os of ./cmd/watchproxy; done; \
+	cd .tools/image && of golang.org/x/crypto/x509roots/fallback/bundle; sort -u $$dir.rows >$$dir/licenses.csv
 
 # Tagged as the chart asks for it: releases without the v.
-image: $(foreach arch,amd64 arm64,$(RELEASE)/linux-$(arch)/watchproxy) ## bin/release/image.tar: an OCI image for amd64 and arm64, and what is in it; prints its digest
+image: licenses $(foreach platform,linux-amd64 linux-arm64 darwin-amd64 darwin-arm64,$(BUILD)/$(platform)/watchproxy) ## bin/release/image.tar: an OCI image for amd64 and arm64, and what is in it; prints its digest
+	@mkdir -p $(RELEASE)
 	cd .tools/image && go run -buildvcs=false . -version "$(VERSION)" -commit "$(COMMIT)" -created "$$(date -u -d @$(EPOCH) +%FT%TZ)" \
-		-name "$(IMAGE):$(VERSION:v%=%)" -output $(CURDIR)/$(RELEASE)/image.tar -sbom $(CURDIR)/$(RELEASE)/sbom.cdx.json \
-		$(foreach arch,amd64 arm64,linux/$(arch)=$(CURDIR)/$(RELEASE)/linux-$(arch)/watchproxy)
+		-name "$(IMAGE):$(VERSION:v%=%)" -output $(CURDIR)/$(RELEASE)/image.tar -sbom $(CURDIR)/$(RELEASE)/sbom.cdx.json -licenses $(CURDIR)/$(BUILD)/licenses \
+		$(foreach os,linux darwin,$(foreach arch,amd64 arm64,$(os)/$(arch)=$(CURDIR)/$(BUILD)/$(os)-$(arch)/watchproxy))
 
 image-test: image ## run the image's binary as the image's user in the image's root; compiles everything twice
 	cd .tools/image && go vet . && go test -count 1 . -image $(CURDIR)/$(RELEASE)/image.tar
 
-release: image $(foreach arch,amd64 arm64,$(RELEASE)/darwin-$(arch)/watchproxy) ## bin/release: archives for Linux and macOS, the image, checksums
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(RELEASE_LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
-	@set -e; for platform in linux-amd64 linux-arm64 darwin-amd64 darwin-arm64; do \
-		name=watchproxy-$(VERSION)-$$platform; dir=$(RELEASE)/$$name; rm -rf $$dir; mkdir -p $$dir/completions; \
-		cp LICENSE README.md CHANGELOG.md $(RELEASE)/$$platform/watchproxy $$dir; \
+# The chart in the repository says that it is unreleased and a prerelease, and names an image. Releases are corrected. Their
+# documents are read outside of a checkout, on Artifact Hub for example: they install from the registry, and their links are URLs.
+SITE := https://github.com/watchproxy/watchproxy/blob
+chart-package: ## bin/release/watchproxy-VERSION.tgz: the chart
+	@set -e; dir=$(BUILD)/chart; rm -rf $$dir; mkdir -p $$dir $(RELEASE); cp -r charts/watchproxy LICENSE $$dir; mv $$dir/LICENSE $$dir/watchproxy; \
+	sed -i 's|\(image: ghcr.io/watchproxy/watchproxy\):.*|\1:$(VERSION:v%=%)|' $$dir/watchproxy/Chart.yaml; \
+	if [ "$(RELEASED)" ]; then sed -i '/^  watchproxy.dev\/unreleased:/d' $$dir/watchproxy/Chart.yaml; \
+		[[ $(VERSION) == *-* ]] || sed -i '/^  artifacthub.io\/prerelease:/d' $$dir/watchproxy/Chart.yaml; \
+		sed -i -e '/^<!-- unreleased -->$$/,/^<!-- released -->$$/d' -e '/^<!-- checkout -->$$/,/^<!-- end -->$$/d' $$dir/watchproxy/README.md; \
+		sed -i -E -e 's#^(    helm [a-z]+ watchproxy) charts/watchproxy#\1 $(CHARTS)/watchproxy --version $(CHART_VERSION)#' \
+			-e 's#\]\(\.\./\.\./#](@/#g' -e 's#\]\(([[:alnum:]_./-]+)([)\#])#](@/charts/watchproxy/\1\2#g' -e 's#\]\(@/#]($(SITE)/$(VERSION)/#g' $$dir/watchproxy/*.md; fi; \
+	find $$dir -exec touch -d @$(EPOCH) {} +
+	cd bench/chart && go tool helm package $(abspath $(BUILD))/chart/watchproxy --version "$(CHART_VERSION)" --app-version "$(VERSION:v%=%)" --destination $(abspath $(RELEASE))
+
+archives: licenses $(foreach platform,linux-amd64 linux-arm64 darwin-amd64 darwin-arm64,$(BUILD)/$(platform)/watchproxy)
+	$(GO_BUILD) -ldflags "$(RELEASE_LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
+	@set -e; mkdir -p $(RELEASE); for platform in linux-amd64 linux-arm64 darwin-amd64 darwin-arm64; do \
+		name=watchproxy-$(VERSION)-$$platform; dir=$(BUILD)/$$name; rm -rf $$dir; mkdir -p $$dir/completions; \
+		cp -r LICENSE README.md CHANGELOG.md $(BUILD)/licenses $(BUILD)/$$platform/watchproxy $$dir; \
 		for shell in bash zsh fish powershell; do bin/watchproxy completion $$shell >$$dir/completions/watchproxy.$$shell; done; \
-		tar -C $(RELEASE) --sort=name --mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -c $$name | gzip -9n >$$dir.tar.gz; \
+		tar -C $(BUILD) --sort=name --mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -c $$name | gzip -9n >$(RELEASE)/$$name.tar.gz; \
 		rm -r $$dir; done
-	cd $(RELEASE) && sha256sum watchproxy-$(VERSION)-*.tar.gz image.tar sbom.cdx.json >SHA256SUMS && cat SHA256SUMS
+
+release: ## bin/release: all that a release publishes: archives for Linux and macOS, the image, the chart, what is in them, checksums
+	rm -rf $(RELEASE)
+	$(MAKE) --no-print-directory archives image chart-package
+	cd $(RELEASE) && LC_ALL=C sha256sum *.tar.gz *.tgz image.tar sbom.cdx.json >SHA256SUMS && cat SHA256SUMS
+
+release-test: release ## the release is complete, its binary runs, and what make push pushes to a registry on loopback is what it has
+	cd .tools/image && go vet . && go test -count 1 . -image $(CURDIR)/$(RELEASE)/image.tar -release $(CURDIR)/$(RELEASE)
+
+# Elsewhere, so that no path of this directory can be in it.
+reproducible: ## two releases of the last commit, made in two directories, are equal bit for bit
+	@[ -z "$$(git status --porcelain)" ] || { echo "reproducible: commit your changes first: the second release is made from a clone" >&2; exit 1; }
+	$(MAKE) --no-print-directory release
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf $$dir' EXIT; git clone -q . $$dir/clone; \
+	$(MAKE) --no-print-directory -C $$dir/clone release VERSION="$(VERSION)" >$$dir/log || { cat $$dir/log; exit 1; }; \
+	diff $(RELEASE)/SHA256SUMS $$dir/clone/$(RELEASE)/SHA256SUMS && echo "reproducible: both releases are equal"
+
+CHANGELOG ?= CHANGELOG.md
+release-notes: ## the changelog's section of VERSION, or of what is unreleased
+	@awk -v want="$(if $(RELEASED),$(VERSION:v%=%),Unreleased)" '/^## / { name = $$2; gsub(/[][]/, "", name); on = name == want; next } on { text = text $$0 "\n" } \
+		END { gsub(/^\n+|\n+$$/, "", text); if (text == "") { print "release-notes: $(CHANGELOG) has no section for " want > "/dev/stderr"; exit 1 } print text }' $(CHANGELOG)
+
+bin/crane: .tools/image/go.mod
+	cd .tools/image && go build -buildvcs=false -o ../../$@ github.com/google/go-containerregistry/cmd/crane
+
+# crane stores the login where docker does. Helm, cosign and GitHub's attestations find it there.
+login: bin/crane ## log in to REGISTRY as USERNAME with the password in $$TOKEN, for make push
+	@printenv TOKEN | bin/crane auth login "$(REGISTRY)" --username "$(USERNAME)" --password-stdin
+
+push: bin/crane ## push the image and the chart of bin/release to IMAGE and CHARTS; their digests go to bin/build/image.digest and chart.digest
+	@set -eo pipefail; mkdir -p $(BUILD); dir=$$(mktemp -d); trap 'rm -rf $$dir' EXIT; tar -xf $(RELEASE)/image.tar -C $$dir; \
+	bin/crane push $$dir "$(IMAGE):$(VERSION:v%=%)" | tee /dev/stderr | sed 's/.*@//' >$(BUILD)/image.digest; \
+	cd bench/chart; go tool helm push $(CURDIR)/$(RELEASE)/watchproxy-$(CHART_VERSION).tgz $(CHARTS) $(HELM_PUSH_FLAGS) 2>&1 | \
+		tee /dev/stderr | sed -n 's/^Digest: //p' >$(CURDIR)/$(BUILD)/chart.digest; grep -q sha256: $(CURDIR)/$(BUILD)/chart.digest
 
 # Debian's, with all that it needs and that is not there, which need not be installed: bin/chromium.d/root. Where a Chromium
 # is installed, that one.
@@ -170,6 +285,36 @@ bin/chromium:
 		'[ -e /etc/fonts/fonts.conf ] || export FONTCONFIG_PATH=$$root/etc/fonts' \
 		'exec $$root/usr/lib/chromium/chromium-headless-shell "$$@"' >../chromium.new && chmod +x ../chromium.new && mv ../chromium.new $(CURDIR)/$@
 
+# axe-core (MPL-2.0), which the test of the status page runs in the browser and nothing else contains. It comes by npm. Where
+# npm or its registry cannot be reached, the test says so and checks the rest.
+AXE := axe-core@4.14.1
+AXE_SHA256 := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
+bin/axe.min.js:
+	@mkdir -p bin; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	command -v npm >/dev/null || { echo "axe: NOT CHECKED: npm, which fetches $(AXE), is missing"; exit; }; \
+	(cd "$$dir" && timeout 2m npm pack --silent $(AXE)) >/dev/null 2>&1 || { echo "axe: NOT CHECKED: npm cannot fetch $(AXE)"; exit; }; \
+	tar -xzf "$$dir"/axe-core-*.tgz -C "$$dir" package/axe.min.js && \
+	echo "$(AXE_SHA256)  $$dir/package/axe.min.js" | sha256sum --check --quiet && mv "$$dir/package/axe.min.js" $@
+
+# Python's and Node's clients (Apache-2.0), which the test of the sidecar runs and nothing else contains: Debian's package with
+# all that it needs and that is not there, and npm's. Where they cannot be fetched, the test says so and checks the rest.
+bin/python-client:
+	@mkdir -p bin/python-client.d/partial && cd bin/python-client.d && \
+	get="apt-get install -qqy --no-install-recommends --download-only -o Debug::NoLocking=1 -o Dir::Cache::archives=$$PWD python3-kubernetes" && \
+	{ { $$get || { apt-get update -q && $$get; }; } >/dev/null 2>&1 || { echo "Python: NOT CHECKED: python3-kubernetes cannot be fetched"; exit; }; } && \
+	for package in *.deb; do [ ! -e "$$package" ] || { dpkg-deb -x $$package root && rm $$package; } || exit; done && \
+	printf '%s\n' '#!/bin/sh' 'root=$$(dirname "$$(readlink -f "$$0")")/python-client.d/root' 'export PYTHONPATH=$$root/usr/lib/python3/dist-packages' \
+		'[ -x /usr/bin/python3 ] && exec /usr/bin/python3 "$$@"' \
+		'export PYTHONHOME=$$root/usr LD_LIBRARY_PATH=$$root/usr/lib/$$(uname -m)-linux-gnu:$$root/lib/$$(uname -m)-linux-gnu' \
+		'exec $$root/usr/bin/python3 "$$@"' >../python-client.new && chmod +x ../python-client.new && mv ../python-client.new $(CURDIR)/$@
+
+bin/node-client:
+	@mkdir -p bin; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	command -v npm >/dev/null || { echo "Node: NOT CHECKED: npm is missing"; exit; }; \
+	(cd "$$dir" && timeout 2m npm install --silent --no-audit --no-fund --ignore-scripts @kubernetes/client-node@1.4.0) >/dev/null 2>&1 || \
+		{ echo "Node: NOT CHECKED: npm cannot fetch @kubernetes/client-node"; exit; }; \
+	mv "$$dir" $@ && chmod 755 $@
+
 fuzz: ## every fuzz target for FUZZTIME (30s) each
 	@set -e; for pkg in $$(go list ./...); do \
 		for target in $$(go test -list '^Fuzz' $$pkg | grep ^Fuzz || true); do \
@@ -179,9 +324,9 @@ fuzz: ## every fuzz target for FUZZTIME (30s) each
 
 # The database of known vulnerabilities is not on every machine's network: then nothing is checked, and nothing fails.
 VULN_HOST ?= vuln.go.dev
-vuln: ## known vulnerabilities in what the proxy uses, where https://vuln.go.dev can be reached
+vuln: ## known vulnerabilities in what the proxy uses, where https://vuln.go.dev can be reached; VULN_REQUIRED=1 fails elsewhere
 	@if ! timeout 5 bash -c '</dev/tcp/$(VULN_HOST)/443' 2>/dev/null; then \
-		echo "vuln: NOT CHECKED: the vulnerability database at https://$(VULN_HOST) cannot be reached"; exit; fi; \
+		echo "vuln: NOT CHECKED: the vulnerability database at https://$(VULN_HOST) cannot be reached"; exit $(if $(VULN_REQUIRED),1,0); fi; \
 	timeout 5m go tool -modfile=.tools/go.mod govulncheck -db https://$(VULN_HOST) $(PACKAGES)
 
 clean: ## remove bin/

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,14 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Authentication says how clients are authenticated. Its fields are named like the kubelet's.
+// Authentication configures the authentication of clients. Its fields have the same names as in the
+// kubelet's configuration.
 type Authentication struct {
 	// Mode is delegated or none. With delegated, the apiserver reviews bearer tokens, and the proxy
-	// accepts client certificates of the cluster's CA. With none, requests act as the proxy's own
-	// identity. none is allowed only on loopback addresses and Unix sockets, and is the default
-	// there. Elsewhere the default is delegated.
+	// accepts client certificates of the cluster's CA. With none, requests use the proxy's own
+	// identity (with tls.sidecar, only those with the pod's token). none is allowed only on loopback addresses and Unix sockets, where it is the
+	// default. Elsewhere the default is delegated.
 	Mode AuthenticationMode `json:"mode,omitempty"`
-	// Anonymous says whether clients without credentials are served, as system:anonymous.
+	// Anonymous configures clients without credentials.
 	Anonymous Anonymous `json:"anonymous,omitzero"`
 	// X509 configures client certificates.
 	X509 X509 `json:"x509,omitzero"`
@@ -28,7 +30,7 @@ type Authentication struct {
 	Webhook AuthenticationWebhook `json:"webhook,omitzero"`
 }
 
-// AuthenticationMode says how clients are authenticated.
+// AuthenticationMode is the way in which clients are authenticated.
 type AuthenticationMode string
 
 // The values of [AuthenticationMode].
@@ -39,84 +41,132 @@ const (
 
 // Anonymous configures clients without credentials.
 type Anonymous struct {
-	// Enabled serves clients without credentials with the rights of system:anonymous. Otherwise
-	// they get 401.
+	// Enabled gives clients without credentials the rights of system:anonymous. Otherwise they get
+	// 401.
 	Enabled bool `json:"enabled,omitempty"`
 }
 
 // X509 configures client certificates.
 type X509 struct {
-	// ClientCAFile is the path of a PEM file with the CAs of accepted client certificates. It is
-	// read again when it changes. The default is the apiserver's own client CAs, from the ConfigMap
-	// extension-apiserver-authentication in kube-system.
+	// ClientCAFile is the path of a PEM file with the CAs of accepted client certificates. When the
+	// file changes, the proxy reads it again. The default is the apiserver's own client CAs, from
+	// the ConfigMap extension-apiserver-authentication in kube-system.
 	ClientCAFile string `json:"clientCAFile,omitempty"`
 }
 
 // AuthenticationWebhook configures reviews of bearer tokens.
 type AuthenticationWebhook struct {
-	// CacheTTL is the time for which the result of a TokenReview is trusted. A refused token is
-	// reviewed again after at most 10s.
+	// CacheTTL is how long the result of a TokenReview is trusted. A refused token is reviewed
+	// again after at most 10s.
 	CacheTTL *metav1.Duration `json:"cacheTTL,omitempty"`
 }
 
-// Authorization says how long the apiserver's decisions about access are trusted.
+// Authorization configures how long the apiserver's access decisions are trusted.
 type Authorization struct {
 	// Webhook configures SubjectAccessReviews.
 	Webhook AuthorizationWebhook `json:"webhook,omitzero"`
-	// WatchRecheckInterval is the time after which an open watch is authenticated and authorized
-	// again. The watch ends if the client has lost access. 0 disables this check, which
+	// WatchRecheckInterval is the interval at which open watches are authenticated and authorized
+	// again. If a client has lost access, its watch ends. 0 disables this check, which
 	// kube-apiserver does not have; other values must be at least 1s.
 	WatchRecheckInterval *metav1.Duration `json:"watchRecheckInterval,omitempty"`
 }
 
 // AuthorizationWebhook configures SubjectAccessReviews.
 type AuthorizationWebhook struct {
-	// CacheAuthorizedTTL is the time for which granted access is trusted.
+	// CacheAuthorizedTTL is how long granted access is trusted.
 	CacheAuthorizedTTL *metav1.Duration `json:"cacheAuthorizedTTL,omitempty"`
-	// CacheUnauthorizedTTL is the time for which denied access is trusted.
+	// CacheUnauthorizedTTL is how long denied access is trusted.
 	CacheUnauthorizedTTL *metav1.Duration `json:"cacheUnauthorizedTTL,omitempty"`
 }
 
-// Limits bound what clients can use. A request beyond a limit gets a Status, with 429 and
-// Retry-After if a retry helps. Other clients are not affected.
+// Limits are the limits for clients. A request beyond a limit gets a Status. If a retry helps, the
+// code is 429, with Retry-After. Other clients are not affected.
 type Limits struct {
-	// MaxHeaderBytes bounds the request line and headers of a request. A larger request gets 431.
-	// From 4Ki to 1Mi.
+	// MaxHeaderBytes limits the request line and headers of a request. A larger request gets 431.
+	// The value must be from 4Ki to 1Mi.
 	MaxHeaderBytes *resource.Quantity `json:"maxHeaderBytes,omitempty"`
-	// MaxURIBytes bounds the path and query. A longer URI gets 414. kubectl exec sends the whole
-	// command in the query. From 1Ki to 1Mi.
+	// MaxURIBytes limits the path and query of a request. A longer URI gets 414. kubectl exec sends
+	// the whole command in the query. The value must be from 1Ki to 1Mi.
 	MaxURIBytes *resource.Quantity `json:"maxURIBytes,omitempty"`
-	// MaxRequestBodyBytes bounds the body of a forwarded request, except through the proxy
-	// subresource. A larger body gets 413. The default is kube-apiserver's own limit. From 1Ki to
-	// 1Gi.
+	// MaxRequestBodyBytes limits the body of a forwarded request, except for the proxy subresource.
+	// A larger body gets 413. The default is kube-apiserver's own limit. The value must be from 1Ki
+	// to 1Gi.
 	MaxRequestBodyBytes *resource.Quantity `json:"maxRequestBodyBytes,omitempty"`
-	// ReadTimeout is the time in which a client must send the headers of a request, and the longest
-	// pause within its body. After that the connection is closed. At least 1s.
+	// ReadTimeout limits the time until a client has sent the headers of a request, and each pause
+	// within its body. After that the connection is closed. The value must be at least 1s.
 	ReadTimeout *metav1.Duration `json:"readTimeout,omitempty"`
-	// WriteTimeout is the time for which a client may leave a part of an answer unread, unless the
-	// answer is a stream. After that the connection is closed. At least 1s.
+	// WriteTimeout is how long a client may leave a part of a response unread, unless the response
+	// is a stream. After that the connection is closed. The value must be at least 1s.
 	WriteTimeout *metav1.Duration `json:"writeTimeout,omitempty"`
-	// IdleTimeout is the time for which a connection is kept open between requests. At least 1s.
+	// IdleTimeout is how long a connection stays open between requests. The value must be at least
+	// 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
-	// MaxConnections bounds the connections of all clients.
+	// MaxConnections limits the connections of all clients together.
 	MaxConnections *int `json:"maxConnections,omitempty"`
-	// MaxConnectionsPerIdentity bounds the connections of one user. Without authentication, all
+	// MaxConnectionsPerIdentity limits the connections of one user. Without authentication, all
 	// clients count as one user.
 	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty"`
-	// MaxWatchesPerIdentity bounds the long-running requests of one user: watches, and forwarded
+	// MaxWatchesPerIdentity limits the long-running requests of one user: watches, and forwarded
 	// logs, exec, attach and port-forward. Without authentication, all clients count as one user.
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty"`
-	// MaxForwardsInFlight bounds the forwarded requests in flight upstream. With authentication,
-	// one user has at most half of them. Further requests wait for their user's turn until their
-	// client gives up, for at most a minute. They get 429 only if the memory for waiting requests
-	// is full. Watches, logs, exec and the like do not count.
+	// MaxForwardsInFlight limits the forwarded requests in flight upstream. With authentication, a
+	// user has at most half of them. Further requests wait for their user's turn, for at most a
+	// minute or until the client gives up. They get 429 only if the memory for waiting requests is
+	// full. Watches, logs, exec and similar requests do not count.
 	MaxForwardsInFlight *int `json:"maxForwardsInFlight,omitempty"`
+}
+
+// AdminAuthentication configures access to the admin address. Requests on a loopback address are
+// always served, for example through kubectl port-forward. The exception is a request with a header
+// such as X-Forwarded-For, which shows that a proxy relays it.
+type AdminAuthentication struct {
+	// Mode is delegated or none. With delegated, the apiserver reviews all requests, except those
+	// on a loopback address. A reviewed request needs TLS, a bearer token or a client certificate,
+	// and the right to the path, by the nonResourceURLs of a ClusterRole. Without tls, and with
+	// tls.sidecar, such requests are refused. With none, all requests are served, but only requests on a loopback
+	// address can change the log level or see the names of users at /users. The default is none if
+	// AdminListen is a loopback address, else delegated.
+	Mode AuthenticationMode `json:"mode,omitempty"`
+	// AlwaysAllowPaths are paths that need no credentials. Possible paths are /livez, /readyz,
+	// /metrics, /status and /, which is the status page. The default is /livez and /readyz, for the
+	// kubelet.
+	AlwaysAllowPaths []string `json:"alwaysAllowPaths,omitempty"`
+	// RestrictLoopback serves requests on a loopback address only on AlwaysAllowPaths. It is for
+	// pods with hostNetwork, where all processes of the node can send such requests.
+	RestrictLoopback bool `json:"restrictLoopback,omitempty"`
+}
+
+// adminPaths are the possible values of AlwaysAllowPaths.
+var adminPaths = []string{"/livez", "/readyz", "/metrics", "/status", "/"}
+
+func (a *AdminAuthentication) validate(path *field.Path) (errs field.ErrorList) {
+	if a.Mode != Delegated && a.Mode != NoAuthentication {
+		errs = append(errs, field.NotSupported(path.Child("mode"), a.Mode, []AuthenticationMode{Delegated, NoAuthentication}))
+	}
+	for i, open := range a.AlwaysAllowPaths {
+		if !slices.Contains(adminPaths, open) {
+			errs = append(errs, field.NotSupported(path.Child("alwaysAllowPaths").Index(i), open, adminPaths))
+		}
+	}
+	return errs
+}
+
+// AdminReviews reports whether the admin address needs the apiserver's reviews.
+func (c *ProxyConfiguration) AdminReviews() bool {
+	return c.AdminAuthentication.Mode == Delegated && c.AdminTLS()
+}
+
+// AdminTLS reports whether the admin address uses TLS. A loopback address does not. Neither does a
+// sidecar, whose certificate is for clients in its pod, and whose service account may not request
+// reviews.
+func (c *ProxyConfiguration) AdminTLS() bool {
+	return c.TLS != nil && c.TLS.Sidecar == nil && !private(c.AdminListen)
 }
 
 // unixScheme is the prefix of a Unix socket's address.
 const unixScheme = "unix://"
 
-// UnixSocket returns the path of the Unix socket if the address names one.
+// UnixSocket returns the path of the Unix socket in an address. ok is false for other addresses.
 func UnixSocket(address string) (path string, ok bool) {
 	return strings.CutPrefix(address, unixScheme)
 }
@@ -150,7 +200,7 @@ func validateListen(path *field.Path, address string) field.ErrorList {
 // socketPathMax is the maximum length of a Unix socket's path on Linux, in bytes.
 const socketPathMax = 107
 
-// validateAccess checks that the address, TLS and authentication fit together.
+// validateAccess checks that the address, TLS and authentication are compatible.
 func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 	path := field.NewPath("authentication")
 	a := &c.Authentication
@@ -172,6 +222,9 @@ func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 			errs = append(errs, field.Required(field.NewPath("tls"),
 				fmt.Sprintf("clients of %s are authenticated, and credentials are only taken over TLS: give a certificate (certFile, privateKeyFile), "+
 					"or listen on a Unix socket, or without authentication on 127.0.0.1", c.Listen)))
+		}
+		if c.TLS != nil && c.TLS.Sidecar != nil && !private(c.Listen) {
+			errs = append(errs, field.Invalid(field.NewPath("listen"), c.Listen, "must be a loopback address if tls.sidecar is set, because its certificate is for clients in the pod"))
 		}
 	default:
 		errs = append(errs, field.NotSupported(path.Child("mode"), a.Mode, []AuthenticationMode{Delegated, NoAuthentication}))

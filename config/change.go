@@ -8,12 +8,14 @@ import (
 	"slices"
 )
 
-// Fixed returns the paths of the fields that differ between two configurations and cannot change
-// while a proxy runs.
+// Fixed compares two configurations. It returns the paths of the different fields that cannot
+// change while a proxy runs.
 func Fixed(running, wanted *ProxyConfiguration) []string {
 	masked := *wanted
 	masked.LogLevel, masked.Drain, masked.GoawayChance = running.LogLevel, running.Drain, running.GoawayChance
-	masked.AccessLogSampling = running.AccessLogSampling
+	masked.WatchCompression = running.WatchCompression
+	masked.AccessLogSampling, masked.Profiling = running.AccessLogSampling, running.Profiling
+	masked.SlowRequestThreshold = running.SlowRequestThreshold
 	masked.Authorization.WatchRecheckInterval = running.Authorization.WatchRecheckInterval
 	l, r := &masked.Limits, &running.Limits
 	l.MaxURIBytes, l.MaxRequestBodyBytes, l.WriteTimeout = r.MaxURIBytes, r.MaxRequestBodyBytes, r.WriteTimeout
@@ -21,11 +23,25 @@ func Fixed(running, wanted *ProxyConfiguration) []string {
 	persistence, selfCheck := masked.Cache.Persistence, masked.Cache.SelfCheckInterval
 	masked.Cache = running.Cache
 	masked.Cache.Persistence, masked.Cache.SelfCheckInterval = persistence, selfCheck
-	return differences("", fields(running), fields(&masked))
+	fixed := differences("", fieldsOf(running), fieldsOf(&masked))
+	if !reflect.DeepEqual(warm(running), warm(wanted)) {
+		fixed = append(fixed, "cache.scopes[].warm")
+	}
+	return fixed
 }
 
-// fields returns the fields of a configuration by their names in a file.
-func fields(c *ProxyConfiguration) map[string]any {
+// warm returns the scopes whose caches are filled at the start.
+func warm(c *ProxyConfiguration) (scopes []Scope) {
+	for _, s := range c.Cache.Scopes {
+		if s.Warm {
+			scopes = append(scopes, s)
+		}
+	}
+	return scopes
+}
+
+// fieldsOf returns the fields of a configuration by their names in the file.
+func fieldsOf(c *ProxyConfiguration) map[string]any {
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic(fmt.Sprintf("BUG: configuration: %v", err))

@@ -7,12 +7,16 @@ import (
 
 func TestFixed(t *testing.T) {
 	for text, want := range map[string][]string{
-		"":                     nil,
-		"drain: 7s":            nil,
-		"logLevel: debug":      nil,
-		"goawayChance: 0.01":   nil,
-		"accessLogSampling: 1": nil,
-		"logFormat: console":   {"logFormat"},
+		"":                                       nil,
+		"drain: 7s":                              nil,
+		"logLevel: debug":                        nil,
+		"goawayChance: 0.01":                     nil,
+		"accessLogSampling: 1":                   nil,
+		"profiling: true":                        nil,
+		"adminAuthentication: {mode: delegated}": {"adminAuthentication.mode"},
+		"adminAuthentication: {alwaysAllowPaths: [/livez]}": {"adminAuthentication.alwaysAllowPaths"},
+		"logFormat: console":       {"logFormat"},
+		"slowRequestThreshold: 7s": nil,
 		"limits: {maxURIBytes: 1Ki, maxRequestBodyBytes: 1Ki, writeTimeout: 7s, maxConnections: 7}":                              nil,
 		"limits: {maxWatchesPerIdentity: 7, maxConnectionsPerIdentity: 7}":                                                       nil,
 		"authorization: {watchRecheckInterval: 7s}":                                                                              nil,
@@ -26,6 +30,9 @@ func TestFixed(t *testing.T) {
 		"cache: {persistence: {directory: /x}}":                                                                                  {"cache.persistence.directory"},
 		"cache: {selfCheckInterval: 7s}\ndrain: 7s":                                                                              {"cache.selfCheckInterval"},
 		"memoryBudget: 1Gi": {"memoryBudget"},
+		"cache: {scopes: [{resources: [pods], warm: true}]}": {"cache.scopes[].warm"},
+		"cache: {scopes: [{resources: [pods]}]}":             nil,
+		"tracing: {}":                                        {"tracing"},
 		"authorization: {webhook: {cacheAuthorizedTTL: 7s}}": {"authorization.webhook.cacheAuthorizedTTL"},
 	} {
 		wanted, err := load(t, head+text+"\n")

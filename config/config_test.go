@@ -48,7 +48,7 @@ func TestResourcesKeepWhatTheySay(t *testing.T) {
 		{"leases.coordination.k8s.io", Forward, metav1.Duration{}, false},
 		{"pods", FromCache, metav1.Duration{Duration: 2 * time.Second}, true},
 		{"events", Forward, metav1.Duration{}, false},
-		{"events.events.k8s.io", Forward, metav1.Duration{}, false}, // the defaults for events stay
+		{"events.events.k8s.io", Forward, metav1.Duration{}, false}, // other events keep their default
 	}
 	if !slices.Equal(c.Cache.Resources, want) {
 		t.Errorf("%+v, want %+v", c.Cache.Resources, want)
@@ -75,6 +75,7 @@ cache:
 memoryBudget: 1Mi
 logFormat: xml
 accessLogSampling: 2
+slowRequestThreshold: -1s
 upstream:
   context: a
   contexts: [b, b, ""]
@@ -86,7 +87,7 @@ upstream:
 	for _, field := range []string{
 		"listen:", "authentication.mode:", "limits.maxURIBytes:", "limits.readTimeout:", "limits.maxConnections:",
 		"authorization.watchRecheckInterval:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[3].name:",
-		"cache.resources[4].name:", "cache.resources[1].maxAge:", "cache.resources[2].maxAge:", "cache.log.maxEvents:", "cache.consistentReads.maxProbesPerSecond:", "memoryBudget:", "logFormat:", "accessLogSampling:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
+		"cache.resources[4].name:", "cache.resources[1].maxAge:", "cache.resources[2].maxAge:", "cache.log.maxEvents:", "cache.consistentReads.maxProbesPerSecond:", "memoryBudget:", "logFormat:", "accessLogSampling:", "slowRequestThreshold:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
 		"upstream.servers[1]:", "upstream.servers[2]:", "upstream.servers[3]:",
 	} {
 		if !strings.Contains(err.Error(), field) {
@@ -95,8 +96,8 @@ upstream:
 	}
 }
 
-// Without authentication, other machines must not reach the listener. Credentials are not sent in
-// the clear.
+// Without authentication, other machines must not reach the listener. Credentials are sent only
+// over TLS.
 func TestListenAndAuthentication(t *testing.T) {
 	const pair = "tls: {certFile: a, privateKeyFile: b}\n"
 	for text, want := range map[string]string{
@@ -195,7 +196,8 @@ func TestNamesOfResources(t *testing.T) {
 	}
 }
 
-// Intervals are long enough not to keep a processor busy. Sizes are whole bytes and large enough.
+// Intervals are long enough to keep the processor mostly idle. Sizes are whole bytes and large
+// enough.
 func TestLeastValues(t *testing.T) {
 	for text, want := range map[string]string{
 		"cache: {idleTimeout: 1ns}":                 "cache.idleTimeout: ",
@@ -220,5 +222,45 @@ func TestLeastValues(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
+	}
+}
+
+// The admin address reviews requests unless it is a loopback address. Only known paths that change
+// nothing can be open.
+func TestAdminAuthentication(t *testing.T) {
+	const pair, mode, none = "tls: {certFile: a, privateKeyFile: b}\n", "adminAuthentication: {mode: delegated}\n", "adminAuthentication: {mode: none}\n"
+	for text, want := range map[string]struct {
+		mode    AuthenticationMode
+		reviews bool
+	}{
+		"":                                      {NoAuthentication, false},
+		pair:                                    {NoAuthentication, false},
+		"adminListen: ':8002'\n":                {Delegated, false}, // without TLS, no client can send credentials
+		pair + "adminListen: ':8002'\n":         {Delegated, true},
+		"tls: {sidecar: {}}\nadminListen: ':1'": {Delegated, false},
+		pair + "adminListen: 10.0.0.1:1":        {Delegated, true},
+		pair + "adminListen: localhost:1":       {NoAuthentication, false},
+		pair + mode:                             {Delegated, false},
+		pair + none + "adminListen: ':1'":       {NoAuthentication, false},
+	} {
+		c, err := load(t, head+text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if c.AdminAuthentication.Mode != want.mode || c.AdminReviews() != want.reviews || !slices.Equal(c.AdminAuthentication.AlwaysAllowPaths, []string{"/livez", "/readyz"}) {
+			t.Errorf("%q: %+v, reviews: %v", text, c.AdminAuthentication, c.AdminReviews())
+		}
+	}
+	for paths, at := range map[string]string{
+		"[/livez, /readyz, /metrics, /status, /]": "", "[]": "", "[/livez/]": "[0]", "[metrics]": "[0]", "[/livez, /debug/pprof/]": "[1]", "['*']": "[0]", "['']": "[0]",
+	} {
+		_, err := load(t, head+"adminAuthentication: {alwaysAllowPaths: "+paths+"}\n")
+		if (err == nil) != (at == "") || err != nil && !strings.Contains(err.Error(), "adminAuthentication.alwaysAllowPaths"+at+": ") {
+			t.Errorf("%s: %v", paths, err)
+		}
+	}
+	if _, err := load(t, head+"adminAuthentication: {mode: basic}\n"); err == nil || !strings.Contains(err.Error(), "adminAuthentication.mode: ") {
+		t.Errorf("got %v", err)
 	}
 }

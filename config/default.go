@@ -17,19 +17,25 @@ func Default() *ProxyConfiguration {
 	return c
 }
 
-// SetDefaults sets the fields that were left out. All defaults are set here.
+// SetDefaults sets the missing fields to their defaults. There are no defaults elsewhere.
 func (c *ProxyConfiguration) SetDefaults() {
 	set(&c.Listen, "127.0.0.1:8001")
 	set(&c.AdminListen, "127.0.0.1:8002")
 	setPointer(&c.Drain, metav1.Duration{Duration: 5 * time.Second})
 	set(&c.LogLevel, "info")
 	set(&c.LogFormat, JSON)
+	c.Audit.setDefaults()
+	setPointer(&c.SlowRequestThreshold, metav1.Duration{Duration: 2 * time.Second})
 	c.setAccessDefaults()
-	// Settings for other resources must not cause secrets to be cached.
+	if c.TLS != nil && c.TLS.Sidecar != nil {
+		set(&c.TLS.Sidecar.Directory, "/run/watchproxy/serviceaccount")
+		set(&c.TLS.Sidecar.AuthorityDirectory, "/run/watchproxy/authority")
+	}
+	// Settings for other resources must not enable caching of secrets.
 	if !slices.ContainsFunc(c.Cache.Resources, func(r Resource) bool { return r.Name == secrets }) && !slices.Contains(c.Cache.Exclude, secrets) {
 		c.Cache.Exclude = append(c.Cache.Exclude, secrets)
 	}
-	// kube-apiserver serves events straight from etcd and sends no bookmarks.
+	// kube-apiserver serves events directly from etcd and sends no bookmarks.
 	for _, name := range []string{"events", "events.events.k8s.io"} {
 		if !slices.ContainsFunc(c.Cache.Resources, func(r Resource) bool { return r.Name == name }) {
 			c.Cache.Resources = append(c.Cache.Resources, Resource{Name: name, ConsistentReads: Forward})
@@ -45,6 +51,7 @@ func (c *ProxyConfiguration) SetDefaults() {
 	setPointer(&c.Cache.IdleTimeout, metav1.Duration{Duration: 30 * time.Minute})
 	setPointer(&c.Cache.SelfCheckInterval, metav1.Duration{Duration: time.Hour})
 	setPointer(&c.Cache.Persistence.Interval, metav1.Duration{Duration: 5 * time.Minute})
+	set(&c.WatchCompression, CompressAsUpstream)
 	set(&c.Cache.OnUpstreamLoss, ServeStale)
 	setPointer(&c.Cache.MaxStaleness, metav1.Duration{Duration: time.Hour})
 	setPointer(&c.Cache.Log.MaxAge, metav1.Duration{Duration: 5 * time.Minute})
@@ -66,6 +73,14 @@ func (c *ProxyConfiguration) setAccessDefaults() {
 		mode = NoAuthentication
 	}
 	set(&c.Authentication.Mode, mode)
+	mode = Delegated
+	if private(c.AdminListen) {
+		mode = NoAuthentication
+	}
+	set(&c.AdminAuthentication.Mode, mode)
+	if c.AdminAuthentication.AlwaysAllowPaths == nil {
+		c.AdminAuthentication.AlwaysAllowPaths = []string{"/livez", "/readyz"}
+	}
 	setPointer(&c.Authentication.Webhook.CacheTTL, metav1.Duration{Duration: time.Minute})
 	setPointer(&c.Authorization.Webhook.CacheAuthorizedTTL, metav1.Duration{Duration: time.Minute})
 	setPointer(&c.Authorization.Webhook.CacheUnauthorizedTTL, metav1.Duration{Duration: 10 * time.Second})

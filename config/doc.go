@@ -1,7 +1,6 @@
 // Package config defines watchproxy's configuration: its types, defaults, strict loading and
 // validation.
 //
-// Loading is strict: an unknown or repeated field, a value of the wrong type or a
-// second document is an error. All errors are reported at once, each with the path
-// of its field.
+// Loading is strict: an unknown or repeated field, a value of the wrong type or a second document
+// is an error. All errors are reported together, each with the path of its field.
 package config

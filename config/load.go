@@ -1,94 +1,69 @@
 package config
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/watchproxy/watchproxy/config/strict"
 )
 
 // Load reads a configuration file strictly. It does not set defaults or validate the result, so
-// that flags can override fields first. But if it finds errors in the file, it also validates the
-// rest, so that its error covers the whole file. Errors about a field are of type [field.Error] and
-// have its path.
+// that flags can override fields first. If it finds errors in the file, it also validates the other
+// fields, so that its error covers the whole file. Errors about a field are of type [field.Error]
+// and have its path. An empty file is valid.
 func Load(path string) (*ProxyConfiguration, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	c, err := parse(data)
+	c, _, err := Parse(data)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration %s: %w", path, err)
 	}
 	return c, nil
 }
 
-func parse(data []byte) (*ProxyConfiguration, error) {
-	root, errs := documents(data)
-	if root == nil && len(errs) > 0 {
-		return nil, utilerrors.NewAggregate(errs)
+// Parse reads the text of a configuration file like [Load]. It also returns the lines of its
+// fields. If there are errors about fields, the configuration contains the other fields and the
+// defaults. If the text is not a YAML object, the configuration is nil.
+func Parse(data []byte) (*ProxyConfiguration, *strict.Lines, error) {
+	c := &ProxyConfiguration{}
+	d := strict.Decode(data, c)
+	errs := d.Text
+	switch {
+	case d.Unreadable:
+		return nil, d.Lines, utilerrors.NewAggregate(errs)
+	case d.Empty: // an empty file has the right version and kind
+		c.APIVersion, c.Kind = APIVersion, Kind
 	}
-	var c ProxyConfiguration
-	var d decoder
-	if root != nil {
-		d.object(root, &c)
-	}
-	for _, err := range d.errs {
+	for _, err := range d.Fields {
 		errs = append(errs, err)
 	}
 	if len(errs) == 0 {
-		return &c, nil
+		return c, d.Lines, nil
 	}
-	if d.explains("listen") {
-		c.Listen = "127.0.0.1:0" // differs from adminListen, whatever adminListen is
+	if explains(d.Fields, "listen") {
+		c.Listen = "127.0.0.1:0" // differs from every adminListen
 	}
 	c.SetDefaults()
 	for _, err := range c.validate() {
-		if !d.explains(err.Field) {
+		if !explains(d.Fields, err.Field) {
 			errs = append(errs, err)
 		}
 	}
-	return nil, utilerrors.NewAggregate(errs)
+	return c, d.Lines, utilerrors.NewAggregate(errs)
 }
 
-// documents returns the content of the first document of a file, or nil if it is empty. Each
-// further document is an error unless it is empty.
-func documents(data []byte) (root *yaml.Node, errs []error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	for n := 1; ; n++ {
-		var document yaml.Node
-		err := decoder.Decode(&document)
-		if errors.Is(err, io.EOF) {
-			return root, errs
-		}
-		if err != nil { // the documents before the error are not used either
-			return nil, append(errs, err)
-		}
-		content := document.Content[0]
-		switch {
-		case content.ShortTag() == null:
-		case n == 1 && content.Kind != yaml.MappingNode:
-			return nil, append(errs, fmt.Errorf("must be an object with the fields apiVersion and kind, but is %s", kindOf(content)))
-		case n == 1:
-			root = content
-		default:
-			errs = append(errs, fmt.Errorf("line %d: document %d of the file: a configuration is the first and only one, remove others", content.Line, n))
-		}
-	}
-}
-
-// explains reports whether a validation error at path is only a consequence of an error in d.
-// Either the field could not be read, or another field that it must fit could not be read and has
-// its default instead.
-func (d *decoder) explains(path string) bool {
-	for _, err := range d.errs {
-		if err.Type == field.ErrorTypeForbidden { // an unknown or repeated field, which was skipped
+// explains reports whether a validation error at path is only a consequence of other errors.
+// Either the field could not be read, or validation compares it with a field that could not be read
+// and has its default instead.
+func explains(errs field.ErrorList, path string) bool {
+	for _, err := range errs {
+		if err.Type == field.ErrorTypeForbidden { // unknown and repeated fields were skipped
 			continue
 		}
 		for _, at := range append([]string{err.Field}, follows[err.Field]...) {
@@ -101,7 +76,7 @@ func (d *decoder) explains(path string) bool {
 	return false
 }
 
-// follows gives, for a field, the fields whose validation depends on it.
+// follows contains, for each field, the fields whose validation depends on it.
 var follows = map[string][]string{
 	"listen":              {"tls", "authentication.mode", "authentication.anonymous", "authentication.x509"},
 	"authentication":      {"tls"},

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// paths returns the paths that an error of Load names.
+// paths returns the paths in an error of Load.
 func paths(t *testing.T, err error) (named []string) {
 	t.Helper()
 	var all utilerrors.Aggregate
@@ -32,8 +32,7 @@ func paths(t *testing.T, err error) (named []string) {
 	return named
 }
 
-// All errors in a file are reported at once. Each says which field is wrong and what would be
-// right.
+// All errors in a file are reported together. Each error contains the field and the allowed values.
 func TestWrongFiles(t *testing.T) {
 	for text, want := range map[string][]string{
 		"drain: 5x": {`drain: Invalid value: "5x": must be a duration with its unit, such as 30s`},
@@ -52,12 +51,25 @@ func TestWrongFiles(t *testing.T) {
 		"cache: {resources: [{name: 5}, pods]}": {"cache.resources[0].name: ", "cache.resources[1]: Invalid value: \"pods\": must be an object"},
 		"upstream: {context: 5}":                {"upstream.context: Invalid value: \"5\": must be text"},
 		"goawayChance: .nan\nlogLevel: loud":    {`goawayChance: Invalid value: ".nan": must be a number`, "logLevel: "},
-		"tls: {certFile: 5}":                    {"tls.certFile: ", "tls.privateKeyFile: Required"},
-		"a: &a {x: 1}\ncache: {<<: *a}":         {"a: Forbidden: unknown", "cache.<<: Forbidden: unknown"},
+		"tls: {certFile: a, generated: {namespace: A, secretName: s, dnsNames: ['*.a', 'a b'], ipAddresses: [1.2.3]}}": {
+			"tls.generated: Forbidden: must not be used together with certFile", "tls.generated.namespace: ", "tls.generated.configMapName: ",
+			"tls.generated.dnsNames[1]: ", "tls.generated.ipAddresses[0]: ",
+		},
+		"tls: {generated: {namespace: a, secretName: s, configMapName: c}}": {"tls.generated.dnsNames: Required"},
+		"tls: {certFile: a, privateKeyFile: b, sidecar: {directory: a, authorityDirectory: /b}}": {
+			"tls.sidecar: Forbidden: must not be used together with generated, certFile and privateKeyFile", `tls.sidecar.directory: Invalid value: "a": must be an absolute path`,
+		},
+		"tls: {sidecar: {directory: /a/, authorityDirectory: /a}}":  {"tls.sidecar.authorityDirectory: Invalid value"},
+		"listen: ':1'\ntls: {sidecar: {}}":                          {`listen: Invalid value: ":1": must be a loopback address if tls.sidecar is set`},
+		"cache: {scopes: [{namespaces: [a], warm: true}]}":          {"cache.scopes[0].resources: Required value"},
+		"cache: {scopes: [{resources: [secrets], warm: true}]}":     {`cache.scopes[0].resources[0]: Invalid value: "secrets": is excluded from caching`},
+		"tls: {sidecar: {directory: /a, authorityDirectory: /a/b}}": {"tls.sidecar.authorityDirectory: Invalid value"},
+		"tls: {certFile: 5}":            {"tls.certFile: ", "tls.privateKeyFile: Required"},
+		"a: &a {x: 1}\ncache: {<<: *a}": {"a: Forbidden: unknown", "cache.<<: Forbidden: unknown"},
 		"cache: {log: {maxAge: 1s, maxAge: 2s}, log: {}}": {
 			"cache.log.maxAge: Forbidden: is given twice, in lines 3 and 3", "cache.log: Forbidden: is given twice",
 		},
-		// An error that only follows from another one is not reported.
+		// An error that is only a consequence of another error is not reported.
 		"listen: 5\ntls: {certFile: a, privateKeyFile: b}\nauthentication: {anonymous: {enabled: true}}": {"listen: "},
 		"adminListen: 127.0.0.1:8001\nlisten: 5":                                                         {"listen: "},
 		"adminListen: nowhere\nlisten: 5":                                                                {"adminListen: ", "listen: "},
@@ -93,7 +105,9 @@ func TestDocuments(t *testing.T) {
 		"pods":                                   "must be an object",
 		head + "cache: {\n":                      "line",
 		head + "---\n\tx":                        "line",
-		"":                                       "apiVersion: ",
+		"":                                       "",
+		"# nothing\n---\n":                       "",
+		"{}":                                     "apiVersion: ",
 		head + "cache:\n":                        "",
 		head + "drain: null\nlogLevel: ~":        "",
 		head + "upstream: {context: 2026-11-22}": "",
@@ -124,7 +138,7 @@ accessLogSampling: 0.5
 profiling: true
 `
 
-// leaf is one value of a configuration, which can be replaced.
+// leaf is a value of a configuration that can be replaced.
 type leaf struct {
 	path    string
 	value   any
@@ -147,7 +161,8 @@ func leaves(path string, value any, replace func(any)) (all []leaf) {
 	return []leaf{{path, value, replace}}
 }
 
-// FuzzBrokenLeaves breaks some values of a valid configuration. Load must report exactly these.
+// FuzzBrokenLeaves breaks some values of a valid configuration. Load must report exactly the broken
+// values.
 func FuzzBrokenLeaves(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed, uint8(seed%25))
@@ -157,7 +172,7 @@ func FuzzBrokenLeaves(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tree := fields(c)
+		tree := fieldsOf(c)
 		all := leaves("", tree, nil)
 		random := rand.New(rand.NewPCG(seed, 0))
 		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

@@ -5,6 +5,6 @@ import _ "embed"
 //go:embed schema.json
 var schema []byte
 
-// Schema returns the JSON schema (draft 2020-12) of a configuration file. It does not cover
-// constraints between several fields; Validate does.
+// Schema returns the JSON schema (draft 2020-12) of a configuration file. It does not contain
+// constraints between several fields; Validate checks these.
 func Schema() []byte { return schema }

@@ -11,63 +11,98 @@ const (
 	Kind       = "ProxyConfiguration"
 )
 
-// ProxyConfiguration configures `watchproxy serve`. Flags take precedence. Every field except
-// apiVersion and kind is optional; Default returns the defaults.
+// ProxyConfiguration configures `watchproxy serve` and `watchproxy sidecar`. Flags take precedence over the file. Every
+// field except apiVersion and kind is optional; Default returns the defaults.
 type ProxyConfiguration struct {
 	// APIVersion must be watchproxy.dev/v1alpha1.
 	APIVersion string `json:"apiVersion"`
 	// Kind must be ProxyConfiguration.
 	Kind string `json:"kind"`
 
-	// Listen is the address for clients, as host:port or unix:///path/of/a/socket. Without
-	// authentication it must be a loopback address or a socket. Port 0 takes a free port. Only the
-	// proxy's own user can open the socket. The proxy refuses a request without a bearer token if a
-	// web page of another origin may have made a browser send it, and if a browser sends exec,
-	// attach or port-forward.
+	// Listen is the address for clients, as host:port or unix:///path/of/a/socket. Port 0 means any
+	// free port. Without authentication, the address must be a loopback address or a socket. Only
+	// the proxy's own user can open the socket. The proxy refuses some browser requests without a
+	// bearer token: exec, attach, port-forward, and requests that a web page of another origin may
+	// have caused.
 	Listen string `json:"listen,omitempty"`
-	// TLS makes the listener speak TLS, with HTTP/2 and HTTP/1.1. Without TLS, clients speak plain
-	// HTTP/1.1. This is for loopback addresses and Unix sockets.
+	// TLS makes the listener use TLS, with HTTP/2 and HTTP/1.1. Without TLS, the listener uses
+	// plain HTTP/1.1. Plain HTTP is for loopback addresses and Unix sockets.
 	TLS *TLS `json:"tls,omitempty"`
-	// Authentication says how clients are authenticated.
+	// Authentication configures the authentication of clients.
 	Authentication Authentication `json:"authentication,omitzero"`
-	// Authorization says how long the apiserver's decisions about access are trusted. The apiserver
-	// authorizes each answer from the cache.
+	// Authorization configures how long the apiserver's access decisions are trusted. The apiserver
+	// authorizes each response from the cache.
 	Authorization Authorization `json:"authorization,omitzero"`
-	// Limits bound what clients can use.
+	// Limits are the limits for clients.
 	Limits Limits `json:"limits,omitzero"`
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
-	// send a GOAWAY on its connection. This request and others in flight finish. For further
-	// requests the client opens another connection, possibly to another replica.
+	// send a GOAWAY on its connection. The requests in flight are completed. For further requests
+	// the client opens another connection, possibly to another replica.
 	GoawayChance float64 `json:"goawayChance,omitempty"`
-	// AdminListen is the address of the status page, /status, /metrics, /livez and /readyz. The
-	// Host header of a browser's request must be an IP address or localhost. If AdminListen is a
-	// loopback address, and for /debug/pprof, this applies to all clients.
+	// WatchCompression configures which watches from the cache are compressed, if the client sends
+	// Accept-Encoding: gzip. With the default, "auto", these are the watches that the apiserver
+	// compresses. Kube-apiserver 1.37 compresses watches that begin with the state and have
+	// bookmarks, as informers do; earlier versions compress none. With "always", the proxy compresses
+	// all of them, and with "never" none. It compresses each event once for all clients.
+	WatchCompression WatchCompression `json:"watchCompression,omitempty"`
+	// AdminListen is the address of the status page, /status, /users, /metrics, /livez, /readyz and
+	// /debug. It uses HTTP. With tls, the port of an address that other machines can reach accepts
+	// both HTTP and HTTPS, with the same certificate. In requests from browsers, the Host header
+	// must be an IP address or localhost. If AdminListen is a loopback address or the path is
+	// /debug, this rule applies to all clients, except clients whose bearer token the apiserver has
+	// accepted.
 	AdminListen string `json:"adminListen,omitempty"`
+	// AdminAuthentication configures access to AdminListen.
+	AdminAuthentication AdminAuthentication `json:"adminAuthentication,omitzero"`
 	// Upstream is the apiserver behind the proxy.
 	Upstream Upstream `json:"upstream,omitzero"`
-	// Cache says what is cached and for how long.
+	// Cache configures the caches.
 	Cache Cache `json:"cache,omitzero"`
-	// Drain is the time over which open watches end at shutdown, so that clients do not all
+	// Drain is the period over which open watches end at shutdown, so that clients do not all
 	// reconnect at once.
 	Drain *metav1.Duration `json:"drain,omitempty"`
-	// MemoryBudget bounds the memory of the process, not counting the pages of its executable. It
-	// must be at least 64Mi. The default is the container's limit, or else GOMEMLIMIT. 0 means no
-	// bound, which is also the default without these two. The garbage collector's limit is a tenth,
-	// and at least 32Mi, below the budget. Near the budget, the proxy keeps fewer derived bytes,
-	// then shorter event logs, and then forwards requests for resources that are not cached yet.
+	// MemoryBudget limits the memory of the process, without the pages of its executable. It must
+	// be at least 64Mi. The default is the container's limit, or else GOMEMLIMIT, or else no limit.
+	// 0 means no limit. The garbage collector's limit is a tenth below the budget, but at least
+	// 32Mi below it. Near the budget, the proxy first keeps fewer derived bytes, then shorter event
+	// logs. After that, it forwards requests for resources that are not cached yet.
 	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty"`
-	// LogLevel is debug, info, warn or error.
+	// LogLevel is debug, info, warn or error. A PUT of a level to /debug/log-level on AdminListen
+	// changes it until the next restart or reload.
 	LogLevel string `json:"logLevel,omitempty"`
-	// LogFormat is json, or console, which is easier for people to read.
+	// LogFormat is json or console. console is easier to read for people.
 	LogFormat LogFormat `json:"logFormat,omitempty"`
-	// AccessLogSampling is the probability, from 0 to 1, that an answered request is logged: the
-	// user, the path without its query, the status code, the source of the answer, and the
-	// Audit-Id, which is the client's if the client sent one. 0 logs no requests.
+	// AccessLogSampling is the probability, from 0 to 1, that a request is logged after its
+	// response. The log line has the user, impersonated user, source address, namespace, name,
+	// query, status code, source of the response, bytes, durations and Audit-Id. The Audit-Id is
+	// the client's if the client sent one. Parameters that may be secrets, such as the command of
+	// an exec, are logged without their values. 0 logs no requests.
 	AccessLogSampling float64 `json:"accessLogSampling,omitempty"`
-	// Profiling serves Go's profiles at /debug/pprof on AdminListen. Profiles show memory addresses
-	// and names of functions, and taking one costs processor time.
+	// Audit writes an audit log of the requests that the proxy answers itself, because the
+	// apiserver does not see these requests. By default there is no audit log.
+	Audit *Audit `json:"audit,omitempty"`
+	// Tracing sends spans of requests to an OpenTelemetry collector. By default no spans are sent.
+	Tracing *Tracing `json:"tracing,omitempty"`
+	// SlowRequestThreshold is the duration from which a request is logged, regardless of
+	// accessLogSampling. The duration ends when the response is complete. For a watch, logs, exec,
+	// attach and port-forward, it ends when the response begins. At most 5 such lines a second are
+	// written. 0 disables these lines.
+	SlowRequestThreshold *metav1.Duration `json:"slowRequestThreshold,omitempty"`
+	// Profiling serves Go's profiles at /debug/pprof on AdminListen. Profiles contain memory
+	// addresses and names of functions, and each profile costs processor time. The field can change
+	// while the proxy runs.
 	Profiling bool `json:"profiling,omitempty"`
 }
+
+// WatchCompression says which watches are compressed.
+type WatchCompression string
+
+// The values of [WatchCompression].
+const (
+	CompressAsUpstream WatchCompression = "auto"
+	CompressAlways     WatchCompression = "always"
+	CompressNever      WatchCompression = "never"
+)
 
 // LogFormat is the format of log lines.
 type LogFormat string
@@ -78,121 +113,190 @@ const (
 	Console LogFormat = "console"
 )
 
-// TLS configures TLS, 1.2 or later, for clients.
+// TLS configures TLS for clients, version 1.2 or later.
 type TLS struct {
-	// CertFile is the path of a PEM file with the certificate and the chain to its CA. The
-	// certificate and the key are read again when their files change. Until the two match, the
-	// previous pair is served.
+	// CertFile is the path of a PEM file with the certificate and the chain to its CA. When a file
+	// changes, the proxy reads the certificate and the key again. Until the two match, it uses the
+	// previous pair.
 	CertFile string `json:"certFile,omitempty"`
 	// PrivateKeyFile is the path of a PEM file with the certificate's private key.
 	PrivateKeyFile string `json:"privateKeyFile,omitempty"`
+	// Generated lets the proxy create the certificate, instead of certFile and privateKeyFile. All
+	// replicas share a CA, which the first replica creates. Each replica renews its own certificate
+	// every 20 days, without a restart.
+	Generated *GeneratedCertificate `json:"generated,omitempty"`
+	// Sidecar lets the proxy create the certificate for the other containers of its pod, instead of
+	// certFile and privateKeyFile. Their clients need no other configuration than a pod's usual one:
+	// the environment variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, and a volume at
+	// /var/run/secrets/kubernetes.io/serviceaccount. Without authentication, requests need a bearer
+	// token, even for /version and /healthz. Those with the pod's own token act as the pod's service
+	// account, and upstream judges all others.
+	Sidecar *Sidecar `json:"sidecar,omitempty"`
 }
 
-// Upstream says how to reach the apiserver.
+// Sidecar configures the files for the other containers of the proxy's pod.
+type Sidecar struct {
+	// Directory is the path of the volume that the other containers mount, read only, at
+	// /var/run/secrets/kubernetes.io/serviceaccount. The proxy writes the files of the pod's service
+	// account there: ca.crt, to which it adds its own CA, namespace, and token. It follows changes of
+	// the token within seconds.
+	Directory string `json:"directory,omitempty"`
+	// AuthorityDirectory is the path of a volume of the proxy's container alone. The proxy keeps its
+	// CA and the CA's private key there, so that its clients still accept it when its container
+	// restarts.
+	AuthorityDirectory string `json:"authorityDirectory,omitempty"`
+}
+
+// GeneratedCertificate configures where the proxy stores its CA, and its names.
+type GeneratedCertificate struct {
+	// Namespace is the namespace of the Secret and the ConfigMap.
+	Namespace string `json:"namespace,omitempty"`
+	// SecretName is the Secret with the CA and its private key. The Secret must exist and may be
+	// empty. The proxy needs the rights to get and update it. If its data is removed, the proxy
+	// creates a new CA.
+	SecretName string `json:"secretName,omitempty"`
+	// ConfigMapName is the ConfigMap with the CA's certificate, as ca.crt. The ConfigMap must exist
+	// and may be empty. The proxy needs the rights to get and update it.
+	ConfigMapName string `json:"configMapName,omitempty"`
+	// DNSNames are the DNS names of the proxy. At least one DNS name or IP address is required.
+	DNSNames []string `json:"dnsNames,omitempty"`
+	// IPAddresses are the IP addresses of the proxy.
+	IPAddresses []string `json:"ipAddresses,omitempty"`
+}
+
+// Upstream configures the apiserver behind the proxy.
 type Upstream struct {
-	// Kubeconfig is the path of a kubeconfig file. If it is empty, the pod's service account is
-	// used, or else $KUBECONFIG or ~/.kube/config.
+	// Kubeconfig is the path of a kubeconfig file. If the path is empty, the proxy uses the pod's
+	// service account, or else $KUBECONFIG, or else ~/.kube/config.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// Context is the context of the kubeconfig. The default is the kubeconfig's current context.
+	// Context is the name of a context in the kubeconfig. The default is the current context.
 	Context string `json:"context,omitempty"`
-	// Contexts are contexts of the kubeconfig for apiservers of the same cluster, each with its own
-	// credentials and CA. The proxy uses the first one until it fails, and then the next healthy
-	// one. A healthy apiserver answers /readyz, belongs to the same cluster and does not lag
-	// behind. Contexts cannot be combined with context or servers.
+	// Contexts are contexts of the kubeconfig for several apiservers of the same cluster, each with
+	// its own credentials and CA. The proxy uses the first apiserver until it fails, and then the
+	// next healthy apiserver. A healthy apiserver answers /readyz, belongs to the same cluster and
+	// does not lag behind. Contexts cannot be combined with context or servers.
 	Contexts []string `json:"contexts,omitempty"`
-	// Servers are URLs of apiservers of the same cluster. The proxy chooses among them as among
-	// contexts. All share the credentials and the CA of one context or of the service account,
-	// whose own address is not used.
+	// Servers are URLs of several apiservers of the same cluster. The proxy chooses among them in
+	// the same way as among contexts. All servers share the credentials and the CA of one context
+	// or of the service account. The address in that context or service account is not used.
 	Servers []string `json:"servers,omitempty"`
 }
 
 // Cache configures the watch caches.
 type Cache struct {
 	// Exclude lists resources that are never cached, as resource or resource.group (pods,
-	// deployments.apps), in any version, without wildcards. Secrets are always excluded unless
-	// Resources names them: caching secrets must be a deliberate choice.
+	// deployments.apps), in any version, without wildcards. Secrets are also excluded, unless
+	// Resources contains them: caching secrets must be a deliberate choice.
 	Exclude []string `json:"exclude,omitempty"`
-	// Resources lists settings for single resources. Consistent reads of events are forwarded
-	// unless events are listed here.
+	// Resources lists settings for individual resources. If events are not in this list, consistent
+	// reads of events are forwarded.
 	Resources []Resource `json:"resources,omitempty"`
+	// Scopes limits caches to a part of their resources' objects, for example to a namespace or a
+	// node. The narrowest scope that contains all objects of a request answers it. All other
+	// requests are forwarded. Namespaces and selectors may contain environment variables, as
+	// $(NAME). By default, each cache contains the whole resource. If the proxy may not list and
+	// watch the whole resource, it caches the namespaces, and the single objects, that requests
+	// name and that it may list and watch.
+	Scopes []Scope `json:"scopes,omitempty"`
 	// ConsistentReads limits the load that reads of the most recent state put on upstream.
 	ConsistentReads ConsistentReadsBudget `json:"consistentReads,omitzero"`
-	// SyncTimeout is the time for which the first requests for a resource wait for its cache to
-	// fill. After that they are forwarded.
+	// SyncTimeout is how long the first requests for a resource wait until its cache is filled.
+	// After that they are forwarded.
 	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty"`
-	// IdleTimeout is the time for which a cache is kept without requests or open watches. 0 means
-	// no limit; other values must be at least 1s.
+	// IdleTimeout is how long a cache is kept without requests or open watches. 0 means no limit;
+	// other values must be at least 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 	// SelfCheckInterval is the time between two checks of a cache. A check compares the metadata of
-	// all objects in the cache and upstream, at the same resourceVersion. Differences are logged
-	// and counted, and the cache is filled from upstream again. 0 disables the check; other values
-	// must be at least 1s.
+	// all objects in the cache with upstream's metadata at the same resourceVersion. For Tables, it
+	// also compares the cells of the first 500 rows. Differences are logged and counted, and the
+	// cache is filled again from upstream. 0 disables the check; other values must be at least 1s.
 	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty"`
 	// Persistence saves the caches on disk, so that a restart resumes from them.
 	Persistence Persistence `json:"persistence,omitzero"`
-	// OnUpstreamLoss says how cacheable reads are answered while upstream cannot be reached. The
-	// default, "serve-stale", answers from the cache, with a Warning header that gives the
-	// staleness. "fail" answers with 503. Either way, reads of the most recent state fail, and open
-	// watches stay open.
+	// OnUpstreamLoss configures the responses to cacheable reads while upstream cannot be reached.
+	// With the default, "serve-stale", the proxy answers from the cache, and a Warning header
+	// contains the staleness. With "fail", it answers with 503. In both modes, reads of the most
+	// recent state fail, and open watches stay open.
 	OnUpstreamLoss OnUpstreamLoss `json:"onUpstreamLoss,omitempty"`
-	// MaxStaleness is the time for which stale reads are served after the loss of upstream. After
-	// that they fail. 0 means no limit.
+	// MaxStaleness is how long stale reads are served after the loss of upstream. After that they
+	// fail. 0 means no limit.
 	MaxStaleness *metav1.Duration `json:"maxStaleness,omitempty"`
-	// Log bounds each resource's event log. The log serves watches from a resourceVersion and
-	// further pages of lists. When it reaches any of the bounds, the oldest events are dropped.
+	// Log limits each resource's event log. The log serves watches from a resourceVersion, and
+	// further pages of lists. If the log reaches a limit, its oldest events are dropped.
 	Log Log `json:"log,omitzero"`
-	// Derived bounds the bytes derived from cached objects and kept for later requests, such as
-	// compressed lists and lists of metadata.
+	// Derived limits the bytes that are derived from cached objects and kept for later requests,
+	// such as compressed lists and lists of metadata.
 	Derived Derived `json:"derived,omitzero"`
+}
+
+// Scope limits caches to a part of their resources' objects.
+type Scope struct {
+	// Resources lists the resources, as resource or resource.group, in any version. Without
+	// resources, the scope is for all resources that no other scope lists.
+	Resources []string `json:"resources,omitempty"`
+	// Namespaces lists namespaces. Each namespace gets its own cache. Without namespaces, the cache
+	// is for all namespaces.
+	Namespaces []string `json:"namespaces,omitempty"`
+	// FieldSelector limits the cache to objects with these values of fields, as FIELD=VALUE,
+	// separated by commas. A request needs the same requirements, and may have others.
+	FieldSelector string `json:"fieldSelector,omitempty"`
+	// LabelSelector limits the cache to objects with matching labels. A request needs the same
+	// requirements, and may have others.
+	LabelSelector string `json:"labelSelector,omitempty"`
+	// Warm fills the caches of the listed resources when the proxy starts, as JSON, in their newest
+	// stable versions. /readyz fails until they are filled, and /readyz/caches shows the reason.
+	// Other versions and encodings, such as protobuf, get caches at their first requests. Warm cannot
+	// change while the proxy runs.
+	Warm bool `json:"warm,omitempty"`
 }
 
 // ConsistentReadsBudget limits the load that reads of the most recent state put on upstream. All
 // resources share the limit.
 type ConsistentReadsBudget struct {
-	// MaxProbesPerSecond limits how often the proxy asks upstream for its revision, at least 1. All
-	// current readers share a probe. A probe takes kube-apiserver and etcd one or two milliseconds
-	// of processor time. Probes left unused in a second can be used in the next one.
+	// MaxProbesPerSecond limits the proxy's probes, which are requests for upstream's revision. It
+	// must be at least 1. All current readers share a probe. A probe costs kube-apiserver and etcd
+	// one or two milliseconds of processor time. Unused probes of a second can be used in the next
+	// second.
 	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty"`
-	// With Ledger, the proxy watches the metadata of many resources while there are consistent
+	// Ledger lets the proxy watch the metadata of many resources while there are consistent
 	// readers. These are the resources that upstream serves itself (not through an aggregated API)
-	// and that the proxy may list and watch, except excluded ones. If these watches show that all
-	// recent writes went to other resources, then the cache of a quiet resource is up to date, and
-	// no list is needed to prove it. The ledger keeps only the resourceVersions. The default is
-	// true.
+	// and that the proxy may list and watch, except excluded resources. If all recent writes went
+	// to other resources, the cache of a quiet resource is up to date. The watches prove this
+	// without a list. The ledger keeps only the resourceVersions. The default is true.
 	Ledger *bool `json:"ledger,omitempty"`
-	// ForwardIfSooner forwards a list, up to 32 lists at a time, if upstream recently answered such
-	// lists faster than the proxy could prove its cache up to date. This happens to lists of few
-	// objects of a large resource during writes to other resources that the ledger may not watch.
-	// With false such lists wait for the proof, which spares upstream many requests. The default is
-	// true.
+	// ForwardIfSooner forwards a list if upstream has recently answered such lists faster than the
+	// proxy could prove that its cache is up to date. At most 32 lists are forwarded at a time.
+	// Typically, these are lists of few objects of a large resource during writes to other
+	// resources that the ledger may not watch. With false, such lists wait for the proof, which
+	// spares upstream many requests. The default is true.
 	ForwardIfSooner *bool `json:"forwardIfSooner,omitempty"`
 }
 
-// Derived bounds the derived bytes of all resources together.
+// Derived limits the derived bytes of all resources together.
 type Derived struct {
-	// MaxBytes bounds the memory of derived bytes. At least 1Mi.
+	// MaxBytes limits the memory of derived bytes. It must be at least 1Mi.
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
 }
 
-// Resource says how one resource is cached.
+// Resource configures the cache of a resource.
 type Resource struct {
-	// Name is the resource, or resource.group, in any version.
+	// Name is the resource or resource.group, in any version.
 	Name string `json:"name"`
-	// ConsistentReads says who answers lists and watches of the most recent state (without a
-	// resourceVersion): "cache", the cache once it is proved up to date, or "forward", upstream.
-	// The default is cache.
+	// ConsistentReads configures lists and watches of the most recent state (without a
+	// resourceVersion). With "cache", the proxy answers from the cache once the cache is proved up
+	// to date. With "forward", upstream answers. The default is cache.
 	ConsistentReads ConsistentReads `json:"consistentReads,omitempty"`
-	// MaxAge allows bounded staleness: gets, lists and watches of the most recent state may see a
-	// state that was proved up to date at most this long ago. The answer then has an Age header, in
-	// seconds. Not every client tolerates this. 0, the default, allows no staleness; other values
-	// must be at least 10ms. A value below the time that a proof takes has no effect.
+	// MaxAge allows bounded staleness. Gets, lists and watches of the most recent state may return
+	// a state that was proved up to date at most this long ago. The response then has an Age
+	// header, in seconds. Some clients do not tolerate this. 0, the default, allows no staleness;
+	// other values must be at least 10ms. A value below the duration of a proof has no effect.
 	MaxAge metav1.Duration `json:"maxAge,omitzero"`
 	// Aggregated allows caching even if an aggregated API serves the resource. The resource's
 	// resourceVersions must be integers that only increase.
 	Aggregated bool `json:"aggregated,omitempty"`
 }
 
-// ConsistentReads says who answers reads of the most recent state.
+// ConsistentReads is the source of responses to reads of the most recent state.
 type ConsistentReads string
 
 // The values of [ConsistentReads].
@@ -201,19 +305,19 @@ const (
 	Forward   ConsistentReads = "forward"
 )
 
-// Persistence says where and how often caches are saved.
+// Persistence configures how caches are saved.
 type Persistence struct {
-	// Directory is the path of a directory with one file for each cache. If it is empty, no caches
-	// are saved. The proxy creates the directory if needed. Two proxies must not share it. The
-	// files have the same content as the caches, and only their owner can read them. They contain
-	// secrets only if secrets are cached, see Resources.
+	// Directory is the path of a directory with one file for each cache. If the path is empty, no
+	// caches are saved. The proxy creates the directory if it is missing. Two proxies must not
+	// share a directory. The files have the same content as the caches, and only their owner can
+	// read them. They contain secrets only if secrets are cached (see Resources).
 	Directory string `json:"directory,omitempty"`
-	// Interval is the time between two saves of a changed cache, at least 1s. Caches are saved at
-	// shutdown as well.
+	// Interval is the time between two saves of a changed cache, at least 1s. Caches are also saved
+	// at shutdown.
 	Interval *metav1.Duration `json:"interval,omitempty"`
 }
 
-// OnUpstreamLoss says how reads are answered while upstream cannot be reached.
+// OnUpstreamLoss is the way in which reads are answered while upstream cannot be reached.
 type OnUpstreamLoss string
 
 // The values of [OnUpstreamLoss].
@@ -222,13 +326,13 @@ const (
 	Fail       OnUpstreamLoss = "fail"
 )
 
-// Log bounds an event log.
+// Log limits an event log.
 type Log struct {
-	// MaxAge bounds the age of the events in the log. At least 1s.
+	// MaxAge limits the age of the events in the log. It must be at least 1s.
 	MaxAge *metav1.Duration `json:"maxAge,omitempty"`
-	// MaxEvents bounds the number of events in the log.
+	// MaxEvents limits the number of events in the log.
 	MaxEvents *int `json:"maxEvents,omitempty"`
-	// MaxBytes bounds the memory of replaced and deleted objects that the log still holds. At least
+	// MaxBytes limits the memory of replaced and deleted objects in the log. It must be at least
 	// 1Mi.
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -21,12 +23,8 @@ var logLevels = []string{"debug", "info", "warn", "error"}
 func (c *ProxyConfiguration) Validate() error { return c.validate().ToAggregate() }
 
 func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
-	if c.APIVersion != APIVersion {
-		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), c.APIVersion, []string{APIVersion}))
-	}
-	if c.Kind != Kind {
-		errs = append(errs, field.NotSupported(field.NewPath("kind"), c.Kind, []string{Kind}))
-	}
+	errs = append(errs, validateOnly(field.NewPath("apiVersion"), c.APIVersion, APIVersion)...)
+	errs = append(errs, validateOnly(field.NewPath("kind"), c.Kind, Kind)...)
 	errs = append(errs, validateListen(field.NewPath("listen"), c.Listen)...)
 	errs = append(errs, c.TLS.validate(field.NewPath("tls"))...)
 	errs = append(errs, c.validateAccess()...)
@@ -34,7 +32,11 @@ func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	if !(c.GoawayChance >= 0 && c.GoawayChance <= goawayMax) {
 		errs = append(errs, field.Invalid(field.NewPath("goawayChance"), c.GoawayChance, fmt.Sprintf("must be from 0 to %v", goawayMax)))
 	}
+	if modes := []WatchCompression{CompressAsUpstream, CompressAlways, CompressNever}; !slices.Contains(modes, c.WatchCompression) {
+		errs = append(errs, field.NotSupported(field.NewPath("watchCompression"), c.WatchCompression, modes))
+	}
 	errs = append(errs, validateAddress(field.NewPath("adminListen"), c.AdminListen)...)
+	errs = append(errs, c.AdminAuthentication.validate(field.NewPath("adminAuthentication"))...)
 	if c.Listen == c.AdminListen && !strings.HasSuffix(c.Listen, ":0") {
 		errs = append(errs, field.Invalid(field.NewPath("adminListen"), c.AdminListen, "must differ from listen"))
 	}
@@ -52,18 +54,31 @@ func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	if s := c.AccessLogSampling; !(s >= 0 && s <= 1) {
 		errs = append(errs, field.Invalid(field.NewPath("accessLogSampling"), s, "must be from 0 to 1"))
 	}
+	errs = append(errs, c.Audit.validate(field.NewPath("audit"))...)
+	errs = append(errs, c.Tracing.validate(field.NewPath("tracing"))...)
+	errs = append(errs, validateDuration(field.NewPath("slowRequestThreshold"), c.SlowRequestThreshold, 0)...)
 	return append(errs, c.Cache.validate(field.NewPath("cache"))...)
 }
 
-// goawayMax is kube-apiserver's own bound. With a larger chance, clients would reconnect all the
-// time.
+func validateOnly(path *field.Path, value, only string) field.ErrorList {
+	switch value {
+	case only:
+		return nil
+	case "":
+		return field.ErrorList{field.Required(path, "must be "+only)}
+	}
+	return field.ErrorList{field.NotSupported(path, value, []string{only})}
+}
+
+// goawayMax is kube-apiserver's own limit. With a larger chance, clients would reconnect very
+// often.
 const goawayMax = 0.02
 
 const (
-	// leastMemory is a little more than the process needs without any cache.
+	// leastMemory is slightly more than the process needs without any cache.
 	leastMemory = 64 << 20
-	// leastBytes is enough for one large object, or for a page of small ones. A smaller value is
-	// useless. Most likely its unit was forgotten.
+	// leastBytes is enough for a large object, or for a page of small objects. In smaller values,
+	// the unit is probably missing.
 	leastBytes = 1 << 20
 )
 
@@ -71,12 +86,70 @@ func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
 	if t == nil {
 		return nil
 	}
+	if t.Sidecar != nil && (t.Generated != nil || t.CertFile != "" || t.PrivateKeyFile != "") {
+		errs = append(errs, field.Forbidden(path.Child("sidecar"), "must not be used together with generated, certFile and privateKeyFile"))
+	}
+	if t.Sidecar != nil {
+		return append(errs, t.Sidecar.validate(path.Child("sidecar"))...)
+	}
+	if t.Generated != nil {
+		if t.CertFile != "" || t.PrivateKeyFile != "" {
+			errs = append(errs, field.Forbidden(path.Child("generated"), "must not be used together with certFile and privateKeyFile"))
+		}
+		return append(errs, t.Generated.validate(path.Child("generated"))...)
+	}
 	const both = "a certificate and its private key belong together"
 	if t.CertFile == "" {
 		errs = append(errs, field.Required(path.Child("certFile"), both))
 	}
 	if t.PrivateKeyFile == "" {
 		errs = append(errs, field.Required(path.Child("privateKeyFile"), both))
+	}
+	return errs
+}
+
+func (s *Sidecar) validate(path *field.Path) (errs field.ErrorList) {
+	for _, of := range []struct{ name, value string }{{"directory", s.Directory}, {"authorityDirectory", s.AuthorityDirectory}} {
+		if !filepath.IsAbs(of.value) {
+			errs = append(errs, field.Invalid(path.Child(of.name), of.value, "must be an absolute path"))
+		}
+	}
+	published, authority := filepath.Clean(s.Directory)+"/", filepath.Clean(s.AuthorityDirectory)+"/"
+	if strings.HasPrefix(published, authority) || strings.HasPrefix(authority, published) {
+		errs = append(errs, field.Invalid(path.Child("authorityDirectory"), s.AuthorityDirectory, "must be apart from directory, because the other containers must not read the private key"))
+	}
+	return errs
+}
+
+func (g *GeneratedCertificate) validate(path *field.Path) (errs field.ErrorList) {
+	for _, of := range []struct {
+		name, value string
+		check       func(string) []string
+	}{
+		{"namespace", g.Namespace, validation.IsDNS1123Label},
+		{"secretName", g.SecretName, validation.IsDNS1123Subdomain},
+		{"configMapName", g.ConfigMapName, validation.IsDNS1123Subdomain},
+	} {
+		for _, problem := range of.check(of.value) {
+			errs = append(errs, field.Invalid(path.Child(of.name), of.value, problem))
+		}
+	}
+	if len(g.DNSNames) == 0 && len(g.IPAddresses) == 0 {
+		errs = append(errs, field.Required(path.Child("dnsNames"), "name what clients call the proxy, or give ipAddresses"))
+	}
+	for n, name := range g.DNSNames {
+		check := validation.IsDNS1123Subdomain
+		if strings.HasPrefix(name, "*.") {
+			check = validation.IsWildcardDNS1123Subdomain
+		}
+		for _, problem := range check(name) {
+			errs = append(errs, field.Invalid(path.Child("dnsNames").Index(n), name, problem))
+		}
+	}
+	for n, address := range g.IPAddresses {
+		if net.ParseIP(address) == nil {
+			errs = append(errs, field.Invalid(path.Child("ipAddresses").Index(n), address, "must be an IP address"))
+		}
 	}
 	return errs
 }
@@ -127,6 +200,14 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(at.Child("maxAge"), r.MaxAge.Duration.String(), "is of no use where consistentReads is forward"))
 		}
 	}
+	errs = append(errs, validateScopes(path.Child("scopes"), c.Scopes)...)
+	for i, s := range c.Scopes {
+		for j, name := range s.Resources {
+			if s.Warm && slices.Contains(c.Exclude, name) {
+				errs = append(errs, field.Invalid(path.Child("scopes").Index(i).Child("resources").Index(j), name, "is excluded from caching, so its cache cannot be warm: name it in cache.resources and not in cache.exclude"))
+			}
+		}
+	}
 	if n := *c.ConsistentReads.MaxProbesPerSecond; n < 1 {
 		errs = append(errs, field.Invalid(path.Child("consistentReads", "maxProbesPerSecond"), n, "must be at least 1"))
 	}
@@ -150,8 +231,8 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 const (
 	// resourcePattern matches a resource, optionally followed by a dot and its group.
 	resourcePattern = `^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
-	// versionedPattern matches kubectl's resource.version.group. Here the version would be taken
-	// for a part of the group.
+	// versionedPattern matches kubectl's resource.version.group. The version would be read as a
+	// part of the group.
 	versionedPattern = `^[^.]+\.v[0-9]+((alpha|beta)[0-9]+)?(\.|$)`
 )
 
@@ -179,7 +260,7 @@ func validateInterval(path *field.Path, d *metav1.Duration) field.ErrorList {
 	return nil
 }
 
-// validateSize checks a number of bytes against inclusive bounds.
+// validateSize checks that a number of bytes is between inclusive limits.
 func validateSize(path *field.Path, q *resource.Quantity, atLeast, atMost int64) field.ErrorList {
 	whole := q.Cmp(*resource.NewQuantity(q.Value(), resource.BinarySI)) == 0 // Value rounds up
 	if v := q.Value(); whole && v >= atLeast && v <= atMost {

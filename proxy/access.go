@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,9 +22,7 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 		return req.Fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 			"the upstream apiserver cannot be asked to review the credentials of the request"), exchange.FromProxy)
 	case err != nil:
-		refusal = req.Fail(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), exchange.FromProxy)
-		refusal.Close = true // no user's limit counts this connection
-		return refusal
+		return unauthorized(req)
 	}
 	req.Identity = caller
 	if !caller.ActsAsAnother() || !req.Impersonates() {
@@ -38,6 +37,32 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 	}
 	caller.ActsAs = as
 	return nil
+}
+
+// dropOwnToken removes the proxy's own bearer token from a request. Without authentication, requests
+// without credentials act as the proxy. So does a client in the same pod that sends the token of the
+// pod's service account, as client-go's in-cluster configuration does. If the proxy needs a token,
+// only requests with its own token act as the proxy. Upstream judges other credentials, and requests
+// without credentials are refused.
+func (s *Server) dropOwnToken(req *exchange.Request) (refusal *exchange.Response) {
+	o := s.options.Load()
+	if values := req.Header["Authorization"]; o.OwnToken != nil && len(values) == 1 {
+		// The scheme has no case. Python's client writes it in lower case.
+		if scheme, token, _ := strings.Cut(values[0], " "); strings.EqualFold(scheme, "Bearer") && o.OwnToken(token) {
+			delete(req.Header, "Authorization")
+			return nil
+		}
+	}
+	if o.NeedsToken && !req.Identified() {
+		return unauthorized(req)
+	}
+	return nil
+}
+
+func unauthorized(req *exchange.Request) *exchange.Response {
+	refusal := req.Fail(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), exchange.FromProxy)
+	refusal.Close = true // no user's limit counts this connection
+	return refusal
 }
 
 // refuseBrowser refuses requests that a web page may have made a browser send. Requests with a
@@ -60,9 +85,9 @@ func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refus
 	return refusal
 }
 
-// hostFits tells whether a request's Host is safe: no web page can have made this name resolve to
-// the proxy (DNS rebinding). With TLS, a page's own name would not match the certificate. A browser
-// cannot reach a Unix socket by itself, but something may forward requests to the socket.
+// hostFits reports whether a request's Host is safe: web pages cannot make this name resolve to the
+// proxy (DNS rebinding). With TLS, a page's own name would not match the certificate. A browser
+// cannot connect to a Unix socket, but other software may forward requests to the socket.
 func (s *Server) hostFits(req *exchange.Request) bool {
 	o := s.options.Load()
 	switch {

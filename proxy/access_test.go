@@ -20,8 +20,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// judging is an access that takes bearer tokens for user names. It allows users whose names begin
-// with "reader" everything, denies the user "stranger" everything, and cannot decide about others.
+// judging returns an access whose bearer tokens are user names. It allows users whose names begin
+// with "reader" everything, denies the user "stranger" everything, and cannot decide about other
+// users.
 func judging(t *testing.T) *access.Access {
 	t.Helper()
 	reviewer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +42,7 @@ func judging(t *testing.T) *access.Access {
 			}
 			review.Status.Allowed = strings.HasPrefix(review.Spec.User, "reader")
 			if !review.Status.Allowed && review.Spec.User != "stranger" {
-				w.WriteHeader(http.StatusForbidden) // a status that is not retried
+				w.WriteHeader(http.StatusForbidden) // this status is not retried
 				return
 			}
 			answer = review
@@ -57,9 +58,9 @@ func judging(t *testing.T) *access.Access {
 	return a
 }
 
-// The cache answers a read only if upstream allows the read. If upstream denies it, the answer has
-// no data. If upstream does not decide, the read is forwarded. If the client impersonates a user,
-// upstream has to allow this, too, and the read is the impersonated user's.
+// The cache answers a read only if upstream allows the read. If upstream denies it, the response
+// has no data. If upstream does not decide, the read is forwarded. If the client impersonates a
+// user, upstream must also allow the impersonation, and the read has that user's rights.
 func TestReadsAreAuthorized(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 3)
 	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, _ *http.Request) {
@@ -104,7 +105,7 @@ func TestReadsAreAuthorized(t *testing.T) {
 	}
 }
 
-// A watch counts as its sender's, whomever the sender impersonates.
+// A watch counts as its sender's watch, whichever user the sender impersonates.
 func TestImpersonatedWatchesAreCounted(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 3)
 	limits := testLimits()
@@ -139,8 +140,8 @@ func TestImpersonatedWatchesAreCounted(t *testing.T) {
 	}
 }
 
-// A copy of a discovery document is only for clients whom upstream allows its path. Other requests
-// are forwarded with their own credentials.
+// A copy of a discovery document is only for clients that upstream allows to read its path. Other
+// requests are forwarded with their own credentials.
 func TestDiscoveryIsAuthorized(t *testing.T) {
 	var mu sync.Mutex
 	asked := map[string]int{} // by credentials

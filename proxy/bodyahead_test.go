@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// On one connection, large bodies of waiting requests do not block the body of a request that has a
-// slot.
+// Several requests on one connection have large bodies. The bodies of waiting requests do not block
+// the body of a request with a slot.
 func TestWaitingBodiesLetOthersPass(t *testing.T) {
 	limits := testLimits()
 	limits.Forwards = 1

@@ -75,7 +75,7 @@ var browserCases = map[string]struct{ line, rest, reason string }{
 	"EventSource":              {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin, browser.ReasonSite},
 	"preflight":                {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", browser.ReasonOrigin},
 	"preflight, local network": {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Private-Network: true\r\n", browser.ReasonOrigin},
-	// The same in old browsers.
+	// Pages of other origins in old browsers.
 	"old: fetch":                {"GET " + podsPath, oldSafari + evilOrigin, browser.ReasonOrigin},
 	"old: form":                 {"POST " + podsPath, oldSafari + formBody, browser.ReasonUntold},
 	"old: form of text":         {"POST " + podsPath, oldSafari + textBody, browser.ReasonUntold},
@@ -92,7 +92,7 @@ var browserCases = map[string]struct{ line, rest, reason string }{
 	"PowerShell, untyped":       {"POST " + podsPath, powershell + untypedBody, browser.ReasonUntold},
 	"two types, one of a form":  {"POST " + podsPath, "Content-Type: text/plain\r\n" + jsonBody, browser.ReasonContentType},
 	"form type with more to it": {"POST " + podsPath, "Content-Type: text/plain;application/json\r\n" + untypedBody, browser.ReasonContentType},
-	// The proxy's own pages, such as a proxied service's.
+	// Pages of the proxy's own origin, such as a proxied service's.
 	"own page: exec":         {"GET " + execPath, chrome + ownPage + handshake, browser.ReasonInteractive},
 	"own page: attach":       {"GET " + podsPath + "/x/attach", chrome + ownPage + handshake, browser.ReasonInteractive},
 	"own page: port-forward": {"GET " + podsPath + "/x/portforward", newChrome + "same-origin\r\n" + ownPage + handshake, browser.ReasonInteractive},
@@ -133,7 +133,7 @@ var browserCases = map[string]struct{ line, rest, reason string }{
 	"no agent, SPDY":             {"POST " + execPath, spdy + zeroBody, ""},
 }
 
-// browserUpstream answers everything, agrees to upgrades, and counts.
+// browserUpstream answers all requests, accepts upgrades, and counts requests.
 func browserUpstream(seen *atomic.Int64) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		seen.Add(1)
@@ -151,7 +151,7 @@ func browserUpstream(seen *atomic.Int64) http.HandlerFunc {
 	}
 }
 
-// Without authentication, requests of pages of another origin are refused. All other clients are
+// Without authentication, requests from pages of another origin are refused. All other clients are
 // served.
 func TestBrowsers(t *testing.T) {
 	var seen atomic.Int64
@@ -184,7 +184,7 @@ func countOf(s *Server, reason string) float64 {
 	return testutil.ToFloat64(s.metrics.Browsers.WithLabelValues("clients", reason))
 }
 
-// rawAsk sends a request unchanged, except for HOST, and returns the answer's head and body.
+// rawAsk sends a request unchanged, except for HOST, and returns the response's head and body.
 func rawAsk(t *testing.T, address net.Addr, host, line, rest string) (*http.Response, string) {
 	t.Helper()
 	c, err := net.DialTimeout(address.Network(), address.String(), testWait)
@@ -247,7 +247,7 @@ func TestBrowsersHTTP2(t *testing.T) {
 	}
 }
 
-// Browsers are served only under names that no page can make resolve to the listener.
+// Browsers are served only under names that pages cannot make resolve to the listener.
 func TestRebinding(t *testing.T) {
 	const name = "evil.example:8001"
 	var seen atomic.Int64
@@ -267,7 +267,8 @@ func TestRebinding(t *testing.T) {
 		{socket, name, curl, http.StatusAccepted},
 		{socket, "%2Frun%2Fproxy.sock", python, http.StatusBadRequest}, // no host
 		{socket, name, chrome, http.StatusForbidden},
-		{socket, name, "User-Agent: curl\r\nAccept-Language: *\r\n", http.StatusForbidden}, // a page can set the User-Agent
+		// A page can set the User-Agent.
+		{socket, name, "User-Agent: curl\r\nAccept-Language: *\r\n", http.StatusForbidden},
 		{socket, name, "Origin: http://" + name + "\r\n", http.StatusForbidden},
 		{socket, "localhost", chrome, http.StatusAccepted},
 	} {
@@ -277,8 +278,8 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// Credentials that a browser adds by itself do not get another origin's page served. A bearer token
-// does.
+// Credentials that a browser adds on its own do not allow requests from pages of another origin. A
+// bearer token allows them.
 func TestAmbientCredentials(t *testing.T) {
 	plain := Options{Options: read.Options{Access: &access.Access{}}}
 	over := Options{Options: read.Options{Access: &access.Access{}}, TLS: &tls.Config{}} //nolint:gosec // unused

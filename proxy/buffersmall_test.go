@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Short answers of kube-apiserver's own groups are written as a whole. Other answers may be
-// streams, so each piece of them is written when it arrives.
+// Short responses of kube-apiserver's own groups are written as a whole. Other responses may be
+// streams, so each of their pieces is written when it arrives.
 func TestShortAnswersAreBuffered(t *testing.T) {
 	over := make(chan struct{})
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -46,7 +46,7 @@ func TestShortAnswersAreBuffered(t *testing.T) {
 		return answered
 	}
 	const soon = 10 * time.Second
-	for range 2 { // an answer in flight does not block the next one
+	for range 2 { // a response in flight does not block the next response
 		select {
 		case resp := <-ask("/apis/example.org/v1/namespaces/n/things/t", "follow=1"):
 			if resp.Reader == nil {

@@ -1,6 +1,5 @@
-// Package proxy serves clients. If the watch caches can answer a request as kube-apiserver would,
-// it answers from them. It forwards all other requests unchanged. It connects the packages below
-// it, admits requests, and drains.
+// Package proxy serves clients. It answers from the watch caches when they give the same response
+// as kube-apiserver, and forwards all other requests unchanged.
 //
 //	a list       listen ─► proxy ─► read ─► derived ─► listen
 //	an event     watchcache ─► watch ─► listen
@@ -10,35 +9,32 @@
 //	conn/        a client's connection below HTTP: TLS, heads of requests, writes that do not wait
 //	listen/      a listener, HTTP/1.1, the pump that writes its watches
 //	h2/          HTTP/2: frames, streams, and a pump for each connection's watches
-//	read/        what a read asks for, and its answer from a cache
-//	table/       the rows of Tables: upstream's cells, with ages of now
+//	read/        gets, lists and watches from the caches
+//	table/       the rows of Tables: upstream's cells, with current ages
 //	query/       the parameters of a read
 //	derived/     bytes that are made once for each page of the cache
 //	watch/       an open watch
 //	discovery/   copies of discovery and OpenAPI that upstream has confirmed
-//	forward/     forwarding, shared answers, tunnels
+//	forward/     forwarding, shared responses, tunnels
 //	access/      authentication and authorization
-//	fair/        how users share slots, processors and memory
+//	fair/        slots, processors and memory, shared by users
+//	audit/       the audit log of requests that upstream does not receive
+//	trace/       spans
 //	wire/        encodings
-//	metrics/     counts of requests
+//	metrics/     counts of requests, and the resources that users consume
 //	browser/     requests that a web page may have made a browser send
-//	admin/       /metrics, /livez, /readyz, /status and the status page
+//	admin/       /metrics, /livez, /readyz, /status, /users and the status page
 //
 // [Server.Handle] checks a request and authenticates its caller. Then it asks the cache for a
-// [read.Verdict], and answers or forwards the request.
+// [read.Verdict], and answers or forwards the request. [Server.Serve] drains at the end.
 //
-// # Identity
+// With authentication (package access) every request has a caller. Reviews authorize each response
+// from the cache for the caller or the impersonated user, with the apiserver's attributes. If a
+// review fails, the read is forwarded. A forwarded request has its caller's token and none of the
+// proxy's credentials. For a certificate, the proxy impersonates its user. Only requests with the
+// same credentials share responses. See also [exchange.Request.HidesIdentity].
 //
-// With authentication (package access) every request has a caller. Each answer from the cache is
-// authorized for the caller, or for a user that the caller may impersonate, with all attributes
-// that the apiserver would look at. If upstream does not answer the review, the read is forwarded.
-// A forwarded request carries its caller's token and none of the proxy's credentials. The proxy
-// impersonates a caller with a certificate. Only requests with the same credentials share answers.
-//
-// A request whose Connection header names an identity header is refused. A proxy would have to drop
-// that identity header, and upstream would then attribute the request to another user.
-//
-// Without authentication the proxy serves only loopback addresses and Unix sockets, and requests
-// act as the proxy. A request with an Authorization header is forwarded without the proxy's
-// credentials. A request with Impersonate headers is forwarded.
+// Without authentication the proxy serves only loopback addresses and Unix sockets, with its own
+// rights. It forwards requests with Impersonate headers. It also forwards requests with an
+// Authorization header, without the proxy's credentials.
 package proxy

@@ -29,7 +29,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// believing is an access that takes bearer tokens for user names.
+// believing returns an access whose bearer tokens are user names.
 func believing(t *testing.T) *access.Access {
 	t.Helper()
 	reviewer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func believing(t *testing.T) *access.Access {
 	return a
 }
 
-// http2To is a client with one connection.
+// http2To returns a client with one connection.
 func http2To(t *testing.T) *http.Client {
 	t.Helper()
 	transport := &http.Transport{
@@ -78,8 +78,8 @@ func askAs(ctx context.Context, client *http.Client, user, method, url, body str
 	return resp.StatusCode, err
 }
 
-// A controller manager rolls a Deployment with a burst of writes. The writes wait for slots, and no
-// write is refused. Other users are served meanwhile.
+// A controller manager updates a Deployment with a burst of writes. The writes wait for slots, and
+// no write is refused. Other users are served meanwhile.
 func TestBurstOfWritesIsQueued(t *testing.T) {
 	const burst, forwards = 600, 400
 	gate := make(chan struct{})
@@ -200,7 +200,7 @@ func TestPatienceOfForwards(t *testing.T) {
 	}
 }
 
-// expensiveSelector is expensive, and selects everything.
+// expensiveSelector returns an expensive selector that selects everything.
 func expensiveSelector() string {
 	var terms []string
 	for i := range 900 {
@@ -209,7 +209,7 @@ func expensiveSelector() string {
 	return strings.Join(terms, ",")
 }
 
-// Cheap reads overtake expensive reads that wait. When a client leaves, its read stops waiting.
+// Cheap reads overtake waiting expensive reads. When a client leaves, its read stops waiting.
 func TestExpensiveReadWait(t *testing.T) {
 	cache, _ := cachetest.ConfigMaps(t, 2000)
 	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
@@ -252,8 +252,8 @@ func TestExpensiveReadWait(t *testing.T) {
 	waitFor(t, "nothing is held", func() bool { return s.readSlots.Taken() == 0 })
 }
 
-// A shared answer holds its part of the workspace until its last reader has written it. So does the
-// beginning of an answer that is too long to share.
+// A shared response holds its part of the workspace until its last reader has written it. So does
+// the beginning of a response that is too long to share.
 func TestSharedAnswerIsAccounted(t *testing.T) {
 	const sharers = 5
 	for name, test := range map[string]struct {
@@ -268,7 +268,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				asked <- struct{}{}
 				<-gate
 				_, _ = w.Write(make([]byte, test.length/2))
-				_ = http.NewResponseController(w).Flush() // so that the answer has no length
+				_ = http.NewResponseController(w).Flush() // makes a response without a length
 				_, _ = w.Write(make([]byte, test.length-test.length/2))
 			}, testLimits())
 			answers := make(chan *exchange.Response, sharers+2)
@@ -283,7 +283,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 			}
 			t.Cleanup(func() { close(gate) })
 			ask(t.Context())
-			<-asked // the others share its answer
+			<-asked // the other requests share its response
 			ctx, leave := context.WithCancel(t.Context())
 			ask(ctx)
 			for range sharers {
@@ -321,7 +321,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 	}
 }
 
-// A list that is indented while it is written arrives whole over every protocol.
+// A list that is indented while it is written arrives completely over every protocol.
 func TestOneOffListsOverTheWire(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 3000)
 	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)

@@ -37,15 +37,15 @@ type forwardsAll struct{}
 func (forwardsAll) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Joins implements Feeds.
-func (forwardsAll) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
+func (forwardsAll) Joins(schema.GroupVersionResource, object.Want, object.Encoding, func() bool) bool {
 	return false
 }
 
 // Caches implements Feeds.
-func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
+func (forwardsAll) Caches(schema.GroupVersionResource, object.Want) bool { return false }
 
 // Open implements Feeds.
-func (forwardsAll) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (read.Feed, error) {
+func (forwardsAll) Open(context.Context, schema.GroupVersionResource, object.Want, object.Encoding, uint64) (read.Feed, error) {
 	return nil, read.Uncached
 }
 
@@ -90,6 +90,12 @@ func selfSigned(t *testing.T) *tls.Config {
 // serveTo runs a server in front of a handler until the test ends.
 func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
 	t.Helper()
+	return serveLogged(t, feeds, upstream, options, prometheus.NewRegistry(), zap.NewNop())
+}
+
+// serveLogged is like serveTo. It registers the metrics in registry and logs to log.
+func serveLogged(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options Options, registry *prometheus.Registry, log *zap.Logger) (*Server, net.Addr) {
+	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
 	var ways []http.RoundTripper
@@ -100,8 +106,7 @@ func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options 
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry := prometheus.NewRegistry()
-	s := NewServer(feeds, forwards, newStore(t, 1<<20), options, metrics.New(registry), zap.NewNop())
+	s := NewServer(feeds, forwards, newStore(t, 1<<20), options, metrics.New(registry), log)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -123,8 +128,8 @@ func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options 
 	return s, listener.Addr()
 }
 
-// endless is an upstream of endless answers without a length. It reports when an answer is given
-// up.
+// endless is an upstream whose responses have no length and no end. It reports when a response is
+// given up.
 func endless(gaveUp chan<- struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		part := bytes.Repeat([]byte("x"), 64<<10)
@@ -137,16 +142,16 @@ func endless(gaveUp chan<- struct{}) http.HandlerFunc {
 	}
 }
 
-// insecure is the TLS of a client that trusts any server.
+// insecure returns the TLS configuration of a client that trusts any server.
 func insecure(protocols ...string) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols} //nolint:gosec // a test
 }
 
-// testWait bounds every wait in a test.
+// testWait limits every wait in a test.
 const testWait = 30 * time.Second
 
-// A client that does not read its answer does not hold its slot forever, however long the answer
-// is.
+// A client that does not read its response does not hold its slot forever, however long the
+// response is.
 func TestUnreadForwardIsCut(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		t.Run(protocol, func(t *testing.T) {
@@ -195,7 +200,7 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// The same is true for HTTP/1.0 on a used connection, although there the proxy writes the answer
+// The same is true for HTTP/1.0 on a used connection, although there the proxy writes the response
 // itself.
 func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	gaveUp := make(chan struct{}, 1)
@@ -220,8 +225,8 @@ func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	}
 }
 
-// A request takes a slot while upstream works on it. A request with an endless answer counts as one
-// of its user's watches instead, whatever its parameters say.
+// A request holds a slot while upstream works on it. A request with an endless response counts as
+// one of its user's watches instead, whatever its parameters are.
 func TestSlotsOfForwards(t *testing.T) {
 	type taken struct{ slots, watches int }
 	for name, test := range map[string]struct {
@@ -270,7 +275,7 @@ func TestSlotsOfForwards(t *testing.T) {
 	}
 }
 
-// An upgrade that upstream has accepted may last, and takes no slot.
+// An upgrade that upstream has accepted has no time limit, and holds no slot.
 func TestUpgradedTakesNoSlot(t *testing.T) {
 	s, address := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()
@@ -314,7 +319,7 @@ func send(t *testing.T, c net.Conn, request string) {
 	}
 }
 
-// newStore is a test's store of derived bytes.
+// newStore returns a test's store of derived bytes.
 func newStore(tb testing.TB, limit int64) *derived.Store {
 	tb.Helper()
 	d := derived.New(limit, prometheus.NewRegistry())

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Stale reads wait for a slot, watches have slots of their own, and no slot is given back twice.
+// Stale reads wait for a slot. Watches have separate slots. No slot is given back twice.
 func TestStaleSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFallbackLimiter(1, 1)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The server passes all cases of h2spec for RFC 9113 and RFC 7541, including the strict ones.
+// The server passes all cases of h2spec for RFC 9113 and RFC 7541, including the strict cases.
 func TestH2Spec(t *testing.T) {
 	_, address := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "h2spec wants an answer of more than a few bytes")

@@ -22,13 +22,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// asCrowd makes the test binary run many clients, in a separate process so that their memory does
-// not count as the server's. Its value is an address, the number of clients, "tcp", "tls" or "h2",
-// and a behaviour.
+// asCrowd makes the test binary run many clients. They run in a separate process so that their
+// memory does not count as the server's. Its value is an address, the number of clients, "tcp",
+// "tls" or "h2", and a behaviour.
 const asCrowd = "WATCHPROXY_TEST_AS_CROWD"
 
-// runCrowd connects the clients, lets each do its part, reports that this is done, and waits for
-// the end of its input.
+// runCrowd connects the clients and runs the behaviour of each client. It reports that this is
+// done, and waits for the end of its input.
 func runCrowd(order string) error {
 	fields := strings.Fields(order)
 	n, err := strconv.Atoi(fields[1])
@@ -64,7 +64,7 @@ var longPath = "/" + strings.Repeat("x", 100)
 // refused is a request for longPath.
 var refused = "GET " + longPath + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-// behaviours are the actions of clients before they fall silent.
+// behaviours are the actions of clients before they become silent.
 var behaviours = map[string]func(net.Conn) error{
 	"silent": func(net.Conn) error { return nil },
 	"half": func(c net.Conn) error {
@@ -144,7 +144,7 @@ func ask2(f *http2.Framer, stream uint32, path string) error {
 	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte(block.String()), EndStream: true, EndHeaders: true})
 }
 
-// startCrowd starts clients and waits until all have done their part.
+// startCrowd starts clients and waits until all clients have acted.
 func startCrowd(t *testing.T, address string, n int, over, behaviour string) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -174,7 +174,7 @@ func startCrowd(t *testing.T, address string, n int, over, behaviour string) (en
 	return end
 }
 
-// least is the minimum memory in use over a while, heap and stacks, because stacks shrink only
+// least returns the minimum memory in use over a while, heap and stacks, because stacks shrink only
 // during collections.
 func least() uint64 {
 	best := ^uint64(0)
@@ -188,8 +188,8 @@ func least() uint64 {
 }
 
 // A connection of an unauthenticated client costs little memory, whatever the client has sent. With
-// TLS, crypto/tls takes 7 KiB of this memory. With HTTP/2, the library takes 14 KiB, and up to 4
-// KiB more for reads and writes.
+// TLS, crypto/tls uses 7 KiB of this memory. With HTTP/2, the library uses 14 KiB, and up to 4 KiB
+// more for reads and writes.
 func TestMemoryOfUnknownConnections(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("the race detector takes memory of its own")
@@ -214,7 +214,8 @@ func TestMemoryOfUnknownConnections(t *testing.T) {
 	} {
 		t.Run(test.over+" "+test.behaviour, func(t *testing.T) {
 			s, address := serveStrangers(t, test.over != "tcp", testLimits())
-			startCrowd(t, address.String(), 20, test.over, test.behaviour)() // the first clients fill caches
+			// The first clients fill caches.
+			startCrowd(t, address.String(), 20, test.over, test.behaviour)()
 			waitFor(t, "they have gone", func() bool { return s.listening.Connections() == 0 })
 			before := least()
 			end := startCrowd(t, address.String(), n, test.over, test.behaviour)

@@ -25,14 +25,14 @@ func heapNow() int64 {
 }
 
 // Unread watches hold one piece each, whatever the number and size of the events. The connection
-// and the stream take additional memory, at both ends.
+// and the stream use additional memory at both ends.
 func TestUnreadWatchesHoldLittle(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")
 	}
 	const (
 		watches = 100
-		stream  = 48 << 10 // goroutines and buffers of a stream; over HTTP/1 of a connection and its client
+		stream  = 48 << 10 // for a stream; over HTTP/1 for a connection and its client
 	)
 	for _, events := range []struct{ n, size int }{{128, 30 << 10}, {40, 1 << 20}} {
 		c, _ := cachetest.Roomy(t)
@@ -52,7 +52,7 @@ func TestUnreadWatchesHoldLittle(t *testing.T) {
 				delivered := c.Stats().Delivered
 				before := heapNow()
 				open(address)
-				// Each watch has polled until it was blocked. Over HTTP/1, the kernel takes a few
+				// Each watch has polled until it was blocked. Over HTTP/1, the kernel keeps a few
 				// pieces.
 				waitFor(t, "all watches have begun", func() bool { return c.Stats().Delivered-delivered >= watches })
 				var held int64
@@ -70,8 +70,8 @@ func TestUnreadWatchesHoldLittle(t *testing.T) {
 	}
 }
 
-// Over both protocols, clients get each event once and in order, whatever its size and their
-// pauses.
+// Over both protocols, clients receive each event once and in order, whatever the sizes of events
+// and the clients' pauses.
 func TestWatchesOfAllSizes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -27,7 +27,7 @@ import (
 // lateTarget is a watch that begins before the history of pageOf's cache.
 const lateTarget = watchTarget + "3"
 
-// lateWorld is a server whose cache knows little history. Its client leaves by calling leave.
+// lateWorld is a server whose cache has little history. Its client leaves by calling leave.
 type lateWorld struct {
 	t       *testing.T
 	s       *Server
@@ -54,7 +54,7 @@ func (w *lateWorld) reset() {
 	w.asked.Store(&asked)
 }
 
-// free tells whether nothing is held.
+// free reports whether all slots and counts are free.
 func (w *lateWorld) free() bool {
 	w.s.limits.watches.mu.Lock()
 	defer w.s.limits.watches.mu.Unlock()
@@ -82,7 +82,7 @@ func TestLateSlotsComeBack(t *testing.T) {
 			opening := func(ctx context.Context) {
 				leave()
 				select {
-				case <-ctx.Done(): // HTTP/2 reports it immediately
+				case <-ctx.Done(): // HTTP/2 reports the departure immediately
 				case <-time.After(10 * time.Millisecond):
 				}
 			}
@@ -127,7 +127,8 @@ func TestLateSlotsComeBack(t *testing.T) {
 	}
 }
 
-// lateMax watches are forwarded. Until one of them ends, further watches get the apiserver's error.
+// lateMax watches are forwarded. Until one of them ends, further watches receive the apiserver's
+// error.
 func TestLateSlotsAreFew(t *testing.T) {
 	w := newLateWorld(t)
 	ended := make(chan struct{})
@@ -175,7 +176,7 @@ type panics struct{}
 // RoundTrip implements http.RoundTripper.
 func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistake") }
 
-// A panic gives back everything that its request held.
+// A panic gives back all resources of its request.
 func TestPanicGivesBack(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 10)
 	behind := httptest.NewServer(http.NotFoundHandler())

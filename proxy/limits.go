@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// perUserCounts counts the connections or watches that each user has open.
+// perUserCounts counts each user's open connections or watches.
 type perUserCounts struct {
 	mu struct {
 		sync.Mutex
@@ -20,7 +21,7 @@ type perUserCounts struct {
 	}
 }
 
-// take counts one more for a user, unless the user has most already.
+// take adds 1 to a user's count. It fails if the count has already reached most.
 func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -38,6 +39,13 @@ func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 			delete(h.mu.held, name)
 		}
 	}), true
+}
+
+// all returns each user's count.
+func (h *perUserCounts) all() map[string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.mu.held)
 }
 
 // limiter enforces the limits of clients.
@@ -69,7 +77,7 @@ func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *excha
 	return done, nil
 }
 
-// tooMany asks a client that exceeds a limit to come back later.
+// tooMany asks a client that exceeds a limit to retry later.
 func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchange.Response {
 	l.metrics.Limited.WithLabelValues(limit).Inc()
 	resp := req.Fail(exchange.TooManyRequests(message), exchange.FromProxy)
@@ -86,11 +94,11 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 }
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
-// request only if the memory for waiting requests is full. With authentication, a user gets at most
-// half of the slots.
+// request only if the memory for waiting requests is full. With authentication, a user can hold at
+// most half of the slots.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	if lasting(rt) {
-		return s.limits.AdmitWatch(req) // it takes memory while it is open, but no slot
+		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
 	}
 	user := req.User()
 	w, err := s.forwardSlots.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
@@ -106,8 +114,8 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 	return sync.OnceFunc(func() { s.forwardSlots.Give(user, 1) }), nil
 }
 
-// lasting tells whether a request has no time limit. Upstream does not count these requests, or
-// upgraded ones, as in flight either.
+// lasting reports whether a request has no time limit. Like upgraded requests, such requests do not
+// count as in flight upstream.
 func lasting(rt exchange.Route) bool {
 	switch rt.Subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
@@ -117,24 +125,24 @@ func lasting(rt exchange.Route) bool {
 }
 
 const (
-	// fallbackReads and fallbackWatches bound how many reads and watches upstream serves at a time
-	// because a cache is not up to date. Many such requests can come at the same time. Requests
-	// above the bound wait for up to fallbackWait.
+	// fallbackReads and fallbackWatches limit the reads and watches that are forwarded at a time
+	// because a cache is out of date. Many such requests can arrive at the same time. Requests
+	// above the limit wait for up to fallbackWait.
 	fallbackReads   = 64
 	fallbackWatches = 256
 	fallbackWait    = 10 * time.Second
-	// soonerMost bounds how many lists are forwarded at a time because upstream answers them faster
-	// than the cache. With authentication, each user gets at most half.
+	// soonerMost limits the lists that are forwarded at a time because upstream answers them faster
+	// than the cache. With authentication, each user can use at most half of this number.
 	soonerMost = 32
-	// soonerPatience is the minimum time for which the proxy waits for upstream's answer to such a
-	// list before the cache answers.
+	// soonerPatience is the minimum time for which the proxy waits for upstream's response to such
+	// a list before the cache answers.
 	soonerPatience  = 2 * time.Second
 	tooManyForwards = "too many requests wait for the upstream apiserver"
 	// lostPatience is the maximum time for which a read waits for an upstream that feeds have lost.
 	lostPatience = 5 * time.Second
 )
 
-// fallbackLimiter bounds the reads that fall back to upstream. A watch holds its slot while it is
+// fallbackLimiter limits the reads that fall back to upstream. A watch holds its slot while it is
 // open.
 type fallbackLimiter struct{ reads, watches chan struct{} }
 
@@ -142,7 +150,7 @@ func newFallbackLimiter(reads, watches int) fallbackLimiter {
 	return fallbackLimiter{make(chan struct{}, reads), make(chan struct{}, watches)}
 }
 
-// admit waits for a slot. Without a slot, the client is asked to come back, because the cache may
+// admit waits for a slot. If there is none, the client is asked to retry, because the cache may
 // answer then.
 func (l fallbackLimiter) admit(ctx context.Context, verb string) (leave func(), refusal *exchange.Response) {
 	slots := l.reads
@@ -159,13 +167,13 @@ func (l fallbackLimiter) admit(ctx context.Context, verb string) (leave func(), 
 	}
 }
 
-// lateMax bounds the forwarded watches that begin before a cache's history. Upstream can serve
+// lateMax limits the forwarded watches that begin before a cache's history. Upstream can serve
 // them, because its history usually goes back further than the cache's. But a forwarded watch stays
-// open upstream for half an hour. Watches above the bound get kube-apiserver's "too old resource
-// version". Their clients then list again, and the cache answers these lists.
+// open upstream for half an hour. A watch above the limit receives kube-apiserver's "too old
+// resource version". Its client then lists again, and the cache answers the list.
 const lateMax = 32
 
-// admitLate takes a slot if one is free.
+// admitLate returns a slot if one is free.
 func (s *Server) admitLate() (leave func(), ok bool) {
 	if s.late.Add(1) > lateMax {
 		s.late.Add(-1)

@@ -18,8 +18,8 @@ func testLimits() exchange.Limits {
 	}
 }
 
-// A user is counted until everything is given back. Each item counts once, and then the user is
-// forgotten.
+// A user is counted until all its items are given back. Each item counts once. Then the user is
+// removed.
 func TestPerUserCounts(t *testing.T) {
 	var h perUserCounts
 	first, ok := h.take("a", 2)

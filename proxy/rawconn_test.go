@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// rawConn is the server's side of a connection whose client has sent everything. After the last
-// byte the client has gone. CancelWhenGone reads during an answer, to notice that the client
-// leaves. These reads do not see the end: they wait until they are stopped. They are recognised by
-// the name CancelWhenGone on the stack, so that nothing depends on timing.
+// rawConn is the server's side of a connection whose client has sent all its bytes. After the last
+// byte the client has left. CancelWhenGone reads while the proxy responds, to notice a client that
+// leaves. These reads do not see the end: they wait until they are stopped. rawConn recognises them
+// by the name CancelWhenGone on the stack, so that nothing depends on timing.
 type rawConn struct {
-	piece  int           // the maximum number of bytes of one Read; 0 means no bound
+	piece  int           // maximum number of bytes of one Read; 0 means no limit
 	closed chan struct{} // closed by Close
 	mu     struct {
 		sync.Mutex
@@ -62,7 +62,7 @@ func (c *rawConn) Read(p []byte) (int, error) {
 	}
 }
 
-// calledBy tells whether a function whose name contains the given one is on the stack.
+// calledBy reports whether a function whose name contains the given one is on the stack.
 func calledBy(name string) bool {
 	var pcs [16]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
@@ -88,7 +88,7 @@ func (c *rawConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// answers is everything written.
+// answers returns all written bytes.
 func (c *rawConn) answers() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,10 +108,10 @@ func (c *rawConn) Close() error {
 	return nil
 }
 
-// CloseWrite is that of a TCP connection.
+// CloseWrite exists because TCP connections have it.
 func (c *rawConn) CloseWrite() error { return nil }
 
-// SetReadDeadline implements net.Conn. A future deadline never comes.
+// SetReadDeadline implements net.Conn. A deadline in the future never passes.
 func (c *rawConn) SetReadDeadline(at time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *rawListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0,
 
 var errHung = errors.New("the connection is still open")
 
-// serve gives a connection to the listener's server and waits until it is closed.
+// serve passes a connection to the listener's server and waits until it is closed.
 func (l *rawListener) serve(c *rawConn) error {
 	const limit = 20 * time.Second
 	timer := time.NewTimer(limit)

@@ -41,12 +41,12 @@ func hear(r *http.Request) *heard {
 	return h
 }
 
-// tellsWho tells whether a header identifies a user to an apiserver.
+// tellsWho reports whether a header identifies a user to an apiserver.
 func tellsWho(name string) bool {
 	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, access.ImpersonatePrefix)
 }
 
-// endToEnd are the headers that the proxy must pass on.
+// endToEnd returns the headers that the proxy must pass on.
 func (h *heard) endToEnd() http.Header {
 	listed := strings.Split(strings.Join(h.header["Connection"], ","), ",")
 	for i := range listed {
@@ -64,9 +64,9 @@ func (h *heard) endToEnd() http.Header {
 				kept[name] = values[:1]
 			}
 		case strings.HasPrefix(name, "X-Remote-"):
-			// Front proxies set them; an apiserver trusts only a known front proxy.
+			// Front proxies set these headers; an apiserver trusts only a known front proxy.
 		case slices.Contains(listed, name) && !tellsWho(name):
-			// Headers in Connection end here (RFC 9110, 7.6.1). Identity headers must not.
+			// Headers in Connection end here (RFC 9110, 7.6.1). Identity headers must not end here.
 		default:
 			kept[name] = values
 		}
@@ -74,14 +74,14 @@ func (h *heard) endToEnd() http.Header {
 	return kept
 }
 
-// outcome is what the proxy made of a request.
+// outcome is the proxy's handling of a request.
 type outcome struct {
 	method, target string
 	route          exchange.Route
 	query          string
 	opened         bool   // a cache was opened
-	sent           bool   // it was forwarded
-	heard          *heard // by upstream; nil if the connection was closed before
+	sent           bool   // the request was forwarded
+	heard          *heard // the request at upstream; nil if the connection was closed earlier
 }
 
 func (o *outcome) String() string {
@@ -108,8 +108,8 @@ func (o *outcome) contradicts(want *heard) error {
 	return nil
 }
 
-// misasks compares what the apiserver would authorize itself with what the proxy had authorized
-// before a cached answer.
+// misasks compares the attributes that the apiserver would authorize with the attributes that the
+// proxy authorized before a cached response.
 func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 	if !info.IsResourceRequest {
 		return errors.New("asks a cache for what is no resource to the apiserver")
@@ -130,8 +130,9 @@ func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 	return nil
 }
 
-// attributesText is everything that an authorizer sees, except the API prefix. An authorizer does
-// not see malformed selectors. A cache never answers requests with them.
+// attributesText returns all data that an authorizer receives, except the API prefix. It omits
+// malformed selectors, because authorizers do not receive them. A cache never answers requests with
+// malformed selectors.
 func attributesText(a authorizer.Attributes) string {
 	byField, fieldErr := a.GetFieldSelector()
 	byLabel, labelErr := a.GetLabelSelector()
@@ -142,6 +143,9 @@ func attributesText(a authorizer.Attributes) string {
 
 // differs compares a request that the proxy sent with the same request sent by the client itself.
 func (h *heard) differs(want *heard) error {
+	const forwardedFor = "X-Forwarded-For"
+	headers := want.endToEnd()
+	headers.Set(forwardedFor, strings.Join(append(headers.Values(forwardedFor), "127.0.0.1"), ", ")) // the proxy adds the client
 	for _, part := range []struct {
 		what      string
 		got, want any
@@ -150,7 +154,7 @@ func (h *heard) differs(want *heard) error {
 		{"path", h.path, want.path},
 		{"query", h.query, want.query},
 		{"meaning", fmt.Sprintf("%+v%s", h.info, h.infoErr), fmt.Sprintf("%+v%s", want.info, want.infoErr)},
-		{"headers", fmt.Sprintf("%q", h.endToEnd()), fmt.Sprintf("%q", want.endToEnd())},
+		{"headers", fmt.Sprintf("%q", h.endToEnd()), fmt.Sprintf("%q", headers)},
 	} {
 		if part.got != part.want {
 			return fmt.Errorf("upstream hears %s %v\nfrom the client itself %v", part.what, part.got, part.want)

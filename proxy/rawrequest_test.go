@@ -9,8 +9,8 @@ import (
 
 // Whatever the bytes, the proxy does not crash, and reads the same requests as the apiserver. A
 // forwarded request arrives as the apiserver would have read it from the client. A request that the
-// cache answers means the same to the proxy as to the apiserver. The proxy is allowed to refuse
-// requests that the apiserver would accept, or to close the connection.
+// cache answers has the same meaning for the proxy and the apiserver. The proxy may refuse requests
+// that the apiserver would accept, or close the connection.
 func FuzzRawRequest(f *testing.F) {
 	for _, seed := range rawSeeds {
 		f.Add([]byte(strings.ReplaceAll(seed, "\n", "\r\n")), uint8(0))
@@ -41,7 +41,7 @@ func FuzzRawRequest(f *testing.F) {
 	})
 }
 
-// hearsUnspaced tells whether the apiserver would read the i-th request if there were no empty
+// hearsUnspaced reports whether the apiserver would read the i-th request if there were no empty
 // lines before it. The exchange continues without these lines. A server may skip empty lines (RFC
 // 9112, 2.2): fasthttp does, net/http does not.
 func (w *parserDiff) hearsUnspaced(tb testing.TB, x *rawExchange, i int) bool {

@@ -27,7 +27,7 @@ import (
 )
 
 // parserDiff sends the same bytes to a proxy and to a server like kube-apiserver, one connection at
-// a time, and records what each of them reads.
+// a time, and records the requests that each of them reads.
 type parserDiff struct {
 	forwardsAll
 	proxy  *rawListener
@@ -36,7 +36,7 @@ type parserDiff struct {
 	mu     struct {
 		sync.Mutex
 		astray   bool // a request was not numbered
-		run      int  // counts connections; late requests of earlier connections are ignored
+		run      int  // counts connections; late requests from earlier connections are ignored
 		outcomes []*outcome
 		heard    []*heard
 	}
@@ -101,11 +101,11 @@ func (n *noting) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 }
 
 // Answered implements exchange.Handler.
-func (n *noting) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
+func (n *noting) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(int64)) {
 	if req != n.last {
 		n.w.begin(req)
 	}
-	n.Server.Answered(req, rt, resp, took)
+	return n.Server.Answered(req, rt, resp, took)
 }
 
 // begin records a request that the proxy has read.
@@ -167,8 +167,8 @@ type rawExchange struct {
 	answers  []byte
 }
 
-// send sends bytes to both servers. The proxy gets them in pieces of this size; 0 means all
-// together.
+// send sends bytes to both servers. The proxy receives them in pieces of this size; 0 means all
+// bytes together.
 func (w *parserDiff) send(tb testing.TB, raw []byte, piece int) rawExchange {
 	tb.Helper()
 	w.mu.Lock()
@@ -192,7 +192,7 @@ func (w *parserDiff) send(tb testing.TB, raw []byte, piece int) rawExchange {
 	return x
 }
 
-// hearDirect sends bytes to the apiserver alone.
+// hearDirect sends bytes only to the apiserver.
 func (w *parserDiff) hearDirect(tb testing.TB, raw []byte) []*heard {
 	tb.Helper()
 	w.mu.Lock()
@@ -207,10 +207,10 @@ func (w *parserDiff) hearDirect(tb testing.TB, raw []byte) []*heard {
 }
 
 // Caches implements Feeds.
-func (w *parserDiff) Caches(schema.GroupVersionResource) bool { return true }
+func (w *parserDiff) Caches(schema.GroupVersionResource, object.Want) bool { return true }
 
 // Open implements Feeds.
-func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ object.Encoding, _ uint64) (read.Feed, error) {
+func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ object.Want, _ object.Encoding, _ uint64) (read.Feed, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.outcomes[len(w.mu.outcomes)-1].opened = true
@@ -226,6 +226,9 @@ type rawFeed struct{ cache *watchcache.Cache }
 // Cache implements Feed.
 func (f *rawFeed) Cache() *watchcache.Cache { return f.cache }
 
+// Reread implements read.Feed.
+func (f *rawFeed) Reread(error) {}
+
 // Warnings implements Feed.
 func (f *rawFeed) Warnings() []string { return nil }
 
@@ -235,8 +238,10 @@ func (f *rawFeed) Lost() (time.Duration, bool) { return 0, false }
 // ServesConsistent implements Feed.
 func (f *rawFeed) ServesConsistent() bool { return true }
 
+func (f *rawFeed) CompressesWatches() bool { return true }
+
 // Fresh implements Feed.
-func (f *rawFeed) Fresh(context.Context, *watchcache.Scope) (watchcache.Snapshot, error) {
+func (f *rawFeed) Fresh(context.Context, *watchcache.Work) (watchcache.Snapshot, error) {
 	return f.cache.Snapshot()
 }
 
@@ -244,13 +249,13 @@ func (f *rawFeed) Fresh(context.Context, *watchcache.Scope) (watchcache.Snapshot
 func (f *rawFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) { return s, 0, false }
 
 // Leaves implements Feed.
-func (f *rawFeed) Leaves(watchcache.Scope) bool { return false }
+func (f *rawFeed) Leaves(watchcache.Work) bool { return false }
 
 // Takes implements Feed.
-func (f *rawFeed) Takes(watchcache.Scope) time.Duration { return 0 }
+func (f *rawFeed) Takes(watchcache.Work) time.Duration { return 0 }
 
 // Answered implements Feed.
-func (f *rawFeed) Answered(watchcache.Scope, time.Duration, bool) {}
+func (f *rawFeed) Answered(watchcache.Work, time.Duration, bool) {}
 
 func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	tb.Helper()
@@ -276,7 +281,7 @@ func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	return feeds
 }
 
-// forwarderTo returns a forwarder to one server. Wrap, if not nil, wraps its round trippers.
+// forwarderTo returns a forwarder to one server. wrap wraps its round trippers; it may be nil.
 func forwarderTo(config *rest.Config, wrap func(http.RoundTripper) http.RoundTripper) (*forward.Forwarder, error) {
 	return forward.New(config, func(adapt forward.Adaptation) (http.RoundTripper, error) {
 		way, err := rest.TransportFor(adapt(config))

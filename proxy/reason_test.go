@@ -8,7 +8,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// The metrics tell why upstream answered.
+// The metrics count the reasons for which upstream answered.
 func TestReasons(t *testing.T) {
 	feed, s, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, object.JSON)
 	feed.leaves.Store(false)

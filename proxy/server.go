@@ -7,13 +7,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/audit"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/discovery"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -23,6 +23,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/listen"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
+	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
 // Options are a server's settings.
@@ -34,20 +35,30 @@ type Options struct {
 	Stall time.Duration
 	// TLS is nil for plain HTTP/1.1. With TLS, the server offers HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
-	// AnyHost accepts any Host header, for example on a Unix socket, unless a browser may have sent
-	// the request.
+	// AnyHost accepts any Host header, for example on a Unix socket. It does not apply to requests
+	// that a browser may have sent.
 	AnyHost bool
+	// OwnToken reports whether a bearer token is the proxy's own. It is used only without
+	// authentication, and may be nil.
+	OwnToken func(token string) bool
+	// NeedsToken refuses requests without a bearer token. It is used only without authentication.
+	NeedsToken bool
 	// Limits bound the resources that clients may use.
 	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
-	// Workspace bounds the memory, in bytes, of answers that are made for one request, such as
-	// YAML. 0 means 128 MiB. If an answer does not fit, its request is forwarded. Waiting requests
+	// SlowRequest is the duration from which every request is logged; 0 means never.
+	SlowRequest time.Duration
+	// Workspace limits the memory, in bytes, of responses that are made for one request, such as
+	// YAML. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
 	// may use another quarter of this memory.
 	Workspace int64
-	// GoawayChance is the probability, from 0 to 1, that an HTTP/2 request makes the server end its
-	// connection with GOAWAY. The client then opens a new connection, so clients spread over
-	// replicas.
+	// Audit writes the audit log, and Tracer records spans. Each may be nil.
+	Audit  *audit.Auditor
+	Tracer *trace.Tracer
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes the server end
+	// its connection with GOAWAY. The client then opens a new connection, so clients are
+	// distributed among replicas.
 	GoawayChance float64
 }
 
@@ -69,7 +80,8 @@ type Server struct {
 	sharing   *forward.Sharing
 	listening *listen.Server
 	fallbacks fallbackLimiter
-	// workspace holds answers that are made for one request.
+	remarks   *remarkLog
+	// workspace limits responses that are made for one request.
 	workspace *fair.Workspace
 	limits    limiter
 	reader    *read.Reader
@@ -81,7 +93,7 @@ type Server struct {
 
 // NewServer returns a server; Serve runs it.
 func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *metrics.Metrics, log *zap.Logger) *Server {
-	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log}
+	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log, remarks: newRemarkLog()}
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.fallbacks = newFallbackLimiter(fallbackReads, fallbackWatches)
@@ -90,7 +102,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
 	s.sharing = &forward.Sharing{Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.Shared.Inc}
 	s.reader = read.New(read.Config{
-		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits, Log: log,
+		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
 	})
 	s.documents = discovery.New(discovery.Config{
@@ -101,7 +113,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	return s
 }
 
-// listen returns the listening server of a handler.
+// listen returns the listening server for a handler.
 func (s *Server) listen(h exchange.Handler) *listen.Server {
 	return listen.New(listen.Config{
 		Handler: h, Slots: s.readSlots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.drain,
@@ -112,8 +124,8 @@ func (s *Server) listen(h exchange.Handler) *listen.Server {
 	})
 }
 
-// divide sets up the slots and memory that users share. Without authentication all clients count as
-// one user, which may use everything. In addition to the workspace, waiting requests may take a
+// divide creates the slots and memory that users share. Without authentication all clients count as
+// one user, without a limit for each user. In addition to the workspace, waiting requests may use a
 // quarter of its size.
 func (s *Server) divide(options *Options) {
 	const waitingForwards, waitingReads = 8, 16 // an eighth and a sixteenth of the memory
@@ -127,13 +139,17 @@ func (s *Server) divide(options *Options) {
 	s.readSlots = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, memory/users, reads)
 	s.workspace.CollectAfter(options.Workspace / 2) // never if there is no memory budget
+	s.readSlots.Waited, s.readSlots.Took = s.metrics.Users.Waiting(metrics.AtProcessors), s.metrics.Users.Turn
+	s.forwardSlots.Waited, s.workspace.Waited = s.metrics.Users.Waiting(metrics.AtUpstream), s.metrics.Users.Waiting(metrics.AtMemory)
 }
 
-// SetOptions changes the running server's options, except TLS, Access, AnyHost, Stall, Workspace
-// and the limits HeaderBytes, Read, Idle and Forwards. Open requests keep the old options.
+// SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
+// Tracer, AnyHost, Stall, Workspace and the limits HeaderBytes, Read, Idle and Forwards. Open
+// requests keep the old options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
 	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace
+	o.OwnToken, o.NeedsToken, o.Audit, o.Tracer = now.OwnToken, now.NeedsToken, now.Audit, now.Tracer
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)
 }
@@ -142,25 +158,68 @@ func (s *Server) SetOptions(o Options) {
 // requests in flight may finish, and the remaining connections are closed.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
 
-// Handle implements exchange.Handler. It turns a panic into an error response, because otherwise one
-// bad request could end all watches.
-func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.log.Error("panic in a handler", zap.Any("panic", p), zap.String("path", short(req.Path)), zap.ByteString("stack", debug.Stack()))
-			resp = exchange.StatusResponse(exchange.Failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"), exchange.FromProxy)
-		}
-	}()
-	return s.handle(ctx, req, rt)
+func (s *Server) reviewPanicked(reason any) { s.metrics.Panicked(s.log, metrics.InReview, reason) }
+
+// Connections returns the number of open connections.
+func (s *Server) Connections() int { return s.listening.Connections() }
+
+// Handle implements exchange.Handler.
+func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+	req.Ended = s.metrics.Began(req.Method)
+	o := s.options.Load()
+	if o.Audit == nil {
+		resp, _ := s.recovered(req, func() *exchange.Response { return s.handle(ctx, req, rt) })
+		return resp
+	}
+	received := time.Now()
+	o.Audit.Begin(req)
+	resp, panicked := s.recovered(req, func() *exchange.Response { return s.handle(ctx, req, rt) })
+	resp, _ = s.recovered(req, func() *exchange.Response { return o.Audit.Answered(req, resp, received, panicked) })
+	return resp
 }
 
-// handle takes every request through the steps of Handle.
+// recovered turns a panic in f into an error response. Otherwise one bad request could end all
+// watches.
+func (s *Server) recovered(req *exchange.Request, f func() *exchange.Response) (resp *exchange.Response, panicked bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.metrics.Panicked(s.log, metrics.InHandler, p, zap.String("path", short(req.Path)))
+			resp = exchange.StatusResponse(exchange.Failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"), exchange.FromProxy)
+			panicked = true
+		}
+	}()
+	return f(), false
+}
+
+// handle refuses a request or answers it.
 func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	if rt.Resource && rt.Verb == "list" && exchange.IsWatch(req.Query) {
 		rt.Verb = "watch"
 	}
+	tracer, received := s.options.Load().Tracer, time.Time{}
+	if tracer != nil {
+		received = time.Now()
+	}
 	if refusal := s.refuse(ctx, req, rt); refusal != nil {
 		return refusal
+	}
+	if tracer == nil {
+		return s.answer(ctx, req, rt)
+	}
+	ctx, span := tracer.Begin(ctx, tracedRequest(req, rt, received))
+	defer span.End() // after a panic
+	resp := s.answer(ctx, req, rt)
+	trace.End(span, resp.Status, string(resp.Source), resp.Why, resp.Header.Get("Audit-Id"))
+	return resp
+}
+
+// answer answers an admitted request from the cache, or forwards it.
+func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+	if s.options.Load().Audit.WantsBody(req) {
+		// Upstream must audit this request itself, so the request does not share another response.
+		resp := s.forward(ctx, req, *rt, &forward.Trip{}, s.metrics.ForwardBegan(rt.Verb))
+		resp.Why = "audit"
+		return resp
 	}
 	if !rt.Resource {
 		if resp := s.documents.Answer(ctx, req); resp != nil {
@@ -168,12 +227,12 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 			return resp
 		}
 	}
-	v := s.reader.Answer(ctx, req, *rt, false)
+	v := s.read(ctx, req, rt, false)
 	if v.Reason == read.Sooner {
 		if resp, ok := s.forwardSooner(ctx, req, *rt, v.Timed); ok {
 			return resp
 		}
-		v = s.reader.Answer(ctx, req, *rt, true)
+		v = s.read(ctx, req, rt, true)
 	}
 	switch {
 	case v.Answer != nil:
@@ -183,7 +242,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	}
 	t, done := &forward.Trip{Takes: v.Timed.Takes()}, func() {}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
-		t.Patience = lostPatience // whatever the reason to forward it
+		t.Patience = lostPatience // regardless of the reason for forwarding
 	}
 	switch {
 	case v.Reason.Stale():
@@ -198,43 +257,48 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 		}
 	}
 	resp := s.timedForward(ctx, req, *rt, t, v.Timed, done)
-	resp.Why = string(v.Reason)
+	if resp.Source == exchange.FromUpstream || !t.Sent.IsZero() { // otherwise the proxy has refused it
+		resp.Why = string(v.Reason)
+	}
 	return resp
 }
 
 // forwardSooner forwards a list that upstream usually answers faster than the cache. If upstream is
-// busy or takes too long, it returns false, and the cache answers.
+// busy or too slow, it returns false, and the cache answers.
 func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *read.Timed) (resp *exchange.Response, ok bool) {
 	slot := fair.Claim{User: req.User(), Size: 1, Cost: 1}
 	if !s.forwardSlots.Try(slot) {
-		return nil, false // it would wait
+		return nil, false // the list would wait
 	}
 	s.forwardSlots.Give(slot.User, slot.Size)
 	if !s.soonerSlots.Try(slot) {
 		return nil, false
 	}
-	defer s.soonerSlots.Give(slot.User, slot.Size) // by then, upstream has done most of its work
+	// When the response begins, upstream has done most of its work.
+	defer s.soonerSlots.Give(slot.User, slot.Size)
 	t := &forward.Trip{Takes: timed.Takes()}
 	t.Patience = max(soonerPatience, 10*t.Takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
 	resp.Why = string(read.Sooner)
 	if resp.Source == exchange.FromProxy && resp.Status >= http.StatusInternalServerError && ctx.Err() == nil && t.Since() >= t.Patience {
-		timed.Feed.Answered(timed.Scope, t.Since(), false)
+		timed.Feed.Answered(timed.Work, t.Since(), false)
 		return nil, false
 	}
 	return resp, true
 }
 
-// timedForward forwards a request. If a feed could have answered the request, the feed records how
-// long upstream took.
+// timedForward forwards a request. If a feed could have answered the request, the feed records
+// upstream's time.
 func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, timed *read.Timed, done func()) *exchange.Response {
+	ctx, span := trace.Start(ctx, "forward")
+	defer span.End()
 	resp := s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.ForwardBegan(rt.Verb), done))
 	if timed != nil && !t.Sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
 		switch {
 		case resp.Status == http.StatusOK:
-			timed.Feed.Answered(timed.Scope, t.Since(), true)
+			timed.Feed.Answered(timed.Work, t.Since(), true)
 		case resp.Status == http.StatusTooManyRequests, resp.Status >= http.StatusInternalServerError:
-			timed.Feed.Answered(timed.Scope, t.Since(), false)
+			timed.Feed.Answered(timed.Work, t.Since(), false)
 		}
 	}
 	return resp
@@ -252,6 +316,8 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 		if refusal = s.authenticate(ctx, req); refusal != nil {
 			return refusal
 		}
+	} else if refusal = s.dropOwnToken(req); refusal != nil {
+		return refusal
 	}
 	if refusal = s.refuseBrowser(req, rt); refusal != nil {
 		return refusal
@@ -268,8 +334,11 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 			done()
 			return req.Fail(exchange.BodyTooLarge(most), exchange.FromProxy)
 		}
-		req.Body.Most = most
+		// Lasting requests have no slot, so their number is not limited. Other groups' responses may
+		// begin before the body ends.
+		req.Body.Most, req.Body.Keep = most, rt.Resource && forward.KubernetesOwn(rt.GVR.Group) && !lasting(rt)
 	}
+	t.Lasts = lasting(rt)
 	admitted, refusal := s.admitForward(ctx, req, rt)
 	if refusal != nil {
 		done()
@@ -278,8 +347,8 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	done = forward.OnceBoth(done, admitted)
 	if rt.Verb != "watch" {
 		resp := s.forwards.Send(ctx, nil, req, t, done)
-		if resp.Lasts = lasting(rt); resp.Tunnel != nil && !resp.Lasts {
-			admitted() // an upgraded connection may last, so it holds no slot
+		if resp.Lasts = t.Lasts; resp.Tunnel != nil && !resp.Lasts {
+			admitted() // an upgraded connection has no time limit, so it holds no slot
 		}
 		return resp
 	}
@@ -293,35 +362,17 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	return resp
 }
 
-// sendOwn sends a get of the proxy's own upstream.
+// sendOwn sends the proxy's own get upstream.
 func (s *Server) sendOwn(ctx context.Context, req *exchange.Request) *exchange.Response {
 	const verb = "get"
 	return s.forward(ctx, req, exchange.Route{Verb: verb}, &forward.Trip{}, s.metrics.ForwardBegan(verb))
 }
 
+// Users returns each user's requests and resources in the last minutes.
+func (s *Server) Users() *metrics.UserReport {
+	return s.metrics.Users.Report(s.limits.connections.all(), s.limits.watches.all())
+}
+
 // drainShare returns a random delay, up to the drain time, after which a watch ends. The delays
-// differ so that clients do not all reconnect at the same time.
+// differ so that clients reconnect at different times.
 func (s *Server) drainShare() time.Duration { return rand.N(s.options.Load().Drain + 1) }
-
-// Answered implements exchange.Handler. It counts a request whose answer is about to be written, and
-// logs a sample. It logs no queries, because they may hold secrets.
-func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
-	s.metrics.Request(rt, resp, took)
-	sampling := s.options.Load().AccessLog
-	if sampling == 0 || rand.Float64() >= sampling {
-		return
-	}
-	s.log.Info("request",
-		zap.String("verb", rt.Verb), zap.String("path", short(req.Path)), zap.Int("code", resp.Status), zap.String("source", string(resp.Source)),
-		zap.Duration("latency", took), zap.String("user", short(req.User())),
-		zap.String("userAgent", short(req.Header.Get("User-Agent"))), zap.String("auditID", short(resp.Header.Get("Audit-Id"))))
-}
-
-// short truncates a client's text for the log.
-func short(s string) string {
-	const most = 512
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "…"
-}

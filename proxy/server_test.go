@@ -2,54 +2,153 @@ package proxy
 
 import (
 	"fmt"
+	"maps"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
+// logging returns a server that only logs.
+func logging(o Options) (*Server, *observer.ObservedLogs) {
+	core, lines := observer.New(zap.InfoLevel)
+	s := &Server{metrics: metrics.New(prometheus.NewRegistry()), log: zap.New(core), remarks: newRemarkLog()}
+	s.options.Store(&o)
+	return s, lines
+}
+
+// from is the connection of a request, with the client's address.
+type from struct {
+	exchange.Conn
+	address string
+}
+
+func (f from) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(f.address))
+}
+
+// A line of the access log has the sender, the request and the cost of the response. It omits the
+// values of parameters that may be secrets.
 func TestAccessLog(t *testing.T) {
 	for sampling, want := range map[float64][2]int{0: {0, 0}, 0.5: {400, 600}, 1: {1000, 1000}} {
-		core, lines := observer.New(zap.InfoLevel)
-		s := &Server{metrics: metrics.New(prometheus.NewRegistry()), log: zap.New(core)}
-		s.options.Store(&Options{AccessLog: sampling})
-		req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Query: "labelSelector=secret", Header: http.Header{"User-Agent": {"test"}}}
+		s, lines := logging(Options{AccessLog: sampling})
+		req := &exchange.Request{
+			Method: http.MethodGet, Path: "/api/v1/namespaces/shop/pods", Query: "labelSelector=app%3Dcart&command=psql+-pSECRET&limit=5",
+			Header:   http.Header{"User-Agent": {"test"}, "Impersonate-User": {"carol"}},
+			Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}, Conn: from{address: "192.0.2.7:4711"},
+		}
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		resp.Header.Set("Audit-Id", "of the client")
 		for range 1000 {
-			s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
+			s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)(4321)
 		}
 		if n := lines.Len(); n < want[0] || n > want[1] {
 			t.Errorf("%d of 1000 were logged, %v of them should be", n, sampling)
 		}
 		for _, line := range lines.All() {
-			of := line.ContextMap()
-			if of["verb"] != "list" || of["path"] != "/api/v1/pods" || of["code"] != int64(200) || of["source"] != "cache" ||
-				of["auditID"] != "of the client" || of["userAgent"] != "test" || strings.Contains(line.Message, "secret") {
-				t.Fatalf("%v", of)
+			got := line.ContextMap()
+			duration := got["duration"].(time.Duration)
+			delete(got, "duration")
+			want := map[string]any{
+				"verb": "list", "path": "/api/v1/namespaces/shop/pods", "code": int64(200), "source": "cache", "user": "alice", "impersonatedUser": "carol",
+				"sourceAddress": "192.0.2.7:4711", "version": "v1", "resource": "pods", "namespace": "shop",
+				"query": "labelSelector=app%3Dcart&command=…&limit=5", "userAgent": "test", "auditID": "of the client",
+				"bytes": int64(4321), "latency": time.Second,
+			}
+			if line.Message != "request" || !maps.Equal(got, want) || duration < time.Second {
+				t.Fatalf("%s %v %v\nwant %v", line.Message, duration, got, want)
 			}
 		}
 	}
 }
 
-// A client can choose texts of a log line, but cannot make them long.
+// A request that fails, is refused or is slow is logged although it is not in the sample. If there
+// are many, only some are logged. A watch is slow if it begins slowly, however long it lasts.
+func TestRemarks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, lines := logging(Options{SlowRequest: 2 * time.Second})
+		req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}}
+		answer := func(resp *exchange.Response, latency, writing time.Duration) (logged []string) {
+			written := s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, latency)
+			time.Sleep(writing)
+			written(1)
+			for _, line := range lines.TakeAll() {
+				if line.Level == zap.WarnLevel {
+					logged = append(logged, line.Message)
+				}
+			}
+			return logged
+		}
+		list, lasts := exchange.NewResponse(http.StatusOK, exchange.FromCache), exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
+		lasts.Lasts = true
+		watch := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+		watch.Stream = &anyStream{}
+		refused := req.Fail(exchange.TooManyRequests("too many"), exchange.FromProxy)
+		failed, theirs := exchange.NewResponse(http.StatusServiceUnavailable, exchange.FromProxy), exchange.NewResponse(http.StatusServiceUnavailable, exchange.FromUpstream)
+		for name, test := range map[string]struct {
+			resp             *exchange.Response
+			latency, writing time.Duration
+			logged           string
+		}{
+			"fast":                    {list, time.Second, 0, ""},
+			"slow":                    {list, 2 * time.Second, 0, "slow request"},
+			"written slowly":          {list, time.Second, time.Second, "slow request"},
+			"forwarded watch":         {lasts, time.Second, time.Hour, ""},
+			"slow forwarded watch":    {lasts, 3 * time.Second, time.Hour, "slow request"},
+			"watch":                   {watch, time.Second, time.Hour, ""},
+			"watch that began slowly": {watch, 3 * time.Second, time.Hour, "slow request"},
+			"refused":                 {refused, 0, 0, "request refused"},
+			"failed":                  {failed, 3 * time.Second, 0, "request failed"},
+			"failed upstream":         {theirs, 0, 0, ""},
+			"client left":             {exchange.ClientGone(), 0, 0, ""},
+		} {
+			if got := strings.Join(answer(test.resp, test.latency, test.writing), ", "); got != test.logged {
+				t.Errorf("%s: the log says %q", name, got)
+			}
+		}
+		time.Sleep(time.Minute)
+		logged := 0
+		for range 1000 {
+			logged += len(answer(list, 2*time.Second, 0))
+		}
+		if logged != remarkBurst {
+			t.Errorf("%d of 1000 slow requests at once were logged", logged)
+		}
+		time.Sleep(time.Second)
+		s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), list, 2*time.Second)(1)
+		if got := lines.All()[0].ContextMap()["unlogged"]; got != int64(1000-remarkBurst) {
+			t.Errorf("the next line tells of %v more", got)
+		}
+	})
+}
+
+// anyStream is a watch.
+type anyStream struct{ exchange.Stream }
+
+// A client can choose some texts of a log line, but not long texts.
 func TestAccessLogIsShort(t *testing.T) {
-	core, lines := observer.New(zap.InfoLevel)
-	s := &Server{metrics: metrics.New(prometheus.NewRegistry()), log: zap.New(core)}
-	s.options.Store(&Options{AccessLog: 1})
+	s, lines := logging(Options{AccessLog: 1})
 	long := strings.Repeat("x", 60<<10)
-	req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/" + long, Header: http.Header{"User-Agent": {long}}}
+	req := &exchange.Request{
+		Method: http.MethodGet, Path: "/apis/" + long + "/v1/namespaces/" + long + "/" + long + "/" + long, Query: "labelSelector=" + long,
+		Header: http.Header{"User-Agent": {long}, "Impersonate-User": {long}},
+	}
 	resp := exchange.NewResponse(http.StatusNotFound, exchange.FromUpstream)
 	resp.Header.Set("Audit-Id", long)
-	s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
-	const most = 2 << 10
+	s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)(0)
+	const most = 8 << 10
 	if line := fmt.Sprint(lines.All()[0].ContextMap()); len(line) > most {
 		t.Errorf("a line has %d bytes", len(line))
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// readsBodies is an upstream that answers a request after its body.
+// readsBodies is an upstream that responds after it has read the body.
 type readsBodies struct{}
 
 // RoundTrip implements http.RoundTripper.
@@ -67,7 +67,7 @@ func (c *slowClient) drip(text string) {
 	}
 }
 
-// answer reads one answer.
+// answer reads one response.
 func (c *slowClient) answer() {
 	c.t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -87,7 +87,7 @@ func (c *slowClient) greet(settings ...http2.Setting) {
 	}
 }
 
-// pong answers PINGs if the client does.
+// pong responds to PINGs if the client does so.
 func (c *slowClient) pong(f http2.Frame) {
 	if ping, ok := f.(*http2.PingFrame); ok && c.pings && !ping.IsAck() {
 		_ = http2.NewFramer(c, nil).WritePing(true, ping.Data) // the next read fails too
@@ -113,13 +113,13 @@ func (c *slowClient) ended() {
 	}
 }
 
-// slowClients are slow in different ways. Each has the time after which the server disconnects it.
-// The test reads from a client once the client has begun.
+// slowClients are slow in different ways. Each of them has the time after which the server
+// disconnects it. The test reads from a client once the client has begun.
 var slowClients = map[string]struct {
 	over  string // tcp, handshake: TLS before its handshake, tls, h2
 	begin func(c *slowClient)
-	then  func(c *slowClient) // meanwhile; nil for nothing
-	pings bool                // PINGs are answered
+	then  func(c *slowClient) // runs meanwhile; may be nil
+	pings bool                // the client responds to PINGs
 	want  time.Duration
 }{
 	"tcp: silent":             {over: "tcp", want: 30 * time.Second},
@@ -198,7 +198,8 @@ func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more .
 	encoder := hpack.NewEncoder(&block)
 	fields := append([]string{":method", method, ":scheme", "https", ":authority", "localhost", ":path", path}, more...)
 	for pair := range slices.Chunk(fields, 2) {
-		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]}) // a write to memory does not fail
+		// A write to memory does not fail.
+		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]})
 	}
 	p.StreamID, p.BlockFragment = 1, block.Bytes()
 	if err := c.frames.WriteHeaders(p); err != nil {
@@ -209,7 +210,8 @@ func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more .
 // Each slow transfer has one deadline from its first byte to its last, not one for each piece.
 func TestSlowClientsAreCut(t *testing.T) {
 	certificates := selfSigned(t)
-	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // starts fasthttp's clock, which never ends, outside of the bubble
+	// This starts fasthttp's clock, which never ends, outside the bubble.
+	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard))
 	for name, slow := range slowClients {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -236,7 +238,7 @@ func TestSlowClientsAreCut(t *testing.T) {
 	}
 }
 
-// serveBubble runs a server in a bubble. Dial connects to it.
+// serveBubble runs a server in a bubble. dial connects to it.
 func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Server, dial func(over string) *slowClient, end func()) {
 	t.Helper()
 	forwards, err := forwarderTo(&rest.Config{Host: "http://127.0.0.1:1"}, func(http.RoundTripper) http.RoundTripper { return readsBodies{} })

@@ -30,10 +30,10 @@ type rivalFeed struct {
 }
 
 // Leaves implements Feed.
-func (f *rivalFeed) Leaves(watchcache.Scope) bool { return f.leaves.Load() }
+func (f *rivalFeed) Leaves(watchcache.Work) bool { return f.leaves.Load() }
 
 // Fresh implements Feed.
-func (f *rivalFeed) Fresh(ctx context.Context, _ *watchcache.Scope) (watchcache.Snapshot, error) {
+func (f *rivalFeed) Fresh(ctx context.Context, _ *watchcache.Work) (watchcache.Snapshot, error) {
 	if f.hangs.Load() {
 		<-ctx.Done()
 		return watchcache.Snapshot{}, ctx.Err()
@@ -54,7 +54,7 @@ func (f *rivalFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
 }
 
 // Answered implements Feed.
-func (f *rivalFeed) Answered(s watchcache.Scope, took time.Duration, ok bool) {
+func (f *rivalFeed) Answered(s watchcache.Work, took time.Duration, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answers = append(f.answers, fmt.Sprintf("%d objects, long: %t, ok: %t", s.Objects, took > time.Second, ok))
@@ -75,13 +75,13 @@ type rivalFeeds struct {
 }
 
 // Joins implements Feeds.
-func (f rivalFeeds) Joins(_ schema.GroupVersionResource, e object.Encoding, _ func() bool) bool {
+func (f rivalFeeds) Joins(_ schema.GroupVersionResource, _ object.Want, e object.Encoding, _ func() bool) bool {
 	return f.joins[e]
 }
 
 const rivalObjects = 10
 
-// rival is a server with a rivalFeed, and its client.
+// rival returns a server with a rivalFeed, and its client.
 func rival(t *testing.T, upstream http.HandlerFunc, joins ...object.Encoding) (*rivalFeed, *Server, func(path, accept string) *http.Response) {
 	t.Helper()
 	c, _ := cachetest.ConfigMaps(t, rivalObjects)
@@ -112,8 +112,8 @@ const (
 	anyJSON   = "application/json"
 )
 
-// If a feed left a list to upstream or was too slow for it, the feed learns how long upstream took.
-// It also learns which lists upstream failed to answer. The client's reading time does not count.
+// If a feed left a list to upstream or was too slow for it, the feed records upstream's time. It
+// also records the lists that upstream failed to answer. The client's reading time does not count.
 func TestFeedsAreToldOfAnswers(t *testing.T) {
 	var size, code atomic.Int64
 	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -155,7 +155,7 @@ func TestFeedsAreToldOfAnswers(t *testing.T) {
 	}
 }
 
-// Upstream gets at most soonerMost lists at a time. The cache answers all further lists.
+// Upstream receives at most soonerMost lists at a time. The cache answers all further lists.
 func TestFewListsGoSooner(t *testing.T) {
 	answer := make(chan struct{})
 	var asked atomic.Int64
@@ -188,8 +188,8 @@ func TestFewListsGoSooner(t *testing.T) {
 	})
 }
 
-// A get that joins a freshness run is answered in the form that the apiserver would choose, or
-// upstream.
+// A get that joins a freshness run has a response in the form that the apiserver would choose.
+// Otherwise upstream answers.
 func TestGetsJoinInTheirForm(t *testing.T) {
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	for _, test := range []struct {
@@ -199,7 +199,8 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 		{object.JSON, anyJSON, "cache"},
 		{object.JSON, protobuf + "," + anyJSON, "upstream"},
 		{object.Protobuf, anyJSON, "upstream"},
-		{object.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"}, // there are no rows
+		// There are no rows.
+		{object.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"},
 	} {
 		feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, test.joins)
 		for _, late := range []bool{false, true} {
@@ -213,8 +214,8 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 	}
 }
 
-// A feed may have a recent state that configuration allows. Only reads of the most recent state get
-// that older state, with its age, even if the object is not in this state.
+// A feed may have a recent state that configuration allows. Only reads of the most recent state
+// receive that older state, with its age, even if it lacks the object.
 func TestAgeIsTold(t *testing.T) {
 	feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, object.JSON)
 	feed.age.Store(int64(1500 * time.Millisecond))
@@ -230,7 +231,7 @@ func TestAgeIsTold(t *testing.T) {
 	}
 }
 
-// If a get joins a freshness run but gets no answer soon, it is forwarded. It waits no longer than
+// If a get joins a freshness run but has no result soon, it is forwarded. It waits no longer than
 // one or two probes take.
 func TestGetsDoNotWaitForLong(t *testing.T) {
 	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, object.JSON)

@@ -25,10 +25,10 @@ type oneFeed struct {
 }
 
 // Caches implements Feeds.
-func (oneFeed) Caches(schema.GroupVersionResource) bool { return true }
+func (oneFeed) Caches(schema.GroupVersionResource, object.Want) bool { return true }
 
 // Open implements Feeds.
-func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ object.Encoding, _ uint64) (read.Feed, error) {
+func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ object.Want, _ object.Encoding, _ uint64) (read.Feed, error) {
 	if f.opening != nil {
 		f.opening(ctx)
 	}

@@ -14,18 +14,18 @@ import (
 )
 
 var (
-	// ErrNotReady says that the cache has not been filled yet.
+	// ErrNotReady means that the cache has not been filled yet.
 	ErrNotReady = errors.New("cache is not filled yet")
-	// ErrEnded says that a reader's state was abandoned: upstream went back in time, or the feed
-	// stopped. The reader has to start again.
+	// ErrEnded means that a reader's state was abandoned, because upstream went back in time or the
+	// feed stopped. The reader has to start again.
 	ErrEnded = errors.New("cache was ended or started anew")
-	// ErrLagged says that the log has dropped events that a cursor had not read yet.
+	// ErrLagged means that the log has dropped events that a cursor had not read yet.
 	ErrLagged = errors.New("cursor was left behind by the event log")
-	// ErrTooOld says that the log does not reach back to a resourceVersion.
+	// ErrTooOld means that the log does not reach back to the requested resourceVersion.
 	ErrTooOld = errors.New("resourceVersion is too old")
-	// ErrTooNew says that the cache has not reached a resourceVersion.
+	// ErrTooNew means that the cache has not reached the requested resourceVersion.
 	ErrTooNew = errors.New("resourceVersion is not reached yet")
-	// ErrDiverged says that a change does not fit the cached state. The cache has missed something,
+	// ErrDiverged means that a change does not fit the cached state. The cache has missed a change,
 	// so the writer must list again.
 	ErrDiverged = errors.New("cache has diverged from upstream")
 )
@@ -48,7 +48,7 @@ type Cache struct {
 	woken     []*Cursor // the writer's scratch space
 }
 
-// New returns an empty cache that is not ready until its first Reset.
+// New returns an empty cache. It is not ready until its first Reset.
 func New(resource object.Resource, limits Limits) *Cache {
 	c := &Cache{resource: resource, ended: make(chan struct{})}
 	c.SetLimits(limits)
@@ -59,16 +59,16 @@ func New(resource object.Resource, limits Limits) *Cache {
 // Limits returns the log's limits.
 func (c *Cache) Limits() Limits { return *c.limits.Load() }
 
-// SetLimits changes the log's limits. The next event, or [Cache.Trim], drops the excess.
+// SetLimits changes the log's limits. The next event or [Cache.Trim] drops excess events.
 func (c *Cache) SetLimits(l Limits) { c.limits.Store(&l) }
 
-// Resource describes what the cache holds.
+// Resource returns the resource of the cache.
 func (c *Cache) Resource() *object.Resource { return &c.resource }
 
-// Bookmark returns upstream's form of bookmarks, or nil if none has been seen yet.
+// Bookmark returns the template for bookmarks, or nil if upstream has not sent a bookmark yet.
 func (c *Cache) Bookmark() *object.Bookmark { return c.bookmark.Load() }
 
-// SetBookmark sets the form of upstream's bookmarks.
+// SetBookmark sets the template for bookmarks.
 func (c *Cache) SetBookmark(b *object.Bookmark) { c.bookmark.Store(b) }
 
 // Snapshot returns the newest state, or [ErrNotReady].
@@ -89,15 +89,15 @@ func (c *Cache) notReady() error {
 	}
 }
 
-// WaitFresh waits until the cache is filled and has reached rv, and then returns the newest state.
-// If ctx ends first, it returns an error that wraps [ErrTooNew] or [ErrNotReady]. With [ErrTooNew]
-// it also returns the newest state so far.
+// WaitFresh waits until the cache is filled and has reached rv, and returns the newest state. If
+// ctx ends first, it returns an error that wraps [ErrNotReady] or [ErrTooNew]. With [ErrTooNew], it
+// also returns the newest state so far.
 func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 	if v := c.view.Load(); v != nil && v.newest().rv >= rv {
-		return v.newest(), nil // the usual case takes no lock
+		return v.newest(), nil // the usual case needs no lock
 	}
 	for {
-		// Subscribe before loading the view, so that no publication in between is missed.
+		// Subscribe before loading the view, so that the loop misses no publication in between.
 		published := c.waiters.wait()
 		v := c.view.Load()
 		if v != nil && v.newest().rv >= rv {
@@ -117,9 +117,9 @@ func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 	}
 }
 
-// SnapshotAt returns the state that upstream had at rv. It fails with [ErrTooOld] if rv is older
-// than the log or lies in a gap, with [ErrTooNew] if the log has not reached rv, and with
-// [ErrNotReady] if there is no state yet.
+// SnapshotAt returns upstream's state at rv. It returns [ErrTooOld] if rv is older than the log or
+// lies in a gap. It returns [ErrTooNew] if the log has not reached rv, and [ErrNotReady] if there
+// is no state yet.
 func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	v := c.view.Load()
 	switch {
@@ -135,7 +135,7 @@ func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	return Snapshot{v.treeAt(rv), rv, v.epoch}, nil
 }
 
-// Change is a change as upstream's watch reports it.
+// Change is a change from upstream's watch.
 type Change struct {
 	Deleted bool
 	Object  *object.Object
@@ -149,8 +149,8 @@ func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 	if v := c.view.Load(); v != nil {
 		next.epoch = v.epoch + 1
 		next.abandoned = max(v.abandoned, v.newest().rv)
-		// A cursor that is being opened may hold marks of the previous epoch. Sequence numbers go
-		// on, so those marks never match new events.
+		// A cursor that is being opened may have marks from the previous epoch. Sequence numbers
+		// continue, so those marks never match new events.
 		next.first, next.end = v.end, v.end
 	}
 	c.publish(next)
@@ -159,13 +159,14 @@ func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 
 var slotSeed = maphash.MakeSeed()
 
-// build makes the tree of a state. The trees of all caches of a resource begin with the same slots.
+// build returns the tree of a state. At first, the trees of all caches of a resource have the same
+// slots.
 func (c *Cache) build(objects []*object.Object) tree.Tree {
 	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(c.resource.GVR, c.resource.Encoding)))
 }
 
-// Apply takes changes in upstream's order and drops repeats. It fails with [ErrDiverged] if a
-// change does not fit the state; the changes before it stay applied.
+// Apply applies changes in upstream's order and drops repeated changes. If a change does not fit
+// the state, it returns [ErrDiverged], and the earlier changes stay applied.
 func (c *Cache) Apply(changes []Change, now time.Time) error {
 	v := c.filled()
 	next := *v
@@ -185,10 +186,10 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 	return err
 }
 
-// repeats tells whether the view already contains a change. Below the view's resourceVersion it
-// contains every change. At exactly that resourceVersion the object's state decides, because one
-// revision can hold several deletions. For example, etcd deletes all keys of an expired lease at
-// once, and kube-apiserver lets many Events share a lease.
+// repeats reports whether the view already contains a change. The view contains every change with a
+// resourceVersion below the view's own. At the view's own resourceVersion, the object's state
+// decides, because one revision can contain several deletions. For example, etcd deletes all keys
+// of an expired lease at once, and in kube-apiserver many Events share a lease.
 func (v *view) repeats(change Change) bool {
 	o := change.Object
 	if o.ResourceVersion() != v.rv {
@@ -201,7 +202,7 @@ func (v *view) repeats(change Change) bool {
 	return was != nil && was.ResourceVersion() == o.ResourceVersion()
 }
 
-// change turns a change into an event, given the state v.
+// change applies a change to v's tree and returns the event.
 func (v *view) change(change Change) (Event, error) {
 	o := change.Object
 	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
@@ -222,10 +223,10 @@ func (v *view) change(change Change) (Event, error) {
 	return e, nil
 }
 
-// commit publishes the view next, which was made from v, unless nothing changed. Before publication
-// it marks the cursors that the new events could concern; afterwards it signals them.
+// commit publishes next, the successor of v, unless nothing has changed. Before publication, it
+// marks the cursors that the new events may concern. Afterwards it signals them.
 func (c *Cache) commit(v, next *view, now time.Time) {
-	trimmed := *next // cursors that the log leaves behind need marks, too
+	trimmed := *next // cursors that still need trimmed events need marks, too
 	trimmed.trim(c.Limits(), now)
 	if trimmed.rv >= trimmed.ahead.rv {
 		trimmed.ahead = Snapshot{}
@@ -255,7 +256,7 @@ func (c *Cache) filled() *view {
 	return v
 }
 
-// Advance records that upstream has reached rv without further changes, as a bookmark says.
+// Advance records a bookmark: upstream has reached rv without further changes.
 func (c *Cache) Advance(rv uint64, now time.Time) {
 	v := c.filled()
 	next := *v
@@ -263,8 +264,8 @@ func (c *Cache) Advance(rv uint64, now time.Time) {
 	c.commit(v, &next, now)
 }
 
-// Trim drops events beyond the age limit. The writer calls it periodically, because otherwise a
-// quiet cache would keep old events.
+// Trim drops events beyond the age limit. The writer calls it periodically. Otherwise a quiet cache
+// would keep old events.
 func (c *Cache) Trim(now time.Time) {
 	if v := c.view.Load(); v != nil {
 		next := *v
@@ -272,7 +273,7 @@ func (c *Cache) Trim(now time.Time) {
 	}
 }
 
-// End empties the cache for good. Cursors and waiters return [ErrEnded].
+// End empties the cache permanently. Cursors and waiters return [ErrEnded].
 func (c *Cache) End() {
 	c.ending.Do(func() {
 		close(c.ended)
@@ -285,9 +286,9 @@ func (c *Cache) End() {
 type Stats struct {
 	Ready           bool
 	Epoch           uint64
-	ResourceVersion uint64 // what the log has reached
-	Newest          uint64 // what readers see; above ResourceVersion after a FastForward
-	Since           uint64 // the oldest resourceVersion a watch can start from
+	ResourceVersion uint64 // reached by the log
+	Newest          uint64 // of the state that readers see; above ResourceVersion after a FastForward
+	Since           uint64 // oldest resourceVersion at which a watch can start
 	Objects         int
 	Bytes           int64 // of the objects' JSON
 	LogEvents       int
@@ -297,7 +298,7 @@ type Stats struct {
 	Delivered       uint64 // to all cursors together
 }
 
-// Stats returns the cache's present figures.
+// Stats returns a summary of the cache.
 func (c *Cache) Stats() Stats {
 	s := Stats{Cursors: c.interests.len(), Delivered: c.delivered.Load()}
 	if v := c.view.Load(); v != nil {

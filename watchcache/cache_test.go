@@ -19,7 +19,7 @@ func pod(name string, rv uint64) watchcache.Pod {
 	return watchcache.Pod{Namespace: "a", Name: name, UID: name, RV: rv}
 }
 
-// filled is a cache at rv that holds pods.
+// filled returns a cache at rv with these pods.
 func filled(rv uint64, pods ...watchcache.Pod) *watchcache.Cache {
 	c := watchcache.New(*watchcache.Pods, watchcache.Roomy)
 	c.Reset(objects(pods...), rv)
@@ -57,8 +57,8 @@ func apply(t testing.TB, c *watchcache.Cache, changes ...watchcache.Change) {
 	}
 }
 
-// show writes deltas as "ADDED web@2 2": the type, the object with its own resourceVersion, and the
-// resourceVersion of the change.
+// show formats deltas as "ADDED web@2 2": the type, the object with its own resourceVersion, and
+// the resourceVersion of the change.
 func show(deltas []watchcache.Delta) string {
 	var all []string
 	for _, d := range deltas {
@@ -153,7 +153,8 @@ func TestCacheApply(t *testing.T) {
 	}
 }
 
-// The cache refuses a change that does not fit. Earlier changes stay applied and are signalled.
+// The cache refuses a change that does not fit. Earlier changes stay applied, and cursors are
+// signalled.
 func TestCacheDiverged(t *testing.T) {
 	replaced := pod("x", 12)
 	replaced.UID = "other"
@@ -185,8 +186,8 @@ func TestCacheDiverged(t *testing.T) {
 	}
 }
 
-// When a lease expires, etcd deletes all its keys in one revision, and
-// kube-apiserver shares leases among Events.
+// When a lease expires, etcd deletes all its keys at one revision, and kube-apiserver's Events
+// share leases.
 func TestCacheOneRevisionManyDeletions(t *testing.T) {
 	deletions := []watchcache.Change{pod("x", 20).Delete(), pod("y", 20).Delete(), pod("z", 20).Delete()}
 	want := "DELETED x@20 20, DELETED y@20 20, DELETED z@20 20"
@@ -243,7 +244,7 @@ func TestCursorPosition(t *testing.T) {
 	wantPoll(t, future, 10, "MODIFIED z@26 26", 26)
 }
 
-// A new epoch may lie in the past.
+// A new epoch may begin at an earlier resourceVersion.
 func TestCacheReset(t *testing.T) {
 	c := filled(100, pod("x", 50))
 	apply(t, c, pod("x", 101).Set())
@@ -303,7 +304,7 @@ func TestCacheTrim(t *testing.T) {
 	}
 }
 
-// Not older than.
+// The guarantee Not older than.
 func TestCacheWaitFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := watchcache.New(*watchcache.Pods, watchcache.Roomy)

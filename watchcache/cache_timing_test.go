@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// benchCache is a cache of 10,000 pods on 5,000 nodes.
+// benchCache returns a cache of 10,000 pods on 5,000 nodes.
 func benchCache(b *testing.B) (*Cache, []*object.Object) {
 	b.Helper()
 	objects := make([]*object.Object, 10_000)
@@ -25,7 +25,7 @@ func benchCache(b *testing.B) (*Cache, []*object.Object) {
 	return c, objects
 }
 
-// update is the next version of an object, without the cost of parsing one.
+// update returns the next version of an object, without the cost of parsing.
 func update(o *object.Object, rv uint64) Change {
 	return Change{Object: o.At(rv)}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// selection is a client's request, and the filter that the cache makes of it.
+// selection is a client's request and the filter for it.
 type selection struct {
 	namespace string
 	labels    labels.Selector
@@ -55,7 +55,7 @@ func (s *selection) String() string {
 	return fmt.Sprintf("[namespace=%s labels=%s fields=%s]", s.namespace, s.labels, s.fields)
 }
 
-// matches is the reference: apimachinery's own selectors on the decoded object.
+// matches is the reference: apimachinery's own selectors applied to the decoded object.
 func (s *selection) matches(v *version) bool {
 	return v != nil && s.matchesPod(v.pod)
 }
@@ -69,15 +69,15 @@ func (s *selection) matchesPod(p watchcache.Pod) bool {
 		s.labels.Matches(labels.Set(p.Labels)) && s.fields.Matches(set)
 }
 
-// fickle tells whether an object can leave the selection and come back.
+// fickle reports whether an object can leave the selection and come back.
 func (s *selection) fickle() bool {
 	return !s.labels.Empty() || slices.ContainsFunc(s.fields.Requirements(), func(r fields.Requirement) bool {
 		return r.Field != "metadata.name" && r.Field != "metadata.namespace"
 	})
 }
 
-// narrow tells whether a write can match the watch's narrowest requirement: the object's name if
-// the watch has one, else the node, else the namespace, else another field's value.
+// narrow reports whether a write can match the watch's narrowest requirement. That is the object's
+// name if the watch has a name, else the node, else the namespace, else another field's value.
 func (s *selection) narrow(w *write) bool {
 	return s.reaches(w.prev) || s.reaches(w.next)
 }
@@ -103,8 +103,7 @@ func (s *selection) reaches(v *version) bool {
 	return inNamespace
 }
 
-// delta implements the rules by which apiserver's watch cache shows a write to a watch with a
-// selector.
+// delta implements the rules for a write and a selector in apiserver's watch cache.
 func (s *selection) delta(w *write) (watchcache.Delta, bool) {
 	was, is := s.matches(w.prev), s.matches(w.next)
 	switch {
@@ -120,7 +119,7 @@ func (s *selection) delta(w *write) (watchcache.Delta, bool) {
 	return watchcache.Delta{}, false
 }
 
-// client is a watch with a validator of every guarantee.
+// client is a watch that validates every guarantee.
 type client struct {
 	t         testing.TB
 	m         *model
@@ -141,8 +140,8 @@ func (c *client) fatalf(format string, args ...any) {
 	c.t.Fatalf("client %v from %d at %d: %s", c.selection, c.start, c.covered, fmt.Sprintf(format, args...))
 }
 
-// open starts the client at rv. The client's state is the given one or, if that is nil, upstream's
-// state at rv. If the cache refuses, open checks the reason and returns false.
+// open starts the client at rv. The client's state is the given state or, if that is nil,
+// upstream's state at rv. If the cache refuses, open checks the reason and returns false.
 func (c *client) open(rv uint64, state map[string]*object.Object) bool {
 	c.t.Helper()
 	stats := c.m.cache.Stats()
@@ -200,8 +199,8 @@ func (c *client) close() {
 	}
 }
 
-// poll reads once and checks the result. Sometimes it discards the end of what it has read and
-// resumes after the last delta that it kept.
+// poll reads once and checks the result. Sometimes it discards the last deltas and resumes after
+// the last delta that it kept.
 func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	c.t.Helper()
 	signalled := false
@@ -245,7 +244,7 @@ func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	}
 	if r.IntN(20) == 0 && len(deltas) > 0 {
 		// Don't resume between the deletions of one revision, because upstream cannot do that
-		// either. Don't resume between the removals of a gap, because all of them would come again
+		// either. Don't resume between the removals of a gap, because all of them would be repeated
 		// (see TestResumeAnywhere).
 		keep := r.IntN(len(deltas)) + 1
 		if rv := deltas[keep-1].RV; rv <= position && !c.removal(deltas[keep-1]) && (keep == len(deltas) || deltas[keep].RV > rv) {
@@ -289,9 +288,9 @@ func (c *client) checkEnd(err error) {
 		since := c.m.cache.Stats().Since
 		lost := since > c.covered
 		if c.standing {
-			// A cursor at the log's end can only be left behind by writes that could match its
-			// filter. After a relist the log holds other events than the writes in the gap, so any
-			// gap is a reason, too.
+			// The log can leave behind a cursor at its end only by writes that may match the
+			// cursor's filter. After a relist, the log contains other events than the writes in the
+			// gap, so any gap is a reason, too.
 			lost = lost && (c.m.gapBetween(c.covered, since) ||
 				slices.ContainsFunc(c.m.up.between(c.covered, since), c.selection.narrow))
 		}
@@ -303,7 +302,7 @@ func (c *client) checkEnd(err error) {
 	}
 }
 
-// removal tells whether a relist found that the object was gone. Such a delta has the last
+// removal reports whether the delta is a removal that a relist found. Such a delta has the last
 // resourceVersion before the gap, where upstream still had the object in the selection.
 func (c *client) removal(d watchcache.Delta) bool {
 	if d.Type != watchcache.Deleted || !slices.ContainsFunc(c.m.gaps, func(g [2]uint64) bool { return g[0] == d.RV }) {

@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// A process with a fast clock can save events whose times lie in the future. After a restore, their
+// A process with a fast clock can save events whose times are in the future. After a restore, their
 // age counts from the time of the restore.
 func TestRestoreFromTheFuture(t *testing.T) {
 	limits := watchcache.Limits{Age: time.Minute, Events: 1 << 20, Bytes: 1 << 30}
@@ -54,8 +54,8 @@ func TestMomentNeedsNoWallClock(t *testing.T) {
 	}
 }
 
-// After a restore of upstream to an earlier state, clients that saw later states cannot resume,
-// because the same resourceVersions then stand for other changes.
+// After a restore of upstream to an earlier state, clients that saw later states cannot resume.
+// Their resourceVersions then belong to other changes.
 func TestWatchFromAnAbandonedEpoch(t *testing.T) {
 	c := filled(10, pod("x", 5))
 	apply(t, c, pod("x", 30).Set())

@@ -26,7 +26,7 @@ func watchFrom(t *testing.T, c *Cache, namespace string, rv uint64) *Cursor {
 	return cursor
 }
 
-// signalled takes the signal, if there is one.
+// signalled receives the signal, if there is one.
 func (c *Cursor) signalled() bool {
 	select {
 	case <-c.Ready():
@@ -78,7 +78,7 @@ func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
 
 func nothing() {}
 
-// The test goes through the interleavings of a reader with a writer between mark and publication.
+// The test covers the interleavings of a reader with a writer between mark and publication.
 func TestCursorMarks(t *testing.T) {
 	for _, namespace := range []string{"", "a"} {
 		t.Run("namespace="+namespace, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestCursorMarks(t *testing.T) {
 				wantDeltas(t, cursor, 1)
 			})
 			t.Run("no watch opens in between", func(t *testing.T) {
-				// It would find the view without the event, and would get no mark.
+				// It would load the view without the event, and get no mark.
 				watched, cursor := start(t)
 				unwatched := New(*Pods, Roomy)
 				unwatched.Reset(nil, 1)
@@ -186,8 +186,8 @@ func TestCursorMarks(t *testing.T) {
 	}
 }
 
-// A watch starts at a resourceVersion that the cache has not reached, and a relist then jumps over
-// that start. The relist shows the gap's deletions below the start, so the watch must end, or it
+// A watch starts at a resourceVersion that the cache has not reached. Then a relist skips that
+// start. The relist shows the gap's deletions below the start. So the watch must end, because it
 // would miss them.
 func TestCursorStartSwallowedByGap(t *testing.T) {
 	c := New(*Pods, Roomy)
@@ -218,7 +218,7 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 	wantDeltas(t, atEnd, 10, 21)
 }
 
-// The same, but the reader polls only after the log has dropped the gap.
+// The same case, but the reader polls only after the log has dropped the gap.
 func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset([]*object.Object{web(5).Object()}, 10)
@@ -240,8 +240,8 @@ func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	}
 }
 
-// The cursor of a narrow watch keeps up with the log while nothing matches, even if the log drops
-// events meanwhile.
+// While no event matches a narrow watch, its cursor stays at the log's end, even if the log drops
+// events.
 func TestCursorOutlivesLog(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)
@@ -312,7 +312,8 @@ func TestCursorPollAllocates(t *testing.T) {
 	}
 }
 
-// A poll within a bound stops before an event that exceeds it, even the first, and resumes there.
+// PollWithin stops before an event that exceeds the limit, even before the first event, and resumes
+// there.
 func TestPollWithin(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
@@ -345,8 +346,8 @@ func TestPollWithin(t *testing.T) {
 	}
 }
 
-// PollWithin looks at a limited number of events in one call. So a filter that selects little does
-// not delay a goroutine that polls many cursors.
+// PollWithin looks at a limited number of events per call. So a filter that selects few objects
+// does not delay a goroutine that polls many cursors.
 func TestPollWithinLooksAtFew(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
@@ -371,7 +372,7 @@ func TestPollWithinLooksAtFew(t *testing.T) {
 	}
 }
 
-// Err reports that the log has left a cursor behind, without a poll.
+// Err reports without a poll that the log has left a cursor behind.
 func TestCursorErr(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)

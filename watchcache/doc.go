@@ -1,10 +1,10 @@
-// Package watchcache holds one resource of a Kubernetes API as a versioned cache. The current state
+// Package watchcache keeps one resource of a Kubernetes API as a versioned cache. The current state
 // is a persistent tree (package tree), and the recent past is an event log. Any number of watches
-// read the log through cursors, each at its own speed. The package knows nothing of networks.
+// read the log through cursors, each at its own speed. The package does not access the network.
 //
 // A [Cache] belongs to one group-version-resource in one wire encoding. It has one writer at a time
-// and any number of readers. The writer builds each new state next to the old one and publishes the
-// new state by one atomic pointer store. So readers take no lock and never see half a change.
+// and any number of readers. The writer builds each new state next to the old state and publishes
+// it with one atomic pointer store. So gets, lists and polls take no lock and see whole states.
 //
 //	upstream events ─► Apply ─► tree' = tree + event ─► log append ─► publish ─► wake cursors
 //	                                                                     │
@@ -13,26 +13,29 @@
 //
 // Guarantees, under the names that tests use:
 //
-//   - Ordered: a cursor delivers events in ascending resourceVersion order. The removals that a
-//     relist found share one resourceVersion, the last one before the relist's gap.
-//   - Unique: no event is delivered twice by one cursor.
-//   - No gap: a cursor started at resourceVersion N delivers every matching change after N, or
-//     fails with [ErrTooOld] or [ErrEnded].
-//   - Resumable: a cursor can start at the resourceVersion N of any event or bookmark that a cursor
-//     of the same epoch delivered, while the log still reaches back to N. If N lies inside a gap
-//     (see [Cache.Replace]), it fails with [ErrTooOld].
+//   - Ordered: a cursor delivers events in ascending order of resourceVersion. Several removals can
+//     have the same one.
+//   - Unique: a cursor delivers each event at most once.
+//   - No gap: a cursor started at resourceVersion N delivers every matching event in the log after
+//     N, or fails with [ErrTooOld], [ErrLagged] or [ErrEnded].
+//   - Resumable: if a cursor has delivered an event or a bookmark at resourceVersion N, another
+//     cursor of the same epoch can start at N. It fails with [ErrTooOld] if the log no longer
+//     reaches back to N, or if N lies inside a gap.
 //   - Bookmarkable: a cursor has delivered all events up to the position that it reports.
 //   - Not older than: WaitFresh(N) returns a snapshot at N or later.
-//   - Exact: SnapshotAt(N) returns the state that upstream had at N, or an error.
+//   - Exact: SnapshotAt(N) returns upstream's state at N, or an error.
 //
-// A relist after a lost watch (410) shows the present state only. [Cache.Replace] turns the
-// difference into events, so watches go on. The states between these events never existed upstream.
+// A relist after a lost watch (410) shows only the present state. It leaves a gap: resourceVersions
+// whose events are unknown. [Cache.Replace] turns the differences into events, so watches continue.
+// The removals come first, all at the last resourceVersion before the gap. The states between these
+// events may never have existed upstream.
 //
-// Upstream may be restored to an earlier state. The cache then begins a new epoch. It ends its
+// Upstream may be restored to an earlier state. The cache then begins a new epoch: it ends its
 // watches, and refuses watches from resourceVersions that existed only in the lost history. Once
 // the new history has passed such a resourceVersion, the cache can no longer recognize it.
 //
-// A consistent read needs a state, not the changes that led to it. While the feed's watch lags
-// behind, the writer asks upstream for a state and publishes that state ahead of the log
-// ([Cache.FastForward]). Readers see it immediately; cursors still get every change in order.
+// A consistent read needs a state, but not the changes before it. If the feed's watch lags behind,
+// the writer requests a state from upstream and publishes it ahead of the log
+// ([Cache.FastForward]). Readers see that state immediately. Cursors still get every change in
+// order.
 package watchcache

@@ -11,17 +11,17 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Dump writes the oldest state in the cache and all later events; Restore rebuilds the cache from
-// them. Dump fails with [ErrNotReady] or [ErrEnded] if there is no state. The cache may change
-// during a Dump.
+// Dump writes the oldest state in the cache and all later events. Restore rebuilds the cache from
+// them. If there is no state, Dump returns [ErrNotReady] or [ErrEnded]. The cache may change during
+// a Dump.
 //
 // Numbers are unsigned varints. Byte strings are preceded by their length:
 //
 //	since rv bookmark
-//	objects: count, each its bytes, in key order
-//	events:  count, each its type (times two, plus one if a relist found it), resourceVersion,
-//	         time (see Moment) and object, in order
-//	gaps:    count, each its two ends
+//	objects: count, and for each object its bytes, in key order
+//	events:  count, and for each event its type (times two, plus one if a relist found it),
+//	         resourceVersion, time (see Moment) and object, in order
+//	gaps:    count, and for each gap its two ends
 func (c *Cache) Dump(to io.Writer) error {
 	v := c.view.Load()
 	if v == nil {
@@ -64,7 +64,7 @@ func (c *Cache) Dump(to io.Writer) error {
 
 const dumpBuffer = 256 << 10
 
-// dumper writes values until the first error, and keeps that error.
+// dumper writes values until the first error. It keeps that error.
 type dumper struct {
 	to  *bufio.Writer
 	err error
@@ -85,15 +85,15 @@ func (d *dumper) write(b []byte) {
 	}
 }
 
-// ErrMalformedDump says that Dump cannot have written these bytes.
+// ErrMalformedDump means that the bytes are no output of Dump.
 var ErrMalformedDump = errors.New("malformed dump")
 
-// dumpMax bounds an object in a dump, in bytes.
+// dumpMax is the maximum size of an object in a dump, in bytes.
 const dumpMax = 64 << 20
 
-// Restore reads a dump of the same resource. Readers see the result only after the caller calls
-// publish, so the caller can first check the bytes that follow the dump. Call publish before the
-// first Reset. Restore reads to the end of the dump and no further.
+// Restore reads a dump of the same resource. It stops at the end of the dump. Readers see the
+// result only after a call of publish, so the caller can check the bytes after the dump first.
+// publish must be called before the first Reset.
 func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err error) {
 	l := loader{from: from, resource: &c.resource, now: Moment(time.Now())}
 	v := &view{epoch: 1, first: 1, end: 1}
@@ -145,7 +145,7 @@ func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err erro
 	}, nil
 }
 
-// loader reads values until the first error, and keeps that error.
+// loader reads values until the first error. It keeps that error.
 type loader struct {
 	from     *bufio.Reader
 	resource *object.Resource
@@ -170,7 +170,6 @@ func (l *loader) number() uint64 {
 	return n
 }
 
-// The bytes are valid until the next read: parse them before it.
 func (l *loader) bytes() []byte {
 	n := l.number()
 	if n > dumpMax {
@@ -198,7 +197,6 @@ func (l *loader) object() *object.Object {
 	return o
 }
 
-// event applies the next event to a view.
 func (l *loader) event(v *view) {
 	kind, rv, at := l.number(), l.number(), int64(l.number())
 	o := l.object()
@@ -219,7 +217,7 @@ func (l *loader) event(v *view) {
 	v.append(e)
 }
 
-// restored turns a dumped event into an event, given the state v.
+// restored returns the event for a dumped change, given the state v.
 func (v *view) restored(kind EventType, o *object.Object) (Event, error) {
 	if kind == left {
 		if was := v.tree.Get(o.Key()); was != nil && was.UID() == o.UID() {

@@ -44,8 +44,7 @@ func dumped(t testing.TB) []byte {
 	return dump.Bytes()
 }
 
-// No file can do harm. A truncated dump is an error, and a changed dump is an error or a valid
-// state.
+// No file causes harm. A truncated dump is an error. A changed dump is an error or a valid state.
 func FuzzRestore(f *testing.F) {
 	whole := dumped(f)
 	f.Add(whole)

@@ -7,14 +7,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// FastForward publishes a state that upstream returned on request, ahead of the log. The objects
-// are sorted by key, and rv is their resourceVersion. Readers see the state immediately:
-// [Cache.Snapshot] and [Cache.WaitFresh] return it until the log reaches rv. Watches do not see it,
-// because a state does not show the changes that led to it. They go on with the log, which stays
-// complete. A watch that starts at rv gets none of the log's events up to rv (see [Cache.Watch]).
+// FastForward publishes a state from upstream ahead of the log. The objects are sorted by key, and
+// rv is their resourceVersion. Readers see the state until the log reaches rv. Watches continue
+// with the log, because a state does not show the changes before it. A watch that starts at rv
+// skips the log's events up to rv (see [Cache.Watch]).
 //
-// FastForward does nothing if rv is not newer than the state that readers see. It fails with
-// [ErrDiverged] and changes nothing if the objects cannot be a later state of the cache.
+// If rv is not newer than the state that readers see, FastForward does nothing. If the objects
+// cannot be a later state of the cache, it returns [ErrDiverged] and changes nothing.
 func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	v := c.filled()
 	if rv <= v.newest().rv {
@@ -35,10 +34,10 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	return nil
 }
 
-// Confirm compares the log's newest state with a list of versions that upstream returned on
-// request. The list is sorted by key, and rv is its resourceVersion. If both hold the same objects
-// in the same versions, Confirm publishes the log's state as the state at rv, as
-// [Cache.FastForward] does. It returns whether readers now see a state at rv or later.
+// Confirm compares the log's newest state with upstream's list of object versions. The list is
+// sorted by key, and rv is its resourceVersion. If the log and the list contain the same versions
+// of the same objects, Confirm publishes the log's state as the state at rv, like
+// [Cache.FastForward]. It reports whether readers now see a state at rv or later.
 func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	v := c.filled()
 	if rv <= v.newest().rv {
@@ -52,9 +51,9 @@ func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	return true
 }
 
-// Carry publishes the newest state as the state at rv, if that newest state has the resourceVersion
-// since. The caller knows that nothing changed between since and rv. Carry returns whether it
-// published.
+// Carry publishes the newest state as the state at rv, if the newest state has the resourceVersion
+// since. The caller must have a proof that nothing changed between since and rv. Carry reports
+// whether it published the state.
 func (c *Cache) Carry(since, rv uint64) bool {
 	v := c.filled()
 	newest := v.newest()
@@ -65,7 +64,6 @@ func (c *Cache) Carry(since, rv uint64) bool {
 	return true
 }
 
-// runAhead publishes a state ahead of the log.
 func (c *Cache) runAhead(v *view, state tree.Tree, rv uint64) {
 	next := *v
 	next.ahead = Snapshot{state, rv, v.epoch}

@@ -47,7 +47,7 @@ var Roomy = Limits{Age: time.Hour, Events: 1 << 30, Bytes: 1 << 40}
 // Noon is an arbitrary time.
 var Noon = time.Date(2025, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// Pod holds the parts of a pod that tests vary.
+// Pod contains the parts of a pod that tests vary.
 type Pod struct {
 	Namespace, Name, UID string
 	RV                   uint64
@@ -56,7 +56,7 @@ type Pod struct {
 	Pad                  int // bytes of padding
 }
 
-// JSON is the pod as an item of a list.
+// JSON returns the pod as an item of a list.
 func (p Pod) JSON() []byte {
 	quote := func(v any) string {
 		b, err := json.Marshal(v)
@@ -95,10 +95,10 @@ func (p Pod) Object() *object.Object {
 	return o
 }
 
-// Set is the change that writes the pod.
+// Set returns the change that writes the pod.
 func (p Pod) Set() Change { return Change{Object: p.Object()} }
 
-// Delete is the change that deletes the pod at its RV.
+// Delete returns the change that deletes the pod at its RV.
 func (p Pod) Delete() Change { return Change{Deleted: true, Object: p.Object()} }
 
 // Select compiles a filter.

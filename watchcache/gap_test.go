@@ -38,9 +38,9 @@ func selecting(t *testing.T, c *watchcache.Cache, labels, fields string, from ui
 	return cursor
 }
 
-// Upstream deleted b at 101 and a at 102. One replica saw both deletions; another replica relisted.
-// A client that leaves the second replica after any event, and resumes at the first, misses
-// nothing.
+// Upstream deleted b at 101 and a at 102. One replica saw both deletions. A second replica
+// relisted. A client may leave the second replica after any event and resume at the first replica.
+// It misses no change.
 func TestGapElsewhere(t *testing.T) {
 	saw, relisted := filled(100, pod("a", 90), pod("b", 91)), filled(100, pod("a", 90), pod("b", 91))
 	apply(t, saw, pod("b", 101).Delete(), pod("a", 102).Delete())
@@ -69,8 +69,8 @@ func TestGapElsewhere(t *testing.T) {
 	}
 }
 
-// After a gap, an object that left a selection is shown together with the deletions, and not again
-// at its own revision.
+// After a gap, an object that left a selection is removed together with the deletions. It is not
+// removed again at its own revision.
 func TestGapSelections(t *testing.T) {
 	c := jumped(t,
 		pods{labelled("gone", 1, "web"), labelled("leaves", 2, "web"), labelled("enters", 3, "db"), labelled("stays", 4, "web"), labelled("out", 5, "db")},
@@ -93,7 +93,7 @@ func TestGapSelections(t *testing.T) {
 	check(restored(t, c))
 }
 
-// restored is a cache that was restored from another one's dump.
+// restored returns a cache that was restored from another cache's dump.
 func restored(t *testing.T, c *watchcache.Cache) *watchcache.Cache {
 	t.Helper()
 	var dump bytes.Buffer
@@ -109,8 +109,8 @@ func restored(t *testing.T, c *watchcache.Cache) *watchcache.Cache {
 	return again
 }
 
-// An object that is selected before and after a gap may have been out of the selection in between.
-// If a client could resume inside the gap, it has to list.
+// An object that is selected before and after a gap may have been outside the selection in between.
+// If the client could resume inside the gap, it has to list.
 func TestGapNotTold(t *testing.T) {
 	onNode := func(p watchcache.Pod) watchcache.Pod {
 		p.Node = "n1"
@@ -183,8 +183,8 @@ func TestGapFinalField(t *testing.T) {
 	}
 }
 
-// An object left the selection and came back. Upstream and a second replica saw both changes. The
-// object left again while the second replica had lost its stream, too.
+// An object left the selection and returned. Upstream and a second replica saw both changes. Then
+// the second replica lost its stream, too, and the object left again.
 func TestGapLeftAndCameBack(t *testing.T) {
 	first, second := filled(100, labelled("o", 90, "web")), filled(100, labelled("o", 90, "web"))
 	cursor := selecting(t, first, "app=web", "", 100)
@@ -197,14 +197,14 @@ func TestGapLeftAndCameBack(t *testing.T) {
 	}
 	deltas, _, err := cursor.Poll(nil, 1)
 	for _, d := range deltas {
-		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // the client may still hold it
+		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // the client may still have the object
 	}
 	if !errors.Is(err, watchcache.ErrTooOld) {
 		t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
 	}
 }
 
-// Once the log has dropped some of a gap's removals, it refuses every reader that needs them.
+// After the log has dropped some of a gap's removals, it refuses every reader that needs them.
 func TestGapTrimmed(t *testing.T) {
 	var cached pods
 	for i := range 300 {
@@ -235,8 +235,8 @@ func TestGapTrimmed(t *testing.T) {
 	}
 }
 
-// A reader that passes the history on to clients of its own gets an error at a gap, even if no
-// event concerns it.
+// A reader that forwards the history to its own clients gets an error at a gap, even if no event
+// concerns it.
 func TestGapWholeHistory(t *testing.T) {
 	c := filled(10, pod("a", 1))
 	before, inside, at := watch(t, c, 10), watch(t, c, 15), watch(t, c, 20)

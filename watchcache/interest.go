@@ -7,20 +7,20 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interests indexes the open cursors by their narrowest requirement. Each event looks for cursors
-// only in the four places where they could match. So with five thousand watches, one per node, an
-// event costs as much as with a single watch.
+// interests indexes the open cursors by their narrowest requirement. For each event, the writer
+// looks only in the four places where matching cursors can be. So with five thousand watches, one
+// per node, an event costs the same as with a single watch.
 type interests struct {
 	resource *object.Resource
 	mu       struct {
 		sync.Mutex
 		cursors map[filter.Interest]*cursorSet
-		fields  map[int]int // for each field, the number of cursors with an interest in a value of it
+		fields  map[int]int // for each field, the number of cursors with an interest in a value of the field
 		count   int
 	}
 }
 
-// cursorSet is an unordered set. Each cursor knows its index in it.
+// cursorSet is an unordered set. Each cursor stores its index in the set.
 type cursorSet struct{ cursors []*Cursor }
 
 func (s *cursorSet) add(c *Cursor) {
@@ -63,7 +63,6 @@ func (x *interests) remove(c *Cursor) {
 	x.countLocked(in, -1)
 }
 
-// countLocked counts an added or removed cursor.
 func (x *interests) countLocked(in filter.Interest, by int) {
 	x.mu.count += by
 	if in.By >= 0 && in.Value != "" {
@@ -73,19 +72,18 @@ func (x *interests) countLocked(in filter.Interest, by int) {
 	}
 }
 
-// len is the number of open cursors.
 func (x *interests) len() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.mu.count
 }
 
-// mark marks every cursor that could match an event with sequence number from or later, and then
+// mark marks every cursor that may match an event with sequence number from or later, and then
 // publishes. It appends the cursors that the writer has to signal to woken.
 //
-// Both steps share one lock: otherwise a new watch could load the view without the events and also
-// miss their marks. A cursor that still holds an earlier mark may have to be signalled, too: it may
-// be taking that mark right now, with a view that lacks the events.
+// Marking and publishing share one lock. Otherwise a new watch could load the view without the
+// events, and also miss their marks. A cursor with an earlier mark may need a signal, too: it may
+// be reading that mark right now, with a view that lacks the events.
 func (x *interests) mark(next *view, from uint64, publish func(), woken []*Cursor) []*Cursor {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -112,7 +110,8 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 	return woken
 }
 
-// inLocked returns the cursors with an interest in a field's value, nil for the empty value.
+// inLocked returns the cursors with an interest in a field's value. For the empty value, it returns
+// nil.
 func (x *interests) inLocked(field int, value string) *cursorSet {
 	if value == "" {
 		return nil
@@ -121,7 +120,7 @@ func (x *interests) inLocked(field int, value string) *cursorSet {
 }
 
 // mark marks the cursors for events between first and last. It appends a cursor to woken unless the
-// cursor already held a mark of an event from published on.
+// cursor already had a mark at published or later.
 func (s *cursorSet) mark(first, last, published uint64, woken []*Cursor) []*Cursor {
 	if s == nil {
 		return woken
@@ -135,7 +134,6 @@ func (s *cursorSet) mark(first, last, published uint64, woken []*Cursor) []*Curs
 	return woken
 }
 
-// each visits every open cursor.
 func (x *interests) each(visit func(*Cursor)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

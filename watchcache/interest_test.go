@@ -109,8 +109,8 @@ func TestLabelSet(t *testing.T) {
 	}
 }
 
-// An event marks every cursor that it concerns. It marks no cursor whose narrowest requirement it
-// cannot meet.
+// An event marks every cursor that it concerns. It does not mark cursors whose narrowest
+// requirement it cannot meet.
 func TestInterests(t *testing.T) {
 	r := Random(t)
 	type watcher struct {
@@ -183,7 +183,7 @@ func TestInterests(t *testing.T) {
 	}
 }
 
-// meets tells whether a pod satisfies an interest.
+// meets reports whether a pod satisfies an interest.
 func meets(p Pod, in filter.Interest) bool {
 	return in == filter.Interest{} || slices.Contains([]filter.Interest{
 		{By: filter.Namespace, Value: p.Namespace},

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// EventType says what happened to an object, regardless of selectors.
+// EventType is the change of an object, regardless of selectors.
 type EventType uint8
 
 // The types of an [Event] and of a [Delta].
@@ -17,12 +17,12 @@ const (
 	Added EventType = iota + 1
 	Modified
 	Deleted
-	// left is used only inside the log and is never sent. It says that the object may have stopped
+	// left is used only inside the log. It is never sent. It means that the object may have stopped
 	// matching a selector inside a relist's gap.
 	left
 )
 
-// String is the type as watch events spell it.
+// String returns the type as it appears in watch events.
 func (t EventType) String() string {
 	switch t {
 	case Added:
@@ -38,55 +38,53 @@ func (t EventType) String() string {
 // Event is one entry of the log.
 type Event struct {
 	Type EventType
-	// jumped says that a relist found the change (see Cache.Replace). A removal's RV is the gap's
-	// first resourceVersion; clients see the removal at the resourceVersion before.
+	// jumped means that a relist found the change (see Cache.Replace). A removal's RV is then the
+	// gap's first resourceVersion. Clients see the removal at the resourceVersion before the gap.
 	jumped bool
 	// RV is the change's position in the log. A watch that starts at RV does not get this change
 	// again.
 	RV uint64
-	// Object is the new version. For a deletion it is the last content, with the RV that clients
-	// see.
+	// Object is the new version, or the last content of a deleted object with the RV for clients.
 	Object *object.Object
-	// Prev is the version that was replaced or deleted, nil if there was none.
+	// Prev is the replaced or deleted version, or nil.
 	Prev *object.Object
 
 	after tree.Tree // the state that includes the event
 	at    int64
 }
 
-// segmentLen and segmentCost bound a segment. The log drops whole segments only, so it may exceed
-// its limits by up to one segment.
+// segmentLen and segmentCost are the limits of a segment. The log drops only whole segments, so it
+// may exceed its own limits by up to one segment.
 const (
 	segmentLen  = 128
 	segmentCost = 1 << 20 // bytes
-	// pathCost is an event's cost in addition to the object's bytes: the entry itself and the
-	// copied path of the tree.
+	// pathCost is the cost of an event's log entry and of the copied path of the tree.
 	pathCost = 1536
 )
 
-// segment is a part of the log. The writer fills slots beyond the published end and then publishes
-// a view that includes them. A slot never changes once it is visible, so readers need no lock.
+// segment is a part of the log. The writer fills slots beyond the published end. Then it publishes
+// a view that includes these slots. A visible slot never changes, so readers need no lock.
 type segment struct {
 	base   uint64 // sequence number of events[0]
 	cost   int64
 	events [segmentLen]Event
 }
 
-// gap is an interval of resourceVersions, exclusive at both ends, that a relist jumped over. The
-// log holds changes in it, but upstream never had the states between them (see Cache.Replace).
+// gap is an interval of resourceVersions that a relist skipped, exclusive at both ends. The states
+// in a gap never existed upstream (see Cache.Replace).
 type gap struct{ after, before uint64 }
 
-// view is one published state: the tree, and the log that led to it. A view never changes. The
-// writer replaces it.
+// view is a published state: the tree and the log that led to it. A view never changes. The writer
+// replaces it with a new view.
 //
 // Sequence numbers count the events of a cache from 1 and are not resourceVersions.
 //
 // Invariants:
 //
-//	L1 the log holds the events with sequence numbers [first, end)
+//	L1 the log contains the events with sequence numbers [first, end)
 //	L2 their RVs are ≥ since and ≤ rv and do not descend
 //	L3 base is the state at since; tree is the last event's field after, or base without events
-//	L4 if since ≤ N and N lies in no gap, the log holds all events after N
+//	L4 if since ≤ N and N lies in no gap, the log contains all events after N
 //	L5 the events of a gap have RVs in (after, before] and one commit: all removals, then the sets
 type view struct {
 	epoch    uint64
@@ -99,9 +97,9 @@ type view struct {
 	cost     int64
 	segments []*segment
 	gaps     []gap
-	ahead    Snapshot // see FastForward; ignored unless newer than rv
-	// abandoned is the newest resourceVersion of all earlier epochs. A client that resumes at or
-	// below it may have seen a lost history.
+	ahead    Snapshot // a state from FastForward; ignored unless newer than rv
+	// abandoned is the newest resourceVersion of all earlier epochs. A client that resumes at
+	// abandoned or below may have seen a lost history.
 	abandoned uint64
 }
 
@@ -118,12 +116,11 @@ func (v *view) after(rv uint64) uint64 {
 	return v.first + uint64(n)
 }
 
-// inGap tells whether rv lies in a gap.
 func (v *view) inGap(rv uint64) bool {
 	return slices.ContainsFunc(v.gaps, func(g gap) bool { return g.after < rv && rv < g.before })
 }
 
-// crossing returns the gap that contains the event at rv, if there is one.
+// crossing returns the gap of the event at rv, if there is one.
 func (v *view) crossing(rv uint64) (gap, bool) {
 	i := slices.IndexFunc(v.gaps, func(g gap) bool { return g.after < rv && rv <= g.before })
 	if i < 0 {
@@ -132,7 +129,7 @@ func (v *view) crossing(rv uint64) (gap, bool) {
 	return v.gaps[i], true
 }
 
-// jumpedSince tells whether a gap ends after rv.
+// jumpedSince reports whether a gap ends after rv.
 func (v *view) jumpedSince(rv uint64) bool {
 	return len(v.gaps) > 0 && v.gaps[len(v.gaps)-1].before > rv
 }
@@ -161,12 +158,12 @@ func (v *view) append(e Event) {
 	v.rv, v.tree = e.RV, e.after
 }
 
-// cost is the memory that only the log keeps alive for this event: the replaced version, or the
-// last content of a deleted object. In a restored log, an event of type left has its own copy of
-// the object.
+// cost returns the memory that only the log keeps alive for this event: the replaced version, or
+// the last content of a deleted object. In a restored log, an event of type left has its own copy
+// of the object.
 func (e *Event) cost() int64 {
 	cost := int64(pathCost)
-	if e.Prev != nil && e.Type != left { // the event of the object's set counts these bytes
+	if e.Prev != nil && e.Type != left { // the cost of the object's set includes these bytes
 		cost += int64(len(e.Prev.Item()))
 	}
 	if e.Type >= Deleted {
@@ -175,8 +172,8 @@ func (e *Event) cost() int64 {
 	return cost
 }
 
-// trim drops the oldest segments until the log is within its limits. It never drops the newest
-// segment. The view must not be published yet.
+// trim drops the oldest segments, except the newest one, until the log is within its limits. The
+// view must not be published yet.
 func (v *view) trim(limits Limits, now time.Time) {
 	oldest := Moment(now.Add(-limits.Age))
 	drop := 0
@@ -195,8 +192,7 @@ func (v *view) trim(limits Limits, now time.Time) {
 	}
 }
 
-// Limits bound the event log of one cache. The log drops old events as soon as it exceeds any of
-// them.
+// Limits are the limits of a cache's event log. If the log exceeds a limit, it drops old events.
 type Limits struct {
 	Age    time.Duration // maximum age of an event
 	Events int           // maximum number of events

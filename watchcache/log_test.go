@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// checkLog checks L1 to L4 of a view. all holds every event ever appended: all[s-1] has the
-// sequence number s.
+// checkLog checks L1 to L4 of a view. all contains every appended event: all[s-1] has the sequence
+// number s.
 func checkLog(t *testing.T, v *view, all []Event, start tree.Tree) {
 	t.Helper()
 	if v.first < 1 || v.end < v.first || v.end-1 > uint64(len(all)) {
@@ -144,8 +144,8 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 	}
 }
 
-// checkTrim checks that the log is within its limits or has one segment left, and that no segment
-// was dropped without need.
+// checkTrim checks that the log is within its limits or has one segment left, and that every
+// dropped segment had to be dropped.
 func checkTrim(t *testing.T, before, after *view, limits Limits, now time.Time) {
 	t.Helper()
 	oldest := now.Add(-limits.Age).UnixNano()

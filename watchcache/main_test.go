@@ -13,7 +13,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 takes one from the clock")
 
-// Random returns a test's source of randomness and prints its seed; -seed repeats a failed run.
+// Random returns a test's source of randomness and prints its seed. The flag -seed repeats a failed
+// run.
 func Random(tb testing.TB) *rand.Rand {
 	tb.Helper()
 	seed := *seedFlag

@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// model applies random operations to a cache and to an upstream that remembers
-// everything. Many clients check what they see against upstream.
+// model applies random operations to a cache and to an upstream that stores its whole history. Many
+// clients compare their views with upstream.
 type model struct {
 	t     testing.TB
 	r     *rand.Rand
@@ -26,8 +26,8 @@ type model struct {
 	now   time.Time
 	epoch int
 	lost  bool        // the watch is broken
-	gaps  [][2]uint64 // resourceVersions that relists jumped over, exclusive at both ends
-	// abandoned is the newest state of all epochs before this one.
+	gaps  [][2]uint64 // gaps of relists, exclusive at both ends
+	// abandoned is the newest state of all previous epochs.
 	abandoned uint64
 	clients   []*client
 	counts    map[string]int
@@ -37,7 +37,7 @@ func (m *model) inGap(rv uint64) bool {
 	return slices.ContainsFunc(m.gaps, func(g [2]uint64) bool { return g[0] < rv && rv < g[1] })
 }
 
-// gapBetween tells whether (from, to] overlaps a gap.
+// gapBetween reports whether (from, to] overlaps a gap.
 func (m *model) gapBetween(from, to uint64) bool {
 	return slices.ContainsFunc(m.gaps, func(g [2]uint64) bool { return g[0] < to && from < g[1] })
 }
@@ -117,7 +117,7 @@ func (m *model) run(steps int) {
 	m.finish()
 }
 
-// apply feeds the next writes, in whole revisions, after some repeats of earlier ones.
+// apply applies the next writes, in whole revisions, after some repeats of earlier writes.
 func (m *model) apply(n int) {
 	m.t.Helper()
 	fed := m.up.index(m.rv())
@@ -185,7 +185,7 @@ func (m *model) fastForward() {
 	}
 }
 
-// confirm passes upstream's versions at rv to Confirm, which succeeds if the log has the same
+// confirm passes upstream's versions at rv to Confirm. It succeeds if the log has the same
 // versions.
 func (m *model) confirm(rv uint64) {
 	m.t.Helper()
@@ -218,14 +218,14 @@ func (m *model) reset() {
 	m.counts["reset"]++
 }
 
-// restore takes upstream back to an earlier state.
+// restore resets upstream to an earlier state.
 func (m *model) restore() {
 	m.up.restore(m.up.rv - m.r.Uint64N(min(m.up.rv-100, 200)))
 	m.counts["restore"]++
 	m.reset()
 }
 
-// restart replaces the cache by a cache that is restored from its dump. The clients stay.
+// restart replaces the cache with a cache that is restored from its dump. The clients stay.
 func (m *model) restart() {
 	m.t.Helper()
 	var dump bytes.Buffer
@@ -349,7 +349,7 @@ func (m *model) checkSnapshot(s watchcache.Snapshot) {
 	}
 }
 
-// finish feeds the remaining writes. Every client must then have upstream's state.
+// finish applies the remaining writes. Then every client must have upstream's state.
 func (m *model) finish() {
 	m.t.Helper()
 	if m.lost {

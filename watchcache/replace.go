@@ -10,29 +10,29 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Replace takes the state that a relist found: objects sorted by key, at rv. It publishes the
-// difference from the cached state as events, so watches go on as if the upstream watch had never
-// broken. The resourceVersions between the cached state and rv are a gap. Exact reads and new
-// watches strictly inside the gap are refused; at its two ends they are valid. An open watch may
-// have started ahead of the cache. If such a start lies inside the gap, the watch ends.
+// Replace updates the cache to the state of a relist. The objects are sorted by key, and rv is
+// their resourceVersion. The differences become events, so watches continue as if the upstream
+// watch had never broken. The resourceVersions between the cached state and rv are a gap. Exact
+// reads and new watches are possible at the gap's two ends, and refused in between. An open watch
+// that started ahead of the cache ends if its start lies inside the gap.
 //
-// A changed object becomes one MODIFIED event at its own resourceVersion, a new object an ADDED
-// event, and a missing object a DELETED event. If an object was replaced by another one of the same
-// name (with another uid), there is a DELETED event and then an ADDED event.
+// A changed object becomes a MODIFIED event at its own resourceVersion, a new object an ADDED
+// event, and a missing object a DELETED event. If a different object (by its uid) has the same
+// name, there is a DELETED event and then an ADDED event.
 //
-// A client resumes from the last resourceVersion that it saw. It may do so at a replica that saw
-// the true history, or that has another gap. So two things must hold at each resourceVersion that a
-// client sees. The client holds no object that upstream did not have then, and it holds all objects
-// that have not changed since. A relist does not tell when objects were deleted or left a
-// selection. So these removals come first, at the last resourceVersion before the gap: a client
-// that resumes there gets all of the gap's changes again. The sets (added and changed objects)
-// follow in order. A watch ends if its objects may have been out of its selection for a part of the
-// gap (see Cursor.passes).
+// A client resumes from the last resourceVersion that it saw. The client may then be connected to a
+// replica with the true history or with a different gap. So two conditions must hold at each
+// resourceVersion that the client sees. First, upstream had all of the client's objects then.
+// Second, the client has every object that has not changed since then. A relist does not show when
+// objects were deleted or left a selection. So these removals come first, at the last
+// resourceVersion before the gap. A client that resumes there gets all changes of the gap again.
+// Then the sets (added and changed objects) follow in order. A watch ends if its objects may have
+// been outside its selection during a part of the gap (see Cursor.passes).
 //
-// Replace fails with [ErrDiverged] and changes nothing if the relist cannot be a later state of the
-// cache: rv or an object went back in time, a custom object has other bytes at the same
-// resourceVersion, or there are more changes than revisions. The writer then has to begin a new
-// epoch (Reset).
+// Replace returns [ErrDiverged] and changes nothing if the relist cannot be a later state of the
+// cache. In that case, rv or an object went back in time, a custom object has other bytes at the
+// same resourceVersion, or there are more changes than revisions. The writer then has to begin a
+// new epoch (Reset).
 func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := c.filled()
 	if rv < v.rv {
@@ -71,13 +71,13 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 	next.rv = rv
 	c.commit(v, &next, now)
 	if jumped {
-		// Wake cursors whose start lies inside the gap, because they have to end: see Cursor.Poll.
+		// Wake all cursors: a cursor whose start lies inside the gap must end (see Cursor.Poll).
 		c.interests.each((*Cursor).Wake)
 	}
 	return nil
 }
 
-// mustChange is change for a change that certainly fits the state.
+// mustChange is like change, but panics if the change does not fit the state.
 func (v *view) mustChange(change Change) Event {
 	e, err := v.change(change)
 	if err != nil {
@@ -92,9 +92,9 @@ type deletion struct {
 	before uint64 // exclusive upper bound of the deletion's resourceVersion
 }
 
-// difference compares the cached state with a listed one. It compares bytes only for custom
-// resources, whose definition can change. It does not for built-in ones, because two versions of
-// kube-apiserver behind one address may write the same object differently.
+// difference compares the cached state with a listed state. It compares bytes only for custom
+// resources, whose definition can change. Bytes of built-in objects may differ without a change,
+// because there may be two versions of kube-apiserver behind one address.
 func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint64) (sets []*object.Object, deletions []deletion, err error) {
 	gone := func(o *object.Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
 	i := 0
@@ -127,8 +127,8 @@ func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint6
 	return sets, deletions, nil
 }
 
-// possible sorts sets by resourceVersion and checks that each change can have had a revision of its
-// own. Deletions get free revisions, those with the earliest bound first.
+// possible sorts sets by resourceVersion. It returns an error unless each change can have its own
+// revision. Deletions get free revisions, in the order of their bounds.
 func possible(sets []*object.Object, deletions []deletion, after, rv uint64) error {
 	slices.SortFunc(sets, func(a, b *object.Object) int { return cmp.Compare(a.ResourceVersion(), b.ResourceVersion()) })
 	slices.SortStableFunc(deletions, func(a, b deletion) int { return cmp.Compare(a.before, b.before) })

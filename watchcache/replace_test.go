@@ -106,7 +106,7 @@ func TestReplaceDiverged(t *testing.T) {
 	}
 }
 
-// Two gaps with true history between them.
+// There are two gaps with true history between them.
 func TestReplaceTwice(t *testing.T) {
 	c := filled(10, pod("a", 1))
 	for _, err := range []error{

@@ -20,14 +20,15 @@ type place interface {
 	watch(s *selection, rv uint64) connection
 }
 
-// connection is one open watch.
+// connection is an open watch.
 type connection interface {
-	// poll returns the next deltas and, at the end, a bookmark. It fails if the client has to list.
+	// poll returns the next deltas and, at the end, a bookmark. If the client has to list, poll
+	// fails.
 	poll(limit int) (deltas []watchcache.Delta, bookmark uint64, err error)
 	close()
 }
 
-// apiserver is upstream as a place. It remembers only the changes after one revision.
+// apiserver is upstream as a place. It keeps only the changes after one revision.
 type apiserver struct {
 	up        *upstream
 	compacted uint64
@@ -115,7 +116,7 @@ func (r *replica) watch(s *selection, rv uint64) connection {
 	return &cachedWatch{cursor, rv}
 }
 
-// cachedWatch is a watch as the proxy shows it.
+// cachedWatch is a watch from the proxy.
 type cachedWatch struct {
 	cursor *watchcache.Cursor
 	start  uint64
@@ -158,7 +159,7 @@ func (r *replica) apply(changes []watchcache.Change) {
 	}
 }
 
-// followReplica reads the other replica's watch, as a proxy behind a proxy does.
+// followReplica reads the other replica's watch, like a proxy behind a proxy.
 func (r *replica) followReplica(n int) {
 	r.t.Helper()
 	if r.source == nil {
@@ -193,8 +194,8 @@ func (r *replica) unfollow() {
 	}
 }
 
-// relist takes the source's state at rv, or its present state, unless that state is older than the
-// replica's.
+// relist replaces the replica's state with the source's state at rv or with its present state,
+// unless that state is older than the replica's.
 func (r *replica) relist(rv uint64) {
 	r.t.Helper()
 	r.unfollow()
@@ -243,7 +244,7 @@ func (r *replica) restart() {
 	r.counts["restart"]++
 }
 
-// reset begins a new epoch, as a feed does if it does not trust its state.
+// reset begins a new epoch, like a feed whose state may be wrong.
 func (r *replica) reset() {
 	r.saved = nil
 	r.unfollow()

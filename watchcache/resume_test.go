@@ -13,9 +13,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// TestResumeAnywhere makes replicas lose their streams and relist at different times, and
-// disconnects informers after arbitrary events. The informers resume from the last event that they
-// saw, at any place. In the end all of them must have upstream's state.
+// TestResumeAnywhere makes replicas lose their streams and relist at different times. It
+// disconnects informers after arbitrary events. The informers resume from their last event, at any
+// place. In the end, all of them must have upstream's state.
 func TestResumeAnywhere(t *testing.T) {
 	r := watchcache.Random(t)
 	counts := map[string]int{}
@@ -41,7 +41,7 @@ func TestResumeAnywhere(t *testing.T) {
 	}
 }
 
-// world is upstream, replicas and informers.
+// world contains upstream, replicas and informers.
 type world struct {
 	t         testing.TB
 	r         *rand.Rand
@@ -166,7 +166,7 @@ func (i *informer) somewhere() place {
 	return w.replicas[n]
 }
 
-// step reads once and returns whether the informer reached the end.
+// step reads once. It reports whether the informer has reached the end.
 func (i *informer) step(limit int) (done bool) {
 	w := i.world
 	w.t.Helper()

@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// version is one version of an object, decoded and in the cache's form.
+// version is a version of an object, decoded and in the cache's form.
 type version struct {
 	pod    watchcache.Pod
 	object *object.Object
@@ -20,8 +20,7 @@ type version struct {
 
 func newVersion(p watchcache.Pod) *version { return &version{p, p.Object()} }
 
-// write is one change in upstream. Several writes share a revision only if they are the deletions
-// of one expired lease.
+// write is a change in upstream. Only deletions due to one expired lease share a revision.
 type write struct {
 	rv   uint64
 	key  string
@@ -39,10 +38,10 @@ func (w *write) change() watchcache.Change {
 	return watchcache.Change{Object: w.next.object}
 }
 
-// state is what upstream holds at one revision, by key.
+// state is upstream's state at one revision, by key.
 type state map[string]*version
 
-// list returns the state as a list shows it.
+// list returns the state in the form of a list.
 func (s state) list() []*object.Object {
 	var list []*object.Object
 	for _, key := range slices.Sorted(maps.Keys(s)) {
@@ -51,7 +50,7 @@ func (s state) list() []*object.Object {
 	return list
 }
 
-// upstream is a store like etcd that remembers all its states.
+// upstream is a store like etcd that keeps all its states.
 type upstream struct {
 	r      *rand.Rand
 	rv     uint64
@@ -61,7 +60,7 @@ type upstream struct {
 	single bool // no leases: each write has its own revision
 }
 
-// index is the number of writes at or below rv.
+// index returns the number of writes at or below rv.
 func (u *upstream) index(rv uint64) int {
 	i, _ := slices.BinarySearchFunc(u.writes, rv+1, func(w *write, rv uint64) int { return cmp.Compare(w.rv, rv) })
 	return i
@@ -136,7 +135,7 @@ func (u *upstream) someKey() string {
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
-// put creates or updates an object, a random one if key is empty.
+// put creates or updates an object. If key is empty, the object is random.
 func (u *upstream) put(key string) {
 	p := watchcache.Pod{
 		Namespace: pick(u.r, "a", "a-b", "b"),

@@ -2,8 +2,8 @@ package watchcache
 
 import "github.com/watchproxy/watchproxy/watchcache/object"
 
-// Version returns the version of an object that was written at rv, or nil if the newest state and
-// the log do not have it. It also returns the number of the state's epoch.
+// Version returns the version of an object that was written at rv. It returns nil if neither the
+// newest state nor the log contains that version. It also returns the number of the state's epoch.
 func (c *Cache) Version(key string, rv uint64) (o *object.Object, epoch uint64) {
 	v := c.view.Load()
 	if v == nil {
@@ -23,8 +23,8 @@ func (c *Cache) Version(key string, rv uint64) (o *object.Object, epoch uint64) 
 	return nil, v.epoch
 }
 
-// Last returns the last content of an object that was deleted at rv, or that a relist missed after
-// rv. It returns nil if the log does not have it.
+// Last returns the last content of an object that was deleted at rv, or that a relist after rv no
+// longer contained. It returns nil if the log does not have that content.
 func (c *Cache) Last(key string, rv uint64) (o *object.Object, epoch uint64) {
 	v := c.view.Load()
 	switch {

@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// While the log has an object's version, Version finds it, whatever came later. Last finds the content
-// of a deleted object.
+// Version finds an object's version while the log has it, regardless of later changes. Last finds
+// the content of a deleted object.
 func TestVersions(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	of := c.Resource()

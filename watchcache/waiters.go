@@ -2,12 +2,11 @@ package watchcache
 
 import "sync"
 
-// waiters lets readers wait for the next publication. If no reader waits, a publication only takes
-// an uncontended lock.
+// waiters lets readers wait for the next publication. Without waiting readers, it is cheap.
 type waiters struct {
 	mu struct {
 		sync.Mutex
-		next chan struct{} // closed by the next publication; nil if no reader waits
+		next chan struct{} // closed by the next publication; nil without waiting readers
 	}
 }
 

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeBOM writes the modules that the binaries were linked from, as their build information tells, in CycloneDX's JSON.
-// They must be the same for all platforms, or there would have to be several.
+// writeBOM writes the modules that the binaries were linked from, with their licences, in CycloneDX's
+// JSON. The binaries of all platforms must have the same modules, because there is one list for all.
 func (r release) writeBOM(path string) error {
 	var modules []cdx.Component
 	var goVersion string
@@ -30,6 +31,10 @@ func (r release) writeBOM(path string) error {
 	modules = append(modules, cdx.Component{
 		Type: cdx.ComponentTypeLibrary, Name: "std", Version: goVersion, PackageURL: "pkg:golang/std@" + goVersion, BOMRef: "pkg:golang/std@" + goVersion,
 	})
+	modules = append(modules, authorities(modules)...)
+	if err := r.licenses.setOn(modules); err != nil {
+		return err
+	}
 
 	const self = "watchproxy"
 	refs := make([]string, len(modules))
@@ -53,6 +58,19 @@ func (r release) writeBOM(path string) error {
 		return err
 	}
 	return errors.Join(cdx.NewBOMEncoder(out, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6), out.Close())
+}
+
+// authorities is the module with the image's certificate authorities, unless it is listed already.
+// It is linked into this command, not into the binaries.
+func authorities(listed []cdx.Component) []cdx.Component {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	return slices.DeleteFunc(components(info), func(c cdx.Component) bool {
+		return c.Name != "golang.org/x/crypto/x509roots/fallback" ||
+			slices.ContainsFunc(listed, func(l cdx.Component) bool { return l.BOMRef == c.BOMRef })
+	})
 }
 
 // components are the modules of a binary. Where one was replaced, its replacement is what was linked.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,6 +41,9 @@ func (r release) labels() map[string]string {
 func (r release) index() (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, b := range r.binaries {
+		if b.platform.OS != linux {
+			continue // only listed
+		}
 		image, err := r.image(b)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", b.platform, err)
@@ -49,7 +53,7 @@ func (r release) index() (v1.ImageIndex, error) {
 	return mutate.Annotations(index, r.labels()).(v1.ImageIndex), nil
 }
 
-// image is the one for a platform: two layers, of which that with the authorities seldom changes.
+// image is the one for a platform: two layers. The one with the authorities seldom changes.
 func (r release) image(b binary) (v1.Image, error) {
 	content, err := os.ReadFile(b.path)
 	if err != nil {
@@ -58,7 +62,7 @@ func (r release) image(b binary) (v1.Image, error) {
 	image := mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1)
 	for _, files := range [][]file{
 		r.base(),
-		{{name: "watchproxy", mode: 0o755, content: content}},
+		append(slices.Clone(r.licenses.files), file{name: "watchproxy", mode: 0o755, content: content}),
 	} {
 		layer, err := layerOf(files, r.created)
 		if err != nil {

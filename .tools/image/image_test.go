@@ -148,6 +148,11 @@ func TestImage(t *testing.T) {
 			if err != nil || !x509.NewCertPool().AppendCertsFromPEM(authorities) {
 				t.Errorf("no certificate authorities: %v", err)
 			}
+			for _, name := range []string{table, "std/LICENSE", "github.com/watchproxy/watchproxy/LICENSE", "github.com/prometheus/common/NOTICE"} {
+				if info, err := os.Stat(filepath.Join(dir, "licenses", name)); err != nil || info.Size() == 0 {
+					t.Errorf("no licence %s: %v", name, err)
+				}
+			}
 		})
 	}
 }
@@ -225,7 +230,7 @@ func TestRun(t *testing.T) {
 
 	version, err := in(ctx, t, dir, "version").CombinedOutput()
 	labels := config.Config.Labels
-	want := fmt.Sprintf("watchproxy %s (commit %s, ", labels["org.opencontainers.image.version"], labels["org.opencontainers.image.revision"])
+	want := fmt.Sprintf("watchproxy version %s (commit %s, ", labels["org.opencontainers.image.version"], labels["org.opencontainers.image.revision"])
 	if err != nil || !strings.HasPrefix(string(version), want) || !strings.Contains(string(version), "linux/"+runtime.GOARCH) {
 		t.Errorf("%v: %s, want %s…", err, version, want)
 	}
@@ -244,7 +249,7 @@ func TestRun(t *testing.T) {
 	if at := addresses.FindStringSubmatch(strings.TrimSpace(line)); at == nil {
 		t.Errorf("it says %q", line)
 	} else {
-		for url, want := range map[string]string{at[2] + "/livez": "ok\n", at[1] + "/version": `{"gitVersion":"v1.36.3"}`} {
+		for url, want := range map[string]string{at[2] + "/livez": "ok", at[1] + "/version": `{"gitVersion":"v1.36.3"}`} {
 			if got := get(ctx, t, url); got != want {
 				t.Errorf("%s: %q", url, got)
 			}

@@ -2,7 +2,10 @@
 // needs no daemon, and what it writes depends on its arguments and the binaries alone.
 //
 //	image -version v1.2.3 -commit 0123abc -created 2026-01-02T03:04:05Z -name registry.example/watchproxy:v1.2.3 \
-//		-output image.tar -sbom sbom.cdx.json linux/amd64=watchproxy-amd64 linux/arm64=watchproxy-arm64
+//		-licenses DIR -output image.tar -sbom sbom.cdx.json linux/amd64=watchproxy-amd64 linux/arm64=watchproxy-arm64
+//
+// DIR has the licence texts, which become the image's /licenses, and their table. Only binaries for
+// Linux become images. All binaries must consist of the same modules, because one list describes all of them.
 //
 // The output is an OCI layout in a tar archive, which podman, skopeo, ctr and kind load as it is. The digest of the index,
 // which is that of the image in a registry, is printed.
@@ -13,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +28,11 @@ type release struct {
 	version, commit, name string
 	created               time.Time
 	binaries              []binary
+	licenses              licenses
 }
+
+// linux is the system whose binaries are packed.
+const linux = "linux"
 
 // binary is watchproxy for one platform.
 type binary struct {
@@ -41,23 +49,27 @@ func main() {
 
 func run(args []string) error {
 	var r release
-	var created, output, sbom string
+	var created, output, sbom, texts string
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.StringVar(&r.version, "version", "", "the binaries' version")
 	flags.StringVar(&r.commit, "commit", "", "the commit that they were built from")
 	flags.StringVar(&created, "created", "", "time of the image and of all that is in it, RFC 3339")
 	flags.StringVar(&r.name, "name", "", "name that the image is loaded by, with its tag")
 	flags.StringVar(&output, "output", "", "tar archive to write")
+	flags.StringVar(&texts, "licenses", "", "directory with licence texts and "+table)
 	flags.StringVar(&sbom, "sbom", "", "CycloneDX file to write")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if r.version == "" || r.commit == "" || r.name == "" || output == "" || sbom == "" {
-		return errors.New("-version, -commit, -name, -output and -sbom are needed")
+	if r.version == "" || r.commit == "" || r.name == "" || output == "" || sbom == "" || texts == "" {
+		return errors.New("-version, -commit, -name, -licenses, -output and -sbom are needed")
 	}
 	var err error
 	if r.created, err = time.Parse(time.RFC3339, created); err != nil {
 		return fmt.Errorf("-created: %w", err)
+	}
+	if r.licenses, err = readLicenses(texts); err != nil {
+		return fmt.Errorf("-licenses: %w", err)
 	}
 	for _, arg := range flags.Args() {
 		platform, path, ok := strings.Cut(arg, "=")
@@ -70,8 +82,8 @@ func run(args []string) error {
 		}
 		r.binaries = append(r.binaries, binary{*p, path})
 	}
-	if len(r.binaries) == 0 {
-		return errors.New("no binaries: PLATFORM=FILE")
+	if !slices.ContainsFunc(r.binaries, func(b binary) bool { return b.platform.OS == linux }) {
+		return errors.New("no binary for Linux: linux/ARCHITECTURE=FILE")
 	}
 
 	index, err := r.index()

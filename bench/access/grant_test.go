@@ -17,8 +17,8 @@ var (
 	everywhere = []string{"nodes", "namespaces"}
 )
 
-// grant gives the users of the world their rights. The proxies get the rights in config/rbac.yaml,
-// except for one proxy, which gets fewer.
+// grant gives the users of the world their rights. The proxies get the rights in config/rbac.yaml
+// and config/rbac-impersonation.yaml, except for one proxy, which gets fewer.
 func (w *world) grant(ctx context.Context) error {
 	g, err := readGrants()
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// grants are the objects in config/rbac.yaml that give the proxy its rights.
+// grants are the objects in config/rbac.yaml and config/rbac-impersonation.yaml that give the proxy
+// its rights.
 type grants struct {
 	clusterRoles []rbacv1.ClusterRole
 	roles        []rbacv1.Role
@@ -29,21 +30,30 @@ type grants struct {
 }
 
 func readGrants() (g grants, err error) {
-	content, err := os.ReadFile(filepath.Join(cluster.Root(), "config", "rbac.yaml"))
-	if err != nil {
-		return g, err
+	for _, file := range []string{"rbac.yaml", "rbac-impersonation.yaml"} {
+		content, err := os.ReadFile(filepath.Join(cluster.Root(), "config", file))
+		if err != nil {
+			return g, err
+		}
+		if err := g.read(content); err != nil {
+			return g, fmt.Errorf("%s: %w", file, err)
+		}
 	}
+	return g, nil
+}
+
+func (g *grants) read(content []byte) error {
 	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
-			return g, nil
+			return nil
 		} else if err != nil {
-			return g, err
+			return err
 		}
 		var is metav1.TypeMeta
 		if err := strictyaml.Unmarshal(document, &is); err != nil {
-			return g, err
+			return err
 		}
 		switch is.Kind {
 		case "ClusterRole":
@@ -56,7 +66,7 @@ func readGrants() (g grants, err error) {
 			err = appendStrictly(&g.local, document)
 		}
 		if err != nil {
-			return g, err
+			return err
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (s *server) header(c *caller, r request) http.Header {
 	return h
 }
 
-// limit bounds the time of a request.
+// limit limits the time of a request.
 const limit = time.Minute
 
 // ask sends a request and reads the whole answer. If the request is a watch, ask reads until the
@@ -191,7 +191,7 @@ func (s *server) watch(t *testing.T, c *caller, target string) *stream {
 	return &stream{ended: ended, cancel: cancel}
 }
 
-// endsWithin tells whether a watch ends by itself within a time.
+// endsWithin reports whether a watch ends by itself within a time.
 func (s *stream) endsWithin(bound time.Duration) bool {
 	timer := time.NewTimer(bound)
 	defer timer.Stop()

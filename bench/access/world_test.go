@@ -34,8 +34,14 @@ var sharedWorld = cluster.Shared(newWorld)
 
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
+	return newWorldWith(tb)
+}
+
+// newWorldWith starts a world whose apiserver has further flags.
+func newWorldWith(tb testing.TB, flags ...string) *world {
+	tb.Helper()
 	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(tb.TempDir(), "audit.log")}}
-	w.api = cluster.APIServerT(tb, cluster.Options{Users: tokenFile(), AuditLog: w.audit.Path})
+	w.api = cluster.APIServerT(tb, cluster.Options{Users: tokenFile(), AuditLog: w.audit.Path, Flags: flags})
 	w.server = newServer(tb, "apiserver", w.api.URL, w.api.CA)
 	w.admin, w.dynamic = w.api.Client(), w.api.Dynamic()
 	w.ca = w.api.AuthorityT(tb)

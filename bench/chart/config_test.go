@@ -30,7 +30,9 @@ func TestBoundsAreTheProxys(t *testing.T) {
 		for _, value := range candidates[of] {
 			c := nested(path, value)
 			refused := refusal(t, c)
-			r, err := template(loadChart(t), map[string]any{"tls": map[string]any{"mode": "certManager"}, "config": c})
+			r, err := template(loadChart(t), map[string]any{
+				"tls": map[string]any{"mode": "certManager"}, "resources": map[string]any{"limits": map[string]any{"memory": nil}}, "config": c,
+			})
 			if of.Kind() == reflect.Int && value == 1<<40 {
 				refused = err // so many connections are impossible, so the chart may refuse them
 			}
@@ -51,6 +53,12 @@ func TestBoundsAreTheProxys(t *testing.T) {
 // The proxy accepts every configuration that Helm accepts.
 func TestWhatRendersIsTaken(t *testing.T) {
 	for _, values := range []string{
+		`{config: {tls: {generated: {namespace: a, secretName: b, configMapName: c, dnsNames: [d]}}}, tls: {mode: none}}`,
+		`{config: {tls: {generated: {namespace: a, secretName: b, configMapName: c}}}, tls: {mode: none}}`,
+		`{config: {tls: {certFile: /a, privateKeyFile: /b, generated: {namespace: a, secretName: b, configMapName: c, dnsNames: [d]}}}, tls: {mode: none}}`,
+		`{tls: {dnsNames: ["*.example.com"], ipAddresses: ["::1"]}}`,
+		`{tls: {dnsNames: ["a b"]}}`,
+		`{tls: {ipAddresses: ["a"]}}`,
 		`{config: {authentication: {mode: none}}}`,
 		`{config: {authentication: {mode: delegated}}}`,
 		`{config: {authentication: {x509: {clientCAFile: /ca.crt}}}}`,

@@ -1,25 +1,20 @@
 package chart
 
 import (
-	"bytes"
-	"crypto/x509"
-	"encoding/pem"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v4/pkg/action"
-	"helm.sh/helm/v4/pkg/kube"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // The apiserver accepts all objects of each combination of values. In a restricted namespace it
-// also accepts the pods of their templates.
+// also accepts the pods of their templates, except those with hostNetwork.
 func TestObjectsAreAccepted(t *testing.T) {
 	w := sharedWorld(t)
 	for name, values := range combinations(t) {
@@ -43,16 +38,20 @@ func (w *world) accepts(t *testing.T, all objects) {
 		pod := &unstructured.Unstructured{Object: template}
 		pod.SetName("of-" + o.GetName())
 		pod.SetNamespace(namespace)
+		if host, _, _ := unstructured.NestedBool(pod.Object, "spec", "hostNetwork"); host {
+			pod.SetNamespace("kube-system") // which allows pods in the network of their node
+		}
 		if err := w.apply(t.Context(), pod, metav1.DryRunAll); err != nil {
 			t.Errorf("pod of %s %s: %v", o.GetKind(), o.GetName(), err)
 		}
 	}
 }
 
-// An application's chart embeds the sidecar, with the values from the chart's example.
+// An application's chart embeds the sidecar without TLS. (For the chart's example, see
+// TestInCluster.)
 func TestSidecar(t *testing.T) {
 	w := sharedWorld(t)
-	all := embedded(t, combinations(t)["values-sidecar"])
+	all := embedded(t, combinations(t)["sidecarplain"])
 	for _, o := range all {
 		if o.GetNamespace() == "" && o.GetKind() == "Deployment" {
 			o.SetNamespace(namespace)
@@ -79,109 +78,65 @@ func TestSidecar(t *testing.T) {
 	}
 }
 
-// The chart is installed, upgraded and uninstalled by Helm itself. A generated certificate is kept
-// until its names change.
-func TestHelmInstalls(t *testing.T) {
-	w := sharedWorld(t)
-	cache, ns := t.TempDir(), "installed"
-	flags := genericclioptions.NewConfigFlags(false)
-	flags.KubeConfig, flags.Namespace, flags.CacheDir = &w.api.Kubeconfig, &ns, &cache
-	cfg := action.NewConfiguration()
-	if err := cfg.Init(flags, ns, "secret"); err != nil {
-		t.Fatal(err)
-	}
-	install := action.NewInstall(cfg)
-	install.ReleaseName, install.Namespace, install.CreateNamespace, install.WaitStrategy = releaseName, ns, true, kube.HookOnlyStrategy
-	values := combinations(t)["monitored"]
-	if _, err := install.RunWithContext(t.Context(), loadChart(t), values); err != nil {
-		t.Fatal(err)
-	}
-	first := w.certificate(t, ns)
-	if _, err := first.Verify(x509.VerifyOptions{DNSName: releaseName + "." + ns + ".svc", Roots: w.authority(t, ns)}); err != nil {
-		t.Error(err)
-	}
-
-	upgrade := func(values map[string]any) *x509.Certificate {
-		t.Helper()
-		u := action.NewUpgrade(cfg)
-		u.Namespace, u.WaitStrategy = ns, kube.HookOnlyStrategy
-		if _, err := u.RunWithContext(t.Context(), releaseName, loadChart(t), values); err != nil {
-			t.Fatal(err)
-		}
-		return w.certificate(t, ns)
-	}
-	values["replicas"] = 3
-	if again := upgrade(values); !bytes.Equal(again.Raw, first.Raw) {
-		t.Error("an upgrade makes another certificate")
-	}
-	values["tls"] = map[string]any{"dnsNames": []any{"watchproxy.example.com"}}
-	if other := upgrade(values); other.VerifyHostname("watchproxy.example.com") != nil {
-		t.Errorf("a new name is not in the certificate: %v", other.DNSNames)
-	}
-
-	uninstall := action.NewUninstall(cfg)
-	uninstall.WaitStrategy = kube.HookOnlyStrategy
-	if _, err := uninstall.Run(releaseName); err != nil {
-		t.Fatal(err)
-	}
-	w.hasNothingOf(t, ns)
-}
-
-func (w *world) secret(t *testing.T, ns string) map[string][]byte {
+// hasNothingOf fails if any object is left in the release's namespace, or elsewhere with the
+// namespace in its name, except for those that the test has made (Kind/name). It looks for all kinds
+// of objects that the chart can create, with and without the chart's labels.
+func (w *world) hasNothingOf(t *testing.T, ns string, except ...string) {
 	t.Helper()
-	s, err := w.admin.CoreV1().Secrets(ns).Get(t.Context(), releaseName+"-tls", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Data
-}
-
-func (w *world) certificate(t *testing.T, ns string) *x509.Certificate {
-	t.Helper()
-	block, _ := pem.Decode(w.secret(t, ns)["tls.crt"])
-	if block == nil {
-		t.Fatal("tls.crt is no PEM")
-	}
-	c, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func (w *world) authority(t *testing.T, ns string) *x509.CertPool {
-	t.Helper()
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(w.secret(t, ns)["ca.crt"]) {
-		t.Fatal("ca.crt is no certificate")
-	}
-	return pool
-}
-
-// hasNothingOf fails if any object of the release is left. It looks for all kinds of objects that
-// the chart can create.
-func (w *world) hasNothingOf(t *testing.T, ns string) {
-	t.Helper()
-	kinds := map[string]*unstructured.Unstructured{}
-	for _, values := range combinations(t) {
-		for _, o := range render(t, values) {
-			kinds[o.GetAPIVersion()+"/"+o.GetKind()] = o
-		}
-	}
-	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		gvk := kinds[kind].GroupVersionKind()
+	for _, gvk := range w.kinds(t) {
 		mapping, err := w.mapping.RESTMapping(gvk.GroupKind(), gvk.Version)
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := w.dynamic.Resource(mapping.Resource).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + releaseName})
+		list, err := w.dynamic.Resource(mapping.Resource).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, o := range list.Items {
-			if in := o.GetNamespace(); (in == ns || in == "" || in == metav1.NamespaceSystem) && strings.Contains(o.GetName()+in, ns) && o.GetDeletionTimestamp() == nil {
-				t.Errorf("%s %s is left", o.GetKind(), o.GetName())
+			if (o.GetNamespace() == ns || strings.Contains(o.GetName(), ns)) && o.GetDeletionTimestamp() == nil && !slices.Contains(except, o.GetKind()+"/"+o.GetName()) {
+				t.Errorf("%s %s/%s is left", o.GetKind(), o.GetNamespace(), o.GetName())
 			}
 		}
 	}
+}
+
+// everything returns the names of all objects of all kinds in the cluster, except for those that
+// the apiserver itself makes as time passes.
+func (w *world) everything(t *testing.T) map[string]bool {
+	t.Helper()
+	lists, err := w.admin.Discovery().ServerPreferredResources()
+	must(t, err)
+	all := map[string]bool{}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		must(t, err)
+		for _, r := range list.APIResources {
+			if !slices.Contains(r.Verbs, "list") || slices.Contains([]string{"leases", "events", "componentstatuses"}, r.Name) {
+				continue
+			}
+			found, err := w.dynamic.Resource(gv.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
+			must(t, err)
+			for _, o := range found.Items {
+				if o.GetDeletionTimestamp() == nil {
+					all[r.Kind+" "+o.GetNamespace()+"/"+o.GetName()] = true
+				}
+			}
+		}
+	}
+	return all
+}
+
+// kinds returns all kinds of objects that the chart can create.
+func (w *world) kinds(t *testing.T) []schema.GroupVersionKind {
+	t.Helper()
+	w.rendered.Do(func() {
+		seen := map[schema.GroupVersionKind]bool{}
+		for _, values := range combinations(t) {
+			for _, o := range render(t, values) {
+				seen[o.GroupVersionKind()] = true
+			}
+		}
+		w.allKinds = slices.Collect(maps.Keys(seen))
+	})
+	return w.allKinds
 }

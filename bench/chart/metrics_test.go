@@ -2,10 +2,12 @@ package chart
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,10 +16,19 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/proxy/access"
+	proxyaudit "github.com/watchproxy/watchproxy/proxy/audit"
 	"github.com/watchproxy/watchproxy/proxy/derived"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	proxymetrics "github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
@@ -28,13 +39,15 @@ func TestMetrics(t *testing.T) {
 	known := metrics(t)
 	t.Run("named well", func(t *testing.T) { testNames(t, known) })
 	t.Run("asked for", func(t *testing.T) { testQueries(t, known) })
+	t.Run("documented", func(t *testing.T) { testReference(t, known) })
+	t.Run("shown", func(t *testing.T) { testPanels(t, known) })
 }
 
 // The name, type and help text of every metric follow Prometheus' rules.
 func testNames(t *testing.T, known map[string]*dto.MetricFamily) {
 	var ours []*dto.MetricFamily
 	for name, family := range known {
-		if strings.HasPrefix(name, "watchproxy_") {
+		if isOurs(name) {
 			ours = append(ours, family)
 		}
 	}
@@ -101,8 +114,8 @@ func checkQuery(t *testing.T, where string, expr parser.Expr, known map[string]*
 
 // labelsOf returns the labels of a series, including those that a scrape adds.
 func labelsOf(series string, known map[string]*dto.MetricFamily) (labels []string, ok bool) {
-	labels = []string{model.JobLabel, model.InstanceLabel}
-	if series == "up" { // created by Prometheus itself
+	labels = []string{model.JobLabel, model.InstanceLabel, "namespace", "pod"} // the chart's monitors add the last two
+	if series == "up" {                                                        // created by Prometheus itself
 		return labels, true
 	}
 	family, ok := known[series]
@@ -135,15 +148,19 @@ func dashboardQueries(t *testing.T) map[string]string {
 	}
 	var dashboard struct {
 		Panels []struct {
-			ID      int    `json:"id"`
-			Type    string `json:"type"`
-			Title   string `json:"title"`
-			GridPos struct{ X, Y, W, H int }
-			Targets []struct{ RefID, Expr string }
+			ID          int    `json:"id"`
+			Type        string `json:"type"`
+			Title       string `json:"title"`
+			Description string `json:"description"`
+			GridPos     struct{ X, Y, W, H int }
+			Targets     []struct{ RefID, Expr string }
 		} `json:"panels"`
 		Templating struct {
 			List []struct{ Name, Definition string } `json:"list"`
 		} `json:"templating"`
+		Annotations struct {
+			List []struct{ Name, Expr string } `json:"list"`
+		} `json:"annotations"`
 	}
 	if err := json.Unmarshal(text, &dashboard); err != nil {
 		t.Fatal(err)
@@ -163,14 +180,27 @@ func dashboardQueries(t *testing.T) map[string]string {
 				taken[[2]int{x, y}] = p.Title
 			}
 		}
-		if p.Type != "row" && len(p.Targets) == 0 {
-			t.Errorf("panel %s shows nothing", p.Title)
+		if p.Type != "row" && (len(p.Targets) == 0 || p.Description == "") {
+			t.Errorf("panel %s shows nothing, or has no description", p.Title)
+		}
+		for _, of := range regexp.MustCompile(`Watchproxy\w+`).FindAllString(p.Description, -1) {
+			if !slices.ContainsFunc(alerts(t), func(r rulefmt.Rule) bool { return r.Alert == of }) {
+				t.Errorf("panel %s: there is no alert %s", p.Title, of)
+			}
 		}
 		for _, q := range p.Targets {
 			queries["panel "+p.Title+", "+q.RefID] = q.Expr
 		}
 	}
-	values := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
+	for _, r := range alerts(t) {
+		if id, err := strconv.Atoi(r.Annotations["__panelId__"]); err != nil || !ids[id] {
+			t.Errorf("%s: there is no panel %s", r.Alert, r.Annotations["__panelId__"])
+		}
+	}
+	for _, a := range dashboard.Annotations.List {
+		queries["annotation "+a.Name] = a.Expr
+	}
+	values := regexp.MustCompile(`^label_values\((\w+(?:\{.*\})?), (\w+)\)$`)
 	for _, v := range dashboard.Templating.List {
 		if v.Definition == "" {
 			continue
@@ -181,6 +211,13 @@ func dashboardQueries(t *testing.T) map[string]string {
 		}
 		queries["variable "+v.Name] = "group by (" + parts[2] + ") (" + parts[1] + ")"
 	}
+	// Grafana replaces the variables.
+	for where, query := range queries {
+		if fixed := regexp.MustCompile(`(rate|increase)\([^$]*\[\d+\w\]`).FindString(query); fixed != "" {
+			t.Errorf("%s: %s does not follow the dashboard's resolution", where, fixed)
+		}
+		queries[where] = strings.NewReplacer("$__rate_interval", "5m", "$job", "watchproxy", "$namespace", ".*", "$pod", ".*").Replace(query)
+	}
 	return queries
 }
 
@@ -189,8 +226,15 @@ func dashboardQueries(t *testing.T) map[string]string {
 func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	registry := &touching{Registry: prometheus.NewRegistry()}
-	proxymetrics.New(registry)
+	proxymetrics.New(registry).Lag(exchange.Route{})
+	certificate, _, err := cert.GenerateSelfSignedCertKey("client", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry.Registry.MustRegister(&access.Expiries{Upstream: []*rest.Config{{TLSClientConfig: rest.TLSClientConfig{CertData: certificate}}}})
 	defer derived.New(1, registry).Close()
+	audit.HandlePluginError("log", errors.New("for the metric"))
+	proxyaudit.Register(registry.Registry)
 	upstream.NewMetrics(registry)
 	for _, c := range registry.collectors {
 		touch(t, c)
@@ -201,19 +245,39 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	}
 	w := sharedWorld(t)
 	p := w.proxyWithRights(t, `{persistence: {type: none}}`)
-	if _, err := w.client(t, p).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
+	client := w.client(t, p)
+	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err != nil {
 		t.Fatal(err)
 	}
-	text := p.MetricsT(t)
+	if _, err := client.CoreV1().Nodes().Get(t.Context(), "missing", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	var text cluster.Metrics
+	cluster.Eventually(t, "the requests count", func() bool {
+		text = p.MetricsT(t)
+		const written = "watchproxy_request_duration_seconds_count"
+		return text.Sum(written, `source="cache"`) > 0 && text.Sum(written, `source="upstream"`) > 0
+	})
 	format := expfmt.NewTextParser(model.LegacyValidation)
 	all, err := format.TextToMetricFamilies(strings.NewReader(string(text)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range gathered {
+		if served := all[f.GetName()]; served != nil {
+			f.Metric = append(slices.DeleteFunc(f.GetMetric(), func(m *dto.Metric) bool {
+				return slices.ContainsFunc(served.GetMetric(), func(other *dto.Metric) bool { return sameLabels(m, other) })
+			}), served.GetMetric()...)
+		}
 		all[f.GetName()] = f
 	}
 	return all
+}
+
+func sameLabels(a, b *dto.Metric) bool {
+	return slices.EqualFunc(a.GetLabel(), b.GetLabel(), func(a, b *dto.LabelPair) bool {
+		return a.GetName() == b.GetName() && a.GetValue() == b.GetValue()
+	})
 }
 
 // touching records the collectors that are registered.

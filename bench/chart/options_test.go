@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"helm.sh/helm/v4/pkg/chart/common"
+	releasev1 "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/strvals"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -84,10 +86,10 @@ func TestCertificateNames(t *testing.T) {
 
 // Labels that are set in two places are merged. It is no error if a value is not set.
 func TestMerges(t *testing.T) {
-	const labels = `labels: {team: a, app.kubernetes.io/version: "9"}`
+	const labels = `additionalLabels: {team: a, app.kubernetes.io/version: "9"}`
 	for _, values := range []string{
 		`{commonLabels: {team: b, app.kubernetes.io/managed-by: c}, monitoring: {podMonitor: {enabled: true, ` + labels + `},
-			prometheusRule: {enabled: true, ` + labels + `}, dashboard: {enabled: true, ` + labels + `}}}`,
+			prometheusRule: {enabled: true, ` + labels + `}, dashboard: {enabled: true, labels: {team: a}}}}`,
 		`{commonLabels: {team: b, app.kubernetes.io/component: c}, monitoring: {serviceMonitor: {enabled: true, ` + labels + `}}}`,
 	} {
 		all := render(t, parseValues(t, values)) // a duplicate key fails the test
@@ -102,7 +104,7 @@ func TestMerges(t *testing.T) {
 			}
 		}
 	}
-	all := render(t, parseValues(t, `{probes: {startup: null, liveness: null, readiness: null}}`))
+	all := render(t, parseValues(t, `{startupProbe: null, livenessProbe: null, readinessProbe: null}`))
 	if c := as[appsv1.Deployment](t, all.one(t, "Deployment")).Spec.Template.Spec.Containers[0]; c.StartupProbe.HTTPGet.Path != "/readyz" {
 		t.Errorf("startup probe %v", c.StartupProbe)
 	}
@@ -116,6 +118,9 @@ func TestImageOfARelease(t *testing.T) {
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if listed := loadChart(t).Metadata.Annotations["artifacthub.io/images"]; !strings.Contains(listed, ":"+version+"\n") {
+		t.Errorf("Artifact Hub is told of other images than %s: %s", version, listed)
 	}
 	image := as[appsv1.Deployment](t, render(t, nil).one(t, "Deployment")).Spec.Template.Spec.Containers[0].Image
 	if !strings.Contains(string(out), `-name "`+image+`"`) {
@@ -153,5 +158,155 @@ func TestDocumentedInstallations(t *testing.T) {
 	}
 	if !local {
 		t.Error("no document installs a DaemonSet")
+	}
+}
+
+// Clients of several replicas move between them, unless the values say otherwise.
+func TestGoawayChance(t *testing.T) {
+	const several = 0.01
+	for values, want := range map[string]float64{
+		`{}`:                several,
+		`{replicaCount: 1}`: 0,
+		`{replicaCount: 1, autoscaling: {enabled: true}}`: several,
+		`{kind: DaemonSet}`:               0,
+		`{config: {goawayChance: 0}}`:     0,
+		`{config: {goawayChance: 0.001}}`: 0.001,
+	} {
+		if got := configuration(t, render(t, parseValues(t, values))).GoawayChance; got != want {
+			t.Errorf("%s: %v instead of %v", values, got, want)
+		}
+	}
+}
+
+// A constraint without a labelSelector counts the pods of its ReplicaSet. Others stay as they are.
+func TestTopologySpreadConstraints(t *testing.T) {
+	constraints := as[appsv1.Deployment](t, render(t, combinations(t)["claim"]).one(t, "Deployment")).Spec.Template.Spec.TopologySpreadConstraints
+	if len(constraints) != 2 {
+		t.Fatalf("constraints %v", constraints)
+	}
+	if c := constraints[0]; c.MaxSkew != 2 || c.WhenUnsatisfiable != corev1.DoNotSchedule || c.LabelSelector.MatchLabels["app.kubernetes.io/name"] == "" || len(c.MatchLabelKeys) != 1 {
+		t.Errorf("constraint %v", c)
+	}
+	if c := constraints[1]; c.MaxSkew != 1 || len(c.LabelSelector.MatchLabels) != 1 || len(c.MatchLabelKeys) > 0 {
+		t.Errorf("constraint %v", c)
+	}
+}
+
+// OpenShift refuses pods that choose their user or groups. The chart sees where it is.
+func TestOpenShift(t *testing.T) {
+	for values, want := range map[string]bool{
+		`{}`: true,
+		`{global: {compatibility: {openshift: {adaptSecurityContext: disabled}}}}`: false,
+		`{global: {compatibility: {openshift: {adaptSecurityContext: auto}}}}`:     true,
+	} {
+		install := newTemplate()
+		install.APIVersions = common.VersionSet{"security.openshift.io/v1"}
+		r, err := install.Run(loadChart(t), parseValues(t, values))
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := as[appsv1.Deployment](t, parseObjects(t, r.(*releasev1.Release).Manifest).one(t, "Deployment")).Spec.Template.Spec
+		pod := template.SecurityContext
+		if adapted := pod.RunAsUser == nil && pod.RunAsGroup == nil && pod.FSGroup == nil; adapted != want {
+			t.Errorf("%s: the pod's security context is %v", values, pod)
+		}
+		if !*pod.RunAsNonRoot || pod.SeccompProfile == nil {
+			t.Errorf("%s: other fields of %v are gone", values, pod)
+		}
+	}
+	if pod := as[appsv1.Deployment](t, render(t, nil).one(t, "Deployment")).Spec.Template.Spec.SecurityContext; pod.RunAsUser == nil {
+		t.Error("elsewhere the pod has no user")
+	}
+}
+
+// In another namespace, monitors of two releases have different names, and the alerts ask for the
+// job of the monitor.
+func TestMonitorsInAnotherNamespace(t *testing.T) {
+	all := render(t, parseValues(t, `{monitoring: {podMonitor: {enabled: true, namespace: observability}, prometheusRule: {enabled: true, namespace: observability}}}`))
+	const name = namespace + "-" + releaseName
+	for _, kind := range []string{"PodMonitor", "PrometheusRule"} {
+		if o := all.one(t, kind); o.GetName() != name || o.GetNamespace() != "observability" {
+			t.Errorf("%s %s/%s", kind, o.GetNamespace(), o.GetName())
+		}
+	}
+	if in, _, _ := unstructured.NestedStringSlice(all.one(t, "PodMonitor").Object, "spec", "namespaceSelector", "matchNames"); !slices.Equal(in, []string{namespace}) {
+		t.Errorf("it scrapes the namespaces %v", in)
+	}
+	text, err := all.one(t, "PrometheusRule").MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), `job=\"observability/`+name+`\"`) {
+		t.Errorf("the alerts ask for another job: %s", text)
+	}
+}
+
+// The Services of releases in two namespaces may have the same name, which is the job of a
+// ServiceMonitor. So the alerts ask for the namespace as well.
+func TestAlertsOfOneNamespace(t *testing.T) {
+	text, err := render(t, combinations(t)["servicemonitor"]).one(t, "PrometheusRule").MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const job = `job=\"` + releaseName + `-admin\"`
+	if all, of := strings.Count(string(text), `job=\"`), strings.Count(string(text), job+`,namespace=\"`+namespace+`\"`); all == 0 || of != all {
+		t.Errorf("%d of %d selectors name the namespace", of, all)
+	}
+}
+
+// A headless Service leads to the pods. So its port is theirs, and helm test and the notes use it.
+func TestHeadlessService(t *testing.T) {
+	r, err := template(loadChart(t), parseValues(t, `{service: {clusterIP: None}, config: {listen: ":8443"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if port := as[corev1.Service](t, parseObjects(t, r.Manifest).one(t, "Service")).Spec.Ports[0]; port.Port != 8443 {
+		t.Errorf("the Service has port %d", port.Port)
+	}
+	const address = "https://" + releaseName + "." + namespace + ".svc:8443"
+	if test := r.Hooks[0].Manifest; !strings.Contains(test, "--server="+address+"\n") {
+		t.Errorf("helm test does not connect to %s:\n%s", address, test)
+	}
+	if notes := r.Info.Notes; !strings.Contains(notes, address+",") || !strings.Contains(notes, " 8443:8443 8002:8002 &") {
+		t.Errorf("the notes do not lead to %s:\n%s", address, notes)
+	}
+}
+
+// The pod of helm test gets no clients, and the network policy lets it in.
+func TestPodOfHelmTest(t *testing.T) {
+	const values = `{networkPolicy: {enabled: true, clients: [{namespaceSelector: {}}]}}`
+	r, err := template(loadChart(t), parseValues(t, values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var hooks objects
+	for _, h := range r.Hooks {
+		hooks = append(hooks, parseObjects(t, h.Manifest)...)
+	}
+	pod := as[corev1.Pod](t, hooks.one(t, "Pod"))
+	if ca := pod.Spec.Volumes[0].ConfigMap; ca == nil || ca.Optional != nil || len(ca.Items) != 1 {
+		t.Errorf("the test may start before the proxies have published their CA: %v", ca)
+	}
+	all := parseObjects(t, r.Manifest)
+	selects := func(selector, labels map[string]string) bool {
+		for name, value := range selector {
+			if labels[name] != value {
+				return false
+			}
+		}
+		return true
+	}
+	if selects(as[corev1.Service](t, all.one(t, "Service")).Spec.Selector, pod.Labels) {
+		t.Error("the Service sends clients to the test")
+	}
+	if peers := as[networkingv1.NetworkPolicy](t, all.one(t, "NetworkPolicy")).Spec.Ingress[0].From; !slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
+		return p.PodSelector != nil && selects(p.PodSelector.MatchLabels, pod.Labels)
+	}) {
+		t.Errorf("the network policy keeps the test out: %v", peers)
+	}
+	for _, none := range []string{`{tests: {enabled: false}}`, `{service: {enabled: false}}`} {
+		if r, err := template(loadChart(t), parseValues(t, none)); err != nil || len(r.Hooks) > 0 {
+			t.Errorf("%s: %d hooks, %v", none, len(r.Hooks), err)
+		}
 	}
 }

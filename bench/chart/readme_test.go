@@ -6,13 +6,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-var update = flag.Bool("update", false, "write the table of values into the chart's README")
+var update = flag.Bool("update", false, "write the table of values into the chart's README, and metrics.md")
 
 // The README's table of values matches values.yaml, and every value in it has a description.
 func TestReadmeHasAllValues(t *testing.T) {
@@ -85,4 +90,45 @@ func inline(t *testing.T, value *yaml.Node) string {
 		return "see values.yaml"
 	}
 	return string(text)
+}
+
+// sizeRow matches a row of the README's table of sizes.
+var sizeRow = regexp.MustCompile(`(?m)^\| [\d,]+(, with 200 writes a second)? \| (\d+) MiB \| (\d+) MiB.*? \| (\S+) \|$`)
+
+// The README's rule for the memory gives at least what was measured, and not much more. The memory
+// limits in the table are a third above it. The project's README has the same rule.
+func TestSizesFollowTheRule(t *testing.T) {
+	const fixed, perJSON, log, most = 60, 1.3, 1.25 * 256, 1.35
+	readme, err := os.ReadFile(filepath.Join(chartDir(), "README.md"))
+	must(t, err)
+	found := sizeRow.FindAllStringSubmatch(string(readme), -1)
+	if len(found) < 4 {
+		t.Fatalf("only %d rows", len(found))
+	}
+	for _, row := range found {
+		size, err := strconv.ParseFloat(row[2], 64)
+		must(t, err)
+		measured, err := strconv.ParseFloat(row[3], 64)
+		must(t, err)
+		sum := fixed + perJSON*size
+		if row[1] != "" {
+			sum += log
+		}
+		limit, err := resource.ParseQuantity(row[4])
+		must(t, err)
+		if sum < measured || sum > most*measured {
+			t.Errorf("the rule gives %.0f MiB: %s", sum, row[0])
+		}
+		if float64(limit.Value()>>20) < sum*4/3 {
+			t.Errorf("the limit is too low for %.0f MiB: %s", sum, row[0])
+		}
+	}
+	main, err := os.ReadFile(filepath.Join(cluster.Root(), "README.md"))
+	must(t, err)
+	for name, text := range map[string]string{"the chart's README": string(readme), "README.md": string(main)} {
+		text = strings.Join(strings.Fields(text), " ")
+		if rule := fmt.Sprintf("%d MiB, plus %v times the JSON of", fixed, perJSON); !strings.Contains(text, rule) {
+			t.Errorf("%s does not have the rule %q", name, rule)
+		}
+	}
 }

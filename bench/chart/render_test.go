@@ -49,7 +49,8 @@ func parseValues(t *testing.T, text string) map[string]any {
 	return values
 }
 
-// combinations returns the values in testdata/values and in the chart's further files, by name.
+// combinations returns the values in testdata/values, in the chart's further files and in its
+// README, by name.
 func combinations(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("testdata/values/*.yaml")
@@ -57,27 +58,40 @@ func combinations(t *testing.T) map[string]map[string]any {
 		t.Fatalf("no values: %v", err)
 	}
 	all := map[string]map[string]any{}
-	for _, file := range append(files, filepath.Join(chartDir(), "values-sidecar.yaml")) {
+	for _, file := range append(files, filepath.Join(chartDir(), "values-sidecar.yaml"), filepath.Join(chartDir(), "values-node.yaml")) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = parseValues(t, string(text))
 	}
+	readme, err := os.ReadFile(filepath.Join(chartDir(), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(readme), "\n```yaml\n")
+	if text, _, _ = strings.Cut(text, "\n```"); !ok || !strings.Contains(text, "audit:") {
+		t.Fatal("the README has no values for an audit log")
+	}
+	all["audit"] = parseValues(t, text)
 	return all
 }
 
 // template does the same as `helm template`.
 func template(c *chartv2.Chart, values map[string]any) (*releasev1.Release, error) {
-	install := action.NewInstall(action.NewConfiguration())
-	install.DryRunStrategy = action.DryRunClient
-	install.ReleaseName, install.Namespace = releaseName, namespace
-	install.KubeVersion = &common.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}
-	r, err := install.Run(c, values)
+	r, err := newTemplate().Run(c, values)
 	if err != nil {
 		return nil, err
 	}
 	return r.(*releasev1.Release), nil
+}
+
+func newTemplate() *action.Install {
+	install := action.NewInstall(action.NewConfiguration())
+	install.DryRunStrategy = action.DryRunClient
+	install.ReleaseName, install.Namespace = releaseName, namespace
+	install.KubeVersion = &common.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}
+	return install
 }
 
 // render renders the chart, or fails the test.

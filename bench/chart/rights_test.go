@@ -90,6 +90,24 @@ func TestRightsAreNoMore(t *testing.T) {
 // the service account's token and the rendered configuration, except for addresses and certificate.
 func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 	t.Helper()
+	all := w.grant(t, values)
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	text, err := yaml.Marshal(configuration(t, all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return cluster.ProxyT(t, cluster.ProxyOptions{
+		Kubeconfig: w.api.KubeconfigT(t, w.api.URL, w.token(t, releaseName)), TLS: true,
+		Args: []string{"--config", file, "--authentication", "delegated"},
+	})
+}
+
+// grant applies the objects that give the proxy its rights.
+func (w *world) grant(t *testing.T, values string) objects {
+	t.Helper()
 	all := render(t, parseValues(t, values))
 	for _, o := range all.of("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding") {
 		if err := w.apply(t.Context(), o); err != nil {
@@ -103,18 +121,7 @@ func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 		authorizationv1.ResourceAttributes{
 			Verb: "get", Resource: "configmaps", Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication",
 		})
-	file := filepath.Join(t.TempDir(), "config.yaml")
-	text, err := yaml.Marshal(configuration(t, all))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return cluster.ProxyT(t, cluster.ProxyOptions{
-		Kubeconfig: w.api.KubeconfigT(t, w.api.URL, w.token(t, releaseName)), TLS: true,
-		Args: []string{"--config", file, "--authentication", "delegated"},
-	})
+	return all
 }
 
 // awaitRights waits until the apiserver knows a user's rights.

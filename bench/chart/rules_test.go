@@ -3,8 +3,10 @@ package chart
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,19 +17,44 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/prometheus/prometheus/rules"
+	"github.com/prometheus/prometheus/storage"
 )
 
-// alerts returns the rules in the chart's file. Prometheus can load this file directly.
+// alerts returns the alerts in the chart's files. Prometheus can load these files directly. An alert
+// on recording rules gets their expressions instead.
 func alerts(t *testing.T) []rulefmt.Rule {
 	t.Helper()
-	path := filepath.Join(chartDir(), "alerts", "watchproxy.yaml")
-	file, errs := rulefmt.ParseFile(path, false, model.UTF8Validation, promQL, slog.New(slog.DiscardHandler))
-	if len(errs) > 0 {
-		t.Fatal(errs)
-	}
 	var all []rulefmt.Rule
-	for _, g := range file.Groups {
-		all = append(all, g.Rules...)
+	recorded := map[string]string{}
+	for _, name := range []string{"watchproxy.yaml", "slo.yaml"} {
+		file, errs := rulefmt.ParseFile(filepath.Join(chartDir(), "alerts", name), false, model.UTF8Validation, promQL, slog.New(slog.DiscardHandler))
+		if len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		for _, g := range file.Groups {
+			for _, r := range g.Rules {
+				if r.Record != "" {
+					recorded[r.Record] = r.Expr
+					continue
+				}
+				all = append(all, r)
+			}
+		}
+	}
+	unused := maps.Clone(recorded)
+	of := regexp.MustCompile(`(watchproxy:[a-z_:]+[0-9]+[a-z])\{job="watchproxy"\}`)
+	for i := range all {
+		all[i].Expr = of.ReplaceAllStringFunc(all[i].Expr, func(selector string) string {
+			name := of.FindStringSubmatch(selector)[1]
+			if recorded[name] == "" {
+				t.Errorf("%s: nothing records %s", all[i].Alert, name)
+			}
+			delete(unused, name)
+			return "(" + recorded[name] + ")"
+		})
+	}
+	for name := range unused {
+		t.Errorf("no alert uses %s", name)
 	}
 	return all
 }
@@ -41,51 +68,55 @@ type course struct {
 	of     string // a label of the firing alert
 }
 
+// pod is the labels of a pod's series, as the chart's monitors make them.
+const pod = `namespace="ns",pod="p",instance="a"`
+
 // feed is the labels of a cache's series.
-const feed = `job="watchproxy",instance="a",group="",version="v1",resource="pods"`
+const feed = `job="watchproxy",` + pod + `,group="",version="v1",resource="pods"`
 
 var courses = map[string]course{
 	"WatchproxyDown": {`
-		up{job="watchproxy",instance="a"} 1x9 0x20
+		up{job="watchproxy",` + pod + `} 1x9 0x20
 		up{job="other",instance="b"} 1x30`, 15 * time.Minute, `job="watchproxy"`},
 	"WatchproxyUpstreamDown": {`
-		watchproxy_feed_unreachable_seconds{` + feed + `,encoding="json"} 0x9 0+60x20`, 13 * time.Minute, `instance="a"`},
+		watchproxy_upstream_server_usable{job="watchproxy",` + pod + `,server="https://10.0.0.1:6443"} 1x9 0x20
+		watchproxy_upstream_server_usable{job="watchproxy",` + pod + `,server="https://10.0.0.2:6443"} 0x4 1x5 0x20`, 12 * time.Minute, `pod="p"`},
 	"WatchproxyUpstreamServerUnusable": {`
-		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.1:6443"} 1x30
-		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.2:6443"} 1x4 0x30`, 15 * time.Minute, `server="https://10.0.0.2:6443"`},
+		watchproxy_upstream_server_usable{job="watchproxy",` + pod + `,server="https://10.0.0.1:6443"} 1x30
+		watchproxy_upstream_server_usable{job="watchproxy",` + pod + `,server="https://10.0.0.2:6443"} 1x4 0x30`, 15 * time.Minute, `server="https://10.0.0.2:6443"`},
 	"WatchproxyReviewsFail": {`
-		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="201"} 0+60x40
-		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="0"} 0x20 60+60x20`, 26 * time.Minute, `instance="a"`},
+		watchproxy_reviews_total{job="watchproxy",` + pod + `,resource="tokenreviews",code="201"} 0+60x40
+		watchproxy_reviews_total{job="watchproxy",` + pod + `,resource="tokenreviews",code="0"} 0x20 60+60x20`, 26 * time.Minute, `instance="a"`},
 	"WatchproxyFeedStale": {`
 		watchproxy_feed_synced{` + feed + `,encoding="json"} 1x30
-		watchproxy_feed_last_sign_seconds{` + feed + `,encoding="json"} 10x9 60+60x20
+		watchproxy_feed_last_sign_timestamp_seconds{` + feed + `,encoding="json"} 0+60x9 540x20
 		watchproxy_feed_synced{` + strings.Replace(feed, "pods", "nodes", 1) + `,encoding="json"} 0x30
-		watchproxy_feed_last_sign_seconds{` + strings.Replace(feed, "pods", "nodes", 1) + `,encoding="json"} 9999x30`, 17 * time.Minute, `resource="pods"`},
+		watchproxy_feed_last_sign_timestamp_seconds{` + strings.Replace(feed, "pods", "nodes", 1) + `,encoding="json"} 0x30`, 17 * time.Minute, `resource="pods"`},
 	"WatchproxyFeedNotSynced": {`
 		watchproxy_feed_synced{` + feed + `,encoding="json"} 1x4 0x30`, 15 * time.Minute, `resource="pods"`},
 	"WatchproxyRelists": {`
 		watchproxy_feed_relists_total{` + feed + `,reason="no-streaming"} 0+5x60
 		watchproxy_feed_relists_total{` + feed + `,reason="expired"} 0x9 1+1x40`, 18 * time.Minute, `resource="pods"`},
 	"WatchproxyExpired": {`
-		watchproxy_requests_total{job="watchproxy",verb="list",code="200",source="cache"} 0+600x60
-		watchproxy_requests_total{job="watchproxy",verb="get",code="410",source="upstream"} 0+600x60
-		watchproxy_requests_total{job="watchproxy",verb="watch",code="410",source="cache"} 0x20 60+60x40`, 36 * time.Minute, `job="watchproxy"`},
+		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="list",code="200",source="cache"} 0+600x60
+		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="410",source="upstream"} 0+600x60
+		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="watch",code="410",source="cache"} 0x20 60+60x40`, 36 * time.Minute, `job="watchproxy"`},
 	"WatchproxyMemoryNearLimit": {`
-		watchproxy_memory_budget_bytes{job="watchproxy",instance="a"} 1000x40
-		watchproxy_memory_in_use_bytes{job="watchproxy",instance="a"} 690x9 720x30
-		watchproxy_memory_budget_bytes{job="watchproxy",instance="unlimited"} 0x40
-		watchproxy_memory_in_use_bytes{job="watchproxy",instance="unlimited"} 1e10x40`, 25 * time.Minute, `instance="a"`},
+		watchproxy_memory_budget_bytes{job="watchproxy",` + pod + `} 1000x40
+		watchproxy_memory_in_use_bytes{job="watchproxy",` + pod + `} 690x9 720x30
+		watchproxy_memory_budget_bytes{job="watchproxy",namespace="ns",instance="unlimited"} 0x40
+		watchproxy_memory_in_use_bytes{job="watchproxy",namespace="ns",instance="unlimited"} 1e10x40`, 25 * time.Minute, `instance="a"`},
 	"WatchproxyMemoryShort": {`
-		watchproxy_memory_short{job="watchproxy",instance="a"} 0x9 1x30
-		watchproxy_memory_short{job="watchproxy",instance="b"} 0x4 1x5 0x40`, 20 * time.Minute, `instance="a"`},
+		watchproxy_memory_short{job="watchproxy",` + pod + `} 0x9 1x30
+		watchproxy_memory_short{job="watchproxy",namespace="ns",instance="b"} 0x4 1x5 0x40`, 20 * time.Minute, `instance="a"`},
 	"WatchproxyWatchesDropped": {`
-		watchproxy_watches{job="watchproxy",instance="a",resource="pods"} 500x29 10x30
-		watchproxy_watches{job="watchproxy",instance="b",resource="pods"} 100x29 100x30`, 32 * time.Minute, `job="watchproxy"`},
+		watchproxy_watches{job="watchproxy",` + pod + `,resource="pods"} 500x29 10x30
+		watchproxy_watches{job="watchproxy",namespace="ns",instance="b",resource="pods"} 100x29 100x30`, 32 * time.Minute, `job="watchproxy"`},
 	"WatchproxyRequestsLimited": {`
-		watchproxy_limited_total{job="watchproxy",instance="a",limit="user_watches"} 0x9 60+60x30`, 20 * time.Minute, `limit="user_watches"`},
+		watchproxy_limited_total{job="watchproxy",` + pod + `,limit="user_watches"} 0x9 60+60x30`, 20 * time.Minute, `limit="user_watches"`},
 	"WatchproxyErrors": {`
-		watchproxy_requests_total{job="watchproxy",verb="get",code="200",source="cache"} 0+600x60
-		watchproxy_requests_total{job="watchproxy",verb="get",code="503",source="proxy"} 0x20 60+60x40`, 33 * time.Minute, `source="proxy"`},
+		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="200",source="cache"} 0+600x60
+		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="503",source="proxy"} 0x20 60+60x40`, 33 * time.Minute, `source="proxy"`},
 	"WatchproxyFreshnessFails": {`
 		watchproxy_freshness_runs_total{` + feed + `,outcome="current"} 0+60x60
 		watchproxy_freshness_runs_total{` + feed + `,outcome="failed"} 0x9 60+60x50`, 22 * time.Minute, `resource="pods"`},
@@ -93,9 +124,56 @@ var courses = map[string]course{
 		watchproxy_self_checks_total{` + feed + `,outcome="same"} 1+1x60
 		watchproxy_self_checks_total{` + feed + `,outcome="different"} _x9 1x60`, 9 * time.Minute, `resource="pods"`},
 	"WatchproxyConfigRefused": {`
-		watchproxy_config_refused{job="watchproxy",instance="a"} 0x9 1x30`, 20 * time.Minute, `instance="a"`},
+		watchproxy_config_refused{job="watchproxy",` + pod + `} 0x9 1x30`, 20 * time.Minute, `instance="a"`},
+	"WatchproxyPanics": {`
+		watchproxy_panics_total{job="watchproxy",` + pod + `,place="watch"} 0x9 1x30
+		watchproxy_panics_total{job="watchproxy",` + pod + `,place="handler"} 0x39`, 10 * time.Minute, `place="watch"`},
+	"WatchproxyConnectionsRefused": {`
+		watchproxy_connections_refused_total{job="watchproxy",` + pod + `,reason="limit"} 0x9 60+60x30`, 20 * time.Minute, `reason="limit"`},
+	"WatchproxyServingCertificateExpires": {`
+		watchproxy_serving_certificate_expiration_timestamp_seconds{job="watchproxy",` + pod + `} 605400x120`, 71 * time.Minute, `pod="p"`},
+	"WatchproxyServingCertificateExpiresToday": {`
+		watchproxy_serving_certificate_expiration_timestamp_seconds{job="watchproxy",` + pod + `} 87000x120`, 16 * time.Minute, `pod="p"`},
+	"WatchproxyClientCertificateExpires": {`
+		watchproxy_upstream_client_certificate_expiration_timestamp_seconds{job="watchproxy",` + pod + `,origin="exec"} 0x120
+		watchproxy_upstream_client_certificate_expiration_timestamp_seconds{job="watchproxy",` + pod + `,origin="kubeconfig"} 87000x120`, 71 * time.Minute, `pod="p"`},
+	"WatchproxyErrorsBurnFast": {`
+		watchproxy_requests_total{job="watchproxy",` + pod + `,verb="get",code="200",source="cache"} 0+600x200
+		watchproxy_requests_total{job="watchproxy",` + pod + `,verb="get",code="500",source="upstream"} 0+600x200
+		watchproxy_requests_total{job="watchproxy",` + pod + `,verb="get",code="503",source="proxy"} 0x60 120+120x140`, 66 * time.Minute, `namespace="ns"`},
+	"WatchproxyErrorsBurnSlow": {`
+		watchproxy_requests_total{job="watchproxy",` + pod + `,verb="get",code="200",source="cache"} 0+600x800
+		watchproxy_requests_total{job="watchproxy",` + pod + `,verb="get",code="503",source="proxy"} 0x60 3+3x740`, 91 * time.Minute, `namespace="ns"`},
+	"WatchproxyLatencyBurnFast": {durations(600, 120), 101 * time.Minute, `namespace="ns"`},
+	"WatchproxyLatencyBurnSlow": {durations(600, 24), 99 * time.Minute, `namespace="ns"`},
+	"WatchproxyLagBurnFast":     {lags(600, 120), 96 * time.Minute, `namespace="ns"`},
+	"WatchproxyLagBurnSlow":     {lags(600, 24), 97 * time.Minute, `namespace="ns"`},
+	"WatchproxyAuditFails": {`
+		apiserver_audit_error_total{job="watchproxy",` + pod + `,plugin="log"} _x9 1x60
+		apiserver_audit_error_total{job="watchproxy",` + pod + `,plugin="buffered"} 0x60`, 11 * time.Minute, `plugin="log"`},
 	"WatchproxySavesFail": {`
-		watchproxy_cache_saves_total{job="watchproxy",instance="a",outcome="failed"} _x9 1x60`, 19 * time.Minute, `instance="a"`},
+		watchproxy_cache_saves_total{job="watchproxy",` + pod + `,outcome="failed"} _x9 1x60`, 19 * time.Minute, `instance="a"`},
+}
+
+// durations are the series of answers from the cache, good and bad ones a minute from the second
+// hour on. All lists of the cluster take ten seconds, which is in time.
+func durations(good, bad int) string {
+	return histogram("watchproxy_request_duration_seconds", `verb="get",scope="resource",source="cache"`, "1.0", good, bad) +
+		histogram("watchproxy_request_duration_seconds", `verb="list",scope="cluster",source="cache"`, "30.0", 60, 0) +
+		histogram("watchproxy_request_duration_seconds", `verb="get",scope="resource",source="upstream"`, "1.0", 0, 6000)
+}
+
+// lags are the series of deliveries. Slow clients do not count.
+func lags(good, bad int) string {
+	return histogram("watchproxy_watch_delivery_lag_seconds", `resource="pods",client="prompt"`, "1", good, bad) +
+		histogram("watchproxy_watch_delivery_lag_seconds", `resource="pods",client="slow"`, "1", 0, 6000)
+}
+
+func histogram(name, labels, bound string, good, bad int) string {
+	const of = `
+		%s_%s{job="watchproxy",` + pod + `,%s} 0+%dx60 %d+%dx1000`
+	return fmt.Sprintf(of, name, "bucket", labels+`,le="`+bound+`"`, good+bad, (good+bad)*60+good, good) +
+		fmt.Sprintf(of, name, "count", labels, good+bad, (good+bad)*61, good+bad)
 }
 
 func TestAlerts(t *testing.T) {
@@ -126,8 +204,16 @@ func TestAlerts(t *testing.T) {
 					t.Errorf("%s: %s", l.Name, l.Value)
 				}
 			})
-			if firing[0].Annotations.Get("summary") == "" || firing[0].Annotations.Get("description") == "" {
-				t.Error("summary or description is missing")
+			for _, name := range []string{"summary", "description", "runbook_url", "__dashboardUid__", "__panelId__"} {
+				if firing[0].Annotations.Get(name) == "" {
+					t.Errorf("%s is missing", name)
+				}
+			}
+			if firing[0].Labels.Get("namespace") == "" && r.Alert != "WatchproxyDown" {
+				t.Errorf("labels %s have no namespace", firing[0].Labels)
+			}
+			if of := firing[0].Labels; of.Has("instance") && of.Get("pod") != "p" && of.Get("instance") == "a" {
+				t.Errorf("labels %s have no pod", of)
 			}
 		})
 	}
@@ -138,32 +224,55 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// The loss of all watches is noticed, too. A restarted proxy serves no figure of watches before the
+// first one.
+func TestAllWatchesDropped(t *testing.T) {
+	prometheus := newPrometheus(t, `
+		up{job="watchproxy",`+pod+`} 1x60
+		watchproxy_watches{job="watchproxy",`+pod+`,resource="pods"} 500x29 stale`)
+	for _, r := range alerts(t) {
+		if r.Alert != "WatchproxyWatchesDropped" {
+			continue
+		}
+		var firing []*rules.Alert
+		for at := time.Duration(0); at <= 35*time.Minute; at += time.Minute {
+			firing = prometheus.eval(t, r, at)
+		}
+		if len(firing) != 1 || firing[0].Value != 0 {
+			t.Errorf("firing: %v", firing)
+		}
+	}
+}
+
 // No alert fires for a proxy that works for two hours with some relists, some errors, and a
 // changing number of watches.
 func TestAlertsAreQuiet(t *testing.T) {
 	prometheus := newPrometheus(t, `
-		up{job="watchproxy",instance="a"} 1x120
-		watchproxy_feed_unreachable_seconds{`+feed+`,encoding="json"} 0x50 30 0x69
-		watchproxy_feed_lost_seconds{`+feed+`,encoding="json"} 0x50 0+60x69
-		watchproxy_feed_last_sign_seconds{`+feed+`,encoding="json"} 5x50 95 10x69
+		up{job="watchproxy",`+pod+`} 1x120
+		watchproxy_upstream_server_usable{job="watchproxy",`+pod+`,server="https://10.0.0.1:6443"} 1x50 0 1x69
+		watchproxy_feed_lost_since_timestamp_seconds{`+feed+`,encoding="json"} 0x50 3060x69
+		watchproxy_feed_last_sign_timestamp_seconds{`+feed+`,encoding="json"} 0+60x120
+		watchproxy_serving_certificate_expiration_timestamp_seconds{job="watchproxy",`+pod+`} 2592000x120
+		watchproxy_upstream_client_certificate_expiration_timestamp_seconds{job="watchproxy",`+pod+`,origin="exec"} 3600+60x120
+		watchproxy_panics_total{job="watchproxy",`+pod+`,place="watch"} 0x120`+durations(600, 0)+lags(600, 1)+`
 		watchproxy_feed_synced{`+feed+`,encoding="json"} 0x2 1x118
 		watchproxy_feed_relists_total{`+feed+`,reason="expired"} 0x60 1x30 2x30
-		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="201"} 0+600x120
-		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="0"} 0x60 3x60
-		watchproxy_requests_total{job="watchproxy",verb="list",code="200",source="cache"} 0+600x120
-		watchproxy_requests_total{job="watchproxy",verb="list",code="410",source="cache"} 0+6x120
-		watchproxy_requests_total{job="watchproxy",verb="get",code="503",source="proxy"} 0+6x120
-		watchproxy_limited_total{job="watchproxy",instance="a",limit="forwards"} 0x60 5x60
-		watchproxy_watches{job="watchproxy",instance="a",resource="pods"} 500x60 400x60
+		watchproxy_reviews_total{job="watchproxy",`+pod+`,resource="tokenreviews",code="201"} 0+600x120
+		watchproxy_reviews_total{job="watchproxy",`+pod+`,resource="tokenreviews",code="0"} 0x60 3x60
+		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="list",code="200",source="cache"} 0+600x120
+		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="list",code="410",source="cache"} 0+6x120
+		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="503",source="proxy"} 0+0.2x120
+		watchproxy_limited_total{job="watchproxy",`+pod+`,limit="forwards"} 0x60 5x60
+		watchproxy_watches{job="watchproxy",`+pod+`,resource="pods"} 500x60 400x60
 		watchproxy_freshness_runs_total{`+feed+`,outcome="current"} 0+60x120
 		watchproxy_freshness_runs_total{`+feed+`,outcome="failed"} 0+1x120
 		watchproxy_self_checks_total{`+feed+`,outcome="same"} 1x60 2x60
 		watchproxy_self_checks_total{`+feed+`,outcome="inconclusive"} _x60 1x60
-		watchproxy_cache_saves_total{job="watchproxy",instance="a",outcome="saved"} 0+1x120
-		watchproxy_memory_budget_bytes{job="watchproxy",instance="a"} 1000x120
-		watchproxy_memory_in_use_bytes{job="watchproxy",instance="a"} 640x120
-		go_gc_gomemlimit_bytes{job="watchproxy",instance="a"} 1000x120
-		process_resident_memory_bytes{job="watchproxy",instance="a"} 990x120`)
+		watchproxy_cache_saves_total{job="watchproxy",`+pod+`,outcome="saved"} 0+1x120
+		watchproxy_memory_budget_bytes{job="watchproxy",`+pod+`} 1000x120
+		watchproxy_memory_in_use_bytes{job="watchproxy",`+pod+`} 640x120
+		go_gc_gomemlimit_bytes{job="watchproxy",`+pod+`} 1000x120
+		process_resident_memory_bytes{job="watchproxy",`+pod+`} 990x120`)
 	for _, r := range alerts(t) {
 		for at := time.Duration(0); at <= 2*time.Hour; at += time.Minute {
 			if firing := prometheus.eval(t, r, at); len(firing) > 0 {
@@ -188,9 +297,15 @@ func newPrometheus(t *testing.T, series string) *engine {
 			t.Error(err)
 		}
 	})
-	const samples, lookback = 10_000, 5 * time.Minute
+	return newEngine(t, storage)
+}
+
+// newEngine returns an engine for the series in a storage.
+func newEngine(t *testing.T, series storage.Queryable) *engine {
+	t.Helper()
+	const samples, lookback = 1_000_000, 5 * time.Minute
 	e := promqltest.NewTestEngineWithOpts(t, promql.EngineOpts{MaxSamples: samples, Timeout: time.Minute, LookbackDelta: lookback, Parser: promQL})
-	return &engine{rules.EngineQueryFunc(e, storage), map[string]*rules.AlertingRule{}}
+	return &engine{rules.EngineQueryFunc(e, series), map[string]*rules.AlertingRule{}}
 }
 
 // eval evaluates a rule and returns the firing alerts. The time must increase from one call to the

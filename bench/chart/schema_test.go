@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,7 +21,7 @@ func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{
 		`{replica: 3}`:                                       `additional properties 'replica' not allowed`,
 		`{kind: StatefulSet}`:                                `at '/kind': value must be one of 'Deployment', 'DaemonSet', 'Sidecar'`,
-		`{replicas: two}`:                                    `at '/replicas': got string, want integer`,
+		`{replicaCount: two}`:                                `at '/replicaCount': got string, want integer`,
 		`{config: {lisen: ":6443"}}`:                         `at '/config': additional properties 'lisen' not allowed`,
 		`{config: {cache: {log: {maxage: 5m}}}}`:             `at '/config/cache/log': additional properties 'maxage' not allowed`,
 		`{config: {drain: 30}}`:                              `at '/config/drain': got number, want string`,
@@ -30,7 +31,7 @@ func TestBadValues(t *testing.T) {
 		`{config: {authentication: {mode: oidc}}}`:           `at '/config/authentication/mode': value must be one of 'delegated', 'none'`,
 		`{config: {cache: {log: {maxBytes: lots}}}}`:         `at '/config/cache/log/maxBytes'`,
 		`{config: {cache: {resources: [{name: Pods}]}}}`:     `at '/config/cache/resources/0/name': 'Pods' does not match pattern`,
-		`{config: {tls: {certFile: /a}}, tls: {mode: none}}`: `at '/config/tls': missing property 'privateKeyFile'`,
+		`{config: {tls: {certFile: /a}}, tls: {mode: none}}`: `at '/config/tls': properties 'privateKeyFile' required, if 'certFile' exists`,
 		`{cachedResources: ["*"]}`:                           `at '/cachedResources/0': '*' does not match pattern`,
 		`{cachedResources: [pods, pods]}`:                    `at '/cachedResources': items at 0 and 1 are equal`,
 		`{image: {digest: abc}}`:                             `at '/image/digest': 'abc' does not match pattern`,
@@ -55,39 +56,88 @@ func TestBadValues(t *testing.T) {
 		`{config: {listen: ":99999"}}`:                                 `config.listen: name a port from 1 to 65535`,
 		`{config: {cache: {resources: [{name: pods}, {name: pods}]}}}`: `config.cache.resources: pods is there twice`,
 
-		`{config: {listen: "127.0.0.1:6443"}}`:                                                                     `config.listen: 127.0.0.1:6443 can only be reached from within the pod`,
-		`{config: {listen: ":0"}}`:                                                                                 `config.listen: name a port`,
-		`{config: {adminListen: "localhost:8002"}}`:                                                                `config.adminListen: the kubelet's probes cannot reach localhost:8002`,
-		`{tls: {mode: none}}`:                                                                                      `tls.mode: clients of :6443 bring credentials`,
-		`{tls: {mode: secret}}`:                                                                                    `tls.secret.name: name the Secret`,
-		`{config: {tls: {certFile: /a, privateKeyFile: /b}}}`:                                                      `config.tls: the chart sets it for tls.mode generated`,
-		`{config: {cache: {persistence: {directory: /a}}}}`:                                                        `config.cache.persistence.directory: the chart sets it`,
-		`{persistence: {type: pvc, size: 1Gi}}`:                                                                    `persistence.type: no two proxies may share a claim`,
-		`{persistence: {type: pvc, size: 1Gi}, replicas: 1, kind: DaemonSet}`:                                      `persistence.type: no two proxies may share a claim`,
-		`{persistence: {type: pvc}, replicas: 1}`:                                                                  `persistence.size: give the claim a size`,
-		`{kind: DaemonSet, autoscaling: {enabled: true}}`:                                                          `autoscaling.enabled: a DaemonSet is not scaled`,
-		`{autoscaling: {enabled: true, minReplicas: 9}}`:                                                           `autoscaling.minReplicas: must not be more than maxReplicas`,
-		`{cachedResources: [secrets]}`:                                                                             `cachedResources: secrets are only cached if config.cache.resources names them`,
-		`{config: {cache: {resources: [{name: secrets}]}}}`:                                                        `config.cache.resources: the proxy may not list and watch secrets`,
-		`{monitoring: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}}`:                             `monitoring: each pod would be scraped twice`,
-		`{monitoring: {prometheusRule: {enabled: true}}}`:                                                          `monitoring.prometheusRule.job: name the job label`,
-		`{kind: Sidecar}`:                                                                                          `service.enabled: a Sidecar's clients are in its pod`,
-		`{kind: Sidecar, service: {enabled: false}}`:                                                               `serviceAccount.create: a Sidecar runs as the application's`,
-		`{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false}}`:                              `serviceAccount.name: name the application's`,
-		sidecarWith(`config: {listen: ":6443"}`):                                                                   `config.listen: a Sidecar's clients are in its pod, and others can reach :6443`,
-		sidecarWith(`tls: {mode: generated}`):                                                                      `tls.mode: a Sidecar's clients speak plain HTTP`,
-		sidecarWith(`config: {listen: "127.0.0.1:8001", authentication: {mode: delegated}}`):                       `config.authentication.mode: clients of 127.0.0.1:8001 are authenticated`,
-		`{fullnameOverride: My_Proxy}`:                                                                             `at '/fullnameOverride': 'My_Proxy' does not match pattern`,
-		`{nameOverride: a.b}`:                                                                                      `at '/nameOverride': 'a.b' does not match pattern`,
-		`{podLabels: {app.kubernetes.io/name: a}}`:                                                                 `podLabels: app.kubernetes.io/name selects the pods`,
-		`{commonLabels: {app.kubernetes.io/instance: a}}`:                                                          `commonLabels: app.kubernetes.io/instance selects the pods`,
-		`{tls: {mode: certManager, serviceNames: false}}`:                                                          `tls.dnsNames: without tls.serviceNames, name what`,
-		`{tls: {mode: certManager, certManager: {duration: 24h}}}`:                                                 `tls.certManager.renewBefore: 720h must be less than duration, 24h`,
-		`{flowSchema: {priorityLevel: {create: false}}}`:                                                           `flowSchema.priorityLevel.name: name one that is there`,
-		`{persistence: {type: pvc, size: 1Gi}, replicas: 1, updateStrategy: {type: RollingUpdate}}`:                `updateStrategy.type: the next pod would wait for the claim`,
-		`{autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}`:                                       `resources.requests.cpu: autoscaling aims at a part of it`,
-		`{monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true, disabled: [WatchproxyGone]}}}`: `monitoring.prometheusRule.disabled: there is no alert WatchproxyGone, but WatchproxyDown`,
-		`{networkPolicy: {extraEgress: {}}}`:                                                                       `at '/networkPolicy/extraEgress': got object, want array`,
+		`{config: {listen: "127.0.0.1:6443"}}`:                                                                 `config.listen: 127.0.0.1:6443 can only be reached from within the pod`,
+		`{config: {listen: ":0"}}`:                                                                             `config.listen: name a port`,
+		`{config: {adminListen: "localhost:8002"}}`:                                                            `config.adminListen: the kubelet's probes cannot reach localhost:8002`,
+		`{tls: {mode: none}}`:                                                                                  `tls.mode: clients of :6443 bring credentials`,
+		`{tls: {mode: secret}}`:                                                                                `tls.secret.name: name the Secret`,
+		`{replicas: 3}`:                                                                                        `additional properties 'replicas' not allowed`,
+		`{topologySpreadConstraints: [{maxSkew: 1}]}`:                                                          `at '/topologySpreadConstraints/0': missing property 'topologyKey'`,
+		`{podDisruptionBudget: {minAvailable: most}}`:                                                          `at '/podDisruptionBudget/minAvailable'`,
+		`{monitoring: {serviceMonitor: {labels: {a: b}}}}`:                                                     `at '/monitoring/serviceMonitor': additional properties 'labels' not allowed`,
+		`{global: {compatibility: {openshift: {adaptSecurityContext: true}}}}`:                                 `value must be one of 'auto', 'force', 'disabled'`,
+		`{service: {externalTrafficPolicy: Local}}`:                                                            `service.externalTrafficPolicy: a ClusterIP has none`,
+		`{service: {nodePort: 30443}}`:                                                                         `service.nodePort: a ClusterIP has none`,
+		`{service: {type: NodePort, loadBalancerClass: a}}`:                                                    `service.loadBalancerClass: a NodePort has no load balancer`,
+		`{service: {type: NodePort, clusterIP: None}}`:                                                         `service.clusterIP: a NodePort needs a cluster IP`,
+		`{extraObjects: [{kind: A}]}`:                                                                          `at '/extraObjects/0'`,
+		`{config: {tls: {generated: {namespace: a}}}, tls: {mode: none}}`:                                      `at '/config/tls/generated': missing properties 'secretName', 'configMapName'`,
+		`{config: {tls: {certFile: /a, privateKeyFile: /b}}}`:                                                  `config.tls: the chart sets it for tls.mode generated`,
+		`{config: {cache: {persistence: {directory: /a}}}}`:                                                    `config.cache.persistence.directory: the chart sets it`,
+		`{persistence: {type: pvc, size: 1Gi}}`:                                                                `persistence.type: no two proxies may share a claim`,
+		`{persistence: {type: pvc, size: 1Gi}, replicaCount: 1, kind: DaemonSet}`:                              `persistence.type: no two proxies may share a claim`,
+		`{persistence: {type: pvc}, replicaCount: 1}`:                                                          `persistence.size: give the claim a size`,
+		`{kind: DaemonSet, autoscaling: {enabled: true}}`:                                                      `autoscaling.enabled: a DaemonSet is not scaled`,
+		`{autoscaling: {enabled: true, minReplicas: 9}}`:                                                       `autoscaling.minReplicas: must not be more than maxReplicas`,
+		`{cachedResources: [secrets]}`:                                                                         `cachedResources: secrets are only cached if config.cache.resources names them`,
+		`{config: {cache: {resources: [{name: secrets}]}}}`:                                                    `config.cache.resources: the proxy may not list and watch secrets`,
+		`{monitoring: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}}`:                         `monitoring: each pod would be scraped twice`,
+		`{monitoring: {prometheusRule: {enabled: true}}}`:                                                      `monitoring.prometheusRule.job: name the job label`,
+		`{kind: Sidecar}`:                                                                                      `service.enabled: a Sidecar's clients are in its pod`,
+		`{kind: Sidecar, service: {enabled: false}}`:                                                           `serviceAccount.create: a Sidecar runs as the application's`,
+		`{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false}}`:                          `serviceAccount.name: name the application's`,
+		sidecarWith(`config: {listen: ":6443"}`):                                                               `config.listen: a Sidecar's clients are in its pod, and others can reach :6443`,
+		sidecarWith(`tls: {mode: generated}`):                                                                  `tls.mode: a Sidecar's clients are in its pod`,
+		sidecarWith(`tls: {mode: sidecar}, config: {listen: "unix:///run/a"}`):                                 `tls.mode: a client's in-cluster configuration cannot name a Unix socket`,
+		`{hostNetwork: true}`:                                                                                  `hostNetwork: only a DaemonSet has one pod for each node`,
+		`{hostPort: 6443}`:                                                                                     `hostPort: only a DaemonSet has one pod for each node`,
+		`{kind: DaemonSet, hostNetwork: true, hostPort: 6443}`:                                                 `hostPort: with hostNetwork, config.listen names the port`,
+		`{kind: DaemonSet, hostNetwork: true, config: {listen: "127.0.0.1:6443"}}`:                             `config.authentication.mode: all processes of a node can reach 127.0.0.1:6443`,
+		`{kind: DaemonSet, hostNetwork: true, networkPolicy: {enabled: true}}`:                                 `networkPolicy.enabled: policies do not apply`,
+		`{kind: DaemonSet, hostNetwork: true, tls: {mode: none}}`:                                              `tls.mode: clients of :6443 bring credentials`,
+		`{kind: DaemonSet, hostPort: 6443, updateStrategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}}`: `updateStrategy.rollingUpdate.maxSurge: two pods cannot have the same port`,
+		`{kind: DaemonSet, hostNetwork: true, config: {listen: "127.0.0.1:6443", authentication: {mode: delegated}}}`: `service.enabled: a Service cannot lead to 127.0.0.1:6443`,
+		`{tls: {mode: sidecar}}`: `tls.mode: sidecar is for clients in the same pod`,
+		sidecarWith(`config: {listen: "127.0.0.1:8001", authentication: {mode: delegated}}`): `config.authentication.mode: clients of 127.0.0.1:8001 are authenticated`,
+		`{fullnameOverride: My_Proxy}`:                                                                                      `at '/fullnameOverride': 'My_Proxy' does not match pattern`,
+		`{nameOverride: a.b}`:                                                                                               `at '/nameOverride': 'a.b' does not match pattern`,
+		`{podLabels: {app.kubernetes.io/name: a}}`:                                                                          `podLabels: app.kubernetes.io/name selects the pods`,
+		`{commonLabels: {app.kubernetes.io/instance: a}}`:                                                                   `commonLabels: app.kubernetes.io/instance selects the pods`,
+		`{tls: {mode: certManager, serviceNames: false}}`:                                                                   `tls.dnsNames: without tls.serviceNames, name what`,
+		`{tls: {mode: secret, secret: {name: a}, serviceNames: false}}`:                                                     `tls.dnsNames: without tls.serviceNames, name what`,
+		`{tls: {mode: certManager, certManager: {duration: 24h}}}`:                                                          `tls.certManager.renewBefore: 720h must be less than duration, 24h`,
+		`{flowSchema: {priorityLevel: {create: false}}}`:                                                                    `flowSchema.priorityLevel.name: name one that is there`,
+		`{persistence: {type: pvc, size: 1Gi}, replicaCount: 1, updateStrategy: {type: RollingUpdate}}`:                     `updateStrategy.type: the next pod would wait for the claim`,
+		`{autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}`:                                                `resources.requests.cpu: autoscaling aims at a part of it`,
+		`{monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true, disabled: [WatchproxyGone]}}}`:          `monitoring.prometheusRule.disabled: there is no alert WatchproxyGone, but WatchproxyDown`,
+		`{monitoring: {podMonitor: {enabled: true}}, config: {adminAuthentication: {alwaysAllowPaths: [/livez, /readyz]}}}`: `monitoring.podMonitor.scheme: /metrics needs credentials`,
+		`{monitoring: {serviceMonitor: {enabled: true, authorization: {type: Bearer}}}}`:                                    `monitoring.serviceMonitor.scheme: tlsConfig and authorization are for https`,
+		`{networkPolicy: {extraEgress: {}}}`:                                                                                `at '/networkPolicy/extraEgress': got object, want array`,
+
+		`{updateStrategy: {type: OnDelete}}`:                                                                        `updateStrategy.type: a Deployment has no OnDelete: let it be RollingUpdate or Recreate`,
+		`{kind: DaemonSet, updateStrategy: {type: Recreate}}`:                                                       `updateStrategy.type: a DaemonSet has no Recreate`,
+		`{updateStrategy: {type: Rolling}}`:                                                                         `at '/updateStrategy/type': value must be one of`,
+		`{updateStrategy: {type: Recreate, rollingUpdate: {maxSurge: 1}}}`:                                          `updateStrategy.rollingUpdate: Recreate has none`,
+		`{updateStrategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 0}}}`:                                       `updateStrategy.rollingUpdate: no pod can be replaced`,
+		`{updateStrategy: {rollingUpdate: {maxSurge: 0%, maxUnavailable: 0}}}`:                                      `updateStrategy.rollingUpdate: no pod can be replaced`,
+		`{kind: DaemonSet, updateStrategy: {rollingUpdate: {maxUnavailable: 0}}}`:                                   `updateStrategy.rollingUpdate: no pod can be replaced`,
+		`{kind: DaemonSet, updateStrategy: {rollingUpdate: {maxSurge: 1}}}`:                                         `updateStrategy.rollingUpdate: a DaemonSet has only one of`,
+		`{service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4, IPv6]}}`:                                        `service.ipFamilies: SingleStack has one family`,
+		`{extraVolumes: [{name: watchproxy-config, emptyDir: {}}]}`:                                                 `extraVolumes: the pod has another volume watchproxy-config`,
+		`{extraVolumes: [{name: a, emptyDir: {}}, {name: a, emptyDir: {}}]}`:                                        `extraVolumes: the pod has another volume a`,
+		`{extraVolumes: [{emptyDir: {}}]}`:                                                                          `at '/extraVolumes/0': missing property 'name'`,
+		`{extraVolumeMounts: [{name: a, mountPath: /a}]}`:                                                           `extraVolumeMounts: there is no volume a`,
+		`{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: a, mountPath: /var/lib/watchproxy}]}`: `extraVolumeMounts: something else is mounted at /var/lib/watchproxy`,
+		`{extraContainers: [{name: watchproxy, image: a}]}`:                                                         `extraContainers: the pod has another container watchproxy`,
+		`{initContainers: [{name: a, image: a}], extraContainers: [{name: a, image: a}]}`:                           `extraContainers: the pod has another container a`,
+		`{tls: {ipAddresses: [300.1.1.1]}}`:                                                                         `at '/tls/ipAddresses/0': '300.1.1.1' does not match pattern`,
+		`{config: {memoryBudget: 2Gi}}`:                                                                             `config.memoryBudget: 2Gi is more than resources.limits.memory, 1Gi`,
+		`{config: {memoryBudget: 1073741825}}`:                                                                      `is more than resources.limits.memory, 1Gi`,
+		`{kind: DaemonSet, replicaCount: 3}`:                                                                        `replicaCount: it has no effect on a DaemonSet`,
+		`{kind: DaemonSet, podDisruptionBudget: {minAvailable: 1}}`:                                                 `podDisruptionBudget: a DaemonSet has none`,
+		`{kind: DaemonSet, topologySpreadConstraints: [{topologyKey: rack}]}`:                                       `topologySpreadConstraints: they have no effect on a DaemonSet`,
+		`{rbac: {create: false, impersonation: {enabled: true}}}`:                                                   `rbac.impersonation.enabled: the chart creates no roles`,
+		sidecarWith(`updateStrategy: {type: Recreate}`):                                                             `updateStrategy: the pods of a Sidecar`,
 
 		sidecarWith(`networkPolicy: {enabled: true}`):                `networkPolicy.enabled: the pods of a Sidecar are the application's`,
 		sidecarWith(`monitoring: {podMonitor: {enabled: true}}`):     `monitoring.podMonitor.podLabels: name labels`,
@@ -97,6 +147,36 @@ func TestBadValues(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", values, err, want)
 		}
+	}
+}
+
+// A value that is set to null has its default, is empty, or is refused by a message that names it. It
+// never breaks a template.
+func TestNullValues(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chartDir(), "values.yaml"))
+	must(t, err)
+	var paths []string
+	var walk func(path string, values map[string]any)
+	walk = func(path string, values map[string]any) {
+		for name, value := range values {
+			at := strings.TrimPrefix(path+"."+name, ".")
+			paths = append(paths, at)
+			if below, ok := value.(map[string]any); ok {
+				walk(at, below)
+			}
+		}
+	}
+	walk("", parseValues(t, string(text)))
+	for _, path := range paths {
+		_, err := template(loadChart(t), nested(path, nil))
+		if err != nil && (strings.Contains(err.Error(), "error calling") || strings.Contains(err.Error(), "nil pointer")) && !strings.Contains(err.Error(), "error calling fail") {
+			t.Errorf("%s: null: %v", path, err)
+		}
+	}
+	all := render(t, parseValues(t, `{securityContext: null, podSecurityContext: null, global: {compatibility: {openshift: null}}}`))
+	pod := as[appsv1.Deployment](t, all.one(t, "Deployment")).Spec.Template.Spec
+	if c := pod.Containers[0].SecurityContext; c != nil && c.ReadOnlyRootFilesystem != nil {
+		t.Errorf("the container has the security context %v", c)
 	}
 }
 

@@ -3,6 +3,8 @@ package chart
 import (
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	"github.com/watchproxy/watchproxy/config"
@@ -29,6 +32,8 @@ func TestLint(t *testing.T) {
 
 // The proxy accepts the configuration of each combination, and the pod matches the configuration.
 func TestConfigurations(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", namespace) // as in the pods of the examples
+	t.Setenv("NODE_NAME", "node")
 	for name, values := range combinations(t) {
 		t.Run(name, func(t *testing.T) {
 			all := render(t, values)
@@ -59,7 +64,11 @@ func checkPod(t *testing.T, pod corev1.PodSpec, c *config.ProxyConfiguration) {
 	if got := *pod.TerminationGracePeriodSeconds; got < least {
 		t.Errorf("the pod is killed after %d s, but may take %d to drain", got, least)
 	}
-	for _, file := range []string{c.Cache.Persistence.Directory, c.TLS.CertFile, c.TLS.PrivateKeyFile, c.Authentication.X509.ClientCAFile, c.Upstream.Kubeconfig} {
+	var policy string
+	if c.Audit != nil {
+		policy = c.Audit.PolicyFile
+	}
+	for _, file := range []string{policy, c.Cache.Persistence.Directory, c.TLS.CertFile, c.TLS.PrivateKeyFile, c.Authentication.X509.ClientCAFile, c.Upstream.Kubeconfig} {
 		if file != "" && !slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
 			return file == m.MountPath || strings.HasPrefix(file, m.MountPath+"/")
 		}) {
@@ -85,6 +94,35 @@ func checkPod(t *testing.T, pod corev1.PodSpec, c *config.ProxyConfiguration) {
 	}
 }
 
+// The README's example of an audit log mounts a policy that the proxy takes.
+func TestAuditLog(t *testing.T) {
+	all := render(t, combinations(t)["audit"])
+	c := configuration(t, all)
+	if c.Audit == nil || c.Audit.LogPath != "-" {
+		t.Fatalf("there is no audit log: %+v", c.Audit)
+	}
+	dir, name := filepath.Split(c.Audit.PolicyFile)
+	pod := as[appsv1.Deployment](t, all.one(t, "Deployment")).Spec.Template.Spec
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if m.MountPath+"/" != dir {
+			continue
+		}
+		volume := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })]
+		for _, o := range all.of("ConfigMap") {
+			if o.GetName() != volume.ConfigMap.Name || o.GetNamespace() != namespace {
+				continue
+			}
+			c.Audit.PolicyFile = filepath.Join(t.TempDir(), name)
+			must(t, os.WriteFile(c.Audit.PolicyFile, []byte(as[corev1.ConfigMap](t, o).Data[name]), 0o600))
+			if errs := c.Audit.CheckFiles(field.NewPath("audit")); len(errs) > 0 {
+				t.Error(errs.ToAggregate())
+			}
+			return
+		}
+	}
+	t.Errorf("no ConfigMap has %s", c.Audit.PolicyFile)
+}
+
 // The checksum in the pods' template changes only if the configuration does.
 func TestChecksumRollsPods(t *testing.T) {
 	const annotation = "checksum/config"
@@ -95,7 +133,7 @@ func TestChecksumRollsPods(t *testing.T) {
 	if first == "" {
 		t.Fatal("no checksum")
 	}
-	if again := checksum(`{replicas: 3}`); again != first {
+	if again := checksum(`{replicaCount: 3}`); again != first {
 		t.Error("other replicas roll the pods")
 	}
 	if changed := checksum(`{config: {logLevel: debug}}`); changed == first {
@@ -120,7 +158,7 @@ func TestImage(t *testing.T) {
 		`{}`:                 "ghcr.io/watchproxy/watchproxy:" + version,
 		`{image: {tag: v2}}`: "ghcr.io/watchproxy/watchproxy:v2",
 		`{image: {tag: v2, digest: ` + digest + `}}`: "ghcr.io/watchproxy/watchproxy@" + digest,
-		`{image: {repository: mirror/watchproxy}}`:   "mirror/watchproxy:" + version,
+		`{image: {registry: mirror}}`:                "mirror/watchproxy/watchproxy:" + version,
 	} {
 		got := as[appsv1.Deployment](t, render(t, parseValues(t, values)).one(t, "Deployment")).Spec.Template.Spec.Containers[0].Image
 		if got != want {
@@ -148,23 +186,41 @@ func TestPrometheusRule(t *testing.T) {
 	}
 }
 
-func TestNotes(t *testing.T) {
-	for name, next := range map[string]string{
-		"default":          "rollout status deployment/watchproxy",
-		"daemonset":        "rollout status daemonset/watchproxy",
-		"everything":       "Protect them.\n\nThe proxy may impersonate anybody",
-		"claim":            "An empty list there grants nobody",
-		"values-sidecar":   "watchproxy.sidecar.*",
-		"existingclaim":    "/status",
-		"publicissuer":     "for watchproxy.example.com only",
-		"sidecarmonitored": "service account application",
+// The alerts of a certificate that cert-manager renews late fire only after it should have done so.
+func TestAlertsOfShortCertificates(t *testing.T) {
+	for values, want := range map[string][2]string{
+		`tls: {mode: generated}`:   {"604800", "86400"},
+		`tls: {mode: certManager}`: {"604800", "86400"},
+		`tls: {mode: certManager, certManager: {duration: 168h, renewBefore: 56h}}`:  {"100800", "50400"},
+		`tls: {mode: certManager, certManager: {duration: 24h, renewBefore: 480m}}`:  {"14400", "7200"},
+		`tls: {mode: secret, secret: {name: a}, certManager: {renewBefore: "2h"}}`:   {"604800", "86400"},
+		`tls: {mode: certManager, certManager: {duration: 720h, renewBefore: 240h}}`: {"432000", "86400"},
 	} {
-		r, err := template(loadChart(t), combinations(t)[name])
+		rule := render(t, parseValues(t, `{monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}}, `+values+`}`)).one(t, "PrometheusRule")
+		groups, _, err := unstructured.NestedSlice(rule.Object, "spec", "groups")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(r.Info.Notes, next) {
-			t.Errorf("%s: the notes do not tell %q:\n%s", name, next, r.Info.Notes)
+		for i, alert := range []string{"WatchproxyServingCertificateExpires", "WatchproxyServingCertificateExpiresToday"} {
+			if expr := exprOf(groups, alert); !strings.HasSuffix(expr, "- time() < "+want[i]) {
+				t.Errorf("%s: %s is %s", values, alert, expr)
+			}
+		}
+		if expr := exprOf(groups, "WatchproxyClientCertificateExpires"); !strings.HasSuffix(expr, "- time() < 86400") {
+			t.Errorf("%s: the alert of the client's certificate is %s", values, expr)
 		}
 	}
+}
+
+// exprOf returns the expression of an alert in a PrometheusRule's groups.
+func exprOf(groups []any, alert string) (expr string) {
+	for _, g := range groups {
+		all, _, _ := unstructured.NestedSlice(g.(map[string]any), "rules")
+		for _, r := range all {
+			if rule := r.(map[string]any); rule["alert"] == alert {
+				expr, _ = rule["expr"].(string)
+			}
+		}
+	}
+	return expr
 }

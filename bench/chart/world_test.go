@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -26,6 +28,10 @@ type world struct {
 	admin   *kubernetes.Clientset
 	dynamic *dynamic.DynamicClient
 	mapping *restmapper.DeferredDiscoveryRESTMapper
+
+	discovery string // Helm's cache
+	rendered  sync.Once
+	allKinds  []schema.GroupVersionKind
 }
 
 // sharedWorld starts the world at its first call.
@@ -33,9 +39,9 @@ var sharedWorld = cluster.Shared(newWorld)
 
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
-	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(tb.TempDir(), "audit.log")}}
-	w.api = cluster.APIServerT(tb, cluster.Options{AuditLog: w.audit.Path})
-	w.admin, w.dynamic = w.api.Client(), w.api.Dynamic()
+	audit := &cluster.AuditLog{Path: filepath.Join(tb.TempDir(), "audit.log")}
+	w := worldOf(cluster.APIServerT(tb, cluster.Options{AuditLog: audit.Path}))
+	w.discovery, w.audit = tb.TempDir(), audit
 	ctx, cancel := context.WithTimeout(tb.Context(), limit)
 	defer cancel()
 	// In this namespace the apiserver refuses pods that violate Kubernetes' strictest security
@@ -48,6 +54,11 @@ func newWorld(tb testing.TB) *world {
 	if err := w.define(ctx, tb); err != nil {
 		tb.Fatal(err)
 	}
+	return w
+}
+
+func worldOf(api *cluster.APIServer) *world {
+	w := &world{api: api, admin: api.Client(), dynamic: api.Dynamic()}
 	w.mapping = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(w.admin.Discovery()))
 	return w
 }

@@ -1,9 +1,9 @@
 // Package clients tests that watchproxy behaves like an apiserver for its clients. Real clients
-// talk to the real binary, which talks to a real kube-apiserver.
+// connect to the real binary, which connects to a real kube-apiserver.
 //
 // The package is the library of its subpackages (World, Watch, Run), and contains the tests of
 // informers and watches. Each subpackage tests one kind of client or event: kubectl, commandline
-// (watchproxy's own commands, and those in the README), wire (HTTP/1.1, HTTP/2, TLS, limits),
+// (watchproxy's own commands and the commands in the README), wire (HTTP/1.1, HTTP/2, TLS, limits),
 // outage (the apiserver or the proxy goes down), and linearizability.
 //
 // The tests do the same through the proxy and directly at the apiserver. Then they compare the
@@ -14,5 +14,5 @@
 // runs the commands of kubectl exec as processes on this machine.
 //
 // Except in linearizability, proxies are built with the race detector. A race or a panic in a
-// proxy's log fails the test that started it.
+// proxy's log fails the test that started the proxy.
 package clients

@@ -5,9 +5,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // All metrics have help texts, and the metrics behind the status page's figures exist.
@@ -45,7 +48,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"watchproxy_feed_objects", "watchproxy_feed_object_bytes", "watchproxy_feed_last_sign_seconds", "watchproxy_feed_watches",
+		"watchproxy_feed_objects", "watchproxy_feed_object_bytes", "watchproxy_feed_last_sign_timestamp_seconds", "watchproxy_feed_watches",
 		"watchproxy_events_delivered_total", "watchproxy_feed_events_total", "watchproxy_request_duration_seconds",
 		"go_goroutines", "process_open_fds", "process_resident_memory_bytes",
 	} {
@@ -53,6 +56,70 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("there is no %s", name)
 		}
 	}
+}
+
+// The metrics of a request, of a watch and of upstream move with them.
+func TestMetricsMove(t *testing.T) {
+	w := sharedWorld(t)
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig})
+	namespace := w.Namespace(t, "moving")
+	before := p.MetricsT(t)
+	_, first, _ := strings.Cut(p.Log(), `"msg":"starting"`)
+	if first, _, _ = strings.Cut(first, "\n"); !strings.Contains(first, `"version":`) || !strings.Contains(first, `"adminListen":`) {
+		t.Errorf("the line at the start has no version or no configuration: %s", first)
+	}
+	e := p.EndpointT(t)
+	path := "/api/v1/namespaces/" + namespace + "/configmaps"
+	Get(t, p.URL+path+"?resourceVersion=0")
+	watching := WatchAt(t, e, path+"?watch=1&resourceVersion=0")
+	moved := func(name string, labels ...string) float64 {
+		t.Helper()
+		return p.MetricsT(t).Sum(name, labels...) - before.Sum(name, labels...)
+	}
+	configmaps := []string{`version="v1"`, `resource="configmaps"`}
+	cluster.Eventually(t, "the watch is open", func() bool { return moved("watchproxy_watches", configmaps...) == 1 })
+	w.CreateConfigMap(t, namespace, "one", "a", "b")
+	cluster.Eventually(t, "the event was delivered", func() bool { return watching.Saw("ADDED", namespace+"/one") })
+	cluster.Eventually(t, "its lag was counted", func() bool {
+		return moved("watchproxy_watch_delivery_lag_seconds_count", append(configmaps, `client="prompt"`)...) == 1
+	})
+	if n := moved("watchproxy_connections"); n < 1 {
+		t.Errorf("%v more connections", n)
+	}
+	watching.Leave()
+	cluster.Eventually(t, "the watch has ended", func() bool {
+		return moved("watchproxy_watch_ends_total", append(configmaps, `reason="client"`)...) == 1
+	})
+	for name, labels := range map[string][]string{
+		"watchproxy_request_duration_seconds_count":  append(configmaps, `verb="list"`, `scope="namespace"`, `source="cache"`),
+		"watchproxy_response_bytes_total":            append(configmaps, `verb="list"`, `source="cache"`),
+		"watchproxy_watch_response_bytes_total":      configmaps,
+		"rest_client_requests_total":                 {`code="200"`, `method="GET"`},
+		"rest_client_request_duration_seconds_count": {`verb="GET"`},
+	} {
+		if n := moved(name, labels...); n < 1 {
+			t.Errorf("%s has moved by %v", name, n)
+		}
+	}
+	now := p.MetricsT(t)
+	for _, name := range []string{"watchproxy_upstream_last_answer_timestamp_seconds", "watchproxy_feed_last_sign_timestamp_seconds"} {
+		if age := float64(time.Now().Unix()) - now.Sum(name)/max(1, count(now, name)); age > 60 || age < -1 {
+			t.Errorf("%s is %v s ago", name, age)
+		}
+	}
+	for _, name := range []string{"watchproxy_panics_total", "watchproxy_requests_in_flight", "watchproxy_feed_lost_since_timestamp_seconds", "watchproxy_feed_unreachable_since_timestamp_seconds"} {
+		if n := now.Sum(name); n != 0 {
+			t.Errorf("%s is %v", name, n)
+		}
+	}
+	if now.Sum("watchproxy_upstream_server_usable") != 1 {
+		t.Error("upstream is not usable")
+	}
+}
+
+// count is the number of series of a metric.
+func count(m cluster.Metrics, name string) float64 {
+	return float64(strings.Count(string(m), "\n"+name+"{"))
 }
 
 func TestStatus(t *testing.T) {
@@ -85,8 +152,12 @@ func TestStatus(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	w := sharedWorld(t)
-	for _, path := range []string{"/livez", "/readyz"} {
-		if body := Get(t, w.Proxy.AdminURL+path); string(body) != "ok\n" {
+	for path, want := range map[string]string{
+		"/livez": "ok", "/readyz": "ok", "/readyz/shutdown": "ok",
+		"/livez?verbose":                   "[+]ping ok\nlivez check passed\n",
+		"/readyz?verbose&exclude=shutdown": "[+]ping ok\n[+]startup ok\n[+]shutdown excluded: ok\n[+]caches ok\nreadyz check passed\n",
+	} {
+		if body := Get(t, w.Proxy.AdminURL+path); string(body) != want {
 			t.Errorf("%s says %q", path, body)
 		}
 	}

@@ -76,7 +76,7 @@ func (w *Watch) Last() (e conformance.Event) {
 	return e
 }
 
-// Saw tells whether there has been an event of this type for an object.
+// Saw reports whether there has been an event of this type for an object.
 func (w *Watch) Saw(kind, key string) bool {
 	return slices.ContainsFunc(w.Events(), func(e conformance.Event) bool { return e.Type == kind && e.Key == key })
 }

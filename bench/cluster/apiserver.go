@@ -2,9 +2,12 @@ package cluster
 
 import (
 	"context"
+	"debug/buildinfo"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -14,17 +17,18 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// apiServerLimit bounds the start of an apiserver. On an idle machine with two cores it takes 3 s,
-// and several times as long while other tests compile.
+// apiServerLimit limits the start of an apiserver. On an idle machine with two cores the start
+// takes 3 s, and several times as long while other tests compile.
 const apiServerLimit = 2 * time.Minute
 
-// Options configure an APIServer. The zero value is fine.
+// Options configure an APIServer. The zero value has usable defaults.
 type Options struct {
-	Dir      string   // directory for its state, kept by Close; empty: a temporary directory that Close removes
+	Dir      string   // directory of its state, kept by Close; empty: a temporary directory
 	Users    string   // further users, one per line: token,user,uid,"group1,group2"
-	AuditLog string   // file that gets one JSON line per request
-	Etcd     string   // URL of another server's etcd, which must run for longer than this server; empty: its own etcd
+	AuditLog string   // file with one JSON line for each request
+	Etcd     string   // URL of another server's etcd, which must run longer; empty: its own etcd
 	Flags    []string // further flags for kube-apiserver
+	Binary   string   // file to run; empty: bin/kubeapi, or what WATCHPROXY_KUBEAPI names
 	// Grace is the time for which requests may continue after the server is told to stop; 0 is
 	// kubeapi's default, which is short.
 	Grace time.Duration
@@ -46,7 +50,37 @@ type APIServer struct {
 	process   *process
 }
 
-// StartAPIServer starts bin/kubeapi on a free port of the loopback address. ctx bounds the start,
+// apiserverVariable is the environment variable with the path of another bin/kubeapi, for example of
+// another version of Kubernetes.
+const apiserverVariable = "WATCHPROXY_KUBEAPI"
+
+// kubeapi returns the path of the apiserver's binary.
+func kubeapi() (string, error) {
+	if path := os.Getenv(apiserverVariable); path != "" {
+		return path, nil
+	}
+	return tool("kubeapi")
+}
+
+// KubernetesMinor returns the minor version of kube-apiserver: 36 for 1.36.
+func KubernetesMinor() (int, error) {
+	path, err := kubeapi()
+	if err != nil {
+		return 0, err
+	}
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range info.Deps {
+		if parts := strings.Split(m.Version, "."); m.Path == "k8s.io/kubernetes" && len(parts) > 1 {
+			return strconv.Atoi(parts[1])
+		}
+	}
+	return 0, fmt.Errorf("%s does not tell its version of Kubernetes", path)
+}
+
+// StartAPIServer starts bin/kubeapi on a free port of the loopback address. ctx limits the start,
 // but not the server's life.
 func StartAPIServer(ctx context.Context, opts Options) (*APIServer, error) {
 	s := &APIServer{opts: opts, Dir: opts.Dir}
@@ -102,7 +136,10 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 	if s.process != nil {
 		return fmt.Errorf("the apiserver at %s is running", s.URL)
 	}
-	binary, err := tool("kubeapi")
+	binary, err := s.opts.Binary, error(nil)
+	if binary == "" {
+		binary, err = kubeapi()
+	}
 	if err != nil {
 		return err
 	}
@@ -134,9 +171,11 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 	return nil
 }
 
-// Stop ends the server in an orderly way: it cuts the watches and keeps the data. It returns an
-// error if the server has failed or had to be killed. If the server does not run, Stop does
-// nothing.
+// Upgrade sets the file that the next Start runs, which may be another version of Kubernetes.
+func (s *APIServer) Upgrade(binary string) { s.opts.Binary = binary }
+
+// Stop makes the server cut the watches, save its data and exit. It returns an error if the server
+// has failed or had to be killed. If the server is not running, Stop does nothing.
 func (s *APIServer) Stop() error {
 	if s.process == nil {
 		return nil
@@ -146,7 +185,7 @@ func (s *APIServer) Stop() error {
 	return p.stop()
 }
 
-// Kill ends the server like a crash.
+// Kill ends the server without a shutdown, like a crash.
 func (s *APIServer) Kill() {
 	if s.process != nil {
 		s.process.kill()

@@ -20,7 +20,7 @@ type AuditRecord struct {
 	RequestReceivedTimestamp time.Time
 	User                     AuditUser
 	ImpersonatedUser         *AuditUser
-	ObjectRef                struct{ APIGroup, Resource, Namespace string }
+	ObjectRef                struct{ APIGroup, Resource, Subresource, Namespace string }
 	ResponseStatus           struct{ Code int }
 }
 
@@ -40,13 +40,13 @@ func (r AuditRecord) Effective() AuditUser {
 	return r.User
 }
 
-// AuditLog reads an audit log while the apiserver writes it, beginning with the first record.
+// AuditLog reads an audit log, from the first record on, while the apiserver writes it.
 type AuditLog struct {
 	Path string
 	at   int64
 }
 
-// SkipT skips the records so far without reading them, because the log of many tests is long.
+// SkipT skips the records so far without reading them, because a log shared by many tests is long.
 func (l *AuditLog) SkipT(tb testing.TB) {
 	tb.Helper()
 	info, err := os.Stat(l.Path)
@@ -89,7 +89,8 @@ func (l *AuditLog) read(tb testing.TB) (all []AuditRecord, end int64) {
 		}
 		end += int64(len(line))
 		var r AuditRecord
-		if err := json.Unmarshal(line, &r); err == nil { // otherwise a kill or SkipT has cut the record
+		// Otherwise a kill or SkipT has cut off the record.
+		if err := json.Unmarshal(line, &r); err == nil {
 			all = append(all, r)
 		}
 	}

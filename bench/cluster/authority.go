@@ -32,7 +32,7 @@ func (s *APIServer) AuthorityT(tb testing.TB) *Authority {
 	return &Authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)}
 }
 
-// ImpostorT returns a CA with the same name, which no server trusts.
+// ImpostorT returns a CA with the same name that no server trusts.
 func (a *Authority) ImpostorT(tb testing.TB) *Authority {
 	tb.Helper()
 	key := NewKeyT(tb)
@@ -49,8 +49,8 @@ func (a *Authority) ImpostorT(tb testing.TB) *Authority {
 	return &Authority{certificate, key}
 }
 
-// SignT creates a user's certificate that expires after lasts. With a negative value it has already
-// expired.
+// SignT creates a user's certificate that expires after lasts. If lasts is negative, the
+// certificate has already expired.
 func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, groups ...string) *tls.Certificate {
 	tb.Helper()
 	const bits = 127

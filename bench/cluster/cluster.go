@@ -4,19 +4,19 @@
 // logs, custom resources, a kubelet.
 //
 // [Main] is the TestMain of all packages. It defines -seed, ends the fixtures that tests share
-// ([Shared]), and fails the package if a goroutine is left. Functions whose names end in T fail the
-// test instead of returning an error, and what they start ends with the test. An [Endpoint] chooses
-// the protocol of each request at random: HTTP/2 for three of four.
+// ([Shared]), and fails the package if a goroutine is left. Functions with a final T in their names
+// fail the test instead of returning an error. Everything that they start ends with the test. An
+// [Endpoint] chooses the protocol of each request at random: HTTP/2 for three of four.
 //
-// Each server is a child process in a process group of its own. So a Ctrl-C in the terminal reaches
-// only the parent, which then stops its children in order. If the parent dies before that, the
-// kernel kills the children. So even a test that panics, times out or is killed leaves no process
-// behind.
+// Each server is a child process in its own process group. So a Ctrl-C in the terminal reaches only
+// the parent, which then stops its children in order. If the parent dies first, the kernel kills
+// the children. So no processes remain even if a test panics, times out or is killed.
 //
 // A process announces that it is ready in a line on standard output. Its output goes to a file. If
 // something fails, the error contains the end of this file.
 //
-// The cost of a process is read from /proc, and its counters from its metrics.
+// The processor time and memory of a process are read from /proc, and its counters from its
+// metrics.
 //
 // The package works on Linux only.
 package cluster
@@ -47,7 +47,7 @@ func Kubectl() (string, error) { return tool("kubectl") }
 func tool(name string) (string, error) {
 	path := filepath.Join(Root(), "bin", name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is missing: make kubeapi kubectl", path)
+		return "", fmt.Errorf("%s is missing: make bin/%s", path, name)
 	} else if err != nil {
 		return "", err
 	}

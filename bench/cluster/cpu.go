@@ -42,7 +42,7 @@ func statOf(pid int, fields ...int) (time.Duration, error) {
 // that Go supports.
 const tick = 10 * time.Millisecond
 
-// These are indexes of fields after the command's name in /proc/PID/stat, counted from 0.
+// Indexes of the fields after the command's name in /proc/PID/stat, counted from 0.
 const utime, stime = 11, 12
 
 // parseStat adds up fields after the command's name. The name is in parentheses and may contain any

@@ -16,8 +16,8 @@ import (
 // Definitions is the resource of CustomResourceDefinitions.
 var Definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// Define creates a namespaced custom resource unless it exists, and waits until the apiserver
-// serves it. properties is the objects' schema beyond metadata. more holds further fields of the
+// Define creates a namespaced custom resource if it does not exist, and waits until the apiserver
+// serves it. properties is the objects' schema beyond metadata. more has further fields of the
 // version.
 func (s *APIServer) Define(ctx context.Context, of schema.GroupVersionResource, kind string, properties, more map[string]any) error {
 	version := map[string]any{

@@ -17,7 +17,7 @@ func Draw(n int, names ...string) int {
 // Protocol is the version of HTTP that carries a request.
 type Protocol int
 
-// The protocols. Plain connections carry HTTP/1.1 only.
+// The protocols. Connections without TLS carry only HTTP/1.1.
 const (
 	Drawn Protocol = iota // DrawProtocol chooses by the request
 	HTTP1

@@ -21,7 +21,7 @@ import (
 type Endpoint struct {
 	Name  string
 	URL   string
-	Token string       // sent with requests that have no credentials; empty: none
+	Token string       // for requests without credentials; empty: none
 	TLS   *tls.Config  // nil for plain HTTP
 	Sent  atomic.Int64 // number of requests and of connections by DialT
 
@@ -38,7 +38,7 @@ type Request struct {
 	Protocol Protocol
 }
 
-// Get is the request for a target.
+// Get returns the GET request for a target.
 func Get(target string) Request { return Request{Target: target} }
 
 // With adds a header.
@@ -82,8 +82,8 @@ func NewEndpoint(name, url, token string, config *tls.Config) *Endpoint {
 	return &Endpoint{Name: name, URL: url, Token: token, TLS: config, http1: client(config, false), http2: client(config, config != nil)}
 }
 
-// EndpointT returns the apiserver with the admin's token, over HTTP/1.1, because its answers are
-// the same over HTTP/2.
+// EndpointT returns an endpoint for the apiserver with the admin's token. It uses only HTTP/1.1,
+// because the apiserver's responses are the same over HTTP/2.
 func (s *APIServer) EndpointT(tb testing.TB) *Endpoint {
 	tb.Helper()
 	e := EndpointT(tb, "apiserver", s.URL, s.Token, s.CA)
@@ -91,7 +91,7 @@ func (s *APIServer) EndpointT(tb testing.TB) *Endpoint {
 	return e
 }
 
-// EndpointT returns the proxy without credentials.
+// EndpointT returns an endpoint for the proxy without credentials.
 func (p *Proxy) EndpointT(tb testing.TB) *Endpoint {
 	tb.Helper()
 	return EndpointT(tb, "proxy", p.URL, "", p.CA)
@@ -120,14 +120,14 @@ func (e *Endpoint) CloseIdle() {
 	e.http2.CloseIdleConnections()
 }
 
-// Once makes each request use a connection of its own.
+// Once makes each request use its own connection.
 func (e *Endpoint) Once() {
 	for _, c := range []*http.Client{e.http1, e.http2} {
 		c.Transport.(*http.Transport).DisableKeepAlives = true
 	}
 }
 
-// Open sends a request and returns as soon as the header of the answer arrives.
+// Open sends a request and returns as soon as the header of the response arrives.
 func (e *Endpoint) Open(ctx context.Context, r Request) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, r.Method, e.URL, strings.NewReader(r.Body))
 	if err != nil {
@@ -136,7 +136,8 @@ func (e *Endpoint) Open(ctx context.Context, r Request) (*http.Response, error) 
 	req.URL.Opaque, req.URL.RawQuery, _ = strings.Cut(r.Target, "?")
 	req.URL.ForceQuery = strings.HasSuffix(r.Target, "?")
 	if strings.HasPrefix(r.Target, "//") {
-		req.URL.Path, req.URL.Opaque = req.URL.Opaque, "" // net/http parses an opaque "//" as a host
+		// Net/http parses an opaque "//" as a host.
+		req.URL.Path, req.URL.Opaque = req.URL.Opaque, ""
 	}
 	req.Header = e.Headers(r)
 	if host := r.Header.Get("Host"); host != "" {
@@ -170,7 +171,7 @@ func (e *Endpoint) Headers(r Request) http.Header {
 	return h
 }
 
-// Ask sends a request and reads the whole answer. Unless ctx has a deadline, Limit bounds the time.
+// Ask sends a request and reads the whole response. If ctx has no deadline, Limit limits the time.
 func (e *Endpoint) Ask(ctx context.Context, r Request) (a Answer, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -195,7 +196,7 @@ func (e *Endpoint) GetT(tb testing.TB, target string, header http.Header) Answer
 	return e.AskT(tb, Request{Target: target, Header: header})
 }
 
-// AskT is Ask, but fails the test if there is no answer.
+// AskT is Ask, but fails the test if there is no response.
 func (e *Endpoint) AskT(tb testing.TB, r Request) Answer {
 	tb.Helper()
 	a, err := e.Ask(tb.Context(), r)

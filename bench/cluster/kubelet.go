@@ -21,12 +21,13 @@ func NewPod(name string) *corev1.Pod {
 	}
 }
 
-// KubeletT creates a node whose kubelet is an HTTP handler, and a running pod on it. They end with
-// the test.
+// KubeletT creates a node and a running pod on it. The handler serves as the node's kubelet. Node
+// and pod end with the test.
 func (s *APIServer) KubeletT(tb testing.TB, node, namespace, pod string, serve http.Handler) {
 	tb.Helper()
 	kubelet := httptest.NewUnstartedServer(serve)
-	kubelet.Config.ErrorLog = log.New(io.Discard, "", 0) // tests cut connections, which would be logged
+	// Tests cut connections, and the server would log the errors.
+	kubelet.Config.ErrorLog = log.New(io.Discard, "", 0)
 	kubelet.StartTLS()
 	tb.Cleanup(kubelet.Close)
 	nodes, pods := s.Client().CoreV1().Nodes(), s.Client().CoreV1().Pods(namespace)

@@ -14,13 +14,14 @@ import (
 
 var seed uint64
 
-// Seed returns the seed of all random choices in tests. The flag -seed sets it, to repeat a failed
-// run.
+// Seed returns the seed of all random choices in tests. The flag -seed sets the seed to repeat a
+// failed run.
 func Seed() uint64 { return seed }
 
-// Main is a package's TestMain. The fixtures of setUp, and those that tests share, end after the
-// tests. A leaked goroutine fails the package.
+// Main is a package's TestMain. Shared fixtures and the fixtures of setUp end after the tests. A
+// leaked goroutine fails the package.
 func Main(m *testing.M, setUp ...func(testing.TB)) {
+	enterPod()
 	flag.Uint64Var(&seed, "seed", rand.Uint64(), "what tests draw from")
 	// Without this setting each proxy takes a second longer to end.
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {

@@ -24,8 +24,8 @@ func MemoryOf(pid int) (resident, peak int64, err error) {
 	return resident, peak, nil
 }
 
-// ProgramOf returns the resident memory of a process that is mapped from the program's file, in
-// bytes.
+// ProgramOf returns the part of a process's resident memory that is mapped from the program's file,
+// in bytes.
 func ProgramOf(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -34,8 +34,8 @@ func ProgramOf(pid int) (int64, error) {
 	return parseStatus(string(status), "RssFile:")
 }
 
-// parseStatus finds a size in /proc/PID/status (proc_pid_status(5)). The unit there is kB, which
-// means 1,024 bytes.
+// parseStatus finds a size in /proc/PID/status (proc_pid_status(5)). The unit kB in that file means
+// 1,024 bytes.
 func parseStatus(status, line string) (int64, error) {
 	const kB = 1 << 10
 	_, rest, _ := strings.Cut(status, line)

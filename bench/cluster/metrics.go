@@ -20,7 +20,7 @@ func (p *Proxy) Metrics(ctx context.Context) (Metrics, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
 	}
-	req.Close = true // so that no idle connection stays open
+	req.Close = true // otherwise an idle connection stays open
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
@@ -36,7 +36,7 @@ func (p *Proxy) Metrics(ctx context.Context) (Metrics, error) {
 	return Metrics(b), nil
 }
 
-// Sum adds up the metric's samples that have all the labels. Each label is given as name="value".
+// Sum adds up the metric's samples that have all the labels. Each label has the form name="value".
 func (m Metrics) Sum(metric string, labels ...string) float64 {
 	var total float64
 	for rest := string(m); ; {

@@ -13,16 +13,19 @@ import (
 	"time"
 )
 
-// stopLimit is the time that a process gets to end after SIGTERM, before it is killed.
+// stopLimit is the time from SIGTERM to SIGKILL for a process that does not end.
 const stopLimit = 20 * time.Second
 
-// command is a program to start, and the line that announces that it is ready.
+// command is a program to start, and the line by which it announces that it is ready.
 type command struct {
 	path  string
 	args  []string
 	ready string        // prefix of the line that announces readiness
-	limit time.Duration // maximum time until then
+	limit time.Duration // maximum time until this line
 	log   string        // file to which all output is appended
+	env   []string      // nil: the environment of this process
+	// unshare makes the child see its own mounts only.
+	unshare bool
 }
 
 // process is a child that has announced that it is ready. Its goroutine ends when the child ends.
@@ -36,26 +39,28 @@ type process struct {
 }
 
 // start returns when the command is ready, together with the rest of the line that announces this.
-// If ctx ends, the limit passes or the command exits before that, start ends the command and
-// returns an error.
+// If ctx ends, the limit passes or the command exits earlier, start ends the command and returns an
+// error.
 func start(ctx context.Context, c command) (*process, string, error) {
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, "", err
 	}
-	defer log.Close() //nolint:errcheck // the child has a descriptor of its own
-
 	announced := make(chan string, 1)
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Stdout = &announcement{prefix: []byte(c.ready), log: log, announced: announced}
 	cmd.Stderr = log
 	cmd.WaitDelay = time.Second // a grandchild may keep the pipe open
+	cmd.Env = c.env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if c.unshare {
+		unshareMounts(cmd.SysProcAttr)
+	}
 
 	p := &process{name: c.path, log: c.log, exited: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Pdeathsig applies to the thread that forked, not to the process. So that thread waits
+		// Pdeathsig applies to the thread that forked, not to the process. So this thread waits
 		// here until the child ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -64,6 +69,9 @@ func start(ctx context.Context, c command) (*process, string, error) {
 		started <- err
 		if err == nil {
 			p.err = cmd.Wait()
+		}
+		log.Close() //nolint:errcheck // nothing is written any more
+		if err == nil {
 			close(p.exited)
 		}
 	}()
@@ -87,8 +95,8 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	return nil, "", p.withOutput(err)
 }
 
-// stop ends the process with SIGTERM, or with SIGKILL if that takes too long. It returns an error
-// unless the process ends with code 0 or was already ended by kill.
+// stop ends the process with SIGTERM, or with SIGKILL if that takes too long. It returns nil if the
+// process ended with code 0 or was already ended by kill.
 func (p *process) stop() error {
 	if p.killed {
 		return nil
@@ -150,8 +158,8 @@ func tail(log string) string {
 type announcement struct {
 	prefix    []byte
 	log       *os.File
-	announced chan<- string // receives one line; nil after that
-	line      []byte        // the current line, which has no newline yet
+	announced chan<- string // receives the line; nil after that
+	line      []byte        // the current line, still without a newline
 }
 
 // Write implements io.Writer.

@@ -108,8 +108,8 @@ func orphan(fifo string) {
 	select {}
 }
 
-// Here the log is a pipe. Its end comes when no process has it open for writing any more, neither
-// the parent nor the child.
+// Here the log is a pipe. It ends when no process has it open for writing, neither the parent nor
+// the child.
 func TestNothingOutlivesItsParent(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

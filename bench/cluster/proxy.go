@@ -17,20 +17,20 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// If the environment variable raceVariable is set, tests that run without the race detector still
-// build proxies with it. So the proxy is checked for races, and the tests themselves are much
-// faster.
+// raceVariable is an environment variable. If the variable is set, tests that run without the race
+// detector build proxies with the race detector. So the proxy is checked for races, and the tests
+// themselves are much faster.
 const raceVariable = "WATCHPROXY_RACE"
 
-// proxyLimit bounds the start of a proxy.
+// proxyLimit limits the start of a proxy.
 const proxyLimit = time.Minute
 
 // ProxyOptions configure a Proxy.
 type ProxyOptions struct {
-	Kubeconfig string   // the upstream; empty: the proxy gets no --kubeconfig unless Args has one
+	Kubeconfig string   // the upstream; empty: no --kubeconfig except in Args
 	Settings   string   // YAML of its configuration file, after apiVersion and kind; empty: no file
-	Binary     string   // empty: built by BuildProxy, with the race detector if this program has it or WATCHPROXY_RACE is set
-	NoRace     bool     // build without the race detector, because it takes memory and time
+	Binary     string   // empty: built by BuildProxy; see also WATCHPROXY_RACE
+	NoRace     bool     // build without the race detector, which costs memory and time
 	Listen     string   // empty: a free port of 127.0.0.1
 	Args       []string // further arguments of watchproxy serve
 	TLS        bool     // with a certificate that prepare creates
@@ -44,7 +44,7 @@ type Proxy struct {
 	key      []byte // the certificate's key
 	AdminURL string // http://127.0.0.1:PORT
 
-	dir     string // its log, certificate and configuration; the proxy rereads the latter two when they change
+	dir     string // its log, certificate and configuration; the proxy rereads the last two
 	binary  string
 	args    []string // of watchproxy serve, except its addresses
 	listen  string
@@ -55,7 +55,7 @@ type Proxy struct {
 
 var proxyAddresses = regexp.MustCompile(`^((?:https?|unix)://\S+) \(admin (https?://\S+)\)$`)
 
-// StartProxy starts watchproxy serve. ctx bounds the build and the start, but not the proxy's life.
+// StartProxy starts watchproxy serve. ctx limits the build and the start, but not the proxy's life.
 func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
 	if opts.Binary == "" {
 		var err error
@@ -106,7 +106,7 @@ func (p *Proxy) Configure(settings string) error {
 	return replaceFile(p.file("config.yaml"), []byte(head+settings))
 }
 
-// replaceFile replaces a file atomically, like the kubelet in a ConfigMap's volume.
+// replaceFile replaces a file atomically, as the kubelet does in a ConfigMap's volume.
 func replaceFile(path string, content []byte) error {
 	return errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path))
 }
@@ -147,15 +147,15 @@ func (p *Proxy) writeCertificate() (err error) {
 	return errors.Join(p.ReplaceCertificate(p.CA), p.ReplaceKey(p.key))
 }
 
-// ReplaceCertificate replaces the certificate's file. The proxy serves the new certificate once its
-// key has been replaced, too.
+// ReplaceCertificate replaces the certificate's file. The proxy serves the new certificate after
+// its key has also been replaced.
 func (p *Proxy) ReplaceCertificate(pem []byte) error { return replaceFile(p.file("tls.crt"), pem) }
 
 // ReplaceKey replaces the file of the certificate's key.
 func (p *Proxy) ReplaceKey(pem []byte) error { return replaceFile(p.file("tls.key"), pem) }
 
-// Stop ends the proxy in an orderly way. It returns an error unless the exit code is 0 and the log
-// contains neither a data race nor a panic. A panic from which the proxy recovers is an error, too.
+// Stop ends the proxy with SIGTERM. It returns an error if the exit code is not 0, or if the log
+// contains a data race or a panic. A panic from which the proxy recovers is also an error.
 func (p *Proxy) Stop() error {
 	if p.process == nil {
 		return nil
@@ -172,7 +172,7 @@ func (p *Proxy) Stop() error {
 	return nil
 }
 
-// Kill ends the proxy like a crash.
+// Kill ends the proxy without a shutdown, like a crash.
 func (p *Proxy) Kill() { p.process.kill() }
 
 // Signal sends the proxy a signal.
@@ -203,7 +203,7 @@ func (p *Proxy) RESTConfig() *rest.Config {
 func (p *Proxy) WriteKubeconfig(path string) error {
 	var user clientcmdapi.AuthInfo
 	if p.CA != nil {
-		// kubectl asks for a password unless it has credentials for TLS. The proxy ignores this
+		// Without credentials for TLS, kubectl asks for a password. The proxy ignores this
 		// certificate.
 		user = clientcmdapi.AuthInfo{ClientCertificateData: p.CA, ClientKeyData: p.key}
 	}

@@ -10,13 +10,13 @@ import (
 )
 
 // Relay passes connections on to a server. It can cut, reset, freeze, slow down, truncate and
-// corrupt them. The well-known relay for such tests cannot corrupt data or leave a connection
-// half-open, and it is a separate server.
+// corrupt them. The well-known relay for such tests cannot corrupt data or leave a
+// connection half-open, and it is a separate server.
 type Relay struct {
 	listener net.Listener
 	to       func() string
 	running  sync.WaitGroup
-	frozen   sync.RWMutex // held for writing while nothing passes
+	frozen   sync.RWMutex // locked for writing while the relay is frozen
 
 	mu struct {
 		sync.Mutex
@@ -45,7 +45,7 @@ type pair struct {
 }
 
 // RelayT starts a relay that ends with the test. For each connection it calls to, which returns the
-// destination, or "" to refuse the connection.
+// destination. If to returns "", the connection is refused.
 func RelayT(tb testing.TB, to func() string) *Relay {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -114,7 +114,7 @@ func (r *Relay) keep(p *pair) bool {
 }
 
 // pass copies data in one direction. At the end of the data, it closes that direction; an error
-// ends both connections. A server that no longer accepts data may still send some.
+// ends both connections. A server that no longer accepts data may still send data.
 func (r *Relay) pass(p *pair, to, from net.Conn, answers bool) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -195,7 +195,7 @@ func (r *Relay) each(do func(*pair)) {
 	}
 }
 
-// End ends all connections, either by a reset or in an orderly way.
+// End ends all connections, either by a reset or by a normal close.
 func (r *Relay) End(reset bool) {
 	r.each(func(p *pair) {
 		for _, c := range []net.Conn{p.near, p.far} {
@@ -207,7 +207,7 @@ func (r *Relay) End(reset bool) {
 	})
 }
 
-// HalfClose closes all connections in the direction from the client to the server.
+// HalfClose closes the direction from the client to the server on all connections.
 func (r *Relay) HalfClose() {
 	r.each(func(p *pair) { _ = p.far.(*net.TCPConn).CloseWrite() })
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A relay passes everything on until it is cut. It closes connections that have no destination.
+// A relay passes all data on until it is cut. It closes connections that have no destination.
 func TestRelay(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -41,8 +41,8 @@ func (s *APIServer) Allow(ctx context.Context, namespace, name string, to []rbac
 	return errors.Join(roleErr, bindingErr)
 }
 
-// AwaitRights waits until the apiserver knows the rights. Within each kind of object, it learns
-// objects in the order in which they were created.
+// AwaitRights waits until the apiserver uses the rights. The apiserver reads the objects of each
+// kind in the order of their creation.
 func (s *APIServer) AwaitRights(ctx context.Context, user string, rights ...authorizationv1.ResourceAttributes) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()

@@ -39,7 +39,7 @@ func endShared() {
 }
 
 // lasting is a test whose cleanups run after all tests. An error in a cleanup fails the package.
-// Without a test, lasting is for the setup of the package.
+// lasting without a test is for the setup of the package.
 type lasting struct{ testing.TB }
 
 func (l lasting) Helper() {

@@ -48,7 +48,7 @@ func ProxyT(tb testing.TB, opts ProxyOptions) *Proxy {
 	return p
 }
 
-// NamespaceT creates a namespace. It never removes the namespace, because no controller runs that
+// NamespaceT creates a namespace. The namespace is never removed, because no controller runs that
 // could empty it.
 func (s *APIServer) NamespaceT(tb testing.TB, name string) string {
 	tb.Helper()
@@ -102,13 +102,13 @@ func (p *Proxy) MemoryT(tb testing.TB) (resident, peak int64) {
 	return resident, peak
 }
 
-// CachedT tells whether the proxy has a filled cache of a resource.
+// CachedT reports whether the proxy has a filled cache of a resource.
 func (p *Proxy) CachedT(tb testing.TB, resource string) bool {
 	tb.Helper()
 	return p.MetricsT(tb).Sum("watchproxy_feed_synced", Label("resource", resource)) > 0
 }
 
-// Client returns a client of the proxy. It sends the token unless that is empty.
+// Client returns a client of the proxy. It sends the token if the token is not empty.
 func (p *Proxy) Client(token string) *kubernetes.Clientset {
 	config := p.RESTConfig()
 	config.BearerToken = token

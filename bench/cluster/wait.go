@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Limit bounds each wait for something that happens soon, even on a busy machine.
+// Limit limits each wait for an event that normally happens soon, even on a busy machine.
 const Limit = 30 * time.Second
 
 // Eventually waits until a condition is true.

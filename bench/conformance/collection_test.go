@@ -28,8 +28,8 @@ type collection struct {
 	// excluded is true if the proxy's configuration excludes the resource.
 	excluded bool
 
-	// These are set by seed. At the resourceVersion past, the proxy already follows the collection,
-	// and the collection's state differs from the state at now.
+	// seed sets these resourceVersions. At past, the proxy already follows the collection, and the
+	// collection's state differs from its state at now.
 	past, now uint64
 }
 
@@ -104,8 +104,8 @@ func (c *collection) apiVersion() string {
 	return c.root[len("/apis/"):]
 }
 
-// write sends a change to the apiserver and returns the resourceVersion in the answer. For a
-// deletion it returns 0, because not every answer has one.
+// write sends a change to the apiserver and returns the resourceVersion in the response. For a
+// deletion it returns 0, because not every response has a resourceVersion.
 func write(ctx context.Context, method, target, body string) (uint64, error) {
 	r := request{Method: method, Target: target, Body: body}.With("Content-Type", "application/json")
 	if method == http.MethodPatch {
@@ -141,8 +141,8 @@ func (o object) patchStatus(ctx context.Context, patch string) (uint64, error) {
 	return write(ctx, http.MethodPatch, o.path()+"/status", patch)
 }
 
-// remove deletes an object immediately: without the grace period of a pod on a node, and without
-// the finalizer of a replicationcontroller.
+// remove deletes an object immediately. It skips the grace period of a pod on a node, and the
+// finalizer of a replicationcontroller.
 func (o object) remove(ctx context.Context) error {
 	_, err := write(ctx, http.MethodDelete, o.path(), `{"gracePeriodSeconds":0,"propagationPolicy":"Background"}`)
 	if err == nil && o.of == namespaces {

@@ -10,31 +10,42 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// another starts an apiserver and a proxy in front of it. They replace the others for the rest of
-// the test.
+// another starts an apiserver and a proxy in front of it. They replace the suite's servers for the
+// rest of the test.
 func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 	t.Helper()
 	server := cluster.APIServerT(t, options)
-	anotherProxy(t, server, server.Token, "")
+	// Each apiserver counts its resourceVersions from the beginning.
+	was := make([]uint64, len(collections))
+	for i, c := range collections {
+		was[i], c.now = c.now, 0
+	}
+	t.Cleanup(func() {
+		for i, c := range collections {
+			c.now = was[i]
+		}
+	})
+	anotherProxy(t, server, server.Token, settings)
 	return server
 }
 
-// anotherProxy starts a proxy with its own settings in front of an apiserver. Both replace the
-// others for the rest of the test. Requests use the given token.
+// anotherProxy starts a proxy with its own settings in front of an apiserver. They replace the
+// suite's servers for the rest of the test. Requests use the given token.
 func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings string) {
 	t.Helper()
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.KubeconfigT(t, server.URL, token), Settings: settings})
-	was := [...]*cluster.Endpoint{apiserver, proxied, admin}
+	was, wasPartial := [...]*cluster.Endpoint{apiserver, proxied, admin}, inParts
 	t.Cleanup(func() {
-		apiserver, proxied, admin = was[0], was[1], was[2]
+		apiserver, proxied, admin, inParts = was[0], was[1], was[2], wasPartial
 		forget()
 	})
+	inParts = false
 	speakTo(t, server, token, proxy, "")
 }
 
 // After a compaction, old revisions are gone for reads of exact states, for continue tokens, and
 // for watches of resources without a cache in the apiserver. A proxy that starts a feed after the
-// compaction knows no more history than the apiserver.
+// compaction has no more history than the apiserver.
 func TestCompaction(t *testing.T) {
 	another(t, cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}})
 	if err := defineCustom(t.Context()); err != nil {
@@ -57,14 +68,17 @@ func TestCompaction(t *testing.T) {
 	for _, c := range samples {
 		exact := fmt.Sprintf("%s?resourceVersionMatch=Exact&resourceVersion=%d", c.all(), gone[c])
 		await(t, get(exact), 410)
+		if err := c.follow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var rows []row
 	for _, c := range samples {
 		rows = append(rows, compacted(t, c, gone[c])...)
 	}
 	checkTogether(t, rows)
-	// If many watches start before the proxy's history, the proxy stops forwarding them and answers
-	// itself that they are too old.
+	// If many watches start before the proxy's history, the proxy stops forwarding them. It then
+	// answers itself that they are too old.
 	for range 32 {
 		openPairUnseen(t, get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", configMaps.all(), gone[configMaps])))
 	}
@@ -110,8 +124,8 @@ func compacted(t *testing.T, c *collection, rv uint64) (rows []row) {
 		target := fill.Replace(c.all() + "?" + f.query)
 		rows = append(rows, row{name: c.name + ", " + f.name, request: get(target), status: f.status, from: c.source(f.from), open: f.open, says: f.says})
 	}
-	// The answer to an expired token contains another one, which continues the list at the present
-	// state.
+	// The response to an expired token contains another token, which continues the list at the
+	// present state.
 	expired := must(t, apiserver, get(fill.Replace(c.all()+"?limit=1&continue=$TOKEN")), 410)
 	next := gjson.GetBytes(expired.Body, "metadata.continue").Str
 	return append(rows, row{name: c.name + ", the rest", request: get(c.all() + "?limit=1&continue=" + next), status: 200, from: c.source(ifCached), open: rest})

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// comparedHeaders are the headers that must be the same in both answers. They do not include Date,
-// the ids of the apiserver's flow control, and the headers for the length of the body
+// comparedHeaders are the headers that must be the same in both responses. They do not include
+// Date, the ids of the apiserver's flow control, and the headers for the length of the body
 // (Content-Length or chunks).
 var comparedHeaders = []string{
 	"Content-Type", "Cache-Control", "Retry-After", "Warning", "Vary", "Allow", "Location", "Etag", "Www-Authenticate",
@@ -22,7 +22,7 @@ var comparedHeaders = []string{
 }
 
 // Rule removes the parts of a body that the contract leaves open. It returns an error if the body
-// breaks the contract on its own.
+// itself violates the contract.
 type Rule func(body []byte) ([]byte, error)
 
 // SomeState is the rule for lists without an exact resourceVersion. They may show any state that is
@@ -59,8 +59,8 @@ func SomeState(rv uint64) Rule {
 }
 
 // ExactPage is the rule for pages at an exact resourceVersion. The apiserver's cache answers them
-// while it has that state; afterwards etcd does. In continue tokens from the cache, keys have a
-// leading slash; in tokens from etcd they have none.
+// while it has that state; after that, etcd does. In continue tokens from the cache, keys have a
+// leading slash; in tokens from etcd, they have none.
 func ExactPage(body []byte) ([]byte, error) {
 	token := gjson.GetBytes(body, "metadata.continue")
 	if token.Str == "" {
@@ -77,8 +77,8 @@ func replaceAt(body []byte, at, length int, by string) []byte {
 	return slices.Concat(body[:at], []byte(by), body[at+length:])
 }
 
-// Compare describes how the proxy's answer differs from the apiserver's. It returns nil if they are
-// equal.
+// Compare returns the difference between the proxy's response and the apiserver's, or nil if they
+// are equal.
 func Compare(want, got cluster.Answer, open Rule) error {
 	if got.Status != want.Status {
 		return fmt.Errorf("status %d instead of %d\n%s", got.Status, want.Status, excerpts(want.Body, got.Body))
@@ -111,7 +111,7 @@ func Compare(want, got cluster.Answer, open Rule) error {
 	return noLarger(want, got)
 }
 
-// excerpts shows the parts of two bodies where they begin to differ.
+// excerpts returns the parts of two bodies where their difference begins.
 func excerpts(want, got []byte) string {
 	const around = 120
 	at := 0

@@ -15,6 +15,7 @@ import (
 // A long list in any form is compressed if the client accepts gzip. The compressed list has the
 // apiserver's content and is no larger. The proxy compresses each page only once.
 func TestCompressedLists(t *testing.T) {
+	needsWhole(t)
 	homes := newNamespaces(t, "compressed", 2)
 	small := &collection{name: "small objects", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
 	large := &collection{name: "large objects", root: "/api/v1", resource: "podtemplates", kind: "PodTemplate", namespaced: true}
@@ -75,8 +76,8 @@ func compressed(t *testing.T, path string) {
 	}
 }
 
-// anUpdate checks that after an update, the proxy compresses only the changed page and the page
-// after it again, once each.
+// anUpdate checks that after an update, the proxy compresses only the changed page and the next
+// page again, each of them once.
 func anUpdate(t *testing.T, c *collection, home string) {
 	t.Helper()
 	list := get(c.all()+"?resourceVersion=0").With("Accept-Encoding", "gzip")
@@ -145,5 +146,40 @@ func TestCompressionThreshold(t *testing.T) {
 	}
 	if !seen[0] || !seen[1] {
 		t.Errorf("lengths from the threshold: %v", seen)
+	}
+}
+
+// The proxy compresses the watches that the apiserver compresses. Version 1.36 compresses none.
+func TestWatchEncoding(t *testing.T) {
+	needsWhole(t)
+	const begin = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+	seen := 0
+	for _, query := range []string{
+		begin, begin + "&resourceVersion=0", begin + "&labelSelector=app%3Dweb", strings.Replace(begin, "=true", "=false", 1),
+		"resourceVersion=0", "resourceVersion=0&allowWatchBookmarks=true", "allowWatchBookmarks=true", "resourceVersion=$N&allowWatchBookmarks=true",
+	} {
+		for _, accepts := range []string{"gzip", "deflate, gzip", "gzip;q=1.0", "*", "br"} {
+			for _, accept := range kept {
+				r := get(pods.expand(pods.all()+"?watch=true&timeoutSeconds=1&"+query)).With("Accept-Encoding", accepts).With("Accept", accept)
+				var encodings [2]string
+				for i, e := range []*cluster.Endpoint{apiserver, proxied} {
+					resp, err := e.Watch(t.Context(), r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					encodings[i] = fmt.Sprint(resp.Header["Content-Encoding"], resp.Header["Vary"])
+					_ = resp.Body.Close()
+				}
+				if encodings[0] != encodings[1] {
+					t.Errorf("%s, %s as %s: %s instead of %s", query, accepts, accept, encodings[1], encodings[0])
+				}
+				if strings.Contains(encodings[1], "gzip") {
+					seen++
+				}
+			}
+		}
+	}
+	if want := since(37, 30, 0); seen != want {
+		t.Errorf("%d watches were compressed instead of %d", seen, want)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The test reads watches that end by themselves to their end and compares everything.
+// The test reads watches with a time limit to their end and compares everything.
 func TestFiniteWatches(t *testing.T) {
 	var rows []row
 	for _, c := range samples {
@@ -74,8 +74,8 @@ func historyRows(t *testing.T, c *collection) (rows []row) {
 	return append(rows, row{name: c.name + ", nothing", request: get(target), status: 200, from: cache})
 }
 
-// brief returns the query of a watch that ends soon after all existing events have come. From etcd,
-// past events take longer to come.
+// brief returns the query of a watch that ends soon after all existing events have arrived. From
+// etcd, past events take longer to arrive.
 func (c *collection) brief() string {
 	if c.uncached {
 		return "watch=true&timeoutSeconds=3"
@@ -83,11 +83,12 @@ func (c *collection) brief() string {
 	return "watch=true&timeoutSeconds=1"
 }
 
-// The proxy forwards watches that start before its history. If there are many of them, some get
-// "too old resource version", like watches that start before the apiserver's history.
+// The proxy forwards watches that start before its history. If there are many such watches, some of
+// them get "too old resource version", like watches that start before the apiserver's history.
 func TestCrowdOfLateWatches(t *testing.T) {
 	const crowd = 32
-	late := get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", endpoints.all(), old)) // the apiserver has this history, because few endpoints are written
+	// The apiserver has this history, because few endpoints are written.
+	late := get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", endpoints.all(), old))
 	for range crowd {
 		openPairUnseen(t, late)
 	}
@@ -106,7 +107,7 @@ func TestCrowdOfForwardedWatches(t *testing.T) {
 	}
 }
 
-// If a watch request is invalid, the error comes instead of the stream.
+// If a watch request is invalid, the response is an error instead of a stream.
 func TestRefusedWatches(t *testing.T) {
 	for _, c := range samples {
 		t.Run(c.name, func(t *testing.T) {
@@ -142,12 +143,12 @@ func TestRefusedWatches(t *testing.T) {
 	}
 }
 
-// A watch with bookmarks gets one shortly before it times out, so that its client can resume from
-// there.
+// A watch with bookmarks gets a bookmark shortly before it times out, so that its client can resume
+// from there.
 func TestLastBookmark(t *testing.T) {
 	const lifetime = 4 * time.Second
 	var streams []*stream
-	var unseen []uint64 // resourceVersions of writes that no watch sees
+	var unseen []uint64 // resourceVersions of writes that no watch receives
 	cs := []*collection{pods, nodes, leases, widgets, planets, coreEvents}
 	began := time.Now()
 	for _, c := range cs {
@@ -185,12 +186,12 @@ func TestLastBookmark(t *testing.T) {
 	}
 }
 
-// watched is what a watch delivered until its end.
+// watched has the bookmarks of a watch, until its end.
 type watched struct {
 	name        string // the server's name
 	events      []Event
 	err         error
-	last, ended time.Time // when the last event and the end came
+	last, ended time.Time // when the last event and the end arrived
 }
 
 // toEnd reads watches concurrently.
@@ -212,7 +213,7 @@ func toEnd(streams []*stream) []watched {
 	return all
 }
 
-// check checks a watch that got only bookmarks. Its lifetime began between the times after and
+// check checks a watch that received only bookmarks. Its lifetime began between the times after and
 // before.
 func (w *watched) check(t *testing.T, unseen uint64, after, before time.Time, lifetime time.Duration) {
 	t.Helper()

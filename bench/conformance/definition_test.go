@@ -21,7 +21,7 @@ type gadgets struct {
 	t *testing.T
 }
 
-// newGadgets defines a resource for which there was no request yet.
+// newGadgets defines a resource for which there has been no request.
 func newGadgets(t *testing.T, versions ...string) *gadgets {
 	t.Helper()
 	plural := strings.ReplaceAll(unique("gadgets"), "-", "")
@@ -60,7 +60,8 @@ func (g *gadgets) add(name, color string) {
 func (g *gadgets) cached(target string) {
 	g.t.Helper()
 	path, _, _ := strings.Cut(target, "?")
-	must(g.t, apiserver, get(path+"?limit=1"), http.StatusOK) // the apiserver's own cache of this version may have just started
+	// The apiserver's own cache of this version may have just started.
+	must(g.t, apiserver, get(path+"?limit=1"), http.StatusOK)
 	var last error
 	for end := time.Now().Add(streamLimit); time.Now().Before(end); {
 		r := row{request: get(target), status: 200, from: cache, open: SomeState(0)}
@@ -97,8 +98,8 @@ func (g *gadgets) ended(s *stream) {
 	}
 }
 
-// same checks for a while that every answer equals the apiserver's, whether it comes from the cache
-// or is forwarded.
+// same checks for a while that every response equals the apiserver's, whether it comes from the
+// cache or from upstream.
 func (g *gadgets) same(targets ...string) {
 	g.t.Helper()
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && !g.t.Failed(); {
@@ -108,7 +109,7 @@ func (g *gadgets) same(targets ...string) {
 				g.t.Fatal(err)
 			}
 			if want.Status == http.StatusTooManyRequests || got.Status == http.StatusTooManyRequests {
-				continue // upstream is initializing, and one of the two asked it too early
+				continue // upstream is initializing, and one of the two servers asked it too early
 			}
 			var open rule
 			if want.Status == http.StatusOK {
@@ -145,7 +146,7 @@ func TestSchemaChange(t *testing.T) {
 	}
 }
 
-// The proxy reads selectable fields from the definition and follows changes of them.
+// The proxy reads selectable fields from the definition and follows changes in them.
 func TestSelectableFieldsChange(t *testing.T) {
 	g := newGadgets(t, version("v1", true, ""), version("v2", false, ""))
 	g.add("one", "red")
@@ -163,7 +164,7 @@ func TestSelectableFieldsChange(t *testing.T) {
 	g.same(g.all() + red)
 }
 
-// The proxy no longer serves a removed version from the cache. The other versions go on.
+// The proxy no longer serves a removed version from the cache. The other versions continue.
 func TestVersionRemoved(t *testing.T) {
 	g := newGadgets(t, version("v1", true, ""), version("v2", false, ""))
 	g.add("one", "red")
@@ -216,6 +217,7 @@ func TestDefinitionAppears(t *testing.T) {
 // When the definition changes, all watches of its resource end, and their clients reconnect
 // together. The cache serves all of them again.
 func TestCrowdAfterARedefinition(t *testing.T) {
+	needsWhole(t)
 	const crowd = 40
 	g := newGadgets(t, version("v1", true, ""))
 	g.add("one", "red")

@@ -42,7 +42,7 @@ func asForm(r request, accept string, gzip bool) request {
 	return r
 }
 
-// hashed returns the target that upstream's index names for a document.
+// hashed returns the target for a document in upstream's index.
 func hashed(t *testing.T, path string) string {
 	t.Helper()
 	index := must(t, apiserver, get("/openapi/v3"), http.StatusOK)
@@ -53,8 +53,8 @@ func hashed(t *testing.T, path string) string {
 	return target
 }
 
-// Discovery and OpenAPI are the same through the proxy in every form. What upstream sends with an
-// ETag comes from a copy, unless the request is unusual.
+// Discovery and OpenAPI are the same through the proxy in every form. Documents with an ETag come
+// from a copy, unless the request is unusual.
 func TestDiscovery(t *testing.T) {
 	current := hashed(t, openAPI3Path)
 	for _, targets := range []struct {
@@ -86,8 +86,8 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-// sameDocument compares a document, without a condition and with conditions. From is where it comes
-// from if upstream sends it with an ETag.
+// sameDocument compares a document, without a condition and with conditions. from is the expected
+// source if upstream sends the document with an ETag.
 func sameDocument(t *testing.T, r request, from source) {
 	t.Helper()
 	want := apiserver.AskT(t, r)
@@ -106,7 +106,7 @@ func sameDocument(t *testing.T, r request, from source) {
 	}
 }
 
-// A copy of a document with a hash expires when upstream's own answer does.
+// A copy of a document with a hash expires when upstream's own response does.
 func TestDiscoveryExpires(t *testing.T) {
 	r := get(hashed(t, openAPI3Path))
 	proxied.AskT(t, r)
@@ -123,7 +123,7 @@ func TestDiscoveryExpires(t *testing.T) {
 	}
 }
 
-// As soon as upstream shows a new resource, the proxy does, however many clients ask.
+// As soon as upstream shows a new resource, the proxy also shows it, however many clients ask.
 func TestDiscoveryIsNeverStale(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var crowd sync.WaitGroup
@@ -151,8 +151,8 @@ func TestDiscoveryIsNeverStale(t *testing.T) {
 	}
 }
 
-// explained reads the document that the index names, as kubectl explain does. The index is behind
-// the document for some time, and upstream then redirects the client.
+// explained reads the document that the index names, as in kubectl explain. For some time the index
+// is older than the document, and upstream then redirects the client.
 func (g *gadgets) explained() {
 	g.t.Helper()
 	target := hashed(g.t, "/openapi/v3/apis/example.com/v1")
@@ -169,7 +169,7 @@ func (g *gadgets) explained() {
 	}
 }
 
-// shown waits until upstream shows the resource in a document. The proxy must show it then.
+// shown waits until upstream shows the resource in a document. From then on the proxy must show it.
 func (g *gadgets) shown(r request) {
 	g.t.Helper()
 	shows := func(e *cluster.Endpoint) (bool, []byte) {

@@ -7,9 +7,9 @@ import (
 )
 
 type (
-	// request is what a row sends.
+	// request is the request of a row.
 	request = cluster.Request
-	// reply is the answer. If the request is a watch, its body has not been read.
+	// reply is the response. If the request is a watch, its body has not been read.
 	reply = cluster.Answer
 )
 

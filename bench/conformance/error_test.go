@@ -47,11 +47,12 @@ func TestForbidden(t *testing.T) {
 	))
 }
 
-// If a resource does not support a method, both servers refuse it in the same words.
+// If a resource does not support a method, both servers refuse the method with the same text.
 func TestRefusedMethods(t *testing.T) {
 	var rows []row
 	for _, c := range samples {
-		custom := c.root == widgets.root // the handler of custom resources looks at the request before the method
+		// The handler of custom resources checks the request before the method.
+		custom := c.root == widgets.root
 		for _, f := range []struct {
 			method, target    string
 			builtin, ofCustom int
@@ -96,7 +97,8 @@ func TestAggregatedServerDown(t *testing.T) {
 		ctx := context.WithoutCancel(t.Context())
 		_, err := write(ctx, http.MethodDelete, apiservices+"/"+name, "")
 		if err == nil {
-			err = eventually(ctx, apiserver, get(things), 404) // otherwise discovery may still list it for other tests
+			// Otherwise discovery may still list the API for other tests.
+			err = eventually(ctx, apiserver, get(things), 404)
 		}
 		if err != nil {
 			t.Error(err)

@@ -39,7 +39,7 @@ func TestCustomFields(t *testing.T) {
 }
 
 // If an object was written in another version in which the field has no type, the selector compares
-// the value as the apiserver prints it.
+// the value in the apiserver's format.
 func TestFieldsOfAnotherVersion(t *testing.T) {
 	g := newGadgets(t, typed, untyped)
 	v2 := g.collection
@@ -73,10 +73,16 @@ func (s *selectables) check(t *testing.T, home string, last uint64) {
 // catchUp waits until both servers have reached a resourceVersion.
 func catchUp(t *testing.T, c *collection, rv uint64) {
 	t.Helper()
+	parts := []string{c.all() + "?limit=1&"}
+	if inParts {
+		parts = append(parts, c.parts()...)
+	}
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
-		caught := get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), rv))
-		for _, accept := range kept {
-			must(t, e, caught.With("Accept", accept), 200)
+		for _, part := range parts {
+			caught := get(fmt.Sprintf("%sresourceVersionMatch=NotOlderThan&resourceVersion=%d", part, rv))
+			for _, accept := range kept {
+				must(t, e, caught.With("Accept", accept), 200)
+			}
 		}
 	}
 }
@@ -151,7 +157,7 @@ var (
 	errSomething = errors.New("something is selected")
 )
 
-// selected tells whether a list or a Table contains anything.
+// selected reports whether a list or a Table has items.
 func selected(body []byte) bool {
 	return gjson.GetBytes(body, "items.0").Exists() || gjson.GetBytes(body, "rows.0").Exists()
 }

@@ -16,8 +16,8 @@ import (
 // random form, or in all.
 var allForms = flag.Bool("all-forms", false, "ask for every row in every form, instead of in one more form that is chosen at random")
 
-// form is an encoding of answers: the Accept headers for a get, a list and a watch. An empty header
-// means that the apiserver does not offer the form.
+// form is an encoding of responses: the Accept headers for a get, a list and a watch. An empty
+// header means that the apiserver does not offer the form.
 type form struct {
 	name             string
 	get, list, watch string
@@ -27,8 +27,8 @@ type form struct {
 
 const meta = ";v=v1;g=meta.k8s.io"
 
-// encodings are the apiserver's encodings, as clients request them. For custom resources there is
-// no protobuf. For errors there are no Tables and no PartialObjectMetadata.
+// encodings are the apiserver's encodings, as clients request them. Custom resources have no
+// protobuf. Errors have no Tables and no PartialObjectMetadata.
 var encodings = []form{
 	{name: "JSON", get: "application/json", list: "application/json", watch: "application/json"},
 	{name: "indented", get: "application/json;pretty=1", list: "application/json;pretty=1", watch: "application/json;pretty=1"},
@@ -90,7 +90,7 @@ var watchedForms = slices.DeleteFunc(slices.Clone(forms), func(f form) bool { re
 var plainPath = regexp.MustCompile(`^/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/([^/]+)(/[^/]+)?$`)
 
 // accept returns the Accept header for a request. It returns "" if the form is not offered, or if
-// the request is one that is not sent in other forms.
+// the request is not sent in other forms.
 func (f form) accept(r request) string {
 	path, query, _ := strings.Cut(r.Target, "?")
 	parts := plainPath.FindStringSubmatch(path)
@@ -100,7 +100,7 @@ func (f form) accept(r request) string {
 		}
 	}
 	switch {
-	case r.Method != "" || parts == nil || parts[1] == "status" || parts[1] == "watch" || parts[1] == "finalize" || // a namespace's own, and a prefix
+	case r.Method != "" || parts == nil || parts[1] == "status" || parts[1] == "watch" || parts[1] == "finalize" || // a namespace's own path, and a prefix
 		strings.HasPrefix(query, "pretty") || strings.Contains(query, "&pretty"):
 		return ""
 	case parts[2] != "":
@@ -146,8 +146,8 @@ func (r row) inForms() (rows []row) {
 	return rows
 }
 
-// unwritable tells whether the apiserver could not write an answer, because its YAML encoder does
-// not support control characters.
+// unwritable reports whether the apiserver could not write a response, because its YAML encoder
+// does not support control characters.
 func unwritable(r reply) bool {
 	return r.Status == http.StatusInternalServerError && bytes.Contains(r.Body, []byte("control characters are not allowed"))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// text returns a request as it is sent, without a body.
+// text returns a request without a body, as its bytes on the connection.
 func text(e *cluster.Endpoint, protocol string, r request) string {
 	var b bytes.Buffer
 	method := r.Method
@@ -40,8 +40,8 @@ func receive(br *bufio.Reader, r request) (*http.Response, []byte, error) {
 	return resp, body, err
 }
 
-// conversation is a mixture of requests: their answers come from the cache and from the apiserver,
-// are small and large, and have a body or none.
+// conversation returns a mixture of requests. Their responses come from the cache and from the
+// apiserver, are small and large, and have a body or no body.
 func conversation() []request {
 	return []request{
 		get(configMaps.expand(configMaps.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact")),
@@ -62,13 +62,15 @@ func conversation() []request {
 	}
 }
 
-// One connection carries many requests, and each gets the same answer as on a connection of its
-// own. Only after a watch may the proxy announce that it will close the connection. Then it closes
-// the connection, and the client opens another one.
+// One connection carries many requests. Each of them gets the same response as on a separate
+// connection. Only after a watch may the proxy announce that it will close the connection. Then it
+// closes the connection, and the client opens another connection.
 func TestConnectionReuse(t *testing.T) {
 	for _, sending := range []struct {
-		name  string
-		piece int // number of bytes that are sent together; 0 sends each request after the answer to the previous one
+		name string
+		// piece is the number of bytes sent together. If it is 0, each request is sent after the
+		// response to the previous request.
+		piece int
 	}{
 		{"pipelined", 1 << 20}, {"in pieces", 100}, {"one after another", 0},
 	} {
@@ -84,7 +86,7 @@ func TestConnectionReuse(t *testing.T) {
 }
 
 // converse sends requests over one connection until the connection ends or all requests are
-// answered. It returns how many were answered.
+// answered. It returns the number of answered requests.
 func converse(t *testing.T, e *cluster.Endpoint, piece int, exchanges []exchange) (answered int) {
 	t.Helper()
 	conn, br := e.DialT(t)
@@ -126,13 +128,13 @@ func ends(t *testing.T, br *bufio.Reader) {
 	}
 }
 
-// exchange is a request and the answer that it gets on a connection of its own.
+// exchange is a request and its response on a separate connection.
 type exchange struct {
 	request
 	alone reply
 }
 
-// alone sends each request on a connection of its own, all concurrently.
+// alone sends each request on a separate connection, all requests concurrently.
 func alone(t *testing.T, e *cluster.Endpoint, requests []request) []exchange {
 	t.Helper()
 	exchanges := make([]exchange, len(requests))
@@ -147,7 +149,7 @@ func alone(t *testing.T, e *cluster.Endpoint, requests []request) []exchange {
 	return exchanges
 }
 
-// answered reads and checks the answer to a request that was sent.
+// answered reads and checks the response to a request that was sent.
 func (x exchange) answered(t *testing.T, br *bufio.Reader) *http.Response {
 	t.Helper()
 	resp, body, err := receive(br, x.request)
@@ -160,14 +162,15 @@ func (x exchange) answered(t *testing.T, br *bufio.Reader) *http.Response {
 	return resp
 }
 
-// If a client asks for the end of the connection, the proxy closes it after the answer. An HTTP/1.0
-// client asks for that by default and does not understand chunks.
+// If a client asks for the end of the connection, the proxy closes it after the response. An
+// HTTP/1.0 client asks for that by default and does not understand chunks.
 func TestLastRequestOfAConnection(t *testing.T) {
 	requests := append(conversation(), get(configMaps.in("a")+"?resourceVersion=0&watch=true&timeoutSeconds=1"))
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
 		exchanges := alone(t, e, requests)
 		for _, last := range []struct{ protocol, connection string }{{"HTTP/1.1", "close"}, {"HTTP/1.0", ""}} {
-			// Send all requests before reading the first answer, because some take a second.
+			// Send all requests before reading the first response, because some responses take a
+			// second.
 			readers := make([]*bufio.Reader, len(exchanges))
 			for i, x := range exchanges {
 				var conn net.Conn
@@ -189,7 +192,7 @@ func TestLastRequestOfAConnection(t *testing.T) {
 	}
 }
 
-// Both servers refuse malformed requests with the same status, but possibly with other words.
+// Both servers refuse malformed requests with the same status, but possibly with different texts.
 func TestMalformedRequests(t *testing.T) {
 	for _, text := range []string{
 		"GET /api/v1/namespaces/a/pods/web%zz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -202,7 +205,8 @@ func TestMalformedRequests(t *testing.T) {
 			for _, e := range []*cluster.Endpoint{apiserver, proxied} {
 				conn, br := e.DialT(t)
 				whose := text
-				if e.Token != "" { // otherwise a proxy that authenticates refuses the request for lack of a token
+				// Otherwise a proxy that authenticates refuses the request for lack of a token.
+				if e.Token != "" {
 					whose = strings.Replace(text, "\r\n\r\n", "\r\nAuthorization: Bearer "+e.Token+"\r\n\r\n", 1)
 				}
 				if _, err := io.WriteString(conn, whose); err != nil {

@@ -31,10 +31,10 @@ func TestProbeTellsTheRevision(t *testing.T) {
 	}
 }
 
-// A watch of a quiet collection with a timeout of three seconds gets a bookmark long before an
-// ordinary watch does. The bookmark is at or beyond the revision of the probe before. Without a
-// probe of the same collection no such bookmark comes, because only the probe makes the apiserver
-// ask etcd for the progress of this collection.
+// A probe is a list that matches nothing. A watch of a quiet collection with a timeout of three
+// seconds gets a bookmark long before an ordinary watch. The bookmark is at or beyond the revision
+// of the previous probe. Without a probe of the same collection there is no such bookmark, because
+// only the probe makes the apiserver ask etcd for the progress of this collection.
 func TestSideWatchBringsABookmark(t *testing.T) {
 	for _, c := range []*collection{endpoints, nodes, planets, widgetsV2} {
 		t.Run(c.name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestListAtTheProbedRevision(t *testing.T) {
 	}
 }
 
-// elsewhere writes to a collection that the test does not look at, and returns the revision.
+// elsewhere writes to a collection that the test does not read, and returns the revision.
 func elsewhere(t *testing.T) uint64 {
 	t.Helper()
 	return object{of: leases, namespace: "default", name: unique("elsewhere")}.createT(t)

@@ -22,13 +22,13 @@ type Event struct {
 	RV   uint64 // metadata.resourceVersion; 0 for ERROR
 	// InitialEnd marks the bookmark that ends a watch's initial state.
 	InitialEnd bool
-	Line       []byte // the line including its newline, or in protobuf the frame including its length
+	Line       []byte // with its newline, or in protobuf the frame with its length
 }
 
-// ErrNoEvent is the error for data that is no event.
+// ErrNoEvent is the error for data that is not an event.
 var ErrNoEvent = errors.New("not a line of a watch")
 
-// ParseEvent reads a line. It accepts only the exact framing of kube-apiserver.
+// ParseEvent parses a line. It accepts only the exact framing of kube-apiserver.
 func ParseEvent(line []byte) (Event, error) {
 	e := Event{Line: line}
 	rest, ok := bytes.CutPrefix(line, []byte(`{"type":"`))
@@ -77,15 +77,15 @@ type Connection struct {
 	Events []Event
 }
 
-// History is what one watcher has seen. Each further connection starts at the last resourceVersion
-// of the previous one.
+// History is the history of one watcher. Each further connection starts at the last resourceVersion
+// of the previous connection.
 type History struct {
 	Name        string
 	Connections []Connection
 }
 
-// Last is the resourceVersion at which a watcher resumes after a connection: that of the last event
-// or bookmark or, if there was none, the connection's start.
+// Last returns the resourceVersion at which a watcher resumes after a connection. This is the
+// resourceVersion of the last event or bookmark. If there was none, it is the connection's start.
 func (c *Connection) Last() uint64 {
 	for _, e := range slices.Backward(c.Events) {
 		if e.Type != "ERROR" {

@@ -9,7 +9,7 @@ import (
 )
 
 // The proxy begins to write a large state before it has proved that the state is up to date. The
-// client must not notice: the state, its end, and later events equal the apiserver's.
+// client must see no difference: the state, its end, and later events equal the apiserver's.
 func TestLargeState(t *testing.T) {
 	const objects = 700
 	c := &collection{name: "serviceaccounts", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}

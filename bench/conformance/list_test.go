@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// listForms are the ways to list a collection. $N is a resourceVersion that a write to the
-// collection produced, $PAST an earlier one, $NAME the name of one of its objects.
+// listForms are the ways to list a collection. $N is a resourceVersion from a write to the
+// collection, $PAST an earlier resourceVersion, and $NAME the name of one of its objects.
 var listForms = []struct {
 	name, query string
 	from        source
@@ -37,7 +37,8 @@ var listForms = []struct {
 	{"most recent, one by name", "fieldSelector=metadata.name=$NAME", ifCached, false},
 	{"most recent, none by name", "fieldSelector=metadata.name=nobody", ifCached, false},
 	{"most recent, all but one", "fieldSelector=metadata.name!=$NAME", ifCached, false},
-	{"most recent, all but one, a page", "limit=1&fieldSelector=metadata.name!=$NAME", anywhere, false}, // upstream if it is full
+	// Upstream answers if the page is full.
+	{"most recent, all but one, a page", "limit=1&fieldSelector=metadata.name!=$NAME", anywhere, false},
 	{"most recent, all but one, a page that is not full", "limit=100000&fieldSelector=metadata.name!=$NAME", ifCached, false},
 	{"most recent, one by name, a page", "limit=500&fieldSelector=metadata.name=$NAME", ifCached, false},
 	{"most recent, by label", "labelSelector=app%3Dweb", ifCached, false},

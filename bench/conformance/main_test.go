@@ -5,27 +5,29 @@ import (
 	"flag"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// setupLimit bounds the time to build, start and seed the servers.
+// setupLimit limits the time to build, start and seed the servers.
 const setupLimit = 5 * time.Minute
 
-// These servers are compared. They are started once for all tests. Tests that write use unique
-// names, so they can run in any order.
+// The servers to compare. They are started once for all tests. Tests that write use unique names,
+// so they can run in any order.
 var (
 	apiserver *cluster.Endpoint
 	proxied   *cluster.Endpoint
 	admin     *cluster.Endpoint // the proxy's admin address
+	logOf     func() string     // the proxy's log
 )
 
-// plain makes the suite use plain HTTP/1.1 only, like a sidecar's clients.
+// plain makes the suite use only HTTP/1.1 without TLS, like a sidecar's clients.
 var plain = flag.Bool("plain", false, "speak plain HTTP/1.1 with the proxy, without TLS")
 
-// tiers is the number of proxies in a row. The tests send requests to the last one.
+// tiers is the number of proxies in a row. The tests send requests to the last proxy.
 var tiers = flag.Int("tiers", 1, "how many proxies stand behind one another")
 
 func TestMain(m *testing.M) { cluster.Main(m, setUp) }
@@ -35,9 +37,16 @@ func setUp(tb testing.TB) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), setupLimit)
 	defer cancel()
-	server := cluster.APIServerT(tb, cluster.Options{Flags: slices.Concat(longHistory, withBetas)})
+	var err error
+	if minor, err = cluster.KubernetesMinor(); err != nil {
+		tb.Fatal(err)
+	}
+	server := cluster.APIServerT(tb, cluster.Options{Flags: slices.Concat(longHistory, since(35, withBetas, withBetas134))})
+	suite, inParts = server, *scoped
+	if err := createNamespaces(ctx); err != nil {
+		tb.Fatal(err)
+	}
 	proxy, token := startTiers(ctx, tb, server), ""
-	suite = server
 	if *rights != "" {
 		token = server.Token
 	}
@@ -51,7 +60,18 @@ func setUp(tb testing.TB) {
 	}
 }
 
-// suite is the apiserver of all tests that have none of their own.
+// minor is the version of the apiserver: 36 for 1.36.
+var minor int
+
+// since returns now if the apiserver has at least a version, and before otherwise.
+func since[T any](version int, now, before T) T {
+	if minor >= version {
+		return now
+	}
+	return before
+}
+
+// suite is the apiserver of all tests that do not start their own.
 var suite *cluster.APIServer
 
 // speakTo selects the two servers to compare, and the tokens to use.
@@ -60,24 +80,35 @@ func speakTo(tb testing.TB, server *cluster.APIServer, token string, proxy *clus
 	apiserver = server.EndpointT(tb)
 	apiserver.Token = token
 	proxied = cluster.EndpointT(tb, "proxy", proxy.URL, proxyToken, proxy.CA)
+	logOf = proxy.Log
 	admin = cluster.EndpointT(tb, "admin", proxy.AdminURL, "", nil)
 	forget()
 }
 
-// longHistory is the apiserver's flags for runs that may be longer than etcd's usual history,
+// longHistory has the apiserver's flags for runs that may be longer than etcd's usual history,
 // because rows use resourceVersions from the beginning of the run.
 var longHistory = []string{"--etcd-compaction-interval=0"}
 
-// settings are the proxy's settings for such runs, in which one user sends all requests. With them,
-// the source of an answer does not depend on timing or on other requests.
+// settings are the proxy's settings for such runs, in which one user sends all requests. With these
+// settings, the source of a response does not depend on timing or on other requests.
 const settings = "cache: {log: {maxAge: 2h}, consistentReads: {ledger: false, forwardIfSooner: false}}\nlimits: {maxForwardsInFlight: 4000}\n"
 
-// startTiers starts the proxies, the first one in front of the apiserver, and returns the last one.
+// restricted is the kubeconfig of the account of -rbac.
+var restricted string
+
+// startTiers starts the proxies, the first proxy in front of the apiserver, and returns the last
+// proxy.
 func startTiers(ctx context.Context, tb testing.TB, server *cluster.APIServer) (p *cluster.Proxy) {
 	tb.Helper()
 	opts := cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: !*plain, Settings: settings}
 	if *rights != "" {
-		opts.Kubeconfig, opts.Args = restrict(ctx, tb, server)
+		if restricted == "" {
+			restricted = restrict(ctx, tb, server)
+		}
+		opts.Kubeconfig, opts.Args = restricted, []string{"--authentication", "delegated"}
+	}
+	if *scoped && *rights == "" {
+		opts.Settings = strings.Replace(settings, "cache: {", "cache: {"+nodeScopes+", ", 1)
 	}
 	for range *tiers {
 		p = cluster.ProxyT(tb, opts)

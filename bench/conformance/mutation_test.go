@@ -13,11 +13,11 @@ import (
 // place is the position of an event in a history.
 type place struct{ connection, event int }
 
-// mutation is an error that a wrong proxy could make in what a watcher sees.
+// mutation is an error that a wrong proxy could make in a watcher's events.
 type mutation struct {
 	name   string
 	breaks Guarantee // empty: any guarantee
-	// where tells whether the mutation is possible at a place.
+	// where reports whether the mutation is possible at a place.
 	where func(h *History, p place) bool
 	// do changes the events of one connection.
 	do func(events []Event, i int) []Event
@@ -73,7 +73,7 @@ var mutations = []mutation{
 		c := h.Connections[p.connection]
 		return c.Events[p.event].InitialEnd && p.event+1 < len(c.Events) && c.Events[p.event+1].Type != "BOOKMARK"
 	}, func(events []Event, i int) []Event {
-		// The state claims to include an event that comes only after it.
+		// The state claims to include an event that arrives only later.
 		late := events[i]
 		late.RV, late.InitialEnd = events[i+1].RV, false
 		return slices.Insert(events, i+1, late)

@@ -8,9 +8,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// The cache answers a request if it has one of the accepted forms, whatever other forms the request
-// accepts. Requests for other forms are forwarded. The lists are exact, so that answers in all
-// forms can be compared.
+// The cache answers a request if it has one of the accepted forms, whichever other forms the
+// request accepts. Requests for other forms are forwarded. The lists are exact, so that responses
+// in all forms can be compared.
 func TestNegotiation(t *testing.T) {
 	const (
 		table   = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -35,6 +35,7 @@ func TestNegotiation(t *testing.T) {
 				{"*/*", 200, cache},
 				{"application/json, */*", 200, cache},
 				{"application/json;charset=utf-8", 200, cache},
+				{"application/json;drop=metadata.managedFields", 200, upstream},
 				{"application/json, text/plain", 200, cache},
 				{"application/json;q=0.9, */*;q=0.8", 200, cache},
 				{"application/json;q=1.0", 200, cache},
@@ -66,7 +67,7 @@ func TestNegotiation(t *testing.T) {
 				{"application/json;stream=watch", 200, cache},
 				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io", 406, upstream},
 				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io, application/json", 200, cache},
-				{"application/json;unknown=1", 200, cache},
+				{"application/json;unknown=1", 200, upstream},
 				{strings.Repeat("text/x, ", 20) + "application/yaml, application/json", 200, upstream},
 				{"application/json, " + strings.Repeat("application/yaml, ", 20) + "text/x", 200, upstream},
 			} {
@@ -147,7 +148,7 @@ var acceptWords = struct{ types, params []string }{
 	},
 }
 
-// Whatever a client accepts, it gets the form that the apiserver would send, for an object, a list,
+// Whatever a client accepts, the proxy sends the same form as the apiserver, for an object, a list,
 // a watch and an error.
 func TestNegotiationAtRandom(t *testing.T) {
 	const headers = 150
@@ -169,7 +170,7 @@ func TestNegotiationAtRandom(t *testing.T) {
 			"?watch=true&resourceVersion=0&timeoutSeconds=1&fieldSelector=metadata.name%3D$NAME",
 		} {
 			if strings.Contains(target, "watch") && r.IntN(10) > 0 {
-				continue // they take a second each
+				continue // each of them takes a second
 			}
 			both := row{request: get(c.expand(c.in("a")+target)).With("Accept", accept)}
 			want, got, err := both.ask(t.Context())

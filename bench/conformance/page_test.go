@@ -10,7 +10,7 @@ import (
 
 // The test reads lists page by page to the end. Every page must equal the apiserver's, including
 // its token and the count of remaining objects. So each token works at both servers, and either
-// server can continue what the other one has begun.
+// server can continue a list that the other server has begun.
 func TestPageWalks(t *testing.T) {
 	for _, walk := range []struct {
 		name  string
@@ -62,7 +62,7 @@ func TestPageWalks(t *testing.T) {
 				walkOn(t, walk.of, first.Target, must(t, apiserver, first.request, 200))
 				return
 			}
-			// The two first pages may show different states. The tokens of each work at both
+			// The two first pages may show different states. The tokens of both pages work at both
 			// servers.
 			pages := []reply{must(t, apiserver, first.request, 200), must(t, proxied, first.request, 200)}
 			passBy(t, walk.of)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// maxFrame bounds a watch event, in bytes.
+// maxFrame limits a watch event, in bytes.
 const maxFrame = 64 << 20
 
 // readFrame reads a watch event in protobuf, including its length. It returns io.EOF at a clean

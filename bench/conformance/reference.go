@@ -25,7 +25,7 @@ func (r *Reference) End() uint64 {
 	return r.Events[len(r.Events)-1].RV
 }
 
-// after is the index of the first event whose RV is above rv.
+// after returns the index of the first event whose RV is above rv.
 func (r *Reference) after(rv uint64) int {
 	return sort.Search(len(r.Events), func(i int) bool { return r.Events[i].RV > rv })
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // slowConversion defines a resource with the stored version v1 and another version v2. A webhook
-// converts v1 to v2 and never answers. So each read of v2 lasts until the apiserver's timeout, and
+// converts v1 to v2 and never responds. So each read of v2 lasts until the apiserver's timeout, and
 // the apiserver's cache of v2 is never ready. The returned channel receives the webhook's calls.
 func slowConversion(t *testing.T) (called <-chan struct{}) {
 	t.Helper()
@@ -55,7 +55,7 @@ func slowConversion(t *testing.T) (called <-chan struct{}) {
 }
 
 // lasting sends a request that needs the conversion, and returns when the apiserver is working on
-// it.
+// the request.
 func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 	t.Helper()
 	for len(called) > 0 {
@@ -67,15 +67,23 @@ func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 		defer close(ended)
 		apiserver.Ask(ctx, r) // the request is expected to fail
 	}()
-	<-called
-	return func() {
+	end = func() {
 		cancel()
 		<-ended
 	}
+	select {
+	case <-called:
+	case <-ended:
+		t.Errorf("%s is answered without a conversion", r.Target)
+	case <-time.After(streamLimit):
+		end()
+		t.Fatalf("the conversion for %s is not asked for", r.Target)
+	}
+	return end
 }
 
-// againByLot checks that an answer's header and body give the same Retry-After. It then removes the
-// value, because the apiserver chooses it at random.
+// againByLot checks that a response's header and body have the same Retry-After. It then removes
+// the value, because the apiserver chooses it at random.
 func againByLot(r reply) (reply, error) {
 	said, told := r.Header.Get("Retry-After"), gjson.GetBytes(r.Body, "details.retryAfterSeconds")
 	if said == "" || said != told.Raw {
@@ -94,7 +102,10 @@ func TestRefusalsForAWhile(t *testing.T) {
 		Flags: []string{"--request-timeout=6s", "--shutdown-send-retry-after=true"},
 		Grace: 10 * time.Second,
 	})
-	anotherProxy(t, server, server.Token, "cache: {syncTimeout: 1s}\n")
+	anotherProxy(t, server, server.Token, strings.Replace(settings, "cache: {", "cache: {syncTimeout: 1s, ", 1))
+	if err := configMaps.follow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	called := slowConversion(t)
 	const (
 		slows   = "/apis/example.com/v2/namespaces/default/slows"
@@ -146,7 +157,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 }
 
 // If a user's priority level has no free seats, the user gets 429, both directly and through the
-// proxy. Answers from the proxy's cache need no seat.
+// proxy. Responses from the proxy's cache need no seat.
 func TestTooManyRequests(t *testing.T) {
 	const token = "limited-token"
 	server := another(t, cluster.Options{Users: token + ",limited,limited-uid\n"})
@@ -163,7 +174,10 @@ func TestTooManyRequests(t *testing.T) {
 		writeT(t, http.MethodPost, o.path, o.body)
 	}
 	called := slowConversion(t)
-	anotherProxy(t, server, token, "")
+	anotherProxy(t, server, token, settings)
+	if err := configMaps.follow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	const slow, configs = "/apis/example.com/v2/namespaces/default/slows/one", "/api/v1/namespaces/default/configmaps"
 	defer lasting(t, get(slow), called)()
 	await(t, get(configs+"/one"), http.StatusTooManyRequests)

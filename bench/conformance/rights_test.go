@@ -23,12 +23,11 @@ import (
 )
 
 // rights makes the proxy run as a service account with the roles in a file, instead of as admin.
-// The suite's client then uses a token of its own.
+// The suite's client then uses another token.
 var rights = flag.String("rbac", "", "YAML `FILE` with a service account and its roles, as the chart renders them: the proxy runs as that")
 
-// restrict grants the file's roles to its service account, and returns a kubeconfig and the proxy's
-// arguments for this account.
-func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (kubeconfig string, args []string) {
+// restrict grants the file's roles to its service account, and returns a kubeconfig for this account.
+func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (kubeconfig string) {
 	tb.Helper()
 	if *plain || *tiers != 1 {
 		tb.Fatal("-rbac: clients bring a token, which takes TLS and one proxy: without -plain and -tiers")
@@ -51,7 +50,7 @@ func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (ku
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return server.KubeconfigT(tb, server.URL, token.Status.Token), []string{"--authentication", "delegated"}
+	return server.KubeconfigT(tb, server.URL, token.Status.Token)
 }
 
 // serviceAccountIn returns the service account in a file.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The proxy interprets paths as kube-apiserver's RequestInfo and routes do. It forwards every path
+// The proxy interprets paths like kube-apiserver's RequestInfo and routes. It forwards every path
 // that is not in canonical form.
 func TestRoutes(t *testing.T) {
 	const atZero = "?resourceVersion=0"

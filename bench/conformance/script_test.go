@@ -11,11 +11,10 @@ import (
 
 var uniques atomic.Int64
 
-// unique makes a name that is not used by any other test, or by another run of this one.
+// unique makes a name that no other test uses, nor another run of this test.
 func unique(name string) string { return fmt.Sprintf("%s-%d", name, uniques.Add(1)) }
 
-// newNamespaces creates namespaces. The order of their names is the order in which they are
-// returned.
+// newNamespaces creates namespaces. It returns their names in sorted order.
 func newNamespaces(t *testing.T, name string, n int) []string {
 	t.Helper()
 	names := make([]string, n)
@@ -53,7 +52,8 @@ const fence = "fence"
 // fenced returns a function that recognizes the fence of one script.
 func fenced(by string) func(Event) bool {
 	mark := []byte(`"annotations":{"` + fence + `":"` + by + `"`)
-	entry := []byte("\n" + string(rune(len(fence))) + fence + "\x12" + string(rune(len(by))) + by) // in protobuf
+	// The entry is in protobuf.
+	entry := []byte("\n" + string(rune(len(fence))) + fence + "\x12" + string(rune(len(by))) + by)
 	return func(e Event) bool { return bytes.Contains(e.Line, mark) || bytes.Contains(e.Line, entry) }
 }
 
@@ -96,7 +96,8 @@ func (s *script) run(ctx context.Context) error {
 			func() error {
 				return created(write(ctx, http.MethodPatch, first.path()+"/status", `{"status":{"phase":"Running","podIP":"10.0.0.9"}}`))
 			},
-			func() error { return created(write(ctx, http.MethodDelete, first.path(), "")) }, // with a grace period
+			// The deletion has a grace period.
+			func() error { return created(write(ctx, http.MethodDelete, first.path(), "")) },
 		)
 	}
 	steps = append(steps, func() error { return first.remove(ctx) })

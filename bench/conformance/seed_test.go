@@ -5,17 +5,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // seed makes the objects that read-only rows use. They never change afterwards. Half of them exist
-// before the proxy follows their collection; the others are created and changed while it does.
+// before the proxy follows their collection; the others are created and changed after that.
 func seed(ctx context.Context) error {
-	for _, s := range []func(context.Context) error{defineCustom, createNamespaces, createFirst, startFeeds, createRest} {
+	for _, s := range []func(context.Context) error{defineCustom, createFirst, startFeeds, createRest, reachLast} {
 		if err := s(ctx); err != nil {
 			return err
 		}
@@ -23,16 +27,21 @@ func seed(ctx context.Context) error {
 	return nil
 }
 
-// old is a resourceVersion from before the proxy followed anything.
+// old is a resourceVersion from before the start of all the proxy's feeds.
 var old uint64
 
-// seedNamespaces sort differently as names and as parts of keys: as keys, "a-b/" comes before "a/",
-// which comes before "a0/".
+// seedNamespaces have different orders as names and as parts of keys: as keys, "a-b/" comes before
+// "a/", which comes before "a0/".
 var seedNamespaces = []string{"a", "a-b", "a0", "many"}
 
+// createNamespaces is the first step, because the roles of -rbac may belong to these namespaces.
 func createNamespaces(ctx context.Context) error {
 	for _, name := range seedNamespaces {
-		if err := create(ctx, object{of: namespaces, name: name}); err != nil {
+		made, err := suite.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if namespaces.now, err = strconv.ParseUint(made.ResourceVersion, 10, 64); err != nil {
 			return err
 		}
 	}
@@ -86,7 +95,7 @@ func defineCustom(ctx context.Context) error {
 	return nil
 }
 
-// eventually repeats a request until the answer has the given status.
+// eventually repeats a request until the response has the given status.
 func eventually(ctx context.Context, e *cluster.Endpoint, r request, status int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -106,7 +115,7 @@ func eventually(ctx context.Context, e *cluster.Endpoint, r request, status int)
 	}
 }
 
-// await repeats a request to the apiserver until the answer has the given status.
+// await repeats a request to the apiserver until the response has the given status.
 func await(t *testing.T, r request, status int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*streamLimit)
@@ -133,17 +142,58 @@ func startFeeds(ctx context.Context) error {
 	return nil
 }
 
-// kept are the Accept headers for the forms that caches are kept in. Custom resources have no
-// protobuf.
+// kept are the Accept headers for the forms that caches keep. Custom resources have no protobuf.
 var kept = []string{"application/json", "application/vnd.kubernetes.protobuf,application/json", table}
 
-// follow starts the proxy's feeds of a collection.
+// follow starts the proxy's feeds of a collection, and waits until they answer. On a busy machine,
+// the first request may be forwarded before its feed has a state.
 func (c *collection) follow(ctx context.Context) error {
-	for _, accept := range kept {
-		if got, err := proxied.Ask(ctx, get(c.all()+"?resourceVersion=0").With("Accept", accept)); err != nil {
+	for _, part := range c.parts() {
+		if err := c.followPart(ctx, part); err != nil {
 			return err
-		} else if got.Status != http.StatusOK {
-			return fmt.Errorf("proxy: list %s: %d %s", c.name, got.Status, got.Body)
+		}
+	}
+	return nil
+}
+
+func (c *collection) followPart(ctx context.Context, part string) error {
+	ctx, cancel := context.WithTimeout(ctx, 4*streamLimit)
+	defer cancel()
+	for _, accept := range kept {
+		// A cache of a part may begin before the last write to another part.
+		r := c.notOlder(part, accept)
+		for from := source(""); from != c.source(cache); {
+			before, err := sources(ctx)
+			if err != nil {
+				return err
+			}
+			if err := eventually(ctx, proxied, r, http.StatusOK); err != nil {
+				return err
+			}
+			after, err := sources(ctx)
+			if err != nil {
+				return err
+			}
+			from = counted(before, after)
+		}
+	}
+	return nil
+}
+
+func (c *collection) notOlder(part, accept string) request {
+	return get(part+"resourceVersion="+fmt.Sprint(c.now)).With("Accept", accept)
+}
+
+// reachLast asks all caches for a state that includes the last write. The cache of a part would not
+// learn of writes to other parts otherwise, and rows that accept any state expect none from before.
+func reachLast(ctx context.Context) error {
+	for _, c := range collections {
+		for _, part := range c.parts() {
+			for _, accept := range kept {
+				if err := eventually(ctx, proxied, c.notOlder(part, accept), http.StatusOK); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil
@@ -173,7 +223,7 @@ func podSpec(node string) map[string]any {
 	return map[string]any{"spec": spec}
 }
 
-// about returns the fields of an event about a pod, as the collection's group names them.
+// about returns the fields of an event about a pod, with the names of the collection's group.
 func (c *collection) about(namespace, pod string) map[string]any {
 	reference := map[string]any{"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": pod, "fieldPath": "spec.containers{c}"}
 	if c == newEvents {
@@ -232,7 +282,7 @@ func createFirst(ctx context.Context) error {
 	return create(ctx, objects...)
 }
 
-// numbers are sent to the apiserver exactly as written here. The apiserver decides how it stores
+// numbers are sent to the apiserver exactly as written here. The apiserver decides how to store
 // them.
 var numbers = map[string]any{
 	"spec": json.RawMessage(`{"color":"red","exact":9007199254740993,"beyond":18446744073709551616,"tenth":0.1,"large":1e21,"small":1e-7,

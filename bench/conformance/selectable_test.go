@@ -29,15 +29,15 @@ type selectables struct {
 // field is a selectable field.
 type field struct {
 	label string
-	value string // the value in at least one object, but not in all; empty if no object has any
-	unset string // the value in objects that do not set the field
+	value string // value in some objects, but not in all; empty if no object has a value
+	unset string // value in objects that do not set the field
 }
 
 // specimen is an object to select.
 type specimen struct {
 	name   string
 	fields map[string]any
-	then   func(context.Context, object) (uint64, error) // the write that follows; nil if there is none
+	then   func(context.Context, object) (uint64, error) // the next write; may be nil
 }
 
 // status returns a function that patches an object's status as its controller would.
@@ -60,7 +60,7 @@ var (
 
 const (
 	unsupported = "field label not supported: %s"
-	// unknown is the error of resources without fields other than those of metadata.
+	// unknown is the error of resources that have only the fields of metadata.
 	unknown = `\"%s\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"`
 
 	podOf      = `{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}`
@@ -68,10 +68,16 @@ const (
 	job        = `{"completions":3,"template":{"spec":` + podOf + `}}`
 )
 
-// withBetas enables resources that have selectable fields of their own but are disabled by default.
+// withBetas enables resources with their own selectable fields that are disabled by default.
 var withBetas = []string{
 	"--feature-gates=ClusterTrustBundle=true,PodCertificateRequest=true",
 	"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true,certificates.k8s.io/v1beta1/podcertificaterequests=true",
+}
+
+// withBetas134 is withBetas for kube-apiserver 1.34 and earlier.
+var withBetas134 = []string{
+	"--feature-gates=ClusterTrustBundle=true",
+	"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true",
 }
 
 // builtin returns the selectable fields of built-in resources.
@@ -193,7 +199,7 @@ func builtin(t *testing.T, home string) []selectables {
 			{"bare", slice("other.example.com", "allNodes", true), nil},
 			{"said", slice("said.example.com", "nodeName", "n1"), nil},
 			{"other", slice("other.example.com", "nodeName", "n2"), nil},
-		}, []string{"metadata.namespace", "spec.pool.name"}, "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: %s"},
+		}, append([]string{"metadata.namespace", "spec.devices"}, since(37, nil, []string{"spec.pool.name"})...), "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: %s"},
 
 		{secrets, []field{{"type", "example.com/said", "Opaque"}}, []specimen{
 			{"bare", nil, nil},
@@ -293,8 +299,8 @@ func podCertificate(t *testing.T, signer, pod, node string) map[string]any {
 // unique names.
 func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	t.Helper()
-	// Start the caches before the objects are created. Otherwise another write could come before
-	// the start of a cache, and the proxy would forward a watch from before that.
+	// Start the caches before the objects are created. Otherwise another write could precede the
+	// start of a cache, and the proxy would forward a watch from before this write.
 	for _, accept := range kept {
 		if _, err := proxied.Ask(t.Context(), get(s.of.all()+"?resourceVersion=0").With("Accept", accept)); err != nil {
 			t.Fatal(err)

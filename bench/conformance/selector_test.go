@@ -123,8 +123,8 @@ func TestSelectors(t *testing.T) {
 	for _, c := range []*collection{nodes, namespaces, planets} {
 		table(c, "fieldSelector", []form{{"metadata.namespace=a", 400, upstream}})
 	}
-	// Built-in resources without fields of their own accept this label, too, although no object has
-	// a value for it.
+	// Built-in resources without their own fields also accept this label, although no object has a
+	// value for it.
 	priorities := &collection{name: "priorityclasses", root: "/apis/scheduling.k8s.io/v1", resource: "priorityclasses"}
 	table(priorities, "fieldSelector", []form{
 		{"metadata.namespace=a", 200, upstream},

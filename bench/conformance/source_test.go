@@ -4,21 +4,22 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// source is where the proxy's answer came from, according to its metrics.
+// source is the source of the proxy's response, according to the proxy's metrics.
 type source string
 
 const (
 	cache    source = "cache"
 	upstream source = "upstream"
-	// anywhere is for answers whose source depends on what else happens at the time.
+	// anywhere is for responses whose source depends on concurrent requests.
 	anywhere source = "anywhere"
-	// ifCached means the cache, but upstream for collections that the apiserver itself does not
-	// cache.
+	// ifCached means the cache, except for collections that the apiserver itself does not cache:
+	// for these it means upstream.
 	ifCached source = "cache if the apiserver caches it"
 )
 
@@ -35,8 +36,8 @@ func (c *collection) source(of source) source {
 	return cache
 }
 
-// looked is the last reading of the metrics, and the number of requests sent to the proxy by then.
-// If no request has been sent since, the reading is still valid.
+// looked is the last reading of the metrics, and the number of requests sent to the proxy before
+// it. If no request has been sent since, the reading is still valid.
 var looked struct {
 	sync.Mutex
 	sent   int64
@@ -50,7 +51,7 @@ func forget() {
 	looked.counts = nil
 }
 
-// sources returns the number of the proxy's answers so far from each source.
+// sources returns the number of the proxy's responses so far from each source.
 func sources(ctx context.Context) (map[source]int, error) {
 	looked.Lock()
 	defer looked.Unlock()
@@ -79,8 +80,33 @@ func look(ctx context.Context) (map[source]int, error) {
 	return counts, nil
 }
 
+// reasons returns the samples of watchproxy_forwarded_total for a target's resource, and the end of
+// the proxy's log. They show why a request was forwarded.
+func reasons(ctx context.Context, target string) string {
+	const lines = 5
+	got, err := admin.Ask(ctx, get("/metrics?name[]=watchproxy_forwarded_total"))
+	if err != nil {
+		return err.Error()
+	}
+	path, _, _ := strings.Cut(target, "?")
+	var all []string
+	for line := range strings.Lines(string(got.Body)) {
+		_, resource, _ := strings.Cut(line, `resource="`)
+		if resource, _, ok := strings.Cut(resource, `"`); ok && strings.Contains(path, "/"+resource) {
+			all = append(all, line)
+		}
+	}
+	log := strings.SplitAfter(logOf(), "\n")
+	return strings.Join(append(all, log[max(0, len(log)-lines):]...), "")
+}
+
+// matches reports whether a response may have come from a source.
+func (s source) matches(from source) bool {
+	return from == s || s == anywhere || s == cache && inParts && from == upstream
+}
+
 // counted describes the difference between two readings: "" for nothing, "cache" or "upstream" for
-// one answer, or a list of counts.
+// one response, or a list of counts.
 func counted(before, after map[source]int) source {
 	var text string
 	for s, n := range after {

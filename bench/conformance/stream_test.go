@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// streamLimit bounds how long a test waits for an event of a watch.
+// streamLimit limits a test's wait for an event of a watch.
 const streamLimit = 30 * time.Second
 
 // stream is an open watch.
@@ -17,7 +17,7 @@ type stream struct {
 	name   string // the server's name
 	header http.Header
 	lines  <-chan Event // closed at the end
-	err    error        // why the watch ended, nil for a clean end; read it after lines is closed
+	err    error        // how the watch ended, nil for a clean end; valid after lines is closed
 	cancel context.CancelFunc
 	done   chan struct{}
 }
@@ -41,7 +41,7 @@ func openStream(ctx context.Context, e *cluster.Endpoint, r request) (*stream, e
 	return s, nil
 }
 
-// pass passes on the events of a watch until the watch or ctx ends. The end of ctx is no error.
+// pass passes on the events of a watch until the watch or ctx ends. The end of ctx is not an error.
 func pass(ctx context.Context, resp *http.Response, to chan<- Event) error {
 	for event, err := range Events(resp) {
 		if ctx.Err() != nil {

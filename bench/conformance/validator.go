@@ -5,25 +5,25 @@ import (
 	"fmt"
 )
 
-// Guarantee is what a watch promises.
+// Guarantee is a promise of a watch.
 type Guarantee string
 
 // The guarantees of a watch.
 const (
-	// Ordered: resourceVersions ascend. All events after a bookmark are above it.
+	// Ordered means that resourceVersions ascend. All events after a bookmark are above it.
 	Ordered Guarantee = "ordered"
-	// Unique: no event comes twice, over all connections of a watcher.
+	// Unique means that no event is repeated, over all connections of a watcher.
 	Unique Guarantee = "unique"
-	// NoGap: every event of the selection comes, from the start of the first connection to the end
-	// of the reference.
+	// NoGap means that no event of the selection is missing, from the start of the first connection
+	// to the end of the reference.
 	NoGap Guarantee = "no gap"
-	// Resumable: a connection that starts at N continues with the next event after N.
+	// Resumable means that a connection that starts at N continues with the next event after N.
 	Resumable Guarantee = "resumable"
-	// Bookmarkable: all events up to N come before a bookmark at N.
+	// Bookmarkable means that all events up to N precede a bookmark at N.
 	Bookmarkable Guarantee = "bookmarkable"
-	// NotOlderThan: if a watch begins with a state, this state is not older than requested.
+	// NotOlderThan means that the initial state of a watch is not older than requested.
 	NotOlderThan Guarantee = "not older than"
-	// Exact: the initial state and each event equal upstream's, byte for byte.
+	// Exact means that the initial state and each event equal upstream's, byte for byte.
 	Exact Guarantee = "exact"
 )
 
@@ -37,7 +37,7 @@ type Violation struct {
 func (v Violation) String() string { return string(v.Guarantee) + ": " + v.Message }
 
 // Check compares a watcher's history with the reference and returns the violations. The watcher
-// must have continued at least until it saw the reference's last event.
+// must have continued until the reference's last event or longer.
 func Check(ref *Reference, h *History) []Violation {
 	c := &checker{ref: ref, seen: map[sighting]bool{}}
 	for i := range h.Connections {
@@ -63,7 +63,7 @@ type checker struct {
 	number   int // the connection's number
 	resumed  bool
 	last     bool
-	position uint64 // the resourceVersion up to which the connection has shown everything
+	position uint64 // the resourceVersion up to which the connection is complete
 	found    []Violation
 }
 
@@ -71,9 +71,9 @@ func (c *checker) report(g Guarantee, format string, args ...any) {
 	c.found = append(c.found, Violation{g, fmt.Sprintf("connection %d: %s", c.number, fmt.Sprintf(format, args...))})
 }
 
-// connection checks one connection. The connection may not say which resourceVersion its state has.
-// Then connection looks for one that explains all events. If there is none, it reports the
-// violations of the best candidate.
+// connection checks one connection. If the resourceVersion of the initial state is unknown,
+// connection searches for a resourceVersion that explains all events. If there is none, it reports
+// the violations of the best candidate.
 func (c *checker) connection(conn *Connection) {
 	if !conn.State {
 		c.live(conn.From, conn.Events)
@@ -89,7 +89,7 @@ func (c *checker) connection(conn *Connection) {
 	c.guess(conn)
 }
 
-// guess tries every resourceVersion that the state of a connection could have.
+// guess tries every possible resourceVersion of a connection's initial state.
 func (c *checker) guess(conn *Connection) {
 	var best *checker
 	for rv, state := range c.ref.states(conn.From) {
@@ -115,7 +115,7 @@ func (c *checker) guess(conn *Connection) {
 	*c = *best
 }
 
-// begins tells whether events start with the objects of a state, in any order.
+// begins reports whether events start with the objects of a state, in any order.
 func begins(events []Event, state map[string]Event) bool {
 	if len(events) < len(state) {
 		return false
@@ -145,11 +145,11 @@ func (c *checker) state(from, rv uint64, got []Event) {
 		default:
 			continue
 		}
-		return // further differences are only caused by the shift
+		return // the shift causes all further differences
 	}
 }
 
-// live checks the events that a connection showed after the resourceVersion from.
+// live checks the events of a connection after the resourceVersion from.
 func (c *checker) live(from uint64, events []Event) {
 	c.position = from
 	delivered := map[uint64]bool{}
@@ -200,8 +200,8 @@ func (c *checker) exact(e Event) {
 	}
 }
 
-// bookmark checks a bookmark at rv. The connection started at the resourceVersion from and has
-// delivered some events.
+// bookmark checks a bookmark at rv. The connection started at the resourceVersion from, and
+// delivered has its events so far.
 func (c *checker) bookmark(from, rv uint64, delivered map[uint64]bool) {
 	if rv < c.position {
 		c.report(Ordered, "bookmark at %d came after %d", rv, c.position)

@@ -10,8 +10,8 @@ import (
 )
 
 // watchForms are the ways to watch a collection. $N is the resourceVersion before the script, $HOME
-// the namespace where the script runs, $FIRST an object in it. If in is true, the path is that
-// namespace's, otherwise the whole collection's.
+// the namespace where the script runs, and $FIRST an object in this namespace. If in is true, the
+// path is that namespace's, otherwise the whole collection's.
 var watchForms = []struct {
 	name  string
 	in    bool // the namespace only
@@ -88,7 +88,7 @@ func watchScript(t *testing.T, c *collection) {
 
 	var open []*pair
 	for _, f := range watchForms {
-		if f.only != nil && f.only != c {
+		if f.only != nil && f.only != c || withoutStreaming(t, f.name, f.query) {
 			continue
 		}
 		path := c.all()
@@ -139,13 +139,27 @@ func openPair(t *testing.T, name string, r request, from source) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := counted(before, after); got != from {
+	if minor < 34 && strings.Contains(r.Target, "allowWatchBookmarks") {
+		from = anywhere // the proxy waits for the first bookmark to learn its form
+	}
+	if got := counted(before, after); !from.matches(got) {
 		t.Errorf("%s: the answer came from %q instead of %q", name, got, from)
 	}
 	return p
 }
 
-// openPairUnseen opens a pair without checking the source of the proxy's answer, because other
+// withoutStreaming reports whether the apiserver refuses a watch, because its feature WatchList is
+// disabled. That is the default of version 1.33. The watch then counts as skipped.
+func withoutStreaming(t *testing.T, name, query string) bool {
+	t.Helper()
+	refused := minor < 34 && strings.Contains(query, "sendInitialEvents")
+	if refused {
+		t.Run(name, func(t *testing.T) { t.Skip("the apiserver refuses sendInitialEvents") })
+	}
+	return refused
+}
+
+// openPairUnseen opens a pair without checking the source of the proxy's response, because other
 // tests may be running.
 func openPairUnseen(t *testing.T, r request) *pair {
 	t.Helper()
@@ -160,7 +174,7 @@ func openPairUnseen(t *testing.T, r request) *pair {
 	return &pair{want: open(apiserver), got: open(proxied)}
 }
 
-// compare reads both watches up to an event and compares what came. It returns the number of
+// compare reads both watches up to an event and compares the events. It returns the number of
 // events.
 func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 	t.Helper()
@@ -193,10 +207,10 @@ func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 }
 
 // ownLease is the prefix of the key of the apiserver's own lease. The apiserver may renew this
-// lease after the first watch of a pair is opened and before the second is.
+// lease after the first watch of a pair is opened and before the second watch is opened.
 const ownLease = "kube-system/apiserver-"
 
-// withoutBookmarks removes bookmarks, which may come at any time. It first checks that no later
+// withoutBookmarks removes bookmarks, which may arrive at any time. It first checks that no later
 // event is at or below a bookmark.
 func withoutBookmarks(t *testing.T, events []Event) []Event {
 	t.Helper()

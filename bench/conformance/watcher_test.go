@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// selection is what a watcher selects.
+// selection is the selection of a watcher.
 type selection struct {
 	of       *collection
 	path     string
@@ -49,7 +49,7 @@ func selections(namespaces []string) []selection {
 	}
 }
 
-// start is where a watcher starts.
+// start is the point where a watcher starts.
 type start int
 
 const (
@@ -60,7 +60,7 @@ const (
 	starts
 )
 
-// watcher watches one selection through the proxy and records everything that it sees.
+// watcher watches one selection through the proxy and records all events.
 type watcher struct {
 	selection
 	start     start
@@ -95,7 +95,7 @@ func newWatcher(i int, all []selection, milestones int, seed uint64) *watcher {
 	return w
 }
 
-// run watches until it has seen everything up to the resourceVersion that it receives from due
+// run watches until it has seen all events up to the resourceVersion that it receives from due
 // after all writes, or until ctx ends.
 func (w *watcher) run(ctx context.Context, first uint64, p *progress, due <-chan uint64) error {
 	select {
@@ -137,8 +137,8 @@ func (w *watcher) query(from uint64, state bool) string {
 	return strings.Join(q, "&")
 }
 
-// connect opens one connection and records its events until the watch ends, the watcher leaves, or
-// everything up to end has come. end is set once due has sent it.
+// connect opens one connection and records its events. It returns when the watch ends, the watcher
+// leaves, or all events up to end have arrived. end is set once due has sent it.
 func (w *watcher) connect(ctx context.Context, from uint64, state bool, end *uint64, due <-chan uint64) (done bool, err error) {
 	s, err := openStream(ctx, proxied, get(w.target(w.query(from, state))))
 	if err != nil {
@@ -162,7 +162,7 @@ func (w *watcher) connect(ctx context.Context, from uint64, state bool, end *uin
 			conn.Events = append(conn.Events, e)
 			inState = inState && !e.InitialEnd
 			position = max(position, e.RV)
-			// Until the bookmark that ends the state, the watcher does not know where to resume.
+			// The watcher can resume only after the bookmark that ends the state.
 			if w.leaves && !inState && w.rand.IntN(40) == 0 {
 				return false, nil
 			}

@@ -14,7 +14,7 @@ type progress struct {
 	mu struct {
 		sync.Mutex
 		writes  int
-		rv      uint64          // the highest resourceVersion in an answer so far
+		rv      uint64          // highest resourceVersion in a response so far
 		waiting []chan struct{} // closed at milestones
 	}
 }
@@ -51,7 +51,7 @@ func (p *progress) rv() uint64 {
 	return p.mu.rv
 }
 
-// writer makes random writes to the pods and configmaps in a namespace of its own.
+// writer makes random writes to the pods and configmaps in its own namespace.
 type writer struct {
 	namespace string
 	rand      *rand.Rand
@@ -60,7 +60,7 @@ type writer struct {
 	objects   []*subject
 }
 
-// subject is an object and what its writer knows about it.
+// subject is an object and its writer's data about it.
 type subject struct {
 	object
 	exists, bound, ending bool
@@ -109,7 +109,7 @@ func (w *writer) step(ctx context.Context, s *subject) (uint64, error) {
 		s.exists = false
 		return 0, s.remove(ctx)
 	case n < 25 && s.bound:
-		// With a grace period, so that the object is first marked for deletion.
+		// The deletion has a grace period, so that the object is first marked for deletion.
 		s.ending = true
 		return write(ctx, http.MethodDelete, s.path(), "")
 	case n < 50:
@@ -143,7 +143,7 @@ func (w *writer) create(ctx context.Context, s *subject) (uint64, error) {
 	return s.create(ctx)
 }
 
-// close makes the last writes. Every selection sees some of them.
+// close makes the last writes. Every selection contains some of them.
 func (w *writer) close(ctx context.Context) error {
 	var errs []error
 	for i, c := range []*collection{configMaps, pods} {

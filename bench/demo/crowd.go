@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// startLimit bounds the informers that read their initial state at a time. Unlike real programs,
+// startLimit limits the informers that read their initial state at a time. Unlike real programs,
 // they share one machine, and decoding the state takes far longer than getting it.
 const startLimit = 4
 

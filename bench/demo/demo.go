@@ -17,7 +17,7 @@ import (
 const (
 	// gentle is the rate of updates, per second, while the demo stays up for kubectl.
 	gentle = 1
-	// settleLimit bounds the time until the last events have reached their informers.
+	// settleLimit limits the time until the last events have reached their informers.
 	settleLimit = 10 * time.Second
 )
 

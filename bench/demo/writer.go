@@ -19,7 +19,7 @@ import (
 // stamp is the annotation with the time of an update, in nanoseconds since 1970.
 const stamp = "demo.watchproxy/sent-at"
 
-// writeLimit bounds the updates in flight. At this limit the writer skips updates, so that the
+// writeLimit limits the updates in flight. At this limit the writer skips updates, so that the
 // server determines the rate.
 const writeLimit = 8
 

@@ -92,7 +92,7 @@ func clockProxy(t *testing.T) (binary string) {
 	if err := os.WriteFile(file, description, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-overlay", file, "-o", binary, "./cmd/watchproxy")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-overlay", file, "-o", binary, "./cmd/watchproxy")
 	cmd.Dir, cmd.Env = cluster.Root(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("the proxy with a clock of its own: %v\n%s", err, out)

@@ -1,17 +1,18 @@
-// Package faults breaks things around the proxy while clients write, watch and read. Then it
-// compares what they saw with the apiserver's own events (package conformance).
+// Package faults causes faults around the proxy while clients write, watch and read. Then it
+// compares the clients' observations with the apiserver's own events (package conformance).
 //
-// A relay (package cluster) stands between the proxy and the apiserver, and another one between the
-// clients and the proxy. It cuts, resets, freezes, slows down, truncates and corrupts connections.
-// Processes are stopped, killed, suspended and started again.
+// A relay (package cluster) stands between the proxy and the apiserver, and another relay between
+// the clients and the proxy. The relays cut, reset, freeze, slow down, truncate and corrupt
+// connections. Processes are stopped, killed, suspended and started again.
 //
-// Each scenario counts violations. A watcher must see no event lost, duplicated, reordered or
-// invented. A read of the most recent state must not lack a write that was acknowledged before it.
+// Each scenario counts violations. A watcher must see all events, in order and without repetition
+// or invention. A read of the most recent state must contain every write that was acknowledged
+// before it.
 //
 // In some scenarios upstream loses its history. Then the events of a watcher must be consistent
 // with each other and lead to the final state. Watchers with a label selector may get a 410 and
-// begin anew. In other scenarios upstream goes back to an earlier state. Then the comparison uses
-// what the apiserver has sent since.
+// begin anew. In other scenarios upstream returns to an earlier state. Then the comparison uses the
+// apiserver's events after this return.
 //
 // `make faults` runs all scenarios and writes the table in bench/results; `make test` runs a few.
 //

@@ -31,7 +31,7 @@ const (
 	recoveryLull    = 2 * time.Second
 	recoveryLate    = 2 * time.Second // later watchers are explained in the log
 	recoveryStep    = 2 * time.Minute // limit for each restart
-	// asksPerSecond bounds the requests of a proxy to an apiserver that is down. The streams do not
+	// asksPerSecond limits the requests of a proxy to an apiserver that is down. The streams do not
 	// all end at the same time, so there are a few more.
 	asksPerSecond = 4
 	asksMore      = 10

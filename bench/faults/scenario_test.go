@@ -20,7 +20,7 @@ type scenario struct {
 	// forgets says that upstream loses its history. The proxy then sends the changes as a
 	// difference of two states.
 	forgets bool
-	// relists bounds the relists.
+	// relists limits the relists.
 	relists float64
 	// again says that watches may get 410.
 	again bool

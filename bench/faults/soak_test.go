@@ -273,7 +273,7 @@ func (o *soak) sample(ctx context.Context) (s sample, err error) {
 
 func (o *soak) table(samples []sample, rate float64) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %v, %.0f events/s, %d clients at a time: %d watchers, %d slow watchers, %d that list, %d that page. "+
+	fmt.Fprintf(&b, "%s, %v, %.0f events/s, %d clients at a time: %d watchers, %d slow watchers, %d clients that list, %d clients that read pages. "+
 		"In total, %d clients resumed %d watches, and read %d lists, %d pages and %d events.\n\n",
 		time.Now().UTC().Format(time.DateOnly), *soaking, rate, soakWatchers+soakSlow+2*soakReaders,
 		soakWatchers, soakSlow, soakReaders, soakReaders, o.clients.Load(), o.resumed.Load(), o.lists.Load(), o.pages.Load(), o.events.Load())
@@ -296,7 +296,7 @@ func (o *soak) table(samples []sample, rate float64) string {
 	} {
 		trends = append(trends, fmt.Sprintf("%s %+.1f %%", what.name, 100*drift(half, what.of)))
 	}
-	fmt.Fprintf(&b, "\nTrend over the second half (linear fit, in percent of the mean): %s.\n", strings.Join(trends, ", "))
+	fmt.Fprintf(&b, "\nChange from the beginning to the end of the second half, by a linear fit, in percent of the mean: %s.\n", strings.Join(trends, ", "))
 	return b.String()
 }
 

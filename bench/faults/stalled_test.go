@@ -38,7 +38,7 @@ const (
 	noiseSize  = 32 << 10
 	stalledLog = "cache: {log: {maxAge: 5s, maxBytes: 8Mi}}\n"
 	timeKey    = `"at":"`
-	// stalledLogMost bounds the bytes of the log: its configured bound, and the segment that is
+	// stalledLogMost limits the bytes of the log: its configured bound, and the segment that is
 	// being filled.
 	stalledLogMost = 9 << 20
 )

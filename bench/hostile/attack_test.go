@@ -30,14 +30,14 @@ type attack struct {
 	clients int
 	ticker  *time.Ticker
 	sent    atomic.Int64
-	next    atomic.Int64 // a number for made-up names
+	next    atomic.Int64 // counter for made-up names
 	readers sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		codes map[string]int
 		conns map[net.Conn]bool // open
-		bad   map[string]int    // forbidden answers
+		bad   map[string]int    // counts of forbidden responses
 	}
 }
 
@@ -51,7 +51,7 @@ func (w *world) newAttack(ctx context.Context, b behaviour) *attack {
 	return a
 }
 
-// run runs the clients until the row is over. Their connections are still open when it returns.
+// run runs the clients until the row is over. Their connections are still open when run returns.
 func (a *attack) run() {
 	defer a.ticker.Stop()
 	stop := context.AfterFunc(a.ctx, a.wake)
@@ -104,8 +104,8 @@ func (a *attack) turn() bool {
 // stay waits until the row is over.
 func (a *attack) stay() { <-a.ctx.Done() }
 
-// got counts an answer, or an error if there was none. After the end of the row it counts only
-// forbidden answers, because the end itself causes errors.
+// got counts a response, or an error if there was no response. After the end of the row it counts
+// only forbidden responses, because the end itself causes errors.
 func (a *attack) got(code string) {
 	forbidden := slices.ContainsFunc(a.never, func(begin string) bool { return strings.HasPrefix(code, begin) })
 	a.mu.Lock()
@@ -118,7 +118,7 @@ func (a *attack) got(code string) {
 	}
 }
 
-// codes returns the counts of answers as text.
+// codes returns the counts of responses as text.
 func (a *attack) codes() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,13 +132,13 @@ func (a *attack) codes() string {
 	return b.String()
 }
 
-// These are counted if there is no answer.
+// The errors that are counted if there is no response.
 const (
 	cut     = "cut" // the connection ended
 	noEntry = "no connection"
 )
 
-// socket is a connection. The row closes it at its end if the client has not done so.
+// socket is a connection. If the client does not close the connection, the row does so at its end.
 type socket struct {
 	net.Conn
 	a *attack
@@ -175,7 +175,7 @@ func (a *attack) dialTo(address string) (net.Conn, error) {
 	return &socket{conn, a}, nil
 }
 
-// open opens a connection, with TLS and a protocol if the target has TLS.
+// open opens a connection. If the target has TLS, the connection uses TLS and the given protocol.
 func (a *attack) open(protocol string, certificates ...tls.Certificate) (net.Conn, error) {
 	conn, err := a.dial()
 	if err != nil || !a.tls {
@@ -211,7 +211,7 @@ func (a *attack) write(conn net.Conn, text string) error {
 	return err
 }
 
-// request returns the text of an HTTP/1.1 request. It checks nothing.
+// request returns the text of an HTTP/1.1 request, without any checks.
 func (a *attack) request(method, path string, header http.Header) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\n", method, path)
@@ -227,7 +227,7 @@ func (a *attack) request(method, path string, header http.Header) string {
 	return b.String()
 }
 
-// answer reads the head of an HTTP/1.1 answer and counts its code.
+// answer reads the head of an HTTP/1.1 response and counts its code.
 func (a *attack) answer(from *bufio.Reader) (*http.Response, error) {
 	resp, err := http.ReadResponse(from, nil)
 	if err != nil {
@@ -238,7 +238,7 @@ func (a *attack) answer(from *bufio.Reader) (*http.Response, error) {
 	return resp, nil
 }
 
-// asks sends an HTTP/1.1 request on a new connection and reads the answer's head. The connection
+// asks sends an HTTP/1.1 request on a new connection and reads the response's head. The connection
 // stays open.
 func (a *attack) asks(method, path string, header http.Header) (net.Conn, *bufio.Reader, *http.Response) {
 	conn, err := a.open(http1)
@@ -273,7 +273,7 @@ func (a *attack) client(protocol string, certificates ...tls.Certificate) *http.
 	return &http.Client{Transport: tr}
 }
 
-// ask sends a request and reads the whole answer.
+// ask sends a request and reads the whole response.
 func (a *attack) ask(c *http.Client, method, target string, header http.Header, body io.Reader) {
 	if resp := a.send(c, method, target, header, body); resp != nil {
 		_, _ = io.Copy(io.Discard, resp.Body)
@@ -281,7 +281,7 @@ func (a *attack) ask(c *http.Client, method, target string, header http.Header, 
 	}
 }
 
-// send sends a request, and returns the answer with its body unread.
+// send sends a request, and returns the response with its body unread.
 func (a *attack) send(c *http.Client, method, target string, header http.Header, body io.Reader) *http.Response {
 	scheme := "http://"
 	if a.tls {
@@ -312,7 +312,7 @@ func (a *attack) send(c *http.Client, method, target string, header http.Header,
 	return resp
 }
 
-// each makes every client send, on each of its turns, the request that the function returns.
+// each makes every client send a request on each of its turns. The function returns the request.
 func each(protocol string, request func(a *attack, i int64) (method, target string, header http.Header)) func(*attack, int) {
 	return func(a *attack, _ int) {
 		c := a.client(protocol)

@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// behaviour is the behaviour of some hostile clients, a row of the table.
+// behaviour is the behaviour of some hostile clients. It is a row of the table.
 type behaviour struct {
 	name string
-	// clients is the number of clients in a short run, most their number in a long run. If most is
-	// 0, it is ten times clients.
+	// clients is the number of clients in a short run, and most is the number in a long run. If
+	// most is 0, the number in a long run is ten times clients.
 	clients, most int
-	// least is the number of turns before which the row does not end, because fewer would show
+	// least is the minimum number of turns before the row may end, because fewer turns would show
 	// nothing.
 	least int64
 	// rate is the number of turns per second of all clients together. A turn is a request, a frame
-	// or a bundle of them.
+	// or a bundle of frames.
 	rate int
 	// do runs one client. It returns when its attack is over, see attack.turn and attack.stay.
 	do func(a *attack, client int)
 	// on returns the attacked proxy; nil means the front.
 	on func(w *world) *target
-	// beside runs concurrently with the clients, which start when it is ready.
+	// beside runs concurrently with the clients. It calls ready when the clients may start.
 	beside func(a *attack, ready func())
-	// never lists prefixes of codes that no answer may have.
+	// never lists prefixes of codes that no response may have.
 	never []string
 	// after checks the proxy after the attackers have left.
 	after func(a *attack) error
-	// lingers says that in a long run the clients leave silently: their sockets stay open, and the
-	// proxy must detect by itself that they have left.
+	// lingers is true if in a long run the clients leave silently. Their sockets stay open, and the
+	// proxy must detect on its own that they have left.
 	lingers bool
 	// small gives the clients small receive buffers, for clients that do not read.
 	small bool
 }
 
-const refusedOnly = "1 2 3" // prefixes of codes that a refused client must not get
+const refusedOnly = "1 2 3" // prefixes of codes that a refused client must not receive
 
 func (b behaviour) refused() behaviour {
 	b.never = strings.Fields(refusedOnly)
@@ -44,7 +44,9 @@ func (b behaviour) refused() behaviour {
 
 func behaviours() (all []behaviour) {
 	for _, family := range [][]behaviour{
-		watches(), // first: upstream forgets its history from before the caches after a minute
+		// This row is first, because after a minute upstream drops its history from before the
+		// caches.
+		watches(),
 		loris(), readers(), framing(), http2Floods(), http2Windows(), requests(), selectors(), reviews(), tunnels(),
 		crossSite(), descriptors(),
 	} {
@@ -83,7 +85,7 @@ const (
 	deniedPodsPath     = "/api/v1/namespaces/" + victimSpace + "/pods"
 	cachedList         = attackedPodsPath + "?resourceVersion=0"
 	cachedWatch        = attackedPodsPath + "?watch=true&resourceVersion=0&timeoutSeconds=600"
-	forwardedList      = attackedPodsPath // with a selector that only upstream knows
+	forwardedList      = attackedPodsPath // with a selector that only upstream supports
 	forwardedWatch     = cachedWatch + "&unknown=1"
 )
 

@@ -16,7 +16,8 @@ func upgradeToWebSocket() http.Header {
 }
 
 // crossSite returns requests that a page of another site can make a browser send to a developer's
-// proxy. On this proxy all clients act as the developer. None of these requests may get data.
+// proxy. On this proxy all clients have the developer's rights. None of these requests may return
+// data.
 func crossSite() (all []behaviour) {
 	const secrets = "/api/v1/namespaces/default/secrets"
 	with := func(h http.Header, fields ...string) http.Header {
@@ -76,7 +77,7 @@ func tunnelPaths() (paths []string) {
 	return paths
 }
 
-// crossSite sends a request on a new connection. A POST that gets through creates an object.
+// crossSite sends a request on a new connection. If a POST succeeds, it creates an object.
 func (a *attack) crossSite(method, path string, header http.Header, admin bool) {
 	address := a.address
 	if admin {

@@ -13,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// descriptors are clients with more connections than a proxy can have descriptors.
+// descriptors are clients with more connections than a proxy has descriptors.
 func descriptors() []behaviour {
 	return []behaviour{
 		{
@@ -36,7 +36,7 @@ func descriptors() []behaviour {
 	}
 }
 
-// watchOn holds a watch that was open before the attack. It must stay open.
+// watchOn keeps a watch that was open before the attack. The watch must stay open.
 func watchOn(a *attack, ready func()) {
 	if err := a.holdWatch(ready); err != nil {
 		a.mu.Lock()
@@ -45,7 +45,7 @@ func watchOn(a *attack, ready func()) {
 	}
 }
 
-// holdWatch reads the victim's writes during the row, and one more after the row.
+// holdWatch reads the victim's writes during the row, and one more write after the row.
 func (a *attack) holdWatch(ready func()) error {
 	defer ready()
 	conn, err := net.Dial("tcp", a.address)
@@ -78,7 +78,7 @@ func (a *attack) holdWatch(ready func()) error {
 	}
 }
 
-// answers checks that the proxy answers again after the attackers have left.
+// answers checks that the proxy responds again after the attackers have left.
 func answers(a *attack) error {
 	for {
 		if _, _, resp := a.asks(http.MethodGet, oneRow, nil); resp != nil && resp.StatusCode == http.StatusOK {

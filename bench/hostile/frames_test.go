@@ -19,7 +19,7 @@ type frames struct {
 	conn    net.Conn
 	block   bytes.Buffer
 	encoder *hpack.Encoder
-	stream  uint32 // the next one
+	stream  uint32 // the next stream
 	// writing serializes writes, because the reader writes acknowledgements.
 	writing sync.Mutex
 }
@@ -52,7 +52,7 @@ func (a *attack) frames(reads bool, settings ...http2.Setting) (*frames, error) 
 	return f, nil
 }
 
-// read counts answers until the connection ends. The connection ends with the row at the latest.
+// read counts responses until the connection ends. The connection ends with the row at the latest.
 func (f *frames) read() {
 	f.ReadMetaHeaders = hpack.NewDecoder(64<<10, nil)
 	for {
@@ -125,7 +125,7 @@ func (f *frames) get(path string, header http.Header) (stream uint32, ok bool) {
 	return f.request(http.MethodGet, path, header, true)
 }
 
-// request opens a stream, and ends it unless there is a body.
+// request opens a stream. If there is no body, request also ends the stream.
 func (f *frames) request(method, path string, header http.Header, end bool) (stream uint32, ok bool) {
 	stream = f.stream
 	f.stream += 2
@@ -142,8 +142,8 @@ func (f *frames) request(method, path string, header http.Header, end bool) (str
 	})
 }
 
-// flood makes each client write bundles of frames at the row's rate. It opens a new connection when
-// one ends.
+// flood makes each client write bundles of frames at the row's rate. When a connection ends, flood
+// opens a new connection.
 func flood(reads bool, bundle int, begin func(f *frames) bool, write func(f *frames, i int) bool) func(*attack, int) {
 	return func(a *attack, _ int) {
 		var f *frames

@@ -46,7 +46,8 @@ func framing() []behaviour {
 	}
 }
 
-// broken are requests whose parts contradict each other. & stands for the usual headers.
+// broken are requests whose parts contradict each other. The character & stands for the usual
+// headers.
 var broken = []string{
 	"GET " + cachedList + " HTTP/1.1\r\n&\r\nContent-Length: 10\r\nContent-Length: 20\r\n\r\nxxxxxxxxxx",
 	"POST " + attackedConfigMaps + " HTTP/1.1\r\n&\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
@@ -66,8 +67,8 @@ var broken = []string{
 	"\r\n\r\n\r\n\r\n",
 }
 
-// texts makes each client, on each of its turns, write a request on a new connection and read the
-// answers.
+// texts makes each client write a request on a new connection and read the responses, on each of
+// its turns.
 func texts(text func(a *attack, i int64) string) func(*attack, int) {
 	return func(a *attack, _ int) {
 		for a.turn() {
@@ -76,7 +77,8 @@ func texts(text func(a *attack, i int64) string) func(*attack, int) {
 				continue
 			}
 			sent := text(a, a.next.Add(1))
-			a.readers.Go(func() { // a server may answer before it has got the whole request, and then stop reading
+			// A server may answer before it has received the whole request, and then stop reading.
+			a.readers.Go(func() {
 				_, _ = io.WriteString(conn, sent)
 			})
 			a.sent.Add(1)
@@ -86,7 +88,7 @@ func texts(text func(a *attack, i int64) string) func(*attack, int) {
 	}
 }
 
-// answers reads at most n whole answers.
+// answers reads at most n whole responses.
 func (a *attack) answers(from *bufio.Reader, most int) {
 	for range most {
 		resp, err := a.answer(from)
@@ -102,5 +104,5 @@ func (a *attack) answers(from *bufio.Reader, most int) {
 	}
 }
 
-// made returns a name that does not exist.
+// made returns a name of an object that does not exist.
 func made(i int64) string { return fmt.Sprintf("made-up-%d", i) }

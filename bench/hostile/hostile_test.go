@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,11 +17,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// ownPID is the process of the attackers.
+// ownPID is the id of the attackers' process.
 var ownPID = os.Getpid()
 
 const (
-	mostRatio = 3 // of the victim's latency in a long run
+	mostRatio = 3 // maximum ratio of the victim's latencies in a long run
 	heapSlack = 48 << 20
 )
 
@@ -52,9 +55,11 @@ func TestHostile(t *testing.T) {
 	w.report(t, rows, last)
 }
 
-// TestBehaviours checks the number of rows, and that their names differ.
+// documented matches the number of behaviours in a document.
+var documented = regexp.MustCompile(`(\d+) (?:ways|behaviours of hostile clients)`)
+
+// TestBehaviours checks that the names of the rows differ, and that the documents have their number.
 func TestBehaviours(t *testing.T) {
-	const least = 40
 	names := map[string]bool{}
 	for _, b := range behaviours() {
 		if names[b.name] || b.clients == 0 || b.do == nil {
@@ -62,8 +67,14 @@ func TestBehaviours(t *testing.T) {
 		}
 		names[b.name] = true
 	}
-	if len(names) < least {
-		t.Errorf("%d behaviours", len(names))
+	for _, document := range []string{"README.md", "proxy/README.md", "bench/README.md"} {
+		text, err := os.ReadFile(filepath.Join(cluster.Root(), document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if match := documented.FindSubmatch(text); match == nil || string(match[1]) != strconv.Itoa(len(names)) {
+			t.Errorf("%s: %q, but there are %d behaviours", document, match, len(names))
+		}
 	}
 }
 
@@ -122,7 +133,8 @@ func (w *world) revive(t *testing.T) {
 
 // row runs a behaviour, checks the proxy and the victim, and returns the line of the table.
 func (w *world) row(t *testing.T, b behaviour) string {
-	ctx, cancel := context.WithCancel(t.Context()) // not a deadline, because a dial would fail before it
+	// The context has no deadline, because a dial would fail before a deadline.
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a := w.newAttack(ctx, b)
 	before, spent := a.begin(t)

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-const oneRow = cachedList + "&fieldSelector=metadata.name%3D" + attackerSpace + "-00000" // a small answer from the cache
+// The response is small and comes from the cache.
+const oneRow = cachedList + "&fieldSelector=metadata.name%3D" + attackerSpace + "-00000"
 
 // widest is the largest possible window.
 const widest = 1<<31 - 1
@@ -104,7 +105,7 @@ func http2Floods() []behaviour {
 			h := asAttacker()
 			long := strings.Repeat("x", 3<<10)
 			for range 5000 {
-				h.Add("x-long", long) // one byte each, after the first
+				h.Add("x-long", long) // a byte for each field after the first
 			}
 			_, ok := f.get(oneRow, h)
 			return ok
@@ -147,7 +148,7 @@ func opening(n int, path string) func(*frames) bool {
 	}
 }
 
-// invalid writes frames that contradict the protocol, one kind after the other.
+// invalid writes frames that violate the protocol, one kind after another.
 func invalid(f *frames, _ int) bool {
 	i := f.a.next.Add(1)
 	return f.frame(func() error {
@@ -210,7 +211,7 @@ func http2Windows() []behaviour {
 	}
 }
 
-// trickles requests some lists and grants each one byte of window at a time.
+// trickles requests some lists and gives each of them one byte of window at a time.
 func trickles(a *attack, _ int) {
 	const lists = 20
 	f, err := a.frames(true, window(0))
@@ -229,7 +230,7 @@ func trickles(a *attack, _ int) {
 	}
 }
 
-// unread opens n streams with the widest windows, and then reads as the given function does.
+// unread opens n streams with the widest windows, and then calls read.
 func unread(n int, path string, read func(*attack, net.Conn, *bufio.Reader)) func(*attack, int) {
 	return func(a *attack, _ int) {
 		f, err := a.frames(false, window(widest))

@@ -45,7 +45,7 @@ func loris() []behaviour {
 	}
 }
 
-// posted is a forwarded request that announces a body and sends only a part of it.
+// posted sends a forwarded request that announces a body and sends only a part of it.
 func posted(a *attack, announced, brought int) string {
 	h := asAttacker("Content-Type", "application/json")
 	h["Content-Length"] = []string{itoa(announced)}
@@ -101,7 +101,7 @@ func drips(request func(a *attack) string, atOnce int) func(*attack, int) {
 	}
 }
 
-// drip writes a byte five times a second, and then waits until the row or the connection is over.
+// drip writes a byte five times a second. Then it waits until the row or the connection is over.
 func drip(a *attack, conn net.Conn, text string) {
 	const every = 200 * time.Millisecond
 	for len(text) > 0 && a.ctx.Err() == nil {
@@ -117,7 +117,7 @@ func drip(a *attack, conn net.Conn, text string) {
 	a.awaitEnd(conn)
 }
 
-// awaitEnd waits until the connection is over, or the row.
+// awaitEnd waits until the connection or the row is over.
 func (a *attack) awaitEnd(conn net.Conn) {
 	_, _ = io.Copy(io.Discard, conn)
 	if a.ctx.Err() == nil {

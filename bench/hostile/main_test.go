@@ -29,11 +29,11 @@ func TestMain(m *testing.M) {
 	if orders := os.Getenv(victimVariable); orders != "" {
 		os.Exit(beVictim(orders))
 	}
-	runtime.GOMAXPROCS(1) // for the attackers, because others need the rest of the machine
+	runtime.GOMAXPROCS(1) // for the attackers; other processes need the rest of the machine
 	klog.SetOutput(io.Discard)
 	klog.LogToStderr(false)
 	cluster.Main(m)
 }
 
-// limit bounds every wait for something that should happen soon, also on a busy machine.
+// limit limits every wait for an event that should happen soon, even on a busy machine.
 const limit = 60 * time.Second

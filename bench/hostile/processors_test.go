@@ -13,14 +13,14 @@ import (
 
 // In production a proxy has its own processors. Here it shares them with the apiserver and the
 // attackers. So the apiserver and the attackers run only when no thread of the proxies and the
-// victim wants to. A nice value is not enough: a running thread of nice 19 keeps its processor for
-// up to 3 ms while others wake up, and a get takes several wake-ups.
+// victim needs a processor. A nice value is not enough: a running thread of nice 19 keeps its
+// processor for up to 3 ms while others wake up, and a get needs several wake-ups.
 const (
 	whenIdle = unix.SCHED_IDLE
 	asUsual  = unix.SCHED_NORMAL
 )
 
-// share sets the priority of all processes. It does so only in a long run, because next to other
+// share sets the priority of all processes. It does so only in a long run, because beside other
 // tests the attackers would make no progress. Processes that start later inherit this process's
 // priority.
 func (w *world) share() {
@@ -32,7 +32,8 @@ func (w *world) share() {
 	prioritize(w.victim.cmd.Process.Pid, asUsual)
 }
 
-// prioritize sets the scheduling policy of a process. Threads that it makes later inherit it.
+// prioritize sets the scheduling policy of a process. Threads that the process makes later inherit
+// the policy.
 func prioritize(pid int, policy uint32) {
 	threads, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 	for _, thread := range threads {
@@ -42,7 +43,7 @@ func prioritize(pid int, policy uint32) {
 	}
 }
 
-// idle waits until the apiserver has finished the work from the row before.
+// idle waits until the apiserver has finished the work from the previous row.
 func (w *world) idle(t *testing.T) {
 	t.Helper()
 	const pause, quiet = 200 * time.Millisecond, 60 * time.Millisecond

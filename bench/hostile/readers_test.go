@@ -14,7 +14,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// readers are clients that do not read their answers, or read very slowly.
+// readers are clients that do not read responses, or read very slowly.
 func readers() (all []behaviour) {
 	const rate = 200
 	for _, what := range []struct {
@@ -65,7 +65,7 @@ func readers() (all []behaviour) {
 	return all
 }
 
-// reads sends a request and reads the answer as the given function does.
+// reads sends a request and reads the response with the given function.
 func reads(path string, read func(a *attack, conn net.Conn, from *bufio.Reader)) func(*attack, int) {
 	return func(a *attack, _ int) {
 		for again := true; again && a.turn(); {
@@ -112,7 +112,7 @@ func byteBySecond(a *attack, _ net.Conn, from *bufio.Reader) {
 	}
 }
 
-// reset reads a little and then resets the connection: the peer learns this immediately, and data
+// reset reads a little and then resets the connection: the peer detects this immediately, and data
 // in flight is dropped.
 func reset(_ *attack, conn net.Conn, from *bufio.Reader) {
 	const some = 4 << 10

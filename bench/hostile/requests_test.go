@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// requests are complete requests for objects that do not exist, and in forms that no client needs.
+// requests are complete requests for objects that do not exist, or in forms that no client needs.
 func requests() []behaviour {
 	row := func(name string, rate int, do func(*attack, int)) behaviour {
 		return behaviour{name: "requests: " + name, clients: 8, most: 32, rate: rate, do: do}
@@ -26,8 +26,8 @@ func requests() []behaviour {
 			}
 		}
 	}
-	// The apiserver builds each of these bodies to its end, with a hundred times its size in
-	// memory. In a long run, more clients would measure the apiserver and not the proxy.
+	// The apiserver builds each of these bodies completely, which needs a hundred times its size in
+	// memory. In a long run, more clients would measure the apiserver instead of the proxy.
 	fewer := func(b behaviour) behaviour {
 		b.most = b.clients
 		return b

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// reviews are clients whose credentials or access only the apiserver can decide about.
+// reviews are clients whose credentials or access only the apiserver can judge.
 func reviews() []behaviour {
 	row := func(name string, rate int, do func(*attack, int)) behaviour {
 		return behaviour{name: "credentials: " + name, clients: 8, most: 32, rate: rate, do: do}

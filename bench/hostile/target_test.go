@@ -30,9 +30,9 @@ func targetOf(p *cluster.Proxy) *target {
 	return &target{proxy: p, address: p.Address(), admin: strings.TrimPrefix(p.AdminURL, "http://"), tls: p.CA != nil}
 }
 
-// deadlines are only slightly longer than a row, because the suite waits for them. The ledger is
-// off, because it could start or stop between two counts of goroutines. Clients cannot make it
-// larger.
+// deadlines has timeouts only slightly longer than a row, because the suite waits for them. The
+// ledger is off, because it could start or stop between two counts of goroutines. Clients cannot
+// make the ledger larger.
 const deadlines = "cache: {consistentReads: {ledger: false}}\n" +
 	"limits: {readTimeout: 15s, writeTimeout: 15s, idleTimeout: 30s}\n"
 
@@ -42,7 +42,8 @@ func (w *world) start(t *testing.T, opts cluster.ProxyOptions) *target {
 	t.Setenv("GOMAXPROCS", "2") // the chart's proxies have two processors
 	opts.NoRace = true
 	opts.Settings = fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", memoryLimit, deadlines)
-	opts.Kubeconfig = w.api.Kubeconfig // of an admin, so that a client that acts as the proxy is refused nothing
+	// The user is an admin, so that a client with the proxy's rights is refused nothing.
+	opts.Kubeconfig = w.api.Kubeconfig
 	return targetOf(cluster.ProxyT(t, opts))
 }
 
@@ -52,7 +53,7 @@ func (w *world) startFront(t *testing.T) *target {
 	return w.start(t, cluster.ProxyOptions{TLS: true, Args: []string{"--authentication=delegated"}})
 }
 
-// startLocal starts a developer's proxy: on loopback, all clients act as the developer.
+// startLocal starts a developer's proxy: on loopback, all clients have the developer's rights.
 func (w *world) startLocal(t *testing.T) *target {
 	t.Helper()
 	return w.start(t, cluster.ProxyOptions{})
@@ -75,14 +76,14 @@ func (w *world) startFew(t *testing.T) *target {
 	return w.start(t, cluster.ProxyOptions{Binary: script})
 }
 
-// census has the resources that a proxy holds at a moment.
+// census has the resources that a proxy uses at a moment.
 type census struct {
 	goroutines, descriptors, connections int
 	watches, forwards                    int
 	heap                                 int64 // after a collection, without derived bytes
 }
 
-// count takes the census. It makes the proxy collect its garbage, to measure the heap.
+// census counts the proxy's resources. It makes the proxy collect its garbage, to measure the heap.
 func (p *target) census(t *testing.T) (c census, err error) {
 	t.Helper()
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.proxy.PID()))
@@ -90,7 +91,8 @@ func (p *target) census(t *testing.T) (c census, err error) {
 		return c, err
 	}
 	for _, fd := range fds {
-		link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.proxy.PID(), fd.Name())) // the descriptor may be closed by now
+		// The descriptor may be closed by now.
+		link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.proxy.PID(), fd.Name()))
 		if strings.HasPrefix(link, "socket:") {
 			c.connections++
 		}
@@ -109,8 +111,8 @@ func (p *target) census(t *testing.T) (c census, err error) {
 	return c, nil
 }
 
-// goroutines counts the goroutines except fasthttp's idle workers, which wait ten seconds for the
-// next connection.
+// goroutines returns the number of goroutines except fasthttp's idle workers, which wait ten
+// seconds for the next connection.
 func (p *target) goroutines() (n int, err error) {
 	profile, err := p.profile("goroutine?debug=1")
 	if err != nil {
@@ -162,8 +164,8 @@ func (p *target) alive() bool {
 	return err == nil
 }
 
-// peak returns the peak memory of the proxy, without the pages of its executable, which the kernel
-// can drop and read again.
+// peak returns the peak memory of the proxy. It excludes the pages of its executable, which the
+// kernel can drop and read again.
 func (p *target) peak() (int64, error) {
 	_, peak, err := cluster.MemoryOf(p.proxy.PID())
 	if err != nil {
@@ -173,15 +175,15 @@ func (p *target) peak() (int64, error) {
 	return peak - program, err
 }
 
-// within reports whether the proxy holds no more than before, with some slack because connections
-// to the apiserver come and go.
+// within reports whether the proxy uses no more than before, with some slack because connections to
+// the apiserver come and go.
 func (c census) within(before census) bool {
 	const goroutines, descriptors = 24, 8
 	return c.goroutines <= before.goroutines+goroutines && c.descriptors <= before.descriptors+descriptors &&
 		c.connections <= before.connections+descriptors && c.watches <= before.watches && c.forwards <= before.forwards
 }
 
-// settle waits until the proxy holds no more than before, and returns the last census.
+// settle waits until the proxy uses no more than before, and returns the last census.
 func (p *target) settle(t *testing.T, before census) census {
 	t.Helper()
 	const pause = 50 * time.Millisecond
@@ -189,7 +191,7 @@ func (p *target) settle(t *testing.T, before census) census {
 		after, err := p.census(t)
 		late := time.Now().After(end)
 		switch {
-		case err != nil && (late || !p.alive()): // a busy proxy may have to be asked again
+		case err != nil && (late || !p.alive()): // a busy proxy may need another request
 			t.Error(err)
 			return after
 		case err == nil && (late || after.within(before)):
@@ -198,6 +200,6 @@ func (p *target) settle(t *testing.T, before census) census {
 	}
 }
 
-// recoveryLimit is how long a proxy may take to release the resources of attackers that have left.
-// It is long, because only deadlines detect attackers that leave silently.
+// recoveryLimit is the maximum time in which a proxy must release the resources of attackers that
+// have left. It is long, because only deadlines detect attackers that leave silently.
 const recoveryLimit = 2 * time.Minute

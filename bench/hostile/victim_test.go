@@ -25,15 +25,15 @@ const (
 	counterName = "counter"              // the object that the victim watches
 )
 
-// orders say where the victim reads, and as which user.
+// orders name the victim's target and user.
 type orders struct {
 	Proxy, Token   string
-	Upstream       string // where it writes the object that it watches
+	Upstream       string // where the victim writes the object that it watches
 	UpstreamToken  string
 	ProxyCA, Roots []byte
 }
 
-// report has the victim's observations since the last report.
+// report has the victim's observations since the previous report.
 type report struct {
 	Gets     int
 	P50, P99 time.Duration
@@ -42,13 +42,13 @@ type report struct {
 	Failed   []string // errors
 }
 
-// victim is another process, because this process may be busy with attacks, which would increase
-// the latencies.
+// victim is another process, because this process may be busy with attacks. Then the measured
+// latencies would be higher.
 type victim struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *json.Decoder
-	// hurt says that the victim has failed, so that later rows need a new one.
+	// hurt is true if the victim has failed, so that later rows need a new victim.
 	hurt bool
 }
 
@@ -93,7 +93,7 @@ func (v *victim) end() {
 	_ = v.cmd.Wait()
 }
 
-// tell asks the victim for its next report.
+// tell requests the victim's next report.
 func (v *victim) tell() (r report) {
 	_, err := io.WriteString(v.in, "tell\n")
 	if err == nil {
@@ -119,8 +119,8 @@ type suffering struct {
 	}
 }
 
-// beVictim is the main function of the victim's process. It ends when its standard input ends, at
-// the latest with its parent.
+// beVictim is the main function of the victim's process. The process ends when its standard input
+// ends, at the latest with its parent.
 func beVictim(text string) int {
 	s := &suffering{}
 	if err := json.Unmarshal([]byte(text), &s.orders); err != nil {
@@ -161,8 +161,8 @@ func (s *suffering) fail(format string, args ...any) {
 	}
 }
 
-// read gets a pod from the cache on every tick, even if earlier gets are not answered yet. So a
-// slow proxy does not get fewer requests.
+// read gets a pod from the cache on every tick, even if earlier gets are unanswered. So a slow
+// proxy receives as many requests as a fast proxy.
 func (s *suffering) read(ctx context.Context, going *sync.WaitGroup) {
 	const atATime = 100
 	places := make(chan struct{}, atATime)
@@ -205,12 +205,12 @@ func (s *suffering) get(ctx context.Context, target string) {
 	}
 }
 
-// asking returns a request of the victim.
+// asking returns a request from the victim.
 func asking(target string) cluster.Request {
 	return cluster.Request{Target: target, Header: http.Header{"Accept": {"application/json"}}, Protocol: cluster.HTTP2}
 }
 
-// write increases a counter in an object at the apiserver. The watch through the proxy must see
+// write increments a counter in an object at the apiserver. The watch through the proxy must show
 // every value.
 func (s *suffering) write(ctx context.Context) {
 	ticker := time.NewTicker(writeEvery)
@@ -240,7 +240,7 @@ func (s *suffering) write(ctx context.Context) {
 
 const counterPath = "/api/v1/namespaces/" + victimSpace + "/configmaps"
 
-// watch holds one watch open for the whole run. The watch must not end or skip a value.
+// watch keeps one watch open for the whole run. The watch must not end or skip a value.
 func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 	const forever = "1000000"
 	resp, err := s.proxied.Watch(ctx, asking(counterPath+"?watch=true&resourceVersion=0&timeoutSeconds="+forever+"&fieldSelector=metadata.name%3D"+counterName))
@@ -287,8 +287,8 @@ func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 	}
 }
 
-// catchUp waits until the watch has shown all writes so far, and a get was answered since the last
-// report. A row may be so short that all of its gets are still in flight when it ends.
+// catchUp waits until the watch has shown all writes so far, and a get was answered since the
+// previous report. A row may be so short that all of its gets are still in flight when it ends.
 func (s *suffering) catchUp() {
 	s.mu.Lock()
 	due := s.mu.wrote

@@ -19,7 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// The users, and the namespace that each may use.
+// The users, and the namespace that each user may use.
 const (
 	attackerUser, attackerSpace = "attacker", "attacked"
 	victimUser, victimSpace     = "victim", "victims"
@@ -46,7 +46,7 @@ type world struct {
 	front *target
 	local *target
 	few   *target
-	stray tls.Certificate // of a CA that nobody trusts
+	stray tls.Certificate // from a CA that no server trusts
 
 	victim      *victim
 	undisturbed report
@@ -60,7 +60,8 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{api: cluster.APIServerT(t, cluster.Options{Users: users.String()})}
 	w.admin = w.api.Client()
-	w.stray = *w.api.AuthorityT(t).ImpostorT(t).SignT(t, 24*time.Hour, "admin", "system:masters") // with the name of an admin
+	// The certificate has the name of an admin.
+	w.stray = *w.api.AuthorityT(t).ImpostorT(t).SignT(t, 24*time.Hour, "admin", "system:masters")
 	w.fill(t)
 	w.api.KubeletT(t, tunnelled, attackerSpace, tunnelled, http.HandlerFunc(silent))
 	w.front = w.startFront(t)
@@ -69,8 +70,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// fill creates the objects that the attackers and the victim read, and grants them the right to do
-// so.
+// fill creates the objects that the attackers and the victim read, and grants them the right to
+// read these objects.
 func (w *world) fill(t *testing.T) {
 	t.Helper()
 	ctx, create := t.Context(), metav1.CreateOptions{}
@@ -122,7 +123,7 @@ func podsPath(namespace string) string {
 	return "/api/v1/namespaces/" + namespace + "/pods"
 }
 
-// silent is a kubelet that accepts every upgrade and then sends nothing. Its logs do not end
+// silent is a kubelet that accepts every upgrade and then sends nothing. Its logs have no end
 // either.
 func silent(rw http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") == "" {

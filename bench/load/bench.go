@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// These are the names of the compared servers.
+// The names of the compared servers.
 const (
 	kubeAPIServer = "kube-apiserver"
 	ours          = "watchproxy"
@@ -43,7 +43,7 @@ type bench struct {
 	secure, plain pair
 	forwarder     *server // nginx, in front of the apiserver
 	written       int     // updates of pods
-	quiet         float64 // the apiserver's use of a processor without readers
+	quiet         float64 // use of a processor by the apiserver without readers
 	dir           string  // for files; removed at the end
 }
 
@@ -54,7 +54,7 @@ type pair struct {
 }
 
 func measure(ctx context.Context, o *options) (r *report, err error) {
-	b := &bench{options: o, report: newReport(ctx, o.pods), log: os.Stderr}
+	b := &bench{options: o, report: newReport(ctx, o), log: os.Stderr}
 	if len(o.growth) > 0 {
 		o.pods = o.growth[0]
 	}
@@ -83,9 +83,11 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		{"narrow", b.narrow},
 		{"idle", b.idle},
 		{"sync", b.syncs},
+		{"compression", b.compression},
 		{"discovery", b.sessions},
 		{"memory", b.memory},
 		{"forward", b.forward},
+		{"tiers", b.tiers},
 	} {
 		if !b.wanted.MatchString(scenario.name) {
 			continue
@@ -208,8 +210,8 @@ func (b *bench) proxyAt(s *server) *cluster.Proxy {
 	panic("BUG: not a proxy: " + s.name)
 }
 
-// resourceVersion returns the resourceVersion of the list of all pods, the same at the proxy and
-// the apiserver.
+// resourceVersion returns the resourceVersion of the list of all pods. It must be the same at the
+// proxy and the apiserver.
 func (b *bench) resourceVersion(ctx context.Context) (string, error) {
 	pods, err := b.admin.CoreV1().Pods("").List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -248,7 +250,7 @@ func (b *bench) lists(ctx context.Context) error {
 	return nil
 }
 
-// publish saves the proxy's answer as a file of nginx.
+// publish saves the proxy's response as a file for nginx.
 func (b *bench) publish(ctx context.Context, file string, r request) error {
 	body, err := b.secure.proxy.get(ctx, r)
 	if err != nil {
@@ -285,11 +287,12 @@ func (b *bench) smallReads(ctx context.Context) error {
 	return nil
 }
 
-// compare measures a request at the apiserver (unless direct is nil) and at the proxy, and a
-// request for the saved answer at nginx.
+// compare measures a request at the apiserver (if direct is not nil) and at the proxy, and a
+// request for the saved response at nginx.
 func (b *bench) compare(ctx context.Context, r row, direct *server, asked request, at pair, file request) error {
 	r.Unit, r.Servers = "request", map[string]spent{}
-	const rounds = 3 // the servers take turns, because the machine's speed changes from second to second
+	// The servers take turns, because the machine's speed changes from second to second.
+	const rounds = 3
 	for range rounds {
 		for _, s := range []struct {
 			*server

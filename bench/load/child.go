@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// child is a server of this program in a process of its own.
+// child is a server of this program in its own process.
 type child struct {
 	*server
 	cmd   *exec.Cmd

@@ -22,7 +22,7 @@ type crowd struct {
 }
 
 // watcher records when events arrive. Each event ends with a line feed. The k-th event belongs to
-// the k-th write, because all watchers get all events in the same order.
+// the k-th write, because all watchers receive all events in the same order.
 type watcher struct {
 	*client
 	events io.Reader // raw chunks, or the content of DATA frames
@@ -53,13 +53,13 @@ func (s *server) watch(ctx context.Context, n int, path func(i int) string) (*cr
 			return err
 		}
 		c.watchers[i] = &watcher{client: opened, events: opened.from}
-		resp, err := opened.send(request{path: path(i)})
+		resp, err := opened.send(request{path: path(i), gzip: s.gzip})
 		if err != nil {
 			return err
 		}
 		if s.streams > 0 {
-			c.watchers[i].events = resp.Body
-			return nil
+			c.watchers[i].events, err = s.plain(resp)
+			return err
 		}
 		if len(resp.TransferEncoding) == 0 {
 			return fmt.Errorf("%s: watch %s is not chunked", s.name, path(i))
@@ -128,8 +128,8 @@ func (c *crowd) close() {
 	c.reading.Wait()
 }
 
-// delays returns the times from the acknowledgement of a write to its event, in milliseconds. The
-// crowd must be closed.
+// delays returns the times from the acknowledgement of each write to its event, in milliseconds.
+// The crowd must be closed.
 func (c *crowd) delays(acknowledged []time.Time) (all []float64) {
 	for _, w := range c.watchers {
 		for i, came := range w.times[:min(len(w.times), len(acknowledged))] {

@@ -37,7 +37,7 @@ const (
 	fanOutTime     = 5 * time.Second
 	fanOutRounds   = 3
 	targetedRounds = 5    // the apiserver's time varies most from round to round
-	targeted       = 1000 // the number of watchers with targets
+	targeted       = 1000 // number of watchers for the rows with targets
 )
 
 func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) error {
@@ -121,7 +121,7 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	return b.profileFanOut(ctx, r.Scenario, watchers, rate, servers)
 }
 
-// written is a server with a function that writes events for its watches.
+// written is a server and a function that writes events for its watches.
 type written struct {
 	*server
 	write func(context.Context, int) error
@@ -131,11 +131,12 @@ type written struct {
 type delays map[string]*delay
 
 type delay struct {
-	alone    work          // a write without a watch
-	kernel   time.Duration // the kernel's part of the server's processor time
-	clients  time.Duration // processor time of the clients
-	all      []float64     // ms from the acknowledgement of a write until its event came
-	upstream []float64     // the same for a watch at kube-apiserver, from which the proxy gets its events
+	alone   work          // a write without a watch
+	kernel  time.Duration // the kernel's part of the server's processor time
+	clients time.Duration // processor time of the clients
+	all     []float64     // ms from the acknowledgement of a write to the arrival of its event
+	// upstream is the same for a watch at kube-apiserver, the source of the proxy's events.
+	upstream []float64
 }
 
 func (d delays) of(server string) *delay {
@@ -152,8 +153,8 @@ func percentiles(ms []float64) (p50, p99, longest float64) {
 	return ms[n/2], ms[n*99/100], ms[n-1]
 }
 
-// deliver makes writes while watches of all pods are open. A profiler, if any, runs only during the
-// measured time.
+// deliver makes writes while watches of all pods are open. If there is a profiler, it runs only
+// during the measured time.
 func (b *bench) deliver(ctx context.Context, s written, watchers, rate int, d *delay, profiler *perf) (got spent, err error) {
 	rv, err := b.resourceVersion(ctx)
 	if err != nil {
@@ -215,7 +216,7 @@ func (b *bench) deliver(ctx context.Context, s written, watchers, rate int, d *d
 	return spent{Units: deliveries, Seconds: took.server.Seconds()}, nil
 }
 
-// work is processor time of a server, and of this program, which runs the clients.
+// work is the processor time of a server, and of this program, which runs the clients.
 type work struct{ server, clients time.Duration }
 
 func (s *server) work() (w work, err error) {
@@ -241,8 +242,8 @@ func (w work) by(n int) work {
 	return work{server: w.server / time.Duration(n), clients: w.clients / time.Duration(n)}
 }
 
-// writes makes writes one after another, at a rate. It returns their processor time and the time of
-// each acknowledgement.
+// writes makes writes one after another, at a given rate. It returns their processor time and the
+// times of the acknowledgements.
 func (b *bench) writes(ctx context.Context, s *server, rate int, write func(context.Context, int) error) (took work, _ []time.Time, err error) {
 	before, err := s.work()
 	if err != nil {
@@ -281,7 +282,7 @@ func (b *bench) patchPod(ctx context.Context, i, version int) error {
 	return nil
 }
 
-// frame returns a pod's event as a watch sends it, in its own chunk.
+// frame returns a pod's event in its own chunk, as in a watch.
 func (b *bench) frame(ctx context.Context) ([]byte, error) {
 	rv, err := b.resourceVersion(ctx)
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 )
 
 // floor is a program that does only the necessary work of a fan-out: it writes prepared frames to
-// every connection. No server can deliver events for less.
+// every connection. No server can deliver events at a lower cost.
 type floor struct{ *child }
 
-// newFloorCommand makes the program. It listens, announces its address, and treats every connection
-// as a watch. It writes the frames from its standard input to all connections.
+// newFloorCommand returns the program. It listens, announces its address, and treats every
+// connection as a watch. It writes the frames from its standard input to all connections.
 func newFloorCommand() *cobra.Command {
 	var over string
 	cmd := &cobra.Command{Use: "floor", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
@@ -133,7 +133,7 @@ func (s stream) write(frame []byte) {
 	_, _ = s.Write(frame) // errors of clients that have left do not matter
 }
 
-// startFloor starts the floor, over plain HTTP, "tls" or "h2".
+// startFloor starts the floor. over is plain HTTP, "tls" or "h2".
 func startFloor(over string) (floor, error) {
 	c, err := startChild("", over != "", "floor", "--over="+over)
 	return floor{c}, err

@@ -9,8 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// forward measures requests that the proxy forwards. The floor is nginx, which forwards everything
-// without parsing it. A second floor is a minimal program in Go.
+// forward measures requests that the proxy forwards. The floor is nginx, which forwards all bytes
+// without parsing them. A second floor is a minimal program in Go.
 func (b *bench) forward(ctx context.Context) error {
 	gateway, err := b.startGateway()
 	if err != nil {
@@ -25,7 +25,8 @@ func (b *bench) forward(ctx context.Context) error {
 		body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bench"},"data":{"a":"b"}}`,
 	}
 	all := []*server{b.direct, b.secure.proxy, b.forwarder, gateway.server}
-	two := []*server{b.direct.over2(1), b.secure.proxy.over2(1), gateway.over2(1)} // nginx speaks HTTP/1.1 only
+	// The forwarder is missing, because it speaks only HTTP/1.1.
+	two := []*server{b.direct.over2(1), b.secure.proxy.over2(1), gateway.over2(1)}
 	for _, f := range []struct {
 		name string
 		request
@@ -70,8 +71,8 @@ func (b *bench) forward(ctx context.Context) error {
 	return nil
 }
 
-// times sends requests one after another over a connection, and returns the milliseconds that each
-// took.
+// times sends requests one after another over a connection, and returns the duration of each in
+// milliseconds.
 func (s *server) times(ctx context.Context, r request, n int) (ms []float64, err error) {
 	c, err := s.dial(ctx, 64<<10)
 	if err != nil {

@@ -14,9 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newGatewayCommand returns a program that only forwards requests, with the standard library's
-// ReverseProxy, and over HTTP/2 like the proxy. It shows how much latency a minimal Go program
-// adds.
+// newGatewayCommand returns a program that only forwards requests. It uses the standard library's
+// ReverseProxy and, like the proxy, HTTP/2. It shows the latency that a minimal Go program adds.
 func newGatewayCommand() *cobra.Command {
 	var upstream, ca string
 	cmd := &cobra.Command{Use: "gateway", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {

@@ -40,7 +40,8 @@ func (b *bench) measureAt(ctx context.Context, size int) error {
 	value := func(what, unit string, v float64, t target) {
 		b.add(row{Scenario: name(what), Clients: 1, Unit: unit, Value: map[string]float64{ours: v}, Target: t})
 	}
-	body, err := b.plain.proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}) // also makes the proxy cache all pods
+	// The list also makes the proxy cache all pods.
+	body, err := b.plain.proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"})
 	if err != nil {
 		return err
 	}
@@ -59,7 +60,7 @@ func (b *bench) measureAt(ctx context.Context, size int) error {
 	value("cold sync, CPU", "ms/MB", sync.cpu.Seconds()*1e3/megabytes, target{})
 	large := target{AtMost: 2}
 	if size < 100_000 {
-		large = target{} // with few pods, most of the memory does not depend on them
+		large = target{} // with few pods, most of the memory is independent of them
 	}
 	value("cold sync, peak RSS", "× JSON", float64(sync.peak)/megabytes/1e6, large)
 	pod := workload.NewPod(size / 2)

@@ -9,7 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// syncs measures informers that start together. Each reads the state of a namespace by a watch.
+// syncs measures informers that start together. Each informer reads the state of a namespace by a
+// watch.
 func (b *bench) syncs(ctx context.Context) error {
 	path := "/api/v1/namespaces/" + workload.Namespaces[0] + "/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 	r := row{Scenario: "sync of a namespace, by watch", Clients: 1000, Unit: "informer", Servers: map[string]spent{}}
@@ -41,13 +42,17 @@ func (s *server) sync(ctx context.Context, path string) error {
 		return err
 	}
 	defer c.close()
-	resp, err := c.send(request{path: path})
+	resp, err := c.send(request{path: path, gzip: s.gzip})
+	if err != nil {
+		return err
+	}
+	events, err := s.plain(resp)
 	if err != nil {
 		return err
 	}
 	mark, kept := []byte("k8s.io/initial-events-end"), 0
 	for {
-		n, err := resp.Body.Read(c.buf[kept:])
+		n, err := events.Read(c.buf[kept:])
 		if bytes.Contains(c.buf[:kept+n], mark) {
 			return nil
 		}

@@ -47,7 +47,7 @@ func (b *bench) http2s(ctx context.Context) error {
 					if err != nil {
 						return fmt.Errorf("%s: %w", r.Scenario, err)
 					}
-					wire.Value[s.name] = float64(received.Load()-before) / float64(got.Units+clients) / kib // of the later, HTTP/2
+					wire.Value[s.name] = float64(received.Load()-before) / float64(got.Units+clients) / kib // of the second run, over HTTP/2
 					r.Servers[s.name] = r.Servers[s.name].and(got)
 				}
 			}
@@ -169,8 +169,8 @@ func cmpMethod(method string) string {
 	return method
 }
 
-// serveFloor2 answers each request on a connection as a watch, which gets prepared DATA frames. It
-// reads what the client sends, but ignores windows.
+// watch2 answers each request on a connection as a watch, which receives prepared DATA frames. It
+// reads the client's bytes, but ignores windows.
 func (cs *conns) watch2(c *tls.Conn) {
 	defer c.Close() //nolint:errcheck // nobody is there
 	from := bufio.NewReader(c)

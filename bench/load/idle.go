@@ -12,11 +12,11 @@ import (
 
 const kib = 1 << 10
 
-// resident returns a server's memory. A proxy collects its garbage first, on request.
+// resident returns a server's memory. A proxy first collects its garbage, on request.
 func (b *bench) resident(ctx context.Context, s *server) (int64, error) {
 	const settle = 3 * time.Second
 	if s.name == ours {
-		for range 2 { // objects with a finalizer are freed by the second collection
+		for range 2 { // the second collection frees objects with finalizers
 			if _, err := b.adminGet(ctx, s, "/debug/pprof/heap?gc=1"); err != nil {
 				return 0, err
 			}

@@ -13,10 +13,10 @@ import (
 // initialState is a feed's query for the current state of a collection.
 const initialState = "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
-// ingest measures how long a cold proxy takes to cache all pods, from the apiserver, and from
-// another proxy, which is faster. The floor is a client that sends the same request and discards
-// the answer. So it shows upstream's own speed. The rounds alternate, and the best round of each
-// counts.
+// ingest measures the time in which a cold proxy caches all pods. Upstream is the apiserver, and
+// then another proxy, which is faster. The floor is a client that sends the same request and
+// discards the response, so it shows upstream's own speed. The rounds alternate, and the best round
+// of each server counts.
 //
 // The client reads over HTTP/1.1 without a kubeconfig. A proxy first discovers the resource, and
 // reads over HTTP/2.
@@ -80,14 +80,14 @@ func (b *bench) ingest(ctx context.Context) error {
 	return nil
 }
 
-// coldSync has the result of one cold sync, and the time of a client that only reads.
+// coldSync is the result of one cold sync, and the time of a client that only reads.
 type coldSync struct {
 	took, cpu, least time.Duration
 	peak             int64 // bytes
 }
 
-// coldSync starts a proxy and sends it a list of pods that matches nothing. The proxy answers when
-// it has all pods.
+// coldSync starts a proxy and sends it a list of pods with a selector that matches nothing. The
+// proxy answers when it has all pods.
 func (b *bench) coldSync(ctx context.Context, kubeconfig string) (s *server, c coldSync, err error) {
 	config, err := b.config()
 	if err != nil {

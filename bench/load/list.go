@@ -11,7 +11,7 @@ import (
 type spent struct {
 	Units   int     `json:"units"`
 	Seconds float64 `json:"cpuSeconds"` // total processor time
-	Bytes   int64   `json:"bytes"`      // of one answer
+	Bytes   int64   `json:"bytes"`      // of one response
 }
 
 // each returns the processor time of one unit, in seconds.
@@ -23,7 +23,7 @@ func (s spent) and(again spent) spent {
 }
 
 // measureReads makes clients repeat a request until the server has used enough processor time for a
-// measurement, and each client has an answer. The first answer to each client does not count.
+// measurement, and each client has a response. The first response to each client does not count.
 func (b *bench) measureReads(ctx context.Context, s *server, r request, clients int) (spent, error) {
 	var done, size atomic.Int64
 	var failed error
@@ -83,7 +83,7 @@ func (b *bench) measureReads(ctx context.Context, s *server, r request, clients 
 			cancel()
 		}
 	}
-	ended.Wait() // requests in flight finish
+	ended.Wait() // waits for requests in flight
 	after, err := s.cpu()
 	if err != nil {
 		return spent{}, err

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http/httputil"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,6 +43,32 @@ func TestReport(t *testing.T) {
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)
+		}
+	}
+}
+
+// The output of every run, also of single groups, names the groups, date, commit and machine. The
+// report of some groups does not replace the report of all.
+func TestHeader(t *testing.T) {
+	for only, name := range map[string]string{"": "load", "^tables$": "tables", "fan-out": "fan-out", "lists|http2": "some", "^.*$": "some"} {
+		o := &options{only: only, pods: 7}
+		var out strings.Builder
+		newReport(t.Context(), o).print(&out)
+		want := regexp.MustCompile(`^bench-load` + regexp.QuoteMeta(strings.Repeat(" --only "+only, min(1, len(only)))) +
+			`, \d{4}-\d\d-\d\d, commit \S+, \w+/\w+, \d+ processors(, .+)?\.\n`)
+		if !want.MatchString(out.String()) {
+			t.Errorf("%q: the header is not %s:\n%s", only, want, &out)
+		}
+		if got := o.name(); got != name {
+			t.Errorf("%q: the report's name is %s instead of %s", only, got, name)
+		}
+	}
+	for info, want := range map[string]string{
+		"processor\t: 0\nmodel name\t: AMD EPYC 9V74 80-Core Processor \nmodel name\t: other\n": ", AMD EPYC 9V74 80-Core Processor",
+		"processor\t: 0\nBogoMIPS\t: 50.00\n":                                                   "",
+	} {
+		if got := processorModel([]byte(info)); got != want {
+			t.Errorf("%q: %q instead of %q", info, got, want)
 		}
 	}
 }
@@ -112,7 +139,7 @@ func TestFloor(t *testing.T) {
 	said.Close()
 }
 
-// A sample of perf script counts for the part that its calls belong to.
+// A sample of perf script counts for the part to which its calls belong.
 func TestPartsOf(t *testing.T) {
 	const samples = `
 	ffffffff8160ea04 mod_timer

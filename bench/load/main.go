@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,10 +17,10 @@ import (
 	"github.com/watchproxy/watchproxy/bench/command"
 )
 
-// runLimit bounds the whole run.
+// runLimit limits the whole run.
 const runLimit = time.Hour
 
-// options are the flags.
+// options has the values of the flags.
 type options struct {
 	pods       int
 	only       string
@@ -57,11 +58,11 @@ to standard output, progress to standard error.`,
 	flags.BoolVar(&o.recent, "recent", false, "measure instead how long lists of the most recent state take while others write")
 	flags.BoolVar(&o.noLedger, "no-ledger", false, "have the proxies keep no ledger of what is written to other resources")
 	flags.IntSliceVar(&o.foreign, "foreign", []int{0, 5, 20, 200}, "`WRITES` a second to other resources, for --recent")
-	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg; or growth.*, or ingest.*")
+	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg; or growth.*, ingest.*, or the only group's name")
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
 	command.ProxyFlag(cmd, &o.watchproxy)
 	flags.StringVar(&o.nginx, "nginx", filepath.Join(cluster.Root(), "bin", "nginx"), "`FILE` to run as nginx")
-	cmd.AddCommand(newFloorCommand(), newGatewayCommand())
+	cmd.AddCommand(newFloorCommand(), newGatewayCommand(), newNodesCommand())
 	return cmd
 }
 
@@ -87,6 +88,9 @@ func (o *options) validate() error {
 	return errors.Join(errs...)
 }
 
+// plainGroup matches a regular expression for one group.
+var plainGroup = regexp.MustCompile(`^\^?[a-z0-9-]+\$?$`)
+
 // name returns the report's name.
 func (o *options) name() string {
 	switch {
@@ -98,8 +102,12 @@ func (o *options) name() string {
 		return "recent-no-ledger"
 	case o.recent:
 		return "recent"
+	case o.only == "":
+		return "load"
+	case plainGroup.MatchString(o.only):
+		return strings.Trim(o.only, "^$")
 	}
-	return "load"
+	return "some" // groups do not replace the report of all of them
 }
 
 // run prints the report even if some measurements fail.

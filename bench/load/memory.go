@@ -54,7 +54,7 @@ func (b *bench) memory(ctx context.Context) error {
 	return b.history(ctx, fresh)
 }
 
-// historyTime is the default maximum age of the event log. Its other bounds can make the log
+// historyTime is the default maximum age of the event log. Its other limits can make the log
 // shorter.
 const historyTime = 5 * time.Minute
 

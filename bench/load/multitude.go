@@ -18,15 +18,16 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// multitude measures 100,000 watches, 100 on each connection, idle and with events that all of them
-// get.
+// multitude measures 100,000 watches, 100 on each connection. They are first idle, and then all of
+// them receive events.
 func (b *bench) multitude(ctx context.Context) error {
 	const watchers, streams, rate = 100_000, 100, 1
-	proxy, err := b.startProxy(ctx, true) // a new one, without memory from earlier scenarios
+	proxy, err := b.startProxy(ctx, true) // a new proxy, without memory from earlier scenarios
 	if err != nil {
 		return err
 	}
-	if _, err := proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil { // fills the cache
+	// The list fills the cache.
+	if _, err := proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil {
 		return err
 	}
 	rv, err := b.resourceVersion(ctx)
@@ -75,9 +76,9 @@ func (b *bench) multitude(ctx context.Context) error {
 	return nil
 }
 
-// listeners are connections with many watches each. They take much less time than x/net's client,
-// which shares the processors with the server. Like that client, they send window updates as they
-// read.
+// listeners are connections with many watches each. They need much less processor time than x/net's
+// client, which would share the processors with the server. Like that client, they send window
+// updates as they read.
 type listeners struct {
 	all     []*listener
 	got     atomic.Int64 // events
@@ -86,14 +87,14 @@ type listeners struct {
 	broken  atomic.Pointer[error]
 }
 
-// listener is one of the connections. All of its watches get all events in the same order.
+// listener is one connection. All of its watches receive all events in the same order.
 type listener struct {
 	net.Conn
 	framer *http2.Framer
 	from   *bufio.Reader
 	to     bytes.Buffer
 	events map[uint32]int // by stream
-	unread map[uint32]int // bytes that no WINDOW_UPDATE has returned yet
+	unread map[uint32]int // bytes not yet returned by a WINDOW_UPDATE
 	times  [][]time.Time  // arrival times, by the number of the event
 }
 
@@ -121,12 +122,12 @@ func (l *listeners) open(ctx context.Context, s *server, n int, path string) err
 // listen opens a connection and its watches.
 func (s *server) listen(ctx context.Context, path string) (*listener, error) {
 	one := *s
-	one.streams = 0 // it does not use x/net's client
+	one.streams = 0 // x/net's client is not used
 	c, err := one.dial(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
-	const window, readSize = 4 << 20, 16 << 10 // the former is client-go's
+	const window, readSize = 4 << 20, 16 << 10 // window is the same as in client-go
 	const ok = 0x88                            // :status 200, from HPACK's static table
 	l := &listener{Conn: c.conn, from: bufio.NewReaderSize(c.conn, readSize), events: map[uint32]int{}, unread: map[uint32]int{}}
 	l.framer = http2.NewFramer(&l.to, l.from)
@@ -174,7 +175,7 @@ func (s *server) listen(ctx context.Context, path string) (*listener, error) {
 	return l, c.conn.SetDeadline(time.Time{})
 }
 
-// control handles frames about the connection.
+// control handles control frames.
 func (l *listener) control(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
@@ -221,7 +222,7 @@ func (l *listener) read(got *atomic.Int64) error {
 
 // data records an event whose last byte has arrived. Each frame completes at most one event.
 func (l *listener) data(f *http2.DataFrame, got *atomic.Int64) error {
-	const refresh = 4 << 10 // when x/net's client returns a window
+	const refresh = 4 << 10 // x/net's client returns a window at this size
 	id := f.StreamID
 	if bytes.HasSuffix(f.Data(), []byte("}\n")) {
 		i := l.events[id]
@@ -240,7 +241,7 @@ func (l *listener) data(f *http2.DataFrame, got *atomic.Int64) error {
 	return errors.Join(l.framer.WriteWindowUpdate(0, n), l.framer.WriteWindowUpdate(id, n))
 }
 
-// wait returns when a number of events have come in total.
+// wait returns when a number of events have arrived in total.
 func (l *listeners) wait(ctx context.Context, events int64, limit time.Duration) error {
 	const pause = 5 * time.Millisecond
 	for began := time.Now(); l.got.Load() < events; {
@@ -259,8 +260,8 @@ func (l *listeners) wait(ctx context.Context, events int64, limit time.Duration)
 	return nil
 }
 
-// delays returns the times from the acknowledgement of a write to its event, in milliseconds. The
-// listeners must be closed.
+// delays returns the times from the acknowledgement of each write to its event, in milliseconds.
+// The listeners must be closed.
 func (l *listeners) delays(acknowledged []time.Time) (all []float64) {
 	for _, one := range l.all {
 		for i, times := range one.times[:min(len(one.times), len(acknowledged))] {

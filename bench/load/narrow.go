@@ -8,8 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// narrow measures watches like those of kubelets: each sees only the pods of its node. All updates
-// are of one node's pods.
+// narrow measures watches like those of kubelets: each watch selects only the pods of its node. All
+// updates are of one node's pods.
 func (b *bench) narrow(ctx context.Context) error {
 	const rate = 200
 	var pods []int

@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// nginx serves prepared bytes as files. Many consider it the fastest server. It also forwards
-// requests.
+// nginx serves prepared bytes as files, and also forwards requests. It has a reputation as the
+// fastest server.
 type nginx struct {
 	dir       string
 	cmd       *exec.Cmd
@@ -118,7 +118,7 @@ func startNginx(ctx context.Context, binary, upstream string) (n *nginx, err err
 }
 
 // run starts a child that ends with this program. Pdeathsig takes effect when the thread that
-// started the child ends, so that thread waits here.
+// started the child ends, so this thread waits here.
 func run(cmd *exec.Cmd, ended chan<- struct{}) error {
 	started := make(chan error)
 	go func() {
@@ -128,7 +128,7 @@ func run(cmd *exec.Cmd, ended chan<- struct{}) error {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // it is killed at the end
+			_ = cmd.Wait() // the child is killed at the end
 		}
 	}()
 	return <-started
@@ -156,7 +156,7 @@ func (n *nginx) wait(ctx context.Context, address string) error {
 	return fmt.Errorf("nginx does not listen after %v: %s", limit, log)
 }
 
-// serve writes an answer to a file.
+// serve writes a response to a file.
 func (n *nginx) serve(path string, body []byte) error {
 	return os.WriteFile(filepath.Join(n.dir, "www", path), body, 0o644)
 }

@@ -16,27 +16,28 @@ import (
 	"time"
 )
 
-// These are the parts of a delivery.
+// The parts of a delivery.
 const (
-	partWrite      = "write(2) or sendto(2), receipt included" // on loopback it includes the receiver's part of TCP
-	partKernel     = "the kernel, all else"                    // to schedule threads, mostly
+	// On loopback, partWrite includes the receiver's part of TCP.
+	partWrite      = "write(2) or sendto(2), receipt included"
+	partKernel     = "the kernel, all else" // mostly the scheduling of threads
 	partEncryption = "encryption"
 	partProgram    = "the program, all else"
-	partUnknown    = "unknown" // the report omits it: if it is large, there is no profile
+	partUnknown    = "unknown" // the report omits it; if it is large, there is no profile
 )
 
 var parts = []string{partWrite, partKernel, partEncryption, partProgram}
 
 // profileFanOut uses perf(1) to show the parts of a delivery, for the proxy and for the floor. It
-// does so in a separate round, because perf increases all costs. If perf is missing, not allowed,
-// or does not fit the round, the report says so.
+// uses a separate round, because perf increases all costs. If perf is missing or not allowed, or
+// its result does not match the round, the report says so.
 func (b *bench) profileFanOut(ctx context.Context, scenario string, watchers, rate int, servers []written) error {
 	rows := make([]row, len(parts))
 	for i, part := range parts {
 		rows[i] = row{Scenario: scenario + ": profile: " + part, Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
 	}
 	for _, s := range servers {
-		if s.name == kubeAPIServer { // much of its work is for the writes
+		if s.name == kubeAPIServer { // it does much work for the writes
 			continue
 		}
 		p := &perf{file: filepath.Join(b.dir, fmt.Sprintf("%s-%d.perf", s.name, len(b.report.Rows)))}
@@ -76,12 +77,12 @@ func plausible(took map[string]float64, got spent) error {
 	return nil
 }
 
-// perf is a perf(1) that samples a process. parts returns its errors.
+// perf is a perf(1) that samples a process. The method parts returns its errors.
 type perf struct {
 	file     string
 	cmd      *exec.Cmd
 	said     bytes.Buffer
-	control  *os.File // takes commands
+	control  *os.File // receives commands
 	answered *os.File
 	ended    bool
 	err      error
@@ -91,11 +92,11 @@ const (
 	// perfRate is the sampling rate, in Hz, of a processor that runs the process. No other activity
 	// has this rate.
 	perfRate = 4999
-	// perfPatience bounds the time until perf has executed a command.
+	// perfPatience limits the time in which perf must execute a command.
 	perfPatience = 10 * time.Second
 )
 
-// begin starts perf and returns when it samples.
+// begin starts perf and returns when perf samples.
 func (p *perf) begin(ctx context.Context, pid int) {
 	commands, control, err := os.Pipe()
 	if err != nil {
@@ -144,7 +145,7 @@ func (p *perf) end() {
 	}
 	if p.cmd != nil && p.cmd.Process != nil {
 		if p.err != nil {
-			_ = p.cmd.Process.Kill() // it may have ended
+			_ = p.cmd.Process.Kill() // perf may have ended
 		}
 		p.err = errors.Join(p.err, p.cmd.Wait())
 	}
@@ -195,7 +196,8 @@ func partsOf(samples []byte) map[string]int {
 	return count
 }
 
-// partOf decides by the innermost call whether a sample belongs to the kernel.
+// partOf returns the part of a sample. The innermost call shows whether the sample belongs to the
+// kernel.
 func partOf(calls []string) string {
 	kernel := inKernel(calls[0])
 	if !slices.ContainsFunc(calls, func(call string) bool { return inKernel(call) == kernel && !strings.HasSuffix(call, " [unknown]") }) {
@@ -217,7 +219,7 @@ func partOf(calls []string) string {
 	return partProgram
 }
 
-// inKernel decides by a call's address: the kernel's addresses begin with one bits.
+// inKernel reports whether a call's address is in the kernel: these addresses begin with one bits.
 func inKernel(call string) bool {
 	address, _, _ := strings.Cut(strings.TrimSpace(call), " ")
 	ip, err := strconv.ParseUint(address, 16, 64)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// profiled takes a CPU profile of the proxy with TLS while a scenario runs, if profiles are wanted.
+// profiled writes a CPU profile of the proxy with TLS during a scenario, if profiles are wanted.
 func (b *bench) profiled(ctx context.Context, name string, do func(context.Context) error) error {
 	if b.profiles == "" {
 		return do(ctx)
@@ -33,8 +33,8 @@ func (b *bench) profiled(ctx context.Context, name string, do func(context.Conte
 	return err
 }
 
-// heapProfile writes a proxy's heap profile, as text with the runtime's own figures, if profiles
-// are wanted.
+// heapProfile writes a proxy's heap profile as text with the runtime's own figures, if profiles are
+// wanted.
 func (b *bench) heapProfile(ctx context.Context, s *server, name string) error {
 	if b.profiles == "" || s.name != ours {
 		return nil

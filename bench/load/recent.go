@@ -21,15 +21,15 @@ import (
 const (
 	recentFor    = 3 * time.Second
 	recentSettle = time.Second
-	// ledgerSettle is the time that the proxy gets to find the resources of the other writes.
+	// ledgerSettle is the time in which the proxy must find the resources of the other writes.
 	ledgerSettle = 15 * time.Second
 	// foreignObjects is the number of leases, and of config maps, for the other writes.
 	foreignObjects = 50
 )
 
 // recent measures lists of the most recent state: of one namespace by a label, without a
-// resourceVersion. Nothing is written to the collection, but to leases and config maps. Each client
-// has its own connection.
+// resourceVersion. Meanwhile leases and config maps are written, but not the listed collection.
+// Each client has its own connection.
 func (b *bench) recent(ctx context.Context) error {
 	if err := b.makeForeign(ctx); err != nil {
 		return err
@@ -76,8 +76,8 @@ func (b *bench) recentRows(ctx context.Context, name, path string, clients ...in
 	return nil
 }
 
-// recentInformers measures the time that an informer of many config maps takes to sync with the
-// most recent state during writes to other resources.
+// recentInformers measures the sync of an informer of many config maps with the most recent state,
+// during writes to other resources.
 func (b *bench) recentInformers(ctx context.Context) error {
 	const many, rate, rounds = 10_000, 200, 5
 	err := workload.Parallel(ctx, many, seedLimit, func(ctx context.Context, i int) error {
@@ -162,7 +162,7 @@ func (b *bench) measureQuiet(ctx context.Context) error {
 	return err
 }
 
-// recentReads reads for a while, and returns the milliseconds of each answer.
+// recentReads reads for a while, and returns the duration of each read in milliseconds.
 func (s *server) recentReads(ctx context.Context, path string, clients int, http2 bool, during time.Duration) (took []float64, err error) {
 	var mu sync.Mutex
 	end := time.Now().Add(during)
@@ -223,7 +223,8 @@ func (b *bench) makeForeign(ctx context.Context) error {
 	})
 }
 
-// whileForeign runs do during writes to leases and, with configMaps, to config maps.
+// whileForeign runs do during writes to leases. If configMaps is true, config maps are also
+// written.
 func (b *bench) whileForeign(ctx context.Context, rate int, configMaps bool, do func(context.Context) error) error {
 	if rate == 0 {
 		return do(ctx)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -23,20 +24,46 @@ type report struct {
 	Date    string `json:"date"`
 	Commit  string `json:"commit"`
 	Machine string `json:"machine"`
-	Pods    int    `json:"pods"`
-	Rows    []row  `json:"rows"`
+	// Groups is a regular expression for the measured groups of scenarios. If it is empty, all groups
+	// were measured.
+	Groups string `json:"groups,omitempty"`
+	Pods   int    `json:"pods"`
+	Rows   []row  `json:"rows"`
 }
 
 // newReport returns a report with the date, the commit and the machine.
-func newReport(ctx context.Context, pods int) *report {
-	r := &report{Date: time.Now().UTC().Format(time.DateOnly), Commit: "unknown", Pods: pods}
+func newReport(ctx context.Context, o *options) *report {
+	r := &report{Date: time.Now().UTC().Format(time.DateOnly), Commit: "unknown", Groups: o.only, Pods: o.pods}
 	git := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*")
 	git.Dir = cluster.Root()
 	if commit, err := git.Output(); err == nil {
 		r.Commit = strings.TrimSpace(string(commit))
 	}
 	r.Machine = fmt.Sprintf("%s/%s, %d processors", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		r.Machine += processorModel(info)
+	}
 	return r
+}
+
+// model matches the processors' model in /proc/cpuinfo. ARM's processors have none there.
+var model = regexp.MustCompile(`(?m)^model name\s*: (.+)$`)
+
+// processorModel returns the model of the processors, after a comma, or "" if it is unknown.
+func processorModel(cpuinfo []byte) string {
+	if match := model.FindSubmatch(cpuinfo); match != nil {
+		return ", " + strings.TrimSpace(string(match[1]))
+	}
+	return ""
+}
+
+// header is the first line of each report.
+func (r *report) header() string {
+	groups := ""
+	if r.Groups != "" {
+		groups = " --only " + r.Groups
+	}
+	return fmt.Sprintf("bench-load%s, %s, commit %s, %s.", groups, r.Date, r.Commit, r.Machine)
 }
 
 // write writes the report to a directory: as text, as JSON and as a picture.
@@ -46,8 +73,10 @@ func (r *report) write(dir, about string) error {
 		return fmt.Errorf("report: %w", err)
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "make bench, %s, commit %s, %s.\n", r.Date, r.Commit, r.Machine)
 	r.print(&text)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
 	files := map[string]string{"txt": text.String(), "json": string(figures) + "\n"}
 	if slices.ContainsFunc(r.Rows, func(row row) bool { return len(row.Servers) > 0 }) {
 		files["svg"] = r.svg()
@@ -67,18 +96,20 @@ type row struct {
 	Unit     string           `json:"unit"`
 	Servers  map[string]spent `json:"servers"`
 	Target   target           `json:"target"`
-	// Value has the measured values if the row is not about processor time.
+	// Value has the measured values of a row that is not about processor time.
 	Value map[string]float64 `json:"value,omitempty"`
 }
 
-// target has the proxy's target ratios. A zero value is no target.
+// target has the proxy's target ratios. A zero value means that there is no target.
 type target struct {
-	OfFloor           float64 `json:"ofFloor,omitempty"`           // maximum ratio of the proxy's value to the floor's
-	LessThanAPIServer float64 `json:"lessThanAPIServer,omitempty"` // minimum ratio of the apiserver's value to the proxy's
+	// OfFloor is the maximum ratio of the proxy's value to the floor's value.
+	OfFloor float64 `json:"ofFloor,omitempty"`
+	// LessThanAPIServer is the minimum ratio of the apiserver's value to the proxy's value.
+	LessThanAPIServer float64 `json:"lessThanAPIServer,omitempty"`
 	AtMost            float64 `json:"atMost,omitempty"`
 }
 
-// ratio divides one server's time by another's. It is 0 if either is unknown.
+// ratio divides one server's time by another's. It returns 0 if one of them is unknown.
 func (r row) ratio(one, other string) float64 {
 	a, b := r.Servers[one], r.Servers[other]
 	if a.Units == 0 || b.Units == 0 || b.each() == 0 {
@@ -135,7 +166,10 @@ func processorTime(s spent) string {
 	}
 }
 
+// print writes the report as text. Each output has the header, so that figures never lack their
+// date, commit and machine.
 func (r *report) print(w io.Writer) {
+	fmt.Fprintln(w, r.header())
 	t := &workload.Table{Left: 1, Rows: [][]string{{"SCENARIO", "CLIENTS", "UNIT", "KUBE-APISERVER", "WATCHPROXY", "FLOOR", "KUBE-APISERVER / WATCHPROXY", "WATCHPROXY / FLOOR"}}}
 	for _, row := range r.Rows {
 		if len(row.Servers) > 0 {

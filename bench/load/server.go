@@ -20,7 +20,8 @@ import (
 
 // server is one of the compared servers.
 type server struct {
-	streams int // watches on a connection over HTTP/2; 0 for HTTP/1.1
+	streams int  // watches on a connection over HTTP/2; 0 for HTTP/1.1
+	gzip    bool // watches accept gzip
 	name    string
 	url     *url.URL
 	tls     *tls.Config // nil for plain HTTP
@@ -46,8 +47,8 @@ func newServer(name, address string, ca []byte, token string, cpu func() (time.D
 	return s, nil
 }
 
-// client is one connection to a server, for HTTP/1.1. It parses as little of an answer as possible,
-// because clients share the processors with the servers.
+// client is one connection to a server, for HTTP/1.1. It parses as little of a response as
+// possible, because clients share the processors with the servers.
 type client struct {
 	server *server
 	conn   net.Conn
@@ -58,7 +59,7 @@ type client struct {
 
 const (
 	readBuffer = 256 << 10
-	// requestLimit bounds the time of one request. The apiserver takes seconds for a list, and more
+	// requestLimit limits the time of one request. The apiserver needs seconds for a list, and more
 	// under load.
 	requestLimit = 2 * time.Minute
 )
@@ -101,7 +102,7 @@ func (c *client) close() { _ = c.conn.Close() }
 
 // request is an HTTP request.
 type request struct {
-	path   string   // and query; each request replaces NUMBER with another number
+	path   string   // with query; each request replaces NUMBER with another number
 	pages  []string // further paths, which follow in turn
 	accept string   // empty: JSON
 	gzip   bool
@@ -111,7 +112,7 @@ type request struct {
 
 var numbers atomic.Int64
 
-// send sends a request and returns when the answer's header has arrived.
+// send sends a request and returns when the response's header has arrived.
 func (c *client) send(r request) (*http.Response, error) {
 	method, accept := r.method, r.accept
 	if method == "" {
@@ -151,7 +152,7 @@ func (c *client) send(r request) (*http.Response, error) {
 	return c.checked(r, resp, err)
 }
 
-// checked returns an answer if its code and encoding are as expected.
+// checked returns a response if its code and encoding are as expected.
 func (c *client) checked(r request, resp *http.Response, err error) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
@@ -166,7 +167,7 @@ func (c *client) checked(r request, resp *http.Response, err error) (*http.Respo
 	return resp, nil
 }
 
-// ask sends a request, reads the whole answer, and returns its length.
+// ask sends a request, reads the whole response, and returns its length.
 func (c *client) ask(r request) (n int64, err error) {
 	resp, err := c.send(r)
 	if err != nil {
@@ -184,7 +185,7 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// get sends one request over its own connection and returns the answer.
+// get sends one request over its own connection and returns the response.
 func (s *server) get(ctx context.Context, r request) ([]byte, error) {
 	c, err := s.dial(ctx, 0)
 	if err != nil {

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// svg draws the chart as a picture. Each scenario has the servers' times as parts of
-// kube-apiserver's time. The colour of its text follows the reader's colour
-// scheme, light or dark.
+// svg draws the chart as a picture. Each scenario shows the servers' times as parts of
+// kube-apiserver's time. The colour of the text follows the reader's colour scheme, light or dark.
 func (r *report) svg() string {
 	const (
 		name, width, value = 330, 420, 150 // of the columns, in pixels

@@ -87,9 +87,9 @@ func cell(resource, column string) string {
 }
 
 func TestPage(t *testing.T) {
-	api := cluster.APIServerT(t, cluster.Options{})
-	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig})
-	client := proxy.Client("")
+	api := cluster.APIServerT(t, cluster.Options{Users: users("agent", "dashboard")})
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, TLS: true, Args: []string{"--authentication=delegated"}})
+	client := proxy.Client(tokenOf("agent"))
 	ctx := browser(t)
 	run(ctx, t, "resize", chromedp.EmulateViewport(1280, 900))
 	run(ctx, t, "open the page", chromedp.Navigate(proxy.AdminURL+"/"))
@@ -109,12 +109,18 @@ func TestPage(t *testing.T) {
 	if !evaluate[bool](ctx, t, fmt.Sprintf("Number(%s) >= %s", cell("limitranges", "resourceVersion"), newest)) {
 		t.Errorf("its resourceVersion is before %s", newest)
 	}
-	watch(t, client)
+	watch(t, proxy.Client(tokenOf("dashboard")))
 	until(ctx, t, `document.getElementById("watches").textContent === "1"`)
 	if ratio := evaluate[string](ctx, t, `document.getElementById("ratio").textContent`); !strings.HasSuffix(ratio, " %") {
 		t.Errorf("hit ratio %q", ratio)
 	}
 
+	t.Run("users", func(t *testing.T) { names(ctx, t) })
+	t.Run("charts", func(t *testing.T) { draws(ctx, t, client) })
+	t.Run("history", func(t *testing.T) { remembers(ctx, t) })
+	t.Run("by keyboard", func(t *testing.T) { byKeyboard(ctx, t) })
+	t.Run("by touch", func(t *testing.T) { byTouch(ctx, t) })
+	t.Run("axe-core", func(t *testing.T) { axe(ctx, t) })
 	t.Run("for eyes", func(t *testing.T) { looks(ctx, t) })
 	t.Run("for assistive technology", func(t *testing.T) { accessible(ctx, t) })
 	t.Run("alone", func(t *testing.T) {
@@ -129,10 +135,11 @@ func TestPage(t *testing.T) {
 
 	proxy.Kill()
 	until(ctx, t, `document.getElementById("connection").textContent.startsWith("connection lost; figures of ")`)
-	if evaluate[string](ctx, t, `getComputedStyle(document.querySelector("main")).opacity`) == "1" {
+	if evaluate[string](ctx, t, `getComputedStyle(document.querySelector("main")).filter`) == "none" {
 		t.Error("old figures look like new ones")
 	}
 	if got := evaluate[string](ctx, t, cell("limitranges", "Objects")); got != "5" {
 		t.Errorf("the figures are gone: %q", got)
 	}
+	t.Run("axe-core, connection lost", func(t *testing.T) { axe(ctx, t) })
 }

@@ -19,27 +19,34 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-var picture = flag.String("picture", "", "PNG `FILE` to write a picture of the page to")
+var (
+	picture  = flag.String("picture", "", "PNG `FILE` to write a picture of the page to")
+	pictured = flag.String("proxy", "", "`FILE` of the proxy in the picture, which has a version")
+)
 
-// TestPicture is not a test. `make screenshot` uses it to make the picture in the README. It runs
-// 60 watches, some lists and some writes for half a minute.
+// TestPicture is not a test. `make screenshot` uses it to make the picture in the README. Three users
+// run 60 watches, some lists and some writes, until the charts are full.
 func TestPicture(t *testing.T) {
 	if *picture == "" {
 		t.Skip("only with -picture: make screenshot")
 	}
-	api := cluster.APIServerT(t, cluster.Options{})
-	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig})
-	config := proxy.RESTConfig()
-	config.ContentType = "application/json"
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
+	api := cluster.APIServerT(t, cluster.Options{Users: users("agent", "dashboard", "deployer")})
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, Binary: *pictured, TLS: true, Args: []string{"--authentication=delegated"}})
+	clientOf := func(user string) kubernetes.Interface {
+		config := proxy.RESTConfig()
+		config.ContentType, config.BearerToken = "application/json", tokenOf(user)
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
 	}
-	const pods, watches, lasts = 400, 20, 35 * time.Second
+	client := clientOf("deployer")
+	const pods, watches, lasts = 400, 20, 125 * time.Second
 	for i := range pods {
 		writePod(t, client, i)
 	}
-	core := client.CoreV1().RESTClient()
+	core := clientOf("agent").CoreV1().RESTClient()
 	for range watches {
 		for _, resource := range []string{"pods", "configmaps", "services"} {
 			w, err := core.Get().Resource(resource).VersionedParams(&metav1.ListOptions{Watch: true, ResourceVersion: "0"}, scheme.ParameterCodec).Watch(t.Context())
@@ -60,8 +67,9 @@ func TestPicture(t *testing.T) {
 
 	ctx := browser(t)
 	run(ctx, t, "colours", colours("light"))
-	run(ctx, t, "resize", chromedp.EmulateViewport(1080, 860, chromedp.EmulateScale(2)))
+	run(ctx, t, "resize", chromedp.EmulateViewport(1080, 1240, chromedp.EmulateScale(2)))
 	run(ctx, t, "open the page", chromedp.Navigate(proxy.AdminURL+"/"))
+	core = clientOf("dashboard").CoreV1().RESTClient()
 	const reads, pause = 8, 100 * time.Millisecond
 	for i, end := 0, time.Now().Add(lasts); time.Now().Before(end); i++ {
 		writePod(t, client, i%pods)

@@ -8,6 +8,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
+// users are lines of the apiserver's token file. The users may do everything.
+func users(names ...string) (lines string) {
+	for _, name := range names {
+		lines += tokenOf(name) + "," + name + "," + name + ",system:masters\n"
+	}
+	return lines
+}
+
+func tokenOf(user string) string { return user + "-token" }
+
 // create creates n objects and returns the last one's resourceVersion. The resource is one of which
 // a new apiserver has no objects.
 func create(t *testing.T, client kubernetes.Interface, n int) (resourceVersion string) {

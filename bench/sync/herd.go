@@ -16,7 +16,7 @@ import (
 const (
 	// herdTime is the time over which the members of a herd start.
 	herdTime = time.Second
-	// herdLimit bounds the time until all have synced.
+	// herdLimit limits the time until all have synced.
 	herdLimit = 3 * time.Minute
 	// informersMax is the largest size of a herd of client-go's informers. Decoding takes most of
 	// their time, so members of larger herds do not decode.

@@ -24,7 +24,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/command"
 )
 
-// runLimit bounds the whole run. On an idle machine with two cores, a run takes about three
+// runLimit limits the whole run. On an idle machine with two cores, a run takes about three
 // minutes.
 const runLimit = 20 * time.Minute
 

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// syncLimit bounds the time of a client's sync.
+	// syncLimit limits the time of a client's sync.
 	syncLimit = time.Minute
 	// pause is the shortest time between two informers; the longest is twice that. The pauses vary,
 	// so they are not in step with periodic work of the apiserver. They are long enough for etcd's

@@ -23,7 +23,7 @@ import (
 const (
 	// tierDepth is the number of proxies in a chain.
 	tierDepth = 3
-	// tierLimit bounds how long the events of the other writes are watched.
+	// tierLimit limits how long the events of the other writes are watched.
 	tierLimit = time.Minute
 )
 

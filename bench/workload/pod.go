@@ -14,12 +14,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-const nodes = 50
+// Nodes is the number of nodes with pods.
+const Nodes = 50
 
 var components = []string{"api", "web", "worker", "indexer", "scheduler", "gateway", "cache", "exporter"}
 
-// NodeName returns one of 50 names of nodes. The nodes do not exist.
-func NodeName(i int) string { return fmt.Sprintf("worker-%02d", i%nodes) }
+// NodeName returns the name of one of [Nodes] nodes. The nodes do not exist.
+func NodeName(i int) string { return fmt.Sprintf("worker-%02d", i%Nodes) }
 
 // NewPod returns the i-th pod as it looks after a Deployment's controller has created it and a
 // kubelet runs it. It has 4.5 KB of JSON, including the fields that the server adds. The same i
@@ -45,7 +46,7 @@ func NewPod(i int) *corev1.Pod {
 				UID: newUID(random), Controller: new(true), BlockOwnerDeletion: new(true),
 			}},
 		},
-		Spec:   podSpec(app, image, NodeName(random.IntN(nodes))),
+		Spec:   podSpec(app, image, NodeName(random.IntN(Nodes))),
 		Status: podStatus(random, image, started),
 	}
 }

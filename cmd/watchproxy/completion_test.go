@@ -17,9 +17,14 @@ func TestCompletion(t *testing.T) {
 		"serve --tls-cert-file ":  {files},
 		"serve --listen ":         {noFiles},
 		"serve ":                  {noFiles},
+		"sidecar --log-level ":    {"debug", "info", "warn", "error", noFiles},
 		"kubeconfig --kubeconfig " + path + " --context ": {"a", "b", noFiles},
 		"kubeconfig --certificate-authority ":             {files},
-		"status -o ":                                      {"json", noFiles},
+		"status -o ":                                      {"json", "yaml", noFiles},
+		"help ":                                           {"check", "completion", "config", "help", "kubeconfig", "serve", "sidecar", "status", "version", noFiles},
+		"help co":                                         {"completion", "config", noFiles},
+		"help config ":                                    {"defaults", "schema", "validate", noFiles},
+		"help nonsense ":                                  {noFiles},
 		"config validate ":                                {"yaml", "yml", "json", byExtension},
 	} {
 		out, err := execute(append([]string{"__complete"}, strings.Split(line, " ")...)...)
@@ -35,15 +40,15 @@ func TestCompletion(t *testing.T) {
 // The installed shells accept the completion scripts.
 func TestCompletionScripts(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		script, err := execute("completion", shell)
-		if err != nil || !strings.Contains(script, "watchproxy") {
-			t.Errorf("%s: %v, %d bytes", shell, err, len(script))
+		got := finish(t, "", nil, "completion", shell)
+		if got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "watchproxy") {
+			t.Errorf("%s: %+v", shell, got)
 		}
 		if shell != "bash" {
 			continue
 		}
 		check := exec.CommandContext(t.Context(), "bash", "-n")
-		check.Stdin = strings.NewReader(script)
+		check.Stdin = strings.NewReader(got.stdout)
 		if out, err := check.CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}

@@ -1,40 +1,48 @@
 package main
 
 import (
-	"net"
+	"bytes"
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"go.uber.org/zap"
 )
 
 const (
-	// An eighth of the file descriptors, and at least descriptorsKept, are reserved for connections
-	// to upstream, saved caches, logs and the admin address. Clients' connections cannot use them.
-	// An exec or a port-forward takes one of them for its connection to upstream.
+	// Clients' connections cannot use all file descriptors. Some are reserved for connections to
+	// upstream, saved caches, logs and the admin address: an eighth, but at least descriptorsKept and
+	// one for each forwarded request in flight, and at most half. A forwarded request without verified
+	// credentials uses a reserved descriptor for its connection to upstream, like an exec or a
+	// port-forward.
 	descriptorsKept      = 64
 	descriptorsKeptShare = 8
-	// adminConnections bounds the open connections of the admin address; further ones wait. They
+	// adminIdle is the maximum idle time of a connection of the admin address. These connections
 	// use the reserved descriptors.
-	adminConnections = 32
-	// adminIdle bounds the idle time of such a connection.
 	adminIdle = time.Minute
 )
 
-// clientDescriptors returns the number of file descriptors for clients' connections. At start, Go
-// raises the soft limit of open files to the hard limit.
-func clientDescriptors() int {
+// clientDescriptors returns the number of file descriptors for clients' connections, if this number
+// of forwarded requests can be in flight. At the start, Go raises the soft limit of open files to the
+// hard limit.
+func clientDescriptors(forwards int) int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 0 // unknown, so that only a failing accept shows the limit
+		return 0 // 0 means unknown; then only a failing accept shows the limit
 	}
 	const most = 1 << 30
-	return forClients(int(min(limit.Cur, most))) //nolint:gosec // at most 1<<30
+	return forClients(int(min(limit.Cur, most)), forwards) //nolint:gosec // at most 1<<30
 }
 
-func forClients(descriptors int) int {
-	return max(descriptors/2, descriptors-max(descriptorsKept, descriptors/descriptorsKeptShare))
+func forClients(descriptors, forwards int) int {
+	return max(descriptors/2, descriptors-max(descriptorsKept+min(forwards, descriptors), descriptors/descriptorsKeptShare))
 }
 
-// forOperators bounds the connections of the admin address.
-func forOperators(l net.Listener) net.Listener { return netutil.LimitListener(l, adminConnections) }
+// connectionErrors logs net/http's errors about connections of the admin address, such as failed
+// handshakes. Any client can cause them, so at most one error in 10 s is logged.
+type connectionErrors struct{ log *zap.Logger }
+
+// Write implements io.Writer.
+func (e connectionErrors) Write(line []byte) (int, error) {
+	e.log.Warn("a connection to the admin address failed", zap.ByteString("error", bytes.TrimSpace(line)))
+	return len(line), nil
+}

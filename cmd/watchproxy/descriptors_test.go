@@ -18,11 +18,13 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Clients' connections never get all descriptors.
+// Clients' connections never use all descriptors.
 func TestForClients(t *testing.T) {
-	for descriptors, want := range map[int]int{10: 5, 100: 50, 256: 192, 1024: 896, 1 << 20: 1<<20 - 1<<17} {
-		if got := forClients(descriptors); got != want {
-			t.Errorf("%d of %d, want %d", got, descriptors, want)
+	for _, test := range []struct{ descriptors, forwards, want int }{
+		{10, 4, 5}, {100, 4, 50}, {256, 1, 191}, {256, 400, 128}, {1024, 4, 896}, {1024, 400, 560}, {1 << 20, 400, 1<<20 - 1<<17}, {1 << 20, 1 << 62, 1 << 19},
+	} {
+		if got := forClients(test.descriptors, test.forwards); got != test.want {
+			t.Errorf("%d of %d with %d forwards, want %d", got, test.descriptors, test.forwards, test.want)
 		}
 	}
 }
@@ -32,11 +34,11 @@ type flooded struct {
 	t          *testing.T
 	url, admin string
 	log        *os.File
-	events     chan string // that upstream sends to the watch
+	events     chan string // upstream sends these to the watch
 }
 
-// A flood of connections to a proxy with few file descriptors ends neither the proxy nor its
-// watches. The admin address still answers. After the flood, the proxy answers all clients.
+// A flood of connections to a proxy with few file descriptors does not end the proxy or its
+// watches. The admin address still responds. After the flood, the proxy answers all clients.
 func TestFlood(t *testing.T) {
 	f := startFlooded(t)
 	watch := f.get(f.url + "/api/v1/configmaps?watch=1")
@@ -44,7 +46,7 @@ func TestFlood(t *testing.T) {
 	events := bufio.NewReader(watch.Body)
 	f.next(events, "before")
 
-	const attempts, atATime = 20_000, 400 // more than the proxy has descriptors for
+	const attempts, atATime = 20_000, 400 // more than the proxy's descriptors
 	var held sync.WaitGroup
 	places := make(chan struct{}, atATime)
 	for i := range attempts {
@@ -56,7 +58,7 @@ func TestFlood(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			// The connection stays open for 20 ms, unless the proxy closes it before.
+			// The connection stays open for 20 ms unless the proxy closes it earlier.
 			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 			_, _ = c.Read(make([]byte, 1))
 		})
@@ -89,12 +91,12 @@ func TestFlood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(log), `"maxConnections":100000,"connections":168`) {
+	if !strings.Contains(string(log), `"maxConnections":100000,"connections":112`) {
 		t.Errorf("it does not tell that there will be fewer connections than configured:\n%s", log)
 	}
 }
 
-// next has upstream send an event, and reads it from a watch.
+// next makes upstream send an event, and reads the event from a watch.
 func (f *flooded) next(from *bufio.Reader, name string) {
 	f.t.Helper()
 	f.events <- name
@@ -142,7 +144,7 @@ func startFlooded(t *testing.T) *flooded {
 			return
 		}
 		for {
-			_ = http.NewResponseController(w).Flush() // if the client has gone, the context tells
+			_ = http.NewResponseController(w).Flush() // if the client has left, the context ends
 			select {
 			case name := <-f.events:
 				fmt.Fprintln(w, name)

@@ -16,21 +16,22 @@ import (
 
 const module = "github.com/watchproxy/watchproxy/"
 
-// layers are the packages of the product. Each imports only layers above it.
+// layers contains the packages of the product. Each package imports only packages in earlier
+// layers.
 var layers = []string{
 	"watchcache/object", "watchcache/tree", "watchcache/filter", "watchcache", "watchcache/cachetest",
 	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery",
 	"watchcache/upstream/store", "watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
-	"proxy/wire", "proxy/table", "proxy/fair", "proxy/access", "proxy/exchange", "proxy/query", "proxy/derived", "proxy/watch", "proxy/read", "proxy/discovery", "proxy/forward",
+	"proxy/trace", "proxy/wire", "proxy/table", "proxy/fair", "proxy/access", "proxy/issuer", "proxy/exchange", "proxy/query", "proxy/derived", "proxy/watch", "proxy/audit", "proxy/read", "proxy/discovery", "proxy/forward",
 	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/h2/frame", "proxy/h2", "proxy/listen", "proxy",
-	"config",
-	"cmd/watchproxy/kubeconfig", "cmd/watchproxy/status", "cmd/watchproxy",
+	"config/strict", "config",
+	"cmd/watchproxy/command", "cmd/watchproxy/memory", "cmd/watchproxy/check", "cmd/watchproxy/kubeconfig", "cmd/watchproxy/configfile", "cmd/watchproxy/observe", "cmd/watchproxy/settings", "cmd/watchproxy/status", "cmd/watchproxy",
 }
 
-// packageLines bounds the lines of a package, without tests.
+// packageLines is the maximum number of lines of a package, without tests.
 const packageLines = 1600
 
-// large are the packages that are still longer. They must not grow.
+// large contains the packages that exceed packageLines. They must not grow.
 var large = map[string]int{}
 
 // TestLayout prints the imports and the length of each package (with -v).

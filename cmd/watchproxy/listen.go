@@ -11,8 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// listen listens on an address, or on a Unix socket that is open to this process's
-// user alone.
+// listen listens on an address. Only this process's user can open a Unix socket.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	path, ok := config.UnixSocket(address)
@@ -22,14 +21,14 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
-	// The socket must not be open to other users even for a moment.
+	// Other users must never be able to open the socket.
 	const others = 0o177
 	before := syscall.Umask(others)
 	defer syscall.Umask(before)
 	return lc.Listen(ctx, "unix", path)
 }
 
-// removeStale removes a socket that a killed process left behind. It removes no other kind of file.
+// removeStale removes a socket of a killed process. It does not remove other kinds of files.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -43,7 +42,7 @@ func removeStale(ctx context.Context, path string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
 	if err == nil {
-		_ = c.Close() // nothing was written
+		_ = c.Close() // no data was written
 		return fmt.Errorf("another process listens on %s", path)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {

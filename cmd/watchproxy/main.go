@@ -10,20 +10,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/check"
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/configfile"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 )
 
 func main() {
-	if err := newCommand().ExecuteContext(untilSignal()); err != nil {
-		// Join the lines of the YAML parser's errors.
-		fmt.Fprintln(os.Stderr, "watchproxy:", strings.Join(strings.Fields(err.Error()), " "))
-		os.Exit(1)
+	if code := command.Run(untilSignal(), newCommand(), os.Stderr); code != 0 {
+		os.Exit(code)
 	}
 }
 
-// untilSignal returns a context that ends with the first signal. The proxy then drains. A second
-// signal ends the process immediately, so the goroutine lives as long as the process.
+// untilSignal returns a context that ends at the first signal. The proxy then drains. A second
+// signal ends the process immediately. So the goroutine lives as long as the process.
 func untilSignal() context.Context {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -45,16 +46,12 @@ func newCommand() *cobra.Command {
 		Long: `watchproxy stands in front of kube-apiserver. One upstream list+watch per
 resource feeds a cache. Any number of clients list, page, get and watch from it as
 from the apiserver. All other requests are forwarded unchanged.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          help,
+		// Cobra prints the name and "version" itself. A template of our own would let the linker
+		// keep all exported methods of all types.
+		Version: strings.TrimPrefix(buildOf().String(), "watchproxy version "),
 	}
-	root.AddCommand(newServe(), kubeconfig.Command(), status.Command(), newConfig(), newVersion())
-	completeFlags(root)
+	root.Flags().Bool("version", false, "print version, commit, Go version and platform")
+	root.AddCommand(newServe(), newSidecar(), check.Command(), kubeconfig.Command(), status.Command(), configfile.Command(), newVersion())
+	command.Prepare(root)
 	return root
 }
-
-// help runs commands that only have subcommands. Without it, cobra would not reject unknown
-// arguments.
-func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// If the environment has asProgram, the test's binary runs as watchproxy, with at most withFiles
+// If asProgram is in the environment, the test's binary runs as watchproxy, with at most withFiles
 // open files.
 const (
 	asProgram = "WATCHPROXY_TEST_AS_PROGRAM"
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-	// klog, which client-go brings along, flushes for as long as the process lives.
+	// client-go's klog flushes as long as the process lives.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
@@ -50,7 +50,7 @@ func execute(args ...string) (stdout string, err error) {
 	return out.String(), err
 }
 
-// kubeconfigFor writes a kubeconfig of a server, with the contexts a and b.
+// kubeconfigFor writes a kubeconfig for a server, with the contexts a and b.
 func kubeconfigFor(t *testing.T, server string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "config")
@@ -62,7 +62,7 @@ clusters: [{name: c, cluster: {server: %q}}]}`, server)
 	return path
 }
 
-// program runs serve in a process of its own.
+// program is a process that runs serve.
 type program struct {
 	*exec.Cmd
 	stdout *bufio.Reader
@@ -70,8 +70,15 @@ type program struct {
 
 func start(t *testing.T, upstream string, stderr io.Writer, env ...string) *program {
 	t.Helper()
+	return startWith(t, upstream, nil, stderr, env...)
+}
+
+// startWith starts a program with further arguments.
+func startWith(t *testing.T, upstream string, args []string, stderr io.Writer, env ...string) *program {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
-	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], "serve", "--kubeconfig", kubeconfigFor(t, upstream), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")}
+	all := append([]string{"serve", "--kubeconfig", kubeconfigFor(t, upstream), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, args...)
+	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], all...)}
 	p.Env = append(append(os.Environ(), asProgram+"=1"), env...)
 	p.Stderr = stderr
 	stdout, err := p.StdoutPipe()
@@ -87,7 +94,7 @@ func start(t *testing.T, upstream string, stderr io.Writer, env ...string) *prog
 		if p.ProcessState != nil { // the test has already waited for the process
 			return
 		}
-		_ = p.Process.Signal(syscall.SIGTERM) // if the process has ended, Wait says so
+		_ = p.Process.Signal(syscall.SIGTERM) // if the process has ended, Wait reports it
 		if err := p.Wait(); err != nil {
 			t.Errorf("it ended with %v", err)
 		}

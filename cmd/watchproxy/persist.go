@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// persist restores the caches and saves them at an interval. The returned function saves them a
-// last time. With an unusable directory each save fails, so that the metric shows it.
+// persist restores the caches and saves them at an interval. The returned function saves them for
+// the last time. If the directory is unusable, each save fails, so the metric shows the problem.
 func persist(
 	ctx context.Context, p config.Persistence, feeds *upstream.Feeds, client *client.Client, metrics *upstream.Metrics, log *zap.Logger,
 ) (save func(), err error) {
@@ -33,7 +33,7 @@ func persist(
 		}
 	}
 	saved, err := store.Open(ctx, p.Directory, client, log)
-	if err != nil { // start without saved caches rather than not at all
+	if err != nil { // an unusable directory does not prevent the start
 		log.Error("caches are neither restored nor saved", zap.String("directory", p.Directory), zap.Error(err))
 		write = metrics.SaveFailed
 	} else if err := feeds.Restore(saved); err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// reloader applies changes of the configuration file while the proxy runs. It refuses the whole
-// file if the file has an error, or a change that needs a restart.
+// reloader applies changes of the configuration file while the proxy runs. If the file has an
+// error, or a change that needs a restart, reloader refuses the whole file.
 type reloader struct {
-	file    string // empty for none
-	known   []byte // the file's content when it was last loaded, or shortly before
+	file    string // empty if there is no file
+	known   []byte // the file's content at the last load, or shortly before
 	read    func() (*config.ProxyConfiguration, error)
 	hangups <-chan os.Signal
 	running *config.ProxyConfiguration
@@ -45,6 +45,9 @@ func newReloadMetrics(r prometheus.Registerer) *reloadMetrics {
 			Help: "1 if the configuration file is not in effect as it is, since it was refused, else 0.",
 		}),
 	}
+	for _, outcome := range []string{"applied", "refused"} {
+		m.reloads.WithLabelValues(outcome) // otherwise Prometheus would miss the first increase
+	}
 	r.MustRegister(m.reloads, m.failing)
 	return m
 }
@@ -54,14 +57,14 @@ func newReloadMetrics(r prometheus.Registerer) *reloadMetrics {
 const lookForChanges = 5 * time.Second
 
 // hangups catches SIGHUP as long as the process lives, so that the signal never ends the process.
-// The channel keeps a signal that arrives before anyone reads it.
+// The channel buffers one signal for a later reader.
 func hangups() <-chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
 	return signals
 }
 
-// run reloads when the file changes, and at each SIGHUP, until ctx ends.
+// run reloads the configuration when the file changes and at each SIGHUP, until ctx ends.
 func (r *reloader) run(ctx context.Context) {
 	tick := time.NewTicker(lookForChanges)
 	defer tick.Stop()
@@ -86,7 +89,7 @@ func (r *reloader) run(ctx context.Context) {
 		if !asked && (err != nil || bytes.Equal(now, r.known)) {
 			continue
 		}
-		if !asked && !bytes.Equal(now, pending) { // it may be half written: load it when it has not changed since the last read
+		if !asked && !bytes.Equal(now, pending) { // the file may be half written: load it once two reads are equal
 			pending = now
 			continue
 		}

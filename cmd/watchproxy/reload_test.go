@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// SIGHUP never ends a proxy: neither while it waits for upstream at its start, nor while it drains.
+// SIGHUP never ends a proxy, not even while the proxy waits for upstream at its start or drains.
 func TestHangups(t *testing.T) {
 	asked, answer := make(chan string, 4), make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

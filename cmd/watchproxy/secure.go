@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,16 +18,19 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/admin"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/issuer"
 )
 
-// secureLimit bounds the time of the requests to upstream that must succeed before clients can be
-// authenticated.
+// secureLimit limits the duration of the upstream requests that must succeed before the proxy can
+// authenticate clients.
 const secureLimit = 30 * time.Second
 
-// secure sets the options for authentication and TLS. It reloads certificates and CAs when they
-// change, until stop is called. wait waits for the goroutines that do so.
-func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, options *proxy.Options,
+// secure sets the options for authentication and TLS, of clients and of operators. It reloads
+// certificates and CAs when they change, until stop is called. wait waits for the goroutines that
+// reload them.
+func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, options *proxy.Options, operators *admin.Options,
 	registry prometheus.Registerer, log *zap.Logger,
 ) (wait, stop func(), err error) {
 	klog.SetLogger(zapr.NewLogger(log.WithOptions(zap.IncreaseLevel(zap.WarnLevel), zap.WrapCore(seldom))))
@@ -38,7 +43,10 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 		}
 	}()
 	var ca *access.ClientCA
-	if c.Authentication.Mode == config.Delegated {
+	expiring := &access.Expiries{Upstream: behind.configs}
+	operators.Everybody, operators.Open = c.AdminAuthentication.Mode == config.NoAuthentication, c.AdminAuthentication.AlwaysAllowPaths
+	operators.Restricted = c.AdminAuthentication.RestrictLoopback
+	if field := reviewing(c); field != "" {
 		rc, err := behind.config()
 		if err != nil {
 			return nil, nil, err
@@ -46,29 +54,42 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 		ctx, cancel := context.WithTimeout(ctx, secureLimit)
 		defer cancel()
 		if err := access.CheckRights(ctx, rc); err != nil {
-			return nil, nil, fmt.Errorf("authentication: %w", err)
+			return nil, nil, fmt.Errorf("%s: %w", field, err)
 		}
 		if ca, err = clientCA(ctx, c.Authentication.X509.ClientCAFile, rc, log); err != nil {
 			return nil, nil, err
 		}
-		if options.Access, err = access.New(rc, ca, access.Options{
+		reviews, err := access.New(rc, ca, access.Options{
 			Anonymous: c.Authentication.Anonymous.Enabled,
 			TokenTTL:  c.Authentication.Webhook.CacheTTL.Duration,
 			AllowTTL:  c.Authorization.Webhook.CacheAuthorizedTTL.Duration,
 			DenyTTL:   c.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
-		}, registry); err != nil {
-			return nil, nil, fmt.Errorf("authentication: %w", err)
+		}, registry)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", field, err)
+		}
+		if c.Authentication.Mode == config.Delegated {
+			options.Access = reviews
+		}
+		if c.AdminReviews() {
+			operators.Access = reviews
 		}
 	}
 	if c.TLS != nil {
-		certificates, err := access.NewCertificates(c.TLS.CertFile, c.TLS.PrivateKeyFile, ca)
+		pair, err := pair(ctx, c, behind, log)
 		if err != nil {
 			return nil, nil, fmt.Errorf("tls: %w", err)
 		}
+		certificates, err := access.NewCertificates(pair, ca)
+		if err != nil {
+			return nil, nil, fmt.Errorf("tls: %w", err)
+		}
+		access.LogExpiry(pair, log)
 		running.Go(func() { certificates.Run(following) })
-		options.TLS = certificates.Config()
+		options.TLS, expiring.Serving = certificates.Config(), certificates
 	}
-	if ca != nil { // after the certificates have registered as its listeners
+	registry.MustRegister(expiring)
+	if ca != nil { // start after the certificates have registered as listeners
 		running.Go(func() { ca.Run(following) })
 		ctx, cancel := context.WithTimeout(ctx, secureLimit)
 		defer cancel()
@@ -79,12 +100,76 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 	return running.Wait, cease, nil
 }
 
-// seldom lets one line of each message pass in 10 s, because the library logs each request that it
-// cannot review.
+// reviewing returns the field that requires reviews of credentials by the apiserver, or "".
+func reviewing(c *config.ProxyConfiguration) (field string) {
+	switch {
+	case c.Authentication.Mode == config.Delegated:
+		return "authentication"
+	case c.AdminReviews():
+		return "adminAuthentication"
+	}
+	return ""
+}
+
+// pair returns the source of the listener's certificate: files or the proxy itself.
+func pair(ctx context.Context, of *config.ProxyConfiguration, behind *apiserver, log *zap.Logger) (access.Pair, error) {
+	c := of.TLS
+	if c.Sidecar != nil {
+		return behind.sidecar(c.Sidecar, of.Listen, log)
+	}
+	if c.Generated == nil {
+		return access.PairFromFiles(c.CertFile, c.PrivateKeyFile)
+	}
+	rc, err := behind.config()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, secureLimit)
+	defer cancel()
+	return issuer.New(ctx, rc, issuer.Options(*c.Generated), log)
+}
+
+// seldom logs each message at most once in 10 s. It is needed because the library logs each request
+// that it cannot review, and each event that the audit log has lost.
 func seldom(core zapcore.Core) zapcore.Core {
 	const while, first, thereafter = 10 * time.Second, 1, 0
-	return zapcore.NewSamplerWithOptions(core, while, first, thereafter)
+	return shortLines{zapcore.NewSamplerWithOptions(core, while, first, thereafter)}
 }
+
+// shortLines logs the first line of each message, because the other lines contain bytes from clients.
+// It truncates that line and all texts beside it.
+type shortLines struct{ zapcore.Core }
+
+// textMost is the maximum length of a text from a library in the log, in bytes.
+const textMost = 512
+
+// Check implements zapcore.Core.
+func (c shortLines) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	e.Message, _, _ = strings.Cut(e.Message, "\n")
+	e.Message = e.Message[:min(len(e.Message), textMost)]
+	if c.Core.Check(e, nil) == nil {
+		return to
+	}
+	return to.AddCore(e, c)
+}
+
+// Write implements zapcore.Core.
+func (c shortLines) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	texts := slices.Clone(fields)
+	for i, f := range texts {
+		switch f.Type {
+		case zapcore.StringType:
+			texts[i].String = f.String[:min(len(f.String), textMost)]
+		case zapcore.ErrorType:
+			text := f.Interface.(error).Error()
+			texts[i] = zap.String(f.Key, text[:min(len(text), textMost)])
+		}
+	}
+	return c.Core.Write(e, texts)
+}
+
+// With implements zapcore.Core.
+func (c shortLines) With(fields []zapcore.Field) zapcore.Core { return shortLines{c.Core.With(fields)} }
 
 func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger) (*access.ClientCA, error) {
 	if file == "" {
@@ -109,6 +194,6 @@ func limits(l config.Limits) exchange.Limits {
 		UserConnections: *l.MaxConnectionsPerIdentity,
 		UserWatches:     *l.MaxWatchesPerIdentity,
 		Forwards:        *l.MaxForwardsInFlight,
-		Descriptors:     clientDescriptors(),
+		Descriptors:     clientDescriptors(*l.MaxForwardsInFlight),
 	}
 }

@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +21,10 @@ import (
 	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/memory"
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/observe"
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/settings"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
@@ -25,52 +33,93 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// serveFlags are the flags of serve. A flag that is set takes precedence over the file.
+// serveFlags contains the flags of serve. Flags take precedence over the file.
 type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
 	certFile, privateKeyFile, clientCAFile, authentication     string
 	goawayChance                                               float64
+	profiling                                                  *bool
+	preset                                                     func(*config.ProxyConfiguration) error
 }
 
 func newServe() *cobra.Command {
-	var f serveFlags
-	d := config.Default()
-	cmd := &cobra.Command{
+	return serving(&cobra.Command{
 		Use:   "serve",
 		Short: "Serve clients from caches of an apiserver",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			asked := hangups()
-			known, _ := os.ReadFile(f.config) // before the configuration is loaded, so that no later change is missed
-			c, err := f.configuration()
-			if err != nil {
-				return err
-			}
-			return serve(cmd.Context(), c, &reloader{file: f.config, known: known, read: f.configuration, hangups: asked})
-		},
+	}, config.Default().Listen, func(*config.ProxyConfiguration) error { return nil })
+}
+
+// sidecarListen is the default address of a sidecar.
+const sidecarListen = "127.0.0.1:6443"
+
+func newSidecar() *cobra.Command {
+	cmd := serving(&cobra.Command{
+		Use:   "sidecar",
+		Short: "Serve the other containers of a pod, which use their in-cluster configuration",
+		Long: `sidecar is serve with other defaults: it listens on ` + sidecarListen + ` with TLS, makes
+the certificate itself, and publishes its CA and the pod's token in a volume (see
+tls.sidecar in 'watchproxy config schema'). Applications that mount this volume at
+/var/run/secrets/kubernetes.io/serviceaccount and have KUBERNETES_SERVICE_HOST=127.0.0.1
+and KUBERNETES_SERVICE_PORT=6443 use the sidecar as their apiserver.`,
+	}, sidecarListen, func(c *config.ProxyConfiguration) error {
+		if c.Listen == "" {
+			c.Listen = sidecarListen
+		}
+		if c.TLS == nil {
+			c.TLS = &config.TLS{Sidecar: &config.Sidecar{}}
+		}
+		if c.TLS.Sidecar == nil {
+			return errors.New("configuration: tls: a sidecar makes its own certificate: leave out certFile, privateKeyFile and generated, or use watchproxy serve")
+		}
+		return nil
+	})
+	for _, own := range []string{"tls-cert-file", "tls-private-key-file"} {
+		cmd.Flags().Lookup(own).Hidden = true // it makes its own certificate
+	}
+	return cmd
+}
+
+// serving completes a command that serves clients. listen is its default address. preset sets the
+// command's own defaults.
+func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfiguration) error) *cobra.Command {
+	f := serveFlags{preset: preset}
+	d := config.Default()
+	cmd.Args = command.Args()
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		asked := hangups()
+		known, _ := os.ReadFile(f.config) // read before the configuration is loaded, so that no later change is missed
+		c, err := f.configuration()
+		if err != nil {
+			return err
+		}
+		return serve(cmd.Context(), c, &reloader{file: f.config, known: known, read: f.configuration, hangups: asked})
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.config, "config", "", "configuration `FILE` (see 'watchproxy config defaults')")
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the upstream apiserver (default: the pod's service account, else $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&f.context, "context", "", "kubeconfig context `NAME` (default: the current context)")
-	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` for clients: host:port or unix:///path (default "+d.Listen+")")
+	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` for clients: host:port or unix:///path (default "+listen+")")
 	flags.StringVar(&f.authentication, "authentication", "", "`MODE`: delegated (to the apiserver) or none (default: none on loopback and Unix sockets, delegated elsewhere)")
 	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "PEM `FILE` with the CAs of client certificates (default: the apiserver's own)")
 	flags.StringVar(&f.certFile, "tls-cert-file", "", "PEM `FILE` with the certificate for TLS, HTTP/1.1 and HTTP/2 (default: plain HTTP/1.1)")
 	flags.StringVar(&f.privateKeyFile, "tls-private-key-file", "", "PEM `FILE` with the certificate's private key")
 	flags.Float64Var(&f.goawayChance, "goaway-chance", 0, "`PROBABILITY`, at most 0.02, that an HTTP/2 request moves its client to another connection")
-	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz and /status (default "+d.AdminListen+")")
+	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz, /status, /users and /debug (default "+d.AdminListen+")")
+	flags.BoolFunc("profiling", "serve Go's profiles at /debug/pprof of the admin address", func(text string) error {
+		on, err := strconv.ParseBool(text)
+		f.profiling = &on
+		return err
+	})
 	flags.StringVar(&f.logLevel, "log-level", "", "`LEVEL`: debug, info, warn or error (default "+d.LogLevel+")")
 	return cmd
 }
 
-// configuration merges the flags, the file, if any, and the defaults, in this order of precedence.
+// configuration merges the flags, the file (if any) and the defaults, in this order of precedence.
 func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 	c := &config.ProxyConfiguration{APIVersion: config.APIVersion, Kind: config.Kind}
 	if f.config != "" {
@@ -103,6 +152,12 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 	if f.goawayChance != 0 {
 		c.GoawayChance = f.goawayChance
 	}
+	if f.profiling != nil {
+		c.Profiling = *f.profiling
+	}
+	if err := f.preset(c); err != nil {
+		return nil, err
+	}
 	c.SetDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
@@ -110,7 +165,8 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 	return c, nil
 }
 
-// serve serves until ctx ends. reloads applies changes of the configuration meanwhile.
+// serve runs the proxy until ctx ends. In the meantime, reloads applies changes of the
+// configuration.
 func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader) error {
 	log, level, err := newLogger(c.LogLevel, c.LogFormat)
 	if err != nil {
@@ -118,11 +174,11 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer log.Sync() //nolint:errcheck // standard error cannot always be synced
 
-	memory := &budget{limit: tuneMemory(c.MemoryBudget, log), fixedGC: os.Getenv("GOGC") != "", log: log}
+	budget := memory.New(c.MemoryBudget, log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
 	feedMetrics := upstream.NewMetrics(registry)
-	behind, err := connect(ctx, c.Upstream, c.Listen, streamWindow(memory.limit), feedMetrics, log)
+	behind, err := connect(ctx, c.Upstream, c.Listen, streamWindow(budget.Limit), feedMetrics, log)
 	if err != nil {
 		return err
 	}
@@ -134,7 +190,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	if err != nil {
 		return err
 	}
-	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, feedOptions(c.Cache), log)
+	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, settings.FeedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(feeds)
 	save, err := persist(ctx, c.Cache.Persistence, feeds, client, feedMetrics, log)
@@ -145,39 +201,58 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 
 	derived := derived.New(c.Cache.Derived.MaxBytes.Value(), registry)
 	defer derived.Close()
-	memory.feeds, memory.derived = feeds, derived
-	memory.derivedMax.Store(c.Cache.Derived.MaxBytes.Value())
-	memory.register(registry)
-	defer inBackground(ctx, memory.run)()
+	budget.Of(feeds, derived)
+	budget.SetDerived(c.Cache.Derived.MaxBytes.Value())
+	budget.Register(registry)
+	defer inBackground(ctx, budget.Run)()
 	options := serverOptions(c)
-	options.Workspace = memory.workspace()
-	_, options.AnyHost = config.UnixSocket(c.Listen)
-	secured, stop, err := secure(ctx, c, behind, &options, registry, log)
+	options.Workspace, options.OwnToken = budget.Workspace(), behind.ownToken()
+	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
+	_, socket := config.UnixSocket(c.Listen)
+	options.AnyHost = socket || options.NeedsToken
+	operators := admin.Options{Profiling: c.Profiling, Level: level, Log: log}
+	secured, stop, err := secure(ctx, c, behind, &options, &operators, registry, log)
 	if err != nil {
 		return err
 	}
 	defer secured()
 	defer stop()
+	observers, err := observe.Start(ctx, c, buildOf().Version, registry, log, log.WithOptions(zap.WrapCore(seldom)))
+	if err != nil {
+		return err
+	}
+	defer observers.Stop()
+	options.Audit, options.Tracer = observers.Audit, observers.Tracer
 	served := metrics.New(registry)
 	server := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
+	began := time.Now()
+	var listening atomic.Value // the URL for clients
+	listening.Store("")
+	operators.Status = func() (any, error) {
+		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Listen: listening.Load().(string), TLS: options.TLS, Began: began}
+		return status.Of(about, feeds.Status(), served.Recent(), registry)
+	}
+	operators.Cold = feeds.Warm(settings.Warm(c.Cache)).Err
+	operators.Users = func() any { return server.Users() }
+	admin := admin.New(registry, served, operators)
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "watchproxy_connections", Help: "Open connections of clients.",
+	}, func() float64 { return float64(server.Connections()) }))
 	reloads.running, reloads.log, reloads.metrics = c, log, newReloadMetrics(registry)
 	reloads.apply = func(c *config.ProxyConfiguration) {
 		level.SetLevel(logLevel(c.LogLevel))
-		memory.derivedMax.Store(c.Cache.Derived.MaxBytes.Value())
+		budget.SetDerived(c.Cache.Derived.MaxBytes.Value())
 		derived.SetLimit(c.Cache.Derived.MaxBytes.Value())
-		feeds.SetOptions(feedOptions(c.Cache))
+		feeds.SetOptions(settings.FeedOptions(c.Cache))
 		server.SetOptions(serverOptions(c))
+		admin.SetProfiling(c.Profiling)
 	}
 	defer inBackground(ctx, reloads.run)()
-	began := time.Now()
-	admin := admin.New(registry, served, func() (any, error) {
-		return status.Of(buildOf().Version, behind.host(), began, feeds.Status(), served.Recent(), registry)
-	}, c.Profiling)
-	return run(ctx, c, server, admin, log)
+	return run(ctx, c, server, admin, options.TLS, &listening, log)
 }
 
-// run listens, prints the addresses, and serves until ctx ends and everything has drained.
-func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, admin *admin.Admin, log *zap.Logger) error {
+// run listens, prints the addresses, and serves until ctx ends and the proxy has drained.
+func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, of *admin.Admin, certificates *tls.Config, listening *atomic.Value, log *zap.Logger) error {
 	var lc net.ListenConfig
 	clients, err := listen(ctx, c.Listen)
 	if err != nil {
@@ -187,15 +262,18 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	if err != nil {
 		return errors.Join(fmt.Errorf("adminListen: %w", err), clients.Close())
 	}
-	adminServer := admin.Server()
+	bounded := admin.Bounded(operators)
+	if c.AdminTLS() {
+		bounded = admin.Secure(bounded, certificates)
+	}
+	adminServer := of.Server()
 	adminFailed := make(chan error, 1)
 	adminServer.IdleTimeout = adminIdle
-	go func() { adminFailed <- adminServer.Serve(forOperators(operators)) }()
+	adminServer.ErrorLog = stdlog.New(connectionErrors{log.WithOptions(zap.WrapCore(seldom))}, "", 0)
+	go func() { adminFailed <- adminServer.Serve(bounded) }()
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	context.AfterFunc(ctx, func() { admin.SetReady(false) })
-	admin.SetReady(true)
 	scheme := "http"
 	if c.TLS != nil {
 		scheme = "https"
@@ -204,6 +282,11 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	if _, ok := config.UnixSocket(c.Listen); ok {
 		address = c.Listen
 	}
+	listening.Store(address)
+	of.Ready()
+	context.AfterFunc(ctx, of.Drain)
+	// Errors before this line are printed for the user of the command instead of logged.
+	log.Info("starting", zap.Reflect("build", buildOf()), zap.Any("configuration", c))
 	fmt.Printf("watchproxy ready: %s (admin http://%s)\n", address, operators.Addr())
 	err = server.Serve(ctx, clients)
 
@@ -224,40 +307,15 @@ func serverOptions(c *config.ProxyConfiguration) proxy.Options {
 			FailOnLoss:   c.Cache.OnUpstreamLoss == config.Fail,
 			MaxStaleness: c.Cache.MaxStaleness.Duration,
 			Recheck:      c.Authorization.WatchRecheckInterval.Duration,
+			Compression:  watch.Compression(c.WatchCompression),
 		},
 		Drain:        c.Drain.Duration,
 		Stall:        c.Cache.Log.MaxAge.Duration,
 		GoawayChance: c.GoawayChance,
 		Limits:       limits(c.Limits),
 		AccessLog:    c.AccessLogSampling,
+		SlowRequest:  c.SlowRequestThreshold.Duration,
 	}
-}
-
-func feedOptions(c config.Cache) feed.Options {
-	o := feed.Options{
-		Limits: watchcache.Limits{
-			Age:    c.Log.MaxAge.Duration,
-			Events: *c.Log.MaxEvents,
-			Bytes:  c.Log.MaxBytes.Value(),
-		},
-		IdleTimeout: c.IdleTimeout.Duration,
-		SelfCheck:   c.SelfCheckInterval.Duration,
-		MaxProbes:   *c.ConsistentReads.MaxProbesPerSecond,
-		Ledger:      *c.ConsistentReads.Ledger,
-		Direct:      *c.ConsistentReads.ForwardIfSooner,
-		Resources:   map[schema.GroupResource]feed.ResourceOptions{},
-	}
-	for _, r := range c.Exclude {
-		o.Excluded = append(o.Excluded, schema.ParseGroupResource(r))
-	}
-	for _, r := range c.Resources {
-		o.Resources[schema.ParseGroupResource(r.Name)] = feed.ResourceOptions{
-			ForwardConsistent: r.ConsistentReads == config.Forward,
-			Aggregated:        r.Aggregated,
-			MaxAge:            r.MaxAge.Duration,
-		}
-	}
-	return o
 }
 
 // inBackground runs do until stop is called. stop waits until do has returned. A signal does not
@@ -287,10 +345,10 @@ func newLogger(level string, format config.LogFormat) (*zap.Logger, zap.AtomicLe
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), l)), l, nil
 }
 
-// opener adapts Feeds to the server's interface.
+// opener adapts Feeds to the interface of the server.
 type opener struct{ *upstream.Feeds }
 
 // Open implements proxy.Feeds.
-func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (read.Feed, error) {
-	return o.Feeds.Open(ctx, gvr, encoding, since)
+func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (read.Feed, error) {
+	return o.Feeds.Open(ctx, gvr, w, encoding, since)
 }

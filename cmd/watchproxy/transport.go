@@ -3,14 +3,17 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// streamWindow returns the number of bytes of one answer that upstream may send before the proxy
-// has read them. limit is the garbage collector's, 0 for none. The proxy holds up to this many
-// bytes for each client that reads a forwarded answer slowly. Go's default is 4 MiB.
+// streamWindow returns how many bytes of a response upstream may send before the proxy reads them.
+// limit is the garbage collector's limit, or 0. For each client that reads a forwarded response
+// slowly, the proxy buffers up to this number of bytes. Go's default is 4 MiB.
 func streamWindow(limit int64) int {
 	const share, least, most = 512, 256 << 10, 1 << 20
 	if limit == 0 {
@@ -19,25 +22,35 @@ func streamWindow(limit int64) int {
 	return int(min(most, max(least, limit/share)))
 }
 
-// transportFor returns client-go's transport with a bound for unread answers.
-func transportFor(rc *rest.Config, window int) (http.RoundTripper, error) {
+// transportFor returns client-go's transport with a limit for unread responses. It counts requests.
+func transportFor(rc *rest.Config, window int, metrics *client.Metrics) (http.RoundTripper, error) {
 	transport, err := rest.TransportFor(rc)
 	if err != nil {
 		return nil, fmt.Errorf("upstream transport: %w", err)
 	}
 	boundStreams(transport, window)
-	return transport, nil
+	return metrics.Measure(transport), nil
 }
 
-// boundStreams sets the window of HTTP/2 streams. It has no effect on open connections, and
-// client-go shares a transport among equal configurations. So the first use of a configuration must
-// be by transportFor.
+// idleTime is how long an unused connection to upstream stays open. Kube-apiserver closes it after
+// 90 s. A write that is just being sent then would fail.
+const idleTime = 60 * time.Second
+
+// idleConnections is the maximum number of unused HTTP/1.1 connections to a server for each kind of
+// credentials (see package forward). With client-go's 25, each further request at a time would open
+// a connection.
+const idleConnections = 100
+
+// boundStreams sets the window of HTTP/2 streams, idleTime and idleConnections. It has no effect on open
+// connections, and client-go shares a transport among equal configurations. So transportFor must be
+// the first user of a configuration.
 func boundStreams(transport http.RoundTripper, window int) {
-	for transport != http.DefaultTransport { // used only without TLS, and so without HTTP/2
+	for transport != http.DefaultTransport { // the default transport is only used without TLS, so without HTTP/2
 		switch t := transport.(type) {
 		case *http.Transport:
 			if t.HTTP2 == nil {
 				t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: window}
+				t.IdleConnTimeout, t.MaxIdleConnsPerHost = idleTime, idleConnections
 			}
 			return
 		case utilnet.RoundTripperWrapper:

@@ -7,14 +7,17 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
 	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// The proxy tells upstream how much of an answer it may send ahead, however the transport is
-// wrapped.
+// The proxy limits how much of a response upstream may send ahead, regardless of the wrapping of
+// the transport.
 func TestStreamWindow(t *testing.T) {
-	// Its certificate is used below.
+	// The server's certificate is used below.
 	lender := httptest.NewTLSServer(http.NotFoundHandler())
 	defer lender.Close()
 	for name, change := range map[string]func(*rest.Config){
@@ -49,7 +52,7 @@ func TestStreamWindow(t *testing.T) {
 			}()
 			rc := &rest.Config{Host: "https://" + listener.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true, NextProtos: []string{http2.NextProtoTLS}}}
 			change(rc)
-			transport, err := transportFor(rc, streamWindow(0))
+			transport, err := transportFor(rc, streamWindow(0), client.NewMetrics(prometheus.NewRegistry()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +60,7 @@ func TestStreamWindow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if resp, err := transport.RoundTrip(req); err == nil { // the server reads only the settings and never answers
+			if resp, err := transport.RoundTrip(req); err == nil { // the server only reads the settings; it never responds
 				resp.Body.Close()
 			}
 			listener.Close()

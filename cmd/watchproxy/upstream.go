@@ -22,22 +22,23 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// apiserver is upstream: one server or several of the same cluster.
+// apiserver is upstream: one or several servers of the same cluster.
 type apiserver struct {
-	configs []*rest.Config // of each server
+	configs []*rest.Config // one per server
 	bases   []*url.URL
 	servers *servers.Set
-	window  int // of HTTP/2 streams, see streamWindow
+	window  int // of HTTP/2 streams (see streamWindow)
+	metrics *client.Metrics
 }
 
-// connect finds upstream and sends it a request, so that the start fails if an address or a
-// credential is wrong.
+// connect determines upstream's servers and sends upstream a request. So the start fails if an
+// address or a credential is wrong.
 func connect(ctx context.Context, u config.Upstream, listen string, window int, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
 	configs, err := restConfigs(u, listen)
 	if err != nil {
 		return nil, err
 	}
-	a := &apiserver{configs: configs, window: window}
+	a := &apiserver{configs: configs, window: window, metrics: metrics.Client}
 	for _, rc := range configs {
 		base, _, err := rest.DefaultServerUrlFor(rc)
 		if err != nil {
@@ -49,14 +50,14 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 		a.bases = append(a.bases, base)
 	}
 	if len(configs) == 1 {
-		if err := reach(ctx, configs[0], window); err != nil {
+		if err := reach(ctx, configs[0], window, metrics.Client); err != nil {
 			return nil, err
 		}
 	}
 	several := make([]servers.Server, len(configs))
 	for i, rc := range configs {
 		several[i].Base = a.bases[i]
-		if several[i].Transport, err = transportFor(rc, window); err != nil {
+		if several[i].Transport, err = transportFor(rc, window, metrics.Client); err != nil {
 			return nil, err
 		}
 	}
@@ -66,29 +67,31 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 	return a, nil
 }
 
-// transport returns a transport that sends each request to the server in use at the time.
+// transport returns a transport that sends each request to the current server.
 func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, error) {
 	ways := make([]http.RoundTripper, len(a.configs))
 	for i, rc := range a.configs {
 		var err error
-		if ways[i], err = transportFor(adapt(rc), a.window); err != nil {
+		if ways[i], err = transportFor(adapt(rc), a.window, a.metrics); err != nil {
 			return nil, err
 		}
 	}
 	return a.servers.Transport(ways), nil
 }
 
-// config returns the configuration of client-go's clients, with the proxy's credentials.
+// config returns the configuration for client-go's clients, with the proxy's credentials.
 func (a *apiserver) config() (*rest.Config, error) {
 	if len(a.configs) == 1 {
-		return a.configs[0], nil
+		measured := rest.CopyConfig(a.configs[0])
+		measured.Wrap(a.metrics.Measure)
+		return measured, nil
 	}
 	transport, err := a.transport(rest.CopyConfig)
 	return &rest.Config{Host: a.bases[0].String(), Transport: transport}, err
 }
 
-// forwarding returns the configuration of forwarded requests: the address, and the identity that
-// the configurations impersonate, if any does.
+// forwarding returns the configuration of forwarded requests: the address, and the impersonated
+// identity of the configurations, if any.
 func (a *apiserver) forwarding() *rest.Config {
 	for _, rc := range a.configs {
 		if rc.Impersonate.UserName != "" {
@@ -106,7 +109,7 @@ func (a *apiserver) client(metrics *upstream.Metrics) (*client.Client, error) {
 	return a.servers.Client(transport, metrics.Client), err
 }
 
-// host returns the address of the server in use.
+// host returns the address of the current server.
 func (a *apiserver) host() string {
 	if len(a.configs) == 1 {
 		return a.configs[0].Host
@@ -114,8 +117,8 @@ func (a *apiserver) host() string {
 	return a.servers.Current()
 }
 
-// restConfigs finds the servers: the named contexts, or the named addresses with one context's
-// credentials, or that context's own address.
+// restConfigs returns the configurations of the servers. The servers are the named contexts, or the
+// named addresses with the credentials of one context, or the address of that context.
 func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	if len(u.Contexts) > 0 {
 		var configs []*rest.Config
@@ -146,19 +149,25 @@ func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	return configs, nil
 }
 
-// restConfig finds the configuration of one server: a context of the given kubeconfig, else the
+// restConfig returns the configuration of a server: a context of the given kubeconfig, else the
 // pod's service account, else the usual kubeconfig.
 func restConfig(file, name, listen string) (*rest.Config, error) {
 	if file == "" && name == "" {
 		rc, err := rest.InClusterConfig()
 		if err == nil {
+			if isSelf(rc.Host, listen) {
+				return nil, fmt.Errorf("upstream: %s is the address that this proxy listens on; set KUBERNETES_SERVICE_HOST only in the containers of clients", rc.Host)
+			}
 			return rc, nil
 		}
 		if !errors.Is(err, rest.ErrNotInCluster) {
-			return nil, fmt.Errorf("upstream: service account of the pod: %w", err)
+			return nil, fmt.Errorf("upstream: service account of the pod: %w; mount its token (automountServiceAccountToken), or name a kubeconfig by --kubeconfig", err)
 		}
 	}
 	rc, err := kubeconfig.ClientConfig(file, name, func(server string) bool { return isSelf(server, listen) })
+	if errors.Is(err, kubeconfig.ErrNone) {
+		return nil, fmt.Errorf("upstream: %w, and this is no pod with a service account; name the kubeconfig of a cluster by --kubeconfig FILE, $KUBECONFIG or upstream.kubeconfig", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
 	}
@@ -168,7 +177,7 @@ func restConfig(file, name, listen string) (*rest.Config, error) {
 	return rc, nil
 }
 
-// isSelf reports whether a server's URL leads to the address that the proxy is about to listen on.
+// isSelf reports whether a server's URL is the address that the proxy is about to listen on.
 func isSelf(server, listen string) bool {
 	u, err := url.Parse(server)
 	if err != nil {
@@ -185,7 +194,7 @@ func isSelf(server, listen string) bool {
 	return own != nil && own.Equal(of)
 }
 
-// address returns an IP address, or nil for a name other than localhost.
+// address returns the IP address of host. For a name other than localhost, it returns nil.
 func address(host string) net.IP {
 	if host == "localhost" {
 		return net.IPv4(127, 0, 0, 1)
@@ -195,15 +204,15 @@ func address(host string) net.IP {
 
 const reachTimeout = 10 * time.Second
 
-// reach asks a server for its version.
-func reach(ctx context.Context, rc *rest.Config, window int) error {
+// reach requests a server's version. It returns an error if the server cannot be used.
+func reach(ctx context.Context, rc *rest.Config, window int, metrics *client.Metrics) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer within %s", reachTimeout))
 	defer cancel()
 	base, _, err := rest.DefaultServerUrlFor(rc)
 	if err != nil {
 		return fmt.Errorf("upstream address %q: %w", rc.Host, err)
 	}
-	transport, err := transportFor(rc, window)
+	transport, err := transportFor(rc, window, metrics)
 	if err != nil {
 		return err
 	}

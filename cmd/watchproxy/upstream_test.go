@@ -29,8 +29,8 @@ func TestIsSelf(t *testing.T) {
 	}
 }
 
-// If a kubeconfig was redirected to the proxy itself, the proxy uses the original server. If the
-// kubeconfig leads to another proxy, that proxy is upstream.
+// If a kubeconfig was redirected to the proxy itself, the proxy uses the original server. If it was
+// redirected to another proxy, the other proxy is upstream.
 func TestRestConfigOfRedirected(t *testing.T) {
 	const own, original = "http://127.0.0.1:8001", "https://a.example:6443"
 	path := kubeconfigFor(t, original)

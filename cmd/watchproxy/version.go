@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -9,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 )
 
 // version and commit are set at link time. Without them, Go's build information is used.
@@ -27,8 +28,8 @@ var buildOf = sync.OnceValue(func() build {
 	return describe(version, commit, info)
 })
 
-// describe uses the version and the commit set at link time, or else those of Go's build
-// information.
+// describe returns the build with the version and the commit set at link time, or else from Go's
+// build information.
 func describe(version, commit string, info *debug.BuildInfo) build {
 	b := build{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info != nil && b.Version == "" && info.Main.Version != "(devel)" {
@@ -54,8 +55,8 @@ func describe(version, commit string, info *debug.BuildInfo) build {
 	return b
 }
 
-// metric returns a gauge that is always 1 and has the build in its labels, as Kubernetes components
-// do.
+// metric returns a gauge that is always 1 and has the build in its labels, like the build_info
+// metrics of Kubernetes components.
 func (b build) metric() prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "watchproxy_build_info",
@@ -66,30 +67,29 @@ func (b build) metric() prometheus.Collector {
 	return info
 }
 
+// String describes the build in one line.
+func (b build) String() string {
+	known := ""
+	if b.Commit != "" {
+		known = "commit " + b.Commit + ", "
+	}
+	return fmt.Sprintf("watchproxy version %s (%s%s, %s)", b.Version, known, b.Go, b.Platform)
+}
+
 func newVersion() *cobra.Command {
-	var output string
+	var output command.Format
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print version, commit, Go version and platform",
-		Args:  cobra.NoArgs,
+		Args:  command.Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b := buildOf()
-			switch output {
-			case "json":
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(b)
-			case "":
-				known := ""
-				if b.Commit != "" {
-					known = "commit " + b.Commit + ", "
-				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "watchproxy %s (%s%s, %s)\n", b.Version, known, b.Go, b.Platform)
-				return err
+			if output != command.Text {
+				return output.Print(cmd.OutOrStdout(), buildOf(), false)
 			}
-			return fmt.Errorf("--output %q: must be json, or not given", output)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildOf())
+			return err
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "`FORMAT`: json (default: text)")
+	output.AddFlag(cmd.Flags())
 	return cmd
 }

@@ -1,11 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 func TestDescribe(t *testing.T) {
@@ -27,7 +34,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-func TestVersionJSON(t *testing.T) {
+func TestVersionFormats(t *testing.T) {
 	out, err := execute("version", "-o", "json")
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +43,40 @@ func TestVersionJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &b); err != nil || b != buildOf() {
 		t.Errorf("%v in %s", err, out)
 	}
-	if _, err := execute("version", "-o", "yaml"); err == nil || !strings.Contains(err.Error(), `"yaml"`) {
-		t.Errorf("got %v", err)
+	if out, err = execute("version", "-o", "yaml"); err != nil {
+		t.Fatal(err)
+	}
+	b = build{}
+	if err := yaml.UnmarshalStrict([]byte(out), &b); err != nil || b != buildOf() || strings.Contains(out, "{") {
+		t.Errorf("%v in %s", err, out)
+	}
+}
+
+// If any code looks up methods by name, the linker keeps all exported methods of all types: half as
+// much again.
+func TestUnusedMethodsAreDropped(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile(filepath.Join("..", "..", "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := regexp.MustCompile(`(?m)^TAGS := (.*)$`).FindSubmatch(makefile)
+	if args == nil || !bytes.Contains(makefile, []byte("go build -trimpath $(TAGS)")) {
+		t.Fatal("the Makefile does not say with which tags releases are built")
+	}
+	build := exec.CommandContext(t.Context(), "go", append(append([]string{"build"}, strings.Fields(string(args[1]))...),
+		"-buildvcs=false", "-ldflags", "-dumpdep", "-o", filepath.Join(t.TempDir(), "watchproxy"), ".")...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out[:min(len(out), 1000)])
+	}
+	if !bytes.Contains(out, []byte("main.main -> ")) {
+		t.Fatal("the linker has not shown who calls whom")
+	}
+	for line := range bytes.Lines(out) {
+		if bytes.Contains(line, []byte("<ReflectMethod>")) {
+			t.Fatalf("methods are looked up by name: %s", line)
+		}
 	}
 }

@@ -20,12 +20,14 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
 var (
 	// ErrUnauthenticated says that a client has no valid credentials.
 	ErrUnauthenticated = errors.New("not authenticated")
-	// ErrUnavailable says that upstream could not be asked.
+	// ErrUnavailable says that a review upstream failed.
 	ErrUnavailable = errors.New("upstream cannot be asked for a review")
 )
 
@@ -50,12 +52,12 @@ type Access struct {
 	filter       http.Handler // checks impersonation by callers with certificates
 }
 
-// New returns an Access that asks upstream with the credentials in config. If clientCA is nil,
-// client certificates are not accepted.
+// New returns an Access that sends reviews upstream with the credentials in config. If clientCA is
+// nil, client certificates are not accepted.
 func New(config *rest.Config, clientCA *ClientCA, options Options, registry prometheus.Registerer) (*Access, error) {
 	metrics := newMetrics(registry)
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // reviews have their own bounds
+	config.QPS = -1 // reviews have their own limits
 	config.Wrap(func(way http.RoundTripper) http.RoundTripper { return &counted{way, metrics.total} })
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -82,15 +84,17 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 	return a, nil
 }
 
-// retries is the back-off for reviews that upstream did not answer.
+// retries returns the back-off for failed reviews.
 func retries() *wait.Backoff {
 	const first, factor, jitter, steps = 200 * time.Millisecond, 1.5, 0.2, 3
 	return &wait.Backoff{Duration: first, Factor: factor, Jitter: jitter, Steps: steps}
 }
 
-// Authorize implements authorizer.Authorizer. If upstream cannot be asked, Authorize returns an
-// error and a decision other than authorizer.DecisionAllow.
+// Authorize implements authorizer.Authorizer. If the review fails, Authorize returns an error and a
+// decision other than authorizer.DecisionAllow.
 func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+	ctx, span := trace.Start(ctx, "authorize")
+	defer span.End()
 	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -98,12 +102,12 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 	return found.Decision, found.reason, nil
 }
 
-// Allows tells whether a request is known to be allowed. It does not ask upstream.
+// Allows reports whether a request is known to be allowed. It sends no review.
 func (a *Access) Allows(attributes authorizer.Attributes) bool { return a.decisions.allows(attributes) }
 
-// Authenticate returns the caller who sent a request. It tries the methods in kube-apiserver's
-// order: certificate, token, anonymous. It does not change the request. The error is
-// ErrUnauthenticated or ErrUnavailable.
+// Authenticate returns the sender of a request. It tries the methods in kube-apiserver's order:
+// certificate, token, anonymous. It does not change the request. The error is ErrUnauthenticated or
+// ErrUnavailable.
 func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	var refused error
 	if a.certificates != nil {
@@ -134,8 +138,8 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	return nil, ErrUnauthenticated
 }
 
-// CheckRights returns an error if the identity of a client configuration may not create
-// TokenReviews and SubjectAccessReviews.
+// CheckRights returns an error if the user of a client configuration may not create TokenReviews
+// and SubjectAccessReviews.
 func CheckRights(ctx context.Context, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -30,8 +30,8 @@ type judge struct {
 	posted           atomic.Int64 // bytes of access reviews
 	reason           string       // of refusals
 	denies           func(*authorizationv1.SubjectAccessReviewSpec) bool
-	broken           atomic.Int64  // the status code of failures; 0 for none
-	hold             chan struct{} // answers wait until it is closed
+	broken           atomic.Int64  // the status code of failures; 0 for no failures
+	hold             chan struct{} // responses wait until it is closed
 }
 
 func (j *judge) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -106,8 +106,8 @@ func reading(name string) authorizer.Attributes {
 	return &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name}, Verb: "list", APIVersion: "v1", Resource: "pods", ResourceRequest: true}
 }
 
-// If many clients ask the same at the same time, upstream gets one review. The outcome is
-// remembered, whether good or bad.
+// If many clients need the same review at the same time, upstream receives one review. Good and bad
+// outcomes are remembered.
 func TestReviewsAreShared(t *testing.T) {
 	a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
 	const crowd = 50
@@ -136,7 +136,7 @@ func TestReviewsAreShared(t *testing.T) {
 	}
 }
 
-// If a review fails, the client is not admitted, but this does not count as a refusal.
+// If a review fails, the client is not admitted, but the failure does not count as a refusal.
 func TestFailedReviews(t *testing.T) {
 	for _, code := range []int64{http.StatusForbidden, http.StatusNotFound, http.StatusConflict} {
 		a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})

@@ -14,17 +14,18 @@ import (
 // Caller is the authenticated sender of a request.
 type Caller struct {
 	User user.Info
-	// Token is true if a bearer token authenticated the user. No browser adds a token by itself.
+	// Token is true if a bearer token authenticated the user. Browsers never add a token on their
+	// own.
 	Token bool
 	// ActsAs is the user that the proxy impersonates upstream: the owner of a certificate, or a
 	// user that the owner impersonates. It is nil if the client's own credentials are forwarded.
 	ActsAs user.Info
-	// key identifies the credentials without revealing them. If upstream could tell two sets of
-	// credentials apart, they have different keys.
+	// key identifies the credentials without revealing them. Credentials that upstream could
+	// distinguish have different keys.
 	key string
 }
 
-// Key returns the same value for the same credentials only.
+// Key returns a value that differs between different credentials.
 func (c *Caller) Key() string {
 	if c == nil {
 		return ""
@@ -32,21 +33,21 @@ func (c *Caller) Key() string {
 	return c.key
 }
 
-// ActsAsAnother tells whether the proxy has to impersonate a user.
+// ActsAsAnother reports whether the proxy must impersonate a user.
 func (c *Caller) ActsAsAnother() bool { return c != nil && c.ActsAs != nil }
 
 func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
 	return &Caller{User: u, ActsAs: u, key: digest("certificate", string(proof.Raw))}
 }
 
-// tokenCaller hashes all headers that could hold a token into the key, because the authenticators
-// do not tell which header they used.
+// tokenCaller hashes all headers that could contain a token into the key, because the
+// authenticators do not report the header that they used.
 func tokenCaller(u user.Info, header http.Header) *Caller {
 	return &Caller{User: u, Token: true, key: credentials("token", header)}
 }
 
 // anonymousCaller hashes the same headers into the key, because upstream may accept credentials
-// that the proxy does not know.
+// that the proxy does not recognize.
 func anonymousCaller(u user.Info, header http.Header) *Caller {
 	return &Caller{User: u, key: credentials("anonymous", header)}
 }
@@ -91,7 +92,7 @@ func Impersonating(u user.Info, way http.RoundTripper) (http.RoundTripper, bool)
 	}, way), true
 }
 
-// isHeaderValue tells whether a header can carry a value unchanged.
+// isHeaderValue reports whether a header can carry a value unchanged.
 func isHeaderValue(v string) bool {
 	return v != "" && v == strings.TrimSpace(v) && httpguts.ValidHeaderFieldValue(v)
 }

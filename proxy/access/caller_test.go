@@ -9,7 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// An impersonated user arrives unchanged, or not at all.
+// The name of an impersonated user arrives unchanged, or the request fails.
 func TestImpersonating(t *testing.T) {
 	got := make(chan http.Header, 1)
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { got <- req.Header }))
@@ -59,7 +59,7 @@ func TestImpersonating(t *testing.T) {
 	}
 }
 
-// Requests share answers only if upstream could not tell their credentials apart.
+// Requests share responses only if upstream could not distinguish their credentials.
 func TestKeys(t *testing.T) {
 	u := &user.DefaultInfo{Name: "u"}
 	keys := map[string]string{}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Kube-apiserver publishes the CAs of client certificates here.
+// The ConfigMap in which kube-apiserver publishes the CAs of client certificates.
 const (
 	caNamespace = "kube-system"
 	caConfigMap = "extension-apiserver-authentication"
@@ -41,7 +41,7 @@ func ClientCAFromFile(file string) (*ClientCA, error) {
 }
 
 // ClientCAFromCluster uses the apiserver's own CAs of client certificates. If the apiserver
-// publishes none or the proxy has no right to read them, it logs the reason and returns nil. Client
+// publishes none, or the proxy may not read them, it logs the reason and returns nil. Client
 // certificates are then not accepted.
 func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logger) (*ClientCA, error) {
 	client, err := kubernetes.NewForConfig(config)
@@ -69,29 +69,43 @@ func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logg
 	return &ClientCA{content}, nil
 }
 
-// Certificates holds the listener's certificate and, if client certificates are accepted, their
-// CAs. Run reloads the files when they change.
-type Certificates struct {
-	pair       *dynamiccertificates.DynamicCertKeyPairContent
-	ca         *ClientCA
-	controller *dynamiccertificates.DynamicServingCertificateController
+// Pair is a source of the listener's certificate and its private key. Run reloads them after
+// changes.
+type Pair interface {
+	dynamiccertificates.CertKeyContentProvider
+	Run(ctx context.Context, workers int)
 }
 
-// NewCertificates reads a certificate and its private key from PEM files.
-func NewCertificates(certFile, privateKeyFile string, ca *ClientCA) (*Certificates, error) {
+// PairFromFiles reads a certificate and its private key from PEM files.
+func PairFromFiles(certFile, privateKeyFile string) (Pair, error) {
 	pair, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, privateKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("certFile %s, privateKeyFile %s: %w", certFile, privateKeyFile, err)
 	}
+	return pair, nil
+}
+
+// Certificates holds the listener's certificate and, if client certificates are accepted, their
+// CAs. Run reloads the certificate after changes.
+type Certificates struct {
+	pair       Pair
+	ca         *ClientCA
+	controller *dynamiccertificates.DynamicServingCertificateController
+}
+
+// NewCertificates returns Certificates with the certificate of a pair. ca is nil if client
+// certificates are not accepted.
+func NewCertificates(pair Pair, ca *ClientCA) (*Certificates, error) {
 	c := &Certificates{pair: pair, ca: ca}
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		DynamicRecordSizingDisabled: true, // with it, the first 128 KiB of a connection take a hundred system calls
+		// Dynamic sizing writes the first 128 KiB of a connection in a hundred system calls.
+		DynamicRecordSizingDisabled: true,
 	}
 	var clients dynamiccertificates.CAContentProvider
 	if ca != nil {
 		// A client without a certificate may have a token. A client with an invalid certificate
-		// gets an HTTP answer instead of a TLS alert.
+		// receives an HTTP response instead of a TLS alert.
 		base.ClientAuth = tls.RequestClientCert
 		clients = ca.content
 	}
@@ -101,17 +115,17 @@ func NewCertificates(certFile, privateKeyFile string, ca *ClientCA) (*Certificat
 		ca.content.AddListener(c.controller)
 	}
 	if err := c.controller.RunOnce(); err != nil {
-		return nil, fmt.Errorf("certificate %s: %w", certFile, err)
+		return nil, fmt.Errorf("%s: %w", pair.Name(), err)
 	}
 	return c, nil
 }
 
-// Config is the TLS configuration of a listener.
+// Config returns the TLS configuration of a listener.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: c.controller.GetConfigForClient}
 }
 
-// Run reloads changed files until ctx ends.
+// Run reloads the certificate after changes, until ctx ends.
 func (c *Certificates) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { c.pair.Run(ctx, 1) })
@@ -122,7 +136,7 @@ func (c *Certificates) Run(ctx context.Context) {
 // Run reloads changed CAs until ctx ends.
 func (ca *ClientCA) Run(ctx context.Context) { ca.content.Run(ctx, 1) }
 
-// Wait returns when the CAs have been read, or ctx ends.
+// Wait returns when the CAs have been read or ctx ends.
 func (ca *ClientCA) Wait(ctx context.Context) error {
 	const pause = 20 * time.Millisecond
 	err := wait.PollUntilContextCancel(ctx, pause, true, func(context.Context) (bool, error) {

@@ -15,10 +15,10 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 )
 
-// decisionsMax bounds remembered decisions, in bytes.
+// decisionsMax limits remembered decisions, in bytes.
 const decisionsMax = 16 << 20
 
-// decisions are upstream's decisions on who may read what.
+// decisions are upstream's decisions on the access of users.
 type decisions struct {
 	client  authorizationclient.SubjectAccessReviewInterface
 	options Options
@@ -28,7 +28,7 @@ type decisions struct {
 
 type decision struct {
 	authorizer.Decision
-	reason string // the reason for a refusal
+	reason string
 }
 
 func newDecisions(client authorizationclient.AuthorizationV1Interface, options Options, m *metrics) *decisions {
@@ -43,7 +43,7 @@ func newDecisions(client authorizationclient.AuthorizationV1Interface, options O
 // decide returns upstream's decision, from memory if possible.
 func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes) (decision, error) {
 	spec := specOf(attributes)
-	encoded, err := spec.Marshal() // unambiguous, because each string has its length in front
+	encoded, err := spec.Marshal() // unambiguous, because each string has a length prefix
 	if err != nil {
 		return decision{}, err
 	}
@@ -69,7 +69,7 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 	})
 }
 
-// allows tells whether upstream is known to allow a request.
+// allows reports whether upstream is known to allow a request.
 func (d *decisions) allows(attributes authorizer.Attributes) bool {
 	encoded, err := specOf(attributes).Marshal()
 	if err != nil {
@@ -96,7 +96,7 @@ func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAcc
 	case status.Denied:
 		return decision{authorizer.DecisionDeny, status.Reason}, nil
 	case status.Allowed:
-		return decision{authorizer.DecisionAllow, ""}, nil
+		return decision{authorizer.DecisionAllow, status.Reason}, nil
 	}
 	return decision{authorizer.DecisionNoOpinion, status.Reason}, nil
 }
@@ -133,8 +133,8 @@ func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	return spec
 }
 
-// fieldsOf writes a field selector. It leaves out what it cannot parse. This is safe, because a
-// selector only narrows a request.
+// fieldsOf writes a field selector. It omits requirements with unknown operators. This is safe,
+// because a selector only narrows a request.
 func fieldsOf(a authorizer.Attributes) string {
 	requirements, _ := a.GetFieldSelector()
 	var all []fields.Selector

@@ -33,7 +33,7 @@ func selecting(t *testing.T, name, labelSelector, fieldSelector string) *authori
 	return a
 }
 
-// Upstream reads every selector in a review as it would read it in the request.
+// Upstream interprets every selector in a review as in the request.
 func TestSelectorsArriveAsTheyWere(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -82,21 +82,20 @@ func TestSelectorsArriveAsTheyWere(t *testing.T) {
 		if !reflect.DeepEqual(sorted(got.FieldSelectorRequirements), sorted(asked.FieldSelectorRequirements)) {
 			t.Fatalf("seed %d: fields %q are written %q", seed, f, rawFields)
 		}
-		const slack = 4 // for each term: "in(" is written "in ("
+		const slack = 4 // for each term: "in(" becomes "in ("
 		if len(rawLabels) > len(l)+slack*3 || len(rawFields) > len(f) {
 			t.Fatalf("%q %q became %q %q", l, f, rawLabels, rawFields)
 		}
 	}
 }
 
-// sorted puts requirements in a fixed order. The order has no meaning, because all of them have to
-// hold.
+// sorted sorts requirements. Their order has no meaning, because all of them must hold.
 func sorted[R any](requirements []R) []R {
 	slices.SortFunc(requirements, func(a, b R) int { return strings.Compare(fmt.Sprintf("%#v", a), fmt.Sprintf("%#v", b)) })
 	return requirements
 }
 
-// Different questions have different keys.
+// Different reviews have different keys.
 func TestQuestionsAreToldApart(t *testing.T) {
 	base := func() *authorizer.AttributesRecord {
 		return &authorizer.AttributesRecord{
@@ -148,7 +147,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 }
 
 // A client without rights sends list after list, each with another large selector. The proxy keeps
-// almost nothing of them in memory, and sends upstream no more bytes than the client sends.
+// almost no memory for them. It sends upstream at most as many bytes as the client sends.
 func TestDecisionsTakeLittle(t *testing.T) {
 	a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
 	j.reason = "no role binding"
@@ -181,7 +180,7 @@ func TestDecisionsTakeLittle(t *testing.T) {
 	runtime.KeepAlive(a)
 }
 
-// liveHeap is the size of live objects, in bytes.
+// liveHeap returns the size of live objects, in bytes.
 func liveHeap() int64 {
 	var m runtime.MemStats
 	runtime.GC()

@@ -15,30 +15,30 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// ImpersonatePrefix begins the names of headers that ask to act as another user.
+// ImpersonatePrefix begins the names of headers for impersonation.
 const ImpersonatePrefix = "Impersonate-"
 
 const (
-	// impersonationRights bounds the rights that the impersonation of a user may need. Each of them
-	// may cost a review.
+	// impersonationRights limits the rights that an impersonation may need. Each right may need a
+	// review.
 	impersonationRights = 32
 	// nodePrefix begins the names of nodes.
 	nodePrefix = "system:node:"
 )
 
-// ErrUndecided says that upstream has to decide on an impersonation.
+// ErrUndecided says that upstream must decide on an impersonation.
 var ErrUndecided = errors.New("upstream has to decide on the impersonation")
 
-// impersonated is a user that a caller acts as. Its reviews count as the caller's. Otherwise a
-// caller could get the turns of all the users that it may impersonate.
+// impersonated is a user that a caller impersonates. Its reviews use the caller's turns. Otherwise
+// a caller could use the turns of all the users that it may impersonate.
 type impersonated struct {
 	user.DefaultInfo
 	by string // the caller's name
 }
 
-// EffectiveUser returns the user that a read acts as: the caller, or the user in the read's
-// Impersonate headers. It asks upstream for each right that the impersonation needs. The error is
-// ErrUndecided or ErrUnavailable.
+// EffectiveUser returns the user of a read: the caller, or the user in the read's Impersonate
+// headers. It reviews each right that the impersonation needs. The error is ErrUndecided or
+// ErrUnavailable.
 func (a *Access) EffectiveUser(ctx context.Context, caller *Caller, header http.Header) (user.Info, error) {
 	as, rights, err := impersonationOf(caller.User, header)
 	if len(rights) == 0 || err != nil {
@@ -58,15 +58,16 @@ func (a *Access) EffectiveUser(ctx context.Context, caller *Caller, header http.
 	return as, nil
 }
 
-// KnownUser is EffectiveUser without asking upstream. It returns false if the right to impersonate
-// is not known.
+// KnownUser is EffectiveUser without reviews. It returns false if the right to impersonate is not
+// remembered.
 func (a *Access) KnownUser(caller *Caller, header http.Header) (user.Info, bool) {
 	as, rights, err := impersonationOf(caller.User, header)
 	return as, err == nil && !slices.ContainsFunc(rights, func(r authorizer.Attributes) bool { return !a.Allows(r) })
 }
 
-// impersonationOf returns the user that a read acts as, and the rights that the caller needs for
-// this, the user's first. Without Impersonate headers the user is the caller.
+// impersonationOf returns the user of a read, and the rights that the caller needs for the
+// impersonation. The right to impersonate the user is first. Without Impersonate headers, the user
+// is the caller.
 func impersonationOf(caller user.Info, header http.Header) (as user.Info, rights []authorizer.Attributes, err error) {
 	wanted, err := wantedUser(header)
 	switch {
@@ -104,7 +105,7 @@ func impersonationOf(caller user.Info, header http.Header) (as user.Info, rights
 	return &impersonated{*wanted, caller.GetName()}, rights, nil
 }
 
-// addStandardGroup adds the group of all authenticated or of all anonymous users.
+// addStandardGroup adds the group of all authenticated users or of all unauthenticated users.
 func addStandardGroup(u *user.DefaultInfo) {
 	standard := user.AllAuthenticated
 	if u.Name == user.Anonymous || slices.Contains(u.Groups, user.AllUnauthenticated) {
@@ -115,9 +116,9 @@ func addStandardGroup(u *user.DefaultInfo) {
 	}
 }
 
-// wantedUser reads Impersonate headers. It returns nil if there are none. The error is ErrUndecided
-// if upstream might not read them in the same way. It is also ErrUndecided for nodes: their groups
-// depend on the right by which upstream allows the impersonation.
+// wantedUser parses Impersonate headers. It returns nil if there are none. The error is
+// ErrUndecided if upstream might parse them differently. It is also ErrUndecided for nodes: their
+// groups depend on the right by which upstream allows the impersonation.
 func wantedUser(header http.Header) (wanted *user.DefaultInfo, err error) {
 	all := 0
 	for name, values := range header {
@@ -138,7 +139,7 @@ func wantedUser(header http.Header) (wanted *user.DefaultInfo, err error) {
 	return wanted, nil
 }
 
-// readImpersonation reads one Impersonate header into a user. It returns false in doubt.
+// readImpersonation parses one Impersonate header into a user. It returns false in doubt.
 func readImpersonation(u *user.DefaultInfo, name string, values []string) bool {
 	key, extra := strings.CutPrefix(name, authenticationv1.ImpersonateUserExtraHeaderPrefix)
 	switch {
@@ -160,7 +161,8 @@ func readImpersonation(u *user.DefaultInfo, name string, values []string) bool {
 	return true
 }
 
-// readExtra reads an extra field. Several headers can name the same key, in any order.
+// readExtra parses an extra field. Several headers can name the same key, in any order, so it
+// returns false for a second header.
 func readExtra(u *user.DefaultInfo, encoded string, values []string) bool {
 	key, err := url.PathUnescape(strings.ToLower(encoded))
 	if err != nil || !isPlain(key) || key != strings.ToLower(key) || u.Extra[key] != nil {
@@ -173,5 +175,5 @@ func readExtra(u *user.DefaultInfo, encoded string, values []string) bool {
 	return true
 }
 
-// isPlain tells whether a name arrives unchanged in a header and in a review.
+// isPlain reports whether a name arrives unchanged in a header and in a review.
 func isPlain(name string) bool { return isHeaderValue(name) && utf8.ValidString(name) }

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// randomHeader returns Impersonate headers. Many of them are odd.
+// randomHeader returns Impersonate headers. Many of them are unusual.
 func randomHeader(random *rand.Rand) http.Header {
 	users := []string{
 		"jane", "jane", "jane", "*", "é", "system:admin", user.Anonymous, "system:serviceaccount:a:b", "system:serviceaccount:a:b",
@@ -53,8 +53,8 @@ func randomHeader(random *rand.Rand) http.Header {
 	return h
 }
 
-// If the proxy understands Impersonate headers, it asks for the same rights as kube-apiserver, and
-// gets the same user. Constrained impersonation does not change the user.
+// If the proxy understands Impersonate headers, it reviews the same rights as kube-apiserver, and
+// the user is the same. Constrained impersonation does not change the user.
 func TestImpersonatedAsInTheApiserver(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -110,8 +110,8 @@ func sameUser(a, b user.Info) bool {
 		(len(a.GetExtra()) == 0 && len(b.GetExtra()) == 0 || reflect.DeepEqual(a.GetExtra(), b.GetExtra()))
 }
 
-// Upstream decides on Impersonate headers that the proxy might read in another way, that need too
-// many reviews, or whose user depends on the right by which upstream allows it.
+// Upstream decides on some Impersonate headers: headers that the proxy might parse differently,
+// headers that need too many reviews, and headers whose user depends on the right that allows it.
 func TestDoubtfulImpersonation(t *testing.T) {
 	groups := make([]string, impersonationRights)
 	for i := range groups {
@@ -149,7 +149,7 @@ func TestDoubtfulImpersonation(t *testing.T) {
 	}
 }
 
-// The caller needs every single right, and the apiserver has to answer.
+// The caller needs every single right, and each review must succeed.
 func TestImpersonationNeedsEveryRight(t *testing.T) {
 	header := http.Header{
 		"Impersonate-User": {"system:serviceaccount:a:b"}, "Impersonate-Group": {"g", "h"},
@@ -184,8 +184,8 @@ func TestImpersonationNeedsEveryRight(t *testing.T) {
 	}
 }
 
-// All reviews count as the caller's, whomever the caller impersonates. Users that differ in any
-// part are reviewed separately.
+// All reviews use the caller's turns, whichever user the caller impersonates. Users that differ in
+// any part are reviewed separately.
 func TestReviewsOfTheImpersonatedAreTheCallers(t *testing.T) {
 	a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
 	close(j.hold)

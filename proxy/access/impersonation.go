@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// RequestInfos parses paths as kube-apiserver does.
+// RequestInfos parses paths like kube-apiserver.
 var RequestInfos = request.RequestInfoFactory{
 	APIPrefixes:          sets.NewString("api", "apis"),
 	GrouplessAPIPrefixes: sets.NewString("api"),
@@ -26,16 +26,15 @@ func newImpersonation(a authorizer.Authorizer) http.Handler {
 	return impersonation.WithConstrainedImpersonation(note, a, scheme.Codecs)
 }
 
-// Refusal is the answer to a request that is not allowed to impersonate.
+// Refusal is the response to a request that may not impersonate.
 type Refusal struct {
 	Code   int
 	Header http.Header
 	Body   []byte
 }
 
-// Impersonate returns the user that a caller's request acts as. This is the caller itself, or the
-// user in the Impersonate headers if the caller is allowed to impersonate that user. A refusal has
-// the apiserver's wording.
+// Impersonate returns the user of a caller's request: the caller, or the user in the Impersonate
+// headers if the caller may impersonate that user. A refusal has the apiserver's text.
 func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Refusal) {
 	info, err := RequestInfos.NewRequestInfo(req)
 	if err != nil {

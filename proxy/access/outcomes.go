@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// key is the digest of a question to upstream.
+// key is the digest of a request for a review.
 type key [sha256.Size]byte
 
 const (
 	// outcomeCost and holderCost are the fixed costs of an outcome and a holder, in bytes, rounded
 	// up. TestOutcomesAreBounded compares them with the memory in use.
 	outcomeCost, holderCost = 360, 320
-	// One outcome may take at most 1/outcomeShare of the bound.
+	// outcomeShare is the part of the bound that one outcome may use: at most 1/outcomeShare.
 	outcomeShare = 64
-	// The first use of an outcome in the last 1/renewShare of its TTL renews the outcome.
+	// renewShare is the part of a TTL in which the outcome is renewed: the last 1/renewShare.
 	renewShare = 4
-	// sweepPause bounds how long an expired outcome is kept.
+	// sweepPause limits the time for which an expired outcome is kept.
 	sweepPause = 10 * time.Second
 )
 
 // outcomes remembers the results of reviews, each for its TTL and all within a bound in bytes. Each
 // outcome belongs to the client that asked first. Above the bound, the largest holder loses its
-// least recently used outcomes. So a client that keeps asking new questions evicts only its own
+// least recently used outcomes. So a client that keeps causing new reviews evicts only its own
 // outcomes.
 //
-// It keeps digests of questions, because questions contain tokens and may be long.
+// The map has digests as keys, because the requests contain tokens and may be long.
 type outcomes[V any] struct {
 	most int
 
@@ -47,9 +47,9 @@ type outcome[V any] struct {
 	value  V
 	bytes  int
 	until  time.Time
-	renew  time.Time // when to ask again; zero once asked
+	renew  time.Time // when to renew; zero once the renewal has started
 	holder *holder[V]
-	place  *list.Element // the place in its holder's list
+	place  *list.Element // element of the holder's list
 }
 
 // holder is a client with outcomes.
@@ -57,7 +57,7 @@ type holder[V any] struct {
 	name   key
 	bytes  int
 	recent list.List // of *outcome[V], most recently used first
-	index  int       // the index in the heap
+	index  int       // index in the heap
 }
 
 func newOutcomes[V any](most int) *outcomes[V] {
@@ -78,8 +78,8 @@ func (o *outcomes[V]) get(k key) (value V, ok bool) {
 	return found.value, true
 }
 
-// due returns true once for each outcome, in the last part of its TTL. The caller then renews the
-// outcome, so that no client has to wait when it expires.
+// due reports whether an outcome must be renewed. It returns true only once for each outcome, in
+// the last part of its TTL. Early renewal saves clients a wait when the outcome expires.
 func (o *outcomes[V]) due(k key) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -91,7 +91,7 @@ func (o *outcomes[V]) due(k key) bool {
 	return true
 }
 
-// put remembers an outcome unless its TTL is 0 or its size, in bytes, is too large.
+// put remembers an outcome, if its TTL is not 0 and its size in bytes is not too large.
 func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -153,7 +153,7 @@ func (o *outcomes[V]) drop(k key) {
 	}
 }
 
-// sweep drops expired outcomes, and runs again while any are left.
+// sweep drops expired outcomes. If any are left, it schedules the next sweep.
 func (o *outcomes[V]) sweep() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -167,18 +167,18 @@ func (o *outcomes[V]) sweep() {
 		time.AfterFunc(sweepPause, o.sweep)
 		return
 	}
-	// Maps do not shrink.
+	// New maps release the memory, because maps do not shrink.
 	o.mu.found, o.mu.holders, o.mu.largest = map[key]*outcome[V]{}, map[key]*holder[V]{}, nil
 }
 
-// held counts outcomes and their bytes.
+// held returns the number of outcomes and their bytes.
 func (o *outcomes[V]) held() (count, bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.mu.found), o.mu.bytes
 }
 
-// holders is a heap, largest first.
+// holders is a heap with the largest holder first.
 type holders[V any] []*holder[V]
 
 // Len implements heap.Interface.

@@ -12,8 +12,8 @@ import (
 
 func keyOf(parts ...any) key { return sha256.Sum256([]byte(fmt.Sprint(parts...))) }
 
-// Remembered outcomes stay within the bound, according to the store's own count and to the heap. A
-// client that asks for more loses its own outcomes. Other clients keep their outcomes.
+// Remembered outcomes stay within the bound, by the store's own count and by the heap. A client
+// that causes more reviews loses its own outcomes. Other clients keep their outcomes.
 func TestOutcomesAreBounded(t *testing.T) {
 	const most, modest, each = 4 << 20, 20, 50
 	before := liveHeap()
@@ -55,7 +55,7 @@ func TestOutcomesAreBounded(t *testing.T) {
 	}
 }
 
-// An outcome is valid for its TTL. Its memory is given back soon after.
+// An outcome is valid for its TTL. Its memory is freed soon after.
 func TestOutcomesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutcomes[int](1 << 20)

@@ -14,8 +14,8 @@ import (
 )
 
 // A busy user waits only for the first review. The next review begins before the first outcome
-// expires, and its outcome counts as soon as the review ends. If upstream does not answer, the
-// first outcome is valid until it expires.
+// expires, and its outcome applies as soon as the review ends. If that review fails, the first
+// outcome is valid until it expires.
 func TestOutcomesAreRenewed(t *testing.T) {
 	const ttl = time.Minute
 	refused := errors.New("revoked")

@@ -16,22 +16,21 @@ import (
 )
 
 const (
-	// reviewsMax bounds the TokenReviews that are upstream at a time, and separately the
-	// SubjectAccessReviews.
+	// reviewsMax limits the TokenReviews that are upstream at a time. The same limit applies
+	// separately to SubjectAccessReviews.
 	reviewsMax = 50
-	// waitingMax bounds the memory of waiting reviews, in bytes; waitCost is the fixed cost of
-	// each.
+	// waitingMax limits the memory of waiting reviews, in bytes; waitCost is the fixed cost of each
+	// review.
 	waitingMax = 32 << 20
 	waitCost   = 4 << 10
-	// reviewTimeout bounds a review with its wait and all its attempts.
+	// reviewTimeout limits a review, including its wait and all its attempts.
 	reviewTimeout = 10 * time.Second
-	// reviewMax bounds the answer to a review, in bytes.
+	// reviewMax limits the response to a review, in bytes.
 	reviewMax = 1 << 20
 )
 
-// reviews asks upstream questions of one kind. Clients that ask the same at the same time share one
-// review, because after an outage all clients come back together, and many of them have the same
-// service account.
+// reviews sends reviews of one kind upstream. Equal requests at the same time share one review.
+// After an outage all clients return together, and many of them have the same service account.
 type reviews[V any] struct {
 	slots   *fair.Queue // the slots for reviews upstream
 	flights singleflight.Group
@@ -47,18 +46,18 @@ func newReviews[V any](resource string, m *metrics) *reviews[V] {
 	}
 }
 
-// question is what a client asks upstream through a review.
+// question is a client's request for a review.
 type question[V any] struct {
-	of     string // the asking client
+	of     string // the client
 	key    key
-	bytes  int // the size of the question
+	bytes  int // the size of the request
 	known  func() (V, bool)
 	due    func(key) bool
 	review func(ctx context.Context) (V, error)
 }
 
-// answer returns a remembered answer, or waits for a turn and asks upstream. If the client that
-// began a review leaves, the review goes on. A remembered answer close to the end of its TTL is
+// answer returns a remembered outcome, or waits for a turn and sends a review. If the client that
+// began a review leaves, the review continues. A remembered outcome close to the end of its TTL is
 // renewed in the background.
 func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err error) {
 	if found, ok := q.known(); ok {
@@ -81,7 +80,7 @@ func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err er
 	}
 }
 
-// begin starts a review without waiting for its answer.
+// begin starts a review without waiting for its outcome.
 func (r *reviews[V]) begin(of string, k key, bytes int, review func(context.Context) (V, error)) <-chan singleflight.Result {
 	return r.flights.DoChan(string(k[:]), func() (any, error) {
 		began := time.Now()
@@ -97,7 +96,7 @@ func (r *reviews[V]) begin(of string, k key, bytes int, review func(context.Cont
 	})
 }
 
-// persist retries reviews that upstream did not answer.
+// persist retries failed reviews.
 func persist(ctx context.Context, ask func() error) error {
 	return webhook.WithExponentialBackoff(ctx, *retries(), ask, webhook.DefaultShouldRetry)
 }
@@ -125,6 +124,8 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Name:    "watchproxy_review_duration_seconds",
 			Help:    "Seconds that reviews took, including the wait for their turn.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 7),
+
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"resource"}),
 		hits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_review_cache_hits_total",
@@ -135,7 +136,7 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 	return m
 }
 
-// show registers the size of remembered outcomes.
+// show registers metrics of the remembered outcomes.
 func (m *metrics) show(of string, held func() (count, bytes int)) {
 	labels := prometheus.Labels{"outcome": of}
 	m.registry.MustRegister(

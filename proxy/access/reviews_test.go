@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A client that floods upstream with questions gets half of the slots. The next slot goes to
-// another client. When the waiting questions hold too many bytes, the flooding client's own
-// questions are refused.
+// A client that floods upstream with reviews gets half of the slots. The next slot goes to another
+// client. When the waiting reviews hold too many bytes, the flooding client's own reviews are
+// refused.
 func TestFloodOfReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = time.Second

@@ -24,19 +24,19 @@ import (
 )
 
 const (
-	// refusedTTL bounds the time for which a refusal is remembered. It is short, because the
-	// apiserver may not know a new token yet.
+	// refusedTTL limits the time for which a refusal is remembered. It is short, because the
+	// apiserver may accept a new token only after a delay.
 	refusedTTL = 10 * time.Second
-	// tokensMax and refusedMax bound remembered good and refused tokens, in bytes.
+	// tokensMax and refusedMax limit remembered good and refused tokens, in bytes.
 	tokensMax, refusedMax = 16 << 20, 8 << 20
 )
 
 // tokens authenticates bearer tokens by upstream's reviews, and remembers the outcomes. Refused
-// tokens have a bound of their own, because clients can make up any number of them.
+// tokens have a separate bound, because clients can make up any number of them.
 type tokens struct {
 	review    authenticator.Token
 	ttl       time.Duration
-	salt      [sha256.Size]byte // so that no precomputed table has the digests of short tokens
+	salt      [sha256.Size]byte // makes precomputed tables of token digests useless
 	good, bad *outcomes[*authenticator.Response]
 	reviews   *reviews[*authenticator.Response]
 }
@@ -47,13 +47,13 @@ func newTokens(review authenticator.Token, ttl time.Duration, m *metrics) *token
 		good: newOutcomes[*authenticator.Response](tokensMax), bad: newOutcomes[*authenticator.Response](refusedMax),
 		reviews: newReviews[*authenticator.Response]("tokenreviews", m),
 	}
-	_, _ = rand.Read(t.salt[:]) // it does not fail
+	_, _ = rand.Read(t.salt[:]) // never fails
 	m.show("token", t.good.held)
 	m.show("token-refused", t.bad.held)
 	return t
 }
 
-// requests authenticates requests by their tokens.
+// requests returns an authenticator of requests with tokens.
 func (t *tokens) requests() authenticator.Request {
 	// The WebSocket authenticator comes second, in the apiserver's order.
 	return group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t)))
@@ -62,8 +62,8 @@ func (t *tokens) requests() authenticator.Request {
 // addressKey is the context's key for the client's address.
 type addressKey struct{}
 
-// withAddress adds the client's address to a request's context. Before a review the proxy knows
-// nothing else about a client, so clients take turns by address.
+// withAddress adds the client's address to a request's context. Before a review, only the client's
+// address is known, so clients take turns by address.
 func withAddress(req *http.Request) context.Context {
 	host, _, err := net.SplitHostPort(req.RemoteAddr)
 	if err != nil {
@@ -94,12 +94,12 @@ func (t *tokens) ask(ctx context.Context, of string, k key, token string) (*auth
 	case err != nil && isUnavailable(err):
 		return nil, err
 	}
-	t.good.drop(k) // it is no longer valid
+	t.good.drop(k) // the token is no longer valid
 	t.bad.put(of, k, nil, 0, min(t.ttl, refusedTTL))
 	return nil, nil
 }
 
-// remembered returns the outcome of a review, nil for a refusal.
+// remembered returns the outcome of a review, which is nil for a refusal.
 func (t *tokens) remembered(k key) (resp *authenticator.Response, ok bool) {
 	if resp, ok = t.good.get(k); ok {
 		return resp, true
@@ -107,7 +107,7 @@ func (t *tokens) remembered(k key) (resp *authenticator.Response, ok bool) {
 	return t.bad.get(k)
 }
 
-// sizeOf is the size of a user, in bytes.
+// sizeOf returns the size of a user, in bytes.
 func sizeOf(u user.Info) int {
 	const each = 64 // string, slice or part of a map
 	size := 4*each + len(u.GetName()) + len(u.GetUID())
@@ -123,8 +123,7 @@ func sizeOf(u user.Info) int {
 	return size
 }
 
-// isUnavailable tells whether an error means that a review had no outcome. Other errors are
-// refusals.
+// isUnavailable reports whether a review failed without an outcome. All other errors are refusals.
 func isUnavailable(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // it is what the union returns
 		return slices.ContainsFunc(all.Errors(), isUnavailable)

@@ -64,8 +64,8 @@ func TestTokensAreBounded(t *testing.T) {
 	runtime.KeepAlive(tokens)
 }
 
-// An address that sends made-up tokens does not block the reviews of other addresses, whatever
-// upstream answers.
+// An address that sends made-up tokens does not block the reviews of other addresses, however
+// upstream responds.
 func TestMadeUpTokensBlockNoOther(t *testing.T) {
 	a, j := newTrial(t, Options{TokenTTL: time.Minute})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,9 +1,19 @@
 // Package admin serves operators and probes.
+//
+// Requests on a loopback address are served. For all other requests, the guard decides by the
+// apiserver's reviews (package access). So /metrics, the status and /debug need credentials, and
+// the probes do not. Secure lets one port speak TLS for requests with credentials and plain HTTP
+// for probes.
+//
+// Package browser detects requests that a web page may have made a browser send. A request with a
+// reviewed bearer token is exempt, because browsers never add a token on their own.
 package admin
 
 import (
 	"embed"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -13,42 +23,86 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Admin serves /metrics, /livez, /readyz, /status, and at / a page that shows the status. It shows
-// nothing of the cluster except names of resources and figures.
+// Admin serves /metrics, /livez and /readyz with their single checks, /status and /users. At / it
+// serves a page that shows the last two. These responses contain names of resources, figures and,
+// at /users, names of users.
 type Admin struct {
-	ready   atomic.Bool
-	mux     *http.ServeMux
-	metrics *metrics.Metrics
+	state     atomic.Int32
+	profiling atomic.Bool
+	mux       *http.ServeMux
+	metrics   *metrics.Metrics
+	guard     guard
+}
+
+// Options are the settings of an [Admin].
+type Options struct {
+	// Status returns the status, which is served as JSON.
+	Status func() (any, error)
+	// Users returns a report that names users, which is served as JSON.
+	Users func() any
+	// Cold returns an error until the caches that have to be warm are filled. It may be nil.
+	Cold func() error
+	// Profiling enables Go's profiles, see also [Admin.SetProfiling].
+	Profiling bool
+	// Level is the level of Log, which PUT /debug/log-level changes.
+	Level zap.AtomicLevel
+	Log   *zap.Logger
+	// Everybody allows requests from any address without authentication.
+	Everybody bool
+	// Open lists the paths that are served without authentication.
+	Open []string
+	// Restricted serves only Open on loopback addresses, too.
+	Restricted bool
+	// Access reviews all other requests, except requests on loopback addresses. If it is nil, these
+	// requests are refused.
+	Access Access
 }
 
 const (
+	// adminHeaderTimeout limits the time to send a request's header, and then the time to send its
+	// body.
 	adminHeaderTimeout = 10 * time.Second
-	// adminWriteTimeout bounds the time of an answer. It leaves time for a profile, which runs as
-	// long as its request says.
+	// adminWriteTimeout limits the time of a response. It leaves time for a profile, whose duration
+	// is set by its request.
 	adminWriteTimeout = 2 * time.Minute
-	profiles          = "/debug/pprof/"
+	debug             = "/debug/"
+	profiles          = debug + "pprof/"
+	// countsAlone is the query for only the counter of requests. Scripts may poll this counter
+	// often, because it costs little.
+	countsAlone = "name[]=" + metrics.RequestsTotal
 )
 
-// New returns the admin handler, which counts refusals in metrics. It serves the gathered metrics,
-// status as JSON and, with profiling, Go's profiles.
-func New(gathered prometheus.Gatherer, metrics *metrics.Metrics, status func() (any, error), profiling bool) *Admin {
-	a := &Admin{mux: http.NewServeMux(), metrics: metrics}
-	a.mux.Handle("GET /metrics", promhttp.HandlerFor(gathered, promhttp.HandlerOpts{}))
-	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
-	a.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !a.ready.Load() {
-			http.Error(w, "not ready: starting or draining", http.StatusServiceUnavailable)
+// New returns the admin handler. It serves the gathered metrics, and counts refusals in counted.
+func New(gathered prometheus.Gatherer, counted *metrics.Metrics, options Options) *Admin {
+	a := &Admin{mux: http.NewServeMux(), metrics: counted, guard: guard{options.Everybody, options.Open, options.Access, options.Restricted}}
+	a.profiling.Store(options.Profiling)
+	all, counts := promhttp.HandlerFor(gathered, promhttp.HandlerOpts{}), promhttp.HandlerFor(a.metrics.Counts(), promhttp.HandlerOpts{})
+	a.mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == countsAlone {
+			counts.ServeHTTP(w, r)
 			return
 		}
-		ok(w)
+		all.ServeHTTP(w, r)
 	})
+	healthz.InstallLivezHandler(gets{a.mux}, healthz.PingHealthz)
+	ready := []healthz.HealthChecker{
+		healthz.PingHealthz,
+		healthz.NamedCheck("startup", func(*http.Request) error { return a.unless(starting, "watchproxy does not listen yet") }),
+		healthz.NamedCheck("shutdown", func(*http.Request) error { return a.unless(draining, "watchproxy is draining") }),
+	}
+	if options.Cold != nil {
+		ready = append(ready, healthz.NamedCheck("caches", func(*http.Request) error { return options.Cold() }))
+	}
+	healthz.InstallReadyzHandler(gets{a.mux}, ready...)
 	a.mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		s, err := status()
+		s, err := options.Status()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -58,28 +112,79 @@ func New(gathered prometheus.Gatherer, metrics *metrics.Metrics, status func() (
 		e.SetIndent("", "  ")
 		_ = e.Encode(s) // the client may be gone
 	})
+	serveUsers(a.mux, options.Users)
 	servePage(a.mux)
-	if profiling {
-		a.mux.HandleFunc("GET "+profiles, pprof.Index)
-		a.mux.HandleFunc("GET "+profiles+"profile", pprof.Profile)
-		a.mux.HandleFunc("GET "+profiles+"trace", pprof.Trace)
+	serveLogLevel(a.mux, options.Level, options.Log)
+	for path, profile := range map[string]http.HandlerFunc{profiles: pprof.Index, profiles + "profile": pprof.Profile, profiles + "trace": pprof.Trace} {
+		a.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			if !a.profiling.Load() {
+				http.Error(w, "profiling is off: set profiling: true in the configuration file, which is read again when it changes, or start with --profiling", http.StatusNotFound)
+				return
+			}
+			profile(w, r)
+		})
 	}
 	return a
 }
 
-func ok(w http.ResponseWriter) { _, _ = w.Write([]byte("ok\n")) }
+// SetProfiling sets whether Go's profiles are served.
+func (a *Admin) SetProfiling(on bool) { a.profiling.Store(on) }
 
-// SetReady says whether new clients should be sent here.
-func (a *Admin) SetReady(ready bool) { a.ready.Store(ready) }
+// gets restricts patterns to GET.
+type gets struct{ *http.ServeMux }
+
+// Handle hides http.ServeMux's method.
+func (m gets) Handle(pattern string, h http.Handler) { m.ServeMux.Handle("GET "+pattern, h) }
+
+// The states of the proxy. Readiness does not depend on upstream: while upstream is lost, other
+// replicas have lost it too, and the caches still answer.
+const (
+	starting int32 = iota
+	serving
+	draining
+)
+
+func (a *Admin) unless(state int32, message string) error {
+	if a.state.Load() == state {
+		return errors.New(message)
+	}
+	return nil
+}
+
+// Ready makes /readyz succeed, so that new clients are sent to this replica.
+func (a *Admin) Ready() { a.state.Store(serving) }
+
+// Drain makes /readyz fail, so that new clients are sent to other replicas.
+func (a *Admin) Drain() { a.state.Store(draining) }
 
 // Server returns an HTTP server of the admin endpoints. The caller runs it.
 func (a *Admin) Server() *http.Server {
 	return &http.Server{Handler: http.HandlerFunc(a.serve), ReadHeaderTimeout: adminHeaderTimeout, WriteTimeout: adminWriteTimeout}
 }
 
-// serve refuses requests that a web page may have made a browser send.
+// serve refuses requests without the right to their path, and requests that a web page may have
+// made a browser send.
 func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	browser.Isolate(w.Header())
+	if r.ContentLength != 0 { // the server reads the whole body before it writes a response
+		// A closed connection has no deadline.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminHeaderTimeout))
+	}
+	caller, refused := a.guard.admit(r)
+	if refused != nil {
+		switch refused.status {
+		case http.StatusUnauthorized:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		case http.StatusServiceUnavailable:
+			w.Header().Set("Retry-After", "1")
+		}
+		http.Error(w, fmt.Sprintf("%d: %s", refused.status, refused.why), refused.status)
+		return
+	}
+	if caller != nil && caller.Token {
+		a.mux.ServeHTTP(w, r)
+		return
+	}
 	if reason := adminReason(r); reason != "" {
 		a.metrics.Browsers.WithLabelValues("admin", reason).Inc()
 		http.Error(w, adminRefusals[reason], http.StatusForbidden)
@@ -89,11 +194,12 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // adminReason returns the reason to refuse a request that a web page may have made a browser send,
-// or "" to serve it. An IP address as Host is safe, because no page can make an address lead
-// elsewhere. Tools in a cluster use names, such as a Service's, and the proxy cannot know these
-// names. So names are refused only from browsers, on loopback, and for profiles.
+// or "" to serve it. An IP address as Host is safe, because pages cannot redirect an address. Tools
+// in a cluster use names, such as a Service's name. The proxy cannot know these names. So a name is
+// refused only in requests from browsers, on loopback addresses, and for profiles and the log
+// level.
 func adminReason(r *http.Request) string {
-	h, profile := r.Header, strings.HasPrefix(r.URL.Path, profiles)
+	h, profile := r.Header, strings.HasPrefix(r.URL.Path, debug)
 	named := !browser.LoopbackHost(r.Host) && !browser.AddressHost(r.Host)
 	switch {
 	case named && (profile || byLoopback(r) || browser.MaybeBrowser(h)):
@@ -101,19 +207,20 @@ func adminReason(r *http.Request) string {
 	case r.URL.Path == "/" && h.Get("Sec-Fetch-Dest") == "document" && h["Origin"] == nil:
 		return "" // the user followed a link to the status page
 	case profile && browser.FromBrowser(h) && h["Sec-Fetch-Site"] == nil:
-		return browser.ReasonUntold // a profile costs processor time even if the page cannot read it
+		// A profile costs processor time even if the page cannot read it.
+		return browser.ReasonUntold
 	}
 	return browser.Foreign(h, r.TLS != nil, r.Host)
 }
 
-// byLoopback tells whether a request came to a loopback address, for example through a
+// byLoopback reports whether a request was sent to a loopback address, for example through a
 // port-forward.
 func byLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return !ok || local.IP.IsLoopback()
 }
 
-// adminRefusals tell what to do about each reason.
+// adminRefusals are messages with a remedy for each reason.
 var adminRefusals = map[string]string{
 	browser.ReasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
 	browser.ReasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
@@ -126,11 +233,20 @@ var adminRefusals = map[string]string{
 //go:embed page
 var page embed.FS
 
-// servePage serves the page at the root. It may load only its own files, and no page may frame it.
+// pageFiles are the page's files by path.
+var pageFiles = map[string]string{
+	"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/charts.js": "charts.js", "/format.js": "format.js", "/history.js": "history.js", "/tables.js": "tables.js",
+}
+
+// servePage serves the page at the root. The page may load only its own files. Other pages may not
+// frame it.
 func servePage(mux *http.ServeMux) {
 	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-	for path, file := range map[string]string{"/{$}": "index.html", "/page.css": "page.css", "/page.js": "page.js"} {
+	for path, file := range pageFiles {
+		if path == "/" {
+			path = "/{$}"
+		}
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			h := w.Header()
 			h.Set("Content-Security-Policy", policy)

@@ -3,31 +3,36 @@ package admin
 import (
 	"bufio"
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/browser"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // The admin address answers scrapes and probes under any name. It answers browsers only under names
-// that no page can make resolve to it.
+// that pages cannot make resolve to it.
 func TestAdminVisits(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	counts := metrics.New(registry)
-	admin := New(registry, counts, func() (any, error) { return "x", nil }, true)
+	admin := New(registry, counts, Options{
+		Status: func() (any, error) { return "x", nil }, Profiling: true, Everybody: true, Level: zap.NewAtomicLevel(), Log: zap.NewNop(),
+	})
 	const (
 		service    = "watchproxy-admin.watchproxy.svc:8002"
 		prometheus = "User-Agent: Prometheus/3.7.0\r\nAccept: text/plain;version=0.0.4\r\nX-Prometheus-Scrape-Timeout-Seconds: 10\r\n"
 		probe      = "User-Agent: kube-probe/1.36\r\nAccept: */*\r\n"
 	)
-	loopback, elsewhere := net.IPv4(127, 0, 0, 1), net.IPv4(10, 0, 0, 1)
 	for _, test := range []struct {
 		local              net.IP
 		host, path, header string
@@ -39,7 +44,8 @@ func TestAdminVisits(t *testing.T) {
 		{elsewhere, "10.0.0.1:8002", "/readyz", probe, ""},
 		{elsewhere, "[fd00::1]:8002", "/livez", probe, ""},
 		{elsewhere, "10.0.0.1:8002", "/", newChrome + "none\r\n", ""},
-		{elsewhere, "10.0.0.1:8002", "/status", chrome, ""}, // Sec-Fetch-Site is for loopback and TLS only
+		// Browsers send Sec-Fetch-Site only to loopback and over TLS.
+		{elsewhere, "10.0.0.1:8002", "/status", chrome, ""},
 		{elsewhere, service, "/status", chrome, browser.ReasonHost},
 		{elsewhere, "evil.example", "/status", "User-Agent: x\r\nAccept-Language: *\r\n", browser.ReasonHost},
 		{elsewhere, "evil.example", "/metrics", chrome, browser.ReasonHost},
@@ -49,7 +55,8 @@ func TestAdminVisits(t *testing.T) {
 		{loopback, "localhost:8002", "/status", newChrome + "same-origin\r\n", ""},
 		{loopback, "localhost:8002", "/status", oldSafari, ""},
 		{loopback, "127.0.0.1:8002", "/metrics", curl, ""},
-		{loopback, "10.0.0.1:8443", "/metrics", prometheus, ""}, // a proxy in the pod keeps the Host
+		// A proxy in the pod keeps the Host.
+		{loopback, "10.0.0.1:8443", "/metrics", prometheus, ""},
 		{loopback, "evil.example:8002", "/metrics", prometheus, browser.ReasonHost},
 		{loopback, service, "/status", curl, browser.ReasonHost},
 		{loopback, "localhost:8002", "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", ""},
@@ -58,6 +65,8 @@ func TestAdminVisits(t *testing.T) {
 		{loopback, "localhost:8002", "/status", chrome + evilOrigin, browser.ReasonOrigin},
 		{loopback, "localhost:8002", "/status", chrome + "Origin: http://localhost:8001\r\n", browser.ReasonOrigin},
 		{loopback, "localhost:8002", "/status", newChrome + "same-site\r\n", browser.ReasonSite},
+		{elsewhere, service, "/debug/log-level", curl, browser.ReasonHost},
+		{loopback, "localhost:8002", "/debug/log-level", oldSafari, browser.ReasonUntold},
 		{loopback, "localhost:8002", "/debug/pprof/", newChrome + "none\r\n", ""},
 		{loopback, "localhost:8002", "/debug/pprof/profile", newChrome + "cross-site\r\n", browser.ReasonSite},
 		{loopback, "localhost:8002", "/debug/pprof/profile", oldSafari, browser.ReasonUntold},
@@ -84,6 +93,82 @@ func TestAdminVisits(t *testing.T) {
 		if w.Code != http.StatusForbidden || testutil.ToFloat64(counted) != before+1 || w.Body.String() != adminRefusals[test.reason]+"\n" {
 			t.Errorf("%s: %d %s", raw, w.Code, w.Body)
 		}
+	}
+}
+
+// Probes respond like kube-apiserver's: in detail on request or after a failure, without the
+// excluded checks, and for a single check.
+func TestProbes(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	admin := New(registry, metrics.New(registry), Options{Everybody: true, Level: zap.NewAtomicLevel(), Log: zap.NewNop()})
+	ask := func(path string) (code int, body string) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
+		r.Host = "10.0.0.1:8002"
+		w := httptest.NewRecorder()
+		admin.Server().Handler.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	for _, step := range []struct {
+		enter func()
+		want  map[string]string
+		code  int // of /readyz
+	}{
+		{func() {}, map[string]string{
+			"/livez":            "ok",
+			"/livez?verbose":    "[+]ping ok\nlivez check passed\n",
+			"/readyz":           "[+]ping ok\n[-]startup failed: reason withheld\n[+]shutdown ok\nreadyz check failed\n",
+			"/readyz/startup":   "internal server error: watchproxy does not listen yet\n",
+			"/readyz/shutdown":  "ok",
+			"/readyz?exclude=x": "[+]ping ok\n[-]startup failed: reason withheld\n[+]shutdown ok\nwarn: some health checks cannot be excluded: no matches for \"x\"\nreadyz check failed\n",
+		}, http.StatusInternalServerError},
+		{admin.Ready, map[string]string{
+			"/readyz":         "ok",
+			"/readyz?verbose": "[+]ping ok\n[+]startup ok\n[+]shutdown ok\nreadyz check passed\n",
+			"/readyz/startup": "ok",
+		}, http.StatusOK},
+		{admin.Drain, map[string]string{
+			"/livez": "ok",
+			"/readyz?verbose&exclude=shutdown&exclude=ping": "[+]ping excluded: ok\n[+]startup ok\n[+]shutdown excluded: ok\nreadyz check passed\n",
+			"/readyz/shutdown": "internal server error: watchproxy is draining\n",
+		}, http.StatusInternalServerError},
+	} {
+		step.enter()
+		for path, want := range step.want {
+			if _, got := ask(path); got != want {
+				t.Errorf("%s says %q, want %q", path, got, want)
+			}
+		}
+		if code, body := ask("/readyz"); code != step.code {
+			t.Errorf("/readyz: %d %s", code, body)
+		}
+	}
+}
+
+// The separate counter of requests equals the counter among all metrics.
+func TestCountsAlone(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	counted := metrics.New(registry)
+	counted.Request(exchange.Route{Verb: "list"}, exchange.NewResponse(http.StatusOK, exchange.FromCache), time.Second)
+	admin := New(registry, counted, Options{Everybody: true, Level: zap.NewAtomicLevel(), Log: zap.NewNop()})
+	ask := func(path string) (series map[string]bool) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
+		r.Host = "10.0.0.1:8002"
+		w := httptest.NewRecorder()
+		admin.Server().Handler.ServeHTTP(w, r)
+		series = map[string]bool{}
+		for line := range strings.Lines(w.Body.String()) {
+			if strings.Contains(line, metrics.RequestsTotal) {
+				series[line] = true
+			} else if strings.Contains(path, metrics.RequestsTotal) {
+				t.Errorf("%s has %s", path, line)
+			}
+		}
+		return series
+	}
+	const alone = "/metrics?name[]=" + metrics.RequestsTotal
+	all, one, same := ask("/metrics"), ask(alone), ask(alone+"&name[]=")
+	if len(one) != 3 || !maps.Equal(all, one) || !maps.Equal(all, same) {
+		t.Errorf("all metrics have %v, one alone is %v, and %v", all, one, same)
 	}
 }
 

@@ -1,23 +1,23 @@
-// Package browser tells which requests a web page may have made a browser send.
+// Package browser detects requests that a web page may have made a browser send.
 //
 // A web page must not act as the user of the browser. Without a bearer token, the proxy admits a
-// client because of its place in the network or its certificate. A browser has both, whichever page
-// makes it send a request. Without the server's consent, pages of other origins can make a browser
-// send:
+// client because of its network or its certificate. A browser has the same network and certificate
+// for every page. Without the server's consent, pages of other origins can make a browser send:
 //
-//   - WebSockets, whose answers they can read; every browser sends Origin with them;
-//   - GET and HEAD for images, scripts, frames and links, without Origin; no answer can be read;
-//   - POST from forms, beacons and no-cors fetches, with a form's Content-Type or none; no answer
-//     can be read; old browsers send some without Origin;
+//   - WebSockets, whose responses they can read; every browser sends Origin with them;
+//   - GET and HEAD for images, scripts, frames and links, without Origin; pages cannot read the
+//     responses;
+//   - POST from forms, beacons and no-cors fetches, with a form's Content-Type or none; pages
+//     cannot read the responses; old browsers send some without Origin;
 //   - other requests only after a preflight, an OPTIONS with Origin, which is refused here.
 //
 // Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these except WebSockets.
 // No script can set Sec-Fetch-Site or Origin. If a page rebinds its own DNS name to this address,
 // the browser treats the requests as same-origin. Only the Host header shows the page's name.
 //
-// Callers with a bearer token are exempt, because no browser adds a token by itself. Anonymous
-// callers are not exempt, because the browser may be in a network that the page's author cannot
-// reach.
+// Callers with a bearer token are exempt, because browsers never add a token on their own.
+// Anonymous callers are not exempt, because the browser may be in a network that the page's author
+// cannot reach.
 package browser
 
 import (
@@ -34,13 +34,13 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Values of the label reason of watchproxy_browser_refusals_total.
+// The values of the label reason of watchproxy_browser_refusals_total.
 const (
 	ReasonHost        = "host"         // a page may have made the name resolve to the proxy
-	ReasonSite        = "site"         // Sec-Fetch-Site shows another site's page
-	ReasonOrigin      = "origin"       // Origin shows another origin's page
-	ReasonUntold      = "untold"       // an old browser does not name the page
-	ReasonContentType = "content_type" // a form may have sent it
+	ReasonSite        = "site"         // Sec-Fetch-Site shows a page of another site
+	ReasonOrigin      = "origin"       // Origin shows a page of another origin
+	ReasonUntold      = "untold"       // an old browser, which does not name the page
+	ReasonContentType = "content_type" // a form may have sent the request
 	ReasonInteractive = "interactive"  // browsers must not exec, attach and so on
 )
 
@@ -61,7 +61,8 @@ func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	switch {
 	case browser && interactive(req, rt):
 		return ReasonInteractive
-	case browser && !told && proxied && !unsafe: // even a GET may change something there
+	// Even a GET may have side effects in a proxied service.
+	case browser && !told && proxied && !unsafe:
 		return ReasonUntold
 	case browser && !told && simple && req.Method == http.MethodPost:
 		return ReasonUntold
@@ -76,8 +77,8 @@ func PageReason(req *exchange.Request, rt *exchange.Route) string {
 }
 
 // Foreign returns a reason if a header shows that a page of another origin sent the request. A tool
-// may forward requests of its own page here. Such requests have that page's Origin and a
-// Sec-Fetch-Site of same-origin, and are accepted.
+// may forward requests from its own page to the proxy. They have the Origin of that page, and
+// Sec-Fetch-Site is same-origin. Such requests are accepted.
 func Foreign(h http.Header, secure bool, host string) (reason string) {
 	sites := h["Sec-Fetch-Site"]
 	for _, site := range sites {
@@ -93,7 +94,7 @@ func Foreign(h http.Header, secure bool, host string) (reason string) {
 	return ""
 }
 
-// OwnOrigin is the origin of pages at the request's address.
+// OwnOrigin returns the origin of pages at the request's address.
 func OwnOrigin(secure bool, host string) string {
 	if secure {
 		return "https://" + strings.TrimSuffix(host, ":443")
@@ -101,7 +102,7 @@ func OwnOrigin(secure bool, host string) string {
 	return "http://" + strings.TrimSuffix(host, ":80")
 }
 
-// formType tells whether the Content-Type needs no preflight (WHATWG Fetch, CORS-safelisted
+// formType reports whether the Content-Type needs no preflight (WHATWG Fetch, CORS-safelisted
 // request-header) or is missing.
 func formType(h http.Header) bool {
 	for _, value := range h["Content-Type"] {
@@ -114,9 +115,9 @@ func formType(h http.Header) bool {
 	return h["Content-Type"] == nil
 }
 
-// FromBrowser tells whether a browser sent a request. It looks at headers that a page of another
-// origin cannot hide. Node's fetch sends Sec-Fetch-Mode and accepts any language, so neither is a
-// sign of a browser.
+// FromBrowser reports whether a browser sent a request. It checks headers that a page of another
+// origin cannot hide. Node's fetch sends Sec-Fetch-Mode and accepts any language, so these two
+// headers do not prove a browser.
 func FromBrowser(h http.Header) bool {
 	if h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil {
 		return true
@@ -134,16 +135,17 @@ func FromBrowser(h http.Header) bool {
 	return false
 }
 
-// MaybeBrowser is also true for requests of a page that looks same-origin to the browser. In some
-// browsers such a page can set User-Agent, but it cannot remove Accept-Language.
+// MaybeBrowser is like FromBrowser, but also detects requests from a page that the browser treats
+// as same-origin. In some browsers such a page can set User-Agent, but it cannot remove
+// Accept-Language.
 func MaybeBrowser(h http.Header) bool {
 	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
 		h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
 }
 
-// interactive tells whether a request controls a container or node: exec, attach, port-forward,
-// other upgrades, the kubelet's own API. No page may send such a request, because the page of a
-// proxied service has the proxy's origin.
+// interactive reports whether a request controls a container or node: exec, attach, port-forward,
+// other upgrades, and the kubelet's own API. Browsers may not send such a request even from a page
+// with the proxy's origin, because pages of proxied services have this origin.
 func interactive(req *exchange.Request, rt *exchange.Route) bool {
 	switch rt.Subresource {
 	case "attach", "exec", "portforward":
@@ -154,14 +156,14 @@ func interactive(req *exchange.Request, rt *exchange.Route) bool {
 	return rt.Verb != "watch" && req.WantsUpgrade()
 }
 
-// Isolate keeps pages of other origins from using an answer.
+// Isolate sets headers that prevent pages of other origins from using a response.
 func Isolate(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// hostname is Host without its port.
+// hostname returns Host without its port.
 func hostname(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -169,7 +171,7 @@ func hostname(host string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 }
 
-// LoopbackHost tells whether Host is a loopback name or address.
+// LoopbackHost reports whether Host is a loopback name or address.
 func LoopbackHost(host string) bool {
 	name := hostname(host)
 	if ip := net.ParseIP(name); ip != nil {
@@ -178,13 +180,13 @@ func LoopbackHost(host string) bool {
 	return name == "" || strings.EqualFold(name, "localhost")
 }
 
-// AddressHost tells whether Host is an address. No page can point an address elsewhere.
+// AddressHost reports whether Host is an IP address. Pages cannot redirect an address.
 func AddressHost(host string) bool {
 	_, err := netip.ParseAddr(hostname(host))
 	return err == nil
 }
 
-// PageRefusals tell the client what to do about each reason.
+// PageRefusals are messages with a remedy for each reason.
 var PageRefusals = map[string]string{
 	ReasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
 	ReasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
@@ -194,7 +196,7 @@ var PageRefusals = map[string]string{
 	ReasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
 }
 
-// ForbiddenPage refuses a request that a web page may have made a browser send.
+// ForbiddenPage returns the Status for a request that a web page may have made a browser send.
 func ForbiddenPage(reason, to string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(PageRefusals[reason], strconv.Quote(to)))
 }

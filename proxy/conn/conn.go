@@ -16,42 +16,42 @@ import (
 
 // Conn is a client's connection. While a handler runs, fasthttp does not read the connection. If
 // the client left, the proxy would notice only at its next write. So CancelWhenGone reads ahead
-// while the handler runs, and the next reader gets those bytes.
+// while the handler runs, and the next reader receives those bytes.
 //
-// Only one goroutine at a time may call its methods, as fasthttp does.
+// As in fasthttp, only one goroutine at a time may call its methods.
 type Conn struct {
 	net.Conn    // the socket, or TLS above it
 	socket      *socket
 	set         *Set
 	nonblocking bool // the socket is nonblocking
 	crowded     bool // the limit of open connections is exceeded
-	// ahead holds bytes that were read and not yet given to the reader. If HeadLength is not 0,
-	// they begin with the head of a request; see Read.
+	// ahead has bytes that were read but not yet passed to the reader. If HeadLength is not 0, they
+	// begin with the head of a request; see Read.
 	ahead      []byte
-	HeadLength int         // in bytes, 0 if the head is not complete
-	Ended      atomic.Bool // a read failed, so nothing more comes
+	HeadLength int         // in bytes, 0 if the head is incomplete
+	Ended      atomic.Bool // a read failed, so no more bytes arrive
 	err        error
-	Idle       bool      // a request was answered and the next one has not begun
-	HandedBack bool      // fasthttp is done with the connection, which stays open
-	since      time.Time // when the connection began to wait for a request
-	// Close calls Abandoned if a hijack was requested but has not begun. Fasthttp drops the hijack
-	// if the connection breaks before it begins.
+	Idle       bool      // a request was answered and the next request has not begun
+	HandedBack bool      // fasthttp has returned the connection, which stays open
+	since      time.Time // when the wait for a request began
+	// Abandoned is called by Close if a hijack was requested but has not begun. If the connection
+	// breaks before the hijack begins, fasthttp drops the hijack.
 	Abandoned func()
-	Unread    bool // part of a request was not read when it was answered
-	// Stall is the minimum time for which a write may block before the client is disconnected for
-	// not reading. 0 means never.
+	Unread    bool // the response was sent before the whole request was read
+	// Stall is the minimum time for which a write may block. After that, the client is
+	// disconnected; 0 means never.
 	Stall    time.Duration
-	until    time.Time // the deadline for writes, zero for none
+	until    time.Time // deadline for writes, zero for none
 	TLSState *tls.ConnectionState
 
 	mu struct {
 		sync.Mutex
 		interrupted bool
 		waiting     bool // the connection waits for the first byte of a request
-		draining    bool // the connection does not wait for further requests
+		draining    bool // the connection must not wait for further requests
 		closed      bool
-		user        string // the user whose limit this connection counts against
-		counted     func() // ends the counting; nil if no user's limit counts the connection
+		user        string // the user against whose limit this connection counts
+		counted     func() // ends the count; nil if no user's limit counts the connection
 	}
 }
 
@@ -61,10 +61,10 @@ func New(accepted net.Conn) *Conn {
 	return &Conn{Conn: s, socket: s}
 }
 
-// handshakeTimeout bounds how long a TLS handshake may take.
+// handshakeTimeout limits the time of a TLS handshake.
 const handshakeTimeout = 10 * time.Second
 
-// Handshake does the TLS handshake and returns the negotiated protocol, "" without TLS.
+// Handshake runs the TLS handshake and returns the negotiated protocol, or "" without TLS.
 func (c *Conn) Handshake() (protocol string, err error) {
 	t, ok := c.Conn.(*tls.Conn)
 	if !ok {
@@ -108,7 +108,7 @@ func (c *Conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool 
 	return true
 }
 
-// Known tells whether the connection counts against a user's limit. This is so once one of its
+// Known reports whether the connection counts against a user's limit. It does so once one of its
 // requests was authenticated.
 func (c *Conn) Known() bool {
 	c.mu.Lock()
@@ -117,7 +117,7 @@ func (c *Conn) Known() bool {
 }
 
 // Write implements net.Conn. Setting a deadline for each write would cost time, so several writes
-// share one. Each write gets at least Stall and at most 1.5 times as long.
+// share a deadline. Each write may block for at least Stall and at most 1.5 times as long.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.nonblocking {
 		if err := c.limitWrite(); err != nil {
@@ -139,7 +139,7 @@ func (c *Conn) limitWrite() error {
 	return nil
 }
 
-// Pumpable tells whether the connection can be nonblocking.
+// Pumpable reports whether the connection can be nonblocking.
 func (c *Conn) Pumpable() bool { return c.socket.raw != nil }
 
 // StartNonblocking makes writes return without waiting for the client. Such writes need no
@@ -150,14 +150,14 @@ func (c *Conn) StartNonblocking() {
 	c.nonblocking = true
 }
 
-// Unsettled tells whether something is left to be written.
+// Unsettled reports whether the socket keeps unwritten bytes.
 func (c *Conn) Unsettled() bool {
 	c.socket.mu.Lock()
 	defer c.socket.mu.Unlock()
 	return len(c.socket.mu.left) > 0
 }
 
-// Settle writes what the socket has left.
+// Settle writes the bytes that the socket keeps.
 func (c *Conn) Settle() error {
 	if err := c.limitWrite(); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (c *Conn) Settle() error {
 	return c.socket.settle()
 }
 
-// StopNonblocking settles, and makes writes wait again.
+// StopNonblocking writes the remaining bytes and makes writes wait again.
 func (c *Conn) StopNonblocking() {
 	_ = c.Settle() // the client may be gone
 	c.socket.setNonblocking(false)
@@ -179,13 +179,14 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// SetDeadline implements net.Conn. Fasthttp resets deadlines when it hands a connection over.
+// SetDeadline implements net.Conn. Fasthttp resets deadlines when it passes a connection on.
 func (c *Conn) SetDeadline(t time.Time) error {
 	c.until = t
 	return c.Conn.SetDeadline(t)
 }
 
-// ReadUntil sets the deadline for reads, zero for none, unless reads were interrupted.
+// ReadUntil sets the deadline for reads; a zero t means none. It does nothing between Interrupt
+// and the end of the request.
 func (c *Conn) ReadUntil(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +195,7 @@ func (c *Conn) ReadUntil(t time.Time) {
 	}
 }
 
-// Close implements net.Conn. Fasthttp also calls Close for a connection that it hands back. Such a
+// Close implements net.Conn. Fasthttp also calls Close for a connection that it returns. Such a
 // connection stays open.
 func (c *Conn) Close() error {
 	if c.HandedBack {
@@ -220,11 +221,12 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// halfCloseTime bounds how long a client may go on sending its request after an early answer.
+// halfCloseTime limits the time for which a client may continue sending its request after an early
+// response.
 const halfCloseTime = 5 * time.Second
 
-// halfClose ends the writing side and discards what the client still sends until it hangs up.
-// Closing with unread bytes would reset the connection, and the reset could overtake the answer.
+// halfClose ends the writing side and discards the client's input until the client hangs up.
+// Closing with unread bytes would reset the connection, and the reset could overtake the response.
 func (c *Conn) halfClose() {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(halfCloseTime))
@@ -234,11 +236,11 @@ func (c *Conn) halfClose() {
 
 var longAgo = time.Unix(1, 0)
 
-// CancelWhenGone implements exchange.Client. A client that sends more than AheadMax meanwhile
+// CancelWhenGone implements exchange.Client. A client that meanwhile sends more than AheadMax
 // counts as gone.
 func (c *Conn) CancelWhenGone(cancel context.CancelFunc) (stop func()) {
 	if c.err != nil {
-		return func() {} // it is known to be gone
+		return func() {} // the client is known to be gone
 	}
 	c.ReadUntil(time.Time{})
 	var stopping atomic.Bool
@@ -268,8 +270,7 @@ func (c *Conn) CancelWhenGone(cancel context.CancelFunc) (stop func()) {
 	}
 }
 
-// DiscardUntilGone discards what the client of a stream sends. It calls cancel when the client
-// leaves.
+// DiscardUntilGone discards the input of a stream's client. It calls cancel when the client leaves.
 func (c *Conn) DiscardUntilGone(cancel context.CancelFunc) (stop func()) {
 	c.ReadUntil(time.Time{})
 	var reading sync.WaitGroup
@@ -283,7 +284,7 @@ func (c *Conn) DiscardUntilGone(cancel context.CancelFunc) (stop func()) {
 	}
 }
 
-// DiscardInput discards what the client sends, until it leaves or Interrupt is called. It calls
+// DiscardInput discards the client's input until the client leaves or Interrupt is called. It calls
 // onRead after each read.
 func (c *Conn) DiscardInput(onRead func()) {
 	var scratch [512]byte
@@ -303,10 +304,19 @@ func (c *Conn) Interrupt() {
 	_ = c.SetReadDeadline(longAgo)
 }
 
+// Rest says that a request was answered. An interruption ends with its request: the body may have
+// ended at the same time, and then the connection stays open.
+func (c *Conn) Rest() {
+	c.Idle = true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.interrupted = false
+}
+
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// WriteWaiting writes p and waits for the client. It makes no copy of bytes that the kernel does
-// not take immediately. Earlier writes must be settled.
+// WriteWaiting writes p and waits for the client. It does not copy the bytes that the kernel does
+// not accept immediately. Earlier writes must be settled.
 func (c *Conn) WriteWaiting(p []byte) error {
 	if err := c.limitWrite(); err != nil {
 		return err

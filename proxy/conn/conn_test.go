@@ -5,11 +5,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 func TestMain(m *testing.M) {
@@ -40,7 +43,8 @@ func TestCancelWhenGoneNoticesTheClientLeaving(t *testing.T) {
 func TestCancelWhenGoneLosesNoByte(t *testing.T) {
 	client, server := pipe(t)
 	stop := server.CancelWhenGone(func() { t.Error("the client is there") })
-	if _, err := io.WriteString(client, "GET / HTTP/1.1"); err != nil { // returns once it was read ahead
+	// The write returns once these bytes were read ahead.
+	if _, err := io.WriteString(client, "GET / HTTP/1.1"); err != nil {
 		t.Fatal(err)
 	}
 	stop()
@@ -53,7 +57,7 @@ func TestCancelWhenGoneLosesNoByte(t *testing.T) {
 	}
 }
 
-// The proxy also notices the leaving of a client that has sent something before.
+// The proxy also notices the departure of a client that has sent bytes before.
 func TestCancelWhenGoneNoticesATalkativeClientLeaving(t *testing.T) {
 	client, server := pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -88,9 +92,9 @@ func TestCloseAbandonsAHijackThatDidNotBegin(t *testing.T) {
 	}
 }
 
-// A write that the client does not read fails after the stall time, and not before. There are three
-// cases: the first write, a write soon after another write, and a write after a reset of the
-// deadline. Fasthttp resets the deadline when it hands a connection over.
+// A write that the client does not read fails after the stall time, but not earlier. There are
+// three cases: the first write, a write soon after another write, and a write after a reset of the
+// deadline. Fasthttp resets the deadline when it passes a connection on.
 func TestUnreadWriteIsCut(t *testing.T) {
 	for name, before := range map[string]func(c *Conn, client net.Conn){
 		"first write": func(*Conn, net.Conn) {},
@@ -130,7 +134,32 @@ func TestUnreadWriteIsCut(t *testing.T) {
 	}
 }
 
-// Without a stall, a write has no deadline, not even one from before.
+// An interruption concerns one request. The client of the next request may be silent.
+func TestInterruptionEndsWithItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := pipe(t)
+		limits := exchange.Limits{Read: time.Second, Idle: time.Minute, HeaderBytes: 1 << 10}
+		receive := func(first bool) {
+			go func() { _, _ = io.WriteString(client, "GET / HTTP/1.1\r\n\r\n") }()
+			if ok, _ := server.Await(first, limits, new(atomic.Int64)); !ok {
+				t.Fatal("no request arrived")
+			}
+			if _, err := server.Read(make([]byte, 100)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		receive(true)
+		server.Interrupt()
+		server.Rest()
+		receive(false)
+		server.ReadUntil(time.Time{})
+		stop := server.CancelWhenGone(func() { t.Error("the client is there") })
+		time.Sleep(time.Hour)
+		stop()
+	})
+}
+
+// Without a stall time, a write has no deadline, not even an earlier one.
 func TestUnreadWriteIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := pipe(t)

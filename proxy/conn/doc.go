@@ -8,9 +8,9 @@
 // a large stack ([Conn.WaitBelowTLS]).
 //
 // A pump writes many watches, so it must not wait for a client. While the pump writes, the [Conn]
-// is nonblocking. It keeps the bytes that the kernel does not take, up to leftMax, until Settle
-// writes them. TLS may write answers of its own at any time, so the bytes are kept below TLS.
+// is nonblocking. It keeps the bytes that the kernel does not accept, up to leftMax, until Settle
+// writes them. These bytes are kept below TLS, because TLS may write its own responses at any time.
 //
 // For a client that does not read, the kernel keeps at most two unsent pieces of 64 KiB
-// (TCP_NOTSENT_LOWAT). Without this bound, the kernel keeps up to 4 MiB for each client.
+// (TCP_NOTSENT_LOWAT). Without this limit, the kernel keeps up to 4 MiB for each client.
 package conn

@@ -10,28 +10,27 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Fasthttp holds large buffers for a connection from its first read on. Whenever more of a
-// request's head arrives, it parses the head again from the start. So fasthttp gets a connection
-// only while there are requests on it, and it gets each head as a whole. Between requests, the
-// connection waits in a goroutine of its own. The connection's buffer is no larger than the bytes
-// that have arrived.
+// Fasthttp keeps large buffers for a connection from its first read on. It parses a head again from
+// the start whenever more of the head arrives. So fasthttp serves a connection only while there are
+// requests, and it receives each head as a whole. Between requests, the connection waits in its own
+// goroutine. The connection's buffer is no larger than the bytes that have arrived.
 
 const (
-	// warmTime is the time for which fasthttp keeps the connection of a known user after an answer.
-	// Requests in a row then need no handover and no copy.
+	// warmTime is the time for which fasthttp keeps the connection of a known user after a
+	// response. Consecutive requests then need no handover and no copy.
 	warmTime = time.Second
 	// headFree is the number of bytes of each head that are not counted.
 	headFree = 2 << 10
-	// headsMax bounds the counted bytes of all incomplete heads. It has room for 256 of the largest
-	// heads at a time, and for thousands of ordinary heads.
+	// headsMax limits the counted bytes of all incomplete heads. This is enough for 256 heads of
+	// the maximum size, and for thousands of ordinary heads.
 	headsMax = 16 << 20
 	// readSize is the size of one read, in bytes.
 	readSize = 4 << 10
 )
 
 // Await reads until the head of a request is complete. It also stops if the head is too long or the
-// client stops sending. Fasthttp then answers. The parameter heads counts the bytes of all
-// incomplete heads. If there is no room for more of a head, the connection is refused.
+// client stops sending. Fasthttp then responds. The parameter heads counts the bytes of all
+// incomplete heads. If there is no room for more bytes, the connection is refused.
 func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, refused bool) {
 	c.Idle, c.HandedBack = false, false
 	silence := l.Idle
@@ -49,8 +48,7 @@ func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, re
 		if c.HeadLength > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return true, false
 		}
-		// Known clients have limits for each user instead, so that unknown clients cannot lock them
-		// out.
+		// Known clients have limits for each user instead. So unknown clients cannot block them.
 		if more := int64(cap(c.ahead)) - headFree - counted; more > 0 && !c.Known() {
 			counted += more
 			if heads.Add(more) > headsMax {
@@ -72,7 +70,7 @@ func (c *Conn) awaitFirst(until time.Time) bool {
 	return len(c.ahead) > 0
 }
 
-// readMore waits for more of a head.
+// readMore waits for more bytes of a head.
 func (c *Conn) readMore() {
 	if _, err := c.WaitBelowTLS(c.readPiece); err != nil {
 		c.err = err
@@ -108,9 +106,9 @@ func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
 	return read()
 }
 
-// headEnd returns the length of the head that b begins with, 0 if the head is not complete. An
-// empty line ends a head; empty lines at its beginning do not count, as in fasthttp. The caller
-// knows that no head ends before index from.
+// headEnd returns the length of the head at the start of b, or 0 if the head is incomplete. An
+// empty line ends a head. As in fasthttp, empty lines before the head are ignored. The caller knows
+// that no head ends before index from.
 func headEnd(b []byte, from int) int {
 	lead := len(b) - len(bytes.TrimLeft(b, "\r\n"))
 	for at := max(lead, from-len("\n\r")); ; {
@@ -128,8 +126,8 @@ func headEnd(b []byte, from int) int {
 	}
 }
 
-// Read implements net.Conn. A read that begins a request returns a whole head, or io.EOF if there
-// is none for now.
+// Read implements net.Conn. A read that begins a request returns a whole head, or io.EOF if no head
+// arrives soon.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.Idle && (len(c.ahead) > 0 || c.err == nil) {
 		return c.readHead(p)
@@ -147,8 +145,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readAhead copies a head without the bytes after it, because those must not wait in fasthttp's
-// buffer.
+// readAhead copies a head without the bytes after it, because those bytes must not wait in
+// fasthttp's buffer.
 func (c *Conn) readAhead(p []byte) int {
 	n := len(c.ahead)
 	if c.HeadLength > 0 {
@@ -162,8 +160,8 @@ func (c *Conn) readAhead(p []byte) int {
 	return n
 }
 
-// readHead reads the head of the next request if it comes soon. Otherwise it hands the connection
-// back.
+// readHead reads the head of the next request if it arrives soon. Otherwise it makes fasthttp
+// return the connection.
 func (c *Conn) readHead(p []byte) (int, error) {
 	c.since = time.Now()
 	if len(c.ahead) > 0 || !c.Known() || !c.wait(c.since.Add(warmTime)) {

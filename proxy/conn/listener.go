@@ -13,22 +13,23 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Listener makes every accepted connection a *Conn. It survives transient errors and closes
+// Listener wraps each accepted connection in a *Conn. It survives transient errors and closes
 // connections beyond its limits.
 type Listener struct {
 	net.Listener
 	TLS     *tls.Config // nil for none
 	Open    *Set
 	Limits  func() exchange.Limits
-	Ending  <-chan struct{} // closed when nothing more is accepted
+	Ending  <-chan struct{} // closed when the listener must stop accepting
 	Refused func(reason string)
 	Log     *zap.Logger
 
 	failures int       // since the last accepted connection
 	failed   time.Time // time of the last failure
+	refused  time.Time // time of the last refusal
 }
 
-// Failures less than a spell apart are logged as one.
+// spell is the time within which failures are logged only once. The same applies to refusals.
 const spell = time.Minute
 
 // Accept implements net.Listener.
@@ -47,7 +48,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 		open, ok := l.Open.add(c, all)
 		if !ok {
 			l.Refused("limit")
-			_ = accepted.Close() // it was not used
+			if time.Since(l.refused) > spell {
+				l.Log.Warn("connections beyond the limit are refused", zap.Int("limit", all))
+			}
+			l.refused = time.Now()
+			_ = accepted.Close() // the connection was not used
 			continue
 		}
 		c.crowded = open > most
@@ -58,17 +63,19 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// isTransient tells whether accept may succeed later without any action.
+// isTransient reports whether Accept may succeed later without any action.
 func isTransient(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, // these last until something is closed
-		syscall.ECONNABORTED, syscall.EINTR, syscall.EPROTO, syscall.EPERM, // these concern only this connection
+		// These errors last until something is closed.
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+		// These errors concern only this connection.
+		syscall.ECONNABORTED, syscall.EINTR, syscall.EPROTO, syscall.EPERM,
 		syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOPROTOOPT,
 	}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// pause waits before the next attempt, unless the server ends. It logs only the first of several
-// failures in a row.
+// pause waits before the next attempt. It returns false if the server ends. Of several failures in
+// a row, it logs only the first.
 func (l *Listener) pause(err error) bool {
 	const first, doublings, longest = 5 * time.Millisecond, 8, time.Second
 	if time.Since(l.failed) > spell {

@@ -19,8 +19,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// failing is a listener whose Accept fails with errs in turn, and succeeds for nil and after them.
-// It notes when it is called.
+// failing is a listener whose Accept returns errs in turn. It succeeds for nil and after the last
+// error. It records the times of its calls.
 type failing struct {
 	net.Listener
 	errs []error
@@ -50,7 +50,7 @@ func listenerOf(from net.Listener, limits exchange.Limits) (*Listener, *metrics.
 	}, metrics, logs, ending
 }
 
-// Accept retries after transient errors, at growing intervals, and logs errors in a row once.
+// Accept retries after transient errors, at growing intervals. It logs consecutive errors once.
 func TestAcceptGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &failing{errs: slices.Repeat([]error{syscall.EMFILE}, 10)}
@@ -107,7 +107,7 @@ func TestAcceptEndsAtOnce(t *testing.T) {
 	})
 }
 
-// Accept returns other errors.
+// Accept returns all other errors.
 func TestAcceptFails(t *testing.T) {
 	for _, end := range []error{syscall.EBADF, syscall.EINVAL, net.ErrClosed} {
 		l, _, _, _ := listenerOf(&failing{errs: []error{end}}, testLimits())
@@ -117,8 +117,8 @@ func TestAcceptFails(t *testing.T) {
 	}
 }
 
-// The limit of file descriptors bounds the connections, including crowded ones. The clients of
-// crowded connections get an error.
+// The limit of file descriptors limits the connections, including crowded connections. The clients
+// of crowded connections receive an error.
 func TestDescriptorsBoundConnections(t *testing.T) {
 	limits := testLimits()
 	limits.Descriptors = 16

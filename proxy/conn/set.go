@@ -2,7 +2,7 @@ package conn
 
 import "sync"
 
-// Set holds the open connections of all clients. The listener bounds its size.
+// Set is the set of open connections of all clients. The listener limits its size.
 type Set struct {
 	mu struct {
 		sync.Mutex
@@ -11,8 +11,8 @@ type Set struct {
 	}
 }
 
-// add adds a connection unless the set has most connections already. It returns the new number of
-// connections. The connection leaves the set when it closes.
+// add adds a connection and returns the new number of connections. It fails if the set already has
+// most connections. The connection leaves the set when it closes.
 func (s *Set) add(c *Conn, most int) (open int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,17 +42,17 @@ func (s *Set) Drain() {
 	}
 }
 
-// Cut ends all connections and refuses further ones.
+// Cut ends all connections and refuses further connections.
 func (s *Set) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.cut = true
 	for c := range s.mu.open {
-		_ = c.socket.Close() // below TLS, because TLS would wait for a write under way
+		_ = c.socket.Close() // below TLS, because TLS would wait for a running write
 	}
 }
 
-// Len is the number of open connections.
+// Len returns the number of open connections.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

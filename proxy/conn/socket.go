@@ -14,36 +14,36 @@ import (
 )
 
 // socket is the TCP connection below TLS. While it is nonblocking, a write does not wait for the
-// client: the socket keeps the bytes that the kernel does not take, and settle writes them. Two
-// goroutines may write, because a TLS read can send an answer while it holds TLS's own lock. If
-// that answer blocked, the next writer would block too. So a socket is nonblocking as long as a
+// client: the socket keeps the bytes that the kernel does not accept, and settle writes them. Two
+// goroutines may write, because a TLS read can send a response while it holds TLS's own lock. If
+// this response blocked, the next writer would block too. So a socket stays nonblocking while a
 // pump writes to it.
 //
-// A pump writes at most one piece, and nothing more until this piece is settled. Apart from the
-// piece, the socket only keeps answers of TLS. A client that causes too many answers is
-// disconnected.
+// A pump writes one piece, and the next piece only after settle has written all of the first.
+// Besides one piece, the socket keeps only responses of TLS. A client that causes too many such
+// responses is disconnected.
 type socket struct {
 	net.Conn
 	raw syscall.RawConn // nil if there is no file descriptor
 
 	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
-	// and, in TLS, a large stack. So a connection that may be silent for long waits for one byte
+	// and, with TLS, a large stack. So a connection that may be silent for long waits for one byte
 	// below TLS. Then it reads the bytes that have arrived without waiting.
 	reading struct {
 		first  [1]byte
-		peeked bool // first was read and not yet given to the reader
-		now    bool // reads do not wait: they fail as at a deadline
+		peeked bool // first was read but not yet passed to the reader
+		now    bool // reads do not wait but fail as after a deadline
 	}
 
 	mu struct {
 		sync.Mutex
 		nonblocking bool
-		waits       bool   // writes wait for the client all the same
-		settling    bool   // settle is writing what was left
-		left        []byte // bytes that the kernel has not taken; up to leftMax
-		broken      error  // the error of a write that may have written a part
+		waits       bool   // writes wait for the client although the socket is nonblocking
+		settling    bool   // settle is writing the kept bytes
+		left        []byte // bytes that the kernel has not accepted; up to leftMax
+		broken      error  // the error of a write that may have been partial
 
-		// A nonblocking write.
+		// The arguments and results of a nonblocking write.
 		try func(fd uintptr) (done bool)
 		p   []byte
 		n   int
@@ -52,18 +52,18 @@ type socket struct {
 }
 
 const (
-	// leftMax bounds the bytes that are left: room for an encrypted piece and a bookmark, and as
-	// much again for answers. While settle writes the left bytes, only answers are added.
+	// leftMax limits the kept bytes. Half of it is for an encrypted piece and a bookmark, and half
+	// for responses of TLS. While settle writes the kept bytes, only responses of TLS are added.
 	leftMax = 2 * exchange.PieceSize
-	// unsentMax bounds the bytes that are written and that the kernel has not sent yet: two pieces.
-	// Without this bound, the kernel keeps up to 4 MiB of the container's memory for each client
-	// that does not read, and the proxy encodes as much before a write waits.
+	// unsentMax limits the written bytes that the kernel has not sent yet: two pieces. Without this
+	// limit, the kernel keeps up to 4 MiB of the container's memory for each client that does not
+	// read. The proxy also encodes all these bytes before a write waits.
 	unsentMax = 2 * exchange.PieceSize
-	// tcpNotSentLowWater is Linux's TCP_NOTSENT_LOWAT, which package syscall lacks.
+	// tcpNotSentLowWater is Linux's TCP_NOTSENT_LOWAT. Package syscall does not define it.
 	tcpNotSentLowWater = 25
 )
 
-// errUnread says that a client does not read the answers of TLS.
+// errUnread says that a client does not read the responses of TLS.
 var errUnread = errors.New("the client does not read the answers to what it asks")
 
 func newSocket(c net.Conn) *socket {
@@ -78,7 +78,8 @@ func newSocket(c net.Conn) *socket {
 	}
 	s.raw = raw
 	if runtime.GOOS == "linux" {
-		_ = raw.Control(func(fd uintptr) { // connections do not inherit this option; sockets other than TCP lack it
+		// Connections do not inherit this option. Sockets other than TCP do not support it.
+		_ = raw.Control(func(fd uintptr) {
 			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpNotSentLowWater, unsentMax)
 		})
 	}
@@ -99,7 +100,7 @@ func (s *socket) setNonblocking(on bool) {
 func (s *socket) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	if (!s.mu.nonblocking || s.mu.waits) && s.mu.broken == nil {
-		left := s.mu.left // an answer of TLS since the last settle
+		left := s.mu.left // a response of TLS since the last settle
 		s.mu.left = nil
 		s.mu.Unlock()
 		if len(left) == 0 {
@@ -117,7 +118,7 @@ func (s *socket) Write(p []byte) (int, error) {
 	}
 	s.mu.p = p
 	err := s.raw.Write(s.mu.try)
-	if isTimeout(err) { // the deadline was for an earlier write, which waited
+	if isTimeout(err) { // the deadline was for an earlier write that waited
 		_ = s.SetWriteDeadline(time.Time{})
 		err = s.raw.Write(s.mu.try)
 	}
@@ -132,7 +133,7 @@ func (s *socket) Write(p []byte) (int, error) {
 	return s.keepLocked(p[max(s.mu.n, 0):], len(p))
 }
 
-// keepLocked keeps the rest of a write of size bytes.
+// keepLocked keeps the rest of a write. size is the length of the whole write.
 func (s *socket) keepLocked(rest []byte, size int) (int, error) {
 	most := leftMax
 	if s.mu.settling {
@@ -155,7 +156,7 @@ func (s *socket) tryLocked(fd uintptr) (done bool) {
 	}
 }
 
-// settle writes the left bytes within the deadline. Then it resets the deadline, because a
+// settle writes the kept bytes within the deadline. Then it resets the deadline, because a
 // nonblocking write would fail after the deadline.
 func (s *socket) settle() error {
 	for {
@@ -172,7 +173,7 @@ func (s *socket) settle() error {
 	}
 }
 
-// take returns what is left.
+// take returns the kept bytes and removes them from the socket.
 func (s *socket) take() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +185,7 @@ func (s *socket) take() ([]byte, error) {
 	return left, s.mu.broken
 }
 
-// CloseWrite tells the client that nothing more comes.
+// CloseWrite ends the writing side of the connection.
 func (s *socket) CloseWrite() error {
 	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -192,7 +193,7 @@ func (s *socket) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// await waits until something can be read.
+// await waits until at least one byte can be read.
 func (s *socket) await() error {
 	if s.reading.peeked {
 		return nil
@@ -219,7 +220,7 @@ func (s *socket) Read(p []byte) (n int, err error) {
 	}
 	more, err := s.readNow(p)
 	if n += more; n > 0 {
-		err = nil // the next read returns it again
+		err = nil // the next read returns the error again
 	}
 	return n, err
 }
@@ -249,8 +250,8 @@ func (s *socket) readNow(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// wait sets whether writes of a nonblocking socket wait for the client all the same. Earlier writes
-// must be settled.
+// wait sets whether the writes of a nonblocking socket wait for the client. Earlier writes must be
+// settled.
 func (s *socket) wait(waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,12 +39,12 @@ func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	return client, server
 }
 
-// Bytes that the kernel does not take immediately arrive later, and in order.
+// Bytes that the kernel does not accept immediately arrive later, and in order.
 func TestNonblockingSocket(t *testing.T) {
 	client, server := sockets(t)
 	server.StartNonblocking()
 	var want bytes.Buffer
-	for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write is left
+	for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write remains
 		line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
 		want.Write(line)
 		if n, err := server.Write(line); n != len(line) || err != nil {
@@ -70,8 +70,8 @@ func TestNonblockingSocket(t *testing.T) {
 	}
 }
 
-// No writer waits while settle writes the rest, because TLS answers while it holds its lock. But
-// answers to a client that does not read are bounded.
+// No writer waits while settle writes the rest, because TLS may respond while it holds its lock.
+// But responses to a client that does not read are bounded.
 func TestWriteWhileSettling(t *testing.T) {
 	_, server := sockets(t)
 	server.StartNonblocking()
@@ -97,7 +97,7 @@ func TestWriteWhileSettling(t *testing.T) {
 	}
 }
 
-// fill writes more than the kernel takes for a client that does not read.
+// fill writes more than the kernel accepts for a client that does not read.
 func (c *Conn) fill() {
 	s := c.socket
 	s.mu.Lock()
@@ -127,7 +127,7 @@ func TestUnsettledIsCut(t *testing.T) {
 	server.Close()
 }
 
-// Answers of TLS to a client that does not read are always bounded.
+// Responses of TLS to a client that does not read are always bounded.
 func TestLeftIsBounded(t *testing.T) {
 	_, server := sockets(t)
 	server.StartNonblocking()

@@ -11,9 +11,9 @@ import (
 // with other lists.
 type List struct {
 	Head, Tail []byte
-	Spans      []tree.Span // items as the cache keeps them; Pieces is set instead if they are in another form
+	Spans      []tree.Span // items as the cache keeps them; Pieces has items in other forms
 	Pieces     [][]byte
-	Shares     []*Piece // the owners of Pieces; other lists find them while this list holds them
+	Shares     []*Piece // the owners of Pieces; this reference lets other lists find them
 	Separator  string
 	Length     int64
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// OneOff is a list that is indented or compressed for one request while it is written. It needs
-// only the memory of a piece or a compressor, however long the list is. It takes turns through the
+// OneOff is a list that is indented or compressed for one request while it is written. Even for a
+// long list, it needs only the memory of a piece or a compressor. It waits for turns through the
 // read's meter.
 type OneOff struct {
 	List    *List
@@ -25,7 +25,7 @@ func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
 	defer o.Meter.ReleaseSlot()
 	counted := &turnWriter{to: w, meter: o.Meter}
 	if o.Compressor != nil {
-		counted.cost += fair.GzipCost
+		counted.cost += fair.GzipOnceCost
 		body, done := wire.GzipTo(w)
 		defer func() {
 			err = errors.Join(err, done(err == nil))
@@ -45,7 +45,7 @@ func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
 	return n, err
 }
 
-// turnWriter takes a turn before each write if one is due.
+// turnWriter spends the cost of each write through the meter, and so waits for turns.
 type turnWriter struct {
 	to    io.Writer
 	meter *fair.Meter

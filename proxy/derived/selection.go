@@ -12,27 +12,27 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Selection knows which objects of pages a selector selects. Controllers list by the same few
-// selectors again and again, and pages do not change. So the result for a page holds as long as the
-// page is part of the collection. A list then looks only at new pages and at selected objects. If
-// it looked at each object of a large collection, it would wait for memory once or twice for each.
+// Selection records the objects in each page that match a selector. Controllers list with the same
+// few selectors again and again, and pages do not change. So the result for a page is valid as long
+// as the page is part of the collection. A list then checks only the objects of new pages. In a
+// large collection, each further object would cost one or two waits for memory.
 //
-// Results are kept from a selector's second use on, because many selectors are used only once, such
-// as the selectors that each name one node.
+// Results are kept from a selector's second use on, because many selectors are used only once.
+// Examples are selectors that each name one node.
 type Selection struct {
 	derived *Store
 	meter   *fair.Meter
 	key     derivedKey
 	filter  *filter.Filter
-	Known   map[uint64]uint64 // selected objects of each page, by page ID; nil before the second use; not modified
+	Known   map[uint64]uint64 // matching objects by page ID; nil before the second use; read-only
 	found   map[uint64]uint64 // additions to Known
 }
 
-// Selection returns what is known about a filter.
+// Selection returns the known results for a filter.
 func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) *Selection {
 	s := &Selection{derived: d, meter: m, filter: f}
-	// Selectors may be as long as a URI, so the key has their hash. The hash is cryptographic, so
-	// no client can send a selector with a colliding hash.
+	// The key has the hash of the selectors, because they may be as long as a URI. The hash is
+	// cryptographic, so clients cannot send selectors with colliding hashes.
 	s.key.selection = sha256.Sum256(fmt.Append(nil, of.GVR, of.Encoding, f.ID()))
 	if p := d.lookup(s.key); p != nil {
 		s.Known = p.selected
@@ -40,7 +40,7 @@ func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) 
 	return s
 }
 
-// Of returns the selected objects of a span's page, as bits.
+// Of returns the matching objects of a span's page, as bits.
 func (s *Selection) Of(span tree.Span) (uint64, error) {
 	p := span.Page
 	if selected, ok := s.Known[p.ID()]; ok {
@@ -59,9 +59,9 @@ func (s *Selection) Of(span tree.Span) (uint64, error) {
 	return selected, nil
 }
 
-// Keep keeps the results of this list together with the results of other lists. If there are more
-// results than a collection of so many objects has pages, many of them are for replaced pages. Keep
-// then keeps only the results of this list.
+// Keep stores the results of this list together with the results of other lists. If there are more
+// results than a collection of this many objects has pages, many results are for replaced pages.
+// Keep then stores only the results of this list.
 func (s *Selection) Keep(objects int) {
 	const objectsPerPage, few = 16, 64 // pages are at least a quarter full
 	switch {
@@ -77,7 +77,7 @@ func (s *Selection) Keep(objects int) {
 	s.derived.keep(&Piece{key: s.key, selected: s.found})
 }
 
-// EachOf walks the runs of selected objects in a span.
+// EachOf yields the runs of selected objects in a span.
 func EachOf(span tree.Span, selected uint64, yield func(tree.Span) bool) bool {
 	for selected != 0 {
 		lo := bits.TrailingZeros64(selected)

@@ -20,24 +20,23 @@ import (
 )
 
 // Store keeps pieces that were made from pages: their metadata in another form, their compressed
-// bytes, and what selectors select. An update replaces one page and its pieces; the rest of a list
-// stays. If a piece is lost, it only has to be made again.
+// bytes, and the objects that match selectors. An update replaces one page and its pieces; the rest
+// of a list stays. A lost piece only has to be made again.
 //
-// Ristretto keeps the pieces within a budget of bytes, and prefers those that are read often
-// (TinyLFU). Left alone, ristretto kept the pieces of stale pages because their frequency was high.
-// It rejected the pieces of the new pages. So a piece is kept under the slot of its page. A page
-// takes over the slot of the page that it replaces. The piece of the newer page deletes the stale
-// piece, takes its room, and inherits its frequency.
+// Ristretto keeps the pieces within a budget of bytes, and prefers pieces with frequent reads
+// (TinyLFU). With the page as the key, ristretto kept the pieces of stale pages because their
+// frequency was high, and rejected the pieces of the new pages. So the key of a piece has the slot
+// of its page instead. A page takes over the slot of the page that it replaces. The piece of the
+// newer page then deletes the stale piece, uses its room, and inherits its frequency.
 //
-// Why does the writer not delete stale pieces when it replaces a page? New pieces would have no
-// frequency. In a measurement, the budget was 1.1 times the bytes that were read again and again,
-// and other lists were read once. For each update, 20 pieces were made if the key was the page, 10
-// if the key was the page and stale pieces were deleted, and 2.3 if the key was the slot. The
-// minimum is 2.
+// Why does the writer not delete stale pieces when it replaces a page? Then new pieces would have
+// no frequency. In a measurement, the budget was 1.1 times the bytes that were read again and
+// again, and other lists were read once. Each update made 20 pieces with the page as the key, 10 if
+// stale pieces were also deleted, and 2.3 with the slot as the key. The minimum is 2.
 //
 // TinyLFU has a price. If the budget is full and readers turn to another list, each piece of the
-// new list is made up to ten times before it is kept, unless a list that is being written still
-// holds it.
+// new list is made up to ten times before it is kept. A list that is being written shares even its
+// pieces that are not kept.
 //
 // Invariants:
 //
@@ -48,24 +47,25 @@ type Store struct {
 	keeping sync.Mutex // held while a piece is added or the limit changes
 	kept    *ristretto.Cache[uint64, *Piece]
 	seed    maphash.Seed
-	// Shared also holds pieces that are not kept but that lists still write from. The next list
-	// finds them here and makes no second copy.
+	// While a list still writes from a piece, Shared has the piece, even if it is not kept. Later
+	// lists find the piece here and make no second copy.
 	Shared sync.Map // derivedKey to weak.Pointer[Piece]
 	making singleflight.Group
 	hits   prometheus.Counter
 	misses prometheus.Counter
 }
 
-// Piece is a run of list items in some form, compressed or not, or what a selector selects.
+// Piece is a run of list items in some form, compressed or not, or the objects that match a
+// selector.
 type Piece struct {
 	key      derivedKey
 	Plain    []byte
 	Segment  *wire.Segment
-	Until    time.Time         // when its ages change; zero if they never do
+	Until    time.Time         // when its ages change; zero for never
 	selected map[uint64]uint64 // see Selection
 }
 
-// cost is the size of the piece and of its entry in the store, in bytes.
+// cost returns the size of the piece and of its entry in the store, in bytes.
 func (p *Piece) cost() int64 {
 	switch {
 	case p.selected != nil:
@@ -78,7 +78,9 @@ func (p *Piece) cost() int64 {
 
 // New returns an empty store of up to limit bytes. It must be closed.
 func New(limit int64, r prometheus.Registerer) *Store {
-	const usual, counters, least = 8 << 10, 10, 64 // usual bytes of a piece, counters for each piece, fewest counters
+	// usual is the usual size of a piece in bytes. counters is the number of counters for each
+	// piece, and least is the minimum for the store.
+	const usual, counters, least = 8 << 10, 10, 64
 	kept, err := ristretto.NewCache(&ristretto.Config[uint64, *Piece]{
 		NumCounters: max(counters*limit/usual, least), MaxCost: limit, BufferItems: 64, IgnoreInternalCost: true, Metrics: true,
 	})
@@ -107,24 +109,25 @@ func New(limit int64, r prometheus.Registerer) *Store {
 	return d
 }
 
-// Close empties the store and ends its goroutines. It keeps nothing from then on.
+// Close empties the store and ends its goroutines. After Close, the store keeps no pieces.
 func (d *Store) Close() {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
 	d.kept.Close()
 }
 
-// Cost is the cost of all kept pieces, in bytes.
+// Cost returns the cost of all kept pieces, in bytes.
 func (d *Store) Cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() }
 
-// derivedKey says what a piece was made from, and how. It has the IDs of pages instead of pointers,
-// because pieces must not keep pages alive.
+// derivedKey names the source and the form of a piece. It has the IDs of pages instead of pointers,
+// because pieces must not keep pages in memory.
 type derivedKey struct {
 	page, behind spanKey
 	rows         uint64
 	form         FormID
-	gzip, object bool
-	first        bool
+	gzip, first  bool
+	object       bool
+	events       bool
 	selection    [sha256.Size]byte // hash of selectors, for a Selection
 }
 
@@ -147,26 +150,31 @@ func keyOf(s tree.Span) spanKey {
 	return k
 }
 
-// slot returns the store's key for a piece: a hash of its derivedKey without the version.
+// slot returns the store's key for a piece: a hash of its derivedKey without the IDs that change
+// with updates.
 func (d *Store) slot(key derivedKey) uint64 {
 	key.page.page, key.behind.page, key.rows = 0, 0, 0
 	return maphash.Comparable(d.seed, key)
 }
 
-// version grows when a page replaces another, or the cache of a Table's rows.
+// version grows when a new page, or a new cache of a Table's rows, replaces the old one.
 func (k derivedKey) version() uint64 { return k.page.page + k.behind.page + k.rows }
 
-// Variant says what is made from a span of a page.
+// Variant describes a piece to make from a span of a page.
 type Variant struct {
-	Behind tree.Span // the run before the span: a compressed span may refer to the end of that run
+	Behind tree.Span // the run before the span; a compressed span may refer to its end
 	Form   FormID
 	Gzip   bool
-	First  bool // the span begins a list, so there is no separator before it
-	Object bool // a whole body, not an item
-	// Rows is the number of the cache with a Table's rows; later caches have higher ones. Lasts
-	// returns until when the ages in the rows just produced stay the same.
+	First  bool // the span begins a list, so no separator precedes it
+	Object bool // a whole body instead of an item
+	Events bool // events of a watch instead of items
+	// Cost is the cost of making the piece, in nanoseconds for each byte.
+	Cost int64
+	// Rows is the ID of the rules for a Table's rows; later caches have higher IDs. Lasts returns
+	// the time at which the ages in the new rows change.
 	Rows  uint64
 	Lasts func() time.Time
+	Brief bool // the ages stay the same for only a few seconds
 }
 
 // FormID names a form of list items.
@@ -179,30 +187,27 @@ const (
 	// PartialJSONForm and PartialProtobufForm are metadata only.
 	PartialJSONForm
 	PartialProtobufForm
-	// TableForm is a Table's rows. Those with more or less than the metadata of their objects have
-	// the next numbers (see wire.Include).
+	// TableForm is a Table's rows with the metadata of their objects. Rows with other parts of
+	// their objects have the next numbers (see wire.Include).
 	TableForm
 )
 
-// Get returns a piece, and makes it if necessary. If several readers want the same piece, one of
-// them makes it. Produce returns the piece's bytes, and for a compressed piece the end of the run
-// before it. Each reader waits for its own turn first, through its meter. So no reader waits for
-// another reader's turn.
+// Get returns a piece, and makes it if necessary. If several readers need the same piece, one
+// reader makes it. produce returns the piece's bytes, and for a compressed piece also the end of
+// the run before it. Each reader first waits for its own turn, through its meter. So no reader
+// waits for another reader's turn.
 func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
-	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First, rows: v.Rows}
+	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, events: v.Events, first: v.First, rows: v.Rows}
 	if p := d.lookup(key); p != nil {
 		d.hits.Inc()
 		return p, nil
 	}
-	cost := fair.CutCost * s.Bytes()
-	if v.Gzip {
-		cost = fair.GzipCost * s.Bytes()
-	}
-	if err := m.Spend(cost); err != nil {
+	if err := m.Spend(v.Cost * s.Bytes()); err != nil {
 		return nil, err
 	}
 	made, err, _ := d.making.Do(fmt.Sprint(key), func() (any, error) {
-		if p := d.lookup(key); p != nil { // another read has made it while this one waited for its turn
+		// Another read has made the piece while this read waited for its turn.
+		if p := d.lookup(key); p != nil {
 			d.hits.Inc()
 			return p, nil
 		}
@@ -216,7 +221,7 @@ func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (conte
 			p.Until = v.Lasts()
 		}
 		if v.Gzip {
-			p.Segment = wire.NewSegment(context, plain)
+			p.Segment = wire.NewSegment(context, plain, v.Brief)
 		} else {
 			p.Plain = slices.Clip(plain)
 		}
@@ -242,26 +247,26 @@ func (d *Store) lookup(key derivedKey) *Piece {
 	return nil
 }
 
-// lasts tells whether the piece's ages are still the present ones.
+// lasts reports whether the piece's ages are still valid.
 func (p *Piece) lasts() bool { return p.Until.IsZero() || time.Now().Before(p.Until) }
 
-// share lets other lists find a piece while a list holds it.
+// share lets other lists find a piece while a list refers to it.
 func (d *Store) share(p *Piece) {
 	shared := weak.Make(p)
 	d.Shared.Store(p.key, shared)
 	runtime.AddCleanup(p, func(key derivedKey) { d.Shared.CompareAndDelete(key, shared) }, p.key)
 }
 
-// keep replaces the piece of an older page. It deletes the old piece first, because ristretto does
-// not make room when a larger piece replaces a smaller one. It waits until readers can find the new
-// piece.
+// keep stores a piece in place of the piece of an older page. It deletes the old piece first,
+// because ristretto does not make room when a larger piece replaces a smaller one. It returns when
+// readers can find the new piece.
 func (d *Store) keep(p *Piece) {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
 	slot := d.slot(p.key)
 	if old, ok := d.kept.Get(slot); ok {
 		if old.key.version() > p.key.version() {
-			return // p is of an old snapshot
+			return // p is from an old snapshot
 		}
 		d.kept.Del(slot)
 	}

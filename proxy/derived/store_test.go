@@ -21,7 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// newStore is a store for a test.
+// newStore returns a store for a test.
 func newStore(tb testing.TB, limit int64) *Store {
 	tb.Helper()
 	d := New(limit, prometheus.NewRegistry())
@@ -29,10 +29,9 @@ func newStore(tb testing.TB, limit int64) *Store {
 	return d
 }
 
-// For each update two pieces are made: the piece of the new page, and the piece after it, which
-// refers to it. This is true however long updates go on, and even if the budget is only a little
-// larger than the bytes that are read. When a collection is filled again, one piece is made for
-// each page.
+// Each update makes two pieces: the piece of the new page, and the next piece, which refers to it.
+// This does not change over time, even if the budget is only a little larger than the bytes that
+// are read. When a collection is filled again, one piece is made for each page.
 func TestChurnCostsOneMakeEach(t *testing.T) {
 	for name, budget := range map[string]int64{"ample": 1 << 20, "tight": 180 << 10} {
 		t.Run(name, func(t *testing.T) { churn(t, budget) })
@@ -101,7 +100,7 @@ func churn(t *testing.T, budget int64) {
 	}
 }
 
-// A budget that is too small changes no answer.
+// A budget that is too small does not change the pieces that readers receive.
 func TestDerivedWithinBudget(t *testing.T) {
 	d := newStore(t, 2000)
 	page := func() tree.Span { return tree.Span{Page: &tree.Page{}} }
@@ -126,7 +125,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 	}
 }
 
-// Reads that wait for turns together make each piece once, even if nothing is kept.
+// Reads that wait for turns together make each piece once, even if the store keeps nothing.
 func TestHerdMakesEachPieceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd = 20
@@ -144,7 +143,7 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 			_ = m.Spend(fair.CheapWork) // the next piece needs a slot
 			all.Go(func() {
 				for span := range snapshot.Spans(from, to) {
-					p, err := d.Get(&m, span, Variant{Form: PartialJSONForm}, func() (_, plain []byte, err error) {
+					p, err := d.Get(&m, span, Variant{Form: PartialJSONForm, Cost: fair.CutCost}, func() (_, plain []byte, err error) {
 						return nil, make([]byte, 100), nil
 					})
 					if err != nil {
@@ -169,7 +168,7 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 	})
 }
 
-// D3: readers of an old snapshot do not displace pieces of the newest.
+// D3: readers of an old snapshot do not displace pieces of the newest snapshot.
 func TestOldSnapshotsKeepNothing(t *testing.T) {
 	c, before := cachetest.ConfigMaps(t, 10)
 	d := newStore(t, 1<<20)
@@ -186,8 +185,9 @@ func TestOldSnapshotsKeepNothing(t *testing.T) {
 	}
 }
 
-// Pages change, old and new snapshots are read, and the limit changes. Each reader gets the piece
-// that it asked for (D1). The kept pieces cost what the store says, and stay within the limit (D2).
+// Pages change, old and new snapshots are read, and the limit changes. Each reader receives the
+// requested piece (D1). The cost of the kept pieces equals the store's figure, and stays within the
+// limit (D2).
 func TestDerivedKeepsToTheLimit(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// Most bounds the bytes of all copies. The documents of kube-apiserver 1.36 in JSON take 9 MiB,
-	// /openapi/v2 takes 2.2 MB of them.
+	// Most limits the bytes of all copies. The documents of kube-apiserver 1.36 in JSON need 9 MiB,
+	// including 2.2 MB for /openapi/v2.
 	Most = 64 << 20
-	// bodyMost bounds one document, in bytes. Longer ones are forwarded.
+	// bodyMost limits a document, in bytes. Longer documents are forwarded.
 	bodyMost = 8 << 20
-	// formsMost bounds the questions whose form is known. A question takes up to 1 KiB.
+	// formsMost limits the questions with a known form. A question needs up to 1 KiB.
 	formsMost = 1024
-	// pace is the least time between two revalidations of a document. So a crowd costs upstream some
-	// 10 ms of processor time a second. Kubectl takes longer to start.
+	// pace is the minimum time between two revalidations of a document. So a crowd costs upstream
+	// some 10 ms of processor time a second. The start of kubectl takes longer than pace.
 	pace = 50 * time.Millisecond
-	// patience bounds a revalidation. After that, each client's request is forwarded.
+	// patience limits a revalidation. After that, each client's request is forwarded.
 	patience = 10 * time.Second
 )
 
@@ -36,20 +36,20 @@ type Copies struct {
 	flights fair.Flights[*outcome]
 }
 
-// Config has what Copies need.
+// Config has the parts of Copies.
 type Config struct {
-	// Most bounds the bytes of all copies.
+	// Most limits the bytes of all copies.
 	Most int64
-	// Send sends a request of the proxy upstream.
+	// Send sends the proxy's own request upstream.
 	Send func(context.Context, *exchange.Request) *exchange.Response
-	// Workspace has the memory to read new documents.
+	// Workspace provides the memory to read new documents.
 	Workspace *fair.Workspace
-	// Access authorizes clients. If it returns nil, requests act as the proxy.
+	// Access authorizes clients. If it returns nil, requests have the proxy's rights.
 	Access func() *access.Access
-	// Serving ends when the server does.
+	// Serving ends when the server ends.
 	Serving context.Context //nolint:containedctx // it is the server's
-	// Revalidated counts a request by its result: unchanged, new or failed. Shared counts a
-	// request that was answered with another request's document.
+	// Revalidated counts a request by its result: unchanged, new or failed. Shared counts a request
+	// that was answered with another request's document.
 	Revalidated func(result string)
 	Shared      func()
 }
@@ -59,7 +59,7 @@ func New(c Config) *Copies {
 	return &Copies{Config: c, flights: fair.Flights[*outcome]{Pace: pace}, forms: newRecent[string, form](formsMost), kept: newRecent[form, *document](c.Most)}
 }
 
-// outcome is the result of a revalidation. The document is nil if requests have to be forwarded.
+// outcome is the result of a revalidation. The document is nil if requests must be forwarded.
 type outcome struct {
 	*document
 	from exchange.Source
@@ -68,7 +68,7 @@ type outcome struct {
 // LetGo implements fair.Answer. The garbage collector frees the document.
 func (*outcome) LetGo(int) {}
 
-// Answer answers a read of a document, or returns nil if upstream has to answer.
+// Answer answers a read of a document, or returns nil if upstream must answer.
 func (c *Copies) Answer(ctx context.Context, req *exchange.Request) *exchange.Response {
 	q, ok := parse(req)
 	if !ok {
@@ -92,17 +92,21 @@ func (c *Copies) Answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	return nil
 }
 
-// allows tells whether upstream is known to allow a read. Otherwise upstream decides.
+// allows reports whether upstream is known to allow a read. Otherwise upstream decides.
 func (c *Copies) allows(ctx context.Context, req *exchange.Request) bool {
 	if req.Identity == nil {
 		return true
 	}
-	decision, _, err := c.Access().Authorize(ctx, authorizer.AttributesRecord{User: req.Identity.User, Verb: "get", Path: req.Path})
-	return err == nil && decision == authorizer.DecisionAllow
+	u := req.Identity.User
+	decision, reason, err := c.Access().Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: "get", Path: req.Path})
+	if err != nil || decision != authorizer.DecisionAllow {
+		return false
+	}
+	req.Decided = exchange.Decision{User: u, Allowed: true, Reason: reason}
+	return true
 }
 
-// revalidate asks upstream on behalf of all clients that wait, so it does not end if one of them
-// leaves.
+// revalidate sends a request for all waiting clients, so it continues if a client leaves.
 func (c *Copies) revalidate(q question, req *exchange.Request) *outcome {
 	ctx, cancel := context.WithTimeout(c.Serving, patience)
 	defer cancel()
@@ -123,8 +127,8 @@ func (c *Copies) revalidate(q question, req *exchange.Request) *outcome {
 	return &outcome{}
 }
 
-// isRefusal tells whether another client could get another answer. A document that does not exist
-// exists for no client.
+// isRefusal reports whether the response may differ between clients. A missing document is missing
+// for all clients.
 func isRefusal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
@@ -133,7 +137,7 @@ func isRefusal(status int) bool {
 	return status >= http.StatusInternalServerError
 }
 
-// read reads an answer to its end if it is not too long.
+// read reads a response to its end, if it is not too long.
 func (c *Copies) read(ctx context.Context, req *exchange.Request, resp *exchange.Response) bool {
 	const work = 3 // the buffer is doubled and copied as it grows
 	for _, most := range []int64{exchange.SmallBody, 1 << 20, bodyMost} {
@@ -150,8 +154,9 @@ func (c *Copies) read(ctx context.Context, req *exchange.Request, resp *exchange
 	return false
 }
 
-// keep keeps a document, in place of the question's former one, if upstream can revalidate it. It
-// returns an equal copy if there is one, so that clients who read slowly hold one document only.
+// keep stores a document that upstream can revalidate, in place of the question's previous
+// document. If there is an equal copy, keep returns it, so that slow clients hold only one
+// document.
 func (c *Copies) keep(q question, d *document) *document {
 	key, of := q.key(), d.form(q)
 	if former := c.forms.get(key); former != of {

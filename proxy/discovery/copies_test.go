@@ -26,8 +26,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type world struct {
 	*Copies
 	mu       sync.Mutex
-	version  int // of the document; it is the ETag and begins the body
-	status   int // of all answers, 0 for the usual one
+	version  int // of the document; it is the ETag and the beginning of the body
+	status   int // of all responses, 0 for the default
 	size     int // of the body
 	results  map[string]int
 	shared   atomic.Int64
@@ -47,7 +47,7 @@ func newWorld(t *testing.T, most int64) *world {
 	return w
 }
 
-// send is upstream. The answer shows the state at the request's end, as upstream may do.
+// send is upstream. The response shows the state at the request's end, because upstream may do so.
 func (w *world) send(ctx context.Context, req *exchange.Request) *exchange.Response {
 	w.mu.Lock()
 	w.requests = append(w.requests, req)
@@ -103,7 +103,7 @@ func get(target string, headers ...string) *exchange.Request {
 	return req
 }
 
-// ask returns the source, the status and the version of an answer, "" for a forwarded request.
+// ask returns the source, the status and the version of a response, or "" for a forwarded request.
 func (w *world) ask(t *testing.T, req *exchange.Request) string {
 	t.Helper()
 	resp := w.Answer(t.Context(), req)
@@ -129,7 +129,7 @@ func (w *world) expect(t *testing.T, req *exchange.Request, want string) {
 	}
 }
 
-// Each answer is confirmed by upstream after the client asked.
+// Upstream confirms each response after the client's request.
 func TestRevalidated(t *testing.T) {
 	w := newWorld(t, Most)
 	for _, target := range []string{"/apis?timeout=32s", "/openapi/v2", "/openapi/v3/apis/apps/v1"} {
@@ -174,7 +174,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// An answer has the headers of upstream's, but those of its request.
+// A response has upstream's headers, except the headers of upstream's own request.
 func TestHeaders(t *testing.T) {
 	w := newWorld(t, Most)
 	w.ask(t, get("/apis"))
@@ -208,7 +208,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// Unusual requests are forwarded, and cost upstream nothing else.
+// Unusual requests are forwarded without any other request upstream.
 func TestForwarded(t *testing.T) {
 	w := newWorld(t, Most)
 	for _, req := range []*exchange.Request{
@@ -230,8 +230,8 @@ func TestForwarded(t *testing.T) {
 	}
 }
 
-// If upstream refuses the proxy, or is lost, each client's request is forwarded. What does not
-// exist, exists for nobody.
+// If upstream refuses the proxy, or is lost, each client's request is forwarded. All waiting
+// clients receive a redirect, 404 or 406.
 func TestRefused(t *testing.T) {
 	w := newWorld(t, Most)
 	w.expect(t, get("/openapi/v2"), "upstream 200 1")
@@ -270,7 +270,8 @@ func TestTooLong(t *testing.T) {
 	w.expect(t, get("/openapi/v2"), "")
 }
 
-// Clients that come together share a revalidation, and none gets a document from before it came.
+// Clients that arrive together share a revalidation. No client receives a document from before its
+// arrival.
 func TestClientsShareARevalidation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, Most)
@@ -309,7 +310,7 @@ func (l leaver) CancelWhenGone(gone context.CancelFunc) (stop func()) {
 
 func (leaver) Interrupt() {}
 
-// A revalidation goes on if the client that began it leaves.
+// A revalidation continues if the client that began it leaves.
 func TestLeavingLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, Most)
@@ -334,7 +335,7 @@ func TestLeavingLeader(t *testing.T) {
 	})
 }
 
-// Copies stay within their bound, and made-up headers add none.
+// Copies stay within their bound, and made-up headers add no copies.
 func TestBounds(t *testing.T) {
 	const most = 100 << 10
 	w := newWorld(t, most)

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// question is what upstream distinguishes in a read of a document.
+// question has the parts of a request that select upstream's document.
 type question struct {
 	path, hash string
 	accept     string
@@ -17,25 +17,26 @@ type question struct {
 }
 
 const (
-	// pathMost and acceptMost bound a path and an Accept header, in bytes. hashMost is the length
+	// pathMost and acceptMost limit a path and an Accept header, in bytes. hashMost is the length
 	// of a hash, SHA-512 in hexadecimal digits.
 	pathMost, acceptMost, hashMost = 512, 512, 128
-	// timeoutLeast is the shortest timeout parameter of a request that is answered here. Upstream
-	// tells the client what is wrong with others.
+	// timeoutLeast is the minimum timeout parameter of a request that is answered here. For a
+	// shorter or malformed timeout, upstream returns the error.
 	timeoutLeast = time.Second
 	openAPIv3    = "/openapi/v3/"
 )
 
-// parse reads a request. It returns false if the request has to be forwarded.
+// parse parses a request. It returns false if the request must be forwarded.
 func parse(req *exchange.Request) (q question, ok bool) {
 	q = question{path: req.Path, accept: req.Header.Get("Accept")}
 	ok = req.Method == http.MethodGet && req.Body == nil && q.isDocument() && req.Plain("If-None-Match", "If-Modified-Since") &&
 		len(q.accept) <= acceptMost && q.encoding(req.Header.Get("Accept-Encoding")) && q.query(req.Query) && conditional(req.Header) &&
-		(strings.HasPrefix(q.path, "/openapi") || !req.Pretty()) // discovery is indented for terminals and browsers
+		// For terminals and browsers, upstream indents discovery.
+		(strings.HasPrefix(q.path, "/openapi") || !req.Pretty())
 	return q, ok
 }
 
-// isDocument tells whether upstream sends the document with an ETag, or lists such documents.
+// isDocument reports whether upstream sends the document with an ETag, or lists such documents.
 func (q *question) isDocument() bool {
 	switch q.path {
 	case "/api", "/apis":
@@ -46,7 +47,7 @@ func (q *question) isDocument() bool {
 	return strings.HasPrefix(q.path, openAPIv3) && len(q.path) <= pathMost && exchange.Canonical(q.path)
 }
 
-// encoding reads an Accept-Encoding header. Upstream's handlers agree on plain lists of encodings.
+// encoding parses an Accept-Encoding header. Upstream's handlers agree on plain lists of encodings.
 func (q *question) encoding(accepted string) bool {
 	for token := range strings.SplitSeq(accepted, ",") {
 		q.gzip = q.gzip || strings.TrimSpace(token) == "gzip"
@@ -54,7 +55,7 @@ func (q *question) encoding(accepted string) bool {
 	return !strings.ContainsAny(accepted, ";*") && accepted == strings.ToLower(accepted)
 }
 
-// query reads the parameters: a hash, and kubectl's timeout.
+// query parses the parameters: a hash, and kubectl's timeout.
 func (q *question) query(query string) bool {
 	values, err := url.ParseQuery(query)
 	for name, of := range values {
@@ -78,8 +79,8 @@ func isHash(s string) bool {
 	return s != "" && len(s) <= hashMost && strings.Trim(s, "0123456789ABCDEF") == ""
 }
 
-// conditional tells whether a request has no condition or one strong tag. A date counts only
-// without a tag (RFC 9110, 13.1.3).
+// conditional reports whether a request has either no condition or one strong tag. A date counts
+// only without a tag (RFC 9110, 13.1.3).
 func conditional(header http.Header) bool {
 	tag := header.Get("If-None-Match")
 	if tag == "" {
@@ -88,12 +89,12 @@ func conditional(header http.Header) bool {
 	return isStrong(tag)
 }
 
-// isStrong tells whether a header is one strong ETag.
+// isStrong reports whether a header is one strong ETag.
 func isStrong(tag string) bool {
 	return len(tag) > len(`""`) && tag[0] == '"' && tag[len(tag)-1] == '"' && !strings.ContainsAny(tag[1:len(tag)-1], `",`)
 }
 
-// key is the same for equal questions only.
+// key returns a string that differs between different questions.
 func (q *question) key() string {
 	encoding := ""
 	if q.gzip {
@@ -102,7 +103,7 @@ func (q *question) key() string {
 	return strings.Join([]string{q.path, q.hash, encoding, q.accept}, "\n")
 }
 
-// request is the proxy's own request, with the ETag of a copy if there is one.
+// request returns the proxy's own request. If there is a copy, the request has its ETag.
 func (q *question) request(known *document) *exchange.Request {
 	r := &exchange.Request{Method: http.MethodGet, Target: q.path, Header: http.Header{"User-Agent": {"watchproxy"}}, Client: exchange.Nobody{}}
 	if q.hash != "" {

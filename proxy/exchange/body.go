@@ -8,19 +8,20 @@ import (
 )
 
 // Body is a request's body. If it is not read to its end, its HTTP/1.1 connection must close,
-// because fasthttp would take the rest for the next request.
+// because fasthttp would read the rest as the next request.
 type Body struct {
 	From   io.Reader
-	Cut    *atomic.Bool // the client has ended the connection; nil if From reports that itself
+	Cut    *atomic.Bool // the client has ended the connection; nil if From reports the end itself
 	Length int64        // in bytes, -1 if unknown
 	read   int64
 	Ended  atomic.Bool
 	broken atomic.Pointer[error] // set if the client's body is malformed or too long
-	Most   int64                 // its maximum length, in bytes; 0 means no limit
-	Extend func()                // called before each read; nil for nothing
+	Most   int64                 // maximum length, in bytes; 0 means no limit
+	Keep   bool                  // the body may be read before the request is sent, and kept until the response
+	Extend func()                // called before each read; may be nil
 	began  time.Time             // the time of the first read
-	// Suspend removes the deadline of reads. It is nil over HTTP/1, because fasthttp has read
-	// ahead.
+	// Suspend removes the deadline of reads. It is nil over HTTP/1, because fasthttp reads ahead
+	// there.
 	Suspend func()
 	ahead   []byte // bytes that ReadAhead has read
 	after   error  // the last error of ReadAhead
@@ -35,22 +36,42 @@ func (b *Body) ReadAhead() {
 	if b == nil || b.Suspend == nil {
 		return
 	}
+	b.fill()
+	b.Suspend()
+	b.began = time.Time{} // the wait does not count as the client's time
+}
+
+// Whole reads a short body to its end and returns it. It returns nil if there is no body, and if the
+// body is longer than BodyAhead, is broken or must not be kept. Read then returns all of it.
+func (b *Body) Whole() []byte {
+	if b == nil || !b.Keep || b.Length > BodyAhead {
+		return nil
+	}
+	b.fill()
+	if !errors.Is(b.after, io.EOF) || b.Length >= 0 && b.Length != int64(len(b.ahead)) {
+		return nil
+	}
+	whole := b.ahead
+	b.ahead = nil
+	return whole
+}
+
+// fill reads up to BodyAhead bytes ahead.
+func (b *Body) fill() {
 	var piece [4 << 10]byte
 	for len(b.ahead) < BodyAhead && b.after == nil {
 		var n int
 		n, b.after = b.readMore(piece[:])
 		b.ahead = append(b.ahead, piece[:n]...)
 	}
-	b.Suspend()
-	b.began = time.Time{} // the wait does not count as the client's time
 }
 
-// leastRate is the minimum rate at which a client has to send a bounded body, in bytes a second. An
-// unbounded body, such as a stream to a pod, may be slower.
+// leastRate is the minimum rate at which a client must send a body with a limited length, in bytes
+// a second. A body without a limit, such as a stream to a pod, may be slower.
 const leastRate = 1 << 10
 
-// Deadline returns the time by which more of a body has to arrive. The client may pause for as long
-// as pause, but has to send a bounded body at leastRate or faster.
+// Deadline returns the time by which more bytes of a body must arrive. The client may pause for at
+// most pause. If the length is limited, the client must also send at leastRate or faster.
 func (b *Body) Deadline(pause time.Duration) time.Time {
 	now := time.Now()
 	if b.began.IsZero() {
@@ -69,7 +90,7 @@ func (b *Body) Deadline(pause time.Duration) time.Time {
 // ErrBodyTooLarge says that a body exceeds its maximum length.
 var ErrBodyTooLarge = errors.New("request body is too large")
 
-// Failure tells what is wrong with the part of a body that was read.
+// Failure returns the error in the part of a body that was read, or nil.
 func (b *Body) Failure() error {
 	if b == nil || b.broken.Load() == nil {
 		return nil
@@ -102,7 +123,7 @@ func (b *Body) readMore(p []byte) (int, error) {
 		return n, err
 	}
 	if b.Length < 0 && errors.Is(err, io.EOF) && b.Cut != nil && b.Cut.Load() {
-		// If the connection ends between two chunks, fasthttp takes the end for the last chunk.
+		// If the connection ends between two chunks, fasthttp treats the end as the last chunk.
 		err = io.ErrUnexpectedEOF
 	}
 	switch {

@@ -8,20 +8,20 @@ import (
 	"sync"
 )
 
-// SmallBody is the maximum number of bytes that BufferSmall reads, and the maximum size of a buffer
-// that is used again. Upstream sends no length with an answer above 2 KiB. Without BufferSmall,
-// each piece that arrives would be a separate write to the client and would wake it again.
+// SmallBody is the maximum number of bytes that BufferSmall reads, and the maximum size of a reused
+// buffer. Upstream sends no length with a response above 2 KiB. Without BufferSmall, each piece
+// that arrives would be a separate write to the client and would wake it again.
 const SmallBody = 64 << 10
 
-// buffers are for answers of unknown length.
+// buffers are for responses of unknown length.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 var errLong = errors.New("answer is too long to be shared")
 
-// BufferSmall reads a short answer to its end, so that it needs only one write.
+// BufferSmall reads a short response to its end, so that the response needs only one write.
 func (r *Response) BufferSmall(method string) {
 	if method != http.MethodHead && r.Status != http.StatusNoContent && r.Status != http.StatusNotModified {
-		_ = r.Buffer(SmallBody) // a longer answer is written as it comes
+		_ = r.Buffer(SmallBody) // a longer response is written as it arrives
 	}
 }
 
@@ -51,7 +51,7 @@ func (r *Response) Buffer(limit int64) error {
 		r.Reader = readCloser{io.MultiReader(bytes.NewReader(body), rest), r.Reader}
 		return errLong
 	}
-	_ = r.Reader.Close() // it was read to its end
+	_ = r.Reader.Close() // the body was read to its end
 	r.Reader, r.Bytes = nil, body
 	return nil
 }

@@ -8,15 +8,16 @@ import (
 )
 
 // ChunkWriter collects the frames of a stream and writes them as HTTP/1.1 chunks. Normally it
-// writes all pending frames together. It writes large ones in pieces.
+// writes all pending frames together. It writes large frames in pieces.
 //
 // An idle stream holds no buffer. If a client does not read, its stream holds one piece. The next
 // piece is collected after the writer has sent this piece.
 type ChunkWriter struct {
 	To       io.Writer
-	Settle   func() error // waits until the writer To has sent its buffered bytes; nil if To does not buffer
+	Settle   func() error // waits until To has sent its buffered bytes; nil if To has no buffer
 	Unframed bool         // no chunks, for HTTP/1.0
 	Buf      []byte       // nil, or room for a chunk header, then pending frames
+	Sent     uint64       // number of bytes written
 	pooled   *[]byte
 	broken   error // the error of a write, which may be partial
 }
@@ -26,14 +27,14 @@ const (
 	// PieceSize is the maximum number of bytes that are collected and written at a time. A larger
 	// event is written separately, in pieces of this size.
 	PieceSize = 64 << 10
-	// ChunkKeep is the maximum size of a buffer that is used again, in bytes. Append may grow the
-	// buffer of a piece to this size.
+	// ChunkKeep is the maximum size of a reused buffer, in bytes. Append may grow the buffer of a
+	// piece to this size.
 	ChunkKeep = 96 << 10
 )
 
 var chunkBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// Pending is the buffer to append frames to.
+// Pending returns the buffer to which frames are appended.
 func (c *ChunkWriter) Pending() *[]byte {
 	if c.Buf == nil {
 		c.pooled = chunkBuffers.Get().(*[]byte)
@@ -94,16 +95,20 @@ func (c *ChunkWriter) headed(size int) []byte {
 	return c.Buf[start:]
 }
 
-// Write writes pending frames, as a chunk or the beginning of one, and releases the buffer.
+// Write writes pending frames, as a chunk or the beginning of a chunk, and releases the buffer.
 func (c *ChunkWriter) Write(chunk []byte) error {
 	defer c.release()
 	return c.Send(chunk)
 }
 
-// Send writes p piece by piece.
+// Send writes p piece by piece. After a failed write, it writes nothing.
 func (c *ChunkWriter) Send(p []byte) error {
+	if c.broken != nil {
+		return c.broken
+	}
 	for {
 		n := min(len(p), PieceSize)
+		c.Sent += uint64(n) //nolint:gosec // not negative
 		if _, c.broken = c.To.Write(p[:n]); c.broken != nil {
 			return c.broken
 		}
@@ -126,7 +131,7 @@ func (c *ChunkWriter) release() {
 	c.Buf, c.pooled = nil, nil
 }
 
-// End writes the last chunk, unless a chunk was cut off.
+// End writes the last chunk. If a write has failed, it returns the error of that write instead.
 func (c *ChunkWriter) End() error {
 	if c.Unframed || c.broken != nil {
 		return c.broken

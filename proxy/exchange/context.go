@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Context is a context that ends when End is called. There are many open watches, and nothing waits
-// for most of their contexts. So a Context takes memory for a channel or a function only when one
-// is asked for. The zero value is ready to use.
+// Context is a context that ends when End is called. Most contexts of open watches have no waiters.
+// So a Context allocates a channel or a list of functions only on demand. The zero value is ready
+// to use.
 type Context struct {
 	mu struct {
 		sync.Mutex
@@ -59,7 +59,7 @@ func (c *Context) Err() error {
 	return nil
 }
 
-// AfterFunc has f called when the context ends. context.AfterFunc uses this method.
+// AfterFunc registers f to be called when the context ends. context.AfterFunc uses this method.
 func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +83,8 @@ func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// Deadline implements context.Context: there is none.
+// Deadline implements context.Context. It returns no deadline.
 func (*Context) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// Value implements context.Context: there is none.
+// Value implements context.Context. It returns nil.
 func (*Context) Value(any) any { return nil }

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
-// Whatever was asked of the context before and after its end, it behaves like one of package
-// context. Functions run once, unless they were stopped before.
+// The context behaves like a context of package context, for calls before and after its end.
+// Functions run once, unless they were stopped earlier.
 func TestContext(t *testing.T) {
 	var c Context
 	if c.Err() != nil {
@@ -65,7 +65,8 @@ type connFrom struct {
 
 func (c connFrom) RemoteAddr() net.Addr { return c.addr }
 
-// The reviews of an open watch see what authentication saw, and nothing else of the request.
+// The reviews of an open watch use the same credentials as the authentication, and nothing else
+// from the request.
 func TestCredentials(t *testing.T) {
 	own := http.Header{
 		"Authorization": {"Bearer one", "Bearer two"}, "Sec-Websocket-Protocol": {"base64url.bearer.authorization.k8s.io.dA"},

@@ -7,8 +7,8 @@ import (
 	"net/url"
 )
 
-// Credentials are the part of a request that tells who sent it. An open watch keeps them for later
-// reviews.
+// Credentials are the part of a request that identifies its sender. An open watch keeps them for
+// later reviews.
 type Credentials struct {
 	header []string // names, each followed by a value
 	conn   Conn
@@ -42,7 +42,7 @@ func (c Credentials) AsHTTP(ctx context.Context) *http.Request {
 	return asked.WithContext(ctx)
 }
 
-// address is the client's address, "" if unknown.
+// address returns the client's address, or "" if it is unknown.
 func address(c Conn) string {
 	if c == nil {
 		return ""

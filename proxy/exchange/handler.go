@@ -9,7 +9,8 @@ import (
 type Handler interface {
 	// Handle answers a request. It may correct the route's verb, and does not panic.
 	Handle(ctx context.Context, req *Request, rt *Route) *Response
-	// Answered is called before an answer is written, even before the answer to a malformed
-	// request.
-	Answered(req *Request, rt Route, resp *Response, took time.Duration)
+	// Answered must be called before a response is written, even for a malformed request. written
+	// must be called once, after the response was written or given up, with the number of bytes of
+	// its body.
+	Answered(req *Request, rt Route, resp *Response, took time.Duration) (written func(bytes int64))
 }

@@ -11,33 +11,57 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// Request is a client's request. It holds no reference to the server's buffers and outlives the
+// Request is a client's request. It has no reference to the server's buffers and may outlive the
 // handler.
 type Request struct {
 	Method string
-	Target string // as the client sent it: path and query
+	Target string // path and query, as sent by the client
 	Path   string // still escaped
 	Query  string // still escaped
 	Host   string
 	Header http.Header
-	Body   *Body // nil if there is none
+	Body   *Body // nil if the request has none
 	Client Client
 	Conn   Conn                 // the request's connection
 	TLS    *tls.ConnectionState // nil without TLS
-	// Identity is the authenticated caller. Without authentication it is nil, and the request acts
-	// as the proxy.
+	// Identity is the authenticated caller. Without authentication it is nil, and the request has
+	// the proxy's rights.
 	Identity *access.Caller
+	// Ended is called when the request is no longer in flight. It may be nil.
+	Ended func()
+	// Decided is the decision on a response from the cache, for the audit log.
+	Decided Decision
 }
+
+// Decision is upstream's decision on whether a user may send a request. The zero value means that
+// no decision was requested.
+type Decision struct {
+	User    user.Info // the caller, or the user that the caller impersonates
+	Allowed bool
+	Reason  string
+}
+
+// End calls Ended once.
+func (r *Request) End() {
+	if r.Ended != nil {
+		r.Ended()
+		r.Ended = nil
+	}
+}
+
+// Address returns the client's address, or "" on a Unix socket.
+func (r *Request) Address() string { return address(r.Conn) }
 
 // Conn is the connection of a request.
 type Conn interface {
 	RemoteAddr() net.Addr
-	// Crowded tells whether too many connections are open.
+	// Crowded reports whether too many connections are open.
 	Crowded() bool
 	// HoldAs counts the connection against a user's limit. It returns false if take refuses.
 	HoldAs(user string, take func() (giveBack func(), ok bool)) bool
@@ -64,11 +88,11 @@ func (Nobody) Interrupt() {}
 // SplitTarget sets Path and Query from Target.
 func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?") }
 
-// Pretty tells whether upstream would indent the answer.
+// Pretty reports whether upstream would indent the response.
 func (r *Request) Pretty() bool { return wire.Pretty(r.Query, r.Header.Get("User-Agent")) }
 
-// HidesIdentity tells whether the client declares an identity header hop-by-hop. A proxy would have
-// to drop such a header, and upstream would then attribute the request to another user.
+// HidesIdentity reports whether the client declares an identity header hop-by-hop. A proxy would
+// have to drop such a header, and upstream would then attribute the request to another user.
 func (r *Request) HidesIdentity() bool {
 	for _, v := range r.Header.Values("Connection") {
 		for token := range strings.SplitSeq(v, ",") {
@@ -80,18 +104,18 @@ func (r *Request) HidesIdentity() bool {
 	return false
 }
 
-// isIdentity tells whether a header says who sent a request, or for whom.
+// isIdentity reports whether a header identifies the sender or the impersonated user.
 func isIdentity(name string) bool {
 	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, access.ImpersonatePrefix)
 }
 
-// WantsUpgrade tells whether the client asks to switch from HTTP to another protocol, as for exec,
-// attach and port-forward.
+// WantsUpgrade reports whether the client asks to switch from HTTP to another protocol, as for
+// exec, attach and port-forward.
 func (r *Request) WantsUpgrade() bool {
 	return r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
-// EndsConnection tells whether upstream would close the connection after the request. Net/http
+// EndsConnection reports whether upstream would close the connection after the request. Net/http
 // treats spaces like commas here.
 func (r *Request) EndsConnection() bool {
 	for _, value := range r.Header.Values("Connection") {
@@ -104,16 +128,16 @@ func (r *Request) EndsConnection() bool {
 	return false
 }
 
-// bearerProtocol begins the WebSocket protocol by which browsers send a bearer token.
+// bearerProtocol is the prefix of the WebSocket protocol in which browsers send a bearer token.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
-// Identified tells whether the request has credentials in its headers.
+// Identified reports whether the request has credentials in its headers.
 func (r *Request) Identified() bool {
 	return r.Header.Get("Authorization") != "" ||
 		strings.Contains(strings.Join(r.Header.Values("Sec-Websocket-Protocol"), ","), bearerProtocol)
 }
 
-// User is the user whose limits apply, "" without authentication.
+// User returns the user whose limits apply, or "" without authentication.
 func (r *Request) User() string {
 	if r.Identity == nil {
 		return ""
@@ -121,7 +145,7 @@ func (r *Request) User() string {
 	return r.Identity.User.GetName()
 }
 
-// Impersonates tells whether the client asks to act as another user.
+// Impersonates reports whether the client asks to act as another user.
 func (r *Request) Impersonates() bool {
 	for name := range r.Header {
 		if strings.HasPrefix(name, access.ImpersonatePrefix) {
@@ -131,15 +155,15 @@ func (r *Request) Impersonates() bool {
 	return false
 }
 
-// plainHeaders are request headers that do not change the answer to a read, and those that
-// choose its form.
+// plainHeaders are request headers that do not change the response to a read, or only select its
+// form.
 var plainHeaders = []string{
 	"Accept", "Accept-Encoding", "Accept-Language", "Audit-Id", "Cache-Control", "Connection", "Content-Type", "Host",
 	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
 }
 
-// Plain tells whether a read has only headers whose effect on the answer is known: plainHeaders,
-// credentials that were authenticated, and also the headers named.
+// Plain reports whether a read has only headers with a known effect on the response: plainHeaders,
+// authenticated credentials, and the headers in also.
 func (r *Request) Plain(also ...string) bool {
 	if r.WantsUpgrade() || r.Impersonates() || r.Identity == nil && r.Identified() {
 		return false
@@ -163,7 +187,7 @@ func (r *Request) AsHTTP(ctx context.Context) *http.Request {
 	return asked.WithContext(ctx)
 }
 
-// AheadMax bounds how much is read ahead of pipelined requests, in bytes.
+// AheadMax limits the bytes that are read ahead of pipelined requests.
 const AheadMax = 64 << 10
 
 // Attended returns a context that ends when the client leaves or its timeout is over. Stop must be
@@ -180,8 +204,8 @@ func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func())
 	}
 }
 
-// waits returns how long a request may wait for its turn: requestWait, or the client's timeout if
-// that is shorter.
+// waits returns the time for which a request may wait for its turn: requestWait, or the client's
+// timeout if that is shorter.
 func (r *Request) waits() time.Duration {
 	if strings.Contains(r.Query, "timeout=") {
 		values, _ := url.ParseQuery(r.Query) // a malformed query may still have a readable timeout
@@ -192,7 +216,7 @@ func (r *Request) waits() time.Duration {
 	return requestWait
 }
 
-// Held estimates the memory that a waiting request takes, in bytes: its goroutine, its raw input,
+// Held estimates the memory that a waiting request holds, in bytes: its goroutine, its raw input,
 // its headers twice (as bytes and as strings), and the beginning of its body.
 func (r *Request) Held() int64 {
 	const fixed, each = 8 << 10, 64
@@ -214,5 +238,5 @@ func (r *Request) Held() int64 {
 	return int64(held)
 }
 
-// requestWait bounds the wait for a turn: kube-apiserver gives up after that time, too.
+// requestWait limits the wait for a turn. It equals kube-apiserver's own limit.
 const requestWait = time.Minute

@@ -8,11 +8,12 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// Response is a handler's answer. At most one of its bodies is set.
+// Response is a handler's response. At most one of its bodies is set.
 type Response struct {
 	Status int
 	// Told is the status for metrics if it differs from Status. For example, a watch that consists
@@ -20,19 +21,23 @@ type Response struct {
 	Told   int
 	Header http.Header
 	Source Source
-	Why    string // why upstream answered, for metrics
+	Why    string // reason for which upstream answered, for metrics
+	// Unseen is true if upstream has not received this request and the response is shared.
+	Unseen bool
+	// Failure is the Status in the body, if the proxy made the body.
+	Failure *metav1.Status
 
 	Bytes  []byte        // a small body
 	List   io.WriterTo   // a body of Length bytes; -1 if that is unknown
 	Reader io.ReadCloser // a body of Length bytes; -1 if that is unknown
 	Length int64         // of List and Reader
 	Stream Stream        // an endless body
-	Tunnel Tunnel        // what follows the header, instead of HTTP
+	Tunnel Tunnel        // replaces HTTP after the header
 	Lasts  bool          // the body has no time limit
-	Shares *fair.Shares  // the part of the workspace that Bytes takes; nil for none
-	Turns  *fair.Meter   // takes the turns to write List; nil for none
+	Shares *fair.Shares  // the part of the workspace that holds Bytes; nil for none
+	Turns  *fair.Meter   // provides the turns to write List; nil for none
 	Close  bool          // the connection must close
-	// Room is the part of the workspace that List takes until CloseBody; nil for none.
+	// Room is the part of the workspace that List holds until CloseBody; nil for none.
 	Room *fair.Room
 }
 
@@ -41,25 +46,31 @@ func NewResponse(status int, from Source) *Response {
 	return &Response{Status: status, Header: http.Header{}, Source: from}
 }
 
-// Stream is an endless body. Exactly one of its methods is called, once.
+// Long reports whether the response has no time limit of its own, as for a watch.
+func (r *Response) Long() bool { return r.Lasts || r.Stream != nil || r.Tunnel != nil }
+
+// Stream is an endless body. The caller calls either Run or Abandon, once.
 type Stream interface {
 	// Run writes the body in the caller's goroutine, until the body ends or the client has left.
 	// ctx ends when the client leaves.
 	Run(ctx context.Context, out *ChunkWriter)
-	// Abandon is called instead if the connection is lost.
+	// Abandon must be called instead of Run if the connection is lost.
 	Abandon()
+	// Reason returns the reason for the end of the stream, for metrics. It is valid after Run has
+	// returned.
+	Reason() string
 }
 
-// Tunnel joins a client with upstream after both left HTTP. Exactly one of its methods is called,
-// once.
+// Tunnel joins a client with upstream after both left HTTP. The caller calls exactly one of its
+// methods, once.
 type Tunnel interface {
-	// Join takes the connection over. Buffered holds the bytes that were read ahead.
+	// Join takes the connection over. buffered has the bytes that were read ahead.
 	Join(client net.Conn, buffered io.Reader)
-	// Abandon is called instead if the connection is lost.
+	// Abandon must be called instead of Join if the connection is lost.
 	Abandon()
 }
 
-// Source is where an answer came from.
+// Source is the origin of a response.
 type Source string
 
 // The sources.
@@ -69,7 +80,7 @@ const (
 	FromProxy    Source = "proxy" // refused or failed here
 )
 
-// LetGo subtracts n from the number of answers that hold the response's part of the workspace.
+// LetGo subtracts n from the number of responses that hold this response's part of the workspace.
 func (r *Response) LetGo(n int) {
 	if r != nil {
 		r.Shares.Release(n)
@@ -81,8 +92,8 @@ const copySize = 32 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// WriteBody writes the list or the reader. A reader takes turns, unless the body lasts: an event
-// must not wait.
+// WriteBody writes the list or the reader. Writes from the reader wait for turns, unless the body
+// has no time limit, because an event must not wait.
 func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Queue) (int64, error) {
 	if r.List != nil {
 		return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room)
@@ -96,24 +107,35 @@ func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slo
 	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, buffer[:])
 }
 
-// CloseBody releases the list or the reader. It is called after the body was written, or if it will
-// not be.
+// Abandon releases the resources of a response that will not be sent.
+func (r *Response) Abandon() {
+	switch {
+	case r.Stream != nil:
+		r.Stream.Abandon()
+	case r.Tunnel != nil:
+		r.Tunnel.Abandon()
+	}
+	r.CloseBody()
+}
+
+// CloseBody releases the list or the reader. It must be called after the body was written, or if
+// the body will not be written.
 func (r *Response) CloseBody() {
 	if r.Reader != nil {
-		_ = r.Reader.Close() // it was read to its end, or is not needed
+		_ = r.Reader.Close() // the body was read to its end, or is not needed
 	}
 	if r.Room != nil {
 		r.Room.GiveBack()
 	}
 }
 
-// Stamp sets the headers of all of kube-apiserver's answers.
+// Stamp sets the headers that all of kube-apiserver's responses have.
 func (r *Request) Stamp(resp *Response) {
 	resp.Header.Set("Cache-Control", "no-cache, private")
 	resp.Header.Set("Audit-Id", r.AuditID())
 }
 
-// AuditID returns the client's Audit-Id, or a new one.
+// AuditID returns the client's Audit-Id, or a new Audit-Id.
 func (r *Request) AuditID() string {
 	if id := r.Header.Get("Audit-Id"); id != "" {
 		return id

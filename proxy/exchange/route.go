@@ -26,12 +26,18 @@ type Route struct {
 	Plain bool
 }
 
+// IsNamespace reports whether the path is /api/v1/namespaces/NAME. The name of a namespace is also
+// its namespace.
+func (rt *Route) IsNamespace() bool {
+	return rt.GVR.Group == "" && rt.GVR.Resource == "namespaces" && rt.Name == rt.Namespace
+}
+
 var verbs = map[string]string{
 	"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete",
 }
 
-// ParseRoute reads a method and an escaped path. RequestInfo gets no method, because it would then
-// decode the query of a get. IsWatch reads the query later.
+// ParseRoute parses a method and an escaped path. RequestInfo is not given the method, because it
+// would then decode the query of a get. IsWatch reads the query later.
 func ParseRoute(method, path string) Route {
 	unescaped, err := url.PathUnescape(path)
 	if err != nil {
@@ -42,7 +48,8 @@ func ParseRoute(method, path string) Route {
 	rt := Route{
 		GVR:       schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource},
 		Namespace: info.Namespace, Name: info.Name, Subresource: info.Subresource,
-		Verb: info.Verb, Resource: info.IsResourceRequest,
+		// Metrics keep the verb. The copy does not keep the path in memory.
+		Verb: strings.Clone(info.Verb), Resource: info.IsResourceRequest,
 	}
 	if rt.Verb == "" { // otherwise the path names the verb: watch, proxy
 		rt.Verb = verbOf(method, &rt)
@@ -58,7 +65,7 @@ func ParseRoute(method, path string) Route {
 	return rt
 }
 
-// verbOf names a verb as kube-apiserver does. Clients cannot invent verbs.
+// verbOf returns a verb as in kube-apiserver. Clients cannot invent verbs.
 func verbOf(method string, rt *Route) string {
 	verb, known := verbs[method]
 	switch {
@@ -74,19 +81,19 @@ func verbOf(method string, rt *Route) string {
 	return verb
 }
 
-// IsWatch tells whether a query makes a list a watch. In a malformed query, only the readable part
-// counts, as in kube-apiserver.
+// IsWatch reports whether a query makes a list a watch. If a query is malformed, only its valid
+// part counts, as in kube-apiserver.
 func IsWatch(query string) bool {
 	values, _ := url.ParseQuery(query)
 	return len(values["watch"]) > 0 && ParseBool(values["watch"][0])
 }
 
-// ParseBool reads a query parameter as apimachinery does: everything except "0" and "false" is
-// true, even "".
+// ParseBool parses a query parameter like apimachinery: every value except "0" and "false" is true,
+// even "".
 func ParseBool(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }
 
-// Canonical tells whether a path has no empty, relative or escaped segments, and no bytes that need
-// escaping. The paths of all objects are canonical.
+// Canonical reports whether a path has no empty, relative or escaped segments, and no bytes that
+// need escaping. The paths of all objects are canonical.
 func Canonical(path string) bool {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "%;\\") {
 		return false

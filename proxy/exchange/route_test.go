@@ -51,7 +51,7 @@ func TestParseRoute(t *testing.T) {
 	}
 }
 
-// No path makes ParseRoute panic, and a plain path means the same to kube-apiserver.
+// No path makes ParseRoute panic. A plain path has the same meaning for kube-apiserver.
 func FuzzParseRoute(f *testing.F) {
 	for _, path := range []string{
 		"", "/", "/api/v1/watch", "/api/v1/watch/namespaces", "/apis/a/b/namespaces/c/d/e/f", "/api//pods", "/api/v1/namespaces//pods",
@@ -81,7 +81,8 @@ func FuzzParseRoute(f *testing.F) {
 			Namespace: info.Namespace, Name: info.Name, Subresource: info.Subresource, Verb: info.Verb, Resource: info.IsResourceRequest, Plain: true,
 		}
 		if rt.Verb == "options" || rt.Verb == "other" {
-			theirs.Verb = rt.Verb // RequestInfo does not name it, and no such request is answered from a cache
+			// RequestInfo has no verb for it, and no cache answers such a request.
+			theirs.Verb = rt.Verb
 		}
 		if rt != theirs {
 			t.Errorf("%s %q:\n got %+v\nwant %+v", method, path, rt, theirs)
@@ -89,7 +90,7 @@ func FuzzParseRoute(f *testing.F) {
 	})
 }
 
-// If the rest of a query is unreadable, the watch is still a watch, as in kube-apiserver.
+// If the rest of a query is malformed, the watch is still a watch, as in kube-apiserver.
 func TestMalformedWatch(t *testing.T) {
 	for query, want := range map[string]bool{
 		"watch=1": true, "watch=1&x=%zz": true, "x=a;b&watch=true": true, "watch": true, "watch=false&x=%zz": false, "x=%zz": false, "watch=%zz": false,

@@ -15,52 +15,57 @@ import (
 
 var typeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 
-// Failure is the Status of a failed request.
+// Failure returns the Status of a failed request.
 func Failure(code int, reason metav1.StatusReason, message string) metav1.Status {
 	return metav1.Status{TypeMeta: typeMeta, Status: metav1.StatusFailure, Reason: reason, Message: message, Code: int32(code)}
 }
 
-// RetryLater asks the client to come back in a second.
+// RetryLater returns a Status that asks the client to retry after a second.
 func RetryLater(code int, reason metav1.StatusReason, message string) metav1.Status {
 	s := Failure(code, reason, message)
 	s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	return s
 }
 
-// StatusOf is the Status of an API error.
+// StatusOf returns the Status of an API error.
 func StatusOf(err *apierrors.StatusError) metav1.Status {
 	s := err.ErrStatus
 	s.TypeMeta = typeMeta
 	return s
 }
 
-// ClientGone is the answer for a client that has left. No client sees it.
+// ClientLeft is the status of [ClientGone] in metrics. It is not an error of the proxy.
+const ClientLeft = 499
+
+// ClientGone returns the response for a client that has left. It is never sent.
 func ClientGone() *Response {
-	return StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"), FromProxy)
+	resp := StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"), FromProxy)
+	resp.Told = ClientLeft
+	return resp
 }
 
-// TooManyRequests refuses a request beyond a limit.
+// TooManyRequests returns the Status for a request beyond a limit.
 func TooManyRequests(message string) metav1.Status {
 	return RetryLater(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
 }
 
-// BadRequest refuses a malformed request.
+// BadRequest returns the Status for a malformed request.
 func BadRequest(message string) metav1.Status {
 	return Failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }
 
-// URITooLong refuses a path and query that are too long.
+// URITooLong returns the Status for a path and query that are too long.
 func URITooLong(most int) metav1.Status {
 	return Failure(http.StatusRequestURITooLong, metav1.StatusReasonUnknown, fmt.Sprintf("request URI too long: limit is %d bytes", most))
 }
 
-// BodyTooLarge is kube-apiserver's refusal of a body.
+// BodyTooLarge returns kube-apiserver's Status for a body that is too large.
 func BodyTooLarge(most int64) metav1.Status {
 	return Failure(http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge,
 		fmt.Sprintf("Request entity too large: limit is %d", most))
 }
 
-// Fail answers with a Status, in the form that the client accepts.
+// Fail returns a response with a Status, in the form that the client accepts.
 func (r *Request) Fail(s metav1.Status, from Source) *Response {
 	resp := StatusResponse(s, from)
 	body, contentType := wire.NegotiateError(r.Header.Get("Accept"), r.Pretty()).Status(&s)
@@ -70,9 +75,10 @@ func (r *Request) Fail(s metav1.Status, from Source) *Response {
 	return resp
 }
 
-// StatusResponse answers with a Status in JSON.
+// StatusResponse returns a response with a Status in JSON.
 func StatusResponse(s metav1.Status, from Source) *Response {
 	r := NewResponse(int(s.Code), from)
+	r.Failure = &s
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
 		r.Header.Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
 	}
@@ -82,7 +88,8 @@ func StatusResponse(s metav1.Status, from Source) *Response {
 	return r
 }
 
-// NoRequest refuses input that upstream might not accept as a request, and ends the connection.
+// NoRequest returns a response to input that upstream might not accept as a request. The connection
+// ends after the response.
 func NoRequest(status metav1.Status) *Response {
 	resp := StatusResponse(status, FromProxy)
 	resp.Close = true

@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// Flights let equal requests share an answer. A flight is one request upstream; a fleet is the
+// Flights let equal requests share a response. A flight is one request upstream; a fleet is the
 // flights of equal requests.
 //
-// A reader must see every write from before the reader arrived, so only a flight that begins after
-// that may answer this reader. A reader that arrives during a flight waits for the next flight. All
-// waiting readers share this flight, so upstream sees one flight at a time. Such a reader may wait
-// twice the time of a direct request. So if the time of a flight is known, the next flight begins
-// after a part of that time, and upstream sees a few flights at a time.
+// A reader must see every write from before the reader arrived. So only a flight that begins later
+// may answer this reader. A reader that arrives during a flight waits for the next flight. All
+// waiting readers share this next flight, so upstream sees one flight at a time. Such a reader may
+// wait twice the time of a direct request. If the usual time of a flight is known, the next flight
+// begins after a part of that time. Upstream then sees a few flights at a time.
 //
-// With a pace, no flight begins within this time after another of its fleet. So a crowd costs
+// Pace is the minimum time between the starts of two flights of a fleet. With a pace, a crowd costs
 // upstream a bounded number of requests, and its readers wait a little longer.
 type Flights[A Answer] struct {
 	Pace time.Duration
 
 	mu struct {
 		sync.Mutex
-		fleets map[string]*fleet[A] // by key; a fleet exists while a flight is under way, and for the pace
+		fleets map[string]*fleet[A] // by key; removed after the last flight and the pace
 	}
 }
 
-// Answer is what a flight brings. Its zero value means that readers cannot share one.
+// Answer is the result of a flight. Its zero value means that readers cannot share the result.
 type Answer interface {
 	// LetGo subtracts n from the number of readers that hold the answer. It does nothing to the
 	// zero value.
@@ -34,21 +34,21 @@ type Answer interface {
 }
 
 type fleet[A Answer] struct {
-	up    int           // flights under way
+	up    int           // number of flights under way
 	sent  time.Time     // the start of the last flight
-	pause time.Duration // time from one start to the next while flights are under way; 0 means to wait for their end
-	timed bool          // a timer is set for the pause
-	next  *flight[A]    // for readers since the last start; nil without any
+	pause time.Duration // between starts while flights are under way; 0: wait for the end
+	timed bool          // a timer runs for the pause
+	next  *flight[A]    // for readers since the last start; nil if there are none
 }
 
 type flight[A Answer] struct {
-	lead    chan struct{} // gives one waiting reader the lead
+	lead    chan struct{} // makes one waiting reader the leader
 	landed  chan struct{} // closed when answer is set
 	answer  A
-	waiting int // readers that wait, the leader included if it waited; guarded by Flights.mu
+	waiting int // number of waiting readers, with the leader if it waited; guarded by Flights.mu
 }
 
-// fleetMost bounds the flights of a fleet under way. If a flight's time is known, the next flight
+// fleetMost limits the concurrent flights of a fleet. If a flight's time is known, the next flight
 // begins after that time divided by fleetPart.
 const fleetMost, fleetPart = 8, 10
 
@@ -56,8 +56,8 @@ func newFlight[A Answer]() *flight[A] {
 	return &flight[A]{lead: make(chan struct{}, 1), landed: make(chan struct{})}
 }
 
-// join returns the flight that may answer a new request, and whether the caller leads it. Takes is
-// how long upstream takes for a flight, 0 if unknown.
+// join returns the flight that may answer a new request, and whether the caller leads this flight.
+// takes is the time that upstream needs for a flight, or 0 if it is unknown.
 func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -85,11 +85,11 @@ func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads
 	return f, false
 }
 
-// gathers tells whether readers wait for the next flight.
+// gathers reports whether readers wait for the next flight.
 func (of *fleet[A]) gathers() bool { return of.next != nil && of.next.waiting > 0 }
 
-// due returns the time until the next flight may begin. It returns false if that depends on the end
-// of another flight.
+// due returns the time until the next flight may begin. It returns false if the next flight must
+// wait for the end of another flight.
 func (fs *Flights[A]) due(of *fleet[A]) (wait time.Duration, ok bool) {
 	pause := fs.Pace
 	if of.up > 0 {
@@ -103,8 +103,8 @@ func (of *fleet[A]) begin() {
 	of.sent = time.Now()
 }
 
-// proceedLocked begins the next flight if readers wait for it, now or when the pause is over. It
-// forgets a fleet without readers and flights.
+// proceedLocked begins the next flight if readers wait for it. If the flight must wait, it sets a
+// timer. It deletes a fleet without readers and flights.
 func (fs *Flights[A]) proceedLocked(key string, of *fleet[A]) {
 	wait, ok := fs.due(of)
 	switch {
@@ -127,7 +127,7 @@ func (fs *Flights[A]) proceedLocked(key string, of *fleet[A]) {
 	}
 }
 
-// Waiting counts the readers that wait for a next flight.
+// Waiting returns the number of readers that wait for a next flight.
 func (fs *Flights[A]) Waiting() (n int) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -139,7 +139,7 @@ func (fs *Flights[A]) Waiting() (n int) {
 	return n
 }
 
-// land hands out a flight's answer and may begin the next flight.
+// land gives a flight's answer to its readers and may begin the next flight.
 func (fs *Flights[A]) land(key string, f *flight[A], answer A) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -149,7 +149,7 @@ func (fs *Flights[A]) land(key string, f *flight[A], answer A) {
 	fs.endLocked(key)
 }
 
-// endLocked counts a flight as over.
+// endLocked records the end of a flight.
 func (fs *Flights[A]) endLocked(key string) {
 	of := fs.mu.fleets[key]
 	of.up--
@@ -171,7 +171,7 @@ func (fs *Flights[A]) leave(key string, f *flight[A]) {
 	}
 }
 
-// crowd tells whether several readers share a flight that has begun. No further reader can join
+// crowd reports whether several readers share a flight that has begun. No further reader can join
 // such a flight.
 func (fs *Flights[A]) crowd(f *flight[A]) bool {
 	fs.mu.Lock()
@@ -179,11 +179,12 @@ func (fs *Flights[A]) crowd(f *flight[A]) bool {
 	return f.waiting > 1
 }
 
-// Share returns the answer to a new request: from the caller's own flight or from another flight.
-// If the answer is zero, it cannot be shared, and the caller sends its own request. Takes is how
-// long upstream takes for a flight, 0 if unknown. The argument of
-// fly tells whether several readers wait. The result ok tells whether they may have the answer. If
-// ctx ends while the caller waits, there is no answer.
+// Share returns the answer to a new request, from the caller's own flight or from another flight.
+// If the answer is zero, it cannot be shared, and the caller must send its own request. takes is
+// the time that upstream needs for a flight, or 0 if it is unknown. fly sends the request. Its
+// argument reports whether several readers wait. Its result ok reports whether these readers may
+// share the answer. flew reports whether the caller called fly. If ctx ends while the caller waits,
+// the answer is zero.
 func (fs *Flights[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer A, ok bool)) (answer A, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {

@@ -14,8 +14,8 @@ type answer struct{ value int64 }
 
 func (*answer) LetGo(int) {}
 
-// A shared answer belongs to a request that was sent after all its readers arrived. Upstream sees
-// one request at a time, or a few if the time that they take is known.
+// A shared response belongs to a request that was sent after all its readers arrived. Upstream sees
+// one request at a time. If the duration of requests is known, upstream sees a few at a time.
 func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 0, 1, 1000/10+2) })
 	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, 0, fleetMost, 1000*fleetPart/10+2) })
@@ -60,7 +60,7 @@ func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 					if flew {
 						t.Error("flew, and has no answer")
 					}
-					return // it sends its own request
+					return // the reader sends its own request
 				}
 				if took := time.Since(came); takes > 0 && !flew && took > takes+takes/2 {
 					t.Errorf("an answer took %s, upstream %s", took, takes)
@@ -82,7 +82,7 @@ func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 	})
 }
 
-// If answers take much longer than expected, the number of flights stays bounded.
+// If responses take much longer than expected, the number of flights stays bounded.
 func testSlowFlights(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -115,7 +115,7 @@ func testSlowFlights(t *testing.T) {
 	})
 }
 
-// Once the next flight may begin, no reader has to wait for a hanging flight, whatever time is
+// Once the next flight may begin, no reader waits for a hanging flight, whatever duration is
 // expected.
 func testHungFlight(t *testing.T) {
 	for _, known := range [][]int{{10, 10, 10}, {10, 20, 10}, {0, 10, 10}, {10, 0, 20}, {0, 0, 10}} {
@@ -142,7 +142,7 @@ func testHungFlight(t *testing.T) {
 	}
 }
 
-// A flight does not wait for clients that have left. If all have left, no request is sent.
+// A flight does not wait for clients that have left. If all clients have left, no request is sent.
 func TestLeaversAreNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fs Flights[*answer]
@@ -175,7 +175,7 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 	})
 }
 
-// A reader that comes after the pace does not wait.
+// A reader that arrives after the pace does not wait.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := Flights[*answer]{Pace: 10 * time.Millisecond}

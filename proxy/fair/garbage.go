@@ -6,31 +6,32 @@ import (
 	"sync"
 )
 
-// garbage bounds the garbage of one-off bodies, which are made for one request. A body in YAML
-// leaves garbage of some 90 times its size. On a busy machine the collector cannot keep up with
-// this rate, and the heap exceeds its limit: a hundred small lists in YAML took 76 MiB too much. So
-// when there is too much garbage, it is collected before other claims get the memory.
+// garbage limits the garbage of bodies that are made for one request. A body in YAML leaves garbage
+// of some 90 times its size. On a busy machine the collector cannot keep up with this rate, and the
+// heap exceeds its limit: a hundred small lists in YAML exceeded it by 76 MiB. So if there is too
+// much garbage, a collection runs before other claims get the memory.
 type garbage struct {
-	most int64 // maximum bytes; 0 means no bound
+	most int64 // maximum bytes; 0 means no limit
 	mu   struct {
 		sync.Mutex
 		bytes int64
-		since uint64 // the number of collections when counting began
+		since uint64 // the number of collections when the count began
 	}
 }
 
-// CollectAfter sets the number of bytes of garbage that start a collection; 0 means never.
+// CollectAfter sets the bytes of garbage after which a collection runs; 0 means never.
 func (g *garbage) CollectAfter(bytes int64) { g.most = bytes }
 
-// Discard counts bytes that were taken from the workspace and are now garbage. It runs a collection
-// if there are too many, and waits for its end.
+// Discard counts bytes of the workspace that are now garbage. If there are too many, it runs a
+// collection and waits for its end.
 func (g *garbage) Discard(bytes int64) {
 	if g.most == 0 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// The second collection that completes after counting began also started after it.
+	// The first collection to complete after the count began may have started before it. The second
+	// collection started after it.
 	if now := collections(); g.mu.bytes == 0 || now >= g.mu.since+2 {
 		g.mu.bytes, g.mu.since = 0, now
 	}
@@ -40,7 +41,7 @@ func (g *garbage) Discard(bytes int64) {
 	}
 }
 
-// collections is the number of completed collections.
+// collections returns the number of completed collections.
 func collections() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
 	metrics.Read(sample)

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// Meter bounds the processor time of a read from the cache. A read begins without a slot. A cheap
-// read never waits, and its meter does one subtraction. When a read has cost more than CheapWork,
-// it takes a slot from a [Queue] and gives the slot back after its turn. So users get equal shares
-// of the processors, however expensive their reads are. No read holds a slot while it waits for
-// something else. Each piece of a long answer takes a turn too. The cost of this turn is the cost
-// of writing the piece.
+// Meter limits the processor time of a read from the cache. A read begins without a slot. A cheap
+// read never waits, and its meter does one subtraction. Once a read has cost more than CheapWork,
+// it waits for a slot of a [Queue]. It gives the slot back after its turn. So users get equal
+// shares of the processors, however expensive their reads are. A read gives its slot back before it
+// waits for anything else. Each piece of a long response needs a turn, which costs as much as
+// writing the piece.
 //
-// Costs are fixed estimates in nanoseconds. Measured times grow on a busy machine, and cheap reads
-// would then count as expensive.
+// Costs are fixed estimates in nanoseconds. Measured times would grow on a busy machine, and cheap
+// reads would then count as expensive.
 type Meter struct {
 	ctx    context.Context
-	base   context.Context // as given to NewMeter; ctx may also end when the client leaves
+	base   context.Context // the argument of NewMeter; ctx may also end when the client leaves
 	who    Claimant
 	slots  *Queue // nil means no bound
-	left   int64  // what the turn may still cost
-	holds  bool   // the read holds a slot
-	writes bool   // the answer is being written
-	// attends says that Attended has to be called before the first wait. stop is the function that
+	left   int64  // remaining cost of the turn
+	holds  bool   // the read has a slot
+	writes bool   // the response is being written
+	// attends is true if Attended must be called before the first wait. stop is the function that
 	// Attended returned.
 	attends bool
 	stop    func()
-	// err says why the read was given up. Its partial result must not be used.
+	// err says why the read was given up. The read's partial result must not be used.
 	err error
 }
 
@@ -36,32 +36,34 @@ type Meter struct {
 const (
 	// CheapWork is the maximum cost of a read without a slot.
 	CheapWork = 2e6
-	// TurnWork is the cost of a turn, and writingWork while the answer is written. If a single step
-	// costs more, the turn costs as much as the step.
+	// TurnWork is the cost of a turn before the response begins. writingWork is the cost of a turn
+	// while the response is written. If a single step costs more, the turn costs as much as the
+	// step.
 	TurnWork    = 2e6
 	writingWork = 5e5
 )
 
-// Costs in nanoseconds. LookCost is for each object, and CompareCost for each comparison of a
-// filter. All other costs are for each byte.
+// Costs in nanoseconds. LookCost applies to each object, and CompareCost to each comparison in a
+// filter. All other costs apply to each byte.
 const (
-	LookCost    = 50
-	CompareCost = 7
-	CutCost     = 3
-	GzipCost    = 10
-	IndentCost  = 10
-	YamlCost    = 200
-	writeCost   = 3
+	LookCost     = 50
+	CompareCost  = 7
+	CutCost      = 3
+	GzipCost     = 10
+	GzipOnceCost = 3 // for bodies made for one request
+	IndentCost   = 10
+	YamlCost     = 200
+	writeCost    = 3
 )
 
 // Claimant is a request that takes turns with others.
 type Claimant interface {
-	// User is the user who takes the turn.
+	// User returns the user who takes the turn.
 	User() string
-	// Held is the memory that the request takes while it waits, in bytes.
+	// Held returns the bytes of memory that the request holds while it waits.
 	Held() int64
-	// Attended returns a context that ends when the client leaves or gives up. Stop must be
-	// called before the client's connection is read again.
+	// Attended returns a context that ends when the client leaves or gives up. Stop must be called
+	// before the client's connection is read again.
 	Attended(ctx context.Context) (_ context.Context, stop func())
 }
 
@@ -71,22 +73,22 @@ func NewMeter(ctx context.Context, who Claimant, slots *Queue, attends bool) Met
 	return Meter{ctx: ctx, base: ctx, who: who, slots: slots, left: CheapWork, attends: attends}
 }
 
-// NewSlots returns the slots of expensive reads, one for each processor except one. That one is
-// left to cheap reads and the network. All waiting claims together may hold at most room bytes of
-// memory.
+// NewSlots returns the slots of expensive reads: one slot for each processor except one. The last
+// processor is left to cheap reads and the network. Waiting claims may hold at most room bytes of
+// memory together.
 func NewSlots(room int64) *Queue {
 	n := int64(max(1, runtime.GOMAXPROCS(0)-1))
 	return NewQueue(n, n, room)
 }
 
-// Failed returns the reason why the read was given up; nil if it was not.
+// Failed returns the reason why the read was given up, or nil.
 func (m *Meter) Failed() error { return m.err }
 
 // Context returns a context that ends when the read should be given up.
 func (m *Meter) Context() context.Context { return m.ctx }
 
-// Spend is called before each step of work. If the read is expensive, Spend waits for a slot. It
-// fails if the client leaves meanwhile or too many claims wait. A nil meter counts nothing.
+// Spend must be called before each step of work. If the read is expensive, Spend waits for a slot.
+// It fails if the client leaves meanwhile or if too many claims wait. A nil meter counts nothing.
 func (m *Meter) Spend(cost int64) error {
 	if m == nil {
 		return nil
@@ -108,7 +110,7 @@ func (m *Meter) turn(cost int64) error {
 	}
 	c := Claim{User: m.who.User(), Size: 1, Cost: max(TurnWork, cost), Held: m.who.Held()}
 	if m.writes {
-		c.Cost, c.Held = max(writingWork, cost), 0 // an answer that has begun is not refused
+		c.Cost, c.Held = max(writingWork, cost), 0 // a response that has begun is not refused
 	}
 	if m.err = m.ctx.Err(); m.err == nil {
 		m.err = m.slots.Take(m.ctx, c)
@@ -128,8 +130,8 @@ func (m *Meter) ReleaseSlot() {
 	}
 }
 
-// End is called when the answer is complete. After that, the client's connection may be read again.
-// If an answer is written later, such as the state of a watch, it still takes turns.
+// End must be called when the response is complete. After that, the client's connection may be read
+// again. A response that is written later, such as the state of a watch, still needs turns.
 func (m *Meter) End() {
 	m.ReleaseSlot()
 	if m.stop != nil {
@@ -139,8 +141,8 @@ func (m *Meter) End() {
 	m.ctx, m.attends, m.writes = m.base, false, true
 }
 
-// write takes a turn to write size bytes. The turn ends when end is called, or after its estimated
-// time, in case the client does not read. An empty write takes no turn.
+// write waits for a turn to write size bytes. The turn ends when end is called. It also ends after
+// its estimated time, because a client might not read. An empty write needs no turn.
 func (m *Meter) write(size int) (end func(), err error) {
 	m.ReleaseSlot()
 	if m.slots == nil || size == 0 {

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 )
 
-// Queue hands out a capacity, in bytes or slots, and lets users take turns when there is not enough
-// for all. A user's claims are served in the order in which they came. A semaphore would serve the
-// claims of all users in that order, so the user with the most claims would get most of the
-// capacity.
+// Queue hands out a capacity, in bytes or slots. If the capacity does not suffice for all users,
+// they take turns. A user's claims are served in order of arrival. A semaphore would serve all
+// claims in order of arrival, so the user with the most claims would get most of the capacity.
 //
 // The algorithm is start-time fair queueing: each claim moves its user's next turn back by the
 // claim's cost, and the user with the earliest turn is served. This is round robin, weighted by
@@ -22,29 +22,34 @@ import (
 // Invariants:
 //
 //  1. Users never hold more than the capacity.
-//  2. A user who already holds something never holds more than the share, so other users always
-//     find room. A user who holds nothing may get any claim.
+//  2. A user who holds nothing may be granted any claim. Further claims are granted only within the
+//     share, so other users find room.
 //  3. The first claim in turn waits only for room. No other claim overtakes it, so small claims do
-//     not starve a large one.
+//     not starve a large claim.
 //  4. If two users always have waiting claims and are below their share, the costs served to them
 //     differ by at most the sum of their most expensive claims.
-//  5. Waiting claims hold at most room bytes. When more claims come, the user whose claims hold
-//     most bytes loses the last claim that holds any.
-//  6. A user without claims is forgotten once no claim waits.
+//  5. Waiting claims hold at most room bytes. If a new claim would exceed this limit, the queue
+//     refuses a claim of the user with the most waiting bytes: the user's last claim that holds any
+//     bytes.
+//  6. The queue deletes users without claims once no claim waits.
 type Queue struct {
 	Capacity int64
-	share    int64 // maximum for one user; equal to Capacity for no bound
+	share    int64 // maximum for one user; equal to Capacity for no limit
 	room     int64 // for waiting claims, in bytes
+	// Waited is called with the time that a claim has waited, and Took with the cost of each claim
+	// that Take grants. Both may be nil.
+	Waited func(user string, took time.Duration)
+	Took   func(user string, cost int64)
 
 	mu struct {
 		sync.Mutex
 		free    int64
-		now     int64 // the turn that was served last
-		entered int64 // source of flow.entered
+		now     int64 // the latest turn served
+		entered int64 // last value of flow.entered
 		waiting int64 // bytes of waiting claims
 		waiters int
 		flows   map[string]*flow
-		turns   turns   // flows whose first claim waits for its turn or for room
+		turns   turns   // flows whose first claim waits for a turn or for room
 		rested  []*flow // flows without claims whose next turn is after now
 	}
 }
@@ -53,30 +58,30 @@ type Queue struct {
 type Claim struct {
 	User string
 	Size int64 // part of the capacity
-	Cost int64 // moves the user's next turn back
+	Cost int64 // added to the user's next turn
 	Held int64 // bytes of memory that the claim holds while it waits
 }
 
 var (
-	// ErrCrowded says that a claim was refused: too many wait.
+	// ErrCrowded says that a claim was refused because too many claims wait.
 	ErrCrowded = errors.New("too many wait already")
 	// errNeverFits says that a claim is larger than the capacity.
 	errNeverFits = errors.New("larger than the capacity")
 )
 
-// flow is one user's part in the queue: what the user holds, and the claims that wait.
+// flow is the state of one user: granted claims and waiting claims.
 type flow struct {
 	user    string
 	held    int64     // part of the capacity
-	next    int64     // next turn
+	next    int64     // time of the next turn, in units of cost
 	waiting int64     // bytes of waiting claims
 	waiters list.List // of *Waiter
-	place   int       // index in turns, -1 if the flow is not there
-	entered int64     // decides between flows with the same turn
+	place   int       // index in turns, -1 if the flow is not in turns
+	entered int64     // orders flows with the same turn
 	rested  bool
 }
 
-// Waiter is a waiting claim. Err is set before decided is closed.
+// Waiter is a waiting claim. Its err is set before decided is closed.
 type Waiter struct {
 	Claim
 	flow    *flow
@@ -85,27 +90,30 @@ type Waiter struct {
 	err     error
 }
 
-// flowsRested bounds the number of remembered users without claims.
+// flowsRested limits the number of remembered users without claims.
 const flowsRested = 256
 
-// NewQueue returns a queue. Each user may hold up to share of its capacity. Waiting claims may hold
-// up to room bytes of memory.
+// NewQueue returns a queue. Each user may hold at most share of the capacity. Waiting claims may
+// hold at most room bytes of memory.
 func NewQueue(capacity, share, room int64) *Queue {
 	q := &Queue{Capacity: capacity, share: share, room: room}
 	q.mu.free, q.mu.flows = capacity, map[string]*flow{}
 	return q
 }
 
-// Take waits until a claim is granted or ctx ends. Give gives a granted claim back.
+// Take waits until a claim is granted or ctx ends. A granted claim must be returned with Give.
 func (q *Queue) Take(ctx context.Context, c Claim) error {
 	w, err := q.Enter(c)
-	if w == nil {
-		return err
+	if w != nil {
+		err = q.Wait(ctx, w)
 	}
-	return q.Wait(ctx, w)
+	if err == nil && q.Took != nil {
+		q.Took(c.User, c.Cost)
+	}
+	return err
 }
 
-// Try takes a claim if it can do so without waiting.
+// Try grants a claim if this needs no wait.
 func (q *Queue) Try(c Claim) bool {
 	w, err := q.Enter(c)
 	if w == nil {
@@ -117,6 +125,10 @@ func (q *Queue) Try(c Claim) bool {
 
 // Wait waits until the claim of a waiter is granted or ctx ends.
 func (q *Queue) Wait(ctx context.Context, w *Waiter) error {
+	if q.Waited != nil {
+		began := time.Now()
+		defer func() { q.Waited(w.User, time.Since(began)) }()
+	}
 	select {
 	case <-w.decided:
 		return w.err
@@ -126,7 +138,7 @@ func (q *Queue) Wait(ctx context.Context, w *Waiter) error {
 	}
 }
 
-// Enter takes a claim without waiting, fails, or returns a waiter for Wait.
+// Enter grants a claim without a wait, fails, or returns a waiter for Wait.
 func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -156,7 +168,7 @@ func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	return w, nil
 }
 
-// leave withdraws a waiting claim. It gives back a claim that was granted at the same time.
+// leave withdraws a waiting claim. If the claim was granted at the same time, leave gives it back.
 func (q *Queue) leave(w *Waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -170,7 +182,7 @@ func (q *Queue) leave(w *Waiter) {
 	}
 }
 
-// Give gives back some of what a user has taken.
+// Give returns size of a user's granted claims to the queue.
 func (q *Queue) Give(user string, size int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -190,14 +202,14 @@ func (q *Queue) giveLocked(f *flow, size int64) {
 	q.restLocked(f)
 }
 
-// Taken is the part of the capacity that is held.
+// Taken returns the part of the capacity that users hold.
 func (q *Queue) Taken() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.Capacity - q.mu.free
 }
 
-// Waiting is the number of waiting claims.
+// Waiting returns the number of waiting claims.
 func (q *Queue) Waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -241,7 +253,7 @@ func (q *Queue) enterLocked(f *flow) {
 	f.entered = q.mu.entered
 }
 
-// dropLocked takes a waiter out of the queue.
+// dropLocked removes a waiter from the queue.
 func (q *Queue) dropLocked(w *Waiter) {
 	w.flow.waiters.Remove(w.element)
 	w.element = nil
@@ -273,7 +285,8 @@ func (q *Queue) makeRoomLocked(f *flow, more int64) bool {
 	return true
 }
 
-// lastHolding is the last waiter that holds memory. Claims without memory are not refused.
+// lastHolding returns the last waiter that holds memory. Claims that hold no memory are not
+// refused.
 func (f *flow) lastHolding() *Waiter {
 	e := f.waiters.Back()
 	for e.Value.(*Waiter).Held == 0 {
@@ -282,13 +295,13 @@ func (f *flow) lastHolding() *Waiter {
 	return e.Value.(*Waiter)
 }
 
-// sharesLocked tells whether a user's share allows another claim of this size.
+// sharesLocked reports whether a user's share allows another claim of this size.
 func (q *Queue) sharesLocked(f *flow, size int64) bool {
 	return f.held == 0 || f.held+size <= q.share
 }
 
-// If the first claim of a flow may be granted, placeLocked puts the flow at its place in turns.
-// Otherwise it takes the flow out.
+// placeLocked puts a flow at its place in turns if the flow's first claim may be granted. Otherwise
+// it removes the flow from turns.
 func (q *Queue) placeLocked(f *flow) {
 	first := f.waiters.Front()
 	may := first != nil && q.sharesLocked(f, first.Value.(*Waiter).Size)
@@ -304,8 +317,9 @@ func (q *Queue) placeLocked(f *flow) {
 	}
 }
 
-// restLocked forgets a flow without claims. While other claims wait, it keeps the flow's next turn,
-// because otherwise a user who sends one expensive claim at a time would get too many turns.
+// restLocked deletes a flow without claims. While other claims wait, it keeps the flow, because the
+// flow has the time of the user's next turn. Otherwise a user who sends one expensive claim at a
+// time would get too many turns.
 func (q *Queue) restLocked(f *flow) {
 	switch {
 	case f.held > 0 || f.waiters.Len() > 0 || f.rested:
@@ -317,7 +331,7 @@ func (q *Queue) restLocked(f *flow) {
 	}
 }
 
-// turns are a heap of flows by their next turn, then by when they entered.
+// turns is a heap of flows. It is ordered by next turn, then by entry.
 type turns []*flow
 
 // Len implements heap.Interface.
@@ -344,7 +358,7 @@ func (t *turns) Push(f any) {
 func (t *turns) Pop() any {
 	last := len(*t) - 1
 	f := (*t)[last]
-	*t = slices.Delete(*t, last, last+1) // clears it
+	*t = slices.Delete(*t, last, last+1) // clears the element
 	f.place = -1
 	return f
 }

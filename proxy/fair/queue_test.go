@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// verify checks the invariants of a queue that is not in use.
+// verify checks the invariants of a queue that is not in use. Comments have their numbers.
 func verify(t *testing.T, q *Queue) {
 	t.Helper()
 	q.mu.Lock()
@@ -81,8 +81,8 @@ func enter(t *testing.T, q *Queue, c Claim) *taker {
 }
 
 // Users claim, give up and give back at random. The invariants hold, and each user's claims are
-// granted in order. No user holds more than its share. In the end everything is free and all users
-// are forgotten.
+// granted in order. No user holds more than its share. In the end the whole capacity is free and
+// the queue has no users.
 func TestFairQueueOfManyUsers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -167,8 +167,8 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 	}
 }
 
-// Users who always want more get service of equal cost, whatever the size and number of their
-// claims (4).
+// Users with permanently waiting claims get service of equal cost, whatever the size and number of
+// their claims (4).
 func TestFairQueueServesAlike(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -206,7 +206,7 @@ func TestFairQueueServesAlike(t *testing.T) {
 		}
 		for _, c := range order {
 			if len(left) < len(greatest) {
-				break // a user has got all it wanted
+				break // a user's claims are all granted
 			}
 			served[c.User] += c.Cost
 			if left[c.User]--; left[c.User] == 0 {
@@ -274,7 +274,7 @@ func TestFairQueueIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 100)
 		if err := q.Take(t.Context(), Claim{"holder", 1, 1, 1000}); err != nil {
-			t.Fatal(err) // a granted claim takes no room
+			t.Fatal(err) // a granted claim uses no room
 		}
 		var many []*taker
 		for range 10 {
@@ -325,7 +325,7 @@ func BenchmarkFairQueue(b *testing.B) {
 }
 
 // A claim that holds no memory while it waits is never refused for lack of room, because it is for
-// the rest of an answer that has begun.
+// the rest of a response that has begun.
 func TestClaimWithoutMemoryIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 100)

@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// workspaceWait bounds the time for which a read waits for memory. After that, upstream
-	// answers.
+	// workspaceWait limits a read's wait for memory. After that, upstream answers.
 	workspaceWait = 2 * time.Second
-	// paceMin is the minimum rate, in bytes a second, at which a client has to read a body in the
+	// paceMin is the minimum rate, in bytes a second, at which a client must read a body in the
 	// workspace. It applies after paceGrace, and only if another claim had to wait for memory
 	// within the last paceWanted.
 	paceMin    = 64 << 10
@@ -21,12 +20,12 @@ const (
 	paceWanted = 2 * time.Minute
 )
 
-// Workspace bounds the memory of all answers that are made for one request, until they are written.
-// Otherwise clients would decide how much memory the proxy needs.
+// Workspace limits the memory of all responses that are made for one request, until they are
+// written. Without this limit, clients would decide how much memory the proxy needs.
 type Workspace struct {
 	*Queue
 	garbage
-	wanted atomic.Int64 // when a claim last had to wait for memory, in Unix nanoseconds
+	wanted atomic.Int64 // the last time that a claim had to wait for memory, in Unix nanoseconds
 }
 
 // NewWorkspace returns a workspace of size bytes; see NewQueue.
@@ -34,7 +33,7 @@ func NewWorkspace(size, share, room int64) *Workspace {
 	return &Workspace{Queue: NewQueue(size, share, room)}
 }
 
-// Take waits for memory, at most workspaceWait.
+// Take waits for memory, for workspaceWait at most.
 func (w *Workspace) Take(ctx context.Context, c Claim) error {
 	c.Cost = c.Size
 	waiter, err := w.Enter(c)
@@ -47,13 +46,14 @@ func (w *Workspace) Take(ctx context.Context, c Claim) error {
 	return w.Wait(ctx, waiter)
 }
 
-// Room is memory that a claim has taken. GiveBack gives it back once.
+// Room is memory that was granted to a claim. GiveBack returns the memory to the workspace; further
+// calls do nothing.
 type Room struct {
 	in       *Workspace
 	GiveBack func()
 }
 
-// Hold takes memory. It returns nil if there is none.
+// Hold waits for memory. It returns nil if there is none.
 func (w *Workspace) Hold(ctx context.Context, c Claim) *Room {
 	if w.Take(ctx, c) != nil {
 		return nil
@@ -65,15 +65,15 @@ func (w *Workspace) room(user string, size int64) *Room {
 	return &Room{w, sync.OnceFunc(func() { w.Give(user, size) })}
 }
 
-// late tells whether a client has read too slowly while other claims want the memory. read is the
+// late reports whether a client has read too slowly while other claims need the memory. read is the
 // number of bytes that the client has read.
 func (r *Room) late(read int64, took time.Duration) bool {
 	due := time.Duration(read) * time.Second / paceMin
 	return took > paceGrace+due && time.Since(time.Unix(0, r.in.wanted.Load())) < paceWanted
 }
 
-// Make makes a body. Meanwhile it holds the claimed memory. After that, the body holds only its own
-// length, until it is closed.
+// Make makes a body within the claimed memory. Then it gives back all memory except the body's own
+// length. The body holds this rest until it is closed.
 func (w *Workspace) Make(ctx context.Context, c Claim, do func() ([]byte, error)) (*Body, error) {
 	if err := w.Take(ctx, c); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (w *Workspace) Make(ctx context.Context, c Claim, do func() ([]byte, error)
 	return &Body{rest: body, Room: w.room(c.User, keeps)}, nil
 }
 
-// Body is a body that holds room until it is closed. A client that reads it too slowly is
+// Body is a body that holds room until it is closed. A client that reads the body too slowly is
 // disconnected.
 type Body struct {
 	*Room
@@ -102,7 +102,7 @@ type Body struct {
 
 var errSlowReader = errors.New("the client reads too slowly while others wait for the memory")
 
-// Length is the number of bytes left of the body.
+// Length returns the number of unread bytes.
 func (h *Body) Length() int64 { return int64(len(h.rest)) }
 
 // Read implements io.Reader.
@@ -130,17 +130,17 @@ func (h *Body) Close() error {
 	return nil
 }
 
-// Shares are a part of the workspace that several answers hold together.
+// Shares are memory in the workspace that several responses hold together.
 type Shares struct {
 	in   *Workspace
-	left atomic.Int64 // the number of answers that hold it
+	left atomic.Int64 // number of responses that hold the memory
 	free func()
 }
 
-// Shared returns shares. When no answer holds them any more, free gives the memory back.
+// Shared returns shares. free gives the memory back after the last response has released it.
 func (w *Workspace) Shared(free func()) *Shares { return &Shares{in: w, free: free} }
 
-// Release takes n off the number of holders. Nil shares take no memory.
+// Release subtracts n from the number of holders. It does nothing to nil shares.
 func (s *Shares) Release(n int) {
 	if s != nil && s.left.Add(int64(-n)) == 0 {
 		s.free()

@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// bodyOfBytes makes a body of length bytes.
+// bodyOfBytes returns a function that makes a body of length bytes.
 func bodyOfBytes(length int) func() ([]byte, error) {
 	return func() ([]byte, error) { return bytes.Repeat([]byte("x"), length), nil }
 }
 
-// The memory of a one-off body is given back when it was written, dropped, or could not be made.
+// The memory of a body for one request is given back when the body was written, dropped, or could
+// not be made.
 func TestWorkspaceIsGivenBack(t *testing.T) {
 	w := NewWorkspace(100, 100, 100)
 	c := Claim{User: "a", Size: 100}
@@ -29,7 +30,7 @@ func TestWorkspaceIsGivenBack(t *testing.T) {
 		},
 		func(*Body) {},
 	} {
-		for range 3 { // no two of them would fit
+		for range 3 { // two bodies would not fit at the same time
 			body, err := w.Make(t.Context(), c, do)
 			if err != nil {
 				t.Fatal(err)
@@ -46,7 +47,7 @@ func TestWorkspaceIsGivenBack(t *testing.T) {
 		defer func() { _ = recover() }()
 		_, _ = w.Make(t.Context(), c, func() ([]byte, error) { panic("a body that cannot be made") })
 	}()
-	waiting, err := w.Make(t.Context(), c, do) // an unread body takes no more than its length
+	waiting, err := w.Make(t.Context(), c, do) // an unread body holds only its own length
 	if err != nil || w.Taken() != 50 {
 		t.Errorf("%d are taken instead of 50: %v", w.Taken(), err)
 	}
@@ -60,7 +61,8 @@ func TestWorkspaceIsGivenBack(t *testing.T) {
 	verify(t, w.Queue)
 }
 
-// A read fails if it does not get the memory soon or never can. Upstream then answers.
+// A read fails if the memory is not free soon, or if its claim exceeds the workspace. Upstream then
+// answers.
 func TestWorkspaceIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWorkspace(100, 100, 100)
@@ -101,7 +103,7 @@ func TestWorkspaceIsShared(t *testing.T) {
 	})
 }
 
-// A client may read a body slowly while no other user wants the memory.
+// A client may read a body slowly while no other user needs the memory.
 func TestWorkspaceOfSlowReader(t *testing.T) {
 	for _, wanted := range []bool{false, true} {
 		for pace, slow := range map[int]bool{paceMin / 2: true, paceMin * 2: false} {
@@ -125,7 +127,7 @@ func TestWorkspaceOfSlowReader(t *testing.T) {
 	}
 }
 
-// readSlowly reads a body and pauses for each piece.
+// readSlowly reads a body and pauses after each piece.
 func readSlowly(r io.Reader, each time.Duration) error {
 	piece := make([]byte, WriteSize)
 	for {

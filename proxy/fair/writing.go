@@ -11,11 +11,11 @@ import (
 // WriteSize is the size of one write of a long body, in bytes: four TLS records.
 const WriteSize = 64 << 10
 
-// turning takes a turn before each piece of a long body.
+// turning waits for a turn before each piece of a long body.
 type turning struct {
 	io.Writer
 	turns *Meter
-	begun bool // the body is long: a piece was written, or its length says so
+	begun bool // a piece was written, or the body is known to be long
 }
 
 // InTurns returns a writer that waits for a turn before each piece except the first.
@@ -36,12 +36,12 @@ func (t *turning) Write(p []byte) (int, error) {
 	return t.Writer.Write(p)
 }
 
-// paced fails if, after listGrace, a client has read less than listPace on average, because a list
-// keeps its objects and pages alive. Kube-apiserver ends every answer except a watch after a
-// minute. Only the time of writes counts, not the time in which the list waits for a turn.
+// paced fails if a client has read less than listPace on average after listGrace, because a list
+// keeps its objects and pages in memory. For comparison, kube-apiserver ends every response except
+// a watch after a minute. Only the time in writes counts, without the waits for turns.
 type paced struct {
 	io.Writer
-	room    *Room // memory that other users may want; nil for none
+	room    *Room // memory that other users may need, or nil
 	took    time.Duration
 	written int64
 }
@@ -75,9 +75,9 @@ type listWriter struct {
 	turning turning
 }
 
-// WriteLong writes a body of length bytes, or -1 if that is unknown, in large pieces. Each piece
-// costs a system call and one or more TLS records. If turns is nil, it takes no turns. Room is the
-// memory that the body takes, or nil.
+// WriteLong writes a body in large pieces, because each write costs a system call and one or more
+// TLS records. length is -1 if it is unknown. If turns is nil, WriteLong does not wait for turns.
+// room is the memory that the body holds, or nil.
 func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room) (int64, error) {
 	lw := listWriters.Get().(*listWriter)
 	lw.paced = paced{Writer: w, room: room}

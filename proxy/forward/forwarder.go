@@ -1,13 +1,13 @@
 package forward
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,30 +16,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
-// Forwarder sends requests upstream as they are and streams the answers back. A request keeps its
-// own identity. A request without an identity gets the proxy's.
+// Forwarder sends requests upstream unchanged, except for a few headers, and streams the responses
+// back. A request keeps the client's identity. A request with neither credentials nor a user that
+// the proxy has authenticated gets the proxy's identity.
 type Forwarder struct {
 	base *url.URL
-	// actsAs tells whether the proxy itself impersonates a user. A client's Impersonate headers
-	// would then be merged with the proxy's.
-	actsAs    bool
-	own       transports
-	anonymous transports
+	// actsAs reports whether the proxy itself impersonates a user. Send then refuses Impersonate
+	// headers of clients, because they would be merged with the proxy's.
+	actsAs bool
+	// Requests share connections only with requests of the same kind, see the package.
+	own       transports // with the proxy's credentials
+	users     transports // with tokens that the proxy has verified
+	strangers transports // with credentials that the proxy has not verified, or of anonymous users
+	uploads   transports // like strangers, for requests with a body and without a time limit
 }
 
-// transports lead to one upstream: over HTTP/2 if upstream supports it, and over HTTP/1.1 for
-// upgrades, because HTTP/2 has no upgrades.
-type transports struct{ plain, upgrade http.RoundTripper }
-
-// Adaptation copies a client configuration and changes the copy for a purpose.
-type Adaptation func(*rest.Config) *rest.Config
-
-// New returns a forwarder to the server that config names. The function transport makes a round
-// tripper. It applies its argument to the configuration of each upstream server.
+// New returns a forwarder to the server in config. The function transport makes a round tripper
+// from the configurations of the upstream servers, each changed by the function's argument.
 func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
@@ -49,31 +46,22 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 	if f.own, err = newTransports(rest.CopyConfig, transport); err != nil {
 		return nil, err
 	}
-	f.anonymous, err = newTransports(rest.AnonymousClientConfig, transport)
+	if f.users, err = newTransports(withoutCredentials, transport); err != nil {
+		return nil, err
+	}
+	if f.strangers, err = newTransports(withoutCredentials, transport); err != nil {
+		return nil, err
+	}
+	f.uploads, err = newTransports(withoutCredentials, transport)
 	return f, err
 }
 
-func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTripper, error)) (t transports, err error) {
-	asIs := func(config *rest.Config) *rest.Config {
-		config = identity(config)
-		config.DisableCompression = true // bodies pass unchanged
-		return config
-	}
-	if t.plain, err = transport(asIs); err != nil {
-		return t, err
-	}
-	t.upgrade, err = transport(func(config *rest.Config) *rest.Config {
-		config = asIs(config)
-		config.NextProtos = []string{"http/1.1"}
-		return config
-	})
-	return t, err
-}
-
-// Send sends a request upstream. The request ends when the client leaves. When the context over
-// ends, the response ends as if upstream had ended it; over may be nil. Send calls done once, when
-// both sides have finished.
+// Send sends a request upstream. The request ends when the client leaves or ctx ends. If ctx was
+// cancelled without a cause, the client has left. The context over may be nil. When it ends, the
+// response ends as if upstream had ended it. Send calls done once, when the request ends: when it
+// has failed, its response is closed, its client has left, or over has ended.
 func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
+	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{Request: req, cancel: OnceBoth(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
 	if over != nil {
@@ -88,39 +76,49 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 		x.cancel()
 		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
 	}
-	out, err := x.outgoing(ctx, f.base)
-	if err != nil {
-		x.cancel()
-		return exchange.NoRequest(exchange.BadRequest(err.Error()))
-	}
-	way, ok := f.way(req)
+	way, ok := f.way(req, t.Lasts)
 	if !ok {
 		x.cancel()
 		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
 	}
-	if x.Body == nil {
+	var whole []byte
+	if !req.WantsUpgrade() {
+		whole = x.Body.Whole()
+	}
+	out, err := x.outgoing(ctx, f.base, whole)
+	if err != nil {
+		x.cancel()
+		return exchange.NoRequest(exchange.BadRequest(err.Error()))
+	}
+	if x.Body == nil || whole != nil {
 		close(x.bodyDone)
 		x.watchClient()
 	}
 	asked := false
 	defer func() {
-		if !asked { // a panic: no caller will close the answer
+		if !asked { // after a panic no caller closes the response
 			_ = out.Body.Close()
 			x.finish()
 		}
 	}()
 	t.Sent = time.Now()
+	span := trace.Upstream(out)
 	in, err := t.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
+	trace.EndUpstream(span, in, err)
 	asked = true
 	if err != nil {
-		broken := x.Body.Failure() // before the proxy interrupts the body itself
-		_ = out.Body.Close()       // some transports do not
+		left := x.left.Load() || context.Cause(client) == context.Canceled //nolint:errorlint // other causes do not mean that the client left
+		broken := x.Body.Failure()                                         // before the proxy itself interrupts the body
+		_ = out.Body.Close()                                               // some transports do not close it
 		x.finish()
 		if errors.Is(broken, exchange.ErrBodyTooLarge) {
 			return req.Fail(exchange.BodyTooLarge(x.Body.Most), exchange.FromProxy)
 		}
 		if broken != nil {
 			return exchange.StatusResponse(exchange.BadRequest("request body: "+broken.Error()), exchange.FromProxy)
+		}
+		if left {
+			return exchange.ClientGone()
 		}
 		return exchange.StatusResponse(unreachable(err), exchange.FromProxy)
 	}
@@ -135,14 +133,15 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	return resp
 }
 
-// Trip holds the times of a request's way upstream.
+// Trip describes the times of a forwarded request.
 type Trip struct {
-	Patience time.Duration // maximum time until upstream begins its answer; 0 means no limit
-	Takes    time.Duration // usual time that upstream takes; 0 if unknown
+	Patience time.Duration // maximum time until upstream's response begins; 0 means no limit
+	Takes    time.Duration // usual time that upstream needs; 0 if unknown
 	Sent     time.Time     // zero if this request was not sent upstream
+	Lasts    bool          // the request has no time limit, see the package
 }
 
-// Since is the time since the request was sent, 0 if it was not.
+// Since returns the time since the request was sent, or 0 if it was not sent.
 func (t *Trip) Since() time.Duration {
 	if t.Sent.IsZero() {
 		return 0
@@ -150,37 +149,20 @@ func (t *Trip) Since() time.Duration {
 	return time.Since(t.Sent)
 }
 
-// within gives up if the answer does not begin within the trip's patience.
+// within gives up if the response does not begin within the trip's patience.
 func (t *Trip) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
 	if t.Patience == 0 {
 		return ask()
 	}
 	late := time.AfterFunc(t.Patience, cancel)
 	in, err := ask()
-	if !late.Stop() && err == nil { // cancel has already aborted the answer
+	if !late.Stop() && err == nil { // cancel has already aborted the response
 		return nil, errors.Join(context.Canceled, in.Body.Close())
 	}
 	return in, err
 }
 
-// way chooses how a request goes upstream: as the proxy, as a user whom the proxy impersonates, or
-// with the client's own credentials only. It returns false if headers cannot carry the user.
-func (f *Forwarder) way(req *exchange.Request) (http.RoundTripper, bool) {
-	ts := f.own
-	if req.Identity == nil && req.Identified() || req.Identity != nil && !req.Identity.ActsAsAnother() {
-		ts = f.anonymous
-	}
-	way := ts.plain
-	if req.WantsUpgrade() {
-		way = ts.upgrade
-	}
-	if req.Identity.ActsAsAnother() {
-		return access.Impersonating(req.Identity.ActsAs, way)
-	}
-	return way, true
-}
-
-// OnceBoth returns a function that calls both functions, once.
+// OnceBoth returns a function that calls both functions once, in order.
 func OnceBoth(first, second func()) func() {
 	return sync.OnceFunc(func() {
 		first()
@@ -188,49 +170,63 @@ func OnceBoth(first, second func()) func() {
 	})
 }
 
-// roundTrip is one forwarded request until its response has been written. It is the reader of the
-// response's body; Close ends both sides.
+// roundTrip is a forwarded request until its response has been written. It reads the response's
+// body. Close ends both sides.
 type roundTrip struct {
 	*exchange.Request
 	cancel    context.CancelFunc
 	upstream  io.ReadCloser
-	bodyDone  chan struct{} // closed when upstream's transport has let go of the body
+	bodyDone  chan struct{} // closed after the transport's last access to the body
 	mu        sync.Mutex
 	stopWatch func()
 	finished  bool
 	over      atomic.Bool // the response ends as if upstream had ended it
+	left      atomic.Bool // the client left before the response ended
 }
 
-func (x *roundTrip) outgoing(ctx context.Context, base *url.URL) (*http.Request, error) {
+// outgoing returns the request for upstream. The parameter whole is the body, or nil if the body is
+// not complete yet or there is none.
+func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (*http.Request, error) {
 	target, err := url.ParseRequestURI(x.Target)
 	if err != nil || !strings.HasPrefix(x.Target, "/") {
-		return nil, fmt.Errorf("request target %q is not a path", x.Target)
+		return nil, fmt.Errorf("request target %q is not a path", x.Path) // the query may have secrets
 	}
 	u := *base
 	prefix := strings.TrimSuffix(base.Path, "/")
 	u.Path, u.RawQuery = prefix+target.Path, target.RawQuery
 	u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + target.EscapedPath()
-	body := io.ReadCloser(http.NoBody)
-	if x.Body != nil {
-		if x.WantsUpgrade() {
-			return nil, errors.New("a request to leave HTTP must not have a body")
-		}
+	body := io.Reader(http.NoBody)
+	switch {
+	case x.Body != nil && x.WantsUpgrade():
+		return nil, errors.New("a request to leave HTTP must not have a body")
+	case whole != nil:
+		body = bytes.NewReader(whole)
+	case x.Body != nil:
 		body = &requestBody{roundTrip: x}
 	}
 	out, err := http.NewRequestWithContext(ctx, x.Method, base.String(), body)
 	if err != nil {
 		return nil, err
 	}
-	out.URL = &u // another parse would cut it at a #
+	out.URL = &u // parsing the URL again would cut it at a #
 	copyHeader(out.Header, x.Header)
+	addForwardedFor(out.Header, x.Conn)
 	if x.Identity.ActsAsAnother() {
-		dropCredentials(out.Header) // upstream would take them for the proxy's
+		dropCredentials(out.Header) // upstream would read them as the proxy's
 	}
-	if x.Body != nil {
+	if x.Body != nil && whole == nil {
 		out.ContentLength = x.Body.Length
 	}
 	if out.Header.Get("User-Agent") == "" {
-		out.Header.Set("User-Agent", "") // or net/http adds its own
+		out.Header.Set("User-Agent", "") // otherwise net/http adds its own
+	}
+	// If a request has one of these headers, net/http may send it again although upstream has
+	// executed it. Net/http does not recognize the headers if their names are in lower case.
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values := out.Header[name]; values != nil {
+			delete(out.Header, name)
+			out.Header[strings.ToLower(name)] = values
+		}
 	}
 	if x.WantsUpgrade() {
 		out.Header.Set("Connection", "Upgrade")
@@ -239,17 +235,20 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL) (*http.Request,
 	return out, nil
 }
 
-// watchClient ends the request when the client leaves. It may only be called after the request body
+// watchClient ends the request when the client leaves. It may be called only after the request body
 // has been read.
 func (x *roundTrip) watchClient() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.finished {
-		x.stopWatch = x.Client.CancelWhenGone(x.cancel)
+		x.stopWatch = x.Client.CancelWhenGone(func() {
+			x.left.Store(true)
+			x.cancel()
+		})
 	}
 }
 
-// finish releases both sides. It returns when nothing reads the client's connection any more.
+// finish releases both sides. When it returns, nothing reads the client's connection.
 func (x *roundTrip) finish() {
 	x.cancel()
 	x.mu.Lock()
@@ -260,8 +259,8 @@ func (x *roundTrip) finish() {
 	select {
 	case <-x.bodyDone:
 	default:
-		// Upstream answered before it read the whole request, or the transport has not seen the end
-		// yet.
+		// Upstream answered or failed before it had read the whole body, or the transport has not
+		// seen the body's end yet.
 		if x.Body == nil || !x.Body.Ended.Load() {
 			x.Client.Interrupt()
 		}
@@ -288,9 +287,9 @@ func (x *roundTrip) Close() error {
 	return err
 }
 
-// requestBody is a client's body for upstream's transport. The transport may read it in another
-// goroutine, after the response has begun, and may close it during a read. bodyDone is closed after
-// the last read.
+// requestBody is a client's body for upstream's transport. The transport may read the body in
+// another goroutine after the response has begun, and may close it during a read. bodyDone is
+// closed after the last read.
 type requestBody struct {
 	*roundTrip
 	reading sync.Mutex // held by Read
@@ -320,9 +319,11 @@ func (b *requestBody) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (b *requestBody) Close() error {
-	if !b.Body.Ended.Load() {
-		b.Client.Interrupt() // the client could hold up a read in progress
+	b.mu.Lock()
+	if !b.finished && !b.Body.Ended.Load() {
+		b.Client.Interrupt() // otherwise Close may wait for a read from a slow client
 	}
+	b.mu.Unlock()
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	b.closeLocked()
@@ -336,44 +337,18 @@ func (b *requestBody) closeLocked() {
 	}
 }
 
-// hopByHop headers belong to one connection (RFC 9110, 7.6.1). X-Remote headers are dropped too,
-// because with them a front proxy tells an apiserver who its client is.
+// hopByHop lists the headers that belong to one connection (RFC 9110, 7.6.1). X-Remote headers are
+// also dropped, because an apiserver would read the user's name from them.
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
-}
-
-// dropCredentials deletes the headers that tell who sent a request.
-func dropCredentials(header http.Header) {
-	header.Del("Authorization")
-	for name := range header {
-		if strings.HasPrefix(name, access.ImpersonatePrefix) {
-			delete(header, name)
-		}
-	}
-}
-
-// copyHeader copies the end-to-end headers.
-func copyHeader(to, from http.Header) {
-	drop := slices.Clone(hopByHop)
-	for _, v := range from.Values("Connection") {
-		for name := range strings.SplitSeq(v, ",") {
-			drop = append(drop, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-		}
-	}
-	for name, values := range from {
-		if strings.HasPrefix(name, "X-Remote-") || name == "Host" || name == "Content-Length" || slices.Contains(drop, name) {
-			continue
-		}
-		to[name] = slices.Clone(values)
-	}
 }
 
 func forbidden(message string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
-// unreachable is the Status for a request that could not be forwarded.
+// unreachable returns the Status for a request that could not be forwarded.
 func unreachable(err error) metav1.Status {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {

@@ -1,9 +1,16 @@
 package forward
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -60,5 +67,237 @@ func TestUnsentRequestIsNotWatched(t *testing.T) {
 	}, &Trip{}, func() {})
 	if resp.Source != exchange.FromProxy || client.began.Load() != 0 {
 		t.Errorf("answer %d from %s, the client was watched %d times", resp.Status, resp.Source, client.began.Load())
+	}
+}
+
+// connection is a client's connection with an address.
+type connection struct {
+	exchange.Conn
+	from net.Addr
+}
+
+func (c connection) RemoteAddr() net.Addr { return c.from }
+
+// Upstream learns the address of a client, after those that the client itself tells of.
+func TestForwardedFor(t *testing.T) {
+	tcp := &net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 4711}
+	for name, test := range map[string]struct {
+		conn exchange.Conn
+		told []string
+		want []string
+	}{
+		"client":           {connection{from: tcp}, nil, []string{"192.0.2.7"}},
+		"client of IPv6":   {connection{from: &net.TCPAddr{IP: net.ParseIP("2001:db8::7"), Port: 1}}, nil, []string{"2001:db8::7"}},
+		"behind a proxy":   {connection{from: tcp}, []string{"198.51.100.1"}, []string{"198.51.100.1, 192.0.2.7"}},
+		"behind two":       {connection{from: tcp}, []string{"198.51.100.1", "203.0.113.1"}, []string{"198.51.100.1, 203.0.113.1, 192.0.2.7"}},
+		"on a Unix socket": {connection{from: &net.UnixAddr{Name: "@"}}, nil, nil},
+		"itself":           {nil, nil, nil},
+	} {
+		x := &roundTrip{Request: &exchange.Request{Method: http.MethodGet, Target: "/api", Header: http.Header{}, Conn: test.conn}}
+		if test.told != nil {
+			x.Header["X-Forwarded-For"] = test.told
+		}
+		out, err := x.outgoing(t.Context(), &url.URL{Scheme: "https", Host: "upstream"}, nil)
+		if err != nil || !slices.Equal(out.Header.Values("X-Forwarded-For"), test.want) {
+			t.Errorf("%s: %q, %v", name, out.Header.Values("X-Forwarded-For"), err)
+		}
+		if !slices.Equal(x.Header.Values("X-Forwarded-For"), test.told) {
+			t.Errorf("%s: the client's request has changed: %q", name, x.Header)
+		}
+	}
+}
+
+// Requests with credentials that may be wrong share no connection with others, and do not use
+// HTTP/2, whose connections they would end.
+func TestConnectionsOfEachKind(t *testing.T) {
+	f := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.Proto, " ", r.RemoteAddr, " ", r.Header.Get("Authorization"), r.Header.Get("Impersonate-User"))
+	})
+	const own, users, strangers = "the proxy", "users", "strangers"
+	verified, anyone := &access.Caller{Token: true}, &access.Caller{}
+	on := map[string]string{} // connection to kind
+	for range 2 {
+		for name, test := range map[string]struct {
+			identity   *access.Caller
+			credential string
+			body       *exchange.Body
+			lasts      bool
+			kind       string
+			proto      string
+			as         string
+		}{
+			"as the proxy":     {nil, "", nil, false, own, "HTTP/2.0", "Bearer own"},
+			"impersonated":     {&access.Caller{ActsAs: &user.DefaultInfo{Name: "a"}}, "", nil, false, own, "HTTP/2.0", "Bearer owna"},
+			"verified token":   {verified, "Bearer a", nil, false, users, "HTTP/2.0", "Bearer a"},
+			"unverified token": {nil, "Bearer a", nil, false, strangers, "HTTP/1.1", "Bearer a"},
+			"anonymous":        {anyone, "", nil, false, strangers, "HTTP/1.1", ""},
+			"no bearer token":  {anyone, "Basic a", nil, false, strangers, "HTTP/1.1", "Basic a"},
+			"write":            {nil, "Bearer a", &exchange.Body{From: strings.NewReader("a"), Length: 1, Most: 1, Keep: true}, false, strangers, "HTTP/1.1", "Bearer a"},
+			"watch":            {nil, "Bearer a", nil, true, strangers + "' long requests", "HTTP/2.0", "Bearer a"},
+			"upload to a pod":  {nil, "Bearer a", &exchange.Body{From: strings.NewReader("a"), Length: 1}, true, "uploads", "HTTP/2.0", "Bearer a"},
+		} {
+			req := &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: test.body}
+			if test.credential != "" {
+				req.Header.Set("Authorization", test.credential)
+			}
+			resp := f.Send(t.Context(), nil, req, &Trip{Lasts: test.lasts}, func() {})
+			body, err := io.ReadAll(resp.Reader)
+			resp.CloseBody()
+			if err != nil {
+				t.Fatal(err)
+			}
+			const parts = 3
+			fields := strings.SplitN(string(body), " ", parts)
+			proto, conn, as := fields[0], fields[1], fields[2]
+			if proto != test.proto || as != test.as {
+				t.Errorf("%s: %s as %q, want %s as %q", name, proto, as, test.proto, test.as)
+			}
+			if other := on[conn]; other != "" && other != test.kind {
+				t.Errorf("%s: has the connection of %s", name, other)
+			}
+			on[conn] = test.kind
+		}
+	}
+}
+
+// A response may begin before a long upload to a pod or service ends. The rest of the upload is not
+// lost.
+func TestUploadOverlapsResponse(t *testing.T) {
+	const rest = 1 << 20
+	f := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
+		first := make([]byte, 1)
+		_, _ = io.ReadFull(r.Body, first)
+		_, _ = w.Write(first)
+		w.(http.Flusher).Flush()
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	})
+	for _, token := range []string{"", "Bearer a"} {
+		from, upload := io.Pipe()
+		req := &exchange.Request{
+			Method: http.MethodPost, Target: "/api/v1/namespaces/ns/services/a/proxy/", Header: http.Header{}, Client: &watchedClient{},
+			Body: &exchange.Body{From: from, Length: 1 + rest},
+		}
+		if token != "" {
+			req.Header.Set("Authorization", token)
+		}
+		go func() { _, _ = upload.Write([]byte("a")) }()
+		resp := f.Send(t.Context(), nil, req, &Trip{Lasts: true}, func() {})
+		if _, err := io.ReadFull(resp.Reader, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, _ = upload.Write(make([]byte, rest)) // the response shows whether it succeeded
+			_ = upload.Close()
+		}()
+		if got, err := io.ReadAll(resp.Reader); err != nil || string(got) != fmt.Sprint(rest, nil) {
+			t.Errorf("with %q: upstream received %s, %v", token, got, err)
+		}
+		resp.CloseBody()
+	}
+}
+
+// overTLS returns a forwarder to a server over HTTP/2 and HTTP/1.1.
+func overTLS(t *testing.T, h http.HandlerFunc) *Forwarder {
+	t.Helper()
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	config := &rest.Config{Host: server.URL, BearerToken: "own", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	f, err := New(config, func(adapt Adaptation) (http.RoundTripper, error) { return rest.TransportFor(adapt(config)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// An interruption that comes too late would concern the client's next request.
+func TestBodyClosedAfterItsRequestInterruptsNothing(t *testing.T) {
+	client := &watchedClient{}
+	x := &roundTrip{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, finished: true, bodyDone: make(chan struct{})}
+	_ = (&requestBody{roundTrip: x}).Close()
+	if n := client.interrupted.Load(); n != 0 {
+		t.Errorf("interrupted %d times", n)
+	}
+}
+
+// If upstream has read a write and closes the connection without a response, the write may have been
+// executed. It must not be sent again, although its body is kept.
+func TestWriteIsNotSentTwice(t *testing.T) {
+	var writes atomic.Int32
+	f := overTLS(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.Method == http.MethodPost && writes.Add(1) > 1 { // the first one leaves a connection to reuse
+			panic(http.ErrAbortHandler)
+		}
+	})
+	send := func() *exchange.Response {
+		body := &exchange.Body{From: strings.NewReader("body"), Length: 4, Most: 4, Keep: true}
+		header := http.Header{"Authorization": {"Bearer a"}, "Idempotency-Key": {"a"}}
+		resp := f.Send(t.Context(), nil, &exchange.Request{
+			Method: http.MethodPost, Target: "/api", Header: header, Client: &watchedClient{}, Identity: &access.Caller{}, Body: body,
+		}, &Trip{}, func() {})
+		if resp.Reader != nil {
+			_, _ = io.ReadAll(resp.Reader)
+		}
+		resp.CloseBody()
+		return resp
+	}
+	if first := send(); first.Status != http.StatusOK {
+		t.Fatalf("first write: %d", first.Status)
+	}
+	if second := send(); second.Status != http.StatusServiceUnavailable || writes.Load() != 2 {
+		t.Errorf("second write: %d after %d writes in all", second.Status, writes.Load())
+	}
+}
+
+// Net/http must not send a request twice because of a client's header.
+func TestIdempotencyKeyIsOnlyPassedOn(t *testing.T) {
+	x := &roundTrip{Request: &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{"Idempotency-Key": {"a"}}}}
+	out, err := x.outgoing(t.Context(), &url.URL{Scheme: "https", Host: "upstream"}, nil)
+	if err != nil || out.Header.Get("Idempotency-Key") != "" || !slices.Equal(out.Header[strings.ToLower("Idempotency-Key")], []string{"a"}) {
+		t.Errorf("%v, %v", out.Header, err)
+	}
+}
+
+// twice reads a request's body again, as a transport does after a GOAWAY.
+type twice struct{}
+
+// RoundTrip implements http.RoundTripper. Its response says what it has read.
+func (twice) RoundTrip(req *http.Request) (*http.Response, error) {
+	read, err := io.ReadAll(req.Body)
+	_ = req.Body.Close()
+	if err == nil && req.GetBody != nil {
+		again, _ := req.GetBody()
+		var more []byte
+		more, err = io.ReadAll(again)
+		read = append(append(read, ' '), more...)
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(read))}, err
+}
+
+// The transport can send a short body again.
+func TestShortBodyCanBeSentAgain(t *testing.T) {
+	f, err := New(&rest.Config{Host: "https://upstream"}, func(Adaptation) (http.RoundTripper, error) { return twice{}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		identity *access.Caller
+		kept     bool
+		want     string
+	}{
+		"verified":       {&access.Caller{Token: true}, true, "body body"},
+		"not to be kept": {&access.Caller{Token: true}, false, "body"},
+		"unverified":     {&access.Caller{}, true, "body body"},
+	} {
+		body := &exchange.Body{From: strings.NewReader("body"), Length: 4, Most: 4, Keep: test.kept}
+		resp := f.Send(t.Context(), nil, &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: body}, &Trip{}, func() {})
+		got, err := io.ReadAll(resp.Reader)
+		resp.CloseBody()
+		if err != nil || string(got) != test.want {
+			t.Errorf("%s: upstream read %q, %v; want %q", name, got, err, test.want)
+		}
 	}
 }

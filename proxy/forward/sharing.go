@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -11,43 +12,45 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
 const (
-	// shareMax bounds a shared answer, in bytes. A longer answer is streamed to its first reader,
-	// and each of the other readers sends its own request.
+	// shareMax limits a shared response, in bytes. A longer response is streamed to its first
+	// reader, and each of the other readers sends its own request.
 	shareMax = 4 << 20
-	// shareWait bounds the wait for a shared answer: kube-apiserver gives up after a minute.
+	// shareWait limits the wait for a shared response. It equals kube-apiserver's own limit.
 	shareWait = time.Minute
 )
 
-// Sharing forwards requests. Equal reads share an answer.
+// Sharing forwards requests. Equal reads share a response.
 type Sharing struct {
 	// Send sends a request upstream. It calls done once, when the request ends.
 	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response
-	// Workspace has the memory for shared answers.
+	// Workspace provides the memory for shared responses.
 	Workspace *fair.Workspace
-	// Serving ends when the server does.
+	// Serving ends when the server ends.
 	Serving context.Context //nolint:containedctx // it is the server's
-	// Shared counts a request that upstream never saw.
+	// Shared counts a request that was answered without being sent upstream.
 	Shared func()
 
 	flights fair.Flights[*exchange.Response]
 }
 
-// Forward forwards a request. It reads a short answer to its end.
+// Forward forwards a request. It reads a short response completely before it returns.
 func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
 	resp := s.share(ctx, req, rt, t, done)
-	if rt.Plain && rt.Resource && !resp.Lasts && kubernetesOwn(rt.GVR.Group) {
+	if rt.Plain && rt.Resource && !resp.Lasts && KubernetesOwn(rt.GVR.Group) {
 		resp.BufferSmall(req.Method)
 	}
 	return resp
 }
 
-// Waiting counts the requests that wait for the answer to another request or for their turn.
+// Waiting returns the number of requests that wait for the response to another request or for their
+// turn.
 func (s *Sharing) Waiting() int { return s.flights.Waiting() }
 
-// share forwards a request, together with equal reads.
+// share forwards a request. Equal reads share the response.
 func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
 	key, ok := shareKey(req, rt)
 	if !ok {
@@ -59,17 +62,17 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 			return s.Send(ctx, req, rt, t, done), false
 		}
 		all := *req
-		all.Client = exchange.Nobody{} // readers still wait if this one leaves
-		bounded, cancel := context.WithCancel(s.Serving)
-		late := time.AfterFunc(shareWait, cancel)
-		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, cancel))
+		all.Client = exchange.Nobody{} // other readers still wait if this client leaves
+		bounded, cancel := context.WithCancelCause(trace.Within(s.Serving, ctx))
+		late := time.AfterFunc(shareWait, func() { cancel(errLate) })
+		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, func() { cancel(nil) }))
 		common = s.buffer(bounded, req, resp)
-		late.Stop() // a longer answer may take its time
+		late.Stop() // a longer response has no time limit
 		return resp, common
 	})
 	switch {
 	case !flew && ctx.Err() != nil:
-		resp.LetGo(1) // the answer may have come all the same
+		resp.LetGo(1) // the response may have arrived all the same
 		done()
 		return exchange.ClientGone()
 	case !flew && resp == nil:
@@ -77,19 +80,27 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 	case !flew:
 		done()
 		s.Shared()
-		return shared(resp, req)
+		one := shared(resp)
+		one.Unseen = true
+		if one.Header.Get("Audit-Id") != "" { // only in the request that upstream has seen
+			one.Header.Set("Audit-Id", req.AuditID())
+		}
+		return one
 	case common:
-		return shared(resp, req)
+		return shared(resp)
 	}
 	return resp
 }
 
-// shareWork is the peak memory to read an answer, as a multiple of its length: the buffer is
+// errLate ends a shared request whose response did not begin in time.
+var errLate = errors.New("no response within " + shareWait.String())
+
+// shareWork is the peak memory to read a response, as a multiple of its length: the buffer is
 // doubled and copied as it grows.
 const shareWork = 3
 
-// buffer reads an answer that readers share, if the workspace has room. A short answer takes room
-// only while it is read.
+// buffer reads a response that readers share, if the workspace has room. A short response needs
+// room only while it is read.
 func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *exchange.Response) (whole bool) {
 	user := req.User()
 	for _, most := range []int64{exchange.SmallBody, shareMax} {
@@ -104,7 +115,7 @@ func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *excha
 		case whole:
 			kept = int64(len(resp.Bytes))
 			resp.Shares = s.Workspace.Shared(free)
-		case resp.Length <= most: // the beginning was read
+		case resp.Length <= most: // only the beginning was read
 			kept = most
 			resp.Reader = freeing{resp.Reader, free}
 		}
@@ -119,7 +130,7 @@ func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *excha
 	return false
 }
 
-// freeing is a body that takes room in the workspace.
+// freeing is a body that holds room in the workspace.
 type freeing struct {
 	io.ReadCloser
 	free func()
@@ -131,20 +142,16 @@ func (f freeing) Close() error {
 	return f.ReadCloser.Close()
 }
 
-// kubernetesOwn tells whether an API group is kube-apiserver's own. Answers of another group may be
-// streams, although their requests do not look like it.
-func kubernetesOwn(group string) bool {
+// KubernetesOwn reports whether an API group belongs to kube-apiserver. Other groups may respond
+// with streams to requests that do not look like streams.
+func KubernetesOwn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-// shared is one reader's copy of a shared answer.
-func shared(r *exchange.Response, req *exchange.Request) *exchange.Response {
+// shared returns one reader's copy of a shared response.
+func shared(r *exchange.Response) *exchange.Response {
 	one := *r
 	one.Header = r.Header.Clone()
-	if one.Header.Get("Audit-Id") != "" {
-		one.Header.Del("Audit-Id")
-		one.Header.Set("Audit-Id", req.AuditID())
-	}
 	if r.Shares != nil {
 		one.Bytes, one.Length = nil, int64(len(r.Bytes))
 		one.Reader = r.Shares.Body(r.Bytes)
@@ -152,9 +159,9 @@ func shared(r *exchange.Response, req *exchange.Request) *exchange.Response {
 	return &one
 }
 
-// shareKey returns the same key for reads that get the same answer from upstream, and false for a
-// request that must not share. Reads with the same key have the same credentials. Without
-// authentication, a request with credentials does not share.
+// shareKey returns a key. Reads with the same key receive the same response from upstream, and have
+// the same credentials. shareKey returns false for a request that must not share. Without
+// authentication, no request with credentials may share.
 func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 	if req.Method != http.MethodGet || req.Body != nil || !req.Plain() || !rt.Plain && !isDiscovery(rt, req.Path) || rt.Verb != "get" && rt.Verb != "list" {
 		return "", false
@@ -171,8 +178,8 @@ func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 	}, "\n"), true
 }
 
-// isDiscovery tells whether a path is one of discovery or the version. Upstream sends no ETag with
-// most of these documents, so only requests that wait at the same time can share one.
+// isDiscovery reports whether a path belongs to discovery or to the version. Upstream sends most of
+// these documents without an ETag, so only requests that wait at the same time can share one.
 func isDiscovery(rt exchange.Route, path string) bool {
 	return !rt.Resource && (path == "/api" || path == "/apis" || path == "/version" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/"))
 }

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -107,9 +108,9 @@ func TestShareKey(t *testing.T) {
 	}
 }
 
-// An answer that lands while a client leaves gives back that client's share of the memory.
+// A response that arrives while a client leaves gives back that client's share of the memory.
 func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
-	for range 100 { // the answer or the leaving may come first
+	for range 100 { // the response or the departure may come first
 		synctest.Test(t, testLeaver)
 	}
 }
@@ -147,4 +148,47 @@ func testLeaver(t *testing.T) {
 	if taken := s.Workspace.Taken(); taken != 0 || sent < 2 {
 		t.Fatalf("%d bytes are lost, %d requests", taken, sent)
 	}
+}
+
+// Upstream has seen one of the requests that share a response. This request keeps upstream's
+// Audit-Id, which is also in upstream's audit log. The other requests have their own.
+func TestAuditIDsOfASharedAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const room = 64 << 20
+		gate, sent := make(chan struct{}), 0
+		s := &Sharing{Workspace: fair.NewWorkspace(room, room, room), Serving: t.Context(), Shared: func() {}}
+		s.Send = func(_ context.Context, _ *exchange.Request, _ exchange.Route, _ *Trip, done func()) *exchange.Response {
+			defer done()
+			if sent++; sent == 1 {
+				<-gate
+			}
+			answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
+			answer.Header.Set("Audit-Id", fmt.Sprint("upstream's ", sent))
+			answer.Reader, answer.Length = io.NopCloser(strings.NewReader("x")), 1
+			return answer
+		}
+		var all sync.WaitGroup
+		var answers [4]*exchange.Response
+		for i := range answers {
+			all.Go(func() {
+				req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
+				answers[i] = s.share(t.Context(), req, exchange.ParseRoute(req.Method, req.Path), &Trip{}, func() {})
+			})
+			synctest.Wait()
+		}
+		close(gate)
+		all.Wait()
+		shared := 0
+		for i, answer := range answers {
+			if id := answer.Header.Get("Audit-Id"); strings.HasPrefix(id, "upstream's") == answer.Unseen || id == "" {
+				t.Errorf("%d: upstream has not seen the request: %t, its Audit-Id is %q", i, answer.Unseen, id)
+			}
+			if answer.Unseen {
+				shared++
+			}
+		}
+		if shared == 0 {
+			t.Error("no answer was shared")
+		}
+	})
 }

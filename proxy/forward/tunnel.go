@@ -9,8 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// tunnel joins the client's connection with upstream's after both left HTTP, for exec, attach and
-// port-forward (SPDY or WebSocket).
+// tunnel joins the client's connection with upstream's connection after both have left HTTP, for
+// exec, attach and port-forward (SPDY or WebSocket).
 func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
 	upstream, ok := in.Body.(io.ReadWriteCloser)
 	if !ok {
@@ -21,7 +21,7 @@ func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
 	resp.Header.Set("Connection", "Upgrade")
 	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))
 	resp.Tunnel = &tunnel{x, upstream}
-	// From here on the tunnel reads the client.
+	// From now on the tunnel reads from the client.
 	x.mu.Lock()
 	x.finished = true
 	stop := x.stopWatch
@@ -48,8 +48,8 @@ func (t *tunnel) Abandon() {
 	_ = t.upstream.Close()
 }
 
-// join copies both ways until both sides are done. It passes on a half-close, so that the last
-// bytes of the other side arrive.
+// join copies both ways until both sides have ended. It forwards a half-close, so that the last
+// bytes of the other side still arrive.
 func join(client net.Conn, fromClient io.Reader, upstream io.ReadWriteCloser) {
 	var both sync.WaitGroup
 	both.Go(func() {

@@ -20,7 +20,7 @@ func isGoaway(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }
 
 func isAck(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && s.IsAck() }
 
-// waiting answers a POST when its client cancels it, and everything else immediately.
+// waiting answers a POST when its client cancels it, and all other requests immediately.
 func waiting(ctx context.Context, req *exchange.Request) *exchange.Response {
 	if req.Method == http.MethodPost {
 		<-ctx.Done()
@@ -148,7 +148,7 @@ func TestEndedStreamMakesRoom(t *testing.T) {
 }
 
 // SETTINGS are acknowledged before they are used, because until then a client may rely on the old
-// ones.
+// settings.
 func TestSettingsAreAcknowledgedFirst(t *testing.T) {
 	p := dial(t, newServer(saying(strings.Repeat("x", 2000)), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
@@ -170,13 +170,13 @@ func TestSettingsAreAcknowledgedFirst(t *testing.T) {
 	}
 }
 
-// endless is a body that does not end.
+// endless is a body without an end.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 func (endless) Close() error               { return nil }
 
-// Long answers of a connection don't keep its watches and uploads waiting.
+// Long responses on a connection do not delay its watches and uploads.
 func TestLongAnswersLetOthersPass(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	watch := watching(t, c, time.Hour, "")

@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// heard is what a handler learns.
+// heard is the request as a handler receives it.
 type heard struct {
 	method, target, host string
 	header               http.Header
@@ -25,7 +25,7 @@ type heard struct {
 	ended                bool // the context ended when the client canceled
 }
 
-// seen is what a client learns.
+// seen is the response as a client receives it.
 type seen struct {
 	status   string
 	informed string
@@ -36,7 +36,7 @@ type seen struct {
 
 func digest(p []byte) string { return fmt.Sprintf("%d bytes, %.4x", len(p), sha256.Sum256(p)) }
 
-// hear does what the handlers behind both servers do with the request.
+// hear reads the request in the same way behind both servers.
 func (s *shape) hear(ctx context.Context, h *heard, body io.Reader) {
 	close(s.started)
 	if s.reads != 0 {
@@ -146,3 +146,6 @@ func (s pieceStream) Run(_ context.Context, out *exchange.ChunkWriter) {
 
 // Abandon implements exchange.Stream.
 func (pieceStream) Abandon() {}
+
+// Reason implements exchange.Stream.
+func (pieceStream) Reason() string { return "" }

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// body is a request's body as it arrives.
+// body is a request's body while it arrives.
 type body struct {
 	s        *stream
-	declared int64 // its length, -1 if it is unknown
+	declared int64 // declared length, -1 if it is unknown
 	expects  bool  // the client waits for 100 Continue
 	mu       struct {
 		sync.Mutex
@@ -39,15 +39,15 @@ func (b *body) ended() bool {
 	return b.mu.ended
 }
 
-// add adds the bytes of a DATA frame, whose size includes padding. If reading has failed, nobody
-// reads these bytes, and they are unwanted.
+// add adds the bytes of a DATA frame, whose size includes padding. If reading has failed, the bytes
+// are returned as unwanted, because no reader will read them.
 func (b *body) add(p []byte, end bool, size int64) (unwanted int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.window -= size; b.mu.window < 0 {
 		return int64(len(p)), http2.StreamError{StreamID: b.s.id, Code: http2.ErrCodeFlowControl}
 	}
-	b.mu.window += size - int64(len(p)) // padding is given back
+	b.mu.window += size - int64(len(p)) // padding returns to the window
 	if b.mu.err == nil {
 		b.mu.data = append(b.mu.data, p...)
 	} else {
@@ -62,7 +62,7 @@ func (b *body) add(p []byte, end bool, size int64) (unwanted int64, err error) {
 	return unwanted, nil
 }
 
-// fail makes reads fail. It returns the number of bytes that nobody will read.
+// fail makes reads fail. It returns the number of bytes that will not be read.
 func (b *body) fail(err error) (unwanted int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +109,7 @@ func (b *body) Read(p []byte) (int, error) {
 		}
 		return 0, io.EOF
 	}
-	if b.mu.late != nil { // until the next read, the client is not late
+	if b.mu.late != nil { // the client is not late before the next read
 		b.mu.late.Stop()
 	}
 	n := copy(p, b.mu.data)

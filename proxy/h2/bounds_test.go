@@ -58,7 +58,7 @@ func contains(fields []hpack.HeaderField, name, value string) bool {
 	return false
 }
 
-// SETTINGS can make a window negative. Data goes on when the window is positive again.
+// SETTINGS can make a window negative. Data continues when the window is positive again.
 func TestNegativeWindow(t *testing.T) {
 	p := dial(t, newServer(saying(strings.Repeat("x", 1000)), options()), setting(http2.SettingInitialWindowSize, 100))
 	p.until("settings", isAck)
@@ -88,7 +88,7 @@ func TestNegativeWindow(t *testing.T) {
 }
 
 // If a client resets its streams immediately, the number of handlers stays bounded, and other
-// connections are answered.
+// connections receive responses.
 func TestRapidReset(t *testing.T) {
 	var running, most atomic.Int64
 	goOn := make(chan struct{})
@@ -98,7 +98,7 @@ func TestRapidReset(t *testing.T) {
 			defer running.Add(-1)
 			for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
 			}
-			<-goOn // the handler does not notice that its client left
+			<-goOn // the handler does not notice that its client has left
 		}
 		return says("hello")
 	}, options())
@@ -122,15 +122,15 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
-// piped serves a client over a pipe, on which each write waits until the client reads it.
+// piped serves a client over a pipe. Each write to the pipe waits until the client reads it.
 func piped(t *testing.T, h handler) *peer {
 	t.Helper()
 	client, accepted := net.Pipe()
 	return greet(t, newServer(h, options()), client, accepted, nil)
 }
 
-// lasts reads until the connection ends, and returns how long it lasted. It answers pings if
-// answers is true.
+// lasts reads until the connection ends, and returns the duration. It answers pings if answers is
+// true.
 func (p *peer) lasts(answers bool) (goaways int, d time.Duration) {
 	began := time.Now()
 	for {

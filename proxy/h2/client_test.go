@@ -14,15 +14,15 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
-// client is a peer that counts windows and keeps the states of its streams. It checks each frame of
-// a server against them:
+// client is a peer that counts windows and records the states of its streams. It checks each frame
+// of a server against them:
 //
 //  1. DATA stays within the windows of its stream and of the connection.
 //  2. No frame exceeds SETTINGS_MAX_FRAME_SIZE.
-//  3. A stream has one final HEADERS, then DATA, then nothing except one RST_STREAM.
+//  3. A stream has one final HEADERS, then DATA, then at most one RST_STREAM.
 //  4. A stream that the client has reset gets no frame once the server has read the reset.
 //
-// A setting that the server has not acknowledged may be in force or not, so the larger one counts.
+// A setting without an acknowledgement may or may not be in force, so the larger value counts.
 type client struct {
 	net     net.Conn
 	framer  *http2.Framer // reads
@@ -31,22 +31,22 @@ type client struct {
 		sync.Mutex
 		changed *sync.Cond
 		err     error // why reading ended
-		broken  error // the first breach of the rules
-		budget  int   // how many bytes may be read; below 0 for any number
+		broken  error // the first violation of the rules
+		budget  int   // number of bytes that may be read; below 0 for any number
 		calls   map[uint32]*call
 		last    uint32
 
-		unsent   bytes.Buffer // the writer sends it
+		unsent   bytes.Buffer // the writer sends these bytes
 		closed   bool
 		out      *http2.Framer // to unsent
 		block    bytes.Buffer
 		encoder  *hpack.Encoder
-		window   int64              // what the server may send
-		settings []map[string]int64 // in force, and then those without an acknowledgement
-		pings    []func()           // called when a PING is answered
+		window   int64              // number of bytes that the server may send
+		settings []map[string]int64 // settings in force, and then those without an acknowledgement
+		pings    []func()           // called when the response to a PING arrives
 		goaway   bool
 
-		sendWindow, sendInitial, sendMax int64 // what the client may send
+		sendWindow, sendInitial, sendMax int64 // numbers of bytes that the client may send
 	}
 }
 
@@ -63,11 +63,11 @@ type call struct {
 	body                   []byte
 	headed, ended          bool
 	reset                  *http2.ErrCode // by the server
-	canceled, confirmed    bool           // reset by the client, which the server has read
+	canceled, confirmed    bool           // reset by the client; the server has read the reset
 	uploaded               bool           // the client has ended its side
 }
 
-// over tells whether nothing more is to come.
+// over reports whether no more frames follow.
 func (s *call) over() bool { return s.ended || s.reset != nil || s.canceled }
 
 func newClient(nc net.Conn, then func(f http2.Frame), settings ...http2.Setting) *client {
@@ -137,7 +137,7 @@ func (c *client) read(then func(f http2.Frame)) {
 	}
 }
 
-// write sends what there is to send, until the connection ends or close is called.
+// write sends pending frames until the connection ends or close is called.
 func (c *client) write() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ func (c *client) write() {
 		p := bytes.Clone(c.mu.unsent.Bytes())
 		c.mu.unsent.Reset()
 		c.mu.Unlock()
-		_, _ = c.net.Write(p) // the reader sees that the connection is gone
+		_, _ = c.net.Write(p) // the reader detects the end of the connection
 		c.mu.Lock()
 	}
 }
@@ -171,7 +171,7 @@ func (c *client) do(f func()) {
 	c.mu.changed.Broadcast()
 }
 
-// mostLocked is the largest value that a setting may have for the server now.
+// mostLocked returns the largest value that a setting may have for the server now.
 func (c *client) mostLocked(setting string) (most int64) {
 	for _, s := range c.mu.settings {
 		most = max(most, s[setting])
@@ -264,7 +264,7 @@ func (c *client) takeStreamLocked(s *call, f http2.Frame) error {
 	case *http2.WindowUpdateFrame:
 		s.sendWindow += int64(f.Increment)
 	case *http2.RSTStreamFrame:
-		if s.reset == nil { // else what was on its way is refused, too
+		if s.reset == nil { // otherwise bytes on their way are also refused
 			s.reset = &f.ErrCode
 		}
 	default:

@@ -26,8 +26,8 @@ type Options struct {
 	Limits exchange.Limits
 	// Stall is the time for which a client may leave a watch unread before it is disconnected.
 	Stall time.Duration
-	// GoawayChance is the probability, from 0 to 1, that an HTTP/2 request makes the server end its
-	// connection with GOAWAY.
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes the server end
+	// its connection with GOAWAY.
 	GoawayChance float64
 }
 
@@ -35,43 +35,43 @@ type Options struct {
 type Server struct {
 	Handler exchange.Handler
 	Options func() Options
-	Slots   *fair.Queue // for long answers
+	Slots   *fair.Queue // for long responses
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
-	// Serving ends when open requests are aborted, Draining when the server begins to drain.
+	// Serving ends when open requests are aborted. Draining ends when the server begins to drain.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
 
 	pump      watch.Pump[*Conn]
-	strangers atomic.Int64 // answers that are being written to unknown clients
+	strangers atomic.Int64 // responses that are being written to unknown clients
 }
 
 const (
-	// streamsMax bounds the requests, mostly watches, that a connection carries at a time.
-	// client-go opens another connection for further ones.
+	// streamsMax limits the concurrent requests of a connection. Most of them are watches.
+	// client-go opens another connection for further requests.
 	streamsMax = 1000
 	// frameMax is the maximum size of a client's frame, in bytes. The protocol allows no lower
 	// maximum.
 	frameMax = 16 << 10
-	// windowStream bounds the bytes of a body that are received and not read yet. windowConn bounds
-	// them for all bodies of a connection. windowInitial is the protocol's initial window.
+	// windowStream limits the bytes of a body that are received but not yet read. windowConn limits
+	// the sum of these bytes for all bodies of a connection. windowInitial is the protocol's
+	// initial window.
 	windowStream, windowConn, windowInitial = 128 << 10, 4 << 20, 1<<16 - 1
 	windowMax                               = 1<<31 - 1
-	// bufferMax is the number of bytes that are collected before a write.
+	// bufferMax is the number of bytes to collect before a write.
 	bufferMax = 64 << 10
-	// A buffer of bufferRoom bytes or more has no room for data.
+	// bufferRoom is the length from which a buffer has no room for data.
 	bufferRoom = bufferMax - frame.HeadSize
-	// controlMax bounds the answers to PING, SETTINGS and broken streams that a client does not
-	// read, in bytes.
+	// controlMax limits the unread responses to PING, SETTINGS and broken streams, in bytes.
 	controlMax = 64 << 10
 	// settingsMax is the maximum number of settings in a frame, as in x/net.
 	settingsMax = 100
 
 	prefaceTimeout, settingsTimeout = 10 * time.Second, 2 * time.Second
-	// pingAfter is the time without a frame from the client after which it gets a PING. pingTimeout
-	// is the maximum time until it answers.
+	// pingAfter is the time without a frame from the client after which the server sends a PING.
+	// pingTimeout is the maximum time until the client responds.
 	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
-	// drainGrace is the time that a client gets to learn from a first GOAWAY that it should send no
-	// further requests.
+	// drainGrace is the time between the first GOAWAY and the second GOAWAY. In this time, the
+	// client should stop sending requests.
 	drainGrace = time.Second
 )
 
@@ -82,34 +82,35 @@ type Conn struct {
 	framer   *http2.Framer
 	running  sync.WaitGroup // handlers, open watches, writers
 	received atomic.Int64   // the receive window
-	heard    atomic.Int64   // when the last frame came, in Unix nanoseconds
+	heard    atomic.Int64   // time of the last frame received, in Unix nanoseconds
 	timer    *time.Timer    // calls look
 
 	mu struct {
 		sync.Mutex
-		written *sync.Cond // signaled when a writer stops, or err is set
-		err     error      // the reason why nothing more is written
+		written *sync.Cond // signaled when a writer stops or err is set
+		err     error      // why writing has ended
 
-		streams  map[uint32]*stream // streams whose handlers run or whose watches are open
+		streams  map[uint32]*stream // streams with running handlers or open watches
 		last     uint32             // the last stream that the client began
 		taken    uint32             // the last stream that was not ignored
-		done     int                // the number of streams whose answers have ended
+		done     int                // number of streams whose responses have ended
 		idle     time.Time          // when the last stream ended
 		asked    time.Time          // when the last PING was sent
-		drain    *time.Timer        // fires when new streams are to be ignored; nil if the connection does not drain
+		drain    *time.Timer        // fires when new streams must be ignored; nil before a drain
 		refusing bool               // new streams are ignored
 
-		window, initial int64 // send windows: of the connection, and the first one of new streams
+		window, initial int64 // send windows of the connection and of new streams
 		frameMax        int   // the largest frame that the client accepts
 
-		buf     []byte // frames to be written; nil for none
+		buf     []byte // frames to be written; nil if there are none
 		pooled  *[]byte
 		control int   // bytes of control frames in buf
-		owed    int64 // received bytes that no WINDOW_UPDATE has given back yet
+		owed    int64 // received bytes not yet returned by WINDOW_UPDATE
 		writing bool  // there is a writer
+		waiting bool  // the writer waits for the client, or has waited
 		encoder *frame.Encoder
 
-		forRoom, forWindow list.List // streams that wait for room in the buffer, or for the connection's window
+		forRoom, forWindow list.List // streams that wait for room or the connection's window
 		ready              []*stream // watches with work for the pump
 		queued             bool      // the connection is in the pump's queue
 	}
@@ -132,7 +133,7 @@ func (s *Server) Serve(nc *conn.Conn) {
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
 	c.framer.MaxHeaderListSize = uint32(s.Options().Limits.HeaderBytes) //nolint:gosec // a small number
 	c.framer.SetReuseFrames()
-	c.mu.buf = frame.AppendSettings(c.bufLocked(), // SETTINGS precede even a GOAWAY
+	c.mu.buf = frame.AppendSettings(c.bufLocked(), // SETTINGS must precede even a GOAWAY
 		http2.Setting{ID: http2.SettingMaxFrameSize, Val: frameMax},
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: streamsMax},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.framer.MaxHeaderListSize},
@@ -175,9 +176,9 @@ func (c *Conn) serve() error {
 	}
 }
 
-// unlock also wakes the streams that have waited longest for room in the buffer and for the window,
-// if the connection has these now. A woken stream unlocks the connection too, and so wakes the next
-// one.
+// unlock releases the lock. If there is room in the buffer or the window, unlock first wakes the
+// stream that has waited for it longest. A woken stream also calls unlock and so wakes the next
+// stream.
 func (c *Conn) unlock() {
 	c.passLocked()
 	c.mu.Unlock()
@@ -209,11 +210,12 @@ func (c *Conn) cut() {
 	}
 }
 
-// end ends all streams. If the client broke the protocol, it gets a GOAWAY with the reason.
+// end ends all streams. If the client violated the protocol, end sends a GOAWAY with the error
+// code.
 func (c *Conn) end(err error) {
 	c.timer.Stop()
 	c.mu.Lock()
-	for _, s := range c.mu.streams { // nothing more is appended
+	for _, s := range c.mu.streams { // from now on no stream appends frames
 		s.endLocked(errClosed)
 	}
 	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
@@ -223,7 +225,7 @@ func (c *Conn) end(err error) {
 	c.flush()
 	c.mu.Lock()
 	defer c.unlock()
-	for c.mu.writing { // this ends, because each write has a deadline
+	for c.mu.writing { // ends, because each write has a deadline
 		c.mu.written.Wait()
 	}
 	c.failLocked(errClosed)
@@ -234,7 +236,7 @@ func (c *Conn) end(err error) {
 
 var errClosed = errors.New("the connection is closed")
 
-// failLocked ends writing, and thereby reading.
+// failLocked ends writing, and so also reading.
 func (c *Conn) failLocked(err error) {
 	if err != nil && c.mu.err == nil {
 		c.mu.err = err
@@ -246,8 +248,8 @@ func (c *Conn) failLocked(err error) {
 	}
 }
 
-// look sends a PING if the client is silent, gives up a client that does not answer, and drains an
-// idle connection.
+// look sends a PING if the client is silent. It disconnects a client that does not respond, and
+// drains an idle connection.
 func (c *Conn) look() {
 	heard, now := time.Unix(0, c.heard.Load()), time.Now()
 	c.mu.Lock()
@@ -272,7 +274,7 @@ func (c *Conn) look() {
 		}
 	}
 	c.unlock()
-	if over { // drain first, because a new stream may be on its way
+	if over { // drain first, because a new request may be on its way
 		c.drain()
 		next = now.Add(pingTimeout)
 	}
@@ -282,8 +284,8 @@ func (c *Conn) look() {
 
 var errSilent = errors.New("the client does not answer a ping")
 
-// drain tells the client to use another connection. A first GOAWAY announces the end, and a second
-// one names the last stream.
+// drain makes the client use another connection. The first GOAWAY announces the end, and the second
+// GOAWAY names the last stream.
 func (c *Conn) drain() {
 	c.mu.Lock()
 	if c.mu.drain == nil && c.mu.err == nil {

@@ -38,7 +38,9 @@ func (h handler) Handle(
 }
 
 // Answered implements Handler.
-func (handler) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) {}
+func (handler) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) (written func(int64)) {
+	return func(int64) {}
+}
 
 // peer is a client that sends and reads single frames, and the server's end of its connection.
 type peer struct {
@@ -147,7 +149,7 @@ func (p *peer) request(id uint32, end bool, method string, more ...string) {
 	}))
 }
 
-// until reads frames up to the first wanted one. It fails the test if there is none in time.
+// until reads frames up to the first wanted frame. It fails the test if there is none in time.
 func (p *peer) until(what string, wanted func(http2.Frame) bool) http2.Frame {
 	p.t.Helper()
 	var seen []string
@@ -209,7 +211,7 @@ func TestQuietConnectionIsWrittenAfterTheStall(t *testing.T) {
 	p.until("answer to a ping", pong)
 }
 
-// The bytes that fit into a small window are sent, although the rest has to wait.
+// The bytes that fit into a small window are sent, although the rest must wait.
 func TestSmallWindow(t *testing.T) {
 	p := dial(t, newServer(saying("hello"), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
 	p.until("settings", func(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && s.IsAck() })
@@ -220,7 +222,7 @@ func TestSmallWindow(t *testing.T) {
 	p.until("end", ended(1))
 }
 
-// Padding is given back to the window.
+// Padding is returned to the window.
 func TestPaddingIsGivenBack(t *testing.T) {
 	p := dial(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
 		n, err := io.Copy(io.Discard, req.Body)
@@ -241,7 +243,7 @@ func TestPaddingIsGivenBack(t *testing.T) {
 	})
 }
 
-// A client whose upload is answered early is told that the rest is not wanted.
+// A client whose request is answered before its upload ends is told to stop the upload.
 func TestEarlyAnswerStopsTheUpload(t *testing.T) {
 	p := dial(t, newServer(saying("no"), options()))
 	p.request(1, false, "POST")
@@ -252,7 +254,7 @@ func TestEarlyAnswerStopsTheUpload(t *testing.T) {
 	}
 }
 
-// Answers to a client that does not read take only a little more memory than the buffer.
+// Responses to a client that does not read need only a little more memory than the buffer.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	for name, send := range map[string]func(p *peer, i int) error{
 		"answers": func(p *peer, i int) error { p.request(uint32(2*i+1), true, "GET"); return nil },

@@ -25,7 +25,7 @@ import (
 
 var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 takes one from the clock")
 
-// session is a connection with its settings, and the shapes that it carries at a time.
+// session is a connection with its settings, and the shapes that it carries at the same time.
 type session struct {
 	raw                   bool // by single frames instead of x/net's client
 	window, frame, widens int
@@ -45,7 +45,7 @@ func newSession(random *rand.Rand) *session {
 	return s
 }
 
-// run carries a session out with a server.
+// run runs a session with a server.
 func (s *session) run(t *testing.T, with func(*testing.T) *server) (all []seen, said []*heard) {
 	t.Helper()
 	srv := with(t)
@@ -75,7 +75,7 @@ func (s *session) run(t *testing.T, with func(*testing.T) *server) (all []seen, 
 	return all, srv.heard
 }
 
-// transport asks by x/net's client.
+// transport sends requests with x/net's client.
 func (s *session) transport(nc net.Conn) (ask func(*shape) seen, done func()) {
 	transport := &http2.Transport{ //nolint:staticcheck // client-go uses this client
 		AllowHTTP: true, DisableCompression: true, MaxReadFrameSize: uint32(s.frame), StrictMaxConcurrentStreams: true, //nolint:staticcheck // likewise
@@ -132,7 +132,7 @@ func ending(err error) string {
 	return fmt.Sprint(err)
 }
 
-// frames asks by single frames.
+// frames sends requests as single frames.
 func (s *session) frames(nc net.Conn) (ask func(*shape) seen, done func()) {
 	var c *client
 	ready := make(chan struct{})
@@ -167,7 +167,8 @@ func (s *session) frames(nc net.Conn) (ask func(*shape) seen, done func()) {
 	}, c.close
 }
 
-// widenLocked gives back what a frame took of the connection's window, and a stream the next window.
+// widenLocked returns the size of a frame to the connection's window, and gives a stream its next
+// window.
 func (s *session) widenLocked(c *client, h http2.FrameHeader) {
 	c.widenLocked(nil, int64(h.Length))
 	if call := c.mu.calls[h.StreamID]; !call.over() && int64(s.window)+call.given-call.got < int64(s.widens) {
@@ -232,7 +233,7 @@ func (s *shape) upload(c *client, call *call) error {
 	return nil
 }
 
-// TestLikeNetHTTP compares this server with net/http's: what clients and handlers see.
+// TestLikeNetHTTP compares this server with net/http's: the results at clients and handlers.
 func TestLikeNetHTTP(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
@@ -261,12 +262,12 @@ func TestLikeNetHTTP(t *testing.T) {
 	}
 }
 
-// except removes what may differ.
+// except removes parts that may differ.
 func (s *shape) except(got *seen, h *heard) {
 	if strings.Contains(got.end, "EOF") || strings.Contains(got.end, "reset by peer") {
 		got.end = "the connection ended"
 	}
-	if got.status == "431" { // each server words it
+	if got.status == "431" { // each server has its own text
 		got.header, got.body = nil, ""
 	}
 	got.header = briefly(got.header)
@@ -275,18 +276,19 @@ func (s *shape) except(got *seen, h *heard) {
 		got.header.Del("Content-Type") // net/http guesses it
 	}
 	if got.status == "400" && len(got.header["X-Content-Type-Options"]) > 0 {
-		*got = seen{header: http.Header{}, end: http2.ErrCodeProtocol.String()} // net/http answers fields of one connection by a 400
+		// Net/http answers fields of one connection with a 400.
+		*got = seen{header: http.Header{}, end: http2.ErrCodeProtocol.String()}
 	}
 	if !s.holds && got.end == http2.ErrCodeNo.String() {
-		got.end = "<nil>" // the end of the upload and the answer may cross
+		got.end = "<nil>" // the end of the upload and the response may cross
 	}
 	if h != nil {
 		h.target, h.header = brief(h.target), briefly(h.header)
 		if h.unread {
-			h.body = "" // it is as long as what came before the failure
+			h.body = "" // its length depends on the bytes before the failure
 		}
 		h.header.Del("Host")    // the field is in h.host; net/http leaves a second copy
-		h.header.Del("Expect")  // net/http drops it once it has seen to it
-		h.header.Del("Trailer") // likewise; this server drops the trailers themselves
+		h.header.Del("Expect")  // net/http drops it after handling it
+		h.header.Del("Trailer") // net/http drops it too; this server drops the trailers themselves
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
-// FuzzFrames sends arbitrary bytes behind the preface. The connection ends, or goes on answering
-// PINGs, and nothing is left of it. Time is virtual: a silent connection costs none.
+// FuzzFrames sends arbitrary bytes after the preface. Either the connection ends and nothing of it
+// is left, or it continues to answer PINGs. Time is virtual: a silent connection costs none.
 func FuzzFrames(f *testing.F) {
 	hello := frame.AppendSettings(nil)
 	var block bytes.Buffer
@@ -67,7 +67,8 @@ func FuzzFrames(f *testing.F) {
 			}()
 			asked := [8]byte{'a', 's', 'k', 'e', 'd'}
 			synctest.Wait()
-			go client.Write(frame.AppendPing(nil, 0, asked)) // it may end a frame that raw has begun
+			// The PING may end a frame that raw has begun.
+			go client.Write(frame.AppendPing(nil, 0, asked))
 			for f := range answers {
 				if f.(*http2.PingFrame).Data == asked {
 					break
@@ -87,10 +88,10 @@ func pipe(s *Server) (client net.Conn, served chan struct{}) {
 	return client, serving(s, accepted)
 }
 
-// FuzzStreams carries out operations on a connection against a model of the windows and streams:
-// the client's. In memory, each operation is followed to its consequence, and nothing that a window
-// allows may be missing then. Over a socket, watches are written without waiting for the client.
-// In the end all windows open, and each answer has to arrive whole.
+// FuzzStreams runs operations on a connection against a model of the windows and streams, which the
+// client keeps. In memory, each operation is followed until it has no more effects. Then all bytes
+// that the windows allow must have arrived. Over a socket, watches are written without waiting for
+// the client. At the end all windows open, and each response must arrive completely.
 func FuzzStreams(f *testing.F) {
 	op := func(kind, stream byte, n uint16) []byte {
 		return binary.BigEndian.AppendUint16([]byte{kind, stream}, n)

@@ -22,7 +22,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// machine carries out operations that fuzzing has chosen, and knows what has to come.
+// machine runs operations that fuzzing has chosen, and records the expected responses.
 type machine struct {
 	*client
 	t      *testing.T
@@ -30,18 +30,18 @@ type machine struct {
 	sizes  map[int]int // of events by resourceVersion
 	rv     int
 	table  uint32 // size of the header table
-	settle func() // waits until nothing moves; nil if that cannot be told
+	settle func() // waits until all is quiet; nil if quiet cannot be detected
 	calls  []*expected
 }
 
-// expected is a call and what its answer has to be.
+// expected is a call and its expected response.
 type expected struct {
 	*call
-	answer   string // that of a watch is in events
-	complete bool   // the answer is known: it does not follow an upload that goes on
+	answer   string // for a watch, events has the response
+	complete bool   // the response is known: it does not depend on an unfinished upload
 	watch    bool
-	from     int  // the resourceVersion that the watch begins after; below 0 if it is not known
-	cut      bool // the cache has forgotten what the watch may still need
+	from     int  // the resourceVersion after which the watch begins; below 0 if it is unknown
+	cut      bool // the cache has dropped events that the watch may need
 }
 
 const ( // operations
@@ -75,7 +75,7 @@ func loopback(s *Server) (client net.Conn, served chan struct{}) {
 	if err != nil {
 		panic(err)
 	}
-	client.(*net.TCPConn).SetLinger(0) // else closed connections soon hold all ports
+	client.(*net.TCPConn).SetLinger(0) // otherwise closed connections soon occupy all ports
 	return client, serving(s, accepted)
 }
 
@@ -171,7 +171,7 @@ func (m *machine) openLocked(op byte, n int) {
 	m.calls = append(m.calls, s)
 }
 
-// aboutLocked does what concerns one stream.
+// aboutLocked runs operations on one stream.
 func (m *machine) aboutLocked(s *expected, op byte, n int) {
 	switch op {
 	case opData, opEnd:
@@ -196,7 +196,8 @@ func (m *machine) elseLocked(op byte, which, n int) {
 	case opConnWindow:
 		m.widenLocked(nil, int64(n)+1)
 	case opSettings:
-		m.table = min(m.table, uint32(n)) // the decoder takes no two updates in a block, as after a rise
+		// The decoder accepts only one update in a block, but a rise would cause two.
+		m.table = min(m.table, uint32(n))
 		m.setLocked(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(n)},
 			http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(frameMax + which)},
 			http2.Setting{ID: http2.SettingHeaderTableSize, Val: m.table})
@@ -209,7 +210,7 @@ func (m *machine) elseLocked(op byte, which, n int) {
 	}
 }
 
-// cut has the cache begin anew, which ends all watches.
+// cut makes the cache start again, which ends all watches.
 func (m *machine) cut() {
 	if m.settle == nil { // a watch must have begun
 		m.do(func() { m.mu.budget = -1 })
@@ -224,8 +225,8 @@ func (m *machine) cut() {
 	m.cache.Reset(nil, uint64(m.rv))
 }
 
-// checkLocked fails if something is wrong, or missing although the windows allow it. It is called when
-// nothing moves.
+// checkLocked fails if bytes are wrong, or missing although the windows allow them. It must be
+// called when all is quiet.
 func (m *machine) checkLocked() {
 	if m.mu.broken != nil || m.mu.err != nil {
 		m.t.Fatal(m.mu.broken, m.mu.err)
@@ -240,7 +241,7 @@ func (m *machine) checkLocked() {
 	}
 }
 
-// missing tells whether more of an answer should have come.
+// missing reports whether more of a response should have arrived.
 func (m *machine) missing(s *expected) bool {
 	switch {
 	case s.over():
@@ -251,7 +252,7 @@ func (m *machine) missing(s *expected) bool {
 	return s.complete
 }
 
-// contentLocked fails if a stream has other bytes than it should.
+// contentLocked fails if a stream has wrong bytes.
 func (m *machine) contentLocked(s *expected) {
 	if s.reset != nil {
 		m.t.Fatalf("stream %d was reset: %v", s.id, *s.reset)
@@ -282,7 +283,7 @@ func (m *machine) contentLocked(s *expected) {
 	}
 }
 
-// finish opens all windows. Then everything comes, and ends.
+// finish opens all windows. Then all responses arrive and end.
 func (m *machine) finish() {
 	const wide = 1 << 28
 	m.do(func() {
@@ -318,7 +319,7 @@ func (m *machine) wait(what string, done func() bool) {
 	}
 }
 
-// pattern is text of n bytes in which no two pieces are alike.
+// pattern returns a text of n bytes without repetitions.
 func pattern(n int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < n; i++ {

@@ -2,32 +2,31 @@ package h2
 
 import (
 	"errors"
-	"runtime/debug"
 
-	"go.uber.org/zap"
-
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// state says whether a pumped watch has work. The connection's lock guards it.
+// state is the work state of a pumped watch. The connection's lock guards it.
 type state uint8
 
 const (
 	resting state = iota // no work
-	queued               // among the connection's ready streams
-	working              // a goroutine works on it
-	again                // a goroutine works on it, and there is more to do
-	gone                 // the pump leaves it alone
+	queued               // in the connection's list of ready streams
+	working              // a goroutine works on the watch
+	again                // a goroutine works on the watch, and there is more work
+	gone                 // the watch has left the pump
 )
 
-// ready has the pump look at a stream. It does not block for long.
+// ready wakes a stream. It does not block for long.
 func (s *stream) ready() {
 	s.c.mu.Lock()
 	s.wakeLocked()
 	s.c.unlock()
 }
 
-// wakeLocked wakes the handler that waits for the stream, or has the pump look at it.
+// wakeLocked wakes the handler that waits for the stream. A pumped watch is queued for the pump
+// instead.
 func (s *stream) wakeLocked() {
 	s.changed.Broadcast()
 	switch {
@@ -42,7 +41,7 @@ func (s *stream) wakeLocked() {
 }
 
 // queueLocked queues the connection if it has work for the pump. If there is a writer, the writer
-// does this after its write.
+// queues the connection after its write.
 func (c *Conn) queueLocked() {
 	if len(c.mu.ready) > 0 && !c.mu.queued && !c.mu.writing {
 		c.mu.queued = true
@@ -64,12 +63,19 @@ func (c *Conn) Work(scratch *watch.Scratch) {
 	c.write(false)
 }
 
-// turnsLocked lets ready watches append events until the buffer is full. Only the writer calls it.
+// turnsLocked lets ready watches append events until the buffer is full. It must be called only by
+// the writer.
 func (c *Conn) turnsLocked(scratch *watch.Scratch) {
 	for len(c.mu.ready) > 0 && len(c.mu.buf) < bufferMax {
 		s := c.mu.ready[0]
 		if c.mu.ready = c.mu.ready[1:]; len(c.mu.ready) == 0 {
 			c.mu.ready = nil
+		}
+		if len(s.stuck) > 0 || c.mu.waiting {
+			s.pumped.ClientWaited()
+		}
+		if errors.Is(s.err, watch.ErrStalled) {
+			s.pumped.Broken(s.err)
 		}
 		if !s.unstickLocked() {
 			s.state = resting
@@ -84,19 +90,19 @@ func (c *Conn) turnsLocked(scratch *watch.Scratch) {
 			s.state = gone
 			c.running.Go(s.over)
 		case behind && len(s.stuck) == 0:
-			s.state = gone // the pump leaves it to catchUp
+			s.state = gone // catchUp works on the watch
 			c.running.Go(s.catchUp)
 		case s.state == again:
 			s.state = queued
 			c.mu.ready = append(c.mu.ready, s)
 		default:
-			s.state = resting // until there is an event, or a window
+			s.state = resting // until there is an event or a window
 		}
 	}
 }
 
-// unstickLocked appends stuck bytes, for which there was no window. It returns false if some are
-// still stuck.
+// unstickLocked appends stuck bytes, for which there was no window. It returns false if some bytes
+// are still stuck.
 func (s *stream) unstickLocked() bool {
 	if len(s.stuck) == 0 {
 		return true
@@ -115,14 +121,14 @@ func (s *stream) unstickLocked() bool {
 	return true
 }
 
-// parkLocked has the stream woken when there is a window.
+// parkLocked queues the stream for the connection's window.
 func (s *stream) parkLocked(again bool) {
-	if s.window > 0 && s.place == nil { // only the connection's window is empty
+	if s.window > 0 && s.place == nil { // the stream's own window is open
 		s.lineUpLocked(&s.c.mu.forWindow, again)
 	}
 }
 
-// unstuckLocked returns the stuck bytes and forgets them.
+// unstuckLocked returns the stuck bytes and removes them from the stream.
 func (s *stream) unstuckLocked() (rest []byte) {
 	rest, s.stuck = s.stuck, nil
 	s.inTimeLocked()
@@ -133,14 +139,14 @@ func (s *stream) unstuckLocked() (rest []byte) {
 func (s *stream) turn(scratch *watch.Scratch) (on, behind bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.c.server.Log.Error("panic in a watch", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			s.c.server.Metrics.Panicked(s.c.server.Log, metrics.InWatch, p)
 			on = false
 		}
 	}()
 	return s.pumped.Turn(&s.ctx, s.out, scratch)
 }
 
-// catchUp works on a watch at the client's speed until there is nothing more to do.
+// catchUp works on a watch at the client's speed until no work is left.
 func (s *stream) catchUp() {
 	s.out.To = s
 	for {
@@ -165,7 +171,7 @@ func (s *stream) over() {
 	defer s.c.running.Done()
 	s.out.To = s
 	s.pumped.Close()
-	s.closed()
+	s.closed(s.pumped.Reason())
 	s.c.mu.Lock()
 	rest := s.unstuckLocked()
 	s.c.unlock()
@@ -194,7 +200,7 @@ func (e *eager) Write(p []byte) (int, error) {
 		}
 		p = p[m:]
 	}
-	if len(p) > 0 && len(s.stuck) == 0 { // a window may come before the turn ends
+	if len(p) > 0 && len(s.stuck) == 0 { // a window may arrive before the turn ends
 		s.late = s.stalls()
 		s.parkLocked(false)
 	}

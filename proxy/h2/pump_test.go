@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// watching answers GET with a watch of c, and everything else with text.
+// watching answers GET with a watch of c, and all other requests with text.
 func watching(t *testing.T, c *watchcache.Cache, lifetime time.Duration, text string) handler {
 	return func(_ context.Context, req *exchange.Request) *exchange.Response {
 		if req.Method != http.MethodGet {
@@ -40,8 +40,8 @@ func headers(id uint32) func(http2.Frame) bool {
 	return func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok && f.Header().StreamID == id }
 }
 
-// If a watch ends while its client gives no window, the client still gets the last event before the
-// end.
+// If a watch ends while its client gives no window, the client still receives the last event before
+// the end.
 func TestWatchEndsBehindItsLastEvent(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	p := dial(t, newServer(watching(t, c, time.Hour, ""), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
@@ -82,7 +82,7 @@ func (w *widening) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A window that comes while a pump works on the watch is not lost.
+// A window that arrives while a pump works on the watch is not lost.
 func TestWindowWhileThePumpWorks(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	watch := watching(t, c, time.Hour, "")
@@ -95,7 +95,7 @@ func TestWindowWhileThePumpWorks(t *testing.T) {
 	p.request(1, true, "GET")
 	p.until("head", headers(1))
 	st := <-streams
-	time.Sleep(100 * time.Millisecond) // the first turn is over
+	time.Sleep(100 * time.Millisecond) // until the first turn is over
 	st.c.mu.Lock()
 	st.out.To = &widening{s: st}
 	st.c.mu.Unlock()
@@ -116,7 +116,7 @@ func TestFullBufferEnds(t *testing.T) {
 	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
 	p.request(1, true, "GET")
 	p.until("head", headers(1))
-	for i := range uint32(100) { // the client reads nothing from now on
+	for i := range uint32(100) { // from now on the client reads nothing
 		p.request(2*i+3, true, "PUT")
 	}
 	time.Sleep(o.Stall / 2)
@@ -128,7 +128,7 @@ func TestFullBufferEnds(t *testing.T) {
 	}
 }
 
-// If a client gives no window within the stall time, the watch is reset, also outside the pump.
+// If a client gives no window within the stall time, the watch is reset, even outside the pump.
 func TestStalledWatchIsReset(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	o := options()
@@ -141,7 +141,7 @@ func TestStalledWatchIsReset(t *testing.T) {
 	p.until("reset", isReset(1))
 }
 
-// A connection that drains still begins with SETTINGS, and ends after its last answer.
+// A connection that drains still begins with SETTINGS, and ends after its last response.
 func TestDrain(t *testing.T) {
 	streams := make(chan *stream, 1)
 	s := newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {

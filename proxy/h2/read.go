@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
-// reader reads for the framer. Until a request of the client is authenticated, it waits below TLS,
-// which takes less memory.
+// reader reads for the framer. Until a request of the client is authenticated, the reader waits
+// below TLS, which needs less memory.
 type reader struct{ c *Conn }
 
 // Read implements io.Reader.
@@ -23,7 +23,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return r.c.net.WaitBelowTLS(func() (int, error) { return r.c.net.Conn.Read(p) })
 }
 
-// greeted reads the preface and the first frame, which has to be SETTINGS.
+// greeted reads the preface and the first frame, which must be SETTINGS.
 func (c *Conn) greeted() error {
 	var preface [len(http2.ClientPreface)]byte
 	c.net.ReadUntil(time.Now().Add(prefaceTimeout))
@@ -71,10 +71,10 @@ func (c *Conn) frame(f http2.Frame) error {
 	case *http2.PushPromiseFrame:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
-	return nil // GOAWAY, PRIORITY, unknown ones
+	return nil // GOAWAY, PRIORITY, unknown frames
 }
 
-// answer answers a client's frame about the connection. A client that does not read answers is
+// answer responds to a client's control frame. A client that does not read the responses is
 // disconnected.
 func (c *Conn) answer(add func(b []byte) []byte) error {
 	c.mu.Lock()
@@ -98,13 +98,13 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
 		return nil
 	}
-	if f.NumSettings() > settingsMax { // each may affect all streams
+	if f.NumSettings() > settingsMax { // each setting may affect all streams
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	c.mu.Lock()
 	before := c.mu.initial
 	err := f.ForeachSetting(c.setLocked)
-	if err == nil { // the acknowledgement precedes frames that use the new settings
+	if err == nil { // the acknowledgement precedes frames with the new settings
 		err = c.answerLocked(frame.AppendSettingsAck)
 	}
 	if more := c.mu.initial - before; more != 0 && err == nil {
@@ -156,7 +156,7 @@ func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 }
 
 // closedLocked checks a frame for a stream that is not open. It returns nil if the stream was open
-// before.
+// earlier.
 func (c *Conn) closedLocked(id uint32) error {
 	if id > c.mu.last {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -173,16 +173,19 @@ func (c *Conn) canceled(f *http2.RSTStreamFrame) error {
 	}
 	s.endLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
 	c.unlock()
-	c.flushSoon() // may write a WINDOW_UPDATE for the rest of an upload
+	c.flushSoon() // there may be a WINDOW_UPDATE for the rest of an upload
 	return nil
 }
 
 // reset ends a stream with RST_STREAM.
-func (c *Conn) reset(id uint32, code http2.ErrCode) {
+func (c *Conn) reset(id uint32, code http2.ErrCode) { c.resetFor(id, code, nil) }
+
+// resetFor is reset with a reason that the stream's watch counts.
+func (c *Conn) resetFor(id uint32, code http2.ErrCode, reason error) {
 	c.mu.Lock()
-	c.mu.last = max(c.mu.last, id) // a malformed header begins a stream too
+	c.mu.last = max(c.mu.last, id) // a malformed header also begins a stream
 	if s := c.mu.streams[id]; s != nil {
-		s.endLocked(http2.StreamError{StreamID: id, Code: code})
+		s.endLocked(errors.Join(http2.StreamError{StreamID: id, Code: code}, reason))
 	}
 	c.mu.buf = frame.AppendReset(c.bufLocked(), id, code)
 	c.mu.control += frame.ResetSize
@@ -214,8 +217,8 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	return err
 }
 
-// giveBack returns received bytes to the window of the connection, and of a stream unless it is
-// nil.
+// giveBack returns received bytes to the window of the connection, and to the window of s unless s
+// is nil.
 func (c *Conn) giveBack(s *stream, n int64) {
 	if n == 0 {
 		return
@@ -229,7 +232,7 @@ func (c *Conn) giveBack(s *stream, n int64) {
 	}
 }
 
-// giveBackLocked does the same, and tells whether there is a frame to be written.
+// giveBackLocked does the same as giveBack, and reports whether it appended a frame.
 func (c *Conn) giveBackLocked(s *stream, n int64) (given bool) {
 	c.received.Add(n)
 	c.mu.owed += n
@@ -241,7 +244,7 @@ func (c *Conn) giveBackLocked(s *stream, n int64) (given bool) {
 	return given
 }
 
-// giveLocked gives owed bytes back if there are enough for a frame.
+// giveLocked appends a WINDOW_UPDATE if there are enough owed bytes for a frame.
 func (c *Conn) giveLocked(id uint32, owed *int64) bool {
 	const least = 4 << 10
 	if *owed < least {
@@ -253,14 +256,14 @@ func (c *Conn) giveLocked(id uint32, owed *int64) bool {
 	return true
 }
 
-// floodLocked disconnects a client that does not read answers.
+// floodLocked disconnects a client that does not read control frames.
 func (c *Conn) floodLocked() {
 	if c.mu.control > controlMax {
 		c.failLocked(http2.ConnectionError(http2.ErrCodeEnhanceYourCalm))
 	}
 }
 
-// headers begins a stream, or ends one by trailers.
+// headers begins a stream. Trailers end a stream.
 func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	id := f.StreamID
 	if id%2 == 0 {
@@ -274,7 +277,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 		c.mu.taken = c.mu.last
 	}
 	if old != nil && old.done {
-		old = nil // it was answered, and only its handler still runs
+		old = nil // the response has ended, and only the handler still runs
 	}
 	c.unlock()
 	trailers := f.StreamEnded() && len(f.PseudoFields()) == 0
@@ -287,7 +290,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	case old != nil:
 		_, err := old.body.add(nil, true, 0)
 		return err
-	case id <= last && trailers: // the trailers were on their way when the stream was answered
+	case id <= last && trailers: // the trailers were on their way when the response ended
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	case id <= last:
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)

@@ -4,23 +4,27 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
-	"runtime/debug"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 // handle answers a request.
 func (c *Conn) handle(s *stream, req *exchange.Request) {
-	pumped := false
+	pumped, written, bytes := false, func(int64) {}, int64(0)
+	defer func() {
+		if !pumped {
+			written(bytes)
+		}
+	}()
 	defer func() {
 		if p := recover(); p != nil {
-			c.server.Log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			c.server.Metrics.Panicked(c.server.Log, metrics.InStream, p)
 			c.reset(s.id, http2.ErrCodeInternal)
 		}
 		if !pumped {
@@ -38,14 +42,14 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		c.drain()
 	}
 	resp := c.server.Handler.Handle(&s.ctx, req, &rt)
-	c.server.Handler.Answered(req, rt, resp, time.Since(began))
+	written = c.server.Handler.Answered(req, rt, resp, time.Since(began))
 	if resp.Close {
 		c.drain()
 	}
 	head := req.Method == http.MethodHead || resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
 	switch {
 	case resp.Stream != nil:
-		pumped = c.stream(s, rt, resp)
+		pumped, bytes = c.stream(s, rt, resp, written)
 	case resp.Tunnel != nil:
 		resp.Tunnel.Abandon() // HTTP/2 has no upgrade
 		c.reset(s.id, http2.ErrCodeInternal)
@@ -59,17 +63,20 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		if head {
 			return
 		}
-		if _, err := resp.WriteBody(&s.ctx, s, req, c.server.Slots); err != nil {
+		var err error
+		if bytes, err = resp.WriteBody(&s.ctx, s, req, c.server.Slots); err != nil {
 			c.broken(s)
 			return
 		}
 		c.finish(s)
 	default:
-		c.small(s, resp, head)
+		if c.small(s, resp, head); !head {
+			bytes = int64(len(resp.Bytes))
+		}
 	}
 }
 
-// appendHeaderLocked appends the HEADERS of an answer.
+// appendHeaderLocked appends the HEADERS of a response.
 func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int64, end bool) {
 	s.headed = true
 	c.mu.buf = c.mu.encoder.AppendAnswer(c.bufLocked(), s.id, resp, length, end, c.mu.frameMax)
@@ -78,8 +85,8 @@ func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int
 	}
 }
 
-// endedLocked is called when the end of an answer was appended. If the request has not ended yet,
-// RST_STREAM tells the client not to send the rest.
+// endedLocked must be called after the end of a response was appended. If the request has not ended
+// yet, RST_STREAM makes the client stop sending it.
 func (c *Conn) endedLocked(s *stream) {
 	s.done = true
 	c.mu.done++
@@ -88,7 +95,7 @@ func (c *Conn) endedLocked(s *stream) {
 	}
 }
 
-// head writes the header of an answer.
+// head writes the header of a response.
 func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) {
 	c.mu.Lock()
 	if s.awaitLocked(false) == nil {
@@ -101,7 +108,8 @@ func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) 
 	}
 }
 
-// small writes a small answer. Answers to unknown clients are counted until they have been written.
+// small writes a small response. Responses to unknown clients are counted until they have been
+// written.
 func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 	if !c.net.Known() {
 		defer c.server.strangers.Add(-1)
@@ -115,11 +123,11 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 	c.whole(s, resp, head)
 }
 
-// strangersMax bounds the answers that are being written to unknown clients, on all connections. A
-// client is unknown until one of its requests is authenticated.
+// strangersMax limits the responses that are being written to unknown clients, on all connections.
+// A client is unknown until one of its requests is authenticated.
 const strangersMax = 1000
 
-// Strangers is the number of answers that are being written to unknown clients.
+// Strangers returns the number of responses that are being written to unknown clients.
 func (s *Server) Strangers() int64 { return s.strangers.Load() }
 
 // goOn sends 100 Continue, which asks the client for the body that it announced.
@@ -132,7 +140,7 @@ func (c *Conn) goOn(s *stream) {
 	c.flush()
 }
 
-// whole writes a small answer, in one write if possible.
+// whole writes a small response, in one write if possible.
 func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 	p := resp.Bytes
 	c.mu.Lock()
@@ -162,7 +170,7 @@ func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 	c.finish(s)
 }
 
-// finish ends an answer.
+// finish ends a response.
 func (c *Conn) finish(s *stream) {
 	c.mu.Lock()
 	if s.err == nil && c.mu.err == nil {
@@ -173,42 +181,45 @@ func (c *Conn) finish(s *stream) {
 	c.flush()
 }
 
-// stream begins an endless body. It returns true if a pump writes the rest.
-func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response) (pumped bool) {
+// stream begins an endless body. It returns true if a pump writes the rest and then calls written.
+func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response, written func(int64)) (pumped bool, bytes int64) {
 	s.stall = c.server.Options().Stall
 	c.head(s, resp, -1, false)
-	open := c.server.Metrics.WatchOpened(rt)
+	ended := c.server.Metrics.WatchOpened(rt)
 	out := &exchange.ChunkWriter{To: s, Unframed: true}
 	w, ok := resp.Stream.(*watch.Watch)
 	if !ok || !w.Cheap() {
-		defer open.Dec()
+		defer func() { ended(resp.Stream.Reason()) }()
 		resp.Stream.Run(&s.ctx, out)
 		c.finish(s)
-		return false
+		return false, int64(out.Sent)
 	}
 	defer func() {
-		if !pumped { // or Open panicked
+		if !pumped { // also if Open panicked
 			w.Close()
-			open.Dec()
+			ended(w.Reason())
 		}
 	}()
 	if !w.Open(&s.ctx, out) {
 		c.finish(s)
-		return false
+		return false, int64(out.Sent)
 	}
 	c.mu.Lock()
 	s.pumped, s.out = w, out
-	s.closed = open.Dec
+	s.closed = func(reason string) {
+		ended(reason)
+		written(int64(out.Sent))
+	}
 	c.unlock()
 	out.To = (*eager)(s)
 	c.running.Add(1)
 	w.Cursor.Notify(s.ready)
-	s.ready() // for events that came before Notify
-	return true
+	s.ready() // for events that arrived before Notify
+	return true, 0
 }
 
-// broken resets a stream whose answer could not be written to its end, unless the client has reset
-// it.
+// broken resets a stream whose response could not be written completely, unless the client has
+// reset the stream.
 func (c *Conn) broken(s *stream) {
 	c.mu.Lock()
 	_, byClient := errors.AsType[http2.StreamError](s.err)

@@ -7,14 +7,14 @@ import (
 
 // beginLocked opens a stream.
 func (c *client) beginLocked(end bool, piece, pad int, fields ...hpack.HeaderField) *call {
-	id := (c.mu.last + 1) | 1 // the next odd one
+	id := (c.mu.last + 1) | 1 // the next odd number
 	s := &call{id: id, sendWindow: c.mu.sendInitial, uploaded: end}
 	c.mu.last, c.mu.calls[id] = id, s
 	c.headersLocked(id, end, piece, pad, fields...)
 	return s
 }
 
-// headersLocked writes a header in frames of a size.
+// headersLocked writes a header in frames of piece bytes.
 func (c *client) headersLocked(id uint32, end bool, piece, pad int, fields ...hpack.HeaderField) {
 	c.mu.block.Reset()
 	for _, f := range fields {
@@ -30,7 +30,8 @@ func (c *client) headersLocked(id uint32, end bool, piece, pad int, fields ...hp
 	}
 }
 
-// dataLocked writes as much of p as the windows allow, in a frame with padding. It tells how much.
+// dataLocked writes as many bytes of p as the windows allow, in a frame with padding. It returns
+// their number.
 func (c *client) dataLocked(s *call, p []byte, end bool, pad int) int {
 	left := min(c.mu.sendWindow, s.sendWindow, c.mu.sendMax)
 	if pad > 0 {
@@ -53,7 +54,7 @@ func (c *client) dataLocked(s *call, p []byte, end bool, pad int) int {
 	return n
 }
 
-// widenLocked gives the server windows; s is nil for the connection's.
+// widenLocked gives the server windows; s is nil for the connection's window.
 func (c *client) widenLocked(s *call, n int64) {
 	if s == nil {
 		c.mu.window += n
@@ -76,7 +77,8 @@ func (c *client) pingLocked(answered func()) {
 	_ = c.mu.out.WritePing(false, [8]byte{})
 }
 
-// await waits until done or the end of the connection, of which it is the error.
+// await waits until done returns true or the connection ends. It returns the error of the
+// connection.
 func (c *client) await(done func() bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// server has one of the two servers answer the requests of a session.
+// server is one of the two servers for the requests of a session.
 type server struct {
 	shapes  []*shape
 	heard   []*heard
@@ -43,7 +43,7 @@ func (s *server) listen(t *testing.T, serve func(l net.Listener)) net.Listener {
 	return l
 }
 
-// ours is the server of this package.
+// ours returns the server of this package.
 func ours(t *testing.T) *server {
 	t.Helper()
 	s := &server{}
@@ -73,7 +73,7 @@ func ours(t *testing.T) *server {
 	return s
 }
 
-// theirs is net/http's.
+// theirs returns net/http's server.
 func theirs(t *testing.T) *server {
 	t.Helper()
 	s := &server{}

@@ -13,19 +13,19 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// shape is a request, and how a handler behaves when it gets the request.
+// shape is a request and the behaviour of its handler.
 type shape struct {
-	method, target, host string // no target or host: the field is left out
+	method, target, host string // no target or host: the field is omitted
 	header               []hpack.HeaderField
 	hasBody              bool
 	body                 []byte
 	declared             int // the content-length; below 0 for none
 	trailers             []hpack.HeaderField
-	holds                bool // the client does not end its side before the answer has ended
+	holds                bool // the client ends its side only after the response has ended
 	pad, piece           int  // padding and sizes of frames
-	cancels              bool // the client cancels when the handler has answered partly, or waits
+	cancels              bool // the client cancels when the handler has responded partly, or waits
 	started              chan struct{}
-	read                 chan struct{} // closed when the handler has read what it reads
+	read                 chan struct{} // closed when the handler has read its part of the body
 
 	reads  int // bytes of the body; below 0 for all
 	status int
@@ -33,10 +33,10 @@ type shape struct {
 	answer []byte
 	kind   kind
 	pieces int
-	fails  bool // the answer breaks after its bytes
+	fails  bool // the response breaks after its bytes
 }
 
-// kind is how the handler gives its body.
+// kind is the kind of body that the handler returns.
 type kind int
 
 const (
@@ -92,7 +92,7 @@ func newShape(random *rand.Rand, number int, raw, alone bool) *shape {
 		s.fields.Add(pick(random, "X-A", "X-B", "Content-Type", "Warning", "X-"+strconv.Itoa(random.IntN(100))),
 			strings.Repeat(pick(random, "v", "é", ","), random.IntN(pick(random, 2, 20, 2000)))+"e")
 	}
-	if s.kind == inStream { // as watches
+	if s.kind == inStream { // like a watch
 		s.method, s.status = "GET", 200
 	}
 	if s.hasBody = s.method != "GET" && s.method != "HEAD" && one(2); s.hasBody {
@@ -119,7 +119,8 @@ func newShape(random *rand.Rand, number int, raw, alone bool) *shape {
 	return s
 }
 
-// unusual makes a shape that x/net's client does not send. One that ends its connection is alone on it.
+// unusual makes a shape that x/net's client does not send. A shape that ends its connection must be
+// alone.
 func (s *shape) unusual(random *rand.Rand, alone bool) {
 	one := func(in int) bool { return random.IntN(in) == 0 }
 	add := func(name, value string) { s.header = append(s.header, hpack.HeaderField{Name: name, Value: value}) }
@@ -130,7 +131,8 @@ func (s *shape) unusual(random *rand.Rand, alone bool) {
 	if odd >= 0 {
 		s.cancels = false
 	}
-	if odd >= 0 && odd < 6 { // net/http ends a connection that sends the body of a malformed request
+	// Net/http ends a connection that sends the body of a malformed request.
+	if odd >= 0 && odd < 6 {
 		s.hasBody = false
 	}
 	if one(4) {
@@ -150,7 +152,8 @@ func (s *shape) unusual(random *rand.Rand, alone bool) {
 	if s.hasBody && one(3) {
 		add("expect", "100-continue")
 	}
-	if s.hasBody && s.reads < 0 && one(4) { // net/http ends a connection whose trailers cross the answer
+	// Net/http ends a connection whose trailers cross the response.
+	if s.hasBody && s.reads < 0 && one(4) {
 		s.trailers = []hpack.HeaderField{{Name: "x-trailer", Value: strings.Repeat("t", random.IntN(100))}}
 	}
 	if s.hasBody && s.reads >= 0 {
@@ -160,7 +163,8 @@ func (s *shape) unusual(random *rand.Rand, alone bool) {
 	case 0:
 		s.method, s.target = "OPTIONS", "*"
 	case 1:
-		s.target = pick(random, "", "nothing") // net/http also takes absolute targets, and * for any method
+		// Net/http also accepts absolute targets, and * for any method.
+		s.target = pick(random, "", "nothing")
 	case 2:
 		s.method = pick(random, "", "CONNECT", "G T")
 	case 3:
@@ -169,12 +173,12 @@ func (s *shape) unusual(random *rand.Rand, alone bool) {
 		s.host = ""
 		add("host", "other")
 	case 5:
-		for range 70 { // one byte each, once the table has the field
+		for range 70 { // a byte for each field, once the table has the field
 			add("x-huge", strings.Repeat("h", 1<<10))
 		}
 	case 6:
 		if s.hasBody && s.reads < 0 && len(s.body) > 0 && !s.expects() {
-			s.declared = len(s.body) - 1 - random.IntN(len(s.body)) // the rest is too much
+			s.declared = len(s.body) - 1 - random.IntN(len(s.body)) // the rest exceeds the length
 		}
 	}
 }
@@ -183,7 +187,7 @@ func (s *shape) expects() bool {
 	return slices.ContainsFunc(s.header, func(f hpack.HeaderField) bool { return f.Name == "expect" })
 }
 
-// fieldsOf are the fields of the request's HEADERS.
+// fieldsOf returns the fields of the request's HEADERS.
 func (s *shape) fieldsOf() (all []hpack.HeaderField) {
 	for _, f := range []hpack.HeaderField{
 		{Name: ":method", Value: s.method},

@@ -17,30 +17,30 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// stream is one request and its answer.
+// stream is one request and its response.
 type stream struct {
 	c    *Conn
 	id   uint32
 	ctx  exchange.Context // ends when the client cancels
-	body *body            // nil if there is none
+	body *body            // nil if the request has none
 
-	// Guarded by the connection's lock.
+	// The fields from here on are guarded by the connection's lock.
 	window  int64
-	owed    int64         // received bytes that no WINDOW_UPDATE has given back yet
-	headed  bool          // the answer has begun
-	done    bool          // the answer has ended
-	more    bool          // more will be written soon
-	err     error         // the stream ended before its answer did
-	stall   time.Duration // how long the client may leave it unread; 0 means no limit
+	owed    int64         // received bytes not yet returned by WINDOW_UPDATE
+	headed  bool          // the response has begun
+	done    bool          // the response has ended
+	more    bool          // more bytes follow soon
+	err     error         // set if the stream ends before its response
+	stall   time.Duration // maximum time for which the client reads nothing; 0 means no limit
 	changed sync.Cond     // signaled when the stream can go on, or has ended
-	line    *list.List    // the queue in which it waits for the connection; nil for none
+	line    *list.List    // the connection's queue in which the stream waits, or nil
 	place   *list.Element
-	stuck   []byte      // bytes of a pumped watch for which there was no window
-	late    *time.Timer // resets a stream that is stuck, or whose writer waits
+	stuck   []byte      // bytes of a pumped watch that found no window
+	late    *time.Timer // resets the stream if it is stuck or its writer waits for too long
 	pumped  *watch.Watch
 	out     *exchange.ChunkWriter
 	state   state
-	closed  func() // called at the end of a pumped watch
+	closed  func(reason string) // called at the end of a pumped watch
 }
 
 // begin starts the handler of a request.
@@ -70,7 +70,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	c.running.Go(func() { c.handle(s, req) })
 }
 
-// endLocked ends a stream whose answer has not ended.
+// endLocked ends a stream whose response has not ended.
 func (s *stream) endLocked(err error) {
 	if s.err == nil {
 		s.err = err
@@ -82,7 +82,7 @@ func (s *stream) endLocked(err error) {
 	}
 }
 
-// close forgets a stream whose answer has ended.
+// close removes a stream whose response has ended.
 func (s *stream) close() {
 	c := s.c
 	s.ctx.End(c.running.Go)
@@ -113,7 +113,7 @@ func (s *stream) Interrupt() {
 	}
 }
 
-// Write implements io.Writer: it waits for the windows and for the connection.
+// Write implements io.Writer. It waits for the windows and for the connection.
 func (s *stream) Write(p []byte) (n int, err error) {
 	c := s.c
 	for piece := 0; len(p) > 0; {
@@ -130,7 +130,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 			}
 			p, n, piece = p[m:], n+m, piece+m
 		}
-		if len(p) == 0 || piece >= bufferMax { // the client gets the stall time for each piece
+		if len(p) == 0 || piece >= bufferMax { // the stall time starts again with each piece
 			s.inTimeLocked()
 			piece = 0
 		}
@@ -142,8 +142,8 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// awaitLocked waits until there is room in the buffer, and a window if one is needed. If the client
-// takes too long, the stream is reset. The time runs until inTimeLocked is called.
+// awaitLocked waits for room in the buffer, and for a window if window is true. If the client is
+// too slow, the stream is reset. The time runs until inTimeLocked is called.
 func (s *stream) awaitLocked(window bool) error {
 	c := s.c
 	waited := false
@@ -152,7 +152,8 @@ func (s *stream) awaitLocked(window bool) error {
 		if !starves && len(c.mu.buf) < bufferRoom {
 			break
 		}
-		if len(c.mu.buf) > 0 && !c.mu.writing { // the client may need these frames before it gives a window
+		// The client may need these frames before it opens a window.
+		if len(c.mu.buf) > 0 && !c.mu.writing {
 			c.mu.writing = true
 			c.write(true)
 			c.mu.Lock()
@@ -182,7 +183,8 @@ func (s *stream) inTimeLocked() {
 	}
 }
 
-// lineUpLocked puts the stream into a queue. A stream that was woken in vain goes to the front.
+// lineUpLocked puts the stream into a queue. A stream that was woken but still lacks room goes to
+// the front.
 func (s *stream) lineUpLocked(line *list.List, front bool) {
 	s.line = line
 	if front {
@@ -199,7 +201,7 @@ func (s *stream) leaveLocked() {
 	}
 }
 
-// fedLocked is called when the stream's own window has grown.
+// fedLocked must be called when the stream's own window has grown.
 func (s *stream) fedLocked() {
 	if len(s.stuck) > 0 {
 		s.wakeLocked()
@@ -208,7 +210,7 @@ func (s *stream) fedLocked() {
 	}
 }
 
-// stalls returns a timer that resets the stream if the client takes too long.
+// stalls returns a timer that resets the stream if the client is too slow.
 func (s *stream) stalls() *time.Timer {
-	return time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), func() { s.c.reset(s.id, http2.ErrCodeCancel) })
+	return time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), func() { s.c.resetFor(s.id, http2.ErrCodeCancel, watch.ErrStalled) })
 }

@@ -9,7 +9,7 @@ import (
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// bufLocked returns the buffer to append frames to.
+// bufLocked returns the buffer to which frames are appended.
 func (c *Conn) bufLocked() []byte {
 	if c.mu.buf == nil {
 		c.mu.pooled = buffers.Get().(*[]byte)
@@ -18,7 +18,8 @@ func (c *Conn) bufLocked() []byte {
 	return c.mu.buf
 }
 
-// appendDataLocked appends a DATA frame of as much of p as the windows and the buffer allow.
+// appendDataLocked appends a DATA frame with as many bytes of p as the windows and the buffer
+// allow.
 func (c *Conn) appendDataLocked(s *stream, p []byte, most int) (n int) {
 	n = int(min(int64(len(p)), int64(most), s.window, c.mu.window, int64(c.mu.frameMax)))
 	if n <= 0 {
@@ -30,7 +31,7 @@ func (c *Conn) appendDataLocked(s *stream, p []byte, most int) (n int) {
 	return n
 }
 
-// flush writes the buffer, unless a writer is at work, and waits for the client.
+// flush writes the buffer and waits for the client. It does nothing if there is a writer.
 func (c *Conn) flush() { c.becomeWriter(true) }
 
 // flushSoon writes the buffer without waiting for the client.
@@ -46,11 +47,12 @@ func (c *Conn) becomeWriter(mayWait bool) {
 	c.write(mayWait)
 }
 
-// write is called by the writer with the lock held. It writes the buffer once and releases the
-// lock. If bytes remain because the caller must not wait, or because others have added some, settle
-// becomes the writer.
+// write must be called by the writer with the lock held. It writes the buffer once and releases the
+// lock. Bytes may remain because the caller must not wait, or because others have added some. Then
+// settle becomes the writer.
 func (c *Conn) write(mayWait bool) {
-	own := len(c.mu.buf) <= bufferMax && c.net.Pumpable() // the socket keeps the bytes that the kernel does not take
+	// The socket keeps the bytes that the kernel does not accept.
+	own := len(c.mu.buf) <= bufferMax && c.net.Pumpable()
 	if mayWait {
 		own = len(c.mu.ready) == 0
 	}
@@ -65,11 +67,11 @@ func (c *Conn) write(mayWait bool) {
 	c.restLocked()
 }
 
-// writeLocked writes the buffer. Meanwhile it releases the lock.
+// writeLocked writes the buffer. It releases the lock during the write.
 func (c *Conn) writeLocked(mayWait bool) {
 	out, pooled := c.mu.buf, c.mu.pooled
 	c.mu.buf, c.mu.pooled, c.mu.control = nil, nil, 0
-	if mayWait && len(c.mu.ready) > 0 { // long answers may leave no room later
+	if mayWait && len(c.mu.ready) > 0 { // long responses may leave no room later
 		scratch := watch.NewScratch()
 		c.turnsLocked(scratch)
 		scratch.Free()
@@ -86,10 +88,10 @@ func (c *Conn) writeLocked(mayWait bool) {
 
 // restLocked ends the writer's work and releases the lock.
 func (c *Conn) restLocked() {
-	if c.mu.err != nil { // a full buffer would keep the pump from ending the watches
+	if c.mu.err != nil { // a full buffer would prevent the pump from ending the watches
 		c.mu.buf, c.mu.pooled = nil, nil
 	}
-	c.mu.writing = false
+	c.mu.writing, c.mu.waiting = false, false
 	c.mu.written.Broadcast()
 	c.queueLocked()
 	c.unlock()
@@ -113,12 +115,13 @@ func (c *Conn) written() {
 	}
 }
 
-// settle writes the remaining bytes at the client's speed. It is the writer until nothing is left.
+// settle is the writer until no bytes are left. It writes at the client's speed.
 func (c *Conn) settle() {
 	c.mu.Lock()
 	for c.mu.err == nil {
 		switch {
 		case c.net.Unsettled():
+			c.mu.waiting = true
 			c.unlock()
 			err := c.net.Settle()
 			c.mu.Lock()

@@ -6,11 +6,14 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// bodyStream is a list or a reader as fasthttp writes it.
+// bodyStream is a list or a reader that fasthttp writes.
 type bodyStream struct {
 	server *Server
 	req    *exchange.Request
 	resp   *exchange.Response
+	// written is called once, when the body was written or given up.
+	written func(bytes int64)
+	bytes   int64
 }
 
 // Read implements io.Reader.
@@ -18,7 +21,9 @@ func (*bodyStream) Read([]byte) (int, error) { panic("BUG: a body stream is writ
 
 // WriteTo implements io.WriterTo.
 func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
-	return b.resp.WriteBody(b.server.Serving, w, b.req, b.server.Slots)
+	n, err := b.resp.WriteBody(b.server.Serving, w, b.req, b.server.Slots)
+	b.bytes += n
+	return n, err
 }
 
 // SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
@@ -27,5 +32,9 @@ func (*bodyStream) SupportsBodyWriteTo() bool { return true }
 // Close implements io.Closer.
 func (b *bodyStream) Close() error {
 	b.resp.CloseBody()
+	if b.written != nil {
+		b.written(b.bytes)
+		b.written = nil
+	}
 	return nil
 }

@@ -45,9 +45,11 @@ func (w watches) Handle(context.Context, *exchange.Request, *exchange.Route) *ex
 }
 
 // Answered implements Handler.
-func (watches) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) {}
+func (watches) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) (written func(int64)) {
+	return func(int64) {}
+}
 
-// A watch with an expensive filter gets its events even while the pump is blocked.
+// A watch with an expensive filter receives its events even while the pump is blocked.
 func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	serving, cut := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -59,7 +61,7 @@ func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 		Slots: fair.NewSlots(1 << 20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: serving, Cut: cut, Draining: draining, Drain: drain,
 	})
-	s.pump.Most = -1 // it does nothing
+	s.pump.Most = -1 // the pump starts no goroutines
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

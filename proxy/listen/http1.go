@@ -3,10 +3,10 @@ package listen
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -15,12 +15,13 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// newHTTP1 returns a server for requests whose head is up to head bytes long. It never listens.
+// newHTTP1 returns a server for requests with heads of up to head bytes. It never listens.
 func (s *Server) newHTTP1(head int) *fasthttp.Server {
-	logger, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // fails for unknown levels only
+	logger, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // fails only for unknown levels
 	return &fasthttp.Server{
 		Handler:               s.serve,
 		Concurrency:           1 << 20,
@@ -34,21 +35,25 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		SecureErrorLogMessage: true,
 
 		DisablePreParseMultipartForm: true,
-		Logger:                       logger, // broken connections are ordinary
+		Logger:                       logger, // broken connections are normal
 		ConnState: func(c net.Conn, state fasthttp.ConnState) {
-			if state == fasthttp.StateIdle || state == fasthttp.StateActive {
-				c.(*conn.Conn).Idle = state == fasthttp.StateIdle
+			switch state {
+			case fasthttp.StateIdle:
+				c.(*conn.Conn).Rest()
+			case fasthttp.StateActive:
+				c.(*conn.Conn).Idle = false
+			default:
 			}
 		},
 	}
 }
 
-// serveConn serves a connection until it ends or becomes a stream. Each wait is in a new goroutine,
+// serveConn serves a connection until it ends or becomes a stream. It waits in new goroutines,
 // because the stack of a busy goroutine stays large.
 func (s *Server) serveConn(c *conn.Conn) {
 	switch protocol, err := c.Handshake(); {
 	case err != nil:
-		_ = c.Close() // no answer can be sent
+		_ = c.Close() // no response can be sent
 	case protocol == http2.NextProtoTLS:
 		s.serving.Go(func() { s.h2.Serve(c) })
 	default:
@@ -56,14 +61,14 @@ func (s *Server) serveConn(c *conn.Conn) {
 	}
 }
 
-// serveRequests waits for a request, and serves it and the requests that follow soon.
+// serveRequests waits for a request. It serves this request and the requests that follow soon.
 func (s *Server) serveRequests(c *conn.Conn, first bool) {
 	ok, refused := c.Await(first, s.Options().Limits, &s.heads)
 	if refused {
 		s.Metrics.ConnectionRefused("heads")
 	}
 	if !ok {
-		_ = c.Close() // nothing was left to be written
+		_ = c.Close() // all bytes have been written
 		return
 	}
 	server := s.http.short
@@ -71,14 +76,23 @@ func (s *Server) serveRequests(c *conn.Conn, first bool) {
 		server = s.http.long
 	}
 	if err := server.ServeConn(c); err != nil {
-		s.Log.Debug("connection broken", zap.Error(err))
+		s.Log.Debug("connection broken", brokenBy(err))
 	}
 	if c.HandedBack {
 		s.serving.Go(func() { s.serveRequests(c, false) })
 	}
 }
 
-// serve is where a request enters from fasthttp.
+// brokenBy describes why a connection broke. fasthttp's own errors quote the request's head, which
+// may contain a token.
+func brokenBy(err error) zap.Field {
+	if broken, ok := errors.AsType[net.Error](err); ok {
+		return zap.Error(broken)
+	}
+	return zap.String("error", "malformed or incomplete request")
+}
+
+// serve receives each request from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
 	c := fctx.Conn().(*conn.Conn)
@@ -87,13 +101,12 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	resp := rejectMalformed(&fctx.Request.Header, req.Header)
 	rt := exchange.ParseRoute(req.Method, req.Path)
 	if req.EndsConnection() {
-		fctx.SetConnectionClose() // fasthttp heeds only a lone lower-case close
+		fctx.SetConnectionClose() // fasthttp honors only a lower-case close without other values
 	}
 	if resp == nil {
 		resp = s.Handler.Handle(s.Serving, req, &rt)
 	}
-	s.Handler.Answered(req, rt, resp, time.Since(began))
-	s.render(fctx, req, rt, resp)
+	s.render(fctx, req, rt, resp, s.Handler.Answered(req, rt, resp, time.Since(began)))
 	if resp.Close || s.Draining.Err() != nil {
 		fctx.SetConnectionClose()
 	}
@@ -116,34 +129,45 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		TLS:    c.TLSState,
 	}
 	req.SplitTarget()
-	// AllInOrder keeps the order: All would join, drop or reorder some headers.
+	// AllInOrder keeps the order. All would join, drop or reorder some headers.
 	for name, value := range h.AllInOrder() {
 		name := http.CanonicalHeaderKey(string(name))
 		req.Header[name] = append(req.Header[name], string(value))
 	}
-	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
+	// Fasthttp's -1 means chunked, and -2 means no body.
+	if length := int64(h.ContentLength()); length > 0 || length == -1 {
 		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.Ended, Length: length}
 		req.Body.Extend = func() { c.ReadUntil(req.Body.Deadline(s.Options().Limits.Read)) }
 	} else {
-		c.ReadUntil(time.Time{}) // fasthttp's deadline was for the headers
+		c.ReadUntil(time.Time{}) // fasthttp set the deadline for the headers
 	}
 	return req
 }
 
-// render hands a response to fasthttp.
-func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exchange.Route, resp *exchange.Response) {
-	old := !fctx.Request.Header.IsHTTP11() // HTTP/1.0 has no chunks: the end of the connection ends the body
+// render passes a response to fasthttp. A small response then already counts as written, because it
+// is written without waiting.
+func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exchange.Route, resp *exchange.Response, written func(int64)) {
+	// HTTP/1.0 has no chunks, so the end of the connection ends the body.
+	old := !fctx.Request.Header.IsHTTP11()
 	switch {
 	case resp.Stream != nil:
-		s.hijack(fctx, resp.Stream.Abandon, func(c *conn.Conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
+		s.hijack(fctx, func() { resp.Stream.Abandon(); written(0) }, func(c *conn.Conn, _ net.Conn) {
+			written(s.runStream(c, rt, resp, old))
+		})
 		return
-	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && req.Body == nil): // a hijack drops the request's body
-		s.hijack(fctx, resp.CloseBody, func(c *conn.Conn, _ net.Conn) { s.writeUnframed(c, req, resp) })
+	// A hijack drops the request's body.
+	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && req.Body == nil):
+		s.hijack(fctx, func() { resp.CloseBody(); written(0) }, func(c *conn.Conn, _ net.Conn) {
+			var bytes int64
+			defer func() { written(bytes) }() // also after a panic
+			bytes = s.writeUnframed(c, req, resp)
+		})
 		return
 	case resp.Tunnel != nil:
-		s.hijack(fctx, resp.Tunnel.Abandon, func(c *conn.Conn, buffered net.Conn) {
+		s.hijack(fctx, func() { resp.Tunnel.Abandon(); written(0) }, func(c *conn.Conn, buffered net.Conn) {
+			defer written(0)
 			c.Stall = 0
-			_, _ = c.Write(head(resp)) // if the client is gone, the tunnel finds out
+			_, _ = c.Write(head(resp)) // the tunnel detects a client that has left
 			resp.Tunnel.Join(c, buffered)
 		})
 		return
@@ -156,27 +180,28 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	}
 	switch {
 	case resp.Reader != nil && req.Method == http.MethodHead:
-		resp.CloseBody() // fasthttp would end a body that does not exist
+		resp.CloseBody() // fasthttp would write the end of a body
 		fctx.Response.SkipBody = true
 		fctx.Response.Header.SetContentLength(int(resp.Length))
+		written(0)
 	case resp.List != nil, resp.Reader != nil:
-		// A client waits for the head of a forwarded watch even if no event comes.
+		// The head of a forwarded watch must be written at once, even if no event follows.
 		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil && resp.Length < 0
 		if resp.Lasts {
-			fctx.Conn().(*conn.Conn).Stall = 0 // a client may stop reading a log
+			fctx.Conn().(*conn.Conn).Stall = 0 // a client may pause in reading a log
 		}
-		fctx.SetBodyStream(&bodyStream{s, req, resp}, int(resp.Length))
+		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp, written: written}, int(resp.Length))
 	default:
 		fctx.Response.SetBodyRaw(resp.Bytes)
+		written(int64(len(resp.Bytes)))
 	}
 }
 
 // hijack takes the connection from fasthttp until f returns. If the connection breaks before that,
 // it calls abandon instead.
 //
-// f runs in a goroutine of its own. This frees fasthttp's request and its read buffer, which is as
-// large as the largest header. A watch then costs no more than its connection, unless f needs
-// buffered.
+// f runs in a new goroutine. This frees fasthttp's request and its read buffer, which has the size
+// of the largest header. A watch then costs only its connection, unless f needs buffered.
 func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn.Conn, buffered net.Conn)) {
 	c := fctx.Conn().(*conn.Conn)
 	s.streams.Add(1)
@@ -197,28 +222,29 @@ func (s *Server) runHijacked(c *conn.Conn, stream func()) {
 	defer c.Close() //nolint:errcheck // nothing more is written
 	defer func() {
 		if p := recover(); p != nil {
-			s.Log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			s.Metrics.Panicked(s.Log, metrics.InStream, p)
 		}
 	}()
 	stream()
 }
 
 // writeUnframed writes a response of unknown length without chunks, for HTTP/1.0.
-func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchange.Response) {
+func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchange.Response) (bytes int64) {
 	defer resp.CloseBody()
 	if resp.Lasts {
 		c.Stall = 0
 	}
 	if writeLastHead(c, resp) == nil {
-		_, _ = resp.WriteBody(s.Serving, c, req, s.Slots) // either side may be gone
+		bytes, _ = resp.WriteBody(s.Serving, c, req, s.Slots) // client or upstream may be gone
 	}
+	return bytes
 }
 
-// runStream writes an endless response, in chunks unless the client is too old for them. The
-// connection ends with the response, because the bytes after the request were dropped.
-func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old bool) {
-	open := s.Metrics.WatchOpened(rt)
-	defer open.Dec()
+// runStream writes an endless response, in chunks unless the client uses HTTP/1.0. The connection
+// ends with the response, because the bytes after the request were dropped.
+func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old bool) (bytes int64) {
+	ended := s.Metrics.WatchOpened(rt)
+	defer func() { ended(resp.Stream.Reason()) }()
 	ctx, cancel := context.WithCancel(s.Serving)
 	defer cancel()
 	c.Stall = s.Options().Stall
@@ -237,6 +263,7 @@ func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Respo
 		stop()
 	}
 	_ = out.End() // the client may be gone
+	return int64(out.Sent)
 }
 
 // writeLastHead writes the head of a connection's last response.
@@ -246,7 +273,7 @@ func writeLastHead(c *conn.Conn, resp *exchange.Response) error {
 	return err
 }
 
-// head is the status line and header of a response that fasthttp does not write.
+// head returns the status line and header of a response that fasthttp does not write.
 func head(resp *exchange.Response) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", resp.Status, http.StatusText(resp.Status))

@@ -2,7 +2,6 @@ package listen
 
 import (
 	"context"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -10,23 +9,24 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// pump writes events to the watches that they concern. A watch over HTTP/1 has no goroutine that
-// waits for events, because waking a goroutine for each event took a fifth of a delivery's time.
-// Instead the cursor puts the watch into a queue. One goroutine for each processor takes watches
-// from the queue and works on them.
+// pump writes events to watches over HTTP/1. No goroutine of such a watch waits for events, because
+// waking it took a fifth of a delivery's time. Instead the cursor puts the watch into a queue. One
+// goroutine for each processor takes watches from the queue and works on them.
 //
-// The pump never waits for a client. If the kernel does not take everything at once, the watch gets
-// a goroutine of its own until it has caught up. Such a goroutine also
-// writes an event that is larger than a piece (64 KiB). A watch with an expensive filter always has its own goroutine.
+// The pump never waits for a client. If the kernel does not accept all bytes at once, the watch
+// gets its own goroutine until it has caught up. Such a goroutine also writes events larger than a
+// piece (64 KiB). A watch with an expensive filter always has its own goroutine.
 //
-// The pump polls a watch again only after the kernel has taken all bytes written so far. So the
-// proxy buffers at most one piece for each connection.
+// The pump polls a watch again only after the kernel has accepted all earlier bytes. So the proxy
+// buffers at most one piece for each connection.
 type pump struct {
 	watch.Pump[*pumpedWatch]
-	log *zap.Logger
+	metrics *metrics.Metrics
+	log     *zap.Logger
 }
 
 // pumpedWatch is a watch that a pump writes. At most one goroutine at a time works on it.
@@ -37,15 +37,15 @@ type pumpedWatch struct {
 	conn  *conn.Conn
 	out   *exchange.ChunkWriter
 	state atomic.Int32
-	over  chan struct{} // closed when no goroutine will work on it again
+	over  chan struct{} // closed after the last work on the watch
 }
 
 // The states of a pumpedWatch.
 const (
-	resting int32 = iota // nothing to do
+	resting int32 = iota // no work
 	queued               // in the pump's queue
-	working              // a goroutine works on it
-	again                // a goroutine works on it, and there is more to do
+	working              // a goroutine works on the watch
+	again                // a goroutine works on the watch, and there is more work
 )
 
 // ready puts the watch into the queue unless it is already there. It does not block.
@@ -67,7 +67,7 @@ func (p *pumpedWatch) ready() {
 	}
 }
 
-// rest ends the work on a watch.
+// rest ends a goroutine's work on a watch. If there is new work, it queues the watch again.
 func (p *pumpedWatch) rest() {
 	if !p.state.CompareAndSwap(working, resting) {
 		p.state.Store(queued)
@@ -75,8 +75,8 @@ func (p *pumpedWatch) rest() {
 	}
 }
 
-// serve has the pump write a watch until the watch ends. Meanwhile the caller's goroutine waits for
-// the client to leave.
+// serve lets the pump write a watch until the watch ends. Meanwhile the caller's goroutine waits
+// for the client to leave.
 func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn, w *watch.Watch, out *exchange.ChunkWriter) {
 	defer w.Close()
 	if !w.Open(ctx, out) {
@@ -86,9 +86,9 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn
 	c.ReadUntil(time.Time{})
 	c.StartNonblocking()
 	w.Cursor.Notify(pumped.ready)
-	pumped.ready() // for events that came before Notify
+	pumped.ready() // for events that arrived before Notify
 	c.DiscardInput(func() {
-		if c.Unsettled() { // TLS has written an answer
+		if c.Unsettled() { // TLS has written a record in response to input
 			pumped.ready()
 		}
 	})
@@ -97,11 +97,11 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn
 	c.StopNonblocking()
 }
 
-// Work implements watch.Worker. It does a turn of the watch. If the client does not take all bytes
-// at once, catchUp goes on.
+// Work implements watch.Worker. It runs one turn of the watch. If the client does not accept all
+// bytes at once, catchUp writes the rest.
 func (p *pumpedWatch) Work(s *watch.Scratch) {
 	p.state.Store(working)
-	if p.conn.Unsettled() { // TLS has written an answer
+	if p.conn.Unsettled() { // TLS has written a record in response to input
 		go p.catchUp()
 		return
 	}
@@ -116,13 +116,13 @@ func (p *pumpedWatch) Work(s *watch.Scratch) {
 	}
 }
 
-// step does a turn of the watch.
+// step runs one turn of the watch.
 func (p *pumpedWatch) step(s *watch.Scratch) (on, behind bool) {
 	defer p.recovered()
 	return p.Turn(p.ctx, p.out, s)
 }
 
-// catchUp works on a watch at the client's speed until there is nothing more to do.
+// catchUp works on a watch at the client's speed until no work is left.
 func (p *pumpedWatch) catchUp() {
 	if p.caughtUp() {
 		p.rest()
@@ -136,7 +136,11 @@ func (p *pumpedWatch) caughtUp() (on bool) {
 	p.out.Settle = p.conn.Settle
 	defer func() { p.out.Settle = nil }()
 	for {
-		if p.conn.Settle() != nil {
+		if p.conn.Unsettled() {
+			p.ClientWaited()
+		}
+		if err := p.conn.Settle(); err != nil {
+			p.Broken(err)
 			return false
 		}
 		on, behind := p.Turn(p.ctx, p.out, nil)
@@ -152,9 +156,9 @@ func (p *pumpedWatch) end() {
 	p.conn.Interrupt()
 }
 
-// recovered makes a panic end only this watch.
+// recovered limits the effect of a panic to this watch.
 func (p *pumpedWatch) recovered() {
 	if r := recover(); r != nil {
-		p.pump.log.Error("panic in a watch", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
+		p.pump.metrics.Panicked(p.pump.log, metrics.InWatch, r)
 	}
 }

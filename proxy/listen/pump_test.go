@@ -25,8 +25,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// tcpPair is a client's connection and the proxy's end of it. The kernel buffers only a few unread
-// bytes.
+// tcpPair returns a client's connection and the proxy's end of it. The kernel buffers only a few
+// unread bytes.
 func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,8 +55,8 @@ func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Co
 	return client, server
 }
 
-// Many watches get every event once and in order from one pump, however slow some clients are. The
-// watches end for different reasons: the client leaves, the time is up, or the server drains.
+// Many watches receive every event once and in order from one pump, however slow some clients are.
+// The watches end for different reasons: the client leaves, the time is up, or the server drains.
 func TestPump(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -132,7 +132,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 				drained.Done()
 			}
 			if i%4 == 1 || i%4 == 3 && read.Err == nil {
-				_, read.Err = read.Body.ReadByte() // the end of the body
+				_, read.Err = read.Body.ReadByte() // must be the end of the body
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 	}
 }
 
-// An event that a client takes slowly arrives whole, although no event follows.
+// An event that a client reads slowly arrives completely, although no event follows.
 func TestPumpSettles(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
 	p := &pump{log: zap.NewNop(), Pump: watch.Pump[*pumpedWatch]{Most: 1}}
@@ -198,8 +198,8 @@ func TestPumpSettles(t *testing.T) {
 	<-served
 }
 
-// The client of a quiet watch makes TLS send answers and does not read them. After the stall time,
-// it is disconnected.
+// The client of a quiet watch makes TLS send responses and does not read them. After the stall
+// time, it is disconnected.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
 	client, server := tcpPair(t, nil)
@@ -213,10 +213,11 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 		server.Close()
 	}()
 	cachetest.Apply(t, c, cachetest.Sized(t, 100, 1))
-	if _, err := client.Read(make([]byte, 1<<10)); err != nil { // the pump writes: the connection is nonblocking
+	// The pump writes, so the connection is nonblocking.
+	if _, err := client.Read(make([]byte, 1<<10)); err != nil {
 		t.Fatal(err)
 	}
-	for more := 2; more > 0; { // as TLS would answer, less than the bound for unsent bytes
+	for more := 2; more > 0; { // as TLS would respond, less than the limit for unsent bytes
 		if server.Unsettled() {
 			more--
 		}

@@ -28,11 +28,11 @@ type Options struct {
 	Drain time.Duration
 }
 
-// Config has what a Server needs.
+// Config has the parts of a Server.
 type Config struct {
 	Handler exchange.Handler
 	Options func() Options
-	Slots   *fair.Queue // for long answers
+	Slots   *fair.Queue // for long responses
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
 	// Cut ends Serving, and open connections are then closed. Drain ends Draining.
@@ -40,7 +40,8 @@ type Config struct {
 	Cut, Drain        context.CancelFunc
 }
 
-// shortHead is the longest head of a request, in bytes, for which a connection gets a small buffer.
+// shortHead is the maximum length of a request's head, in bytes, for a connection with a small
+// buffer.
 const shortHead = 4 << 10
 
 // drainGrace is the time after the drain time in which connections may still finish.
@@ -55,14 +56,15 @@ type Server struct {
 	heads   atomic.Int64   // bytes of incomplete heads
 	serving sync.WaitGroup // connections except streams
 	streams sync.WaitGroup
-	// http are the servers of HTTP/1, for requests with short heads and for all other requests.
+	// http has the servers for HTTP/1: short for requests with short heads, and long for all other
+	// requests.
 	http struct{ short, long *fasthttp.Server }
 }
 
-// New returns a server of connections. Serve runs it.
+// New returns a server. Serve runs it.
 func New(c Config) *Server {
 	s := &Server{Config: c}
-	s.pump.log = c.Log
+	s.pump.metrics, s.pump.log = c.Metrics, c.Log
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
 	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
 		return c.Options().Options
@@ -70,14 +72,14 @@ func New(c Config) *Server {
 	return s
 }
 
-// Connections is the number of open connections.
+// Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
 
-// Strangers is the number of answers over HTTP/2 that are being written to unknown clients.
+// Strangers returns the number of responses over HTTP/2 that are being written to unknown clients.
 func (s *Server) Strangers() int64 { return s.h2.Strangers() }
 
 // Serve serves l until ctx ends. Then it closes l and drains: it ends watches over the drain time,
-// finishes requests, and closes the remaining connections.
+// waits for requests, and closes the remaining connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Cut()
 	defer context.AfterFunc(s.Serving, s.conns.Cut)()
@@ -131,7 +133,7 @@ func (s *Server) end(ctx context.Context, l net.Listener, accepting <-chan error
 	return err
 }
 
-// accept accepts connections until this fails permanently.
+// accept accepts connections until Accept fails permanently.
 func (s *Server) accept(l net.Listener) error {
 	for {
 		c, err := l.Accept()

@@ -12,15 +12,15 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// rejectMalformed refuses some heads that fasthttp accepts, because upstream's net/http refuses
-// them or reads them in another way.
+// rejectMalformed refuses some heads that fasthttp accepts. Upstream's net/http would refuse them
+// or interpret them in another way.
 func rejectMalformed(h *fasthttp.RequestHeader, header http.Header) *exchange.Response {
 	raw := h.RawHeaders()
 	switch {
 	case !slices.Contains([]string{"HTTP/1.0", "HTTP/1.1"}, string(h.Protocol())):
 		return exchange.NoRequest(exchange.Failure(http.StatusHTTPVersionNotSupported, "", "unsupported protocol version"))
 	case bytes.Count(raw, []byte("\n")) != bytes.Count(raw, []byte("\r\n")), bytes.Contains(raw, []byte("\n ")), bytes.Contains(raw, []byte("\n\t")):
-		// With other line ends, AllInOrder would lose headers, and it cannot read folded headers
+		// With other line ends, AllInOrder would lose headers. It also cannot read folded headers
 		// twice.
 		return exchange.NoRequest(exchange.BadRequest("header lines must end in CR LF and must not be folded"))
 	}

@@ -1,56 +1,82 @@
-// Package metrics counts requests and where their answers come from. Clients cannot make up label
+// Package metrics counts requests and the sources of their responses. Clients cannot make up label
 // values, because a resource gets labels only after upstream has answered for it.
 package metrics
 
 import (
-	"net/http"
-	"strconv"
-	"strings"
-	"sync"
+	"runtime/debug"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"go.uber.org/zap"
 )
 
-// Metrics count requests and where their answers come from.
+// Metrics count requests and the sources of their responses.
 type Metrics struct {
 	known    names
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
-	watches  *prometheus.GaugeVec
+	bytes    *prometheus.CounterVec
+	inFlight *prometheus.GaugeVec
+	counts   *prometheus.Registry // has only the counter of requests
 	forwards *prometheus.CounterVec
 	recent   recent
+	Users    Users // counts of each user
+	watches  watches
 	Forwards *prometheus.GaugeVec
 	Shared   prometheus.Counter
 	Limited  *prometheus.CounterVec
 	Browsers *prometheus.CounterVec
 	Refused  *prometheus.CounterVec
 	asked    *prometheus.CounterVec
+	panics   *prometheus.CounterVec
 }
 
-// New registers the server's metrics.
+// LatencyBuckets are the buckets of kube-apiserver's apiserver_request_duration_seconds, and three
+// finer buckets for responses from the cache.
+var LatencyBuckets = []float64{
+	0.0005, 0.001, 0.0025, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
+}
+
+// native adds a native histogram, for a Prometheus server that scrapes such histograms. Its
+// resolution is ten percent. If it has too many buckets, it is reset, at most once an hour. Between
+// resets it merges buckets.
+func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
+	o.NativeHistogramBucketFactor, o.NativeHistogramMaxBucketNumber, o.NativeHistogramMinResetDuration = 1.1, 100, time.Hour
+	return o
+}
+
+// RequestsTotal is the name of the counter of requests.
+const RequestsTotal = "watchproxy_requests_total"
+
+// Counts gathers only [RequestsTotal]. It costs little, because it skips the histograms.
+func (m *Metrics) Counts() prometheus.Gatherer { return m.counts }
+
+// New registers and returns the server's metrics.
 func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_requests_total",
-			Help: "Answered requests, by verb, resource, status code (of the ERROR, for a watch of one ERROR) and source (cache, " +
+			Name: RequestsTotal,
+			Help: "Answered requests, by verb, resource, status code (of the ERROR, for a watch of one ERROR; 499 if the client left before the answer) and source (cache, " +
 				"upstream: forwarded, proxy: refused here).",
 		}, []string{"verb", "group", "version", "resource", "code", "source"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "watchproxy_request_duration_seconds",
-			Help:    "Seconds until an answer was ready to be written, by verb and source.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
-		}, []string{"verb", "source"}),
-		watches: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "watchproxy_watches",
-			Help: "Open watches served from the cache.",
-		}, []string{"group", "version", "resource"}),
+		seconds: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
+			Name: "watchproxy_request_duration_seconds",
+			Help: "Seconds from a request's header until its answer was written, by verb, resource, scope (resource, namespace, cluster) and source. " +
+				"For watches, logs, exec, attach and port-forward: until the answer began.",
+			Buckets: LatencyBuckets,
+		}), []string{"verb", "group", "version", "resource", "scope", "source"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_response_bytes_total",
+			Help: "Bytes of the bodies of answers, without watches from the cache (see watchproxy_watch_response_bytes_total). They count when the answer has ended.",
+		}, []string{"verb", "group", "version", "resource", "source"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watchproxy_requests_in_flight",
+			Help: "Requests that are being answered, by kind (mutating, readOnly). Watches, logs, exec, attach and port-forward count until their answer begins.",
+		}, []string{"request_kind"}),
+		watches: newWatches(),
 		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_forwarded_total",
-			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), discovery (new documents, or without an ETag), credentials (upstream has to " +
+			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), discovery (new documents, or without an ETag), audit (the policy wants the answer's body), credentials (upstream has to " +
 				"judge the client), not-cached (the resource), parameters, form (Accept), table, most-recent (upstream answers at less cost), page, " +
 				"too-old, too-old-watch, too-large, not-up-to-date, upstream-lost, upstream-sooner.",
 		}, []string{"verb", "group", "version", "resource", "reason"}),
@@ -81,100 +107,50 @@ func New(r prometheus.Registerer) *Metrics {
 		Help: "Requests of the proxy for documents of discovery and OpenAPI, by result (unchanged: its copy is current, new: another " +
 			"document, failed: clients were forwarded).",
 	}, []string{"result"})
-	r.MustRegister(m.requests, m.forwards, m.seconds, m.watches, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.asked)
+	m.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_panics_total",
+		Help: "Panics that ended one request, watch or stream, by place (handler, watch, stream, review). The log has the stack.",
+	}, []string{"place"})
+	for _, place := range []string{InHandler, InWatch, InStream, InReview} {
+		m.panics.WithLabelValues(place) // Prometheus misses an increase that creates the series
+	}
+	for _, kind := range []string{mutating, readOnly} {
+		m.inFlight.WithLabelValues(kind)
+	}
+	m.counts = prometheus.NewRegistry()
+	m.counts.MustRegister(m.requests)
+	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.asked, m.panics)
+	m.watches.register(r)
 	return m
+}
+
+// The places where panics are recovered.
+const (
+	InHandler = "handler"
+	InWatch   = "watch"
+	InStream  = "stream"
+	InReview  = "review"
+)
+
+// Panicked counts a recovered panic and logs it with its stack. It must be called by the deferred
+// function that recovered the panic.
+func (m *Metrics) Panicked(log *zap.Logger, place string, reason any, fields ...zap.Field) {
+	m.panics.WithLabelValues(place).Inc()
+	log.Error("panic", append(fields, zap.String("place", place), zap.Any("reason", reason), zap.ByteString("stack", debug.Stack()))...)
 }
 
 // ConnectionRefused counts a connection that was closed before it was served.
 func (m *Metrics) ConnectionRefused(reason string) { m.Refused.WithLabelValues(reason).Inc() }
 
-// Revalidated counts a request of the proxy for a document.
+// Revalidated counts a request from the proxy to upstream for a document.
 func (m *Metrics) Revalidated(result string) { m.asked.WithLabelValues(result).Inc() }
 
-// Request counts an answered request.
-func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
-	gvr, code := m.known.admit(metricLabels(rt, resp)), resp.Status
-	if resp.Told != 0 {
-		code = resp.Told
-	}
-	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(code), string(resp.Source)).Inc()
-	m.seconds.WithLabelValues(rt.Verb, string(resp.Source)).Observe(took.Seconds())
-	if resp.Source == exchange.FromUpstream {
-		m.forwards.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], resp.Why).Inc()
-		m.recent.add(Forwarded{Verb: rt.Verb, Group: gvr[0], Version: gvr[1], Resource: gvr[2], Reason: resp.Why}, time.Now())
-	}
-}
-
-// Recent returns what was forwarded in the last minutes, the most frequent first.
+// Recent returns the kinds of requests forwarded in the last minutes, the most frequent kind first.
 func (m *Metrics) Recent() []Forwarded { return m.recent.all(time.Now()) }
-
-// metricLabels are group, version and resource, or empty for a name that a client may have made up.
-func metricLabels(rt exchange.Route, resp *exchange.Response) [3]string {
-	if !rt.Resource || resp.Source == exchange.FromProxy {
-		return [3]string{}
-	}
-	if resp.Source == exchange.FromUpstream && resp.Status >= http.StatusMultipleChoices {
-		return [3]string{}
-	}
-	resource := rt.GVR.Resource
-	if rt.Subresource != "" {
-		resource += "/" + rt.Subresource
-	}
-	labels := [3]string{rt.GVR.Group, rt.GVR.Version, resource}
-	if all := strings.Join(labels[:], ""); len(all) > labelsMost || !utf8.ValidString(all) {
-		return [3]string{} // not valid as labels
-	}
-	return labels
-}
-
-const (
-	// labelsMost bounds the total length of a resource's labels, in bytes. Real names are shorter.
-	labelsMost = 512
-	// namesMost bounds the resources with labels.
-	namesMost = 4096
-)
-
-// names are the resources with labels. An aggregated API, such as external metrics, may answer for
-// any name, so the number of names is bounded. All further resources share one label.
-type names struct {
-	mu struct {
-		sync.RWMutex
-		seen map[[3]string]*[3]string // copies, so that labels do not keep a request in memory
-	}
-}
-
-// admit returns the labels, or empty ones if there are too many.
-func (n *names) admit(labels [3]string) [3]string {
-	n.mu.RLock()
-	seen := n.mu.seen[labels]
-	n.mu.RUnlock()
-	if seen != nil {
-		return *seen
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.mu.seen) >= namesMost {
-		return [3]string{}
-	}
-	if n.mu.seen == nil {
-		n.mu.seen = map[[3]string]*[3]string{}
-	}
-	own := [3]string{strings.Clone(labels[0]), strings.Clone(labels[1]), strings.Clone(labels[2])}
-	n.mu.seen[own] = &own
-	return own
-}
 
 // ForwardBegan counts a forwarded request until the returned function is called.
 func (m *Metrics) ForwardBegan(verb string) (done func()) {
 	gauge := m.Forwards.WithLabelValues(verb)
 	gauge.Inc()
 	return gauge.Dec
-}
-
-// WatchOpened counts an open watch. The caller decrements the gauge when the watch ends.
-func (m *Metrics) WatchOpened(rt exchange.Route) prometheus.Gauge {
-	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource})
-	open := m.watches.WithLabelValues(gvr[:]...)
-	open.Inc()
-	return open
 }

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// Forwarded says how often requests of one kind were forwarded in the last minutes, and why.
+// Forwarded counts forwarded requests of one kind in the last minutes.
 type Forwarded struct {
 	Verb     string `json:"verb"`
 	Group    string `json:"group"`
 	Version  string `json:"version"`
-	Resource string `json:"resource"` // empty for other paths, and for names that upstream does not know
+	Resource string `json:"resource"` // empty for other paths and for names unknown to upstream
 	Reason   string `json:"reason"`   // see watchproxy_forwarded_total
 	Count    int64  `json:"count"`
 }
 
 const (
-	// recentMinutes is the number of minutes that are kept, in addition to the present one.
+	// recentMinutes is the number of minutes kept, in addition to the present minute.
 	recentMinutes = 5
-	// recentKinds bounds the kinds of requests in a minute. Further kinds are not shown.
+	// recentKinds limits the kinds of requests in a minute. Further kinds are not counted.
 	recentKinds = 256
 )
 
-// recent counts forwarded requests by the minute. It forgets old minutes.
+// recent counts forwarded requests by the minute. It drops old minutes.
 type recent struct {
 	mu      sync.Mutex
 	minutes [recentMinutes + 1]struct {
@@ -34,7 +34,7 @@ type recent struct {
 }
 
 func (r *recent) add(kind Forwarded, now time.Time) {
-	at := now.Unix() / int64(time.Minute/time.Second)
+	at := now.Unix() / secondsOfMinute
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := &r.minutes[at%int64(len(r.minutes))]
@@ -46,9 +46,9 @@ func (r *recent) add(kind Forwarded, now time.Time) {
 	}
 }
 
-// all returns the kinds of the last minutes, the most frequent first.
+// all returns the kinds of the last minutes, the most frequent kind first.
 func (r *recent) all(now time.Time) []Forwarded {
-	oldest := now.Unix()/int64(time.Minute/time.Second) - recentMinutes
+	oldest := now.Unix()/secondsOfMinute - recentMinutes
 	sums := map[Forwarded]int64{}
 	r.mu.Lock()
 	for _, m := range r.minutes {

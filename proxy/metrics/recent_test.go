@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What was forwarded is shown for five to six minutes, in a bounded number of kinds.
+// Forwarded requests are shown for five to six minutes, in a bounded number of kinds.
 func TestRecent(t *testing.T) {
 	var r recent
 	began := time.Date(2026, 1, 2, 3, 4, 30, 0, time.UTC)

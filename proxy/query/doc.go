@@ -1,3 +1,3 @@
-// Package query reads the query parameters of a read, and reads and writes continue tokens. In every
-// case of doubt, upstream has to judge them.
+// Package query parses the query parameters of a read, and parses and writes continue tokens. In
+// every case of doubt, upstream must interpret them.
 package query

@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// ErrDoubtful says that upstream has to judge a parameter.
+// ErrDoubtful says that upstream must interpret a parameter.
 var ErrDoubtful = errors.New("a parameter is left to upstream")
 
 // Params are the query parameters that the cache understands. If a parameter is repeated, the first
@@ -29,9 +29,9 @@ type Params struct {
 	RVGiven bool // resourceVersion is set and not empty
 	Match   string
 	Limit   int64
-	Token   string // continue
+	Token   string // the parameter continue
 
-	Timeout bool // the client has set a timeout: bound
+	Timeout bool // the client has set a timeout, which is Bound
 	Bound   time.Duration
 
 	Include      wire.Include // for Tables
@@ -55,6 +55,15 @@ func Parse(query string) (Params, error) {
 		}
 	}
 	return p, nil
+}
+
+// Want returns the selection of a read. reviewed means that the caller's own rights are reviewed.
+func (p *Params) Want(rt exchange.Route, reviewed bool) object.Want {
+	w := object.Want{Namespace: rt.Namespace, Name: rt.Name, Fields: p.Fields, Labels: p.Labels, Reviewed: reviewed}
+	if rt.IsNamespace() {
+		w.Namespace = ""
+	}
+	return w
 }
 
 func (p *Params) set(name, value string) (err error) {
@@ -102,8 +111,8 @@ func (p *Params) set(name, value string) (err error) {
 	return nil
 }
 
-// selectorTerms bounds the requirements and values of a selector. Reads with longer selectors go
-// upstream. A selector as long as a URI would hold 1.3 MiB while a watch is open, and take 0.1 ms
+// selectorTerms limits the requirements and values of a selector. Reads with longer selectors are
+// forwarded. A selector as long as a URI would hold 1.3 MiB while a watch is open, and need 0.1 ms
 // for each object.
 const selectorTerms = 1000
 

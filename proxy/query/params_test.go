@@ -30,25 +30,9 @@ func TestContinueToken(t *testing.T) {
 	if err != nil || start != "ns/name\x00" || rv != 42 {
 		t.Errorf("got %q, %d, %v", start, rv, err)
 	}
-	// A token of kube-apiserver 1.36's cache for a list of one configmap.
+	// theirs is a token from kube-apiserver 1.36's cache for a list of one configmap.
 	const theirs = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MjQ0LCJzdGFydCI6Ii9kZWZhdWx0L2FcdTAwMDAifQ"
 	if got := EncodeToken("default/a", 244, false); got != theirs {
 		t.Errorf("got %s, upstream %s", got, theirs)
 	}
-}
-
-// No token makes DecodeToken panic, and an accepted token stays inside the prefix.
-func FuzzDecodeToken(f *testing.F) {
-	f.Add(EncodeToken("ns/name", 42, false))
-	f.Add("eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiYVx1MDAwMCJ9")
-	f.Add("!")
-	f.Fuzz(func(t *testing.T, token string) {
-		start, rv, err := DecodeToken(token)
-		if err != nil {
-			return
-		}
-		if rv == 0 || start == "" || start[0] == '/' || start == ".." || len(start) > 2 && start[:3] == "../" {
-			t.Errorf("%q is accepted as %q at %d", token, start, rv)
-		}
-	})
 }

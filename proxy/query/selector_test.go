@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// terms is a label selector of n requirements that matches objects without labels.
+// terms returns a label selector of n requirements that matches objects without labels.
 func terms(n int) string {
 	all := make([]string, n)
 	for i := range all {
@@ -16,7 +16,7 @@ func terms(n int) string {
 	return strings.Join(all, ",")
 }
 
-// A selector that is too long goes upstream before it is parsed.
+// Reads with a selector that is too long are forwarded before the selector is parsed.
 func TestLongSelectorsAreForwarded(t *testing.T) {
 	values := "k in (" + strings.TrimSuffix(strings.Repeat("v,", selectorTerms+1), ",") + ")"
 	fields := strings.TrimSuffix(strings.Repeat("metadata.name!=a,", selectorTerms+1), ",")

@@ -46,7 +46,7 @@ func hotPaths(tb testing.TB) []hotPath {
 	}
 }
 
-// Allocations of hot paths do not grow with what they read.
+// Allocations of hot paths do not grow with the size of the result.
 func TestAllocationBudgets(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")

@@ -10,33 +10,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/trace"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 const (
-	// futureWait is the time for which kube-apiserver lets a read wait for a future
-	// resourceVersion.
+	// futureWait is the time for which kube-apiserver waits for a future resourceVersion.
 	futureWait = 3 * time.Second
-	// freshWait bounds the wait for an up-to-date cache. Most reads wait less. Upstream could
-	// answer each read instead, but under load it would take even longer.
+	// freshWait limits the wait for an up-to-date cache. Most reads wait less. Upstream could
+	// answer each read instead, but under load that would take even longer.
 	freshWait = 10 * time.Second
-	// streamLag is the time that the stream gets to reach a client's resourceVersion. After that,
-	// the feed asks upstream for its current resourceVersion. The client may have the version from
-	// another resource, and a quiet stream does not show versions of other resources.
+	// streamLag limits the wait for the stream to reach a client's resourceVersion. After that, the
+	// feed asks upstream for its current resourceVersion, because the client's may be that of a
+	// write to another resource. A stream without events does not reach such a version.
 	streamLag = 100 * time.Millisecond
-	// joinWait bounds the wait of a get that joins a freshness run: one or two probes take less.
+	// joinWait limits the wait of a get that joins other readers' proof. One or two probes take less.
 	joinWait = 5 * time.Millisecond
 )
 
-// tooLargeError says that upstream has not reached a resourceVersion.
+// tooLargeError says that upstream has not reached the requested resourceVersion.
 type tooLargeError struct{ asked, current uint64 }
 
 func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("Too large resource version: %d, current: %d", e.asked, e.current)
 }
 
-// status is the answer of kube-apiserver's cache.
+// status returns the Status that kube-apiserver's cache returns.
 func (e *tooLargeError) status() metav1.Status {
 	s := exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: "+e.Error())
 	s.Details = &metav1.StatusDetails{
@@ -46,18 +46,19 @@ func (e *tooLargeError) status() metav1.Status {
 	return s
 }
 
-// fresh returns the state that the read's resourceVersion asks for: a state that is not older, or
-// the most recent state if no resourceVersion is given. It fails with Stale, or with *tooLargeError
-// if upstream has not reached that version.
+// fresh returns a state that is not older than the read's resourceVersion, or the most recent state
+// if no resourceVersion is given. It fails with Stale, or with *tooLargeError if upstream has not
+// reached that version.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
-	began := time.Now()
-	wait := freshWait
+	began, wait := time.Now(), freshWait
 	if r.joinsFreshRun() {
 		wait = joinWait
 	}
 	if r.Timeout {
 		wait = min(wait, r.Bound)
 	}
+	ctx, span := trace.Start(ctx, "freshness")
+	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if r.RVGiven {
@@ -74,17 +75,17 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 			return snapshot, nil
 		}
 	}
-	scope := r.scope()
-	if scope != nil {
-		r.timed = &Timed{Feed: r.feed, Scope: *scope}
-		if !r.insists && r.feed.Leaves(*scope) {
+	work := r.upstreamWork()
+	if work != nil {
+		r.timed = &Timed{Feed: r.feed, Work: *work}
+		if !r.insists && r.feed.Leaves(*work) {
 			return watchcache.Snapshot{}, Sooner
 		}
 	}
-	snapshot, err := r.feed.Fresh(ctx, scope)
+	snapshot, err := r.feed.Fresh(ctx, work)
 	if err != nil {
 		if _, lost := r.feed.Lost(); lost {
-			return snapshot, Lost // the freshness run has just noticed it
+			return snapshot, Lost // the freshness run has just detected the loss
 		}
 		return snapshot, Stale
 	}
@@ -92,7 +93,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		return snapshot, nil
 	}
 	if r.Timeout {
-		return snapshot, Parameters // upstream words the error of a client's timeout
+		return snapshot, Parameters // upstream writes the error for a client's timeout
 	}
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
 		return later, nil
@@ -100,11 +101,11 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	return snapshot, &tooLargeError{r.RV, snapshot.ResourceVersion()}
 }
 
-// scope returns what upstream would have to read for a list of the most recent state. It is nil for
-// all other reads, for three reasons. A watch would stay upstream for long. A get is forwarded
-// unless it costs upstream nothing. A read with a resourceVersion or a timeout has its own limit on
-// the wait.
-func (r *read) scope() *watchcache.Scope {
+// upstreamWork estimates upstream's work for a list of the most recent state. It is nil for all
+// other reads, so they are not forwarded for speed. A watch would stay upstream for long. A get is
+// forwarded unless it costs upstream nothing. A read with a resourceVersion or a timeout has its own
+// limit on the wait.
+func (r *read) upstreamWork() *watchcache.Work {
 	if r.kind() != wire.List || r.RVGiven || r.Timeout {
 		return nil
 	}
@@ -113,7 +114,7 @@ func (r *read) scope() *watchcache.Scope {
 		return nil
 	}
 	from, to := r.filter.KeyRange(r.resource)
-	s := &watchcache.Scope{Objects: snapshot.Count(from, to), Fields: r.Fields != nil && !r.Fields.Empty()}
+	s := &watchcache.Work{Objects: snapshot.Count(from, to), Fields: r.Fields != nil && !r.Fields.Empty()}
 	if r.Limit > 0 && !r.filter.Selective() {
 		s.Objects = int(min(int64(s.Objects), r.Limit))
 	}
@@ -127,12 +128,11 @@ func (r *read) reached(ctx context.Context, wait time.Duration) (watchcache.Snap
 	return r.cache.WaitFresh(ctx, r.RV)
 }
 
-// LostGrace is the time for which upstream may be lost without a warning, because a broken stream
-// usually comes back.
+// LostGrace is the time for which upstream may be lost without a warning: most streams recover.
 const LostGrace = time.Second
 
-// allowStale decides on a read from a cache that is out of date. A read of the most recent state
-// goes upstream, because upstream may be back.
+// allowStale decides whether an out-of-date cache may answer. It forwards a read of the most recent
+// state, because upstream may be back.
 func (rd *Reader) allowStale(r *read) error {
 	age, lost := r.feed.Lost()
 	switch {
@@ -146,5 +146,4 @@ func (rd *Reader) allowStale(r *read) error {
 	return nil
 }
 
-// mostRecent tells whether a read asks for the most recent state.
 func (r *read) mostRecent() bool { return !r.RVGiven && r.Token == "" }

@@ -16,8 +16,8 @@ type lostFeed struct {
 // Lost implements Feed.
 func (f *lostFeed) Lost() (time.Duration, bool) { return f.away, f.away > 0 }
 
-// A read from an out-of-date cache gets a warning with the age, up to a maximum age, unless
-// configuration makes the read fail. Reads of the most recent state go upstream.
+// A read from an out-of-date cache gets a warning with the age, up to a maximum age. If
+// configuration says so, the read fails instead. Reads of the most recent state are forwarded.
 func TestAllowStale(t *testing.T) {
 	for name, c := range map[string]struct {
 		options Options

@@ -7,12 +7,12 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// get answers a get at resourceVersion 0 or N. It answers a get of the most recent state if this
-// costs upstream nothing.
+// get answers a get at resourceVersion 0 or N, or of the most recent state at no cost upstream.
 func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err != nil {
@@ -41,11 +41,11 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	return resp, nil
 }
 
-// compressedObject answers with a large object, which is compressed once.
+// compressedObject answers with a large object, which is compressed only once.
 func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*exchange.Response, error) {
 	for span := range snapshot.Spans(key, key+"\x00") {
-		v := derived.Variant{Form: r.formID(), Gzip: true, Object: true}
-		if r.rows != nil { // the body has just been made
+		v := derived.Variant{Form: r.formID(), Gzip: true, Object: true, Cost: fair.GzipCost}
+		if r.rows != nil { // the body is new
 			v.Rows, v.Lasts = r.rows.Rules.ID, r.rows.Lasts
 		}
 		p, err := r.derived.Get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })

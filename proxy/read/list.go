@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// list answers a list. The state follows from resourceVersion, resourceVersionMatch, limit and
-// continue:
+// list answers a list. The parameters resourceVersion (RV), resourceVersionMatch (match), limit and
+// continue select the state:
 //
 //	match            RV       limit   continue   state
 //	–                –        any     –          the most recent
@@ -38,7 +38,7 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 		r.Limit = 0
 		return r.notOlderThan(ctx, from, to)
 	case r.Limit > 0 && (r.filter.Single() && r.RVGiven || r.pinned()):
-		return nil, Page // upstream reads etcd, or cuts the page from one namespace
+		return nil, Page // upstream reads etcd, or reads the page from one namespace
 	case r.Match == "" && r.Limit == 0, r.Match == "NotOlderThan" || !r.RVGiven:
 		return r.notOlderThan(ctx, from, to)
 	case r.Match == "Exact" && r.RV > 0 && !r.filter.Single(), r.Match == "" && r.RV > 0:
@@ -50,7 +50,7 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	return nil, Parameters
 }
 
-// continued answers a page after the first.
+// continued answers the second and later pages.
 func (r *read) continued(ctx context.Context, from, to string) (*exchange.Response, error) {
 	if r.RVGiven || r.Match != "" || r.filter.Single() {
 		return nil, Parameters
@@ -66,15 +66,15 @@ func (r *read) continued(ctx context.Context, from, to string) (*exchange.Respon
 	return r.exact(uint64(rv), from, to)
 }
 
-// indexed tells whether upstream cuts the page from an index. If such a page is full, its continue
-// token is different.
+// indexed reports whether upstream reads the page from an index. A full page then has another
+// token.
 func (r *read) indexed() bool {
 	return r.Fields != nil && !r.Fields.Empty() && r.Token == "" && (r.Match == "NotOlderThan" || !r.RVGiven)
 }
 
-// pinned tells whether the read lists all namespaces with a field selector that names one
-// namespace. Upstream cuts the first page from that namespace and writes a continue token relative
-// to the namespace.
+// pinned reports whether the read lists all namespaces with a field selector that names one
+// namespace. Upstream reads the first page from that namespace. Its continue token is relative to
+// the namespace.
 func (r *read) pinned() bool {
 	if r.Fields == nil || r.Namespace != "" {
 		return false
@@ -83,7 +83,7 @@ func (r *read) pinned() bool {
 	return ok
 }
 
-// prefix begins the keys of a listed namespace.
+// prefix returns the prefix of all keys in the listed namespace.
 func (r *read) prefix() string {
 	if r.Namespace == "" || !r.resource.Namespaced {
 		return ""
@@ -117,7 +117,10 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 		return nil, r.meter.Failed()
 	}
 	if last != nil && !r.filter.Single() {
-		// Upstream counts everything in the collection, selected or not.
+		if s := r.resource.Scope; s.Selects() || s.Namespace != "" && s.Namespace != r.Namespace {
+			return nil, Page // objects outside of the scope may follow
+		}
+		// Upstream counts all remaining objects in the collection, selected or not.
 		_, end := r.resource.KeyRange(r.Namespace)
 		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
 			if r.indexed() {

@@ -31,8 +31,8 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 	}, snapshot
 }
 
-// The cost of a page depends only on its content, not on the size of the collection or the page's
-// place in it.
+// The cost of a page depends only on its content. It does not depend on the size of the collection
+// or the page's place in it.
 func TestPageCost(t *testing.T) {
 	const limit = 50
 	cost := map[string]float64{}
@@ -84,7 +84,7 @@ func BenchmarkPage(b *testing.B) {
 	}
 }
 
-// newDerived is a test's store.
+// newDerived returns a test's store.
 func newDerived(tb testing.TB, limit int64) *derived.Store {
 	tb.Helper()
 	d := derived.New(limit, prometheus.NewRegistry())

@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// listItems are the items of a list, in runs of the cache's pages.
+// listItems are the items of a list, as spans of the cache's pages.
 type listItems struct {
 	spans     []tree.Span
 	count     int
@@ -28,12 +28,11 @@ func (l *listItems) add(s tree.Span) {
 	l.bytes += s.Bytes()
 }
 
-// size is the length of the cached items with separators.
 func (l *listItems) size() int64 {
 	return l.bytes + int64(max(l.count-1, 0)*len(l.separator))
 }
 
-// Peak memory to make a body, in bytes for each byte of JSON. The YAML library was seen to take 89.
+// Peak memory to make a body, in bytes for each byte of JSON. The YAML library used 89.
 const (
 	yamlWork   = 96
 	indentWork = 6
@@ -43,7 +42,7 @@ const (
 	compressorSize = 1536 << 10
 )
 
-// render makes the answer to a list in the negotiated form.
+// render makes the response to a list in the negotiated form.
 //
 //	cached items, plain    straight from the cache, nothing is copied
 //	cached items, gzip     a compressed segment for each page, made once
@@ -59,7 +58,7 @@ func (r *read) render(meta wire.ListMeta, items *listItems) (*exchange.Response,
 	return r.write(meta, items)
 }
 
-// workspaceAnswer makes a body in the workspace. While it waits for room, the read holds no slot.
+// workspaceAnswer makes a body in the workspace. The read gives its slot back before it waits.
 func (r *read) workspaceAnswer(size, work int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
 	r.meter.ReleaseSlot()
 	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size*work), func() (body []byte, _ error) {
@@ -78,13 +77,12 @@ func (r *read) workspaceAnswer(size, work int64, do func() (*exchange.Response, 
 	return resp, nil
 }
 
-// claim is the read's claim on the workspace.
 func (r *read) claim(size int64) fair.Claim {
 	return fair.Claim{User: r.User(), Size: size, Held: r.Held()}
 }
 
-// work returns the memory needed to make a list's body, as a multiple of its size. It is 0 if the
-// body is made while it is written.
+// work returns the memory needed to make a list's body, as a multiple of the body's size. It is 0
+// if the body is made while it is written.
 func (r *read) work(items *listItems) int64 {
 	switch {
 	case r.choice.Encoding == wire.YAML:
@@ -114,7 +112,7 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, 
 	switch {
 	case r.work(items) > 0:
 		return r.bytesAnswer(body.Bytes())
-	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // indented, the body may exceed the threshold
+	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // indenting may exceed the threshold
 		return r.workspaceAnswer(body.Length, indentWork, func() (*exchange.Response, error) { return r.bytesAnswer(body.Bytes()) })
 	case r.choice.Pretty, compresses && r.filter.Selective():
 		return r.oneOff(body)
@@ -124,19 +122,18 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, 
 	return r.held(r.listAnswer(body, body.Length), nil)
 }
 
-// compresses tells whether kube-apiserver would compress a body of this length.
+// compresses reports whether kube-apiserver would compress a body of this length.
 func (r *read) compresses(length int64) bool {
 	return length > wire.GzipThreshold && wire.AcceptsGzip(r.Header.Get("Accept-Encoding"))
 }
 
-// listAnswer is a list written straight from the cache.
 func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 	resp := r.respond()
 	resp.List, resp.Length, resp.Turns = list, length, &r.meter
 	return resp
 }
 
-// oneOff is a list that is indented or compressed while it is written.
+// oneOff returns a list that is indented or compressed while it is written.
 func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 	one := &derived.OneOff{List: body, Meter: &r.meter, Indents: r.choice.Pretty}
 	resp := r.listAnswer(one, -1)
@@ -156,7 +153,7 @@ func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 	return resp, nil
 }
 
-// bytesAnswer is a body made for this request alone.
+// bytesAnswer returns a body that was made for this request alone.
 func (r *read) bytesAnswer(body []byte) (*exchange.Response, error) {
 	resp := r.respond()
 	if r.choice.Rendered() {
@@ -175,7 +172,7 @@ func (r *read) bytesAnswer(body []byte) (*exchange.Response, error) {
 		resp.Header.Set("Content-Type", contentType)
 	}
 	if r.compresses(int64(len(body))) {
-		if err := r.meter.Spend(fair.GzipCost * int64(len(body))); err != nil {
+		if err := r.meter.Spend(fair.GzipOnceCost * int64(len(body))); err != nil {
 			return nil, err
 		}
 		body = wire.GzipBody(body)
@@ -191,8 +188,8 @@ func gzipped(r *exchange.Response) {
 }
 
 // derive makes items in a form that the cache does not hold. Selected items are made for this read
-// alone, in its share of the workspace. Runs of whole pages are shared: there is one copy, even if
-// many clients read the list slowly.
+// alone, within its share of the workspace. Spans of whole pages are shared: even if many clients
+// read the list slowly, only one copy exists.
 func (r *read) derive(items *listItems, body *derived.List) error {
 	runOf := r.derivedRun
 	if r.filter.Selective() {
@@ -210,70 +207,44 @@ func (r *read) derive(items *listItems, body *derived.List) error {
 }
 
 func (r *read) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
-	cost := int64(fair.CutCost)
-	if r.rows != nil && r.rows.Rules.Costly {
-		cost = fair.YamlCost
-	}
-	if err := r.meter.Spend(cost * span.Bytes()); err != nil {
+	if err := r.meter.Spend(r.variant(first).Cost * span.Bytes()); err != nil {
 		return nil, err
 	}
-	plain, err := r.itemsOf(span, first)
+	plain, err := derived.Items(r.form, span, first)
 	return &derived.Piece{Plain: plain}, err
 }
 
 func (r *read) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
 	return r.derived.Get(&r.meter, span, r.variant(first), func() (_, plain []byte, err error) {
-		plain, err = r.itemsOf(span, first)
+		plain, err = derived.Items(r.form, span, first)
 		return nil, plain, err
 	})
 }
 
-// itemsOf writes the items of a span, with a separator before each item except a list's first.
-func (r *read) itemsOf(span tree.Span, first bool) (dst []byte, err error) {
-	if r.form.Kept() {
-		dst = make([]byte, 0, span.Bytes()+int64(len(span.Objects())))
-	}
-	for _, o := range span.Objects() {
-		if !first {
-			dst = append(dst, r.form.Separator()...)
-		}
-		first = false
-		if r.form.Kept() {
-			dst = append(dst, o.Item()...)
-		} else if dst, err = r.form.AppendItem(dst, o); err != nil {
-			return nil, err
-		}
-	}
-	return dst, nil
-}
-
-// endOf returns the end of a span's items, to which the next segment may refer. It goes back to the
-// span's start at most, because the items before the span differ from list to list. In a Table it
-// goes back to the last age, which may have changed since the span was compressed.
+// endOf returns the last bytes of a span's items. The next compressed segment may refer to these
+// bytes. They start at the span's start or later, because the items before the span differ between
+// lists. In a Table they start after the last age, because ages may have changed since the span was
+// compressed.
 func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	if span.Page == nil {
 		return nil, nil
 	}
 	if r.rows != nil {
-		end, err = r.itemsOf(tree.Span{Page: span.Page, Lo: span.Hi - 1, Hi: span.Hi}, true)
+		end, err = derived.Items(r.form, tree.Span{Page: span.Page, Lo: span.Hi - 1, Hi: span.Hi}, true)
 		return end[min(r.rows.AgesEnd(), len(end)):], err
 	}
-	for lo := span.Hi - 1; ; lo-- {
-		last := tree.Span{Page: span.Page, Lo: lo, Hi: span.Hi}
-		if lo > span.Lo && last.Bytes() < wire.ContextMax {
-			continue
-		}
-		if end, err = r.itemsOf(last, true); lo == span.Lo || err != nil || len(end) >= wire.ContextMax {
-			return end, err
-		}
-	}
+	return derived.EndOf(r.form, span)
 }
 
-// variant is what is made from a span of a list.
+// variant describes the piece to make from a span of a list.
 func (r *read) variant(first bool) derived.Variant {
-	v := derived.Variant{Form: r.formID(), First: first}
+	v := derived.Variant{Form: r.formID(), First: first, Cost: fair.CutCost}
 	if r.rows != nil {
-		_ = r.rows.Lasts() // of rows that were written for something else
+		if r.rows.Rules.Costly {
+			v.Cost = fair.YamlCost
+		}
+		// Lasts resets its result, which may cover rows written earlier for another purpose.
+		_ = r.rows.Lasts()
 		v.Rows, v.Lasts = r.rows.Rules.ID, r.rows.Lasts
 	}
 	return v
@@ -291,15 +262,21 @@ func (r *read) formID() derived.FormID {
 	return derived.PartialJSONForm
 }
 
-// segmented is a list of compressed segments.
+// brief is the time for which ages must stay unchanged to make thorough compression worth its cost.
+const brief = 20 * time.Second
+
 func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Response, error) {
 	segments, shares := make([]*wire.Segment, 0, len(items.spans)+2), make([]*derived.Piece, 0, len(items.spans))
 	segments = append(segments, wire.StoredSegment(body.Head))
 	for i, span := range items.spans {
 		v := r.variant(i == 0)
-		v.Gzip = true
+		v.Gzip, v.Cost = true, fair.GzipCost
 		if v.Lasts != nil {
-			v.Lasts = func() time.Time { return body.Shares[i].Until }
+			until := body.Shares[i].Until
+			v.Lasts = func() time.Time { return until }
+			if v.Brief = !until.IsZero() && time.Until(until) < brief; v.Brief {
+				v.Cost = fair.GzipOnceCost
+			}
 		}
 		if i > 0 {
 			v.Behind = items.spans[i-1]
@@ -311,7 +288,7 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 			if len(body.Pieces) > 0 {
 				return context, body.Pieces[i], nil
 			}
-			plain, err = r.itemsOf(span, i == 0)
+			plain, err = derived.Items(r.form, span, i == 0)
 			return context, plain, err
 		})
 		if err != nil {
@@ -326,7 +303,7 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 	return resp, nil
 }
 
-// unwritable is why the form could not be written.
+// unwritable returns the reason why the form could not be written.
 func (r *read) unwritable(err error) error {
 	if _, missing := errors.AsType[*table.MissingRowError](err); missing {
 		return err
@@ -337,7 +314,8 @@ func (r *read) unwritable(err error) error {
 	return Form
 }
 
-// held takes room for a Table until it is written, because its pieces end with their ages.
+// held reserves room for a Table until it is written. A Table's pieces are dropped when their ages
+// change, so lists may hold different copies.
 func (r *read) held(resp *exchange.Response, err error) (*exchange.Response, error) {
 	if err != nil || r.rows == nil || resp.List == nil || resp.Room != nil {
 		return resp, err

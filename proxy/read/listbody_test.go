@@ -20,8 +20,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// A compressed list equals the plain list, however lists overlap and whatever changes after their
-// segments are made. Each segment follows the context that it was made for.
+// A compressed list equals the plain list, however lists overlap and whichever changes happen after
+// their segments are made. Each segment follows the context that it was made for.
 func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -92,8 +92,8 @@ func bodyOf(t *testing.T, r *read, snapshot watchcache.Snapshot, from string) []
 	return b.Bytes()
 }
 
-// Lists that wait for slow clients share derived bytes, even those that the store does not keep. So
-// there is no copy for each client. A list here is some 1.4 MB.
+// Lists that wait for slow clients share derived bytes, even bytes that the store does not keep. So
+// there is no copy for each client. A list here has some 1.4 MB.
 func TestWaitingListsShareDerivedRuns(t *testing.T) {
 	const objects, lists, most = 10_000, 20, 6 << 20
 	for _, encoding := range []string{"", "gzip"} {
@@ -101,7 +101,7 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 		r.Header = http.Header{"Accept-Encoding": {encoding}}
 		r.choice = wire.Choice{Partial: true}
 		r.form = wire.NewForm(r.choice, configMaps)
-		r.derived = newDerived(t, 1) // too small to keep anything
+		r.derived = newDerived(t, 1) // too small to keep any piece
 		want := bodyOf(t, r, snapshot, "a/")
 		_, end := r.filter.KeyRange(r.resource)
 		before := liveHeap()
@@ -129,7 +129,8 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 			r.derived.Shared.Range(func(any, any) bool { known++; return true })
 			return known == 0
 		}
-		for end := time.Now().Add(time.Minute); !forgotten(); time.Sleep(time.Millisecond) { // cleanups have no fixed time
+		// Cleanups have no fixed time.
+		for end := time.Now().Add(time.Minute); !forgotten(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("an unused list is not forgotten")
 			}
@@ -137,7 +138,8 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 	}
 }
 
-// A client that reads a list too slowly is disconnected, because the list keeps its objects alive.
+// A client that reads a list too slowly is disconnected, because the list keeps its objects in
+// memory.
 func TestSlowListIsCut(t *testing.T) {
 	for pause, want := range map[time.Duration]error{500 * time.Millisecond: nil, 5 * time.Second: fair.ErrSlowList} {
 		synctest.Test(t, func(t *testing.T) {
@@ -160,7 +162,7 @@ func TestSlowListIsCut(t *testing.T) {
 func liveHeap() int64 {
 	var stats runtime.MemStats
 	runtime.GC()
-	runtime.GC() // the second run frees pools: a compressor takes 1.2 MB
+	runtime.GC() // the second run frees pools: a compressor needs 1.2 MB
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
 }

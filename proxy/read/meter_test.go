@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// metered is a read with a meter and an expensive selector.
+// metered returns a read with a meter and an expensive selector.
 func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Snapshot) {
 	t.Helper()
 	r, snapshot := pageOf(t, objects, 0)
@@ -33,7 +33,7 @@ func meterWithin(ctx context.Context, r *read, slots *fair.Queue) {
 	r.meter = fair.NewMeter(ctx, r.Request, slots, false)
 }
 
-// A walk through a large collection ends its turn, and goes on in a later one.
+// A walk through a large collection ends its turn, and continues in a later turn.
 func TestExpensiveReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots := fair.NewQueue(1, 1, 1<<20)
@@ -50,7 +50,7 @@ func TestExpensiveReadTakesTurns(t *testing.T) {
 		}()
 		turns := 0
 		for other := "other"; ; turns++ {
-			synctest.Wait() // until it waits for its turn, or ends
+			synctest.Wait() // until the read waits for its turn, or ends
 			next, err := slots.Enter(fair.Claim{User: other, Size: 1, Cost: fair.TurnWork, Held: 1})
 			if next == nil {
 				t.Fatalf("two have a turn: %v", err)
@@ -73,7 +73,7 @@ func TestExpensiveReadTakesTurns(t *testing.T) {
 	})
 }
 
-// A read that is given up has no answer: no part of a list, and no part of a watch's state. It
+// A read that is given up has no response: no part of a list, and no part of a watch's state. It
 // holds nothing afterwards.
 func TestReadIsGivenUp(t *testing.T) {
 	for name, after := range map[string]int64{"at once": 0, "in the middle": 10e6} {
@@ -140,7 +140,7 @@ func (e *endsLater) Err() error {
 	return e.Context.Err()
 }
 
-// The meter of a cheap read costs next to nothing.
+// The meter of a cheap read costs almost nothing.
 func TestMeterOfCheapRead(t *testing.T) {
 	slots := fair.NewQueue(1, 1, 1)
 	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
@@ -172,7 +172,7 @@ func BenchmarkMeter(b *testing.B) {
 	}
 }
 
-// expensiveSelector is expensive, and selects everything.
+// expensiveSelector returns an expensive selector that selects everything.
 func expensiveSelector() string {
 	var terms []string
 	for i := range 900 {

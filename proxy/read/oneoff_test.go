@@ -21,7 +21,7 @@ import (
 func TestOneOffListsAreThePlainOnes(t *testing.T) {
 	for _, c := range []struct {
 		partial, pretty, selects, zips bool
-		objects                        int64 // 3,000 for 0
+		objects                        int64 // 0 means 3,000
 	}{
 		{pretty: true},
 		{pretty: true, partial: true},
@@ -81,7 +81,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 	}
 }
 
-// wholeBody is a list as a client gets it.
+// wholeBody returns a list as a client receives it.
 func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
 	t.Helper()
 	_, end := r.filter.KeyRange(r.resource)
@@ -160,7 +160,7 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.meter.End()
-		if err := r.meter.Spend(fair.CheapWork); err != nil { // so that the first piece takes a slot
+		if err := r.meter.Spend(fair.CheapWork); err != nil { // the first piece then needs a slot
 			t.Fatal(err)
 		}
 		unread := make(chan struct{})

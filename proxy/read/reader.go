@@ -20,83 +20,89 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/table"
+	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Feeds gives access to the feeds of resources. Open returns a feed whose cache is filled. On any
-// error of Open, the request is forwarded. watchcache.ErrNotReady says that many requests may be
-// forwarded at the same time. object.ErrNoEncoding says that another encoding may work. If since is
-// not 0, a new feed should have the history since that resourceVersion.
+// Feeds gives access to the feeds of resources. Open returns a feed whose filled cache contains all
+// objects that a read may need. If Open fails, the request is forwarded. After
+// watchcache.ErrNotReady, many requests may be forwarded at the same time. After
+// object.ErrNoEncoding, another encoding may work. If since is not 0, a new feed should have the
+// history since that resourceVersion.
 type Feeds interface {
-	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (Feed, error)
-	// Lost tells for how long a feed of the resource has had no contact with upstream. It does not
-	// wait.
+	Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (Feed, error)
+	// Lost returns, without waiting, the time since a feed of the resource lost upstream.
 	Lost(gvr schema.GroupVersionResource) time.Duration
-	// Joins tells whether a feed answers a get of the most recent state at no cost upstream, or
-	// with an older state that configuration allows. If upstream would have to review the client's
-	// rights, the get has a cost. Joins does not wait.
-	Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool
-	// Caches tells whether a resource may have a feed. It does not wait.
-	Caches(gvr schema.GroupVersionResource) bool
+	// Joins reports, without waiting, whether a feed can answer a get without a resourceVersion at
+	// no cost upstream. allowed reports whether the client's rights are known.
+	Joins(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, allowed func() bool) bool
+	// Caches reports whether a read may have a feed. It does not wait.
+	Caches(gvr schema.GroupVersionResource, w object.Want) bool
 }
 
 // Feed is a cached resource.
 type Feed interface {
 	Cache() *watchcache.Cache
-	// Warnings are the Warning headers of all of upstream's answers about the resource.
+	// Reread makes the feed read its state again, because the cache contains an error.
+	Reread(reason error)
+	// Warnings returns the Warning headers of all upstream responses about the resource.
 	Warnings() []string
-	// Lost tells for how long the feed has had no contact with upstream, if it has none.
+	// Lost reports whether the feed has lost contact with upstream, and for how long.
 	Lost() (age time.Duration, lost bool)
-	// ServesConsistent tells whether Fresh may be called. Configuration may leave reads of the most
-	// recent state to upstream.
+	// CompressesWatches reports whether upstream compresses watches of the resource.
+	CompressesWatches() bool
+	// ServesConsistent reports whether Fresh may be called. Configuration may leave reads of the
+	// most recent state to upstream.
 	ServesConsistent() bool
 	// Recent returns a recent state and its largest possible age, if configuration allows one.
 	Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
-	// Leaves tells whether a list should go upstream, because upstream usually answers faster than
-	// Fresh.
-	Leaves(scope watchcache.Scope) bool
-	// Fresh returns a state that is not older than the call. On any error upstream has to answer.
-	// With a scope, Fresh may fail because upstream would answer faster.
-	Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error)
-	// Takes is the time that upstream takes for a list. Answered records how long a list took, and
-	// whether upstream answered it.
-	Takes(scope watchcache.Scope) time.Duration
-	Answered(scope watchcache.Scope, took time.Duration, ok bool)
+	// Leaves reports whether a list should go upstream, because upstream usually answers faster
+	// than Fresh.
+	Leaves(work watchcache.Work) bool
+	// Fresh returns a state that is not older than the call. After any error, upstream must answer.
+	// With work, Fresh may fail because upstream would answer faster.
+	Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error)
+	// Takes returns the time that upstream needs for a list. Answered records the duration of a
+	// list, and whether upstream answered.
+	Takes(work watchcache.Work) time.Duration
+	Answered(work watchcache.Work, took time.Duration, ok bool)
 }
 
 // Options are the settings of reads.
 type Options struct {
-	// SyncTimeout bounds the time for which a request waits for a starting feed before it is
-	// forwarded.
+	// SyncTimeout limits a request's wait for a starting feed, before the request is forwarded.
 	SyncTimeout time.Duration
 	// FailOnLoss makes reads fail while upstream is lost. Otherwise the cache answers reads that
-	// accept an older state, for as long as MaxStaleness, or without a limit if that is 0.
+	// accept an older state. MaxStaleness limits the age of that state; 0 means no limit.
 	FailOnLoss   bool
 	MaxStaleness time.Duration
-	// Access authenticates and authorizes clients. Without it, requests act as the proxy.
+	// Access authenticates and authorizes clients. If nil, requests have the proxy's own rights.
 	Access *access.Access
-	// Recheck is the interval at which the right to an open watch is reviewed; 0 means never.
+	// Recheck is the interval between reviews of the right to an open watch; 0 means no reviews.
 	Recheck time.Duration
+	// Compression says which watches are compressed.
+	Compression watch.Compression
 }
 
 // Limiter enforces the limits of clients.
 type Limiter interface {
 	// AdmitWatch counts an open watch of the request's user until done is called.
 	AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response)
-	// GaveUp answers a request that gave up waiting. The name of the limit is for metrics.
+	// GaveUp answers a request that gave up waiting. limit is the name of the limit in metrics.
 	GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response
 }
 
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
-	// unwritable holds weak pointers to caches with metadata that package wire cannot convert.
-	// Metadata watches of these caches are forwarded.
+	// unwritable holds weak pointers to caches whose metadata package wire cannot convert. Metadata
+	// watches of these caches are forwarded.
 	unwritable sync.Map
 	tables     table.Registry
+	events     watch.Events
 }
 
 // Config has the parts of a Reader.
@@ -107,6 +113,8 @@ type Config struct {
 	Slots     *fair.Queue // for expensive reads
 	Options   func() Options
 	Limits    Limiter
+	Lag       func(rt exchange.Route) *watch.Lag // counts delivery lags; nil for no counts
+	Panicked  func(reason any)                   // called if a review panics
 	Log       *zap.Logger
 	// Draining ends when the server begins to drain. Each watch ends DrainShare later.
 	Draining   context.Context //nolint:containedctx // it is the server's
@@ -127,19 +135,19 @@ type read struct {
 	filter   *filter.Filter
 	choice   wire.Choice
 	form     wire.Form
-	rows     *table.Rows // of a Table
+	rows     *table.Rows // for a Table
 	derived  *derived.Store
-	// workspace holds what is made for this read alone.
+	// workspace limits the memory of bodies that are made for this read alone.
 	workspace *fair.Workspace
 	meter     fair.Meter
 	warnings  []string
-	age       time.Duration      // the age of the state; 0 for the most recent state
-	insists   bool               // the cache should answer even if upstream would answer faster
+	age       time.Duration      // age of the state; 0 for the most recent state
+	insists   bool               // the cache answers even if upstream would answer faster
 	timed     *Timed             // see Verdict
-	tooEarly  *exchange.Response // the answer to a watch from before the history
+	tooEarly  *exchange.Response // the response to a watch that starts before the history
 }
 
-// Answer answers a read from the cache, or tells why upstream has to answer. If insists is true,
+// Answer answers a read from the cache, or reports why upstream must answer. If insists is true,
 // the cache answers even if upstream would answer faster.
 func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
 	r := &read{Request: req, Route: rt, derived: rd.Derived, workspace: rd.Workspace, insists: insists}
@@ -147,10 +155,7 @@ func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange
 	if err == nil {
 		return Verdict{Answer: resp}
 	}
-	v := Verdict{Reason: Uncached, Timed: r.timed, Expired: r.tooEarly}
-	if reason := reasonOf(err); reason != "" {
-		v.Reason = reason
-	}
+	v := Verdict{Reason: cmp.Or(reasonOf(err), Uncached), Timed: r.timed, Expired: r.tooEarly}
 	if v.Reason.Stale() && r.joinsFreshRun() {
 		v.Reason = MostRecent // as if there were no cache
 	}
@@ -161,7 +166,11 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	if err := rd.cacheable(r.Request, r.Route); err != nil {
 		return nil, err
 	}
-	if r.Params, err = query.Parse(r.Query); err != nil {
+	r.Params, err = query.Parse(r.Query)
+	switch {
+	case !rd.Feeds.Caches(r.GVR, r.want()):
+		return nil, Uncached
+	case err != nil:
 		return nil, Parameters
 	}
 	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), r.Pretty())
@@ -173,7 +182,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case r.joinsFreshRun() && !rd.mayJoin(r, choices):
 		return nil, MostRecent
 	case r.joinsFreshRun():
-		choices = choices[:1] // upstream takes a further choice only if it lacks the first
+		choices = choices[:1] // upstream uses a later choice only if it does not support the first
 	}
 	if refusal, err := rd.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
@@ -203,22 +212,23 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	return resp, err
 }
 
-// cacheable tells, before the query is parsed, why the cache cannot answer; nil if it may.
+// cacheable returns why the cache cannot answer, or nil. It runs before the query is parsed.
 func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) error {
 	switch {
 	case req.Method != http.MethodGet || !rt.Resource || !rt.Plain || req.Body != nil || req.WantsUpgrade():
 		return NotARead
 	case req.Identity == nil && (req.Identified() || req.Impersonates()):
-		// Without authentication, a client that tells who it is may not be the user that the cache
-		// reads as.
+		// The proxy does not authenticate this client. The client's rights may differ from the
+		// proxy's rights, with which the cache was filled.
 		return Credentials
-	case !rd.Feeds.Caches(rt.GVR):
-		return Uncached
 	}
 	return nil
 }
 
-// kind is the kind of read, which decides on the form of the answer.
+// want returns the selection that a cache must contain.
+func (r *read) want() object.Want { return r.Want(r.Route, r.Identity != nil) }
+
+// kind returns the kind of read, which decides the form of the response.
 func (r *read) kind() wire.Read {
 	switch {
 	case r.Name != "":
@@ -229,7 +239,7 @@ func (r *read) kind() wire.Read {
 	return wire.List
 }
 
-// answerable tells whether a cache could answer, before a feed starts.
+// answerable reports whether a cache could answer. It needs no feed.
 func (r *read) answerable() bool {
 	switch {
 	case r.Name != "":
@@ -241,23 +251,23 @@ func (r *read) answerable() bool {
 	}
 }
 
-// joinsFreshRun tells whether the read is a get of the most recent state. The cache answers such a
-// get if this costs upstream nothing.
+// joinsFreshRun reports whether the read is a get of the most recent state. The cache answers such
+// a get if it costs upstream nothing.
 func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.RVGiven }
 
-// mayJoin tells whether the get costs upstream nothing. A Table might have to start a feed of rows.
+// mayJoin reports whether the get costs upstream nothing. A Table might need a new feed of rows.
 func (rd *Reader) mayJoin(r *read, choices []wire.Choice) bool {
-	return len(choices) > 0 && !choices[0].Table && rd.Feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
+	return len(choices) > 0 && !choices[0].Table && rd.Feeds.Joins(r.GVR, r.want(), keptAs(choices[0]), func() bool {
 		if r.Identity == nil {
 			return true
 		}
-		what, a := r.asked(), rd.Options().Access
+		a := rd.Options().Access
 		u, ok := a.KnownUser(r.Identity, r.Header)
-		return ok && a.Allows(what.attributes(u))
+		return ok && a.Allows(r.asked().attributes(u))
 	})
 }
 
-// open finds the cache of the first choice that has one.
+// open tries the choices in order and opens the feed of the first choice that has a cache.
 func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) error {
 	for _, r.choice = range choices {
 		err := rd.openFeed(ctx, r)
@@ -277,8 +287,8 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 	return Form
 }
 
-// openFeed opens the feed in a choice's encoding, and for a Table also the feed of the rows. Protobuf is served in upstream's own bytes.
-// Custom resources have no protobuf feed, but their metadata can be written in protobuf.
+// openFeed opens the feed for a choice. For a Table, it also opens the feed of the rows. Custom
+// resources have no protobuf feed, but their metadata can be written in protobuf.
 func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
 	defer cancel()
@@ -288,16 +298,16 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	case r.IncludeGiven:
 		return Parameters
 	case r.choice.Encoding == wire.Protobuf:
-		r.feed, err = rd.Feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
+		r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
 			return err
 		}
 	}
-	r.feed, err = rd.Feeds.Open(ctx, r.GVR, object.JSON, r.since())
+	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.since())
 	return err
 }
 
-// keptAs is the encoding of the cache for a form.
+// keptAs returns the encoding of the cache that serves a form.
 func keptAs(c wire.Choice) object.Encoding {
 	if c.Encoding == wire.Protobuf {
 		return object.Protobuf
@@ -305,7 +315,7 @@ func keptAs(c wire.Choice) object.Encoding {
 	return object.JSON
 }
 
-// since is the resourceVersion that a watch resumes from, 0 for other reads.
+// since returns the resourceVersion from which a watch resumes, and 0 for other reads.
 func (r *read) since() uint64 {
 	if r.kind() != wire.Watch || r.withState() {
 		return 0
@@ -313,15 +323,15 @@ func (r *read) since() uint64 {
 	return r.RV
 }
 
-// prepare compiles the filter and the form.
+// prepare compiles the filter and creates the form.
 func (r *read) prepare() (err error) {
 	r.cache, r.warnings = r.feed.Cache(), r.feed.Warnings()
 	r.resource = r.cache.Resource()
 	if r.resource.Namespaced {
 		if r.Name != "" && r.Namespace == "" {
-			return NotARead // upstream knows no such path
+			return NotARead // upstream has no such path
 		}
-	} else if r.Namespace != "" && !r.isNamespaceObject() {
+	} else if r.Namespace != "" && !r.IsNamespace() {
 		return NotARead
 	}
 	namespace := r.Namespace
@@ -343,13 +353,7 @@ func (r *read) prepare() (err error) {
 	return nil
 }
 
-// isNamespaceObject tells whether the path is /api/v1/namespaces/NAME. The name of a namespace is
-// also its namespace.
-func (r *read) isNamespaceObject() bool {
-	return r.GVR.Group == "" && r.GVR.Resource == "namespaces" && r.Name == r.Namespace
-}
-
-// respond makes a 200 response with kube-apiserver's usual headers.
+// respond returns a 200 response with kube-apiserver's usual headers.
 func (r *read) respond() *exchange.Response {
 	resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 	resp.Header.Set("Content-Type", r.form.ContentType())
@@ -357,12 +361,11 @@ func (r *read) respond() *exchange.Response {
 	return r.withAge(resp)
 }
 
-// fail answers with a Status.
 func (r *read) fail(s metav1.Status) *exchange.Response {
 	return r.withAge(r.Fail(s, exchange.FromCache))
 }
 
-// withAge adds upstream's warnings, and the age of a state that may be out of date.
+// withAge adds upstream's warnings. If the state may be out of date, it also adds the state's age.
 func (r *read) withAge(resp *exchange.Response) *exchange.Response {
 	resp.Header["Warning"] = r.warnings
 	if r.age > 0 {

@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// asked is the part of a read that decides whether the caller is allowed to do it.
+// asked is the part of a read that is authorized.
 type asked struct {
 	exchange.Route
 	path   string
@@ -31,11 +32,10 @@ func (r *read) asked() asked { return asked{r.Route, r.Path, r.Labels, r.Fields}
 // Attributes returns the attributes that the apiserver authorizes for a read with parameters.
 func Attributes(rt exchange.Route, path, parameters string, u user.Info) (authorizer.Attributes, error) {
 	p, err := query.Parse(parameters)
-	what := asked{rt, path, p.Labels, p.Fields}
-	return what.attributes(u), err
+	return asked{rt, path, p.Labels, p.Fields}.attributes(u), err
 }
 
-func (r *asked) attributes(u user.Info) authorizer.Attributes {
+func (r asked) attributes(u user.Info) authorizer.Attributes {
 	a := &authorizer.AttributesRecord{
 		User: u, Verb: r.Verb, Namespace: r.Namespace, Name: r.Name,
 		APIGroup: r.GVR.Group, APIVersion: r.GVR.Version, Resource: r.GVR.Resource,
@@ -56,9 +56,9 @@ func (r *asked) attributes(u user.Info) authorizer.Attributes {
 	return a
 }
 
-// authorize asks whether the caller may do a read, or the user that the caller impersonates, and
-// refuses the read if not. If a review has no answer, or the impersonation is in doubt, the read is
-// forwarded, and upstream decides.
+// authorize checks whether the caller, or the impersonated user, may read, and refuses the read if
+// not. If the review fails or the impersonation is in doubt, the read is forwarded, and upstream
+// decides.
 func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Response, err error) {
 	if r.Identity == nil {
 		return nil, nil
@@ -71,23 +71,23 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	case err != nil:
 		return nil, Stale
 	}
-	what := r.asked()
-	attributes := what.attributes(u)
+	attributes := r.asked().attributes(u)
 	decision, reason, err := a.Authorize(ctx, attributes)
-	switch {
-	case decision == authorizer.DecisionAllow:
+	if err != nil {
+		return nil, Stale // nobody has decided
+	}
+	r.Decided = exchange.Decision{User: u, Allowed: decision == authorizer.DecisionAllow, Reason: reason}
+	if r.Decided.Allowed {
 		return nil, nil
-	case err != nil:
-		return nil, Stale
 	}
 	refusal = r.Fail(exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)), exchange.FromProxy)
 	refusal.Header.Set("X-Content-Type-Options", "nosniff")
 	return refusal, nil
 }
 
-// reviewAgain returns the review of an open watch, see watch.Params. An error other than
-// watch.ErrRevoked means that the review had no answer. The function holds only the part of the
-// read that it needs.
+// reviewAgain returns the review function of an open watch, see watch.Params. If its error is not
+// watch.ErrRevoked, the review failed without a result. The function keeps only the necessary part
+// of the read in memory.
 func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
 	who, what := r.Credentials(), r.asked()
 	return func(ctx context.Context) error {
@@ -104,12 +104,9 @@ func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
 			return fmt.Errorf("%w: %w", watch.ErrRevoked, err)
 		}
 		decision, _, err := a.Authorize(ctx, what.attributes(u))
-		switch {
-		case decision == authorizer.DecisionAllow:
+		if decision == authorizer.DecisionAllow {
 			return nil
-		case err != nil:
-			return err
 		}
-		return watch.ErrRevoked
+		return cmp.Or(err, watch.ErrRevoked)
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// A selector selects the same objects in the same order as a check of each object, whatever is
-// remembered about pages. This is true while objects come, change and go, for ranges and limits,
-// with room in the store and without.
+// A selector selects the same objects in the same order as a check of each object, whichever
+// results are remembered. This is true while objects are added, change and go, for ranges and
+// limits, with room in the store and without.
 func TestSelectionIsTheFilters(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -85,8 +85,8 @@ func TestSelectionIsTheFilters(t *testing.T) {
 	}
 }
 
-// A reused selector looks at no object of an unchanged page, and its allocations do not grow with
-// the collection.
+// A reused selector checks no object of an unchanged page, and its allocations do not grow with the
+// collection.
 func TestSelectionCost(t *testing.T) {
 	r, snapshot := pageOf(t, 10_000, 0)
 	r.derived = newDerived(t, 1<<20)
@@ -103,15 +103,15 @@ func TestSelectionCost(t *testing.T) {
 			t.Fatal("something is selected")
 		}
 	}
-	list() // the first use is noted
-	list() // the results of the second are remembered
+	list() // records the first use
+	list() // remembers the results of the second use
 	const budget = 20
 	if allocs := testing.AllocsPerRun(20, list); allocs > budget {
 		t.Errorf("%v allocations, want %d at most", allocs, budget)
 	}
 }
 
-// selecting gives a read a selector, and counts what it selects.
+// selecting gives a read a selector, and returns the number of selected objects.
 func selecting(tb testing.TB, r *read, parameters string) int {
 	tb.Helper()
 	p, err := query.Parse(parameters)
@@ -135,7 +135,7 @@ func selecting(tb testing.TB, r *read, parameters string) int {
 	return n
 }
 
-// No selector gets the remembered results of another selector, whatever its values are.
+// No selector receives the remembered results of another selector, whatever its values are.
 func TestSelectorsAreToldApart(t *testing.T) {
 	r, _ := pageOf(t, 0, 0)
 	r.derived = newDerived(t, 1<<20)
@@ -169,8 +169,8 @@ func TestSelectorsAreToldApart(t *testing.T) {
 	}
 }
 
-// Little is remembered about selectors that are used once. For every length of a selector, the
-// memory is bounded. Reads of a part of the collection do not displace it.
+// Selectors that are used once use little memory. For every length of a selector, the memory is
+// bounded. Reads of a part of the collection do not displace the remembered results.
 func TestSelectionMemory(t *testing.T) {
 	const objects = 10_000
 	r, _ := pageOf(t, objects, 0)

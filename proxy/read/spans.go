@@ -8,8 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// spans walks the selected objects of a key range: whole pages or, with a selector, runs of objects
-// in them. It ends early if the meter has an error.
+// spans walks the selected objects of a key range. Without a selector, it yields whole pages. With
+// a selector, it yields spans within pages. It ends early if the meter has an error.
 func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[tree.Span] {
 	switch {
 	case !r.filter.Selective():
@@ -30,7 +30,7 @@ func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[tre
 }
 
 // spansAhead is spans for slow readers. It selects the objects before the walk. If the meter has an
-// error, it selects nothing.
+// error, the walk is empty.
 func (r *read) spansAhead(snapshot watchcache.Snapshot) iter.Seq[tree.Span] {
 	from, to := r.filter.KeyRange(r.resource)
 	if !r.filter.Selective() || r.filter.Single() {

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// rowWait bounds the wait of a list or a get for rows that come later than their objects.
+	// rowWait limits the wait of a get or a list for rows that arrive later than their objects.
 	rowWait = time.Second
-	// rowWatchWait does the same for a watch, which ends if the row does not come.
+	// rowWatchWait limits the same wait of a watch, which ends if the row does not arrive.
 	rowWatchWait = 5 * time.Second
 )
 
-// openTable opens the feeds of the objects and of their rows. Both start at the same time.
+// openTable opens the feeds of the objects and of their rows at the same time.
 func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 	var rows Feed
 	var failed error
 	var opening sync.WaitGroup
-	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, r.GVR, object.Table, r.since()) })
-	r.feed, err = rd.Feeds.Open(ctx, r.GVR, object.JSON, r.since())
+	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Table, r.since()) })
+	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.since())
 	opening.Wait()
 	if err = errors.Join(err, failed); err != nil {
 		return err
@@ -37,12 +37,12 @@ func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 	if !rules.Usable() || rules.Sorted && r.kind() == wire.List {
 		return Table
 	}
-	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache()}
+	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache(), Reread: rows.Reread}
 	return nil
 }
 
-// retried tries a read again if a row was missing, after a wait without a slot. If a row is missing
-// again, the read is stale.
+// retried waits for a missing row, without a slot, and tries the read again. If a row is missing
+// again, the read fails with Stale.
 func (r *read) retried(ctx context.Context, err error, answer func(context.Context) (*exchange.Response, error)) (*exchange.Response, error) {
 	missing, ok := errors.AsType[*table.MissingRowError](err)
 	if !ok {
@@ -57,7 +57,8 @@ func (r *read) retried(ctx context.Context, err error, answer func(context.Conte
 	return resp, err
 }
 
-// watchRows prepares the rows for a watch from rv and keeps their feed until release is called.
+// watchRows prepares the rows for a watch from rv and keeps the feed of the rows until release is
+// called.
 func (rd *Reader) watchRows(r *read, rv uint64) (release func(), err error) {
 	r.rows.Context, r.rows.Wait = rd.Draining, rowWatchWait
 	if r.Bookmarks && r.rows.Cache.Bookmark() == nil {

@@ -3,13 +3,11 @@ package read
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +28,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// joined is a cache of configmaps and one of their rows. Its clock is that of a synctest bubble.
+// joined is a cache of configmaps and a cache of their rows. Its clock belongs to a synctest
+// bubble.
 type joined struct {
 	t             *testing.T
 	objects, rows *watchcache.Cache
@@ -55,7 +54,7 @@ func newJoined(t *testing.T) *joined {
 	j.rows.SetBookmark(b)
 	const memory = 1 << 30
 	j.workspace = fair.NewWorkspace(memory, memory, memory)
-	j.reader = New(Config{Limits: unlimited{}, Draining: t.Context(), DrainShare: func() time.Duration { return 0 }, Log: zap.NewNop()})
+	j.reader = New(Config{Limits: unlimited{}, Lag: uncounted, Draining: t.Context(), DrainShare: func() time.Duration { return 0 }, Log: zap.NewNop()})
 	return j
 }
 
@@ -79,7 +78,7 @@ func (v version) metadata() string {
 		v.i, v.rv, v.created.UTC().Format(time.RFC3339), v.rv)
 }
 
-// row is the row as upstream writes it now.
+// row returns the row as upstream would write it now.
 func (j *joined) row(v version) *object.Object {
 	o, err := j.rows.Resource().ParseRow(gjson.Parse(fmt.Sprintf(
 		`{"cells":["c-%06d",%q,%q],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}}`,
@@ -140,8 +139,8 @@ func (j *joined) list(r *read, from string) gjson.Result {
 	return gjson.GetBytes(body, "rows")
 }
 
-// Whatever changes, and whatever pieces were kept from earlier lists, each row has the cells of its
-// object's version and the age of now, compressed or not.
+// Whatever changes, and whichever pieces were kept from earlier lists, each row has the cells of
+// its object's version and the current age, compressed or not.
 func TestTablesAreThoseOfNow(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
@@ -191,8 +190,36 @@ func TestTablesAreThoseOfNow(t *testing.T) {
 	})
 }
 
-// A watch shows each object with the cells of the content that it shows: after a relist that misses
-// an object, after a deletion, and when an object leaves the selection.
+// A compressed piece does not refer to ages in the piece before it, because ages change.
+func TestPiecesReferToNoAges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const objects = 800
+		j := newJoined(t)
+		store := newDerived(t, 1<<20)
+		began := time.Now()
+		time.Sleep(240*time.Hour - time.Minute)
+		// Each object is 13 minutes younger than the object before it, and all are about ten days old.
+		now := make([]version, objects)
+		for i := range now {
+			now[i] = version{i, i + 1, began.Add(time.Duration(i-objects) * 13 * time.Minute), "same"}
+		}
+		j.reset(objects, now...)
+		for range 500 {
+			r := j.read(wire.IncludeMetadata, "gzip")
+			r.derived = store
+			for i, row := range j.list(r, "a/").Array() {
+				age := duration.HumanDuration(time.Since(now[i].created.Truncate(time.Second)))
+				if want := fmt.Sprintf(`["c-%06d","same",%q]`, i, age); row.Get("cells").Raw != want {
+					t.Fatalf("%s instead of %s", row.Get("cells").Raw, want)
+				}
+			}
+			time.Sleep(3 * time.Minute)
+		}
+	})
+}
+
+// A watch shows each object with the cells that belong to its content. The cases are a relist that
+// misses an object, a deletion, and an object that leaves the selection.
 func TestRowsOfWatches(t *testing.T) {
 	for _, include := range []wire.Include{wire.IncludeMetadata, wire.IncludeObject, wire.IncludeNone} {
 		synctest.Test(t, func(t *testing.T) {
@@ -249,143 +276,6 @@ func TestRowOfALeaver(t *testing.T) {
 		event := gjson.Parse(written.String())
 		if event.Get("type").Str != "DELETED" || event.Get("object.rows.0.cells.1").Str != "selected" || event.Get("object.rows.0.object.metadata.resourceVersion").Str != "11" {
 			t.Error(written.String())
-		}
-	})
-}
-
-// A row that is late is waited for outside of a slot. A row of another history does not count. A row
-// that does not fit its object makes upstream answer for a minute.
-func TestMissingRows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		j := newJoined(t)
-		time.Sleep(time.Hour)
-		j.reset(10, version{0, 5, time.Now(), "x"})
-		list := func() error {
-			r := j.read(wire.IncludeNone, "")
-			r.derived = newDerived(t, 1<<20)
-			_, end := r.filter.KeyRange(r.resource)
-			answer := func() error {
-				_, err := r.page(cachetest.Snapshot(t, j.objects), "a/", end)
-				return err
-			}
-			err := answer()
-			if err != nil {
-				_, err = r.retried(t.Context(), err, func(context.Context) (*exchange.Response, error) { return nil, answer() })
-			}
-			return err
-		}
-		late := version{0, 11, time.Now(), "y"}
-		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(late)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		written := make(chan error, 1)
-		time.AfterFunc(rowWait/2, func() { written <- j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()) })
-		if began := time.Now(); list() != nil || time.Since(began) != rowWait/2 {
-			t.Errorf("a list waited %v", time.Since(began))
-		}
-		if err := <-written; err != nil {
-			t.Fatal(err)
-		}
-		lost := version{0, 12, time.Now(), "lost history"}
-		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(lost)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		lost.created = lost.created.Add(-time.Second) // another metadata
-		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(lost)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		if list() == nil || j.tables.Of(j.rows).Usable() {
-			t.Error("a row of another history is shown")
-		}
-		time.Sleep(61 * time.Second)
-		if !j.tables.Of(j.rows).Usable() {
-			t.Error("Tables are still forwarded")
-		}
-	})
-}
-
-// If metadata cannot be converted, the next watch is forwarded.
-func TestUnwritableRows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		j := newJoined(t)
-		r := cachetest.Resource()
-		r.SelfDescribing = true
-		j.objects = watchcache.New(r, j.rows.Limits())
-		j.objects.Reset(nil, 10)
-		j.rows.Reset(nil, 10)
-		o, err := j.objects.Resource().ParseObject(fmt.Appendf(nil,
-			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"creationTimestamp":%q,"fieldOfTomorrow":"1","name":"c-000000","namespace":"a","resourceVersion":"11","uid":"u"}}`,
-			time.Now().UTC().Format(time.RFC3339)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := j.objects.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(version{0, 11, time.Now(), "x"})}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		open := func() error {
-			r := j.read(wire.IncludeMetadata, "")
-			r.RV, r.WatchSeconds = 10, 60
-			k := configMaps
-			k.Sorted = true
-			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows)
-			resp, err := j.reader.watch(context.Background(), r)
-			if err == nil {
-				resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard})
-			}
-			return err
-		}
-		if err := open(); err != nil {
-			t.Fatal(err)
-		}
-		if err := open(); err != Form { //nolint:errorlint // it is not wrapped
-			t.Errorf("the second watch: %v", err)
-		}
-	})
-}
-
-// Many readers that need the same late row all get it. They share pieces, and only one of them
-// notices by itself that the row is missing.
-func TestCrowdOfALateRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const readers = 100
-		j := newJoined(t)
-		store := newDerived(t, 1<<20)
-		time.Sleep(time.Hour)
-		j.reset(10, version{0, 5, time.Now(), "x"}, version{1, 6, time.Now(), "x"})
-		late := version{1, 11, time.Now(), "y"}
-		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(late)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		var crowd sync.WaitGroup
-		for range readers {
-			crowd.Go(func() {
-				r := j.read(wire.IncludeMetadata, "")
-				r.derived = store
-				_, end := r.filter.KeyRange(r.resource)
-				answer := func(context.Context) (*exchange.Response, error) {
-					return r.page(cachetest.Snapshot(t, j.objects), "a/", end)
-				}
-				resp, err := answer(t.Context())
-				if err != nil {
-					resp, err = r.retried(t.Context(), err, answer)
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				resp.CloseBody()
-			})
-		}
-		time.Sleep(rowWait / 2)
-		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		crowd.Wait()
-		if n := j.workspace.Taken(); n != 0 {
-			t.Errorf("%d bytes of the workspace are still taken", n)
 		}
 	})
 }

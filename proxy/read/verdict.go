@@ -8,37 +8,37 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Verdict is an answer from the cache, or the reason why upstream has to answer.
+// Verdict is a response from the cache, or the reason why upstream must answer.
 type Verdict struct {
-	Answer *exchange.Response // nil if upstream has to answer
-	Reason Reason             // why upstream has to answer
-	Timed  *Timed             // set if the feed measures upstream's answer
-	// Expired is the answer to an Early watch if too many such watches are upstream.
+	Answer *exchange.Response // nil if upstream must answer
+	Reason Reason             // why upstream must answer
+	Timed  *Timed             // set if the feed measures the time of upstream's response
+	// Expired is the response to an Early watch if too many such watches are already open upstream.
 	Expired *exchange.Response
 }
 
-// Reason is why upstream has to answer, for metrics. It also ends the read as an error.
+// Reason says why upstream must answer, for metrics. It is also the error that ends the read.
 type Reason string
 
 // Error implements error.
 func (r Reason) Error() string { return string(r) }
 
-// The reasons.
+// The reasons for which reads are forwarded.
 const (
 	NotARead    Reason = "not-a-read"      // not a get, list or watch of objects
-	Credentials Reason = "credentials"     // upstream has to judge the client or the impersonated user
-	Uncached    Reason = "not-cached"      // the resource is excluded, lacks list and watch, or is forbidden to the proxy
+	Credentials Reason = "credentials"     // upstream must judge the client or its impersonation
+	Uncached    Reason = "not-cached"      // excluded, unwatchable, or forbidden to the proxy
 	Parameters  Reason = "parameters"      // unknown, malformed, or combined in an unusual way
-	Form        Reason = "form"            // of Accept, or the objects cannot be written in it
-	Table       Reason = "table"           // its rows are not understood
+	Form        Reason = "form"            // of Accept: unsupported, or the objects do not allow it
+	Table       Reason = "table"           // the rows of the Table are not understood
 	MostRecent  Reason = "most-recent"     // upstream answers at less cost
-	Page        Reason = "page"            // upstream alone can write its continue token
-	TooOld      Reason = "too-old"         // from before the cache's history
-	TooLarge    Reason = "too-large"       // the answer takes too much memory to make
-	Stale       Reason = "not-up-to-date"  // an up-to-date cache would answer; many such reads come at once
-	Lost        Reason = "upstream-lost"   // the same, because upstream is lost
+	Page        Reason = "page"            // only upstream can write the continue token
+	TooOld      Reason = "too-old"         // before the cache's history
+	TooLarge    Reason = "too-large"       // making the response needs too much memory
+	Stale       Reason = "not-up-to-date"  // the cache is out of date; many such reads may come
+	Lost        Reason = "upstream-lost"   // like Stale, because upstream is lost
 	Sooner      Reason = "upstream-sooner" // upstream usually answers such a list faster
-	Early       Reason = "too-old-watch"   // begins before the cache's history
+	Early       Reason = "too-old-watch"   // a watch that starts before the cache's history
 )
 
 // reasonOf returns the reason in an error, or an empty one.
@@ -47,19 +47,19 @@ func reasonOf(err error) Reason {
 	return reason
 }
 
-// Stale tells whether an up-to-date cache would answer.
+// Stale reports whether an up-to-date cache would answer.
 func (r Reason) Stale() bool { return r == Stale || r == Lost }
 
-// Timed is a list whose feed measures how long upstream takes for it.
+// Timed is a list for which the feed measures upstream's response time.
 type Timed struct {
-	Feed  Feed
-	Scope watchcache.Scope
+	Feed Feed
+	Work watchcache.Work
 }
 
-// Takes is the time that upstream takes, 0 if unknown.
+// Takes returns the time that upstream needs for the list, or 0 if it is unknown.
 func (t *Timed) Takes() time.Duration {
 	if t == nil {
 		return 0
 	}
-	return t.Feed.Takes(t.Scope)
+	return t.Feed.Takes(t.Work)
 }

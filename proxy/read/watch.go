@@ -13,6 +13,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
@@ -21,7 +22,7 @@ import (
 // may be clients of this proxy.
 const feedAgent = "watchproxy"
 
-// watchable tells whether the cache can answer a watch with these parameters.
+// watchable reports whether the cache can answer a watch with these parameters.
 //
 //	RV  sendInitialEvents  match         start
 //	–   –                  –             the most recent state, then changes
@@ -43,7 +44,7 @@ func (r *read) watchable() bool {
 	return r.Match == ""
 }
 
-// withState tells whether the watch begins with the current state.
+// withState reports whether the watch begins with the current state.
 func (r *read) withState() bool {
 	if r.InitialEvents != nil {
 		return *r.InitialEvents
@@ -53,10 +54,10 @@ func (r *read) withState() bool {
 
 func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error) {
 	if r.resource.NoWatchCache && r.RV >= math.MaxInt64 {
-		return nil, Parameters // beyond etcd's revisions
+		return nil, Parameters // larger than any revision in etcd
 	}
 	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
-		return nil, Stale // the form of the final bookmark is not known yet
+		return nil, Stale // the form of the final bookmark is still unknown
 	}
 	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && (r.choice.Partial || r.choice.Table) {
 		return nil, Form
@@ -68,7 +69,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 			p.Cursor.Close()
 		}
 		if err != nil && r.withState() {
-			err = Stale // the rows begin after the state
+			err = Stale // the history of the rows begins after the state
 		}
 	}
 	tooOld, expired := errors.AsType[*watchcache.TooOldError](err)
@@ -97,7 +98,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return refusal, nil
 	}
 	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.filter, r.form, r.choice
-	p.Bookmarks, p.Lifetime = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second
+	p.Bookmarks, p.Lifetime, p.Lag, p.Panicked = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second, rd.Lag(r.Route), rd.Panicked
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
 	cache := r.cache
 	p.Unwritable = func() {
@@ -110,11 +111,20 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
+	if wire.AcceptsGzip(r.Header.Get("Accept-Encoding")) && rd.Options().Compression.Includes(r.Bookmarks && r.withState() && r.feed.CompressesWatches()) {
+		gzipped(resp)
+		p.Compressed = &rd.events
+		if p.State != nil && !r.filter.Selective() && r.rows == nil {
+			p.StateSegment = func(span tree.Span, write func(*wire.Segment) error) error {
+				return r.derived.AddedEvents(&r.meter, span, r.formID(), r.form, write)
+			}
+		}
+	}
 	resp.Stream = watch.New(p)
 	return resp, nil
 }
 
-// noteUnwritable marks a cache whose metadata watches are forwarded. The mark does not keep the
+// noteUnwritable marks a cache whose metadata watches must be forwarded. The mark does not keep the
 // cache alive.
 func (rd *Reader) noteUnwritable(cache *watchcache.Cache) {
 	key := weak.Make(cache)
@@ -143,7 +153,7 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	return p, err
 }
 
-// errorEvent answers with a watch of one ERROR event.
+// errorEvent returns a watch that consists of one ERROR event.
 func (r *read) errorEvent(status metav1.Status) *exchange.Response {
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())

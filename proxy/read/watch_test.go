@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// After a relist a watch goes on. It shows deletions at the last resourceVersion before the relist.
-// The feed of another proxy cannot go on, because it would keep these events for its own clients.
-// So it has to list.
+// After a relist a watch continues. It shows deletions at the last resourceVersion before the
+// relist. The feed of another proxy must not continue, because it would keep these events for its
+// own clients. So it must list.
 func TestWatchAcrossARelist(t *testing.T) {
 	const deleted = `{"type":"DELETED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"3"}}}` + "\n"
 	const expired = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",` +
@@ -27,7 +28,7 @@ func TestWatchAcrossARelist(t *testing.T) {
 			r, _ := pageOf(t, 2, 0)
 			r.Header.Set("User-Agent", agent)
 			r.RV, r.WatchSeconds = 3, 1
-			rd := New(Config{Limits: unlimited{}, Draining: context.Background(), DrainShare: func() time.Duration { return 0 }})
+			rd := New(Config{Limits: unlimited{}, Lag: uncounted, Draining: context.Background(), DrainShare: func() time.Duration { return 0 }})
 			resp, err := rd.watch(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
@@ -43,6 +44,8 @@ func TestWatchAcrossARelist(t *testing.T) {
 		})
 	}
 }
+
+func uncounted(exchange.Route) *watch.Lag { return nil }
 
 // unlimited is a Limiter that refuses nothing.
 type unlimited struct{ Limiter }

@@ -28,8 +28,8 @@ func moments() (ages []time.Duration) {
 	return ages
 }
 
-// At each second of a day and at each change of unit, an age is written as upstream writes it. It
-// stays the same for as long as appendRow says, and no longer than that unless its unit changes.
+// At each second of a day and at each change of unit, an age has upstream's text. It stays the same
+// for the time that appendRow returns, and no longer unless its unit changes.
 func TestAgesFollowTheClock(t *testing.T) {
 	created := time.Date(2020, 2, 28, 12, 0, 0, 0, time.UTC)
 	obj := fmt.Appendf(nil, `{"metadata":{"name":"p","creationTimestamp":%q}}`, created.Format(time.RFC3339))
@@ -60,7 +60,7 @@ func rulesFor(group, resource string, columns ...string) *Rules {
 	})
 }
 
-// definitions are column definitions. A name may be followed by a colon and a type.
+// definitions returns column definitions. A name may be followed by a colon and a type.
 func definitions(columns []string) []byte {
 	var all []string
 	for _, c := range columns {
@@ -87,24 +87,26 @@ func TestRules(t *testing.T) {
 	custom := New(&object.Resource{
 		GVR: schema.GroupVersionResource{Group: "e.c", Version: "v1", Resource: "gauges"}, SelfDescribing: true,
 		Columns: object.Columns{
-			Defined: true, Definitions: definitions([]string{"Name", "Interval", "Last:date", "Ready:date"}),
-			Paths: []string{".spec.interval", ".spec.last", `.status.conditions[?(@.type=="Ready")].at`},
+			Defined: true, Definitions: definitions([]string{"Name", "Interval", "Last:date", "Ready:date", "Third:date"}),
+			Paths: []string{".spec.interval", ".spec.last", `.status.conditions[?(@.type=="Ready")].at`, `.status.levels[?(@.level==3)].at`},
 		},
 	})
 	bare := New(&object.Resource{SelfDescribing: true, Columns: object.Columns{Defined: true, Definitions: definitions([]string{"Name", "Age:date"})}})
 	for name, tc := range map[string]struct {
 		rules              *Rules
-		object, row, wants string // wants is empty if the cell is not explained
+		object, row, wants string // wants is empty if no timestamp explains the cell
 	}{
-		"age":                {pods, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"p","0","60s"`, `"p","0","61m"`},
-		"age, no timestamp":  {pods, `{"metadata":{}}`, `"p","0","\u003cunknown\u003e"`, `"p","0","\u003cunknown\u003e"`},
-		"age, wrong clock":   {pods, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"p","0","75s"`, ""},
-		"age, late arrival":  {pods, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"p","0","51s"`, `"p","0","61m"`},
-		"age, in the future": {pods, `{"metadata":{"creationTimestamp":"` + at(-time.Minute) + `"}}`, `"p","0","\u003cinvalid\u003e"`, `"p","0","59m"`},
-		"name like an age":   {pods, `{"metadata":{"name":"5m"}}`, `"5m","0","\u003cunknown\u003e"`, `"5m","0","\u003cunknown\u003e"`},
-		"no such column":     {rulesFor("", "pods", "Name", "Idle"), `{"metadata":{"name":"p"}}`, `"p","5m"`, ""},
-		"column of a value":  {rulesFor("", "leases", "Name", "Holder"), `{"spec":{"holder":"5m"}}`, `"p","5m"`, `"p","5m"`},
-		"cell beyond":        {rulesFor("", "ipaddresses", "Name"), `{"metadata":{"creationTimestamp":"` + at(0) + `"}}`, `"p","0s"`, `"p","60m"`},
+		"age":                        {pods, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"p","0","60s"`, `"p","0","61m"`},
+		"age, no timestamp":          {pods, `{"metadata":{}}`, `"p","0","\u003cunknown\u003e"`, `"p","0","\u003cunknown\u003e"`},
+		"age, wrong clock":           {pods, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"p","0","75s"`, ""},
+		"age, late arrival":          {pods, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"p","0","51s"`, `"p","0","61m"`},
+		"age, in the future":         {pods, `{"metadata":{"creationTimestamp":"` + at(-time.Minute) + `"}}`, `"p","0","\u003cinvalid\u003e"`, `"p","0","59m"`},
+		"age, wrongly in the future": {pods, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"p","0","\u003cinvalid\u003e"`, ""},
+		"text beyond the cells":      {pods, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"p","0","60s"],"5m":["1m"`, `"p","0","61m"],"5m":["1m"`},
+		"name like an age":           {pods, `{"metadata":{"name":"5m"}}`, `"5m","0","\u003cunknown\u003e"`, `"5m","0","\u003cunknown\u003e"`},
+		"no such column":             {rulesFor("", "pods", "Name", "Idle"), `{"metadata":{"name":"p"}}`, `"p","5m"`, ""},
+		"column of a value":          {rulesFor("", "leases", "Name", "Holder"), `{"spec":{"holder":"5m"}}`, `"p","5m"`, `"p","5m"`},
+		"cell beyond":                {rulesFor("", "ipaddresses", "Name"), `{"metadata":{"creationTimestamp":"` + at(0) + `"}}`, `"p","0s"`, `"p","60m"`},
 		"restarts": {
 			pods, `{"status":{"containerStatuses":[{"lastState":{"terminated":{"finishedAt":"` + at(7*time.Hour) + `"}}},{"lastState":{"terminated":{"finishedAt":"` + at(3*time.Hour) + `"}}}]}}`,
 			`"p","5 (3h ago)",null`, `"p","5 (4h ago)",null`,
@@ -112,6 +114,10 @@ func TestRules(t *testing.T) {
 		"restarts of init containers only": {
 			pods, `{"status":{"initContainerStatuses":[{"lastState":{"terminated":{"finishedAt":"` + at(7*time.Hour) + `"}}}],"containerStatuses":[{"lastState":{"terminated":{"finishedAt":"` + at(3*time.Hour) + `"}}}]}}`,
 			`"p","5 (7h ago)",null`, `"p","5 (8h ago)",null`,
+		},
+		"restarts in the future": {
+			pods, `{"status":{"containerStatuses":[{"lastState":{"terminated":{"finishedAt":"` + at(-time.Minute) + `"}}}]}}`,
+			`"p","5 (\u003cinvalid\u003e ago)",null`, `"p","5 (59m ago)",null`,
 		},
 		"restarts, unexplained": {pods, `{"status":{}}`, `"p","5 (3h ago)",null`, ""},
 		"job that runs":         {jobs, `{"status":{"startTime":"` + at(time.Minute) + `"}}`, `"j","60s"`, `"j","61m"`},
@@ -124,6 +130,10 @@ func TestRules(t *testing.T) {
 		"custom": {
 			custom, `{"spec":{"interval":"5m","last":"` + at(time.Minute) + `"},"status":{"conditions":[{"type":"Other","at":"` + at(time.Hour) + `"},{"type":"Ready","at":"` + at(2*time.Hour) + `"}]}}`,
 			`"c","5m","60s","120m"`, `"c","5m","61m","3h"`,
+		},
+		"custom, by a number": {
+			custom, `{"status":{"levels":[{"level":2,"at":"` + at(time.Hour) + `"},{"level":3,"at":"` + at(2*time.Hour) + `"}]}}`,
+			`"c","5m",null,null,"120m"`, `"c","5m",null,null,"3h"`,
 		},
 		"custom, without dates": {custom, `{"spec":{"last":"tomorrow"}}`, `"c","5m","\u003cinvalid\u003e",null`, `"c","5m","\u003cinvalid\u003e",null`},
 		"custom, bare":          {bare, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"c","60s"`, `"c","61m"`},
@@ -141,22 +151,22 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A cell that looks like an age is found in all of upstream's forms of ages.
+// A cell that looks like an age is recognized in all of upstream's forms of ages.
 func TestAgesAreRecognized(t *testing.T) {
 	for range 10_000 {
 		text := duration.HumanDuration(time.Duration(rand.Int64N(int64(20 * year))))
-		if !looksLikeAge(text) || !looksLikeAge("12 ("+text+" ago)") {
+		if !object.LooksLikeAge(text) || !object.LooksLikeAge("12 ("+text+" ago)") {
 			t.Fatal(text)
 		}
 	}
 	for _, text := range []string{"", "0", "12", "m", "5 m", "5M", "1/1", "10.0.0.1", "v1.36.3", "5mm", "s5", "<none>", "a (b ago)", "12345678901d"} {
-		if looksLikeAge(text) {
+		if object.LooksLikeAge(text) {
 			t.Errorf("%q", text)
 		}
 	}
 }
 
-// Whatever a row says, the result is a row again, and nothing is added to what was there.
+// Whatever a row contains, the result is a row, and nothing is added to its other parts.
 func FuzzRow(f *testing.F) {
 	f.Add(`["p","5m"]`, `{"metadata":{"creationTimestamp":"2026-01-02T03:00:00Z"}}`)
 	f.Add(`["p",null,{"a":[1,"]"]},"60m"]`, `{}`)

@@ -1,26 +1,40 @@
-// Package table makes the rows of Tables, which kubectl prints. Only upstream knows how to make
-// cells from an object. So a feed keeps the cells that upstream made for each version of each
-// object, and this package joins them with the cached objects.
+// Package table makes the rows of Tables, which kubectl prints. Only upstream can make cells from
+// an object. So a feed keeps upstream's cells for each version of each object, and this package
+// joins these cells with the cached objects.
 //
-// Most cells depend on nothing but the object. Ages do not: they grow. A cell that tells an age is
-// written anew for the present time, from a timestamp in the object. Which timestamp that is, a
-// [Rules] knows for each column. It does not trust its knowledge: a cell is only written anew if
-// the timestamp also explains what upstream wrote when the row arrived. A cell that looks like an
-// age and that nothing explains makes upstream answer all Tables of the resource for a minute. So an
-// apiserver with other columns costs cache hits, but shows no wrong age. The clock of the proxy must
-// not differ from upstream's by more than a few seconds; a feed of rows does not start otherwise.
+// Most cells depend only on the object. Ages also depend on the time. So this package computes each
+// age again for the present time, from a timestamp in the object. [Rules] name the timestamp of
+// each column. They follow kube-apiserver's [printers], but may be wrong. So a timestamp must
+// explain upstream's cell: the cell's text must have been the timestamp's age when the row arrived,
+// or up to a minute before.
 //
-// A hash of the metadata shows whether a row is that of the object, and not of another history after
-// a restore of etcd. Rows of another epoch of their cache do not count.
+// Sometimes no timestamp explains a cell that looks like an age. The row may have arrived late, so
+// the feed reads the rows again. If no timestamp explains the fresh cells either, upstream answers
+// all Tables of the resource for some time. So an apiserver with other columns causes cache misses
+// but no wrong ages.
 //
-//	resource        column          timestamp
-//	all             Age             metadata.creationTimestamp
-//	pods            Restarts        the last termination of a container: "3 (5m ago)"
-//	jobs            Duration        status.startTime, until the job is complete
-//	cronjobs        Last Schedule   status.lastScheduleTime
-//	events          Last Seen       series.lastObservedTime, lastTimestamp, or the first one
-//	                First Seen      firstTimestamp or eventTime
-//	custom          of type date    the column's JSONPath
+// Ages are only as accurate as this machine's clock. So an [object.Clock] compares this clock with
+// the Date of each response of upstream. Ages are unknown while the clocks differ by more than
+// [object.Skew], and after a change of this machine's time, until the next comparison. Then no feed
+// of rows starts, upstream answers all Tables, and a watch of Tables ends before its next row.
 //
-// [upstream's printers]: https://github.com/kubernetes/kubernetes/tree/v1.36.3/pkg/printers/internalversion
+// A row that arrives while the clock is wrong gets a wrong arrival time. No age is computed from an
+// arrival time, so the only effect is that a right timestamp may not explain the row's cell.
+//
+// A row belongs to an object if both have the same key, uid and resourceVersion. After a restore of
+// etcd, such a row may still be from another history. So rows from another epoch of their cache are
+// ignored. A hash of the row's metadata shows whether the object has the same metadata.
+//
+//	resource                    column         timestamp
+//	all                         Age            metadata.creationTimestamp
+//	pods                        Restarts       the last termination of a container: "3 (5m ago)"
+//	jobs                        Duration       status.startTime, until the job is complete
+//	cronjobs                    Last Schedule  status.lastScheduleTime
+//	events                      Last Seen      series.lastObservedTime, lastTimestamp or First Seen
+//	                            First Seen     firstTimestamp or eventTime
+//	devicetaintrules            TimeAdded      spec.taint.timeAdded
+//	resourcepoolstatusrequests  Completed      lastTransitionTime of the condition Complete
+//	custom                      of type date   the column's JSONPath
+//
+// [printers]: https://github.com/kubernetes/kubernetes/tree/v1.36.3/pkg/printers/internalversion
 package table

@@ -13,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// The rows of ten thousand pods take 6 MiB at most.
+// The rows of ten thousand pods need 6 MiB at most.
 func TestMemoryOfRows(t *testing.T) {
 	const rows, most = 10_000, 6 << 20
 	c := watchcache.New(object.Resource{

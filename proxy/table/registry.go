@@ -18,7 +18,7 @@ type Registry struct {
 	last  atomic.Uint64
 }
 
-// Of returns the rules of a cache in its present epoch. They do not keep the cache alive.
+// Of returns the rules of a cache in its present epoch. They do not keep the cache in memory.
 func (g *Registry) Of(cache *watchcache.Cache) *Rules {
 	key, epoch := weak.Make(cache), cache.Stats().Epoch
 	known, ok := g.rules.Load(key)
@@ -28,6 +28,9 @@ func (g *Registry) Of(cache *watchcache.Cache) *Rules {
 	rules := New(cache.Resource())
 	rules.ID, rules.epoch = g.last.Add(1), epoch
 	rules.log = g.Log.With(zap.Stringer("resource", cache.Resource().GVR))
+	if ok {
+		rules.doubts = known.(*Rules).doubts
+	}
 	g.rules.Store(key, rules)
 	if !ok {
 		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { g.rules.Delete(key) }, key)

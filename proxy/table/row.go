@@ -9,20 +9,22 @@ import (
 
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// ErrUnexplained says that a cell looks like an age and that no timestamp explains it.
+// ErrUnexplained says that a cell looks like an age, but no timestamp explains it.
 var ErrUnexplained = errors.New("a cell that looks like an age is explained by no timestamp")
 
-// appendRow appends a row with the ages of now. The row arrived at arrived. It also returns the end
-// of the last age in the result, and for how long the ages stay the same.
+// appendRow appends a row with the ages at the time now. The row arrived at the time arrived.
+// appendRow also returns the end of the last age in the result, and the time for which the ages
+// stay the same.
 func (r *Rules) appendRow(dst, row, object []byte, arrived, now time.Time) (_ []byte, agesEnd int, lasts time.Duration, err error) {
 	lasts = forever
-	const before = len(`{"cells":`)
-	if len(row) < before {
+	cells, done, i := gjson.GetBytes(row, "cells"), 0, 0
+	if !cells.IsArray() {
 		return dst, 0, 0, fmt.Errorf("row %.40q without cells", row)
 	}
-	cells, done, i := gjson.ParseBytes(row[before:]), 0, 0
 	cells.ForEach(func(_, cell gjson.Result) bool {
 		var since time.Time
 		var prefix, suffix string
@@ -32,34 +34,34 @@ func (r *Rules) appendRow(dst, row, object []byte, arrived, now time.Time) (_ []
 		if i++; since.IsZero() {
 			return true
 		}
-		at := before + cell.Index
-		dst = append(dst, row[done:at]...)
+		dst = append(dst, row[done:cell.Index]...)
 		age := now.Sub(since)
 		dst = appendQuoted(dst, prefix+duration.HumanDuration(age)+suffix)
 		agesEnd = len(dst)
-		done, lasts = at+len(cell.Raw), min(lasts, changes(age))
+		done, lasts = cell.Index+len(cell.Raw), min(lasts, changes(age))
 		return true
 	})
 	return append(dst, row[done:]...), agesEnd, lasts, err
 }
 
-// forever is how long a row without ages stays the same.
+// forever is the time for which a row without ages stays the same.
 const forever time.Duration = 1<<63 - 1
 
-// appendQuoted appends a JSON string as upstream escapes it.
+// appendQuoted appends a JSON string with upstream's escapes.
 func appendQuoted(dst []byte, text string) []byte {
-	quoted, _ := json.Marshal(text) // a string always has a form
+	quoted, _ := json.Marshal(text) // strings can always be encoded
 	return append(dst, quoted...)
 }
 
-// age returns the timestamp whose age a cell shows, and the text around that age. It is zero if the
-// cell does not change with time.
-func (r *Rules) age(i int, cell gjson.Result, object []byte, arrived time.Time) (since time.Time, prefix, suffix string, err error) {
+// age returns the timestamp whose age a cell shows, and the text around that age. The timestamp is
+// zero if the cell does not change with time.
+func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (since time.Time, prefix, suffix string, err error) {
 	c := column{since: path(created)} // upstream's rows of ipaddresses have an age without a column
 	if i < len(r.columns) {
 		c = r.columns[i]
 	}
-	if cell.Type != gjson.String || c.fixed != nil && c.fixed(object) {
+	// Most cells are no ages, so this comes first.
+	if cell.Type != gjson.String || !object.LooksLikeAge(cell.Str) || c.fixed != nil && c.fixed(item) {
 		return since, "", "", nil
 	}
 	text := cell.Str
@@ -68,17 +70,17 @@ func (r *Rules) age(i int, cell gjson.Result, object []byte, arrived time.Time) 
 		text, prefix, suffix = inner[at:], inner[:at], " ago)"
 	}
 	if c.since != nil {
-		times := c.since(object)
+		times := c.since(item)
 		for _, t := range times {
 			if explains(t, text, arrived) {
 				return t, prefix, suffix, nil
 			}
 		}
-		if !looksLikeAge(cell.Str) {
+		if r.custom && len(times) == 0 && text == object.Invalid { // the value is no time
 			return since, "", "", nil
 		}
-	} else if r.custom || !looksLikeAge(cell.Str) || r.builtin && isValue(object, cell.Raw) {
+	} else if r.custom || r.builtin && isValue(item, cell.Raw) {
 		return since, "", "", nil
 	}
-	return since, "", "", fmt.Errorf("%w; is this machine's clock right? %q in column %s, of a row that arrived at %s", ErrUnexplained, cell.Str, c.name, arrived)
+	return since, "", "", fmt.Errorf("%w; did the row arrive late? %q in column %s, of a row that arrived at %s", ErrUnexplained, cell.Str, c.name, arrived)
 }

@@ -2,9 +2,11 @@ package table
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -13,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// MissingRowError says that the row of an object's version is not known. The feed of the rows may
-// have begun after that version, or be late.
+// MissingRowError says that there is no row for an object's version. The feed of the rows may have
+// begun after that version, or the row may be late.
 type MissingRowError struct {
 	Key string
 	RV  uint64
@@ -24,20 +26,25 @@ func (e *MissingRowError) Error() string {
 	return fmt.Sprintf("the row of %s at %d is not known", e.Key, e.RV)
 }
 
+// errClock means that this machine's clock may differ from upstream's, so ages are unknown.
+var errClock = errors.New("this machine's clock may differ from upstream's")
+
 // Rows joins the rows of one read with their objects. It implements wire.Rows.
 type Rows struct {
 	Rules *Rules
 	Cache *watchcache.Cache // of the rows
-	// Context and Wait bound the wait for a row whose object came earlier. Without a Wait, such a
-	// row is missing.
+	// Context and Wait limit the wait for a row that arrives after its object. If Wait is 0, there
+	// is no wait and the row is missing.
 	Context context.Context //nolint:containedctx // it is the read's
 	Wait    time.Duration
-	failed  bool // a row was missing, or did not fit its object
-	// agesEnd is the length of what was written up to the last row's last age.
+	// Reread makes the feed of the rows read them again. It may be nil.
+	Reread func(reason error)
+	failed bool // a row was missing, or did not belong to its object
+	// agesEnd is the end of the last row's last age in the output.
 	agesEnd int
-	last    *object.Object // the row that was appended last
-	at      uint64         // the resourceVersion that it is shown at
-	// lasts is until when the ages that were written since the last call of Lasts stay the same.
+	last    *object.Object // the last row appended
+	at      uint64         // the resourceVersion at which last is shown
+	// lasts is the time until which the ages written since the last call of Lasts stay the same.
 	lasts time.Time
 }
 
@@ -58,18 +65,43 @@ func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 		r.failed = true
 		return dst, &MissingRowError{o.Key(), o.ResourceVersion()}
 	}
-	now := time.Now().Round(0) // the monotonic clock stops while a machine sleeps
+	now, right := r.Rules.clock.Now()
+	if !right {
+		r.failed = true
+		return dst, errClock
+	}
 	dst, agesEnd, lasts, err := r.Rules.appendRow(dst, row.Row(), o.Bytes(), row.Rendered(), now)
 	r.agesEnd, r.last, r.at = agesEnd, row, o.ResourceVersion()
 	if until := now.Add(lasts); lasts < forever && (r.lasts.IsZero() || until.Before(r.lasts)) {
 		r.lasts = until
 	}
-	r.failed = r.failed || err != nil
-	r.Rules.judge(o.Key(), err)
+	r.judge(err)
 	return dst, err
 }
 
-// find returns the row of an object, or nil. A row of another epoch may belong to another history.
+// judge draws the consequences if the last row did not match the rules.
+func (r *Rows) judge(err error) {
+	if err == nil {
+		return
+	}
+	r.failed = true
+	log := r.Rules.log.With(zap.String("key", r.last.Key()), zap.Time("arrived", r.last.Rendered()), zap.Error(err))
+	switch r.Rules.doubts.mismatch(r.Rules.epoch, r.last.Rendered(), time.Now()) {
+	case known:
+	case reread:
+		log.Info("a row does not match its rules; reading the rows again")
+		if r.Reread != nil {
+			r.Reread(err)
+		}
+	case firstRest:
+		log.Warn("fresh rows do not match their rules; upstream answers Tables of the resource, except for tries in growing intervals")
+	case longerRest:
+		log.Debug("fresh rows still do not match their rules")
+	}
+}
+
+// find returns the row of an object, or nil. A row from another epoch may belong to another
+// history.
 func (r *Rows) find(o wire.Object, gone bool) (row *object.Object) {
 	var epoch uint64
 	if gone && o.Written() == o.ResourceVersion() {
@@ -87,28 +119,28 @@ func (r *Rows) find(o wire.Object, gone bool) (row *object.Object) {
 func (r *Rows) Await(ctx context.Context, rv uint64, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	_, _ = r.Cache.WaitFresh(ctx, rv) // the caller looks again in any case
+	_, _ = r.Cache.WaitFresh(ctx, rv) // the caller checks again in any case
 }
 
-// Failed tells whether a row was missing or did not fit its object.
+// Failed reports whether a row was missing or did not belong to its object.
 func (r *Rows) Failed() bool { return r.failed }
 
 // Metadata implements wire.Rows.
 func (r *Rows) Metadata(made []byte) ([]byte, error) {
-	metadata, err := r.last.At(r.at).RowMetadata(made) // the row of an object that left a selection is older
-	r.failed = r.failed || err != nil
-	r.Rules.judge(r.last.Key(), err)
+	metadata, err := r.last.At(r.at).RowMetadata(made) // older if the object left a selection
+	r.judge(err)
 	return metadata, err
 }
 
-// AgesEnd is the length of what was written up to the last row's last age. What follows does not
+// AgesEnd returns the end of the last row's last age in the output. The bytes after this end do not
 // change with time.
 func (r *Rows) AgesEnd() int { return r.agesEnd }
 
-// Keep keeps the feed of the rows running until release is called; a feed without readers may stop.
-// It fails as a watch from rv would.
+// Keep keeps the feed of the rows running until release is called, because a feed without readers
+// may stop. It fails in the same cases as a watch from rv.
 func (r *Rows) Keep(rv uint64) (release func(), err error) {
-	nobody := fields.OneTermEqualSelector("metadata.name", "watchproxy.dev:none") // no object wakes the cursor
+	// No object wakes the cursor.
+	nobody := fields.OneTermEqualSelector("metadata.name", "watchproxy.dev:none")
 	nothing, err := filter.New(r.Cache.Resource(), "", nil, nobody)
 	if err != nil {
 		return nil, err
@@ -120,8 +152,8 @@ func (r *Rows) Keep(rv uint64) (release func(), err error) {
 	return cursor.Close, nil
 }
 
-// Lasts returns until when the rows that were written since the last call stay the same. It is zero
-// if they always do.
+// Lasts returns the time until which the rows written since the last call stay the same. It is zero
+// if they never change.
 func (r *Rows) Lasts() (until time.Time) {
 	until, r.lasts = r.lasts, time.Time{}
 	return until

@@ -2,65 +2,57 @@ package table
 
 import (
 	"bytes"
-	"encoding/json"
 	"reflect"
 	"regexp"
-	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Rules say which cells of a resource's rows are ages.
+// Rules specify the cells of a resource's rows that are ages.
 type Rules struct {
 	columns []column
-	custom  bool // cells that are no dates are values of the object
+	custom  bool // cells are values of the object, except dates
 	builtin bool // cells that are values of the object do not change with time
-	// Costly tells that objects have to be decoded for their ages.
+	// Costly is true if objects must be decoded for their ages.
 	Costly bool
-	// Sorted tells that upstream sorts the rows of a list in its own way.
+	// Sorted is true if upstream sorts the rows of a list in its own way.
 	Sorted bool
-	// ID is the number of the rules. Those of a later epoch or cache have a higher one.
+	// ID is the number of the rules. The rules of a later epoch or cache have a higher ID.
 	ID    uint64
 	epoch uint64
-	rests atomic.Int64 // until when the rules are not used, in seconds since 1970
-	log   *zap.Logger
+	clock *object.Clock
+	// doubts are shared by the rules of all epochs of a cache.
+	doubts *doubts
+	log    *zap.Logger
 }
 
-// rest is how long Tables of a resource are forwarded after a row did not fit its object.
-const rest = time.Minute
-
-// Usable tells whether no row has failed to fit its object lately.
-func (r *Rules) Usable() bool { return time.Now().Unix() >= r.rests.Load() }
-
-// judge makes upstream answer for a while if a row does not fit its object.
-func (r *Rules) judge(key string, err error) {
-	if err == nil {
-		return
-	}
-	if now := time.Now(); r.rests.Swap(now.Add(rest).Unix()) < now.Unix() {
-		r.log.Warn("Tables of a resource are forwarded for a while", zap.String("key", key), zap.Error(err), zap.Duration("for", rest))
-	}
+// Usable reports whether ages can be computed now, and rows have matched the rules recently.
+func (r *Rules) Usable() bool {
+	_, right := r.clock.Now()
+	return right && r.doubts.allow(r.epoch, time.Now())
 }
 
-// column is the rule of a column. Without since, its cells do not change with time.
+// column is the rule of a column. If since is nil, the column's cells do not change with time.
 type column struct {
 	name string
-	// since returns the timestamps that the column may show the age of. The first that explains a
-	// cell is the right one.
+	// since returns the possible timestamps of the column's age. The first timestamp that explains
+	// a cell is the right one.
 	since func(object []byte) []time.Time
-	// fixed tells whether the cell of an object is a duration that does not grow; nil means never.
+	// fixed reports whether an object's cell is a duration that does not grow; nil means that it
+	// always grows.
 	fixed func(object []byte) bool
 }
 
-// builtin are the rules of built-in resources by group, resource and column, except for the age of
-// the object, which almost all have.
+// builtin has the rules of built-in resources by group, resource and column. The column Age is not
+// listed, because almost all resources have it.
 var builtin = map[schema.GroupResource]map[string]column{
 	{Resource: "pods"}: {"Restarts": {since: terminations}},
 	{Group: "batch", Resource: "jobs"}: {"Duration": {
@@ -77,19 +69,20 @@ var builtin = map[schema.GroupResource]map[string]column{
 // flowSchemas are listed in the order in which they are matched.
 var flowSchemas = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}
 
-// Both versions of events have the same cells and other names for the same timestamps.
+// events has the rules for both versions of events. They have the same cells, but different names
+// for the same timestamps.
 var events = map[string]column{
 	"Last Seen":  {since: path("series.lastObservedTime", "lastTimestamp", "deprecatedLastTimestamp", "firstTimestamp", "deprecatedFirstTimestamp", "eventTime")},
 	"First Seen": {since: path("firstTimestamp", "deprecatedFirstTimestamp", "eventTime")},
 	"Type":       {fixed: always}, "Reason": {fixed: always}, "Object": {fixed: always}, "Subobject": {fixed: always},
-	"Source": {fixed: always}, "Message": {fixed: always}, "Name": {fixed: always}, // texts of any client
+	"Source": {fixed: always}, "Message": {fixed: always}, "Name": {fixed: always}, // any texts
 }
 
 func always([]byte) bool { return true }
 
 // New returns the rules for the rows of a resource.
 func New(r *object.Resource) *Rules {
-	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), log: zap.NewNop(), Sorted: r.GVR.GroupResource() == flowSchemas}
+	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), clock: r.Columns.Clock, doubts: &doubts{}, log: zap.NewNop(), Sorted: r.GVR.GroupResource() == flowSchemas}
 	own := builtin[r.GVR.GroupResource()]
 	for i, definition := range gjson.ParseBytes(r.Columns.Definitions).Array() {
 		name := definition.Get("name").Str
@@ -111,8 +104,8 @@ func New(r *object.Resource) *Rules {
 
 const created = "metadata.creationTimestamp"
 
-// datePath is the rule of a custom resource's column. Without columns of its own, a custom resource
-// shows its age.
+// datePath returns the rule of a custom resource's column. If a custom resource defines no columns,
+// its rows show its age.
 func datePath(paths []string, column int) func([]byte) []time.Time {
 	switch i := column - 1; {
 	case len(paths) == 0 && column == 1:
@@ -126,10 +119,10 @@ func datePath(paths []string, column int) func([]byte) []time.Time {
 	}
 }
 
-// simple is a JSONPath that gjson reads in the same way.
+// simple matches each JSONPath that gjson reads in the same way.
 var simple = regexp.MustCompile(`^(\.[A-Za-z_][A-Za-z0-9_-]*)+$`)
 
-// path returns the first timestamp that an object has at one of several paths.
+// path returns a function that returns the first timestamp found at one of several paths.
 func path(paths ...string) func([]byte) []time.Time {
 	return func(object []byte) []time.Time {
 		for _, p := range paths {
@@ -146,7 +139,7 @@ func timestamp(text string) (t time.Time, ok bool) {
 	return t, err == nil && text != ""
 }
 
-// evaluated is path for any JSONPath, by the library that upstream uses.
+// evaluated is path for any JSONPath. It uses upstream's libraries, which keep integers.
 func evaluated(text string) func([]byte) []time.Time {
 	return func(object []byte) []time.Time {
 		p := jsonpath.New("column").AllowMissingKeys(true)
@@ -166,16 +159,17 @@ func evaluated(text string) func([]byte) []time.Time {
 	}
 }
 
-// terminations returns the time at which a pod's containers last ended, as upstream counts it. While
-// the pod initializes, those are its init containers up to the present one. Then they are its
-// containers and the init containers that restart.
+// terminations returns the last time at which one of a pod's relevant containers ended, by
+// upstream's rules. While the pod initializes, the relevant containers are its init containers up
+// to the current one. After that, the relevant containers are its containers and the init
+// containers that restart.
 func terminations(pod []byte) []time.Time {
 	restarts := map[string]bool{}
 	gjson.GetBytes(pod, "spec.initContainers").ForEach(func(_, c gjson.Result) bool {
 		restarts[c.Get("name").Str] = c.Get("restartPolicy").Str == "Always"
 		return true
 	})
-	var before, after time.Time // initialized
+	var before, after time.Time // before and after the pod is initialized
 	late := func(of *time.Time, status gjson.Result) {
 		if t, ok := timestamp(status.Get("lastState.terminated.finishedAt").Str); ok && t.After(*of) {
 			*of = t
@@ -202,5 +196,5 @@ func terminations(pod []byte) []time.Time {
 	return []time.Time{after}
 }
 
-// isValue tells whether an object has a text among its values. Such a cell is no age.
+// isValue reports whether a text is among an object's values. Such a cell is not an age.
 func isValue(object []byte, quoted string) bool { return bytes.Contains(object, []byte(quoted)) }

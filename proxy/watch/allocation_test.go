@@ -29,7 +29,7 @@ func TestEventAllocatesNothing(t *testing.T) {
 	for i := range objects {
 		objects[i] = cachetest.ConfigMap(t, 0, i+10)
 	}
-	cachetest.Apply(t, c, objects...) // everything but the delivery
+	cachetest.Apply(t, c, objects...) // all allocations except the delivery's
 	var one [1]watchcache.Delta
 	deliver := func() {
 		polled, _, err := w.Cursor.Poll(one[:0], 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
-// A pump evaluates cheap filters only.
+// A pump evaluates only cheap filters.
 func TestCheapFilters(t *testing.T) {
 	resource := cachetest.Resource()
 	for n, cheap := range map[int]bool{1: true, cheapCost: true, cheapCost + 1: false} {

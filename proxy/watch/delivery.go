@@ -3,91 +3,147 @@ package watch
 import (
 	"context"
 	"math"
+	"runtime"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// deltasMax is the maximum number of events that are taken from the log at a time, pumpDeltas the
-// maximum in a pump. A watch that is further behind leaves the pump until it has caught up.
+// deltasMax is the maximum number of events in one poll of the log, and pumpDeltas the maximum in a
+// pump. A watch with more new events leaves the pump until it has caught up.
 const deltasMax, pumpDeltas = 128, 16
 
 // deliver appends the new events that fit into a piece of 64 KiB, or writes a single event. If
 // behind is true, there are more events, and position is not valid. Only a pump passes scratch
-// space s. It leaves an event larger than a piece to the goroutine in which the watch catches up.
+// space s. An event larger than a piece is not written in the pump, but in the goroutine in which
+// the watch catches up.
 //
-// deliver holds no polled events while it waits for a client, because they would keep objects alive
-// that the log has dropped.
-func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch) (position uint64, behind bool, err error) {
+// deliver drops polled events before it waits for a client, because they would keep objects in
+// memory that the log has dropped.
+func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (position uint64, behind bool, err error) {
 	pooled, most := s, pumpDeltas
 	if pooled == nil {
 		pooled = scratches.Get().(*Scratch)
 		most = deltasMax
 	}
 	polled, position, err := w.Cursor.PollWithin(pooled.deltas[:0], most, exchange.PieceSize)
-	if s != nil && len(polled) == 1 && err == nil && out.Buf == nil {
+	if s != nil && len(polled) == 1 && err == nil && out.Buf == nil && w.member == nil {
 		err = w.writeOne(out, &polled[0], s)
 	} else {
 		for i := range polled {
-			if err != nil { // the client comes back and watches upstream
+			if err != nil { // after an error the client watches again, and upstream answers
 				break
 			}
 			err = w.append(out, &polled[i])
 		}
 	}
+	if err == nil {
+		w.noteLag(late, polled)
+	}
 	clear(polled)
 	if s == nil {
 		scratches.Put(pooled)
 		if len(polled) == 0 && err == nil && w.Cursor.More() {
-			return w.deliverLarge(out)
+			return w.deliverLarge(out, late)
 		}
 	}
 	return position, w.Cursor.More(), err
+}
+
+// noteLag collects the arrival times of events that are about to be written.
+func (w *Watch) noteLag(late *lateRuns, polled []watchcache.Delta) {
+	switch {
+	case w.Lag == nil || len(polled) == 0:
+	case w.slow:
+		late.add(&w.Lag.Slow, polled, w.opened)
+	default:
+		late.add(&w.Lag.Prompt, polled, w.opened)
+	}
 }
 
 // deliverLarge is deliver for one event of any size.
-func (w *Watch) deliverLarge(out *exchange.ChunkWriter) (position uint64, behind bool, err error) {
+func (w *Watch) deliverLarge(out *exchange.ChunkWriter, late *lateRuns) (position uint64, behind bool, err error) {
 	var one [1]watchcache.Delta
 	polled, position, err := w.Cursor.PollWithin(one[:0], 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {
-		err = w.add(out, one[0].Type, shownAt(&one[0]))
+		if w.member != nil {
+			err = w.append(out, &one[0])
+		} else {
+			err = w.add(out, one[0].Type, shownAt(&one[0]))
+		}
+		if err == nil {
+			w.noteLag(late, polled)
+		}
 	}
 	return position, w.Cursor.More(), err
 }
 
-// writeState writes the state that the watch begins with, and then a bookmark if the client asked
-// for bookmarks.
+// writeState writes the initial state of the watch. If the client asked for bookmarks, a bookmark
+// follows.
 func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error {
-	for span := range w.State() {
-		for _, o := range span.Objects() {
-			if err := w.add(out, watchcache.Added, o); err != nil {
-				_ = out.Flush() // writes earlier events
-				return err
-			}
+	state := w.State()
+	w.Meter.End() // of the selection: the rest is not refused
+	defer w.Meter.ReleaseSlot()
+	plain := w.plain(out)
+	for span := range state {
+		if err := w.writeSpan(plain, span); err != nil {
+			_ = w.flushAll(out) // writes earlier events
+			return err
 		}
 		if err := w.stays(ctx); err != nil {
-			w.appendEnd(out, err)
-			_ = out.Flush()
+			w.appendEnd(plain, err)
+			_ = w.flushAll(out)
 			return err
 		}
 	}
-	if w.Meter.Failed() != nil { // the selection was given up
+	if w.Meter.Failed() != nil { // the selection failed
 		return w.Meter.Failed()
 	}
 	if w.Bookmarks {
-		if err := w.putBookmark(out, w.Start, true); err != nil {
+		if err := w.putBookmark(plain, w.Start, true); err != nil {
 			return err
 		}
 	}
-	return out.Flush()
+	return w.flushAll(out)
 }
 
-// stays fails if there is no point in writing the rest of the state. If the log no longer has the
-// watch's position, the watch could not go on after the state. So the state keeps replaced objects
-// alive no longer than the log does.
+// writeSpan writes a part of the initial state.
+func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) error {
+	switch {
+	case w.StateSegment != nil:
+		made := false
+		err := w.StateSegment(span, func(s *wire.Segment) error {
+			made = true
+			return w.member.add(s)
+		})
+		if err != nil && !made && w.Meter.Failed() == nil {
+			return w.unwritable(err)
+		}
+		return err
+	case w.member != nil:
+		if err := w.Meter.Spend(fair.GzipOnceCost * span.Bytes()); err != nil {
+			return err
+		}
+		if w.Choice.Table { // it may have to wait for a row
+			w.Meter.ReleaseSlot()
+		}
+	}
+	for _, o := range span.Objects() {
+		if err := w.add(out, watchcache.Added, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stays fails if the rest of the state need not be written. If the log has dropped the watch's
+// position, the watch would fail after the state anyway. So a state keeps replaced objects in
+// memory no longer than the log does.
 func (w *Watch) stays(ctx context.Context) error {
 	if err := w.Cursor.Err(); err != nil {
 		return err
@@ -98,8 +154,8 @@ func (w *Watch) stays(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// add appends an event, after a flush if there is no room for it. If an event is larger than a
-// piece and its form allows it, add writes the event from the cache's own bytes.
+// add appends an event. If there is no room for the event, add flushes first. If an event is larger
+// than a piece and its form allows it, add writes the event from the cache's own bytes.
 func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
 	size := len(o.Bytes()) + watchcache.EventOverhead
 	if err := out.MakeRoom(size); err != nil {
@@ -121,15 +177,31 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wire
 func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) (err error) {
 	buf := out.Pending()
 	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o); err != nil {
-		w.Unwritable() // the client comes back and watches upstream
+		return w.unwritable(err)
 	}
+	return nil
+}
+
+// unwritable ends the watch. The client watches again, and upstream answers.
+func (w *Watch) unwritable(err error) error {
+	w.ends(endUnwritable)
+	w.Unwritable()
 	return err
 }
 
-// append appends an event. If an object no longer matches the selector, the event has the object's
-// previous content with the resourceVersion of the change.
+// append appends an event. If an object no longer matches the selector, the event contains the
+// object's previous content with the resourceVersion of the change.
 func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
-	return w.put(out, d.Type, shownAt(d))
+	if w.member == nil {
+		return w.put(out, d.Type, shownAt(d))
+	}
+	e, err := w.segment(d)
+	if err != nil {
+		return w.unwritable(err)
+	}
+	err = w.member.add(e.segment)
+	runtime.KeepAlive(e) // so that other watches find it meanwhile
+	return err
 }
 
 // shown is an object at the resourceVersion of an event.
@@ -141,7 +213,7 @@ type shown struct {
 // Written implements wire.Object.
 func (s shown) Written() uint64 { return s.written }
 
-// shownAt returns the object of an event as the client sees it.
+// shownAt returns the object of an event as the client receives it.
 func shownAt(d *watchcache.Delta) wire.Object {
 	if own := d.Object.ResourceVersion(); own != d.RV {
 		return shown{d.Object.At(d.RV), own}

@@ -11,34 +11,42 @@ import (
 )
 
 // BenchmarkDelivery delivers events to a hundred watches: by a pump, which has Scratch space, and
-// by a goroutine for each.
+// by a goroutine for each watch.
 func BenchmarkDelivery(b *testing.B) {
 	for _, c := range []struct {
 		name         string
 		events, size int
-		pumped       bool
+		pumped, gzip bool
 	}{
-		{"one, pumped", 1, 1000, true},
-		{"one", 1, 1000, false},
-		{"burst of 100, pumped", 100, 300, true},
-		{"burst of 100", 100, 300, false},
-		{"one of 200 KiB", 1, 200 << 10, false},
+		{"one, pumped", 1, 1000, true, false},
+		{"one, pumped, compressed", 1, 1000, true, true},
+		{"one", 1, 1000, false, false},
+		{"burst of 100, pumped", 100, 300, true, false},
+		{"burst of 100", 100, 300, false, false},
+		{"burst of 100, compressed", 100, 300, false, true},
+		{"one of 200 KiB", 1, 200 << 10, false, false},
+		{"one of 200 KiB, compressed", 1, 200 << 10, false, true},
 	} {
-		b.Run(c.name, func(b *testing.B) { benchmarkDelivery(b, c.events, c.size, c.pumped) })
+		b.Run(c.name, func(b *testing.B) { benchmarkDelivery(b, c.events, c.size, c.pumped, c.gzip) })
 	}
 }
 
-func benchmarkDelivery(b *testing.B, events, size int, pumped bool) {
+func benchmarkDelivery(b *testing.B, events, size int, pumped, gzip bool) {
 	c, initial := cachetest.Roomy(b)
 	var s *Scratch
 	if pumped {
 		s = new(Scratch)
 	}
+	var lag Lag
+	var compressed *Events
+	if gzip {
+		compressed = new(Events)
+	}
 	all := make([]*Watch, 100)
 	outs := make([]*exchange.ChunkWriter, len(all))
 	for i := range all {
 		p := paramsOf(b, c, initial)
-		p.Lifetime = 10 * time.Hour
+		p.Lifetime, p.Lag, p.Compressed = 10*time.Hour, &lag, compressed
 		all[i] = New(p)
 		outs[i] = &exchange.ChunkWriter{To: io.Discard}
 		if !all[i].Open(b.Context(), outs[i]) {
@@ -65,6 +73,13 @@ func benchmarkDelivery(b *testing.B, events, size int, pumped bool) {
 					b.Fatal("it ends")
 				}
 			}
+			if pumped && i%pumpBatch == 0 {
+				s.Written()
+			}
 		}
+	}
+	b.StopTimer()
+	if n, _, _ := lag.Prompt.Totals(); n == 0 {
+		b.Error("no lag was counted")
 	}
 }

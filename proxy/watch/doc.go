@@ -1,7 +1,7 @@
 // Package watch writes an open watch to its client.
 //
-// A [Watch] pulls from a cursor into the cache's log and appends frames to a chunk writer. It does
-// not use a socket itself. Normally a pump calls Turn (packages listen and h2). A watch with an
+// A [Watch] polls a cursor into the cache's log and appends frames to a chunk writer. It does not
+// use a socket itself. Normally a pump calls Turn (packages listen and h2). A watch with an
 // expensive filter has its own goroutine, which calls Run.
 //
 //	watchcache.Cursor ─► Turn ─► deliver ─► frames ─► exchange.ChunkWriter
@@ -10,11 +10,20 @@
 // Deadlines, bookmarks, reviews and the drain set a flag (maintenanceDue). A delivery only checks
 // this flag. A select over all these cases took an eighth of a delivery's time.
 //
-// A pump serves many watches. It encodes an event once for all of them that have the same form
+// [Lag] measures the time from an event's arrival until the event is written. Each end of a watch
+// has a reason ([Watch.Reason]).
+//
+// A pump serves many watches. It encodes an event once for all watches that have the same form
 // ([Scratch]). If a client does not read, its watch holds one piece of 64 KiB, or a reference to
-// one larger event. The watch polls no further events until the client has taken these bytes. A
+// one larger event. The watch polls no further events until the client has read these bytes. A
 // large event is written from the cache's own bytes, without a copy.
 //
-// Over HTTP/1.1, an idle watch takes one goroutine. Its stack is almost empty, so the runtime
-// shrinks the stack. Over HTTP/2, an idle watch in a pump takes none.
+// A compressed watch is one gzip member. Each event is a segment of its own (package wire), which
+// [Events] keeps for all watches. Kube-apiserver 1.37 instead writes a member for each flush, and
+// some clients stop after the first member. Deflate ends a segment with an empty block: without it,
+// Go's decompressor keeps the segment until more bytes arrive. The state consists of segments that
+// package derived keeps.
+//
+// Over HTTP/1.1, an idle watch uses one goroutine. Its stack is almost empty, so the runtime
+// shrinks the stack. Over HTTP/2, an idle watch in a pump uses no goroutine.
 package watch

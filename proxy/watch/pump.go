@@ -6,20 +6,19 @@ import (
 	"sync"
 )
 
-// Worker is what a pump works on: a watch, or a connection with several of them.
+// Worker is a unit of work for a pump: a watch, or a connection with several watches.
 type Worker interface {
-	// Work does everything that is due, without waiting for a client.
+	// Work does all work that is due, without waiting for a client.
 	Work(s *Scratch)
 }
 
-// Pump works on watches that have something to do, in a goroutine for each processor. A worker must
-// not be in the queue twice.
+// Pump runs workers in a goroutine for each processor. A worker must not be in the queue twice.
 type Pump[W Worker] struct {
 	Most int // maximum number of goroutines; 0 means the number of processors
 	mu   struct {
 		sync.Mutex
-		most    int // the same, or the number of processors
-		queue   []W // from head on
+		most    int // Most, or the number of processors
+		queue   []W // starts at head
 		head    int
 		running int
 	}
@@ -60,16 +59,18 @@ func (p *Pump[W]) run() {
 		for _, w := range batch[:n] {
 			w.Work(s)
 		}
+		s.Written()
 		clear(batch[:n])
 	}
 }
 
-// take takes workers from the front of the queue. If the queue is empty, the goroutine counts as
-// ended.
+// take removes workers from the front of the queue. If the queue is empty, take counts the
+// goroutine as ended.
 func (p *Pump[W]) take(batch *[pumpBatch]W) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	share := (len(p.mu.queue) - p.mu.head + p.mu.most - 1) / p.mu.most // the other goroutines get theirs
+	// Leave workers for the other goroutines.
+	share := (len(p.mu.queue) - p.mu.head + p.mu.most - 1) / p.mu.most
 	n := copy(batch[:min(share, pumpBatch)], p.mu.queue[p.mu.head:])
 	clear(p.mu.queue[p.mu.head:][:n])
 	if p.mu.head += n; p.mu.head == len(p.mu.queue) {

@@ -9,33 +9,34 @@ import (
 )
 
 const (
-	// recheckRetry is the time between a review without an answer and the next review.
+	// recheckRetry is the time between a failed review and the next review.
 	recheckRetry = 10 * time.Second
-	// recheckGrace is the minimum time for which a watch goes on while no review is answered.
+	// recheckGrace is the minimum time for which a watch continues while all reviews fail.
 	recheckGrace = 5 * time.Minute
 )
 
-// ErrRevoked says that the client of an open watch has lost its right to it.
+// ErrRevoked says that the client of an open watch has lost its access.
 var ErrRevoked = errors.New("access was revoked")
 
-// recheck repeats the access review of an open watch. Kube-apiserver reviews a watch only when it
-// begins. But a watch here shows a cache that was read with the proxy's rights, not the client's.
-// If no review is answered, upstream cannot be reached and there are few new events, so the watch
-// goes on for recheckGrace.
+// recheck repeats the access review of an open watch. Kube-apiserver reviews a watch only at its
+// start. But the cache was read with the proxy's rights instead of the client's, so the right to a
+// watch must be checked again. A review fails without a verdict if upstream cannot be reached. Few
+// new events arrive then, so the watch continues for recheckGrace.
 type recheck struct {
 	every     time.Duration // 0 means never
 	review    func(context.Context) error
 	due       time.Time
 	confirmed time.Time
-	verdict   chan error     // of the review under way; nil if there is none
-	running   sync.WaitGroup // the goroutine of that review
-	cancel    func()         // ends the review
-	wake      func()         // called when there is a verdict
+	verdict   chan error     // receives the result of the current review; nil if there is none
+	running   sync.WaitGroup // the goroutine of the current review
+	cancel    func()         // ends the current review
+	wake      func()         // called when a review has ended
+	panicked  func(any)      // called if the review panics
 }
 
-func newRecheck(every time.Duration, review func(context.Context) error) recheck {
+func newRecheck(every time.Duration, review func(context.Context) error, panicked func(any)) recheck {
 	now := time.Now()
-	return recheck{every: every, review: review, confirmed: now, due: nextReview(now, every)}
+	return recheck{every: every, review: review, panicked: panicked, confirmed: now, due: nextReview(now, every)}
 }
 
 // nextReview spreads the reviews of watches that were opened together.
@@ -52,8 +53,8 @@ func (c *recheck) next(otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// goesOn takes the verdict of a review, if there is one, and begins a new review when it is due. It
-// does not wait for the new review. If it returns false, the watch has to end.
+// goesOn reports whether the watch continues. It reads the result of a review that has ended. If a
+// review is due, it starts the review and does not wait for the result.
 func (c *recheck) goesOn(ctx context.Context, now time.Time) bool {
 	if c.every == 0 {
 		return true
@@ -78,7 +79,9 @@ func (c *recheck) begin(ctx context.Context) {
 	c.running.Go(func() {
 		err := errors.New("panic in a review")
 		defer func() {
-			_ = recover() // counts as unanswered
+			if p := recover(); p != nil { // a panic counts as a failed review
+				c.panicked(p)
+			}
 			verdict <- err
 			c.wake()
 		}()
@@ -86,7 +89,7 @@ func (c *recheck) begin(ctx context.Context) {
 	})
 }
 
-// end takes a verdict and tells whether the watch may go on.
+// end handles the result of a review and reports whether the watch continues.
 func (c *recheck) end(verdict error) bool {
 	c.verdict = nil
 	c.cancel()
@@ -102,7 +105,7 @@ func (c *recheck) end(verdict error) bool {
 	return now.Sub(c.confirmed) < max(recheckGrace, c.every)
 }
 
-// stop ends the review under way and waits for it.
+// stop ends the current review and waits for its goroutine.
 func (c *recheck) stop() {
 	if c.cancel != nil {
 		c.cancel()

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// A watch goes on while its access is confirmed, ends when it is revoked, and goes on for a grace
-// period while reviews fail.
+// A watch continues while its access is confirmed, and ends when it is revoked. While reviews fail,
+// it continues for a grace period.
 func TestRecheck(t *testing.T) {
 	for name, test := range map[string]struct {
 		every   time.Duration
@@ -41,7 +41,7 @@ func TestRecheck(t *testing.T) {
 				c := newRecheck(test.every, func(context.Context) error {
 					asked++
 					return test.verdict(asked)
-				})
+				}, nil)
 				end := began.Add(time.Hour)
 				woken := make(chan struct{}, 1)
 				c.wake = func() { woken <- struct{}{} }
@@ -65,7 +65,7 @@ func TestRecheck(t *testing.T) {
 }
 
 // behind is a client that never catches up: while it reads events, the same number of new events
-// happen.
+// arrive.
 type behind struct {
 	t     *testing.T
 	cache *watchcache.Cache

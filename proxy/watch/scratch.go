@@ -10,16 +10,17 @@ import (
 )
 
 // framesMax is the number of encoded events that a goroutine keeps for further watches. One event
-// may need several: watches have different forms, and the event may be ADDED for one selector and
-// DELETED for another.
+// may need several frames: watches have different forms, and the event may be ADDED for one
+// selector and DELETED for another.
 const framesMax = 4
 
-// Scratch is space that is needed only during a turn. Each working goroutine has one. A pump's
+// Scratch is memory that is needed only during a turn. Each working goroutine has its own. A pump's
 // scratch space holds up to framesMax pieces of 64 KiB.
 type Scratch struct {
 	deltas [deltasMax]watchcache.Delta
-	frames [framesMax]frame // the last events, for other watches of the same form
-	next   int              // frame to be replaced
+	frames [framesMax]frame // the latest events, for other watches of the same form
+	next   int              // index of the next frame to replace
+	late   lateRuns
 }
 
 // frame is an event as a chunk.
@@ -35,16 +36,21 @@ var scratches = sync.Pool{New: func() any { return new(Scratch) }}
 // NewScratch returns scratch space. The caller must call Free.
 func NewScratch() *Scratch { return scratches.Get().(*Scratch) }
 
-// Free drops the references to objects and gives the space back.
+// Written counts the lags of the turns so far. It must be called soon after their bytes were
+// written.
+func (s *Scratch) Written() { s.late.count() }
+
+// Free drops the references to objects and returns the space to the pool.
 func (s *Scratch) Free() {
+	s.Written()
 	for i := range s.frames {
 		s.frames[i].delta = watchcache.Delta{}
 	}
 	scratches.Put(s)
 }
 
-// writeOne writes a single event, from a frame if there is one. The writer must not retain the
-// bytes that it is given.
+// writeOne writes a single event, from a frame if the event has one. The writer must not retain the
+// slice of bytes.
 func (w *Watch) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Scratch) error {
 	for i := range s.frames {
 		f := &s.frames[i]

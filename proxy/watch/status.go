@@ -12,12 +12,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Expired returns the Status of a watch that cannot begin at the resourceVersion that its client
-// asked for.
+// Expired returns the Status of a watch that cannot start at the requested resourceVersion.
 func Expired(c *watchcache.Cache, err *watchcache.TooOldError) metav1.Status {
 	message := err.Error()
 	if c.Resource().NoWatchCache {
-		message = "The resourceVersion for the provided watch is too old." // etcd's wording
+		message = "The resourceVersion for the provided watch is too old." // etcd's message
 	}
 	return exchange.Failure(http.StatusGone, metav1.StatusReasonExpired, message)
 }
@@ -38,8 +37,11 @@ func (e *OnlyError) Run(_ context.Context, out *exchange.ChunkWriter) {
 // Abandon implements exchange.Stream.
 func (*OnlyError) Abandon() {}
 
+// Reason implements exchange.Stream.
+func (*OnlyError) Reason() string { return endExpired }
+
 // appendEnd writes an ERROR event if a new watch from the client's resourceVersion might succeed
-// and still miss changes. There are two such cases. A cache that started again may reach that
+// but miss changes. There are two such cases. A cache that started again may reach that
 // resourceVersion by another history. A relist may have skipped changes that this watch cannot
 // deliver.
 func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {

@@ -18,11 +18,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// gated is a client that reads one write for each value that it gets from take.
+// gated is a client that reads one write for each value from the channel take.
 type gated struct {
 	take    chan struct{}
 	mu      sync.Mutex
-	offered []int // lengths of writes, with the one not yet taken
+	offered []int // lengths of writes, including the write not yet read
 	got     bytes.Buffer
 }
 
@@ -46,7 +46,7 @@ func (g *gated) writes() (n, last int) {
 	return n, last
 }
 
-// If a client does not read, its watch writes one piece and polls nothing until the client takes
+// If a client does not read, its watch writes one piece. It polls nothing until the client reads
 // this piece. Small events are written together.
 func TestUnreadWatchHoldsOnePiece(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -100,7 +100,7 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 		synctest.Wait()
 		now, _ := client.writes()
 		if now == blocked {
-			break // all was taken
+			break // everything was read
 		}
 		blocked = now
 	}
@@ -118,7 +118,7 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// Small events that have piled up are written in one write.
+// Small events that have accumulated are written in one write.
 func TestSmallEventsAreWrittenTogether(t *testing.T) {
 	c, initial := cachetest.Roomy(t)
 	p := paramsOf(t, c, initial)
@@ -137,7 +137,7 @@ func TestSmallEventsAreWrittenTogether(t *testing.T) {
 	}
 }
 
-// aliasing counts which written bytes are shared.
+// aliasing counts the written bytes that are shared.
 type aliasing struct {
 	of     []byte
 	shared int
@@ -174,8 +174,8 @@ func TestLargeEventIsNotCopied(t *testing.T) {
 	}
 }
 
-// If a watch falls out of the log while it writes its initial state, it ends. So it keeps no more
-// objects alive than the log does.
+// If the log drops a watch's position while the watch writes its initial state, the watch ends. So
+// it keeps no more objects in memory than the log does.
 func TestStateEndsWithTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, initial := cachetest.ConfigMaps(t, 10_000)

@@ -3,7 +3,6 @@ package watch
 import (
 	"cmp"
 	"context"
-	"errors"
 	"iter"
 	"math/rand/v2"
 	"sync/atomic"
@@ -23,34 +22,44 @@ const (
 	bookmarkEvery     = time.Minute
 	bookmarkJitter    = time.Second
 	bookmarkBeforeEnd = 2 * time.Second
-	// A watch whose client asks for no lifetime gets a random one, between lifetimeFloor and twice
-	// that.
+	// lifetimeFloor is the minimum lifetime of a watch whose client asks for no lifetime. Such a
+	// watch has a random lifetime of up to twice lifetimeFloor.
 	lifetimeFloor = 30 * time.Minute
 )
 
-// Params say which events a watch sends and for how long.
+// Params specify the events that a watch sends, and the lifetime of the watch.
 type Params struct {
 	Cache  *watchcache.Cache
 	Cursor *watchcache.Cursor
 	Filter *filter.Filter
 	Form   wire.Form
-	Choice wire.Choice // Form is made from it
-	// State walks the state that the watch begins with; nil for none. Meter takes the turns to
-	// write the state.
+	Choice wire.Choice // the choice from which Form was made
+	// State walks the initial state of the watch; nil for none. Before each part of it is written,
+	// the watch waits in Meter, which shares the processors fairly between users.
 	State func() iter.Seq[tree.Span]
 	Meter *fair.Meter
-	// Start is the resourceVersion that the watch begins at. Bookmarks are above it.
+	// Compressed makes the watch one gzip member, and shares compressed events with other watches;
+	// nil for no compression. StateSegment passes a part of the state in compressed form to write;
+	// without it, the watch compresses the state itself.
+	Compressed   *Events
+	StateSegment func(span tree.Span, write func(*wire.Segment) error) error
+	// Start is the resourceVersion at which the watch begins. Bookmarks are above it.
 	Start     uint64
 	Bookmarks bool
 	// Lifetime is the maximum duration of the watch; 0 means a random one.
 	Lifetime time.Duration
-	// Review is called at the interval Recheck; 0 means never. If the client is no longer allowed
-	// to watch, Review fails with ErrRevoked.
+	// Review checks that the client may still watch. It is called at the interval Recheck; 0 means
+	// never. If access was revoked, Review fails with ErrRevoked.
 	Review  func(context.Context) error
 	Recheck time.Duration
-	// Draining ends when the server begins to drain. The watch ends DrainShare later.
+	// Panicked is called if Review panics.
+	Panicked func(reason any)
+	// Draining is a context that is cancelled when the server begins to drain. The watch ends
+	// DrainShare later.
 	Draining   context.Context //nolint:containedctx // it is the server's
 	DrainShare time.Duration
+	// Lag counts the lags of deliveries; nil for no counts.
+	Lag        *Lag
 	Unwritable func() // called if an event cannot be written in the form
 	Done       func() // called when the watch ends
 }
@@ -59,26 +68,31 @@ type Params struct {
 type Watch struct {
 	Params
 	deadline time.Time
-	bookmark time.Time // when the next bookmark is due
+	bookmark time.Time // time of the next bookmark
 	recheck  recheck
-	ending   bool        // deadline already considers the drain
+	member   *member     // nil if the watch is not compressed
+	opened   int64       // the moment after which lags count
+	reason   string      // why the watch ended
+	sent     uint64      // bytes that Lag has counted
+	slow     bool        // events have waited for the client to read
+	ending   bool        // deadline already includes the drain
 	alarm    *time.Timer // wakes the watch when something is due
-	// maintenanceDue says that there is more to do than to deliver events.
+	// maintenanceDue is set when there may be work other than the delivery of events.
 	maintenanceDue atomic.Bool
-	unwake         [2]func() bool // stop the wake-ups for a client that leaves and a server that drains
+	unwake         [2]func() bool // cancel the wake-ups for a leaving client and a drain
 }
 
-// New returns a watch. Call either Run, or Abandon, or Open and Close.
+// New returns a watch. The caller must call either Run, or Abandon, or Open and Close.
 func New(p Params) *Watch {
 	w := &Watch{Params: p}
 	if p.Review != nil {
-		w.recheck = newRecheck(p.Recheck, p.Review)
+		w.recheck = newRecheck(p.Recheck, p.Review, p.Panicked)
 	}
 	return w
 }
 
 // Run implements exchange.Stream. It writes the watch until the watch times out, the client leaves,
-// the server drains, or the cache cannot go on. In each case the client sees a clean end.
+// the server drains, or the cache cannot continue. In each case the response ends cleanly.
 func (w *Watch) Run(ctx context.Context, out *exchange.ChunkWriter) {
 	defer w.Close()
 	if !w.Open(ctx, out) {
@@ -98,28 +112,38 @@ func (w *Watch) Run(ctx context.Context, out *exchange.ChunkWriter) {
 // Abandon implements exchange.Stream.
 func (w *Watch) Abandon() { w.Close() }
 
-// cheapCost is the highest cost of a filter that a pump evaluates (filter.Filter.Cost).
+// cheapCost is the maximum cost of a filter that a pump evaluates (filter.Filter.Cost).
 const cheapCost = 32
 
-// Cheap tells whether a pump may work on the watch. All watches of the pump wait for the filter, so
-// clients must not decide how long it takes. A Table may have to wait for a row.
+// Cheap reports whether a pump may work on the watch. All other watches of the pump wait while the
+// filter runs, so clients must not control the time that it takes. A Table may have to wait for a
+// row.
 func (w *Watch) Cheap() bool { return w.Filter.Cost() <= cheapCost && !w.Choice.Table }
 
-// Open writes the state that the watch begins with, if any. From then on the cursor wakes the watch
-// whenever there is something to do.
+// Open writes the initial state of the watch, if any. After that, the cursor wakes the watch
+// whenever there is work.
 func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	now := time.Now()
 	w.deadline = now.Add(cmp.Or(w.Lifetime, lifetimeFloor+rand.N(lifetimeFloor)))
 	w.bookmark = w.nextBookmark(now)
+	if w.Compressed != nil {
+		w.compress(out)
+	}
 	if w.State != nil {
 		to := out.To
 		out.To = fair.InTurns(to, w.Meter)
 		err := w.writeState(ctx, out)
+		if err != nil && w.member != nil {
+			w.member.end()
+		}
+		w.countSent(out)
 		if out.To = to; err != nil {
+			w.Broken(err)
 			return false
 		}
 	}
-	w.State, w.Meter = nil, nil
+	w.State, w.StateSegment, w.Meter = nil, nil, nil
+	w.opened = watchcache.Moment(time.Now())
 	w.maintenanceDue.Store(true)
 	w.recheck.wake = w.wake
 	w.unwake[0] = afterFunc(ctx, w.wake)
@@ -128,8 +152,8 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	return true
 }
 
-// afterFunc does what context.AfterFunc does. That function takes 300 bytes even if the context has
-// an AfterFunc of its own.
+// afterFunc replaces context.AfterFunc, which allocates 300 bytes even if the context has its own
+// AfterFunc.
 func afterFunc(ctx context.Context, f func()) (stop func() bool) {
 	if own, ok := ctx.(*exchange.Context); ok {
 		return own.AfterFunc(f)
@@ -137,34 +161,96 @@ func afterFunc(ctx context.Context, f func()) (stop func() bool) {
 	return context.AfterFunc(ctx, f)
 }
 
-// wake makes the next turn check everything that may be due.
+// wake makes the next turn check all deadlines.
 func (w *Watch) wake() {
 	w.maintenanceDue.Store(true)
 	w.Cursor.Wake()
 }
 
-// Turn delivers new events and does everything else that is due. It tells whether the watch goes
-// on, and whether there are more events to deliver. A pump passes scratch space. A caller whose
-// writes may block passes none, because it would hold the space during a write.
+// Turn delivers new events and does all other work that is due. It reports whether the watch
+// continues, and whether there are more events to deliver. A pump passes scratch space. A caller
+// whose writes may block passes nil, because a blocked write would keep the space in use.
 func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch) (on, behind bool) {
-	due := w.maintenanceDue.Swap(false) // before any check
-	position, behind, err := w.deliver(out, s)
+	if s == nil {
+		return w.waitingTurn(ctx, out)
+	}
+	on, behind = w.turn(ctx, out, s, &s.late)
+	if w.Lag != nil {
+		s.late.sent(w.Lag, out.Sent-w.sent)
+		w.sent = out.Sent
+	}
+	return on, behind
+}
+
+func (w *Watch) countSent(out *exchange.ChunkWriter) {
+	if w.Lag != nil {
+		w.Lag.Bytes.Add(out.Sent - w.sent)
+		w.sent = out.Sent
+	}
+}
+
+// waitingTurn is a turn whose writes may wait for the client. If a write waits, the turn's events
+// count as slow.
+func (w *Watch) waitingTurn(ctx context.Context, out *exchange.ChunkWriter) (on, behind bool) {
+	var late lateRuns
+	waits := &waits{to: out.To, settle: out.Settle}
+	waits.measure(out)
+	on, behind = w.turn(ctx, out, nil, &late)
+	out.To, out.Settle = waits.to, waits.settle
+	if late.n > 0 {
+		if !w.slow && waits.took >= slowWrites {
+			w.slow = true
+			for i := range late.n {
+				late.runs[i].to = &w.Lag.Slow
+			}
+		}
+		late.countAt(time.Now())
+	}
+	w.countSent(out)
+	w.slow = w.slow && behind
+	return on, behind
+}
+
+// ClientWaited records that events have waited because the client had not read earlier bytes. Until
+// the watch has caught up, its deliveries count as slow. ClientWaited must be called in the
+// goroutine that works on the watch.
+func (w *Watch) ClientWaited() { w.slow = true }
+
+func (w *Watch) turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
+	on, behind = w.work(ctx, out, s, late)
+	if !on && w.member != nil {
+		w.member.end()
+	}
+	return on, behind
+}
+
+func (w *Watch) work(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
+	due := w.maintenanceDue.Swap(false) // must come before all checks
+	position, behind, err := w.deliver(out, s, late)
+	if s != nil {
+		w.slow = w.slow && behind
+	}
 	if err != nil {
-		w.appendEnd(out, err)
-		_ = out.Flush() // writes earlier events
+		w.Broken(err)
+		w.appendEnd(w.plain(out), err)
+		_ = w.flushAll(out) // writes earlier events
 		return false, false
 	}
 	if !due {
-		return out.Flush() == nil, behind
+		return w.flush(out), behind
 	}
-	if !behind { // otherwise upstream may never have had this position
-		err = w.appendBookmark(out, position)
+	// While the watch is behind, upstream may never have had a state at this position.
+	if !behind && w.appendBookmark(w.plain(out), position) != nil {
+		w.ends(endUnwritable)
+		_ = w.flushAll(out)
+		return false, false
 	}
-	if errors.Join(err, out.Flush()) != nil {
+	if !w.flush(out) {
 		return false, false
 	}
 	now := time.Now()
-	if !w.recheck.goesOn(ctx, now) { // the client comes back and is refused
+	if !w.recheck.goesOn(ctx, now) { // the client then opens another watch and is refused
+		w.ends(endRevoked)
 		return false, false
 	}
 	if !w.ending && w.Draining.Err() != nil {
@@ -174,13 +260,21 @@ func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch)
 		}
 	}
 	if ctx.Err() != nil || !now.Before(w.deadline) {
+		switch {
+		case ctx.Err() != nil:
+			w.ends(endClient)
+		case w.ending:
+			w.ends(endDrain)
+		default:
+			w.ends(endTimeout)
+		}
 		if w.ending && !behind {
 			w.finalBookmark(out, position)
 		}
 		return false, false
 	}
 	next := w.recheck.next(w.next())
-	if behind && !now.Before(next) { // a bookmark waits until the client has caught up
+	if behind && !now.Before(next) { // the bookmark waits until the client has caught up
 		w.maintenanceDue.Store(true)
 	} else {
 		w.alarm.Reset(time.Until(next))
@@ -188,7 +282,26 @@ func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch)
 	return true, behind
 }
 
-// Close releases everything, and waits for a review under way.
+// flush writes pending bytes and reports whether the watch continues.
+func (w *Watch) flush(out *exchange.ChunkWriter) bool {
+	err := w.flushAll(out)
+	if err != nil {
+		w.Broken(err)
+	}
+	return err == nil
+}
+
+// flushAll writes all pending bytes.
+func (w *Watch) flushAll(out *exchange.ChunkWriter) error {
+	if w.member != nil {
+		if err := w.member.plain.Flush(); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// Close releases all resources. It waits for a running review.
 func (w *Watch) Close() {
 	if w.alarm != nil {
 		w.alarm.Stop()
@@ -200,11 +313,11 @@ func (w *Watch) Close() {
 	w.Done()
 }
 
-// hasBookmarks tells whether the watch sends periodic bookmarks. Kube-apiserver sends none for
+// hasBookmarks reports whether the watch sends periodic bookmarks. Kube-apiserver sends none for
 // resources that it watches in etcd.
 func (w *Watch) hasBookmarks() bool { return w.Bookmarks && !w.Cache.Resource().NoWatchCache }
 
-// next returns the time at which the watch has something to do even without events.
+// next returns the time at which the watch has work even without events.
 func (w *Watch) next() time.Time {
 	if w.hasBookmarks() && w.bookmark.Before(w.deadline) {
 		return w.bookmark
@@ -212,8 +325,8 @@ func (w *Watch) next() time.Time {
 	return w.deadline
 }
 
-// nextBookmark returns the time of the next bookmark: after the usual interval or shortly before
-// the end, whichever is first.
+// nextBookmark returns the time of the next bookmark. This is the usual interval from now, or
+// shortly before the deadline, whichever is earlier.
 func (w *Watch) nextBookmark(now time.Time) time.Time {
 	regular := now.Add(bookmarkEvery - bookmarkJitter + rand.N(2*bookmarkJitter))
 	if last := w.deadline.Add(-bookmarkBeforeEnd); last.After(now) && last.Before(regular) {
@@ -244,10 +357,10 @@ func (w *Watch) putBookmark(out *exchange.ChunkWriter, rv uint64, initialEnd boo
 
 // finalBookmark writes a bookmark before a draining watch ends. The client can then continue at
 // another replica from the latest resourceVersion. An older resourceVersion may have expired there.
-// The bookmark is sent even if it has nothing new: if a watch ends within a second without an
-// event, client-go's informers treat the watch as broken and list again.
+// The bookmark is sent even if its resourceVersion is not new. If a watch ends within a second
+// without an event, client-go's informers treat the watch as broken and list again.
 func (w *Watch) finalBookmark(out *exchange.ChunkWriter, position uint64) {
-	if w.hasBookmarks() && w.Cache.Bookmark() != nil && w.putBookmark(out, max(position, w.Start), false) == nil {
-		_ = out.Flush() // the client may be gone
+	if w.hasBookmarks() && w.Cache.Bookmark() != nil && w.putBookmark(w.plain(out), max(position, w.Start), false) == nil {
+		_ = w.flushAll(out) // the client may be gone
 	}
 }

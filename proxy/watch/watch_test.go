@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// A watch ends when its time is up: with bookmarks, without bookmarks, and when it asks for
-// bookmarks and gets none. Nothing else wakes it.
+// A watch ends when its time is up: with bookmarks, without bookmarks, and if its client asks for
+// bookmarks and there are none. Nothing else wakes the watch.
 func TestWatchEnds(t *testing.T) {
 	for _, bookmarks := range []bool{false, true} {
 		for _, uncached := range []bool{false, true} {
@@ -56,8 +56,8 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 	}
 }
 
-// If a client understands bookmarks, its watch sends an event before it ends for a drain:
-// client-go's informers treat a short, silent watch as broken, and list again.
+// If a client understands bookmarks, its watch sends an event before it ends for a drain.
+// Client-go's informers treat a short, silent watch as broken and list again.
 func TestDrainedWatchIsNeverSilent(t *testing.T) {
 	for want, bookmarks := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -79,8 +79,8 @@ func TestDrainedWatchIsNeverSilent(t *testing.T) {
 	}
 }
 
-// When the cache starts again, the client is told that its watch cannot go on. When the cache ends,
-// the client is told nothing, because a new watch will tell.
+// When the cache starts again, the client receives an error, because its watch cannot continue.
+// When the cache ends, the client receives no error, because its next watch shows the cause.
 func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 	for what, over := range map[string]func(*watchcache.Cache){
 		"begun anew": func(c *watchcache.Cache) { c.Reset(nil, 1) },

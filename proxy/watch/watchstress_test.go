@@ -23,7 +23,7 @@ type sluggish struct {
 		sync.Mutex
 		got bytes.Buffer
 	}
-	slept time.Duration // to be read after the last write
+	slept time.Duration // valid after the last write
 }
 
 func (s *sluggish) got() []byte {
@@ -32,7 +32,7 @@ func (s *sluggish) got() []byte {
 	return bytes.Clone(s.mu.got.Bytes())
 }
 
-// The longest write and the longest review.
+// The maximum durations of a write and of a review.
 const longest, longestReview = 90 * time.Second, 20 * time.Second
 
 // Write implements io.Writer.
@@ -49,7 +49,7 @@ func (s *sluggish) Write(p []byte) (int, error) {
 
 // A watch delivers each event once and in order, and is reviewed when due. It ends when its time is
 // up, its client leaves or the server drains. All this is true whatever happens at the same time,
-// and however slow the client is.
+// however slow the client is, and whether the watch is compressed or not.
 func TestWatchesAtRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -84,6 +84,10 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 			return nil
 		}
 	}
+	got := func(read []byte) ([]byte, error) { return read, nil }
+	if random.IntN(2) == 0 {
+		p.Compressed, got = new(Events), decompressed
+	}
 	w := New(p)
 	client := &sluggish{random: rand.New(rand.NewPCG(random.Uint64(), 0))}
 	began := time.Now()
@@ -107,20 +111,21 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 		cachetest.Apply(t, c, objects...)
 		time.Sleep(time.Duration(random.IntN(20_000)) * time.Millisecond)
 	}
-	const atRest, backlog = 10 * time.Minute, time.Hour // time to read all that waits
+	const atRest, backlog = 10 * time.Minute, time.Hour // time to read all waiting events
 	came := func() int {
-		read := client.got()
+		read, _ := got(client.got())
 		return bytes.Count(read, []byte(`"object"`)) - bytes.Count(read, []byte("BOOKMARK"))
 	}
 	time.Sleep(atRest)
 	for quiet := time.Now(); time.Since(quiet) < backlog && came() < events && !isClosed(ended); {
 		time.Sleep(time.Minute)
 	}
-	if !isClosed(ended) { // otherwise it ended in time, as checked below, or had no review's answer for too long
+	// Otherwise it ended in time, as checked below, or its reviews failed for too long.
+	if !isClosed(ended) {
 		if got := came(); got != events {
 			t.Errorf("%d of %d events came", got, events)
 		}
-		at, most := time.Now(), 2*longest+longestReview // a write or a review under way, and a bookmark
+		at, most := time.Now(), 2*longest+longestReview // a running write or review, and a bookmark
 		switch random.IntN(3) {
 		case 0:
 			most += began.Add(p.Lifetime).Sub(at)
@@ -136,7 +141,11 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 		}
 	}
 	rv := uint64(1)
-	for line := range bytes.Lines(client.got()) {
+	read, err := got(client.got())
+	if err != nil {
+		t.Fatalf("the watch ends with %v", err)
+	}
+	for line := range bytes.Lines(read) {
 		if bytes.Contains(line, []byte("BOOKMARK")) {
 			continue
 		}

@@ -4,39 +4,39 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Form writes the answers for one resource in one encoding and shape. It takes the cached bytes of
+// Form writes the responses for one resource in one encoding and shape. It uses the cached bytes of
 // objects. It does not decode them, except for the metadata of custom resources.
 type Form interface {
-	// ContentType is the Content-Type of a get or a list. StreamType is the Content-Type of a
-	// watch.
+	// ContentType returns the Content-Type of a get or a list. StreamType returns the Content-Type
+	// of a watch.
 	ContentType() string
 	StreamType() string
-	// Kept tells whether a list contains the cached items unchanged. Otherwise AppendItem converts
-	// them.
+	// Kept reports whether a list contains the cached items unchanged. Otherwise AppendItem
+	// converts them.
 	Kept() bool
 	AppendItem(dst []byte, o Object) ([]byte, error)
-	// AppendListHead writes what comes before the items of a list, AppendListTail what follows them.
-	// The parameter items is the length of all items in bytes.
+	// AppendListHead writes the part of a list before its items, and AppendListTail the part after
+	// them. The parameter items is the length of all items in bytes.
 	AppendListHead(dst []byte, m ListMeta, items int64) []byte
 	AppendListTail(dst []byte, m ListMeta, items int64) []byte
-	// Separator is the text between two items.
+	// Separator returns the text between two items.
 	Separator() string
 	// AppendObject writes the body of a get.
 	AppendObject(dst []byte, o Object) ([]byte, error)
 	// AppendEvent writes a watch event. AppendBookmark writes an event of type BOOKMARK for an
 	// object of watchcache.Bookmark. AppendError writes an event of type ERROR.
 	AppendEvent(dst []byte, eventType string, o Object) ([]byte, error)
-	// SplitEvent is AppendEvent without a copy of the object. The event is head, body and tail.
-	// Head begins with dst, and body is a part of the object. Ok is false if the form changes the
-	// object's bytes.
+	// SplitEvent is AppendEvent without a copy of the object. The event consists of head, body and
+	// tail. head begins with dst, and body is a part of the object. ok is false if the form changes
+	// the object's bytes.
 	SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool)
 	AppendBookmark(dst, object []byte) ([]byte, error)
 	AppendError(dst []byte, s *metav1.Status) []byte
 }
 
-// Object is a cached object: its key, its uid, its resourceVersion, and its bytes as the cache keeps
-// them. An object that was deleted or left a selection is shown at the resourceVersion of that
-// change; Written is the resourceVersion of its content.
+// Object is a cached object: its key, uid, resourceVersion and cached bytes. An object that was
+// deleted or left a selection is shown at the resourceVersion of that change. Written returns the
+// resourceVersion of its content.
 type Object interface {
 	Key() string
 	UID() string
@@ -51,14 +51,14 @@ type Kind struct {
 	// Sorted is true for custom resources: their keys are sorted, and their items have kind and
 	// apiVersion.
 	Sorted bool
-	// Protobuf tells whether the cache keeps the objects in protobuf.
+	// Protobuf is true if the cache keeps the objects in protobuf.
 	Protobuf bool
 }
 
 // ListMeta is the metadata of a list.
 type ListMeta struct {
 	ResourceVersion uint64
-	// Continue is the token of the next page, "" on the last.
+	// Continue is the token of the next page, or "" on the last page.
 	Continue string
 	// Remaining is the number of items after this page; nil if unknown.
 	Remaining *int64

@@ -118,7 +118,7 @@ func framed(t *testing.T, kind string, object []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
 }
 
-// The bytes equal those of the API's own types.
+// The bytes equal the bytes of the API's own types.
 func TestProtobuf(t *testing.T) {
 	rest := int64(300)
 	for _, size := range []int{0, 1, 100} { // lengths of one byte and more
@@ -179,7 +179,7 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
-// The metadata of a custom resource, whose keys are sorted, gets the order of the Go type.
+// The metadata of a custom resource, whose keys are sorted, is written in the order of the Go type.
 func TestMetadataOfCustomResources(t *testing.T) {
 	const object = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"annotations":{"a":"\u003cb\u003e"},"creationTimestamp":"2026-01-02T03:04:05Z","generation":1,` +
 		`"managedFields":[{"apiVersion":"e.c/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}},"manager":"m","operation":"Update","time":"2026-01-02T03:04:05Z"}],` +
@@ -192,7 +192,7 @@ func TestMetadataOfCustomResources(t *testing.T) {
 	}
 }
 
-// Metadata with unknown fields is not written without them: upstream has to answer.
+// If metadata has unknown fields, upstream must answer, so that no field is lost.
 func TestUnknownMetadataIsNotForgotten(t *testing.T) {
 	const object = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"name":"w","novelty":{"x":1},"resourceVersion":"9"}}`
 	for name, c := range map[string]Choice{"JSON": metaJSON, "protobuf": metaProto} {
@@ -207,7 +207,7 @@ func TestUnknownMetadataIsNotForgotten(t *testing.T) {
 	}
 }
 
-// No object makes the functions panic, and they cut out exactly the object's metadata.
+// No object makes the functions panic. They return exactly the object's metadata.
 func FuzzPartial(f *testing.F) {
 	pod := samplePod()
 	message, err := pod.Marshal()

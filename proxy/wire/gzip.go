@@ -14,47 +14,86 @@ import (
 
 // A list is compressed in segments that are made once. A request puts the segments together: a gzip
 // header, deflate blocks that end on a byte boundary, and a trailer with the combined checksum. The
-// result is one gzip member. Every reader accepts it.
+// result is one gzip member. Every gzip reader accepts it. A watch is put together in the same way,
+// over its whole life. A reader can decompress each segment as soon as it arrives.
 //
-// Kube-apiserver compresses a list as a whole. Compressed alone, a segment of few small objects
-// would be larger than in that list. So a segment may refer to the end of the segment before it,
-// its context. After an update, two segments are made again: the changed one and the one that
+// Kube-apiserver compresses a list as a whole. A segment of few small objects would be larger if it
+// were compressed alone. So a segment may refer to its context: the end of the segment before it.
+// After an update, two segments are made again: the changed segment and the next segment, which
 // refers to it.
 
 const (
 	// GzipThreshold is the length above which kube-apiserver compresses a body.
 	GzipThreshold = 128 << 10
-	// gzipHeader has no name and no time: deflate, fastest, unknown system, as Go writes it.
-	gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
-	// storedMax bounds an uncompressed block; storedHead is its overhead.
+	// GzipHeader has no name and no time. Like Go's header, it says deflate, fastest, unknown
+	// system.
+	GzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
+	// storedMax limits an uncompressed block; storedHead is the block's overhead.
 	storedMax  = 1<<16 - 1
 	storedHead = 5
 	trailerLen = 8
+	// storedEvent is the maximum length of a watch event that is not compressed.
+	storedEvent = 200
 	// With deflateLevel and ContextMax every list is smaller than kube-apiserver's, by 11 % for
 	// small objects. With levels from 1 to 6, some lists are larger.
 	deflateLevel = 7
-	// ContextMax bounds a context, in bytes. 32 KiB took longer and saved nothing.
+	// onceLevel is for bodies that are compressed for one client, and for segments that are soon
+	// out of date. It needs a fifth of the time of deflateLevel, and such bodies are still smaller
+	// than kube-apiserver's.
+	onceLevel = 2
+	// ContextMax limits a context, in bytes. With 32 KiB, compression was slower and the result no
+	// smaller.
 	ContextMax = 8 << 10
 )
 
 // Segment is a compressed piece of a body.
 type Segment struct {
+	Sum
 	deflated []byte
-	crc      uint32
-	shift    uint32 // x to the power of the plain length in bits, see combine
-	plain    int64
 }
 
-// Len is the length of the compressed bytes.
+// Bytes returns the compressed bytes.
+func (s *Segment) Bytes() []byte { return s.deflated }
+
+// Len returns the length of the compressed bytes.
 func (s *Segment) Len() int { return len(s.deflated) }
 
-var deflaters = sync.Pool{New: func() any { return must(flate.NewWriter(nil, deflateLevel)) }}
+// Sum has the checksum and the length of plain bytes. The zero value is the Sum of no bytes.
+type Sum struct {
+	crc   uint32
+	shift uint32 // x to the power of the length in bits
+	plain int64
+}
+
+// Add appends plain bytes. Later, only a Sum to which nothing has been added may be appended.
+func (s *Sum) Add(next Sum) {
+	s.crc = multiply(s.crc, next.shift) ^ next.crc
+	s.plain += next.plain
+}
+
+// Trailer returns the end of a gzip member whose plain bytes have this Sum.
+func (s *Sum) Trailer() []byte {
+	trailer := make([]byte, 0, len(lastBlock)+trailerLen)
+	trailer = append(trailer, lastBlock...)
+	trailer = binary.LittleEndian.AppendUint32(trailer, s.crc)
+	// The length is modulo 2^32, as in RFC 1952.
+	return binary.LittleEndian.AppendUint32(trailer, uint32(s.plain))
+}
+
+var (
+	deflaters      = sync.Pool{New: func() any { return must(flate.NewWriter(nil, deflateLevel)) }}
+	briefDeflaters = sync.Pool{New: func() any { return must(flate.NewWriter(nil, onceLevel)) }}
+)
 
 // NewSegment compresses a piece of a body. The result may only follow a segment whose plain bytes
-// end with context, which may be empty.
-func NewSegment(context, plain []byte) *Segment {
-	w := deflaters.Get().(*flate.Writer)
-	defer deflaters.Put(w)
+// end with context. context may be empty. brief is true for a segment that is soon out of date.
+func NewSegment(context, plain []byte, brief bool) *Segment {
+	pool := &deflaters
+	if brief {
+		pool = &briefDeflaters
+	}
+	w := pool.Get().(*flate.Writer)
+	defer pool.Put(w)
 	var b bytes.Buffer
 	w.ResetDict(&b, context[max(0, len(context)-ContextMax):])
 	_, err := w.Write(plain)
@@ -69,7 +108,7 @@ func NewSegment(context, plain []byte) *Segment {
 // saves.
 func StoredSegment(plain []byte) *Segment {
 	if len(plain) > storedMax {
-		return NewSegment(nil, plain)
+		return NewSegment(nil, plain, false)
 	}
 	block := make([]byte, storedHead, storedHead+len(plain)) // stored, not the last block
 	binary.LittleEndian.PutUint16(block[1:], uint16(len(plain)))
@@ -77,60 +116,60 @@ func StoredSegment(plain []byte) *Segment {
 	return newSegment(append(block, plain...), plain)
 }
 
+// EventSegment compresses a watch event, or the beginning of a watch. It may follow any segment. It
+// ends with an empty block: without it, Go's decompressor would keep the event until more arrives.
+func EventSegment(plain []byte) *Segment {
+	if len(plain) > storedEvent {
+		return NewSegment(nil, plain, true) // which ends with such a block
+	}
+	s := StoredSegment(plain)
+	s.deflated = append(s.deflated, emptyBlock...)
+	return s
+}
+
 func newSegment(deflated, plain []byte) *Segment {
 	n := int64(len(plain))
-	return &Segment{deflated, crc32.ChecksumIEEE(plain), powerOfX(8 * uint64(n)), n}
+	return &Segment{Sum{crc32.ChecksumIEEE(plain), powerOfX(8 * uint64(n)), n}, deflated}
 }
 
 // Gzip puts segments together without a copy.
 func Gzip(segments []*Segment) (pieces [][]byte, length int64) {
-	pieces = append(make([][]byte, 0, len(segments)+2), []byte(gzipHeader))
-	length = int64(len(gzipHeader))
-	var crc uint32
-	var plain int64
+	pieces = append(make([][]byte, 0, len(segments)+2), []byte(GzipHeader))
+	length = int64(len(GzipHeader))
+	var sum Sum
 	for _, s := range segments {
 		pieces = append(pieces, s.deflated)
 		length += int64(len(s.deflated))
-		crc = combine(crc, s)
-		plain += s.plain
+		sum.Add(s.Sum)
 	}
-	trailer := make([]byte, 0, len(lastBlock)+trailerLen)
-	trailer = append(trailer, lastBlock...)
-	trailer = binary.LittleEndian.AppendUint32(trailer, crc)
-	trailer = binary.LittleEndian.AppendUint32(trailer, uint32(plain)) // modulo 2^32, as RFC 1952 says
+	trailer := sum.Trailer()
 	return append(pieces, trailer), length + int64(len(trailer))
 }
 
-// lastBlock is an empty final block.
-const lastBlock = "\x03\x00"
+// lastBlock is an empty final block, and emptyBlock an empty block before further ones.
+const (
+	lastBlock  = "\x03\x00"
+	emptyBlock = "\x00\x00\x00\xff\xff"
+)
 
 // A CRC-32 is the remainder of a polynomial over GF(2), with its bits reversed. When n bits are
 // appended, the CRC is multiplied by x to the power of n, and the CRC of the n bits is added.
 
-// combine is the checksum of a prefix and a segment.
-func combine(crc uint32, s *Segment) uint32 { return multiply(crc, s.shift) ^ s.crc }
-
 const one = uint32(1) << 31
 
-// multiply is the product of two polynomials modulo the CRC's polynomial.
+// multiply returns the product of two polynomials modulo the CRC's polynomial. Each compressed event
+// of each watch needs a product. Branches that depend on bits would double its time.
 func multiply(a, b uint32) (product uint32) {
 	for ; a != 0; a <<= 1 {
-		if a&one != 0 {
-			product ^= b
-		}
+		product ^= b & -(a >> 31)
 		b = timesX(b)
 	}
 	return product
 }
 
-func timesX(p uint32) uint32 {
-	if p&1 != 0 {
-		return p>>1 ^ crc32.IEEE
-	}
-	return p >> 1
-}
+func timesX(p uint32) uint32 { return p>>1 ^ crc32.IEEE&-(p&1) }
 
-// squares are x to the power of 2, 4, 8 and so on.
+// squares has x to the power of 2, 4, 8 and so on.
 var squares = func() (table [64]uint32) {
 	p := timesX(one)
 	for i := range table {
@@ -140,7 +179,7 @@ var squares = func() (table [64]uint32) {
 	return table
 }()
 
-// powerOfX is x to the power of n.
+// powerOfX returns x to the power of n.
 func powerOfX(n uint64) uint32 {
 	p := one
 	for i := 0; n > 0; i, n = i+1, n>>1 {
@@ -151,9 +190,10 @@ func powerOfX(n uint64) uint32 {
 	return p
 }
 
-var gzips = sync.Pool{New: func() any { return must(gzip.NewWriterLevel(nil, deflateLevel)) }}
+var gzips = sync.Pool{New: func() any { return must(gzip.NewWriterLevel(nil, onceLevel)) }}
 
-// GzipTo compresses a one-off body. Done ends a complete body and gives the compressor back.
+// GzipTo compresses a body for one request. done ends a complete body and returns the compressor to
+// the pool.
 func GzipTo(w io.Writer) (body io.Writer, done func(complete bool) error) {
 	z := gzips.Get().(*gzip.Writer)
 	z.Reset(w)
@@ -167,7 +207,7 @@ func GzipTo(w io.Writer) (body io.Writer, done func(complete bool) error) {
 	}
 }
 
-// GzipBody compresses a short one-off body.
+// GzipBody compresses a short body for one request.
 func GzipBody(plain []byte) []byte {
 	var b bytes.Buffer
 	body, done := GzipTo(&b)

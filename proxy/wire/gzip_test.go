@@ -3,13 +3,15 @@ package wire
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"math/rand/v2"
 	"testing"
 )
 
-// inflate reads exactly one gzip member, as the standard library does.
+// inflate reads exactly one gzip member with the standard library.
 func inflate(t *testing.T, body []byte) []byte {
 	t.Helper()
 	rest := bytes.NewReader(body)
@@ -53,7 +55,7 @@ func FuzzGzip(f *testing.F) {
 			if r.IntN(2) == 0 {
 				segments = append(segments, StoredSegment(rest[:n]))
 			} else {
-				segments = append(segments, NewSegment(context, rest[:n]))
+				segments = append(segments, NewSegment(context, rest[:n], r.IntN(2) == 0))
 			}
 			rest = rest[n:]
 		}
@@ -72,15 +74,35 @@ func TestCombine(t *testing.T) {
 			b[i] = byte(r.Uint32())
 		}
 		a := []byte("what comes before")
-		if got, want := combine(crc32.ChecksumIEEE(a), NewSegment(nil, b)), crc32.ChecksumIEEE(append(a, b...)); got != want {
+		sum := Sum{crc: crc32.ChecksumIEEE(a)}
+		sum.Add(NewSegment(nil, b, false).Sum)
+		if got, want := sum.crc, crc32.ChecksumIEEE(append(a, b...)); got != want {
 			t.Errorf("%d bytes: %x, want %x", n, got, want)
 		}
 	}
 }
 
+// A body for one request is no larger than kube-apiserver's, which uses Go's level 1.
 func TestGzipBody(t *testing.T) {
-	plain := bytes.Repeat([]byte("abc"), 100_000)
-	if got := inflate(t, GzipBody(plain)); !bytes.Equal(got, plain) {
+	var plain []byte
+	for i, r := 0, rand.New(rand.NewPCG(1, 2)); len(plain) < 1<<20; i++ {
+		plain = fmt.Appendf(plain, `{"metadata":{"name":"web-%05d","namespace":"team-%d","uid":"%016x","labels":{"app":"web","track":"stable"}},`+
+			`"spec":{"nodeName":"worker-%02d","containers":[{"name":"web","image":"registry.example/web:%d"}]},"status":{"phase":"Running"}},`,
+			i, r.IntN(20), r.Uint64(), r.IntN(50), r.IntN(9))
+	}
+	got := GzipBody(plain)
+	if !bytes.Equal(inflate(t, got), plain) {
 		t.Error("differs")
+	}
+	var upstream bytes.Buffer
+	w, err := gzip.NewWriterLevel(&upstream, 1)
+	if err == nil {
+		_, err = w.Write(plain)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) > upstream.Len() {
+		t.Errorf("%d bytes, upstream's has %d", len(got), upstream.Len())
 	}
 }

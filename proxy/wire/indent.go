@@ -2,8 +2,8 @@ package wire
 
 import "io"
 
-// Indenter indents JSON while it is written, as json.Indent does with two spaces. So a long list
-// needs no memory of its own. All writes together must be one valid JSON value. A write may end
+// Indenter indents JSON while it is written, like json.Indent with two spaces. So a long list needs
+// no memory for an indented copy. All writes together must be one valid JSON value. A write may end
 // anywhere in this value.
 type Indenter struct {
 	to      io.Writer
@@ -11,13 +11,13 @@ type Indenter struct {
 	depth   int
 	opened  bool // the last token opened an object or an array
 	quoted  bool // within a string
-	escaped bool // after a backslash
+	escaped bool // the last byte was a backslash
 }
 
 // indentPiece is the number of bytes that are collected for a write.
 const indentPiece = 16 << 10
 
-// NewIndenter returns an Indenter. Flush writes the rest.
+// NewIndenter returns an Indenter. Flush writes the remaining bytes.
 func NewIndenter(w io.Writer) *Indenter {
 	return &Indenter{to: w, out: make([]byte, 0, indentPiece+indentPiece/2)}
 }
@@ -40,7 +40,8 @@ func (i *Indenter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text copies the rest of a string, up to a piece, and returns its length.
+// text copies the rest of a string, at most indentPiece bytes, and returns the number of copied
+// bytes.
 func (i *Indenter) text(p []byte) (n int) {
 	p = p[:min(len(p), indentPiece)]
 	for n < len(p) && i.quoted {
@@ -59,7 +60,7 @@ func (i *Indenter) text(p []byte) (n int) {
 	return n
 }
 
-// token copies a byte outside of strings.
+// token copies a byte outside strings.
 func (i *Indenter) token(c byte) {
 	switch c {
 	case ' ', '\t', '\r', '\n':

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// However JSON is divided into writes, the result is the same as json.Indent's for the whole.
+// However JSON is divided into writes, the result equals json.Indent's result for the whole JSON.
 func FuzzIndenter(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `[]`, `[[],{},[{}]]`, `{"a":[1,2.5e3,null,true],"b":{"c":"d\"\\","é":"{[,:]}"}}`, "{\"a\" :\n[ 1 , {} ]\t}\n",

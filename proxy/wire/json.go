@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// mimeJSON is the Content-Type of all answers in JSON, watches included.
+// mimeJSON is the Content-Type of all responses in JSON, including watches.
 const mimeJSON = "application/json"
 
 // inJSON has the methods that all forms in JSON share.

@@ -9,7 +9,7 @@ import (
 	"github.com/munnerz/goautoneg"
 )
 
-// Encoding is an encoding of answers.
+// Encoding is an encoding of responses.
 type Encoding uint8
 
 // The encodings of kube-apiserver.
@@ -19,10 +19,10 @@ const (
 	Protobuf
 )
 
-// Choice is a form of an answer.
+// Choice is a form of a response.
 type Choice struct {
 	Encoding Encoding
-	Partial  bool // metadata only: PartialObjectMetadata, in a list PartialObjectMetadataList
+	Partial  bool // only metadata: PartialObjectMetadata, or PartialObjectMetadataList for a list
 	Table    bool // JSON only
 	Pretty   bool // indented; never for watches, JSON only
 }
@@ -37,21 +37,21 @@ const (
 	Watch
 )
 
-// sortedMax bounds the clauses that kube-apiserver keeps in order. Its sort is unstable above that.
+// sortedMax is the largest number of Accept clauses that kube-apiserver sorts stably.
 const sortedMax = 12
 
-// encodings are kube-apiserver's encodings, in its order for a wildcard.
+// encodings are kube-apiserver's encodings, in the order that it uses for a wildcard.
 var encodings = []struct {
 	subtype  string
 	encoding Encoding
 }{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
 
-// Negotiate reads an Accept header as kube-apiserver does and returns the form of the answer. If
+// Negotiate parses an Accept header like kube-apiserver and returns the form of the response. If
 // the first choice is plain protobuf, further choices may follow. They are for resources without
 // protobuf, such as custom resources.
 //
-// It returns no choice if upstream has to answer: for refusals, Tables in YAML and in every case of
-// doubt.
+// It returns no choice if upstream must answer: for refusals, for Tables in YAML, and in every case
+// of doubt.
 func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
 		return []Choice{{Pretty: pretty && read != Watch}}
@@ -70,7 +70,7 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 				continue
 			}
 			if verdict == upstream || clauses[i].SubType == "*" && clauses[i].Type != "*" {
-				return choices // custom resources accept application/*, built-in ones do not
+				return choices // custom resources accept application/*, built-in resources do not
 			}
 			if clauses[i].Type == "*" && !strings.Contains(accept, "*/*") {
 				return choices
@@ -90,25 +90,34 @@ func matches(clause *goautoneg.Accept, subtype string) bool {
 		clause.Type == "*" && clause.SubType == "*"
 }
 
+// understood are the parameters of a media type that kube-apiserver 1.36 knows, and charset, which
+// some clients send. A newer apiserver may know others, such as drop=metadata.managedFields.
+var understood = []string{"as", "g", "v", "sv", "stream", "pretty", "profile", "charset"}
+
 type verdict uint8
 
 const (
 	take     verdict = iota
-	next             // kube-apiserver skips it
-	upstream         // upstream answers
+	next             // kube-apiserver skips the clause
+	upstream         // upstream must answer
 )
 
-// choose judges one clause for one encoding.
+// choose evaluates one clause for one encoding.
 func choose(clause *goautoneg.Accept, e Encoding, read Read) (Choice, verdict) {
 	c := Choice{Encoding: e}
 	p := clause.Params
 	if stream := p["stream"]; stream != "" && (e == YAML || stream != "watch") {
 		return c, next
 	}
+	c.Pretty = p["pretty"] == "1"
 	if p["sv"] != "" {
 		return c, upstream
 	}
-	c.Pretty = p["pretty"] == "1"
+	for name := range p {
+		if !slices.Contains(understood, name) {
+			return c, upstream
+		}
+	}
 	for _, name := range []string{"as", "g", "v"} {
 		if _, converts := p[name]; converts {
 			return convert(c, p["as"], p["g"], p["v"], read)
@@ -120,7 +129,7 @@ func choose(clause *goautoneg.Accept, e Encoding, read Read) (Choice, verdict) {
 	return c, take
 }
 
-// convert judges a clause that asks for another kind.
+// convert evaluates a clause that asks for another kind.
 func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
 	known := slices.Contains([]string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}, as)
 	wanted := "PartialObjectMetadata"
@@ -142,7 +151,7 @@ func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
 	return c, take
 }
 
-// NegotiateError returns the form of a Status: indented JSON if no clause fits.
+// NegotiateError returns the form of a Status. If no clause fits, the form is indented JSON.
 func NegotiateError(accept string, pretty bool) Choice {
 	if accept == "" {
 		return Choice{Pretty: pretty}
@@ -164,11 +173,11 @@ func NegotiateError(accept string, pretty bool) Choice {
 	return Choice{Pretty: true}
 }
 
-// Pretty tells whether kube-apiserver would indent the answer: for terminals, for browsers, and
-// when asked.
+// Pretty reports whether kube-apiserver would indent the response: for terminals, for browsers, and
+// on request.
 func Pretty(query, userAgent string) bool {
 	if strings.Contains(query, "pretty") {
-		values, _ := url.ParseQuery(query) // in a malformed query, only the readable part counts
+		values, _ := url.ParseQuery(query) // only the valid part of a malformed query counts
 		if parameter := values.Get("pretty"); parameter != "" {
 			pretty, _ := strconv.ParseBool(parameter)
 			return pretty
@@ -182,7 +191,7 @@ func Pretty(query, userAgent string) bool {
 	return false
 }
 
-// AcceptsGzip tells whether kube-apiserver would compress a long answer.
+// AcceptsGzip reports whether kube-apiserver would compress a long response.
 func AcceptsGzip(acceptEncoding string) bool {
 	for token := range strings.SplitSeq(acceptEncoding, ",") {
 		if strings.TrimSpace(token) == "gzip" {

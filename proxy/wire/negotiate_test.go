@@ -23,7 +23,7 @@ var (
 	inTable   = Choice{Table: true}
 )
 
-// The differential suite compares with kube-apiserver. This test lists the cases.
+// The differential suite compares negotiation with kube-apiserver's. This test lists the cases.
 func TestNegotiate(t *testing.T) {
 	for _, tc := range []struct {
 		accept string
@@ -70,6 +70,10 @@ func TestNegotiate(t *testing.T) {
 		{"application/json;sv=v1", List, nil},
 		{"application/json;sv=v1;stream=other,application/yaml", List, []Choice{inYAML}},
 		{"application/json;sv=", List, []Choice{plain}},
+		{"application/json;charset=utf-8;profile=x", List, []Choice{plain}},
+		{"application/json;drop=metadata.managedFields", List, nil},
+		{protobuf + ",application/json;drop=metadata.managedFields", List, []Choice{inProto}},
+		{table + ";drop=metadata.managedFields,application/json", List, nil},
 		{"application/json" + strings.Repeat(", text/x", 12), List, nil},
 	} {
 		if got := Negotiate(tc.accept, tc.read, false); !slices.Equal(got, tc.want) {
@@ -103,8 +107,8 @@ func TestNegotiateError(t *testing.T) {
 	}
 }
 
-// No header makes Negotiate panic. Each returned form is named by a clause. Only after plain
-// protobuf may another form follow.
+// No header makes Negotiate panic. A clause names each returned form. Only after plain protobuf may
+// another form follow.
 func FuzzNegotiate(f *testing.F) {
 	for _, s := range []string{
 		"", "*/*", "application/json;q=0.5,application/yaml", table, protobuf + partialList + ",application/json", ",", ";q=", "application/json;q=NaN", "*",

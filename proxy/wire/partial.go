@@ -11,15 +11,14 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// ErrUnknownMetadata says that metadata cannot be converted without loss, so upstream has to
-// answer.
+// ErrUnknownMetadata says that metadata cannot be converted without loss, so upstream must answer.
 var ErrUnknownMetadata = errors.New("metadata with fields that are not known here")
 
 // partialAPIVersion is the group and version of PartialObjectMetadata.
 const partialAPIVersion = metaGroup + "/" + metaVersion
 
-// metadataMember cuts the metadata out of an object's JSON. The metadata of a built-in object is
-// already in final order.
+// metadataMember cuts the metadata out of an object's JSON. The metadata of a built-in object
+// already has the final order.
 func metadataMember(object []byte) ([]byte, error) {
 	meta := gjson.GetBytes(object, "metadata")
 	if !meta.IsObject() {
@@ -28,8 +27,8 @@ func metadataMember(object []byte) ([]byte, error) {
 	return []byte(meta.Raw), nil
 }
 
-// orderedMetadata is a custom resource's metadata in the order of PartialObjectMetadata, a Go type.
-// The keys of the resource are sorted.
+// orderedMetadata returns a custom resource's metadata in the order of PartialObjectMetadata, a Go
+// type. In the resource itself, the keys are sorted.
 func orderedMetadata(object []byte) ([]byte, error) {
 	meta, err := readMetadata(object)
 	if err != nil {
@@ -38,7 +37,7 @@ func orderedMetadata(object []byte) ([]byte, error) {
 	return json.Marshal(meta)
 }
 
-// readMetadata decodes an object's metadata. It fails if that would lose a field.
+// readMetadata decodes an object's metadata. It fails if a field would be lost.
 func readMetadata(object []byte) (meta metav1.ObjectMeta, err error) {
 	raw, err := metadataMember(object)
 	if err != nil {

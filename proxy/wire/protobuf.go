@@ -20,7 +20,7 @@ const (
 // envelope is the runtime.Unknown around every message.
 type envelope struct{ head, tail []byte }
 
-// newEnvelope lets the API's own type write an envelope around one byte, and cuts the result at
+// newEnvelope lets the API's own type write an envelope around one byte, and splits the result at
 // this byte. So no field number is written by hand.
 func newEnvelope(apiVersion, kind string) envelope {
 	sample := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: []byte{0xff}}
@@ -32,7 +32,7 @@ func newEnvelope(apiVersion, kind string) envelope {
 	return envelope{append([]byte(protobufPrefix), head...), tail}
 }
 
-// size is the length of a message of n bytes with its envelope.
+// size returns the length of a message of n bytes with its envelope.
 func (e *envelope) size(n int) int {
 	return len(e.head) + protowire.SizeBytes(n) + len(e.tail)
 }
@@ -65,7 +65,7 @@ func (e *envelope) appendFrame(dst []byte, eventType string, message []byte) []b
 	return append(dst, e.tail...)
 }
 
-// appendFrameHead is appendFrame up to the message.
+// appendFrameHead appends the part of the frame before the message.
 func (e *envelope) appendFrameHead(dst []byte, eventType string, message []byte) []byte {
 	begin := len(dst)
 	dst = append(dst, make([]byte, frameHead)...)
@@ -131,7 +131,8 @@ func appendProtoError(dst []byte, s *metav1.Status) []byte {
 	return statusEnvelope.appendFrame(dst, "ERROR", must(s.Marshal()))
 }
 
-// appendListHead begins a list. PartialObjectMetadataList writes its metadata as every list does.
+// appendListHead begins a list. The metadata of every list is encoded as in
+// PartialObjectMetadataList.
 func (e *envelope) appendListHead(dst []byte, m ListMeta, items int64) []byte {
 	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{
 		ResourceVersion: strconv.FormatUint(m.ResourceVersion, 10), Continue: m.Continue, RemainingItemCount: m.Remaining,
@@ -157,7 +158,7 @@ func appendProtoItem(dst, object []byte) []byte {
 	return protowire.AppendBytes(append(dst, itemTag), object)
 }
 
-// must is for encodings that cannot fail.
+// must returns the result of an encoding that cannot fail.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic("BUG: " + err.Error())

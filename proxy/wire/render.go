@@ -11,7 +11,8 @@ import (
 
 const mimeYAML = "application/yaml"
 
-// Rendered tells whether the choice is a form for people. Render makes such a form from JSON.
+// Rendered reports whether the choice is a form for human readers. Render makes such a form from
+// JSON.
 func (c Choice) Rendered() bool { return c.Pretty || c.Encoding == YAML }
 
 // Render writes a JSON body in the form of the choice, and returns its Content-Type.

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Include says what a Table's rows have of their objects.
+// Include says which part of its object a Table's row contains.
 type Include uint8
 
-// The values of the parameter includeObject. Without the parameter, rows have the metadata.
+// The values of the parameter includeObject. Without the parameter, rows contain the metadata.
 const (
 	IncludeMetadata Include = iota
 	IncludeObject
@@ -28,23 +28,23 @@ func ParseInclude(value string) (i Include, ok bool) {
 	return Include(max(n, 0)), n >= 0
 }
 
-// Rows has what upstream alone can make of a Table.
+// Rows provides the parts of a Table that only upstream can make.
 type Rows interface {
-	// Columns are the column definitions.
+	// Columns returns the column definitions.
 	Columns() []byte
 	// AppendRow appends an object's row without the object and the closing brace:
-	// {"cells":[…],"conditions":[…]. If gone is true, the object was deleted or left a selection.
+	// {"cells":[…],"conditions":[…]. gone is true if the object was deleted or left a selection.
 	AppendRow(dst []byte, o Object, gone bool) ([]byte, error)
-	// Metadata returns the metadata of the row that was appended last, as PartialObjectMetadata.
-	// made is what this package has made of the object. Metadata fails if the row is not that of
-	// this object.
+	// Metadata returns the metadata of the last appended row, as PartialObjectMetadata. made is the
+	// PartialObjectMetadata that this package made from the object. Metadata fails if the row does
+	// not belong to this object.
 	Metadata(made []byte) ([]byte, error)
-	// AppendBookmarkRow does the same for the object of a bookmark.
+	// AppendBookmarkRow is AppendRow for the object of a bookmark.
 	AppendBookmarkRow(dst []byte) []byte
 }
 
-// tableForm writes Tables. It is made for one read, because the first event of a watch differs from
-// the others.
+// tableForm writes Tables. It is made for one read, because only the first event of a watch has the
+// column definitions.
 type tableForm struct {
 	inJSON
 	rows    Rows
@@ -75,7 +75,8 @@ func (t *tableForm) appendRow(dst []byte, o Object, gone bool) ([]byte, error) {
 	if dst, err = t.partial.AppendItem(dst, o); err != nil {
 		return dst, err
 	}
-	metadata, err := t.rows.Metadata(dst[begin:]) // in any case: it shows whether the row is that of this object
+	// Metadata is called in any case, because it checks that the row belongs to this object.
+	metadata, err := t.rows.Metadata(dst[begin:])
 	switch dst = dst[:begin]; {
 	case t.include == IncludeObject && err == nil:
 		dst, err = t.whole.AppendObject(dst, o)
@@ -135,8 +136,8 @@ func (*tableForm) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail [
 	return dst, nil, nil, false
 }
 
-// endsInitialEvents tells whether an object has the annotation of the bookmark that ends the initial
-// events. Upstream shows the metadata of all such objects, bookmarks or not.
+// endsInitialEvents reports whether an object has the annotation of the bookmark that ends the
+// initial events. Upstream shows the metadata of all such objects, not only of bookmarks.
 func endsInitialEvents(meta gjson.Result) bool {
 	return meta.Get(`annotations.k8s\.io/initial-events-end`).Str == "true"
 }
@@ -164,7 +165,7 @@ func (t *tableForm) AppendBookmark(dst, object []byte) ([]byte, error) {
 	return append(append(dst, "}"+tableTail...), eventTail...), nil
 }
 
-// bare is an object of which only the bytes are known.
+// bare is an object with bytes only.
 type bare []byte
 
 func (bare) Key() string             { return "" }

@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Resource is the resource of the caches.
+// Resource returns the resource of the caches.
 func Resource() object.Resource {
 	return object.Resource{
 		GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
@@ -37,7 +37,7 @@ func ConfigMaps(tb testing.TB, n int) (*watchcache.Cache, watchcache.Snapshot) {
 	return cache, Snapshot(tb, cache)
 }
 
-// ConfigMap is the i-th ConfigMap at a resourceVersion.
+// ConfigMap returns the i-th ConfigMap at a resourceVersion.
 func ConfigMap(tb testing.TB, i, rv int) *object.Object {
 	tb.Helper()
 	return parse(tb, fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, rv))
@@ -53,7 +53,7 @@ func parse(tb testing.TB, content []byte) *object.Object {
 	return o
 }
 
-// Snapshot is the state of a cache.
+// Snapshot returns the state of a cache.
 func Snapshot(tb testing.TB, c *watchcache.Cache) watchcache.Snapshot {
 	tb.Helper()
 	s, err := c.Snapshot()
@@ -63,7 +63,7 @@ func Snapshot(tb testing.TB, c *watchcache.Cache) watchcache.Snapshot {
 	return s
 }
 
-// Filter selects the namespace a.
+// Filter returns a filter that selects the namespace a.
 func Filter(tb testing.TB, c *watchcache.Cache) *filter.Filter {
 	tb.Helper()
 	f, err := filter.New(c.Resource(), "a", nil, nil)
@@ -100,7 +100,7 @@ func Apply(tb testing.TB, c *watchcache.Cache, objects ...*object.Object) {
 	}
 }
 
-// SetBookmark sets the form of the cache's bookmarks.
+// SetBookmark sets the template of the cache's bookmarks.
 func SetBookmark(tb testing.TB, c *watchcache.Cache) {
 	tb.Helper()
 	bookmark, _, err := c.Resource().ParseBookmark([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"5","creationTimestamp":null}}`))
@@ -115,7 +115,7 @@ func AnySize(random *rand.Rand, most int) int {
 	return int(math.Exp(random.Float64() * math.Log(float64(most))))
 }
 
-// Reader reads a watch and checks that each event comes once and in order.
+// Reader reads a watch and checks that each event comes exactly once and in order.
 type Reader struct {
 	Body  *bufio.Reader
 	Pause func() // before each read

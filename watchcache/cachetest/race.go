@@ -2,6 +2,6 @@
 
 package cachetest
 
-// Race says whether the race detector is on. It makes pools drop objects at random, so tests cannot
-// count allocations.
+// Race reports whether the race detector is on. With the race detector, pools drop objects at
+// random, so tests cannot count allocations.
 const Race = true

@@ -1,4 +1,4 @@
-// Package filter selects objects as a request asks: by namespace, labels and fields.
+// Package filter selects the objects of a request by namespace, labels and fields.
 package filter
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// UnsupportedFieldError names a field label by which a resource's cache cannot select. Upstream may
-// know the label.
+// UnsupportedFieldError means that a resource's cache cannot select by the field label Field.
+// Upstream may support the label.
 type UnsupportedFieldError struct{ Field string }
 
 func (e *UnsupportedFieldError) Error() string {
@@ -23,11 +23,11 @@ func (e *UnsupportedFieldError) Error() string {
 }
 
 // Filter is the selection of a request: a namespace, a label selector and a field selector. A
-// resource's filter without any of them matches everything.
+// filter without any of them matches all objects.
 type Filter struct {
 	resource  *object.Resource
 	namespace string
-	within    string // the only namespace that can match, if known
+	within    string // the only possible namespace, if known
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  Interest
@@ -36,14 +36,14 @@ type Filter struct {
 	fickle    bool
 }
 
-// fieldRequirement compares one value of an object.
+// fieldRequirement compares the value of an object's field.
 type fieldRequirement struct {
-	index int // index into Resource.Fields, or Name, or Namespace
+	index int // index into Resource.Fields, Name or Namespace
 	value string
 	equal bool
 }
 
-// Indexes of requirements on other fields than those in Resource.Fields.
+// Indexes of the fields that are not in Resource.Fields.
 const (
 	Name      = -1
 	Namespace = -2
@@ -59,8 +59,9 @@ func (f *Filter) field(o *object.Object, index int) string {
 	return o.Value(f.resource, index)
 }
 
-// New compiles a request's selection for objects of r. An empty namespace means all; nil selectors
-// select everything. It fails with *[UnsupportedFieldError] for a field that r does not keep.
+// New compiles a request's selection for objects of r. An empty namespace means all namespaces. A
+// nil selector selects all objects. If r does not have a field, New returns
+// *[UnsupportedFieldError].
 func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
@@ -82,7 +83,7 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 			final := index < 0 || r.Fields[index].Final && equal && req.Value != ""
 			f.fickle = f.fickle || !final
 		}
-		// Matches reads the value of each field once.
+		// Matches reads the value of each field only once.
 		slices.SortStableFunc(f.fields, func(a, b fieldRequirement) int { return cmp.Compare(a.index, b.index) })
 	}
 	f.narrow(r)
@@ -90,8 +91,7 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 	return f, nil
 }
 
-// readCost is the cost of reading a field that is not kept in memory, expressed as a number of
-// comparisons.
+// readCost is the cost of reading a field that is not kept in memory, in comparisons.
 const readCost = 8
 
 func (f *Filter) comparisons() (n int) {
@@ -110,8 +110,8 @@ func (f *Filter) comparisons() (n int) {
 	return n
 }
 
-// Cost is roughly the number of strings that a match compares. A filter's memory, without the text
-// of its selectors, is proportional to Cost.
+// Cost returns roughly the number of strings that a match compares. A filter's memory, without the
+// text of its selectors, is proportional to Cost.
 func (f *Filter) Cost() int { return f.cost }
 
 func fieldIndex(r *object.Resource, field string) (int, bool) {
@@ -119,16 +119,15 @@ func fieldIndex(r *object.Resource, field string) (int, bool) {
 	case "metadata.name":
 		return Name, true
 	case "metadata.namespace":
-		// Cluster-scoped objects have no namespace to select by, so upstream has to answer with its
-		// error.
+		// Cluster-scoped objects have no namespace, so upstream has to return its error.
 		return Namespace, r.Namespaced && !r.NoNamespaceField
 	}
 	i := slices.IndexFunc(r.Fields, func(f object.Field) bool { return f.Name == field })
 	return i, i >= 0
 }
 
-// Interest is a filter's narrowest requirement. An event concerns the filter only if it can meet
-// this requirement. Every event meets the zero Interest.
+// Interest is a filter's narrowest requirement. An event concerns the filter only if it meets this
+// requirement. Every event meets the zero Interest.
 type Interest struct {
 	By    int    // Name, Namespace, or an index into Resource.Fields
 	Value string // a key, a namespace, or the field's value
@@ -137,10 +136,10 @@ type Interest struct {
 // Interest returns the filter's narrowest requirement.
 func (f *Filter) Interest() Interest { return f.interest }
 
-// Fickle tells whether an object can leave the selection and come back.
+// Fickle reports whether an object can leave the selection and come back.
 func (f *Filter) Fickle() bool { return f.fickle }
 
-// narrow finds the narrowest requirement, so that few unrelated events wake a watch and a single
+// narrow determines the narrowest requirement. So few unrelated events wake a watch, and a single
 // object can be looked up by its key.
 func (f *Filter) narrow(r *object.Resource) {
 	name, kept := "", false
@@ -158,21 +157,21 @@ func (f *Filter) narrow(r *object.Resource) {
 		}
 	}
 	if f.within != "" && !kept {
-		f.interest = Interest{Namespace, f.within} // a phase selects more objects than most namespaces do; a node does not
+		f.interest = Interest{Namespace, f.within} // a namespace usually selects fewer objects than a phase, and more than a node
 	}
 	if name != "" && (f.within != "" || !r.Namespaced) {
 		f.interest = Interest{Name, r.Key(f.within, name)}
 	}
 }
 
-// Selective tells whether the filter has a label or field selector.
+// Selective reports whether the filter has a label or field selector.
 func (f *Filter) Selective() bool { return f.selective }
 
-// Single tells whether the filter can match only one object, which it selects by name and, in a
-// namespaced resource, namespace.
+// Single reports whether the filter can match only one object. Such a filter has a name and, for a
+// namespaced resource, a namespace.
 func (f *Filter) Single() bool { return f.interest.By == Name }
 
-// Matches tells whether an object is selected.
+// Matches reports whether an object is selected.
 func (f *Filter) Matches(o *object.Object) bool {
 	if f.namespace != "" && o.Namespace() != f.namespace {
 		return false
@@ -192,10 +191,10 @@ func (f *Filter) Matches(o *object.Object) bool {
 	return true
 }
 
-// Select returns a bit for each object of a page, the first in bit 0. A bit is set if the object
-// matches.
+// Select returns a bit for each object of a page; bit 0 is for the first object. A set bit means
+// that the object matches.
 func (f *Filter) Select(p *tree.Page) (matches uint64) {
-	const _ uint = 64 - tree.PageMax // bits are enough
+	const _ uint = 64 - tree.PageMax // does not compile if a page can have more objects than matches has bits
 	for i, o := range p.Objects() {
 		if f.Matches(o) {
 			matches |= 1 << i
@@ -204,19 +203,20 @@ func (f *Filter) Select(p *tree.Page) (matches uint64) {
 	return matches
 }
 
-// ID is the same for all filters of a resource with the same selection.
+// ID returns an identifier of the selection. All filters of a resource with the same selection have
+// the same ID.
 func (f *Filter) ID() string {
 	id := append([]byte(f.namespace), 0)
 	if f.labels != nil {
 		id = append(id, f.labels.String()...)
 	}
 	for _, req := range f.fields {
-		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // quoted, because values can hold any byte
+		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // quoted, because values can contain any byte
 	}
 	return string(id)
 }
 
-// KeyRange is a range of keys that contains the keys of all objects that can match.
+// KeyRange returns a range that contains the keys of all possible matches.
 func (f *Filter) KeyRange(r *object.Resource) (from, to string) {
 	if f.Single() {
 		return f.interest.Value, f.interest.Value + "\x00"

@@ -82,8 +82,8 @@ func TestInterestNarrows(t *testing.T) {
 	}
 }
 
-// The cost counts one for each value that labels and fields are compared with, and more for each
-// field that must be read from the object's bytes.
+// The cost is one for each compared value of labels and fields, and more for each field that must
+// be read from the object's bytes.
 func TestFilterCost(t *testing.T) {
 	for _, c := range []struct {
 		labels, fields string

@@ -9,16 +9,16 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// The annotation ends the initial state of a watch with sendInitialEvents (KEP-3157).
+// This annotation ends the initial state of a watch with sendInitialEvents (KEP-3157).
 const (
 	initialEventsEndKey    = "k8s.io/initial-events-end"
 	initialEventsEndMember = `"` + initialEventsEndKey + `":"true"`
 	initialEventsEnd       = `"annotations":{` + initialEventsEndMember + `}`
 )
 
-// Bookmark is upstream's own bookmark object of one resource, with a variable resourceVersion. Its
-// form has to be learnt from upstream: it is the zero value of the kind, so a Pod's bookmark has a
-// spec and a status.
+// Bookmark is a template made from one of upstream's bookmarks of a resource, with a variable
+// resourceVersion. The template has to come from upstream, because a bookmark is the zero value of
+// its kind. For example, a Pod's bookmark has a spec and a status.
 type Bookmark struct {
 	plain     rvTemplate
 	annotated rvTemplate
@@ -35,8 +35,9 @@ func (h rvTemplate) append(dst []byte, rv uint64) []byte {
 	return append(dst, h.after...)
 }
 
-// Append writes the bookmark's object at rv. With initialEnd it has the annotation that ends the
-// initial events. The JSON form has kind and apiVersion; the protobuf form is the bare message.
+// Append appends the bookmark's object at rv. If initialEnd is true, the object has the annotation
+// that ends the initial events. The JSON form has kind and apiVersion; the protobuf form is the
+// bare message.
 func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	switch {
 	case b.proto != nil:
@@ -47,7 +48,7 @@ func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	return b.plain.append(dst, rv)
 }
 
-// IsInitialEventsEnd tells whether a bookmark has the annotation that ends the initial events.
+// IsInitialEventsEnd reports whether a bookmark has the annotation that ends the initial events.
 func (r *Resource) IsInitialEventsEnd(object []byte) bool {
 	at := ""
 	switch r.Encoding {
@@ -59,8 +60,8 @@ func (r *Resource) IsInitialEventsEnd(object []byte) bool {
 	return gjson.GetBytes(object, at+`metadata.annotations.k8s\.io/initial-events-end`).Str == "true"
 }
 
-// ParseBookmark learns the form of bookmarks from one that upstream sent, with or without the
-// annotation. It also returns that bookmark's resourceVersion.
+// ParseBookmark reads one of upstream's bookmarks, with or without the annotation. It returns the
+// bookmark as a template, and its resourceVersion.
 func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	switch r.Encoding {
 	case Protobuf:
@@ -106,10 +107,10 @@ func templateOf(object []byte) (rvTemplate, uint64, error) {
 	return rvTemplate{object[:v.Index+1], object[v.Index+1+len(v.Str):]}, rv, nil
 }
 
-// annotate adds the annotation where kube-apiserver writes it. Keys of a custom resource are
-// sorted, so the annotations precede the resourceVersion; in built-in types they follow the
-// resourceVersion. Among each other, annotations are sorted. A DaemonSet's bookmark has one of its
-// own.
+// annotate adds the annotation at the place where kube-apiserver writes it. In a custom resource,
+// keys are sorted, so the annotations precede the resourceVersion. In built-in types, the
+// annotations follow the resourceVersion. The annotations themselves are sorted. For example, a
+// DaemonSet's bookmark has an annotation of its own.
 func (r *Resource) annotate(h rvTemplate) rvTemplate {
 	if before, ok := addAnnotation(h.before); ok {
 		return rvTemplate{before, h.after}
@@ -127,7 +128,7 @@ func (r *Resource) annotate(h rvTemplate) rvTemplate {
 	return rvTemplate{h.before, append(after, h.after[1:]...)}
 }
 
-// addAnnotation adds the annotation to others, if part has any.
+// addAnnotation adds the annotation to the existing annotations in part, if there are any.
 func addAnnotation(part []byte) (with []byte, ok bool) {
 	_, rest, ok := bytes.Cut(part, []byte(`"annotations":{`))
 	if !ok {

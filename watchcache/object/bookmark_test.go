@@ -36,7 +36,7 @@ func TestBookmarkForms(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Both forms can be learnt from either one.
+			// Both forms can be derived from either form.
 			for _, seen := range []string{tc.plain, tc.annotated} {
 				b, rv, err := tc.resource.ParseBookmark([]byte(seen))
 				if err != nil || rv != 208 {

@@ -7,12 +7,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// labelSet holds an object's labels. It implements apimachinery's labels.Labels. For the few labels
-// of an object, a slice is smaller and faster than a map. The values are views into the object's
-// bytes.
+// labelSet contains an object's labels. It implements apimachinery's labels.Labels. An object has
+// few labels, so a slice is smaller and faster than a map. The values share the memory of the
+// object's bytes.
 //
-// The keys are shared by all objects, so that they stay in the processor's caches. With keys in the
-// objects' own bytes, a list by selector spent most of its time on fetching them from memory.
+// All objects share the keys, so the keys stay in the processor's caches. With keys in the objects'
+// own bytes, a list by selector spent most of its time on fetching keys from memory.
 type labelSet []label
 
 type label struct {
@@ -20,7 +20,8 @@ type label struct {
 	value string
 }
 
-// readLabels reads the value of metadata.labels. It returns false if that is not a map of strings.
+// readLabels reads the value of metadata.labels. It returns false if the value is not a map of
+// strings.
 func readLabels(v gjson.Result) (set labelSet, ok bool) {
 	if v.Type == gjson.Null {
 		return nil, true
@@ -55,13 +56,13 @@ func (s labelSet) Lookup(key string) (value string, ok bool) {
 	return "", false
 }
 
-// Has tells whether a label is set.
+// Has reports whether a label is set.
 func (s labelSet) Has(key string) bool {
 	_, ok := s.Lookup(key)
 	return ok
 }
 
-// Get returns the value of a label, "" if it is not set.
+// Get returns the value of a label, or "".
 func (s labelSet) Get(key string) string {
 	value, _ := s.Lookup(key)
 	return value

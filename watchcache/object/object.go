@@ -13,21 +13,21 @@ import (
 )
 
 var (
-	// ErrOpaqueResourceVersion says that a resourceVersion is not a plain decimal integer. Such a
-	// resourceVersion cannot be compared, so the resource must not be cached.
+	// ErrOpaqueResourceVersion means that a resourceVersion is not a plain decimal integer. Such
+	// resourceVersions cannot be compared, so the resource must not be cached.
 	ErrOpaqueResourceVersion = errors.New("resourceVersion is not a plain decimal integer")
-	// ErrMalformed says that bytes are not a Kubernetes object of the expected resource.
+	// ErrMalformed means that bytes are not a Kubernetes object of the expected resource.
 	ErrMalformed = errors.New("malformed object")
 )
 
-// Object is one version of one API object: the bytes that upstream sent, and the parts that the
-// parser extracted. It never changes, and it never keeps the buffer that it was parsed from alive.
+// Object is one version of an API object: the bytes that upstream sent, and the parts that the
+// parser extracted. It never changes. It does not keep the parsed buffer alive.
 //
 // The bytes have the form of a list item, because most of the bytes that the proxy sends are in
 // lists. JSON of built-in types lacks kind and apiVersion; proxy/wire adds them for a watch event
-// or a get. JSON of custom resources is as upstream sent it. Protobuf includes the tag and the
-// length that make the object a field of the list. A row of a Table is kept without its object,
-// behind the time at which it arrived.
+// or a get. JSON of custom resources is unchanged. Protobuf begins with the tag and the length that
+// make the object a field of the list. A row of a Table is kept without its object, behind a header
+// with the arrival time (see rowLead).
 type Object struct {
 	key    string
 	raw    []byte // as a list item
@@ -37,17 +37,17 @@ type Object struct {
 	fields []string // values of the kept Resource.Fields
 	lead   int32    // offset of the object itself in raw
 	rvAt   int32    // offset of metadata.resourceVersion's digits in raw
-	rvLen  int32    // number of these digits
+	rvLen  int32    // number of digits at rvAt
 	nsLen  int32    // length of the namespace in key; 0 if cluster-scoped
 }
 
-// Key is "namespace/name", or "name" for cluster-scoped resources.
+// Key returns "namespace/name", or "name" for cluster-scoped resources.
 func (o *Object) Key() string { return o.key }
 
-// Namespace is empty for cluster-scoped resources.
+// Namespace returns metadata.namespace, or "" for cluster-scoped resources.
 func (o *Object) Namespace() string { return o.key[:o.nsLen] }
 
-// Name is metadata.name.
+// Name returns metadata.name.
 func (o *Object) Name() string {
 	if o.nsLen == 0 {
 		return o.key
@@ -55,26 +55,28 @@ func (o *Object) Name() string {
 	return o.key[o.nsLen+1:]
 }
 
-// ResourceVersion is metadata.resourceVersion.
+// ResourceVersion returns metadata.resourceVersion.
 func (o *Object) ResourceVersion() uint64 { return o.rv }
 
-// Written is the resourceVersion of the content: the same, unless At changed it.
+// Written returns the resourceVersion in the content. It equals ResourceVersion(), because the method
+// At changes the content and the number together.
 func (o *Object) Written() uint64 { return o.rv }
 
-// UID is metadata.uid.
+// UID returns metadata.uid.
 func (o *Object) UID() string { return o.uid }
 
-// Labels are metadata.labels.
+// Labels returns metadata.labels.
 func (o *Object) Labels() labels.Labels { return o.labels }
 
-// Item is the object as a list item: with its tag and length in protobuf, without commas in JSON.
-// It must not be modified.
+// Item returns the object as a list item: with its tag and length in protobuf, without commas in
+// JSON. The bytes must not be modified.
 func (o *Object) Item() []byte { return o.raw }
 
-// Bytes are the object itself. In JSON they are the same as Item. They must not be modified.
+// Bytes returns the object itself. In JSON, this is the same as Item. The bytes must not be
+// modified.
 func (o *Object) Bytes() []byte { return o.raw[o.lead:] }
 
-// Value is the value of the field r.Fields[i].
+// Value returns the value of the field r.Fields[i].
 func (o *Object) Value(r *Resource, i int) string {
 	if i < len(o.fields) {
 		return o.fields[i]
@@ -82,7 +84,7 @@ func (o *Object) Value(r *Resource, i int) string {
 	return r.Fields[i].read(r.Encoding, o.Bytes())
 }
 
-// Alike tells whether every selector gives the same result for two versions of an object.
+// Alike reports whether every selector has the same result for two versions of an object.
 func (r *Resource) Alike(a, b *Object) bool {
 	for i := range r.Fields {
 		if a.Value(r, i) != b.Value(r, i) {
@@ -92,14 +94,14 @@ func (r *Resource) Alike(a, b *Object) bool {
 	return slices.Equal(a.labels, b.labels)
 }
 
-// At returns the same object at another resourceVersion. If an object was deleted or left a
-// selection, kube-apiserver shows it at the revision of that change.
+// At returns the same object at another resourceVersion. kube-apiserver shows a deleted object, or
+// an object that left a selection, at the revision of that change.
 func (o *Object) At(rv uint64) *Object {
 	if rv == o.rv {
 		return o
 	}
 	switch {
-	case o.lead == rowLead && o.rvLen == 0: // a row, which does not show its resourceVersion
+	case o.lead == rowLead && o.rvLen == 0: // a row without its resourceVersion
 		at := *o
 		at.rv = rv
 		return &at
@@ -116,9 +118,9 @@ func (o *Object) At(rv uint64) *Object {
 	return &at
 }
 
-// ParseObject reads one object of r: JSON from a watch event, a get or a list item, a bare protobuf
-// message, or a Table of one row. It copies what it keeps, so the caller may reuse src. Errors wrap
-// [ErrMalformed] or [ErrOpaqueResourceVersion].
+// ParseObject reads an object of r: JSON from a watch event, a get or a list item, a bare protobuf
+// message, or a Table with one row. It copies the parts that it keeps, so the caller may reuse src.
+// Errors wrap [ErrMalformed] or [ErrOpaqueResourceVersion].
 func (r *Resource) ParseObject(src []byte) (*Object, error) {
 	switch r.Encoding {
 	case Protobuf:
@@ -149,7 +151,7 @@ func (r *Resource) parseJSON(src []byte) (*Object, error) {
 	return o, nil
 }
 
-// place sets the object's key.
+// place sets the object's key and checks its namespace.
 func (o *Object) place(r *Resource, namespace, name string) error {
 	if name == "" {
 		return fmt.Errorf("%w: no metadata.name", ErrMalformed)
@@ -172,7 +174,7 @@ func (o *Object) keepFields(r *Resource) {
 	}
 }
 
-// itemForm copies src. It leaves kind and apiVersion out if list items lack them.
+// itemForm returns a copy of src as a list item. For built-in types, it drops kind and apiVersion.
 func (r *Resource) itemForm(src []byte) []byte {
 	if !r.SelfDescribing {
 		if rest, ok := bytes.CutPrefix(src[1:], []byte(r.typeMeta())); ok {
@@ -183,8 +185,8 @@ func (r *Resource) itemForm(src []byte) []byte {
 	return bytes.Clone(src)
 }
 
-// readTop goes through the top level once. It checks kind and apiVersion if they are present, reads
-// the selectable fields and returns the metadata.
+// readTop reads the top level once. It checks kind and apiVersion if they are present, reads the
+// selectable fields and returns the metadata.
 func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 	top := gjson.Parse(lend(o.raw))
 	top.ForEach(func(k, v gjson.Result) bool {
@@ -248,8 +250,8 @@ func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err er
 	return namespace, name, nil
 }
 
-// ParseResourceVersion reads a comparable resourceVersion: decimal
-// digits without leading zeros, at most 64 bits (KEP-5504).
+// ParseResourceVersion reads a comparable resourceVersion: decimal digits without leading zeros, at
+// most 64 bits (KEP-5504).
 func ParseResourceVersion(s string) (uint64, error) {
 	if s == "" || (s[0] == '0' && s != "0") || s[0] == '+' {
 		return 0, fmt.Errorf("%w: %q", ErrOpaqueResourceVersion, s)
@@ -261,5 +263,5 @@ func ParseResourceVersion(s string) (uint64, error) {
 	return rv, nil
 }
 
-// lend returns a string that shares the memory of bytes. They must not change any more.
+// lend returns a string that shares the memory of b. b must not change any more.
 func lend(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -11,14 +11,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WirePath locates a value in a protobuf message by field numbers, outermost first.
+// WirePath is the place of a value in a protobuf message: field numbers, outermost first.
 type WirePath struct {
 	Numbers []protowire.Number
 	Bool    bool // the varint is a boolean, not an integer
 }
 
-// NewWirePath finds a field of a Go type of the API by its JSON names ("spec.nodeName"), and reads
-// the field numbers from the protobuf tags. It returns false if there is no such field.
+// NewWirePath returns the path of a field of a Go type of the API. names are the field's JSON names
+// ("spec.nodeName"). The field numbers come from the protobuf tags. NewWirePath returns false if
+// there is no such field.
 func NewWirePath(message reflect.Type, names string) (WirePath, bool) {
 	var p WirePath
 	for name := range strings.SplitSeq(names, ".") {
@@ -61,7 +62,8 @@ func fieldNumber(f reflect.StructField) (protowire.Number, bool) {
 	return protowire.Number(n), err == nil
 }
 
-// numberOf returns the number of a field that apimachinery's types certainly have.
+// numberOf returns the number of a field in apimachinery's types. It panics if the field does not
+// exist.
 func numberOf[Message any](name string) protowire.Number {
 	p, ok := NewWirePath(reflect.TypeFor[Message](), name)
 	if !ok {
@@ -70,8 +72,8 @@ func numberOf[Message any](name string) protowire.Number {
 	return p.Numbers[0]
 }
 
-// These fields exist in all objects and lists. The API itself reads any object as
-// PartialObjectMetadata without knowing its type.
+// These fields exist in all objects and lists. The API itself reads objects of unknown types as
+// PartialObjectMetadata.
 var (
 	metadataNumber        = numberOf[metav1.PartialObjectMetadata]("metadata")
 	itemsNumber           = numberOf[metav1.PartialObjectMetadataList]("items")
@@ -95,7 +97,7 @@ type protoField struct {
 	kind   protowire.Type
 	bytes  []byte // set if the field is length-delimited
 	varint uint64
-	// start and end delimit the field in the message, including its tag.
+	// start and end are the offsets of the field in the message, including its tag.
 	start, end int
 }
 
@@ -129,8 +131,8 @@ func eachField(message []byte, visit func(protoField) bool) error {
 	return nil
 }
 
-// protoScalar returns the value at a path in the form that kube-apiserver compares with a selector,
-// or "" if there is none. If the field occurs several times, the last value counts.
+// protoScalar returns the value at a path in the form that kube-apiserver compares with a selector.
+// It returns "" if there is no value. If the field occurs several times, the last value counts.
 func protoScalar(message []byte, path WirePath) (value string) {
 	number, rest := path.Numbers[0], path.Numbers[1:]
 	_ = eachField(message, func(f protoField) bool { // a malformed message has no value
@@ -151,8 +153,8 @@ func protoScalar(message []byte, path WirePath) (value string) {
 	return value
 }
 
-// SplitProtoList splits the message of a list into its metadata and its items. They share the
-// memory of the list.
+// SplitProtoList splits the message of a list into its metadata and its items. The results share
+// the memory of the list.
 func SplitProtoList(list []byte) (meta []byte, items [][]byte, err error) {
 	err = eachField(list, func(f protoField) bool {
 		switch {
@@ -194,7 +196,7 @@ func (o *Object) frame(object []byte) {
 	o.raw, o.lead = protowire.AppendBytes(raw, object), int32(lead)
 }
 
-// metadataOf finds an object's metadata.
+// metadataOf returns an object's metadata.
 func metadataOf(object []byte) (meta protoField, err error) {
 	found := 0
 	err = eachField(object, func(f protoField) bool {

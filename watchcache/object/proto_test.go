@@ -84,7 +84,7 @@ func TestParseProtoObject(t *testing.T) {
 
 // At writes an object as the API's own type would write it at that resourceVersion.
 func TestProtoObjectAt(t *testing.T) {
-	for _, long := range []int{0, 50, 120, 200} { // gives lengths of one byte and of two
+	for _, long := range []int{0, 50, 120, 200} { // lengths are encoded in one byte or in two
 		pod := protoPod()
 		pod.Annotations["long"] = strings.Repeat("x", long)
 		o, err := protoPods.ParseObject(marshal(t, pod))
@@ -104,7 +104,8 @@ func TestProtoObjectAt(t *testing.T) {
 	}
 }
 
-// withUnknownFields adds a field that no compiled type has, to a message and to its metadata.
+// withUnknownFields adds a field that is unknown to all compiled types to a message and to its
+// metadata.
 func withUnknownFields(message []byte) []byte {
 	novelty := protowire.AppendString(protowire.AppendTag(nil, 1999, protowire.BytesType), "novelty")
 	novelty = protowire.AppendVarint(protowire.AppendTag(novelty, 2000, protowire.VarintType), 7)
@@ -116,7 +117,7 @@ func withUnknownFields(message []byte) []byte {
 	return slices.Concat(appendMetadata(nil, slices.Concat(meta.bytes, novelty)), message[meta.end:], novelty)
 }
 
-// Fields that the compiled types lack survive, even if the resourceVersion is replaced.
+// Unknown fields survive, even if the resourceVersion is replaced.
 func TestUnknownProtoFieldsSurvive(t *testing.T) {
 	pod := protoPod()
 	src := withUnknownFields(marshal(t, pod))

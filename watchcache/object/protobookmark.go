@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protoBookmark is a bookmark's message; its metadata is a template.
+// protoBookmark is a bookmark's message. Its metadata is a template.
 type protoBookmark struct {
 	before, after []byte
 	meta          protoTemplate
@@ -49,7 +49,7 @@ func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 	if rv, err = ParseResourceVersion(string(digits)); err != nil {
 		return h, 0, err
 	}
-	annotations = max(annotations, to) // parsers accept fields in another order, too
+	annotations = max(annotations, to) // parsers also accept fields in another order
 	return protoTemplate{meta[:from], meta[to:annotations], meta[annotations:]}, rv, nil
 }
 
@@ -89,13 +89,13 @@ func (b *protoBookmark) append(dst []byte, rv uint64, initialEnd bool) []byte {
 	return append(dst, b.after...)
 }
 
-// protoInitialEventsEnd tells whether a bookmark's message ends the initial events.
+// protoInitialEventsEnd reports whether a bookmark's message ends the initial events.
 func protoInitialEventsEnd(object []byte) (ends bool) {
 	meta, err := metadataOf(object)
 	if err != nil {
 		return false
 	}
-	_ = eachField(meta.bytes, func(f protoField) bool { // a malformed message ends nothing
+	_ = eachField(meta.bytes, func(f protoField) bool { // a malformed message does not end the initial events
 		if f.number == annotationsNumber && f.kind == protowire.BytesType {
 			key, value, err := readEntry(f.bytes)
 			ends = ends || err == nil && key == initialEventsEndKey && value == "true"

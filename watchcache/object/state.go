@@ -2,14 +2,14 @@ package object
 
 import "strings"
 
-// State identifies one version of one object.
+// State identifies a version of an object.
 type State struct {
 	Key             string // see Resource.Key
 	UID             string
 	ResourceVersion uint64
 }
 
-// ParseState reads the State from a protobuf message of an object, or of its metadata alone.
+// ParseState reads the State from the protobuf message of an object or of its metadata.
 func (r *Resource) ParseState(message []byte) (State, error) {
 	meta, err := metadataOf(message)
 	if err != nil {

@@ -14,26 +14,29 @@ import (
 
 // Columns are the columns of a resource's Tables.
 type Columns struct {
-	// Definitions is the JSON array as upstream writes it.
+	// Definitions is upstream's JSON array.
 	Definitions []byte
-	// KeepsMetadata says that the rows' metadata is kept, because it is not the objects' own.
+	// KeepsMetadata means that rows keep their metadata, because it differs from the objects'
+	// metadata.
 	KeepsMetadata bool
-	// Defined says that the definition of a custom resource is known, and so are Paths.
+	// Defined means that the definition of a custom resource is known. Then Paths is valid.
 	Defined bool
-	// Paths are the JSONPaths of the columns that a custom resource's definition adds. The first of
-	// them belongs to the second column.
+	// Paths contains the JSONPaths of the columns that a custom resource's definition adds. The
+	// first path belongs to the second column.
 	Paths []string
+	// Clock is compared with the clock of the upstream that computes the ages.
+	Clock *Clock
 }
 
-// ErrColumns says that upstream's Tables have other columns than they had when the cache was begun.
+// ErrColumns means that the columns of upstream's Tables have changed since the cache was created.
 var ErrColumns = errors.New("upstream's Table has other columns")
 
-// rowLead is the length of what precedes a row's text: the time of its arrival, the fingerprint of
-// its object's metadata, and the text's length. The tag and the length that precede a message are
+// rowLead is the length of the bytes before a row's text: the arrival time, the fingerprint of the
+// object's metadata, and the text's length. The tag and length before a protobuf message are
 // shorter.
 const rowLead = 8 + 8 + 4
 
-// parseTable reads a Table with one row, as watch events show it.
+// parseTable reads a Table with one row from a watch event.
 func (r *Resource) parseTable(src []byte) (*Object, error) {
 	table, rows, err := r.splitTable(src)
 	if err != nil {
@@ -66,7 +69,7 @@ func (r *Resource) splitTable(src []byte) (table gjson.Result, rows []gjson.Resu
 // TableVersion is the apiVersion of Tables.
 const TableVersion = "meta.k8s.io/v1"
 
-// ParseTable reads the columns of a Table, its rows, and its metadata.
+// ParseTable checks the columns of a Table, and returns its rows and its metadata.
 func (r *Resource) ParseTable(src []byte) (rows []*Object, meta gjson.Result, err error) {
 	table, all, err := r.splitTable(src)
 	if err != nil {
@@ -82,8 +85,8 @@ func (r *Resource) ParseTable(src []byte) (rows []*Object, meta gjson.Result, er
 	return rows, table.Get("metadata"), nil
 }
 
-// ParseRow reads a row with the metadata of its object. It keeps the row without the object, and
-// the present time: ages in the cells are those of about this time.
+// ParseRow reads a row with the metadata of its object. It keeps the row without the object. It
+// also keeps the present time, because the ages in the cells were computed about now.
 func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
 	o := &Object{}
 	meta := row.Get("object.metadata")
@@ -129,7 +132,7 @@ func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
 	return o, nil
 }
 
-// splitRow cuts a row's last member, which is its object, and the closing brace:
+// splitRow cuts off a row's last member, which is its object, and the closing brace. The text is:
 //
 //	{"cells":[…],"conditions":[…]
 func splitRow(row string) (text, object string, err error) {
@@ -142,20 +145,20 @@ func splitRow(row string) (text, object string, err error) {
 	return text, object, nil
 }
 
-// Rendered is the time at which a row arrived. Upstream rendered its ages not long before.
+// Rendered returns the arrival time of a row. Upstream computed the ages shortly before.
 func (o *Object) Rendered() time.Time {
 	return time.Unix(int64(binary.BigEndian.Uint64(o.raw)), 0)
 }
 
-// Row is a row without its object and the closing brace.
+// Row returns the row without its object and the closing brace.
 func (o *Object) Row() []byte { return o.raw[rowLead : rowLead+o.rowLen()] }
 
 func (o *Object) rowLen() int { return int(binary.BigEndian.Uint32(o.raw[rowLead-4:])) }
 
-// RowMetadata returns the metadata that upstream showed in a row. made is the metadata that was
-// made from the object; RowMetadata fails if it is not the same and the cache does not keep it. The
-// resourceVersion does not count: the metadata of an object that left a selection has that of the
-// event.
+// RowMetadata returns the metadata that upstream showed in a row. made is the metadata made from
+// the object. If it differs from the row's metadata and the cache does not keep the latter,
+// RowMetadata returns [ErrMetadata]. The resourceVersion may differ: the metadata of an object that
+// left a selection has the event's resourceVersion.
 func (o *Object) RowMetadata(made []byte) ([]byte, error) {
 	if own := o.raw[rowLead+o.rowLen():]; len(own) > 0 {
 		return own, nil
@@ -166,11 +169,11 @@ func (o *Object) RowMetadata(made []byte) ([]byte, error) {
 	return made, nil
 }
 
-// ErrMetadata says that a row's metadata is not that of its object. Upstream makes rows from
-// another version of the API, in which some metadata may be missing.
+// ErrMetadata means that a row's metadata differs from its object's metadata. Upstream makes rows
+// from another version of the API, in which some metadata may be missing.
 var ErrMetadata = errors.New("a row has other metadata than its object")
 
-// fingerprint is a hash of metadata without the digits of its resourceVersion.
+// fingerprint returns a hash of metadata without the digits of its resourceVersion.
 func fingerprint(partial []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -182,8 +185,8 @@ func fingerprint(partial []byte) uint64 {
 
 var seed = maphash.MakeSeed()
 
-// findVersion returns where the digits of the resourceVersion are in PartialObjectMetadata. Before
-// them there are names only, which have no quotes.
+// findVersion returns the position of the resourceVersion's digits in PartialObjectMetadata. Before
+// the digits there are only names, which contain no quotes.
 func findVersion(partial []byte) (at, digits int) {
 	const name = `"resourceVersion":"`
 	i := bytes.Index(partial, []byte(name))
@@ -194,8 +197,8 @@ func findVersion(partial []byte) (at, digits int) {
 	return at, max(0, bytes.IndexByte(partial[at:], '"'))
 }
 
-// parseTableBookmark reads a bookmark that is shown as a Table. Its only row is that of the zero
-// value of the kind.
+// parseTableBookmark reads a bookmark in the form of a Table. Its only row is the row of the kind's
+// zero value.
 func (r *Resource) parseTableBookmark(src []byte) (*Bookmark, uint64, error) {
 	table, rows, err := r.splitTable(src)
 	if err != nil {
@@ -212,5 +215,5 @@ func (r *Resource) parseTableBookmark(src []byte) (*Bookmark, uint64, error) {
 	return &Bookmark{row: []byte(text)}, rv, err
 }
 
-// Row is a bookmark's row in a Table, without its object; see [Object.Row].
+// Row returns a bookmark's row in a Table, without its object (see [Object.Row]).
 func (b *Bookmark) Row() []byte { return bytes.Clone(b.row) }

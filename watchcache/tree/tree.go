@@ -1,9 +1,8 @@
-// Package tree holds the objects of a resource in the order of their keys. A change makes a new
-// tree that shares all but a few pages with the old one, so keeping many states is cheap.
+// Package tree keeps the objects of a resource in key order. A change creates a new tree that
+// shares all but a few pages with the old tree, so keeping many states is cheap.
 package tree
 
 import (
-	"fmt"
 	"iter"
 	"slices"
 	"sort"
@@ -13,44 +12,44 @@ import (
 )
 
 const (
-	// PageMax bounds the number of objects on a page. Encodings derived from objects are kept per
-	// page. Larger pages compress better; with smaller pages, an update invalidates fewer derived
-	// bytes.
+	// PageMax is the maximum number of objects on a page. Encodings derived from objects are cached
+	// per page. Larger pages compress better. With smaller pages, an update invalidates fewer
+	// derived bytes.
 	PageMax = 64
-	// fanout bounds the children of an inner node.
+	// fanout is the maximum number of children of an inner node.
 	fanout = 32
 )
 
 // Tree is a persistent (copy-on-write) B+tree of objects in key order. Keys are compared bytewise,
-// as in etcd. Every operation leaves the old tree as it was and copies only the path to the change.
-// So a snapshot is just a root that a reader still holds.
+// as in etcd. Every operation keeps the old tree unchanged and copies only the path to the change.
+// So a snapshot is just a root.
 //
-// Why not a sorted slice: an update of one in 100,000 objects would copy 800 kB.
-// Why not a map: lists need order, and derived encodings need pages.
+// Why not a sorted slice? An update of one in 100,000 objects would copy 800 kB. Why not a map?
+// Lists need order, and derived encodings need pages.
 //
 // Invariants:
 //
 //	T1 all leaves are at the same depth
 //	T2 keys ascend strictly within and across leaves
-//	T3 no page and no node is empty, none holds more than PageMax or fanout
-//	T4 count and bytes of a node are the sums over the objects beneath it
-//	T5 nothing reachable from a published root changes
-//	T6 a page takes over the slot of the page it replaces; no two pages of a tree share a slot
+//	T3 pages have 1 to PageMax objects, inner nodes 1 to fanout children
+//	T4 count and bytes of a node are the sums over the objects beneath the node
+//	T5 everything reachable from a published root is immutable
+//	T6 a page inherits the slot of the page it replaces; the slots of a tree's pages are distinct
 //
 // The zero Tree is empty.
 type Tree struct{ root *node }
 
 // node is a leaf if children is nil.
 type node struct {
-	min      string // smallest key beneath
+	min      string // smallest key beneath the node
 	count    int
 	bytes    int64
 	children []*node
 	page     *Page
 }
 
-// Page is an immutable run of objects in key order. All snapshots share a page until one of its
-// objects changes.
+// Page is an immutable sequence of objects in key order. All snapshots share a page until one of
+// its objects changes.
 type Page struct {
 	id, slot uint64
 	objects  []*object.Object
@@ -60,18 +59,18 @@ type Page struct {
 // pageIDs counts the pages of all caches.
 var pageIDs atomic.Uint64
 
-// ID is unique in the process. It serves as a key for bytes that are derived from the page.
+// ID is unique in the process. Bytes derived from the page can be cached under this key.
 func (p *Page) ID() uint64 { return p.id }
 
-// Slot identifies the page's place in its collection. A page takes over the slot of the page that
-// it replaces. If a collection is filled again, even in another cache, the slots are the same again
+// Slot identifies the page's place in its collection. A page inherits the slot of the page that it
+// replaces. If a collection is filled again, even in another cache, the pages have the same slots
 // at first.
 func (p *Page) Slot() uint64 { return p.slot }
 
-// Objects are the page's objects in key order. The slice must not be modified.
+// Objects returns the page's objects in key order. The slice must not be modified.
 func (p *Page) Objects() []*object.Object { return p.objects }
 
-// Len is the number of objects on the page.
+// Len returns the number of objects on the page.
 func (p *Page) Len() int { return len(p.objects) }
 
 // Span is the part of a page that lies in a range of keys: Objects() = page[Lo:Hi].
@@ -80,13 +79,13 @@ type Span struct {
 	Lo, Hi int
 }
 
-// Objects are the covered objects in key order. The slice must not be modified.
+// Objects returns the covered objects in key order. The slice must not be modified.
 func (s Span) Objects() []*object.Object { return s.Page.objects[s.Lo:s.Hi] }
 
-// Whole tells whether the span covers its page entirely.
+// Whole reports whether the span covers its whole page.
 func (s Span) Whole() bool { return s.Lo == 0 && s.Hi == len(s.Page.objects) }
 
-// Bytes is the summed length of the covered objects as list items.
+// Bytes returns the total length of the covered objects as list items.
 func (s Span) Bytes() int64 {
 	if s.Whole() {
 		return s.Page.bytes
@@ -122,10 +121,10 @@ func newInner(children []*node) *node {
 	return n
 }
 
-// Build makes a tree of objects that are sorted by key without duplicates. It leaves room on the
-// pages, so that the first updates do not split them all. The first page's slot depends only on the
-// argument slot, and the slots of the next pages count up from it. Pages from later splits never
-// get these slots.
+// Build returns a tree of objects that are sorted by key without duplicates. It leaves space on the
+// pages, so that the first updates do not split them. The first page has a slot that depends only
+// on the argument slot. The slots of the next pages count up from there. Pages from later splits
+// never get these slots.
 func Build(objects []*object.Object, slot uint64) Tree {
 	if len(objects) == 0 {
 		return Tree{}
@@ -146,7 +145,7 @@ func Build(objects []*object.Object, slot uint64) Tree {
 	return Tree{level[0]}
 }
 
-// Len is the number of objects.
+// Len returns the number of objects.
 func (t Tree) Len() int {
 	if t.root == nil {
 		return 0
@@ -154,7 +153,7 @@ func (t Tree) Len() int {
 	return t.root.count
 }
 
-// Bytes is the summed length of the objects as list items.
+// Bytes returns the total length of the objects as list items.
 func (t Tree) Bytes() int64 {
 	if t.root == nil {
 		return 0
@@ -168,7 +167,7 @@ func (n *node) child(key string) int {
 	return max(i-1, 0)
 }
 
-// find returns the position of key in the page, or where it would be inserted.
+// find returns the position of key in the page, or the position for inserting it.
 func (p *Page) find(key string) (int, bool) {
 	i := sort.Search(len(p.objects), func(i int) bool { return p.objects[i].Key() >= key })
 	return i, i < len(p.objects) && p.objects[i].Key() == key
@@ -189,7 +188,8 @@ func (t Tree) Get(key string) *object.Object {
 	return nil
 }
 
-// Count returns the number of objects with from ≤ key < to. An empty to means no end. O(log n).
+// Count returns the number of objects with from ≤ key < to. An empty to means no upper bound. O(log
+// n).
 func (t Tree) Count(from, to string) int {
 	below := t.Len()
 	if to != "" {
@@ -198,7 +198,7 @@ func (t Tree) Count(from, to string) int {
 	return max(below-t.rank(from), 0)
 }
 
-// rank counts the keys below key.
+// rank returns the number of keys below key.
 func (t Tree) rank(key string) int {
 	n, before := t.root, 0
 	if n == nil {
@@ -215,7 +215,8 @@ func (t Tree) rank(key string) int {
 	return before + i
 }
 
-// Set returns a tree in which o replaces the object with the same key, and that object or nil.
+// Set returns a tree in which o replaces the object with the same key. It also returns the replaced
+// object, or nil.
 func (t Tree) Set(o *object.Object) (Tree, *object.Object) {
 	if t.root == nil {
 		return Tree{newLeaf([]*object.Object{o})}, nil
@@ -227,7 +228,7 @@ func (t Tree) Set(o *object.Object) (Tree, *object.Object) {
 	return Tree{newInner(nodes)}, old
 }
 
-// set returns one node, or two if it had to split.
+// set returns a node, or two nodes after a split.
 func (n *node) set(o *object.Object) (nodes []*node, old *object.Object) {
 	if n.page != nil {
 		return n.page.set(o)
@@ -246,7 +247,7 @@ func (p *Page) set(o *object.Object) (nodes []*node, old *object.Object) {
 	return split(splice(p.objects, i, i, []*object.Object{o}), PageMax, p.replacement, newLeaf), nil
 }
 
-// Delete returns a tree without key, and the deleted object or nil.
+// Delete returns a tree without key. It also returns the deleted object, or nil.
 func (t Tree) Delete(key string) (Tree, *object.Object) {
 	if t.root == nil {
 		return t, nil
@@ -261,7 +262,7 @@ func (t Tree) Delete(key string) (Tree, *object.Object) {
 	return Tree{root}, old
 }
 
-// delete returns nil for a node that became empty.
+// delete returns the node without key, or nil if the node is then empty.
 func (n *node) delete(key string) (*node, *object.Object) {
 	if n.page != nil {
 		i, found := n.page.find(key)
@@ -288,7 +289,7 @@ func (n *node) delete(key string) (*node, *object.Object) {
 	case len(n.children) == 1:
 		return newInner([]*node{child}), old
 	}
-	// The child has few entries: share them with a neighbour.
+	// The child has few entries, so join it with a neighbour.
 	lo := max(at-1, 0)
 	left, right := n.children[lo], n.children[lo+1]
 	if lo == at {
@@ -299,7 +300,7 @@ func (n *node) delete(key string) (*node, *object.Object) {
 	return newInner(splice(n.children, lo, lo+2, join(left, right))), old
 }
 
-// small tells whether a node should be joined with its neighbour.
+// small reports whether a node should be joined with a neighbour.
 func (n *node) small() bool {
 	if n.page != nil {
 		return n.count < PageMax/4
@@ -307,7 +308,8 @@ func (n *node) small() bool {
 	return len(n.children) < fanout/4
 }
 
-// join makes one node of two neighbours, or two of equal size if one would be too large.
+// join joins two neighbours to one node, or to two nodes of equal size if one node would be too
+// large.
 func join(a, b *node) []*node {
 	if a.page != nil {
 		return split(slices.Concat(a.page.objects, b.page.objects), PageMax, a.page.replacement, b.page.replacement)
@@ -315,7 +317,7 @@ func join(a, b *node) []*node {
 	return split(slices.Concat(a.children, b.children), fanout, newInner, newInner)
 }
 
-// split makes one node of entries, or two halves if there are more than limit.
+// split returns one node of entries, or two halves if there are more than limit.
 func split[E any](entries []E, limit int, first, second func([]E) *node) []*node {
 	if len(entries) <= limit {
 		return []*node{first(entries)}
@@ -324,7 +326,7 @@ func split[E any](entries []E, limit int, first, second func([]E) *node) []*node
 	return []*node{first(slices.Clip(entries[:half])), second(slices.Clone(entries[half:]))}
 }
 
-// splice copies s with s[lo:hi] replaced.
+// splice returns a copy of s. In the copy, the entries of the slice with replace s[lo:hi].
 func splice[E any](s []E, lo, hi int, with []E) []E {
 	out := make([]E, 0, len(s)-(hi-lo)+len(with))
 	out = append(out, s[:lo]...)
@@ -333,7 +335,7 @@ func splice[E any](s []E, lo, hi int, with []E) []E {
 }
 
 // Spans iterates over the parts of pages with from ≤ key < to, in key order. An empty to means no
-// end.
+// upper bound.
 func (t Tree) Spans(from, to string) iter.Seq[Span] {
 	return func(yield func(Span) bool) {
 		if t.root != nil {
@@ -366,7 +368,8 @@ func (n *node) spans(from, to string, yield func(Span) bool) bool {
 	return yield(Span{n.page, lo, hi})
 }
 
-// Objects iterates over the objects with from ≤ key < to, in key order. An empty to means no end.
+// Objects iterates over the objects with from ≤ key < to, in key order. An empty to means no upper
+// bound.
 func (t Tree) Objects(from, to string) iter.Seq[*object.Object] {
 	return func(yield func(*object.Object) bool) {
 		for span := range t.Spans(from, to) {
@@ -377,31 +380,4 @@ func (t Tree) Objects(from, to string) iter.Seq[*object.Object] {
 			}
 		}
 	}
-}
-
-// Differences compares the tree with upstream's state, sorted by key. It returns the number of
-// objects that differ and describes up to most of them.
-func (t Tree) Differences(theirs []object.State, most int) (shown []string, all int) {
-	note := func(format string, args ...any) {
-		if all++; all <= most {
-			shown = append(shown, fmt.Sprintf(format, args...))
-		}
-	}
-	for o := range t.Objects("", "") {
-		for ; len(theirs) > 0 && theirs[0].Key < o.Key(); theirs = theirs[1:] {
-			note("%s is not cached", theirs[0].Key)
-		}
-		if len(theirs) == 0 || theirs[0].Key != o.Key() {
-			note("%s is not there", o.Key())
-			continue
-		}
-		if is := theirs[0]; is.UID != o.UID() || is.ResourceVersion != o.ResourceVersion() {
-			note("%s is %s at %d, cached %s at %d", o.Key(), is.UID, is.ResourceVersion, o.UID(), o.ResourceVersion())
-		}
-		theirs = theirs[1:]
-	}
-	for _, is := range theirs {
-		note("%s is not cached", is.Key)
-	}
-	return shown, all
 }

@@ -16,7 +16,7 @@ import (
 
 var nodes = &object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node", ListKind: "NodeList"}
 
-// entry returns an object for tests. Trees only use its key and its size.
+// entry returns an object for tests. Trees use only its key and its size.
 func entry(key string, size int) *object.Object {
 	o, err := nodes.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":%q,"resourceVersion":"1"},"pad":"%s"}`, key, strings.Repeat("x", size)))
 	if err != nil {
@@ -160,7 +160,7 @@ func checkRange(t *testing.T, tree Tree, m model, from, to string) {
 	}
 }
 
-// keyOf makes keys whose bytewise order differs from the order of their parts.
+// keyOf returns keys whose bytewise order differs from the order of their parts.
 func keyOf(n int) string {
 	namespaces := []string{"a", "a-b", "a.b", "a0", "b", "ü"}
 	return fmt.Sprintf("%s/%03x", namespaces[n%len(namespaces)], n)
@@ -316,9 +316,9 @@ func TestTreeStaysDense(t *testing.T) {
 	}
 }
 
-// Build can leave a node with a single child. Such a child has no neighbour to share entries with.
+// Build can leave a node with a single child. Such a child has no neighbour to join.
 func TestTreeLonelyChild(t *testing.T) {
-	full := PageMax * 3 / 4 * (fanout * 3 / 4) // objects in a node whose leaves Build has filled
+	full := PageMax * 3 / 4 * (fanout * 3 / 4) // objects in a node of leaves that Build has filled
 	for _, tail := range []int{1, 2, PageMax / 4, PageMax * 3 / 4} {
 		var m model
 		for n := range full + tail {

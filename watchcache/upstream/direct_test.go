@@ -16,16 +16,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// Here, upstream needs 200 times as long for a metadata list as for a probe.
+// Here, a metadata list takes upstream 200 times as long as a probe.
 const probeTakes, metadataTakes = time.Millisecond, 200 * time.Millisecond
 
 func allowDirect(o *feed.Options) { o.Direct = true }
 
-// readOrLeave reads as the proxy does: if upstream answers sooner, the read goes to upstream. It
-// returns how long the read waited.
+// readOrLeave reads like the proxy: if upstream is faster, the read goes to upstream. It returns
+// how long the read waited.
 func readOrLeave(t *testing.T, feed *fresh.Feed, objects int, answers time.Duration) (left bool, waited time.Duration) {
 	t.Helper()
-	scope := watchcache.Scope{Objects: objects}
+	scope := watchcache.Work{Objects: objects}
 	began := time.Now()
 	left = feed.Leaves(scope)
 	if !left {
@@ -42,9 +42,9 @@ func readOrLeave(t *testing.T, feed *fresh.Feed, objects int, answers time.Durat
 	return left, waited
 }
 
-// A read of few objects never waits for something that takes longer than upstream's own answer. A
-// read of many objects does wait, and so does a watch. Soon after foreign writes have ended, the
-// cache answers all reads again.
+// A read of few objects never waits longer than upstream's own response takes. A read of many
+// objects waits, and so does a watch. Soon after the end of foreign writes, the cache answers all
+// reads again.
 func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -89,8 +89,8 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	})
 }
 
-// Without the ledger, less than one in a hundred successive reads waits for a metadata list,
-// however often other resources are written. If foreign writes are rare, the cache answers most
+// Without the ledger, fewer than one in a hundred successive reads waits for a metadata list, even
+// with frequent writes to other resources. If foreign writes are rare, the cache answers most
 // reads.
 func TestReadsBesideWrites(t *testing.T) {
 	const answers = 5 * time.Millisecond
@@ -114,7 +114,7 @@ func TestReadsBesideWrites(t *testing.T) {
 						left++
 						time.Sleep(answers)
 					} else {
-						time.Sleep(time.Millisecond) // the time of the answer itself
+						time.Sleep(time.Millisecond) // the duration of the response
 					}
 					if waited > 2*answers {
 						slow++
@@ -135,8 +135,32 @@ func TestReadsBesideWrites(t *testing.T) {
 	}
 }
 
-// A single slow run sends no reads to upstream, nor does a failed run. A slow run does not either
-// if upstream takes as long for the read.
+// A reader that comes every few seconds never waits for a metadata list, not even the first time.
+// The list would take longer than upstream's own response, and help no other reader.
+func TestALoneReaderDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 20*feed.SmallObjects)
+		feed := openFeed(t, f, allowDirect)
+		f.delays(probeTakes, metadataTakes)
+		const answers, reads = 20 * time.Millisecond, 100
+		for i := range reads {
+			if i%3 > 0 { // other resources are written between most reads
+				f.elsewhere()
+			}
+			if _, waited := readOrLeave(t, feed, 500, answers); waited > answers {
+				t.Errorf("read %d waited for %s", i, waited)
+			}
+			time.Sleep(3 * time.Second)
+		}
+		if n := f.count("metadata"); n > reads/4 {
+			t.Errorf("for %d reads, metadata was listed %d times", reads, n)
+		}
+	})
+}
+
+// After a single slow run, or after a failed run, no reads go to upstream. The same holds if
+// upstream takes as long for the read as the run.
 func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -169,13 +193,13 @@ func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 		time.Sleep(time.Minute)
 		read(100, "after failed ones")
 		f.delays(probeTakes, 200*time.Millisecond)
-		feed.Answered(watchcache.Scope{Objects: 10_000}, 250*time.Millisecond, true)
+		feed.Answered(watchcache.Work{Objects: 10_000}, 250*time.Millisecond, true)
 		read(20, "upstream takes as long")
 	})
 }
 
-// However many reads wait for long, only a few of them go to upstream. None goes while upstream
-// does not answer the probe.
+// If many reads wait for long, only a few of them go to upstream. While upstream does not answer
+// the probe, no reads go to upstream.
 func TestFewReadsLeaveEarly(t *testing.T) {
 	for _, test := range []struct {
 		probe, metadata time.Duration
@@ -191,7 +215,7 @@ func TestFewReadsLeaveEarly(t *testing.T) {
 			const crowd = 100
 			for range crowd {
 				go func() {
-					_, err := feed.Fresh(t.Context(), &watchcache.Scope{Objects: 10})
+					_, err := feed.Fresh(t.Context(), &watchcache.Work{Objects: 10})
 					errs <- err
 				}()
 			}
@@ -271,15 +295,15 @@ func TestMaxAge(t *testing.T) {
 	})
 }
 
-// A get joins a probe for which other readers wait, if the ledger proves its answer. It sends no
-// probe of its own.
+// A get joins a probe that other readers wait for, if the ledger can prove its response. It sends
+// no probe of its own.
 func TestGetsJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		feeds, feed := feedWithLedger(t, f)
 		may := true
 		allowed := func() bool { return may }
-		joins := func() bool { return feeds.Joins(configmaps, object.JSON, allowed) }
+		joins := func() bool { return feeds.Joins(configmaps, object.Want{}, object.JSON, allowed) }
 		f.other("leases")
 		same(t, f, readFresh(t, f, feed))
 		if joins() {
@@ -287,7 +311,7 @@ func TestGetsJoin(t *testing.T) {
 		}
 		f.delays(fresh.JoinMost, 0) // longer than earlier probes
 		answered := make(chan struct{})
-		for range 2 { // the first one is in flight, the second one waits for the next run
+		for range 2 { // the first run is in flight, the second reader waits for the next run
 			go func() {
 				readFresh(t, f, feed)
 				answered <- struct{}{}
@@ -297,7 +321,7 @@ func TestGetsJoin(t *testing.T) {
 		if !joins() {
 			t.Error("a get does not join")
 		}
-		if feeds.Joins(configmaps, object.Protobuf, allowed) {
+		if feeds.Joins(configmaps, object.Want{}, object.Protobuf, allowed) {
 			t.Error("a get would start a feed")
 		}
 		if may = false; joins() {
@@ -313,7 +337,7 @@ func TestGetsJoin(t *testing.T) {
 	})
 }
 
-// However many reads come within a maxAge, at most one proof is started in advance.
+// With any number of reads within a maxAge, at most one proof is started in advance.
 func TestOneProofIsBegunAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

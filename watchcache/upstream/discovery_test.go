@@ -23,7 +23,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// slowDiscovery has three groups and versions without resources. It answers slowly and counts
+// slowDiscovery has three groups and versions without resources. It responds slowly and counts
 // requests.
 type slowDiscovery struct {
 	takes    time.Duration
@@ -66,9 +66,9 @@ func newSlowDiscovery() *slowDiscovery {
 	return &slowDiscovery{takes: 50 * time.Millisecond, now: map[string]int{}, asked: map[string]int{}}
 }
 
-// However many names clients make up, upstream gets at most one request for a document at a time,
-// and at most one per AskedAgain. The proxy stores nothing under these names: no feed, no refusal,
-// no metric.
+// Clients can invent any number of names. Upstream gets at most one request for a document at a
+// time, and at most one per AskedAgain. The proxy stores nothing under these names: no feed, no
+// refusal, no metric.
 func TestMadeUpNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -95,10 +95,10 @@ func TestMadeUpNames(t *testing.T) {
 			for name, shape := range shapes {
 				for i := range each {
 					all.Go(func() {
-						if _, err := feeds.Open(t.Context(), shape(i), object.Encoding(i%2), 0); !errors.Is(err, discovery.ErrNotServed) {
+						if _, err := feeds.Open(t.Context(), shape(i), object.Want{}, object.Encoding(i%2), 0); !errors.Is(err, discovery.ErrNotServed) {
 							t.Errorf("%s: %v", name, err)
 						}
-						if feeds.Caches(shape(i)) {
+						if feeds.Caches(shape(i), object.Want{}) {
 							t.Errorf("%s: a feed is possible", name)
 						}
 					})
@@ -144,8 +144,8 @@ func gvrOf(group, version, resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
 }
 
-// While discovery fails, upstream gets no further request for a while, whichever client asks, and
-// the log reports the failure once. Then upstream is asked again.
+// After discovery has failed, upstream gets no further request for a while, from any client. The
+// log reports the failure once. Then discovery is requested again.
 func TestDiscoveryFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -156,7 +156,7 @@ func TestDiscoveryFails(t *testing.T) {
 		const rounds, each = 5, 20
 		for range rounds {
 			for i := range each {
-				if _, err := feeds.Open(t.Context(), gvrOf("apps", "v1", fmt.Sprint("r", i)), object.JSON, 0); err == nil || errors.Is(err, discovery.ErrNotServed) {
+				if _, err := feeds.Open(t.Context(), gvrOf("apps", "v1", fmt.Sprint("r", i)), object.Want{}, object.JSON, 0); err == nil || errors.Is(err, discovery.ErrNotServed) {
 					t.Errorf("got %v", err)
 				}
 			}
@@ -175,7 +175,8 @@ func TestDiscoveryFails(t *testing.T) {
 	})
 }
 
-// A client does not wait longer than its own deadline, and the shared request goes on without it.
+// A client does not wait longer than its own deadline. The shared request continues without that
+// client.
 func TestDiscoveryIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -185,10 +186,10 @@ func TestDiscoveryIsShared(t *testing.T) {
 		defer cancel()
 		other := make(chan error, 1)
 		go func() {
-			_, err := feeds.Open(t.Context(), gvrOf("", "v1", "r"), object.JSON, 0)
+			_, err := feeds.Open(t.Context(), gvrOf("", "v1", "r"), object.Want{}, object.JSON, 0)
 			other <- err
 		}()
-		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
+		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), object.Want{}, object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
 			t.Errorf("got %v", err)
 		}
 		if err := <-other; !errors.Is(err, discovery.ErrNotServed) {
@@ -200,7 +201,7 @@ func TestDiscoveryIsShared(t *testing.T) {
 	})
 }
 
-// A resource that upstream begins to serve is soon cached, whether or not a client asked for it
+// A resource that upstream begins to serve is soon cached, even if a client has requested it
 // before.
 func TestNewResourceIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -216,15 +217,15 @@ func TestNewResourceIsFound(t *testing.T) {
 			}
 			return widget(req)
 		}))
-		if _, err := feeds.Open(t.Context(), widgets, object.JSON, 0); !errors.Is(err, discovery.ErrNotServed) {
+		if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); !errors.Is(err, discovery.ErrNotServed) {
 			t.Fatal(err)
 		}
 		served.Store(true)
 		time.Sleep(discovery.AskedAgain + 1)
-		if !feeds.Caches(widgets) {
+		if !feeds.Caches(widgets, object.Want{}) {
 			t.Error("what upstream said long ago still counts")
 		}
-		if _, err := feeds.Open(t.Context(), widgets, object.JSON, 0); err != nil {
+		if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); err != nil {
 			t.Error(err)
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"testing"
@@ -23,7 +22,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes the time")
@@ -49,7 +47,7 @@ func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
 	return openFrom(t, feeds).Cache()
 }
 
-// reached waits for the cache to reach upstream's revision, and compares the states.
+// reached waits until the cache reaches upstream's revision, and compares the states.
 func reached(t *testing.T, f *fakeUpstream, cache *watchcache.Cache) {
 	t.Helper()
 	f.bookmark()
@@ -98,7 +96,7 @@ func TestManyRequestsStartOneFeed(t *testing.T) {
 		errs := make(chan error)
 		for range 100 {
 			go func() {
-				_, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
+				_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
 				errs <- err
 			}()
 		}
@@ -114,16 +112,35 @@ func TestManyRequestsStartOneFeed(t *testing.T) {
 }
 
 func TestFeedListsByPagesWhereStreamingIsRefused(t *testing.T) {
+	for _, status := range []int{http.StatusUnprocessableEntity, http.StatusNotAcceptable} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.mu.noStream = status
+			for i := range 2*client.PageSize + 1 {
+				f.set(fmt.Sprintf("c%04d", i), "1")
+			}
+			cache := open(t, start(t, f))
+			reached(t, f, cache)
+			if got := f.count("list"); got != 3 {
+				t.Errorf("%d: %d pages, want 3", status, got)
+			}
+		})
+	}
+}
+
+// A watch that is refused with 406 is not a refusal to stream the state, so a list would not help.
+func TestRefusedWatchCausesNoList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.mu.noStream = true
-		for i := range 2*client.PageSize + 1 {
-			f.set(fmt.Sprintf("c%04d", i), "1")
-		}
-		cache := open(t, start(t, f))
-		reached(t, f, cache)
-		if got := f.count("list"); got != 3 {
-			t.Errorf("%d pages, want 3", got)
+		f.set("a", "1")
+		reached(t, f, open(t, start(t, f)))
+		f.mu.Lock()
+		f.mu.noWatch = true
+		f.mu.Unlock()
+		f.cutStreams(false)
+		time.Sleep(time.Minute)
+		if watches, lists := f.count("watch"), f.count("list"); watches < 2 || lists != 0 {
+			t.Errorf("%d watches, %d lists; want a refused watch and no list", watches, lists)
 		}
 	})
 }
@@ -148,8 +165,8 @@ func TestFeedResumesWithoutRelist(t *testing.T) {
 	})
 }
 
-// If upstream loses the history, the feed relists and shows the difference as events: the watch
-// goes on.
+// If upstream loses the history, the feed relists and turns the differences into events. The watch
+// continues.
 func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -184,7 +201,7 @@ func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
 	})
 }
 
-// A restore of etcd begins a new epoch, and nothing of the old one is kept.
+// A restore of etcd begins a new epoch. No state of the old epoch is kept.
 func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("silent=%t", silent), func(t *testing.T) {
@@ -201,7 +218,7 @@ func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 				f.locked(func() {
 					f.mu.rev, f.mu.history = 110, nil
 					f.mu.objects = map[string]string{}
-					if silent { // so that the watch resumes at a future revision
+					if silent { // the watch then resumes at a future revision
 						f.mu.oldest = 0
 					} else {
 						f.mu.oldest = 1 << 60
@@ -257,8 +274,8 @@ func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	})
 }
 
-// If upstream sends no bookmarks, a quiet stream is not mistaken for a broken one, and a broken one
-// is still noticed.
+// If upstream sends no bookmarks, a quiet stream does not count as broken, but a broken stream is
+// still detected.
 func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -309,104 +326,11 @@ func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
 	}
 	seen, last := map[string]string{}, uint64(0)
 	for _, d := range deltas {
-		if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // removals of a relist share one
+		if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // removals of a relist share a resourceVersion
 			t.Errorf("%s of %s at %d after %d", d.Type, d.Object.Name(), d.RV, last)
 		}
 		last = d.RV
 		seen[d.Object.Name()] = strings.TrimSpace(seen[d.Object.Name()] + " " + d.Type.String())
 	}
 	return seen
-}
-
-// After any interleaving of writes, cut streams, losses of history and outages, the state that a
-// cursor shows equals upstream's. Its events are in order and without repeats.
-func TestRandomInterleavings(t *testing.T) {
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	for round := range uint64(30) {
-		t.Run(fmt.Sprintf("seed=%d", *seed+round), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { interleave(t, rand.New(rand.NewPCG(*seed+round, 0))) })
-		})
-	}
-}
-
-func interleave(t *testing.T, rnd *rand.Rand) {
-	t.Helper()
-	f := newFake()
-	f.mu.noStream, f.mu.noMetadata = rnd.IntN(3) == 0, rnd.IntN(2) == 0
-	fill(f, []int{0, fresh.TinyObjects, feed.SmallObjects}[rnd.IntN(3)])
-	feed := openFeed(t, f)
-	cache := feed.Cache()
-	cursor := watchAll(t, cache)
-	defer cursor.Close()
-	replica, last := uids(t, cache), uint64(0)
-	follow := func() {
-		deltas, _, err := cursor.Poll(nil, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range deltas {
-			if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // removals of a relist share one
-				t.Fatalf("%s of %s at %d after %d", d.Type, d.Object.Name(), d.RV, last)
-			}
-			last = d.RV
-			name := d.Object.Name()
-			_, had := replica[name]
-			if had == (d.Type == watchcache.Added) {
-				t.Fatalf("%s of %s, known before: %t", d.Type, name, had)
-			}
-			replica[name] = d.Object.UID()
-			if d.Type == watchcache.Deleted {
-				delete(replica, name)
-			}
-		}
-	}
-	for range 200 {
-		name := fmt.Sprintf("o%d", rnd.IntN(8))
-		switch rnd.IntN(15) {
-		case 0:
-			f.cutStreams(false)
-		case 1:
-			f.cutStreams(true)
-		case 2:
-			f.locked(func() { f.mu.down = errDown })
-		case 3, 4:
-			f.locked(func() { f.mu.down = nil })
-			time.Sleep(time.Duration(rnd.IntN(20)) * time.Second)
-		case 5:
-			follow()
-		case 6, 7:
-			f.remove(name)
-		case 8:
-			f.stall(rnd.IntN(2) == 0)
-		case 9:
-			f.elsewhere()
-			if s, err := feed.Fresh(t.Context(), nil); err == nil {
-				same(t, f, s)
-			}
-		default:
-			f.set(name, fmt.Sprint(rnd.Int()))
-		}
-	}
-	f.locked(func() { f.mu.down, f.mu.stalled = nil, false })
-	reached(t, f, cache)
-	follow()
-	if want := uids(t, cache); !maps.Equal(replica, want) {
-		t.Errorf("the watch leads to %.500v, upstream has %.500v", replica, want)
-	}
-}
-
-// uids returns the uids of all cached objects, by name.
-func uids(t *testing.T, cache *watchcache.Cache) map[string]string {
-	t.Helper()
-	s, err := cache.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	for o := range s.Objects("", "") {
-		all[o.Name()] = o.UID()
-	}
-	return all
 }

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	// ErrExcluded says that the configuration excludes a resource from caching.
+	// ErrExcluded means that the configuration excludes a resource from caching.
 	ErrExcluded  = errors.New("resource is excluded from caching")
 	errStopped   = errors.New("feeds are stopped")
 	errRedefined = fmt.Errorf("%w: the definition of the resource has just changed", watchcache.ErrNotReady)
@@ -41,16 +41,22 @@ type Feeds struct {
 	running sync.WaitGroup
 	keeper  *fresh.Keeper
 
-	shedding sync.Mutex // see shed
+	shedding     sync.Mutex    // held while shed runs
+	narrowStarts *rate.Limiter // see roomLocked
 
 	definitions discovery.Definitions
 
 	mu struct {
 		sync.Mutex
-		// All names in these maps have been listed by discovery, so clients cannot add any.
+		// The resources in these maps come from discovery, so clients cannot add any. Clients can
+		// add scopes, see roomLocked.
 		feeds   map[store.Key]*fresh.Feed
-		refused map[store.Key]refusal // at most refusalsMax
-		// forbidden are the resources that upstream last refused with 403, at most refusalsMax.
+		refused map[store.Key]refusal // at most refusalsMax, of whole resources
+		// narrow contains the refusals of scopes, at most refusalsMax. Clients choose their names,
+		// and must not displace the other refusals.
+		narrow map[store.Key]refusal
+		// forbidden contains the resources that upstream last refused with 403, at most
+		// refusalsMax.
 		forbidden map[schema.GroupVersionResource]struct{}
 		pressure  MemoryPressure
 	}
@@ -67,11 +73,13 @@ func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, opt
 	fs.keeper = fresh.NewKeeper(fs.Upstream, metrics.fresh, fs.list)
 	fs.keeper.SetBudget(options.MaxProbes)
 	fs.mu.feeds = map[store.Key]*fresh.Feed{}
-	fs.mu.refused = map[store.Key]refusal{}
+	fs.mu.refused, fs.mu.narrow = map[store.Key]refusal{}, map[store.Key]refusal{}
+	fs.narrowStarts = rate.NewLimiter(narrowRate, narrowBurst)
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
 	fs.definitions.Client, fs.definitions.Health, fs.definitions.Log, fs.definitions.Changed = client, servers.Health, log, fs.redefined
 	fs.running.Go(func() { servers.Run(fs.ctx) })
 	fs.running.Go(fs.retireIdle)
+	fs.running.Go(fs.proveClock)
 	fs.running.Go(func() { fs.keeper.Run(fs.ctx) })
 	if options.SelfCheck > 0 {
 		fs.running.Go(func() { fs.checkAll(options.SelfCheck) })
@@ -79,7 +87,7 @@ func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, opt
 	return fs
 }
 
-// Stop ends all feeds and waits for them. Their caches end, too.
+// Stop ends all feeds and their caches, and waits until they have ended.
 func (fs *Feeds) Stop() {
 	fs.cancel()
 	fs.running.Wait()
@@ -88,56 +96,28 @@ func (fs *Feeds) Stop() {
 	}
 }
 
-// Open returns the feed of a resource in an encoding. It starts the feed if necessary, and waits
-// until the cache is filled or ctx ends. If Open returns an error, upstream has to answer the
-// request; after [object.ErrNoEncoding], another encoding may work.
-//
-// since is the resourceVersion that a client resumes from, or 0. A new feed begins its history
-// there if upstream still has that history.
-func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (*fresh.Feed, error) {
-	key := store.Key{GVR: gvr, Encoding: encoding}
+// open returns the feed of a key once its cache is filled.
+func (fs *Feeds) open(ctx context.Context, key store.Key, since uint64) (*fresh.Feed, error) {
 	f, err := fs.enter(ctx, key)
 	if errors.Is(err, errRedefined) && client.Sleep(ctx, settling) {
-		// All watches of the resource have just ended, and their clients come back immediately. If
-		// these were forwarded, they would stay connected to upstream.
+		// All watches of the resource have just ended, and their clients return immediately. A
+		// forwarded client would stay connected to upstream.
 		f, err = fs.enter(ctx, key)
 	}
 	if err != nil {
 		return nil, err
 	}
+	return f, fs.use(ctx, f, since)
+}
+
+// use waits until a feed's cache is filled.
+func (fs *Feeds) use(ctx context.Context, f *fresh.Feed, since uint64) error {
 	f.Use(since)
-	if err := f.Ready(ctx); err != nil {
-		return nil, err
-	}
-	return f, nil
+	return f.Ready(ctx)
 }
 
-// Caches tells, without waiting, whether a resource can have a feed. It returns false for resources
-// that are excluded, or that were recently found not to exist or not to be cacheable.
-func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
-	if fs.Options.Load().Excludes(gvr) {
-		return false
-	}
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if fs.mu.feeds[store.Key{GVR: gvr}] == nil && fs.Names.Lacks(gvr) {
-		return false
-	}
-	r, ok := fs.mu.refused[store.Key{GVR: gvr}]
-	return !ok || errors.Is(r.err, errRedefined) || !time.Now().Before(r.until)
-}
-
-// Joins tells, without waiting, whether a feed can answer a get of the most recent state without an
-// upstream request. This needs an earlier proof within the resource's maxAge, or a running one to
-// join and a client that is known to be allowed (see [fresh.Feed.Joins]).
-func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool {
-	fs.mu.Lock()
-	f := fs.mu.feeds[store.Key{GVR: gvr, Encoding: encoding}]
-	fs.mu.Unlock()
-	return f != nil && f.ServesConsistent() && f.Settled() && f.Joins(allowed)
-}
-
-// enter returns the running feed of a resource or, if upstream serves it, starts one.
+// enter returns the running feed of a resource. If there is none and upstream serves the resource,
+// enter starts a feed.
 func (fs *Feeds) enter(ctx context.Context, key store.Key) (*fresh.Feed, error) {
 	asked := time.Now()
 	fs.mu.Lock()
@@ -152,17 +132,23 @@ func (fs *Feeds) enter(ctx context.Context, key store.Key) (*fresh.Feed, error) 
 	return fs.feed(key, asked)
 }
 
-// feed returns the running feed of a resource, or starts one for a client that asked at the time
-// asked.
+// feed returns the running feed of a resource, or starts a feed. asked is the time of the client's
+// request.
 func (fs *Feeds) feed(key store.Key, asked time.Time) (*fresh.Feed, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	return fs.feedLocked(key, asked)
+}
+
+func (fs *Feeds) feedLocked(key store.Key, asked time.Time) (*fresh.Feed, error) {
 	if f, err := fs.lookLocked(key); f != nil || err != nil {
 		return f, err
 	}
-	delete(fs.mu.refused, key)
-	gvr := &key.GVR // a copy: the feed must not keep the request's strings
-	gvr.Group, gvr.Version, gvr.Resource = strings.Clone(gvr.Group), strings.Clone(gvr.Version), strings.Clone(gvr.Resource)
+	if err := fs.roomLocked(key); err != nil {
+		return nil, err
+	}
+	delete(fs.refusalsLocked(key), key)
+	key = key.Clone() // the feed must not keep the request's strings
 	limits := fs.mu.pressure.limits(fs.Options.Load().Limits)
 	f := fs.keeper.New(feed.New(fs.ctx, fs.Upstream, key, asked, limits))
 	fs.mu.feeds[key] = f
@@ -171,11 +157,14 @@ func (fs *Feeds) feed(key store.Key, asked time.Time) (*fresh.Feed, error) {
 	return f, nil
 }
 
-// lookLocked returns the running feed of a resource, or the reason why there is none. It returns
-// nil and no error if a feed could be started.
+// lookLocked returns the running feed of a resource, or the reason why there is no feed. If a feed
+// can be started, lookLocked returns nil and no error.
 func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
-	if fs.Options.Load().Excludes(key.GVR) {
+	switch options := fs.Options.Load(); {
+	case options.Excludes(key.GVR):
 		return nil, ErrExcluded
+	case !covers(options, key):
+		return nil, ErrOutOfScope
 	}
 	if f := fs.mu.feeds[key]; f != nil {
 		return f, nil
@@ -183,11 +172,11 @@ func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
 	if fs.ctx.Err() != nil {
 		return nil, errStopped
 	}
-	if f := fs.mu.feeds[store.Key{GVR: key.GVR}]; key.Encoding == object.Protobuf && f != nil && f.Started() && f.Cache().Resource().SelfDescribing {
-		return nil, fmt.Errorf("%w: %s is a custom one", object.ErrNoEncoding, key.GVR) // known without asking upstream
+	if f := fs.mu.feeds[store.Key{GVR: key.GVR, Scope: key.Scope}]; key.Encoding == object.Protobuf && f != nil && f.Started() && f.Cache().Resource().SelfDescribing {
+		return nil, fmt.Errorf("%w: %s is a custom one", object.ErrNoEncoding, key.GVR) // known without a request to upstream
 	}
-	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
-		return nil, r.err
+	if err := fs.refusedLocked(key); err != nil {
+		return nil, err
 	}
 	if fs.mu.pressure.NoNewFeeds {
 		return nil, ErrNoMemory
@@ -195,7 +184,7 @@ func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
 	return nil, nil
 }
 
-// own runs a feed and removes it from the set when it ends, unless it was given up.
+// own runs a feed. When the feed ends, own removes it from the set, unless giveUp has removed it.
 func (fs *Feeds) own(f *fresh.Feed) {
 	err := f.Run(func() { fs.started(f) })
 	fs.mu.Lock()
@@ -218,8 +207,9 @@ func (fs *Feeds) own(f *fresh.Feed) {
 	}
 }
 
-// started follows the definitions if the feed is of a custom resource. It abandons the feed if its
-// definition has already changed, because bytes of the old definition must not be served.
+// started is called when a feed has a cache. For a custom resource, it starts to follow the
+// definitions. If the definition has already changed, started abandons the feed, because bytes of
+// the old definition must not be served.
 func (fs *Feeds) started(f *fresh.Feed) {
 	was, custom := f.Definition()
 	if !custom {
@@ -254,8 +244,8 @@ func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	}
 }
 
-// settling is the time for which requests for a custom resource wait after a change of its
-// definition. Upstream needs a moment to serve the new version.
+// settling is how long requests for a custom resource wait after a change of its definition.
+// Upstream needs this time to serve the new version.
 const settling = 2 * time.Second
 
 // retireIdle stops feeds that have not been used for IdleTimeout.
@@ -292,34 +282,34 @@ func (fs *Feeds) list() []*fresh.Feed {
 	return feeds
 }
 
-// errReconfigured ends a feed whose resource must be cached differently because its options
-// changed.
+// errReconfigured ends a feed if changed options require a different cache for its resource.
 var errReconfigured = errors.New("the resource is cached in another way now")
 
-// SetOptions changes all options except SelfCheck while feeds run. Feeds of newly excluded
-// resources end, and so do their watches. Feeds whose Aggregated option changed start again. All
-// other feeds go on.
+// SetOptions changes all options except SelfCheck while feeds run. If a resource is newly excluded,
+// its feed and its watches end. If a resource's Aggregated option changes, its feed starts again.
+// All other feeds continue.
 func (fs *Feeds) SetOptions(options feed.Options) {
 	options.SelfCheck = fs.Options.Load().SelfCheck
 	fs.mu.Lock()
 	fs.Options.Store(&options)
 	fs.keeper.SetBudget(options.MaxProbes)
-	clear(fs.mu.refused) // the reasons may no longer hold
+	clear(fs.mu.refused) // the reasons may be outdated
+	clear(fs.mu.narrow)
 	for _, f := range fs.mu.feeds {
 		fs.running.Go(func() { fs.reconfigure(f) })
 	}
 	fs.mu.Unlock()
 }
 
-// reconfigure applies the current options to a started feed. It is also called for a feed that has
-// just started, because the options may have changed during the start.
+// reconfigure applies the current options to a feed, once it has started. It is also called for
+// each new feed, because the options may have changed during the start.
 func (fs *Feeds) reconfigure(f *fresh.Feed) {
 	if f.Start(fs.ctx) != nil {
 		return
 	}
 	options := fs.Options.Load()
 	switch {
-	case options.Excludes(f.GVR):
+	case options.Excludes(f.GVR), !covers(options, f.Key):
 		fs.giveUp(f, ErrExcluded, 0)
 		f.Stop()
 		fs.forgetSaved(f.Key)

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// frail is an upstream with many resources, all with the same objects. It can go down like an
-// apiserver, and it records the time and path of each request.
+// frail is an upstream with many resources that all have the same objects. It can go down like an
+// apiserver. It records the time and path of each request.
 type frail struct {
 	*fakeUpstream
 	mu struct {
@@ -37,10 +37,10 @@ type state int
 const (
 	up       state = iota
 	away           // no listener
-	unready        // it answers, but is not ready yet
-	unwell         // it says that it is not ready, but serves
-	refusing       // it has just started and refuses everything, because it knows no access rules yet
-	breaking       // it says that it is ready, but breaks off all other requests
+	unready        // it responds, but is not ready yet
+	unwell         // it reports that it is not ready, but serves
+	refusing       // it has just started and refuses all requests, because it has no access rules yet
+	breaking       // it reports that it is ready, but breaks off all other requests
 )
 
 func newFrail() *frail {
@@ -108,7 +108,7 @@ func (f *frail) turn(to state) {
 	f.mu.state = to
 }
 
-// since returns the requests since a moment.
+// since returns the requests after a moment.
 func (f *frail) since(began time.Time) (all []request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,14 +120,14 @@ func (f *frail) since(began time.Time) (all []request) {
 	return all
 }
 
-// leave ends all streams, and upstream goes away. It comes back with a new history.
+// leave ends all streams and shuts upstream down. Upstream returns with a new history.
 func (f *frail) leave() {
 	f.turn(away)
 	f.elsewhere()
 	f.cutStreams(true)
 }
 
-// member is a server of the fake's cluster that can go away alone.
+// member is a server of the fake's cluster that can go away separately.
 type member struct {
 	*frail
 	away atomic.Bool

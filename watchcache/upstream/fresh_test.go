@@ -34,15 +34,14 @@ func openOf(t *testing.T, feeds *Feeds, gvr schema.GroupVersionResource) *fresh.
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := feeds.Open(ctx, gvr, object.JSON, 0)
+	feed, err := feeds.Open(ctx, gvr, object.Want{}, object.JSON, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return feed
 }
 
-// readFresh reads, and checks that the state is one that upstream had at the time of the call or
-// later.
+// readFresh reads, and checks that upstream had the state at the time of the call or later.
 func readFresh(t *testing.T, f *fakeUpstream, feed *fresh.Feed) watchcache.Snapshot {
 	t.Helper()
 	f.mu.Lock()
@@ -111,7 +110,7 @@ func TestFreshListsASmallCollection(t *testing.T) {
 				cursor := watchAll(t, feed.Cache())
 				defer cursor.Close()
 				f.stall(stalled)
-				if stalled { // readers see changes that the stream still owes; watches do not see them yet
+				if stalled { // readers see changes before the stream and the watches
 					f.remove("o001")
 					f.set("o002", "changed")
 					f.set("p", "new")
@@ -143,8 +142,8 @@ func TestFreshListsASmallCollection(t *testing.T) {
 }
 
 // While only other resources are written, a probe shows only these writes. A small collection is
-// then listed without a probe. This stops when a list shows that there were no foreign writes, or
-// that the collection was written.
+// then listed without a probe. This ends when a list shows no foreign writes, or a write to the
+// collection.
 func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -249,7 +248,7 @@ func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 	}
 }
 
-// However many readers come, at most one probe is in flight, and no reader gets an answer from a
+// With any number of readers, at most one probe is in flight. No reader gets a response based on a
 // probe that was sent before the reader came. The next probe follows immediately, so no reader
 // waits for more than two probes.
 func TestReadersShareRuns(t *testing.T) {
@@ -283,7 +282,7 @@ func TestReadersShareRuns(t *testing.T) {
 	}
 }
 
-// The probes of all resources together stay within the budget. Up to one second's unused budget is
+// The probes of all resources together stay within the budget. Unused budget of up to one second is
 // saved. A reader beyond the budget waits.
 func TestProbesKeepToTheirBudget(t *testing.T) {
 	const budget, readers, seconds = 50, 1000, 4
@@ -327,7 +326,7 @@ func TestFreshFailsPromptlyWithoutUpstream(t *testing.T) {
 	})
 }
 
-// A side watch fails if upstream has lost the history after the cache's state. The reader gets an
+// If upstream has lost the history after the cache's state, a side watch fails. The reader gets an
 // error, and the feed lists again when its own stream ends.
 func TestSideWatchFromALostHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -345,59 +344,4 @@ func TestSideWatchFromALostHistory(t *testing.T) {
 		time.Sleep(time.Second)
 		same(t, f, readFresh(t, f, feed))
 	})
-}
-
-// A feed that stops releases waiting readers.
-func TestFreshOfAStoppedFeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.mu.noMetadata = true
-		fill(f, feed.SmallObjects+1)
-		feeds := start(t, f)
-		feed := openFrom(t, feeds)
-		f.stall(true)
-		f.elsewhere()
-		failed := make(chan error)
-		go func() {
-			_, err := feed.Fresh(t.Context(), nil)
-			failed <- err
-		}()
-		time.Sleep(500 * time.Millisecond) // during the side watch
-		feeds.Stop()
-		if err := <-failed; err == nil {
-			t.Error("answered by a feed that has ended")
-		}
-		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
-			t.Errorf("got %v", err)
-		}
-	})
-}
-
-// After a restore of etcd, no reader gets the old state as the most recent one, even before a
-// stream has noticed the restore.
-func TestFreshNoticesARestore(t *testing.T) {
-	for _, objects := range []int{3, fresh.TinyObjects + 1} {
-		t.Run(fmt.Sprint(objects), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				fill(f, objects)
-				feed := openFeed(t, f)
-				for i := range 20 {
-					f.set("o001", fmt.Sprint(i))
-				}
-				synctest.Wait()
-				f.locked(func() {
-					f.mu.rev, f.mu.oldest, f.mu.history = 110, 0, nil
-					f.mu.objects = map[string]string{}
-				})
-				if s, err := feed.Fresh(t.Context(), nil); err == nil {
-					t.Errorf("a state at %d was called fresh, upstream is at %d", s.ResourceVersion(), f.mu.rev)
-				}
-				f.cutStreams(false)
-				f.set("z", "1")
-				time.Sleep(time.Minute)
-				same(t, f, readFresh(t, f, feed))
-			})
-		})
-	}
 }

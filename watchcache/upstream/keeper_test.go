@@ -14,11 +14,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// withLedger turns the ledger on.
+// withLedger switches the ledger on.
 func withLedger(o *feed.Options) { o.Ledger = true }
 
-// feedWithLedger returns a feed of a large quiet collection for which the ledger already runs,
-// while other resources are written.
+// feedWithLedger returns a feed of a large quiet collection with a running ledger, while other
+// resources are written.
 func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) (*Feeds, *fresh.Feed) {
 	t.Helper()
 	fill(f, feed.SmallObjects+1)
@@ -72,8 +72,7 @@ func TestFreshByTheLedger(t *testing.T) {
 }
 
 // When a new era of the ledger has its evidence, upstream is asked for the state that the ledger
-// needs to prove anything. This also happens if foreign writes have ended and all reads go to
-// upstream.
+// needs for any proof. This also happens if foreign writes have ended and all reads go to upstream.
 func TestLedgerWhileReadsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -83,8 +82,8 @@ func TestLedgerWhileReadsAreLeft(t *testing.T) {
 			f.elsewhere()
 			readFresh(t, f, feed)
 		}
-		feed.Ledger.Forget() // as if one of its watches had broken
-		few := watchcache.Scope{Objects: 10}
+		feed.Ledger.Forget() // simulates a broken ledger watch
+		few := watchcache.Work{Objects: 10}
 		for !feed.Ledger.Has(feed.Owner) {
 			if !feed.Leaves(few) {
 				t.Fatal("a read is not left to upstream")
@@ -139,7 +138,7 @@ func TestResourcesApart(t *testing.T) {
 	})
 }
 
-// A read contains all earlier writes, whatever happens and in whatever order watches show it.
+// A read contains all earlier writes, in any case and with any order of watch events.
 func TestLedgerIsSound(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -153,7 +152,7 @@ func TestLedgerIsSound(t *testing.T) {
 					switch random.IntN(12) {
 					case 0:
 						f.set(fmt.Sprintf("o%03d", random.IntN(10)), "changed")
-						feed.Uses(feed.Owner, f.mu.rev) // as if another feed were faster
+						feed.Uses(feed.Owner, f.mu.rev) // simulates a faster feed
 					case 1:
 						f.remove(fmt.Sprintf("o%03d", random.IntN(10)))
 					case 2, 3, 4:
@@ -203,8 +202,7 @@ func TestEventsAreNotCarried(t *testing.T) {
 	})
 }
 
-// If events move to another etcd while the ledger runs, reads stay correct, and no cache starts
-// again.
+// If events move to another etcd while the ledger runs, reads stay correct, and caches continue.
 func TestEventsMoveAway(t *testing.T) {
 	for name, rev := range map[string]uint64{"a new one": 7, "one that is ahead": 1 << 30} {
 		t.Run(name, func(t *testing.T) {

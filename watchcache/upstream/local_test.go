@@ -19,7 +19,7 @@ import (
 )
 
 // Only resources that the apiserver itself serves are cached. If the proxy may not read the
-// APIServices, it needs another proof.
+// APIServices, it needs a different proof.
 func TestOnlyLocalResourcesAreCached(t *testing.T) {
 	const (
 		absent     = `{"kind":"Status","status":"Failure","reason":"NotFound","code":404}`
@@ -96,13 +96,13 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 					tc.gvr.GroupResource(): {Aggregated: tc.aggregated},
 				}}, zap.New(core))
 				defer feeds.Stop()
-				_, err := feeds.Open(t.Context(), tc.gvr, object.JSON, 0)
+				_, err := feeds.Open(t.Context(), tc.gvr, object.Want{}, object.JSON, 0)
 				switch {
 				case tc.cached && (errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, discovery.ErrNotServed)), tc.later && !errors.Is(err, discovery.ErrNotServed), !tc.cached && !tc.later && !errors.Is(err, discovery.ErrNotCacheable):
 					t.Errorf("got %v", err)
 				}
 				said := logs.FilterMessageSnippet("apiservices.apiregistration.k8s.io").Len()
-				if _, again := feeds.Open(t.Context(), tc.gvr, object.Protobuf, 0); said > 1 || said == 1 != tc.says || logs.FilterMessageSnippet("apiservices").Len() != said {
+				if _, again := feeds.Open(t.Context(), tc.gvr, object.Want{}, object.Protobuf, 0); said > 1 || said == 1 != tc.says || logs.FilterMessageSnippet("apiservices").Len() != said {
 					t.Errorf("the log says %d times what right is missing: %v", said, again)
 				}
 			})

@@ -23,10 +23,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// These tests run other things during the read of a state: freshness runs, changes of definitions,
+// During the read of a state, these tests start freshness runs, changes of definitions, and
 // restores.
 
-// slowSync is a fakeUpstream that takes long to deliver its state.
+// slowSync is a fakeUpstream that delivers its state slowly.
 type slowSync struct {
 	*fakeUpstream
 	mu    sync.Mutex
@@ -68,7 +68,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// Readers that notice a restore must not prevent the feed from reading the restored state.
+// Readers that detect a restore must not prevent the feed from reading the restored state.
 func TestReadersLetARestoreBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -96,8 +96,8 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 	})
 }
 
-// During a relist, a reader takes the cache to a state newer than the relist's. The relist must not
-// take it back.
+// During a relist, a reader brings the cache to a newer state than the relist's. The relist must
+// not reset the cache to its older state.
 func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 	for _, objects := range []int{3, feed.SmallObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 	}
 }
 
-// roundTrip lets a function act as upstream.
+// roundTrip is a function that acts as upstream.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
@@ -162,8 +162,8 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// widgetUpstream serves one custom object. Its first stream ends cleanly, and then the object's
-// bytes change, as they do when a definition changes.
+// widgetUpstream serves one custom object. Its first stream ends cleanly. Then the object's bytes
+// change, as after a change of the definition.
 func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) roundTrip {
 	var mu sync.Mutex
 	version := "old"
@@ -207,8 +207,8 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 	}
 }
 
-// If the first stream of a custom resource ends early, the state is read again, whether or not the
-// definition can be followed.
+// If the first stream of a custom resource ends early, the state is read again, even if the
+// definition cannot be followed.
 func TestCustomStreamCutShort(t *testing.T) {
 	for name, definitions := range map[string]func(*http.Request) (*http.Response, error){
 		"forbidden": func(*http.Request) (*http.Response, error) {
@@ -253,12 +253,12 @@ func TestOutdatedDefinition(t *testing.T) {
 			}
 			return widget(req)
 		}))
-		_, _ = feeds.Open(t.Context(), widgets, object.JSON, 0)
+		_, _ = feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0)
 		time.Sleep(time.Minute) // meanwhile the definitions are read
 		before := reads.Load()
 		for range 20 {
 			time.Sleep(2 * settling)
-			if _, err := feeds.Open(t.Context(), widgets, object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
+			if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
 				t.Errorf("got %v", err)
 			}
 		}
@@ -268,7 +268,7 @@ func TestOutdatedDefinition(t *testing.T) {
 	})
 }
 
-// A single page is never taken for the whole state.
+// A single page never counts as the whole state.
 func TestPageIsNoState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -15,7 +15,7 @@ func (fs *Feeds) Restore(s *store.Store) error {
 	fs.Store = s
 	keys, err := s.Saved()
 	for _, key := range keys {
-		if _, err := fs.feed(key, time.Now()); errors.Is(err, ErrExcluded) {
+		if _, err := fs.feed(key, time.Now()); errors.Is(err, ErrExcluded) || errors.Is(err, ErrOutOfScope) {
 			fs.Log.Info("saved cache is removed", zap.Any("resource", key.GVR), zap.Error(err))
 			_ = s.Remove(key)
 		}
@@ -24,7 +24,7 @@ func (fs *Feeds) Restore(s *store.Store) error {
 }
 
 // Save writes the caches that have changed since their last save. It must not be called
-// concurrently. It does not touch the file of a feed that has not started yet.
+// concurrently. If a feed has not started yet, its file stays unchanged.
 func (fs *Feeds) Save() error {
 	if fs.Store == nil {
 		return nil
@@ -47,7 +47,7 @@ func (fs *Feeds) Save() error {
 	return failed
 }
 
-// forgetSaved removes the file of a cache that is not needed any more.
+// forgetSaved removes the file of a cache that is no longer needed.
 func (fs *Feeds) forgetSaved(key store.Key) {
 	if fs.Store == nil {
 		return

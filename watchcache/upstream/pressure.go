@@ -10,20 +10,20 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// ErrNoMemory says that a resource is not cached for lack of memory.
+// ErrNoMemory means that a resource is not cached because memory is short.
 var ErrNoMemory = errors.New("no memory is left for another cache")
 
-// MemoryPressure says how feeds save memory.
+// MemoryPressure contains the ways in which feeds save memory.
 type MemoryPressure struct {
 	// Logs is the factor for the limits of event logs: more than 0, at most 1.
 	Logs float64
-	// NoNewFeeds leaves resources without a cache to upstream. It also ends feeds that are still
+	// NoNewFeeds forwards requests for resources without a cache. It also ends feeds that are still
 	// reading their first state.
 	NoNewFeeds bool
 }
 
-// noMemoryPause is the time for which a resource stays uncached because its cache did not fit into
-// memory. Each attempt costs upstream a full read.
+// noMemoryPause is how long a resource stays uncached after its cache did not fit into memory. Each
+// attempt costs upstream a full read.
 const noMemoryPause = 10 * time.Minute
 
 // SetMemoryPressure sets how feeds save memory from now on.
@@ -38,13 +38,13 @@ func (fs *Feeds) SetMemoryPressure(shed MemoryPressure) {
 
 // shed applies the present memory pressure to a started feed.
 func (fs *Feeds) shed(f *fresh.Feed) {
-	fs.shedding.Lock() // otherwise an older pressure could be applied last
+	fs.shedding.Lock() // otherwise an older value could be applied last
 	defer fs.shedding.Unlock()
 	fs.mu.Lock()
 	shed := fs.mu.pressure
 	fs.mu.Unlock()
 	f.Cache().SetLimits(shed.limits(fs.Options.Load().Limits))
-	_ = f.Trim() // on error, the feed has ended or begins a new epoch
+	_ = f.Trim() // if this fails, the feed has ended or begins a new epoch
 	if shed.NoNewFeeds && !f.Cache().Stats().Ready {
 		f.Log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
 		fs.giveUp(f, ErrNoMemory, noMemoryPause)

@@ -10,8 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// If there is no memory for new caches, existing ones go on, and other resources are left to
-// upstream.
+// If there is no memory for new caches, existing caches continue, and requests for other resources
+// go to upstream.
 func TestNoNewFeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -19,20 +19,20 @@ func TestNoNewFeeds(t *testing.T) {
 		feeds := start(t, f)
 		feed := openFrom(t, feeds)
 		feeds.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
-		if _, err := feeds.Open(t.Context(), configmaps, object.Protobuf, 0); !errors.Is(err, ErrNoMemory) {
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Protobuf, 0); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("another feed: %v", err)
 		}
 		f.set("new", "1")
 		same(t, f, readFresh(t, f, feed))
 		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
-		if _, err := feeds.Open(t.Context(), configmaps, object.Protobuf, 0); errors.Is(err, ErrNoMemory) {
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Protobuf, 0); errors.Is(err, ErrNoMemory) {
 			t.Errorf("there is memory again: %v", err)
 		}
 	})
 }
 
-// A feed whose first state turns out to be too large is given up. The next attempt comes only after
-// a pause.
+// If a feed's first state is too large, the feed is given up. The next attempt comes only after a
+// pause.
 func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -41,7 +41,7 @@ func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 		feeds := start(t, f)
 		opened := make(chan error)
 		go func() {
-			_, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
+			_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
 			opened <- err
 		}()
 		time.Sleep(time.Second)
@@ -51,18 +51,18 @@ func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 		}
 		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
 		f.stall(false)
-		if _, err := feeds.Open(t.Context(), configmaps, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("opened again at once: %v", err)
 		}
 		time.Sleep(noMemoryPause)
-		if _, err := feeds.Open(t.Context(), configmaps, object.JSON, 0); err != nil {
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); err != nil {
 			t.Errorf("after a while: %v", err)
 		}
 	})
 }
 
-// Under memory pressure, the logs of all feeds shrink immediately. A feed that starts later has a
-// short log, too.
+// Under memory pressure, the logs of all feeds shrink immediately. The log of a feed that starts
+// later is short, too.
 func TestLogsAreShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -90,7 +90,7 @@ func TestStartingFeedIsShed(t *testing.T) {
 		fill(f, 3)
 		feeds := start(t, f)
 		f.locked(func() { f.mu.down = errDown })
-		go func() { _, _ = feeds.Open(t.Context(), configmaps, object.JSON, 0) }()
+		go func() { _, _ = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0) }()
 		options := *feeds.Options.Load()
 		options.Limits.Events = 1000
 		feeds.SetOptions(options)

@@ -25,11 +25,11 @@ import (
 const (
 	manyFeeds = 50
 	takes     = 10 * time.Millisecond // each request
-	// soon bounds the time that all feeds may take after upstream's return. The next check of
+	// soon is the maximum time that all feeds may take after upstream's return. The next check of
 	// /readyz comes within askMost. Then each feed sends three requests, openingMax feeds at a
 	// time.
 	soon = time.Second
-	// asksPerSecond bounds the requests to upstream while it is away.
+	// asksPerSecond is the maximum number of requests to upstream per second while it is down.
 	asksPerSecond = 4
 )
 
@@ -46,7 +46,7 @@ func startMany(t *testing.T, way http.RoundTripper) (*Feeds, []*fresh.Feed) {
 func openMany(t *testing.T, feeds *Feeds) (all []*fresh.Feed) {
 	t.Helper()
 	for i := range manyFeeds {
-		f, err := feeds.Open(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}, object.JSON, 0)
+		f, err := feeds.Open(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}, object.Want{}, object.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func wantFresh(t *testing.T, f *frail, feeds []*fresh.Feed) {
 	}
 }
 
-// wantFew fails if there are more than asksPerSecond requests in any second, not counting the first
+// wantFew fails if there are more than asksPerSecond requests in any second, except the first
 // request.
 func wantFew(t *testing.T, asked []request) {
 	t.Helper()
@@ -87,8 +87,8 @@ func wantFew(t *testing.T, asked []request) {
 	}
 }
 
-// Upstream is down for a while and then not ready for a while. Meanwhile it gets few requests. When
-// it is back, all feeds resume promptly, with one relist each.
+// Upstream is down for a while and then not ready for a while. In that time it gets few requests.
+// When it is back, all feeds resume promptly, with one relist each.
 func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 	for _, outage := range []time.Duration{8 * time.Second, time.Minute} {
 		t.Run(outage.String(), func(t *testing.T) {
@@ -119,8 +119,8 @@ func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 	}
 }
 
-// A feed that gets 410 relists without a pause, even if it has just failed. A feed that gets 410
-// repeatedly does pause.
+// A feed that gets 410 relists without a pause, even if it has just failed. After repeated 410s, a
+// feed pauses.
 func TestExpiredRelistsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -211,8 +211,8 @@ func TestOneResourceFails(t *testing.T) {
 	}
 }
 
-// If one health check of an apiserver fails permanently, it says that it is not ready but serves.
-// The proxy uses it.
+// If one health check of an apiserver fails permanently, the apiserver reports that it is not
+// ready, but serves. The proxy uses it.
 func TestUnwellUpstreamIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -229,8 +229,8 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 	})
 }
 
-// Feeds have failed so often that they pause for seconds when upstream goes down. Upstream's return
-// ends these pauses.
+// Feeds have failed so often that they pause for seconds. Then upstream goes down. Its return ends
+// these pauses.
 func TestReturnEndsPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -251,8 +251,8 @@ func TestReturnEndsPauses(t *testing.T) {
 	})
 }
 
-// A server that has just started refuses everything for a while. Feeds ignore these refusals,
-// whether or not they may read /readyz, and their watches go on.
+// A server that has just started refuses all requests for a while. Feeds ignore these refusals,
+// even if they may not read /readyz, and their watches continue.
 func TestRefusalsOfAServerThatStarts(t *testing.T) {
 	for _, private := range []bool{false, true} {
 		t.Run(fmt.Sprintf("private=%t", private), func(t *testing.T) {
@@ -284,8 +284,8 @@ func TestRefusalsOfAServerThatStarts(t *testing.T) {
 	}
 }
 
-// Reads get no answer while the streams are silent. The feeds wait for upstream together. When it
-// is back, they no longer count as lost.
+// Reads get no response while the streams are silent. The feeds wait for upstream together. When
+// upstream is back, they no longer count as lost.
 func TestReadsWaitForUpstreamTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -314,8 +314,9 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 	})
 }
 
-// If one of several servers goes down, feeds resume at another one immediately. If all are down,
-// together they get no more requests than a single server would. The return of any server suffices.
+// If one of several servers goes down, feeds resume at another server immediately. If all servers
+// are down, together they get no more requests than a single server would. The return of any server
+// ends the outage.
 func TestFeedsGoOnAtAnotherServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()

@@ -14,27 +14,45 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// refusal is the reason why a resource has no feed, remembered for a while.
+// refusal is the reason why a resource has no feed. It is remembered for a while.
 type refusal struct {
 	err   error
 	until time.Time
 }
 
-// refusalsMax bounds the memory for refusals.
+// refusalsMax is the maximum number of refusals.
 const refusalsMax = 1000
 
 func (fs *Feeds) refuseLocked(key store.Key, reason error, pause time.Duration) {
-	if len(fs.mu.refused) >= refusalsMax {
-		maps.DeleteFunc(fs.mu.refused, func(_ store.Key, r refusal) bool { return !time.Now().Before(r.until) })
+	refused := fs.refusalsLocked(key)
+	if len(refused) >= refusalsMax {
+		maps.DeleteFunc(refused, func(_ store.Key, r refusal) bool { return !time.Now().Before(r.until) })
 	}
-	if len(fs.mu.refused) >= refusalsMax {
-		clear(fs.mu.refused)
+	if len(refused) >= refusalsMax {
+		clear(refused)
 	}
-	fs.mu.refused[key] = refusal{reason, time.Now().Add(pause)}
+	refused[key.Clone()] = refusal{reason, time.Now().Add(pause)}
 }
 
-// knownForbiddenLocked records whether upstream forbids a resource, and returns whether that was
-// already known. So the log says it once, not for each encoding and attempt.
+// refusalsLocked returns the map for a key's refusal.
+func (fs *Feeds) refusalsLocked(key store.Key) map[store.Key]refusal {
+	if key.Scope.Whole() {
+		return fs.mu.refused
+	}
+	return fs.mu.narrow
+}
+
+// refusedLocked returns the reason why a key had no feed recently, or nil.
+func (fs *Feeds) refusedLocked(key store.Key) error {
+	if r, ok := fs.refusalsLocked(key)[key]; ok && time.Now().Before(r.until) {
+		return r.err
+	}
+	return nil
+}
+
+// knownForbiddenLocked records whether upstream forbids a resource, and reports whether that was
+// already known. So the log contains one message per resource instead of one per encoding and
+// attempt.
 func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden bool) (known bool) {
 	_, known = fs.mu.forbidden[gvr]
 	switch {
@@ -58,8 +76,8 @@ func pauseAfter(err error) time.Duration {
 	return max(2*time.Second, client.RetryAfter(err))
 }
 
-// notForUs tells whether a feed ended because its resource cannot or must not be cached. If
-// upstream is down, it returns false.
+// notForUs reports whether a feed ended because its resource is not cacheable. If upstream is down,
+// it returns false.
 func notForUs(err error) bool {
 	return errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, object.ErrNoEncoding)
 }

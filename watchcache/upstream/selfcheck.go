@@ -1,12 +1,18 @@
 package upstream
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"net/url"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
@@ -29,13 +35,17 @@ func (fs *Feeds) checkAll(interval time.Duration) {
 	}
 }
 
-// check compares a feed with upstream. A feed that differs starts again.
+// check compares a feed with upstream. If the two differ, the feed reads the state again.
 func (fs *Feeds) check(f *fresh.Feed) {
 	if stats := f.Cache().Stats(); !stats.Ready {
 		return
 	}
 	outcome := "same"
-	switch err := f.SelfCheck(fs.ctx); {
+	err := f.SelfCheck(fs.ctx)
+	if err == nil && f.Encoding == object.Table {
+		err = checkRows(fs.ctx, f)
+	}
+	switch {
 	case fs.ctx.Err() != nil:
 		return
 	case errors.Is(err, feed.ErrDiffers):
@@ -47,4 +57,65 @@ func (fs *Feeds) check(f *fresh.Feed) {
 		f.Log.Debug("self-check", zap.Error(err))
 	}
 	fs.metrics.checks.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()
+}
+
+const (
+	// checkedRows is the number of rows of a Table whose cells are compared.
+	checkedRows = 500
+	// rowsTimeout limits the duration of this comparison.
+	rowsTimeout = time.Minute
+)
+
+// checkRows compares the cells of checkedRows rows of a Table with upstream's cells at the log's
+// resourceVersion. The rows begin anywhere, so each row is compared sooner or later. checkRows
+// detects cells that change without a change of the object, except ages. Ages are checked whenever
+// a row is written.
+func checkRows(ctx context.Context, f *fresh.Feed) error {
+	ctx, cancel := context.WithTimeout(ctx, rowsTimeout)
+	defer cancel()
+	rv, _ := f.Standing()
+	ours, err := f.Cache().SnapshotAt(rv)
+	if err != nil {
+		return err
+	}
+	page, err := f.Client.Page(ctx, f.Cache().Resource(), pageOf(ours, rand.N(max(1, ours.Len()-checkedRows+1))))
+	if errors.Is(err, object.ErrColumns) {
+		return fmt.Errorf("%w: %w", feed.ErrDiffers, err)
+	}
+	if err != nil {
+		return err
+	}
+	if page.RV != rv {
+		return client.ListedAt(page.RV, rv)
+	}
+	return rowsDiffer(ours, page.Changes)
+}
+
+// pageOf returns the query for checkedRows rows of a state, without the first rows.
+func pageOf(s watchcache.Snapshot, without int) url.Values {
+	query, at := client.At(s.ResourceVersion(), "Exact"), 0
+	for o := range s.Objects("", "") {
+		if at++; at == without {
+			query = url.Values{"continue": {object.EncodeToken(o.Key()+"\x00", s.ResourceVersion())}}
+		}
+		if at >= without {
+			break
+		}
+	}
+	query.Set("limit", strconv.Itoa(checkedRows))
+	return query
+}
+
+// rowsDiffer compares the cells of upstream's rows with the cached cells.
+func rowsDiffer(ours watchcache.Snapshot, theirs []watchcache.Change) error {
+	for _, c := range theirs {
+		row := ours.Get(c.Object.Key())
+		if row == nil || row.UID() != c.Object.UID() || row.ResourceVersion() != c.Object.ResourceVersion() {
+			return fmt.Errorf("%w: the row of %s is not cached", feed.ErrDiffers, c.Object.Key())
+		}
+		if !object.SameCells(row, c.Object) {
+			return fmt.Errorf("%w: the row of %s is %s, cached %s", feed.ErrDiffers, c.Object.Key(), c.Object.Row(), row.Row())
+		}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// If a cache differs from upstream for any reason, the self-check notices it, and the cache starts
-// again. An equal cache is left alone.
+// If a cache differs from upstream for any reason, the self-check detects it, and the cache starts
+// again. An equal cache does not change.
 func TestSelfCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil   func(*fakeUpstream)
@@ -69,4 +70,22 @@ func TestSelfChecksComeByThemselves(t *testing.T) {
 func (f *fakeUpstream) objectLocked(name, uid string, rv int, value string) string {
 	return strings.NewReplacer("$NAME", name, "$UID", uid, "$RV", strconv.Itoa(rv), "$VALUE", value).Replace(
 		`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"$NAME","namespace":"ns","uid":"$UID","resourceVersion":"$RV"},"data":{"v":"$VALUE"}}`)
+}
+
+// If a reader finds an error in the cache, the feed reads the state again.
+func TestReread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		feeds := start(t, f)
+		cache := open(t, feeds)
+		epoch := cache.Stats().Epoch
+		synctest.Wait() // the stream has caught up
+		feeds.list()[0].Reread(errors.New("a wrong row"))
+		time.Sleep(time.Minute)
+		reached(t, f, cache)
+		if cache.Stats().Epoch == epoch {
+			t.Error("the state was not read again")
+		}
+	})
 }

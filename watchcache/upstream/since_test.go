@@ -18,9 +18,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// Clients that resume from before a feed's beginning get all later events, once each and in order,
-// whichever client comes first, unless upstream has lost that history. In both cases the cache
-// answers no client until it equals upstream's state.
+// Clients that resume from before a feed's beginning get all later events, once each and in order.
+// This holds for any order of the clients, unless upstream has lost that history. In both cases,
+// the cache serves no clients until it equals upstream's state.
 func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 	seed := *seed
 	if seed == 0 {
@@ -48,7 +48,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			}
 			f.mu.Lock()
 			rev := f.mu.rev
-			switch random.IntN(3) { // upstream may have lost some history, or may be holding some back
+			switch random.IntN(3) { // upstream may have lost or may hold back some history
 			case 0:
 				f.mu.compacted += random.Uint64N(rev - 99)
 				f.mu.oldest = f.mu.compacted
@@ -74,7 +74,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				}
 				wishes.Note(clients[i])
 				go func() {
-					feed, err := feeds.Open(ctx, configmaps, object.JSON, clients[i])
+					feed, err := feeds.Open(ctx, configmaps, object.Want{}, object.JSON, clients[i])
 					opened <- opening{feed, err}
 				}()
 			}

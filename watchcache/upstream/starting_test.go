@@ -10,12 +10,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// starter is an upstream that can answer late or behave like a server that is starting: it says
-// that it is not ready, and refuses every request because it does not know any access rules yet.
+// starter is an upstream that can respond late or behave like a starting server. A starting server
+// reports that it is not ready, and refuses every request because it has no access rules yet.
 type starter struct {
 	*frail
 	starting atomic.Bool
-	takes    atomic.Int64 // nanoseconds per answer
+	takes    atomic.Int64 // nanoseconds per response
 	checks   atomic.Int64 // requests of /readyz
 }
 
@@ -40,7 +40,7 @@ func (s *starter) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// A starting upstream that refuses everything does not end any cache, however long it was down.
+// A starting upstream that refuses all requests does not end any cache, even after a long outage.
 func TestStartAfterALongOutage(t *testing.T) {
 	for _, outage := range []time.Duration{20 * time.Second, time.Minute} {
 		t.Run(outage.String(), func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestStartAfterALongOutage(t *testing.T) {
 	}
 }
 
-// An upstream that answers more slowly than a check's timeout is still followed.
+// An upstream whose responses take longer than a check's timeout is still followed.
 func TestSlowUpstreamIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &starter{frail: newFrail()}
@@ -82,12 +82,12 @@ func TestSlowUpstreamIsFollowed(t *testing.T) {
 	})
 }
 
-// If a state is read in pages, the end of the read does not mean that upstream is down: upstream's
+// If a state is read in pages, the end of the read does not mean that upstream is down. Upstream's
 // return takes as few checks as with streaming.
 func TestPagesRaiseNoDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &starter{frail: newFrail()}
-		s.fakeUpstream.mu.noStream = true
+		s.fakeUpstream.mu.noStream = 422
 		_, all := startMany(t, s)
 		time.Sleep(time.Minute)
 		s.leave()

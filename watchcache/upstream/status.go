@@ -12,15 +12,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // FeedStatus is a summary of one feed.
 type FeedStatus struct {
 	GVR      schema.GroupVersionResource
 	Encoding object.Encoding
-	// Lost is the time for which the cache may have been out of date; 0 if it is current.
-	// Unreachable is the part of it in which upstream has not answered at all.
+	Scope    object.Scope
+	// Lost is how long the cache may have been out of date; 0 if it is current. Unreachable is the
+	// part of Lost in which upstream has not responded at all.
 	Lost, Unreachable time.Duration
 	LastSign          time.Time
 	watchcache.Stats
@@ -31,25 +31,25 @@ func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.GVR, f.Encoding, lost, f.Unreachable(), time.Now().Add(-f.Quiet()), f.Cache().Stats()})
+		all = append(all, FeedStatus{f.GVR, f.Encoding, f.Scope, lost, f.Unreachable(), time.Now().Add(-f.Quiet()), f.Cache().Stats()})
 	}
 	return all
 }
 
-// Lost returns, without waiting, for how long the feed of a resource has been unable to reach
-// upstream. It is 0 if upstream can be reached or if there is no feed.
+// Lost returns, without waiting, how long a resource's feeds have been unable to reach upstream. It
+// is 0 if upstream can be reached or if there is no feed.
 func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for _, encoding := range []object.Encoding{object.JSON, object.Protobuf, object.Table} {
-		if f := fs.mu.feeds[store.Key{GVR: gvr, Encoding: encoding}]; f != nil {
+	for key, f := range fs.mu.feeds {
+		if key.GVR == gvr {
 			age = max(age, f.Unreachable())
 		}
 	}
 	return age
 }
 
-// Metrics count what feeds do.
+// Metrics contains the feeds' metrics.
 type Metrics struct {
 	feed   *feed.Metrics
 	fresh  *fresh.Metrics
@@ -80,14 +80,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ExpectSaves creates the counters of saves at 0, because Prometheus sees no increase in the first
-// value of a new series.
+// ExpectSaves creates the counters of saves with the value 0. Without it, Prometheus would miss the
+// first increase, because a new series would begin at 1.
 func (m *Metrics) ExpectSaves() {
 	m.saves.WithLabelValues(saveDone)
 	m.saves.WithLabelValues(saveFailed)
 }
 
-// SaveFailed counts a save that could not be started.
+// SaveFailed counts a save that could not start.
 func (m *Metrics) SaveFailed() { m.saves.WithLabelValues(saveFailed).Inc() }
 
 // Outcomes of a save.
@@ -99,12 +99,12 @@ const (
 // Describe implements prometheus.Collector.
 func (fs *Feeds) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(fs, ch) }
 
-// Collect implements prometheus.Collector. It reads the feeds' figures at each scrape.
+// Collect implements prometheus.Collector. It reads the feeds' state at each scrape.
 func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
 	for _, f := range fs.Status() {
 		show := func(kind prometheus.ValueType, value float64, name, help string) {
-			desc := prometheus.NewDesc(name, help, append(resourceLabels, "encoding"), nil)
-			ch <- prometheus.MustNewConstMetric(desc, kind, value, f.GVR.Group, f.GVR.Version, f.GVR.Resource, f.Encoding.String())
+			desc := prometheus.NewDesc(name, help, append(resourceLabels, "encoding", "scope"), nil)
+			ch <- prometheus.MustNewConstMetric(desc, kind, value, f.GVR.Group, f.GVR.Version, f.GVR.Resource, f.Encoding.String(), f.Scope.String())
 		}
 		const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 		synced := 0.0
@@ -115,13 +115,23 @@ func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
 		show(gauge, float64(f.Objects), "watchproxy_feed_objects", "Objects in the cache.")
 		show(gauge, float64(f.Bytes), "watchproxy_feed_object_bytes", "Bytes of the cached objects.")
 		show(gauge, float64(f.Newest), "watchproxy_feed_resource_version", "The resourceVersion that the cache has reached.")
-		show(gauge, time.Since(f.LastSign).Seconds(), "watchproxy_feed_last_sign_seconds", "Seconds since upstream's last event, bookmark or answer on this feed.")
-		show(gauge, f.Lost.Seconds(), "watchproxy_feed_lost_seconds", "Seconds since the watch upstream was lost or nobody answered, 0 while the watch works.")
-		show(gauge, f.Unreachable.Seconds(), "watchproxy_feed_unreachable_seconds", "The same, but 0 while upstream answers, even with a refusal.")
+		show(gauge, unix(f.LastSign), "watchproxy_feed_last_sign_timestamp_seconds", "Unix time of upstream's last event, bookmark or answer on this feed.")
+		show(gauge, since(f.Lost), "watchproxy_feed_lost_since_timestamp_seconds", "Unix time since when the watch upstream is lost or nobody answers, 0 while the watch works.")
+		show(gauge, since(f.Unreachable), "watchproxy_feed_unreachable_since_timestamp_seconds", "The same, but 0 while upstream answers, even with a refusal.")
 		show(gauge, float64(f.LogEvents), "watchproxy_feed_log_events", "Events held in the log.")
 		show(gauge, float64(f.LogBytes), "watchproxy_feed_log_bytes", "Bytes that only the event log keeps alive.")
 		show(gauge, float64(f.Cursors), "watchproxy_feed_watches", "Open downstream watches served from the cache.")
 		show(counter, float64(f.Events), "watchproxy_feed_events_total", "Events received from upstream in the present epoch.")
 		show(counter, float64(f.Delivered), "watchproxy_events_delivered_total", "Events delivered to downstream watches from the cache.")
 	}
+}
+
+func unix(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+
+// since returns the Unix time of a moment age ago, or 0 if age is 0.
+func since(age time.Duration) float64 {
+	if age == 0 {
+		return 0
+	}
+	return unix(time.Now().Add(-age))
 }

@@ -46,7 +46,7 @@ func savedFile(t *testing.T, dir string) string {
 	return filepath.Join(dir, entries[0].Name())
 }
 
-// saved lets a feed see some changes and then saves it.
+// saved applies some changes to a feed and then saves it.
 func saved(t *testing.T, f *fakeUpstream, dir string) (since uint64) {
 	t.Helper()
 	f.set("a", "1")
@@ -67,8 +67,8 @@ func saved(t *testing.T, f *fakeUpstream, dir string) (since uint64) {
 	return since
 }
 
-// A restarted proxy resumes where the previous one stopped. It reads no state and has the earlier
-// history, and it answers no client until it has caught up.
+// A restarted proxy resumes at the state of the previous proxy. It reads no state, has the earlier
+// history, and serves no clients until it has caught up.
 func TestRestoredFeed(t *testing.T) {
 	for name, meanwhile := range map[string]func(*fakeUpstream){
 		"nothing":   func(*fakeUpstream) {},
@@ -108,7 +108,7 @@ func TestRestoredFeed(t *testing.T) {
 	}
 }
 
-// An unusable file is noticed and removed, and the feed starts as if there were no file.
+// An unusable file is detected and removed. The feed then starts as if there were no file.
 func TestUselessFiles(t *testing.T) {
 	rewrite := func(change func([]byte) []byte) func(*testing.T, *fakeUpstream, string) {
 		return func(t *testing.T, _ *fakeUpstream, path string) {
@@ -178,8 +178,8 @@ func TestFileThatMayNotBe(t *testing.T) {
 	})
 }
 
-// If upstream has lost the history since the save, the feed reads the state and shows the
-// difference as events.
+// If upstream has lost the history since the save, the feed reads the state and turns the
+// differences into events.
 func TestRestoredFeedIsTooOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -232,19 +232,19 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 		}
 		f.locked(func() { f.mu.down = nil })
 		feeds := startSaved(t, f, dir)
-		f.stall(true) // so the stream brings nothing
+		f.stall(true) // the stream then brings no events
 		f.elsewhere()
 		soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := feeds.Open(soon, configmaps, object.JSON, 0); err != nil {
+		if _, err := feeds.Open(soon, configmaps, object.Want{}, object.JSON, 0); err != nil {
 			t.Errorf("a side watch tells: %v", err)
 		}
 	})
 }
 
-// While no proxy ran, etcd was restored to an earlier state than the file's, and has moved on past
-// the file's resourceVersion. Upstream accepts a watch from that resourceVersion as if nothing had
-// happened, but no client must see the lost history.
+// While no proxy ran, etcd was restored to an earlier state than the file's, and has passed the
+// file's resourceVersion again. Upstream accepts a watch from that resourceVersion, but no client
+// must see the lost history.
 func TestRestoredUpstreamHasGoneOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -285,7 +285,8 @@ func (w watchless) RoundTrip(req *http.Request) (*http.Response, error) {
 	return w.fakeUpstream.RoundTrip(req)
 }
 
-// If a restored cache's resource may no longer be watched, the cache is given up, like any other.
+// If the proxy may no longer watch a restored cache's resource, the cache is given up like any
+// other cache.
 func TestRestoredFeedMayNotWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -303,7 +304,7 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		began := time.Now()
-		if _, err := feeds.Open(t.Context(), configmaps, object.JSON, 0); err == nil || time.Since(began) > time.Second {
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); err == nil || time.Since(began) > time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})

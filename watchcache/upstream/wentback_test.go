@@ -11,8 +11,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// After a restore, upstream accepts a watch from a future resourceVersion and stays silent until it
-// gets there with another history. A feed that reconnects must notice this before it resumes.
+// After a restore, upstream accepts a watch from a future resourceVersion. The watch stays silent
+// until upstream reaches that resourceVersion with another history. A feed that reconnects must
+// detect this before it resumes.
 func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

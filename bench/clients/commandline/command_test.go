@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,8 @@ func file(t *testing.T, content string) string {
 
 const header = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
 
-// If the proxy cannot start, it soon reports the error in one line, and the exit code is 1.
+// If the proxy cannot start, it soon reports the error in one line. The exit code is 2 if the
+// command line is wrong, else 1.
 func TestServeRefusesToStart(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -55,13 +57,14 @@ func TestServeRefusesToStart(t *testing.T) {
 	address := taken.Addr().String()
 	good := w.API.Kubeconfig
 
+	const misused = "(see 'watchproxy serve --help')"
 	for name, test := range map[string]struct {
 		args []string
 		says []string
 	}{
-		"unknown flag":       {[]string{"--nonsense"}, []string{"unknown flag: --nonsense"}},
-		"argument":           {[]string{"nonsense"}, []string{`"nonsense"`}},
-		"flag without value": {[]string{"--listen"}, []string{"--listen"}},
+		"unknown flag":       {[]string{"--nonsense"}, []string{"unknown flag --nonsense", misused}},
+		"argument":           {[]string{"nonsense"}, []string{`"nonsense"`, misused}},
+		"flag without value": {[]string{"--listen"}, []string{"--listen", misused}},
 		"no file":            {[]string{"--config", "/no/such/file"}, []string{"/no/such/file"}},
 		"no YAML":            {[]string{"--config", file(t, header+"a: b: c\n")}, []string{"file.yaml"}},
 		"unknown field":      {[]string{"--config", file(t, header+"cache: {nonsense: 1}\n")}, []string{"file.yaml", "cache.nonsense: "}},
@@ -85,7 +88,7 @@ func TestServeRefusesToStart(t *testing.T) {
 		"not loopback, by name":     {[]string{"--listen", "example.com:8001"}, []string{"listen", "example.com:8001", "127.0.0.1"}},
 		"no such port":              {[]string{"--listen", "127.0.0.1:123456"}, []string{"listen", "127.0.0.1:123456"}},
 		"no kubeconfig":             {[]string{"--kubeconfig", "/no/such/kubeconfig"}, []string{"kubeconfig", "/no/such/kubeconfig"}},
-		"no kubeconfig anywhere":    {nil, []string{"kubeconfig"}},
+		"no kubeconfig anywhere":    {nil, []string{"no kubeconfig found", "--kubeconfig"}},
 		"broken kubeconfig":         {[]string{"--kubeconfig", file(t, "nonsense")}, []string{"kubeconfig"}},
 		"unknown context":           {[]string{"--kubeconfig", good, "--context", "nonsense"}, []string{"nonsense"}},
 		"upstream is not there":     {[]string{"--kubeconfig", cluster.KubeconfigT(t, gone.URL, nil, "")}, []string{gone.URL, "refused"}},
@@ -108,7 +111,11 @@ func TestServeRefusesToStart(t *testing.T) {
 			if took := time.Since(began); took > soon {
 				t.Errorf("it took %v", took)
 			}
-			if got.Code != 1 || got.Stdout != "" {
+			code := 1
+			if slices.Contains(test.says, misused) {
+				code = 2
+			}
+			if got.Code != code || got.Stdout != "" {
 				t.Errorf("exit code %d, output %q", got.Code, got.Stdout)
 			}
 			line, isLine := strings.CutSuffix(got.Stderr, "\n")
@@ -146,19 +153,19 @@ func TestConfigDefaults(t *testing.T) {
 func TestConfigValidate(t *testing.T) {
 	wrong := file(t, header+"listen: nonsense\nlogLevel: loud\n")
 	got := runWatchproxy(t, "config", "validate", wrong)
-	if got.Code != 1 || got.Stdout != "" || strings.Count(got.Stderr, "\n") != 1 {
+	if got.Code != 1 || got.Stdout != "" || strings.Count(got.Stderr, "\n") != 3 {
 		t.Errorf("%+v", got)
 	}
-	for _, what := range []string{wrong, "listen: ", "logLevel: "} {
+	for _, what := range []string{wrong + ":3: listen: ", wrong + ":4: logLevel: ", "tls: "} {
 		if !strings.Contains(got.Stderr, what) {
 			t.Errorf("no %q in %s", what, got.Stderr)
 		}
 	}
-	if got := runWatchproxy(t, "config", "validate"); got.Code != 1 || strings.Count(got.Stderr, "\n") != 1 {
+	if got := runWatchproxy(t, "config", "validate"); got.Code != 2 || strings.Count(got.Stderr, "\n") != 1 {
 		t.Errorf("without a file: %+v", got)
 	}
 	for _, args := range [][]string{{"nonsense"}, {"config", "nonsense"}} {
-		if got := runWatchproxy(t, args...); got.Code != 1 || strings.Count(got.Stderr, "\n") != 1 || !strings.Contains(got.Stderr, `"nonsense"`) {
+		if got := runWatchproxy(t, args...); got.Code != 2 || strings.Count(got.Stderr, "\n") != 1 || !strings.Contains(got.Stderr, `"nonsense"`) {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}

@@ -25,7 +25,7 @@ import (
 var elsewhere = map[string]string{
 	"make demo":  "TestDemo of bench/demo runs what it builds",
 	"make test":  "it runs this",
-	"make build": "the same binary, by another name and with the race detector, runs here",
+	"make build": "the same binary, by another name and with the race detector, runs here; TestFreshClone runs it",
 	"bin/watchproxy serve --listen 0.0.0.0:6443 --tls-cert-file tls.crt --tls-private-key-file tls.key":                                            "bench/access runs it on loopback",
 	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace":                                                          "bench/chart installs what it renders",
 	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace --set kind=DaemonSet,service.internalTrafficPolicy=Local": "bench/chart renders it among others",
@@ -37,13 +37,19 @@ func TestReadme(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
 	dir := t.TempDir()
+	binary, err := cluster.BuildProxy(t.Context(), true)
+	must(t, err)
+	must(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
+	must(t, os.Symlink(binary, filepath.Join(dir, "bin/watchproxy")))
 	shell := newShell(t, w, dir)
-	for _, document := range []string{"README.md", "cmd/watchproxy/README.md"} {
-		commands := commandsOf(t, document)
-		if len(commands) < 3 {
-			t.Errorf("%s has only %q", document, commands)
+	began, seen := time.Now(), false // the binary is built
+	for _, document := range []string{"README.md", "cmd/watchproxy/README.md", "proxy/access/README.md", ".github/SUPPORT.md"} {
+		commands := cluster.CommandsT(t, document)
+		if len(commands) == 0 {
+			t.Errorf("%s has no commands", document)
 		}
-		for _, command := range commands {
+		expected := outputsOf(t, document)
+		for n, command := range commands {
 			if why, ok := elsewhere[command]; ok {
 				t.Logf("%s: not here: %s", command, why)
 				continue
@@ -52,6 +58,19 @@ func TestReadme(t *testing.T) {
 			t.Logf("%s\n%.300s", command, out)
 			if err != nil {
 				t.Errorf("%s: %s: %v\n%s", document, command, err, out)
+			}
+			if strings.Contains(out, "readme-pod") && !seen {
+				seen = true
+				t.Logf("the first answer from the cache came after %d commands and %v", n+1, time.Since(began))
+				if n >= firstAnswerCommands {
+					t.Errorf("a newcomer needs %d commands", n+1)
+				}
+				shell.answersFromCache(t)
+			}
+			for _, line := range expected[command] {
+				if !strings.Contains(moving.ReplaceAllString(out, " 0"), moving.ReplaceAllString(line, " 0")) {
+					t.Errorf("%s: %s does not show %q:\n%s", document, command, line, out)
+				}
 			}
 			if strings.HasPrefix(command, "kubectl") && !strings.Contains(out, "readme-pod") && !strings.Contains(out, "readme-node") && !strings.Contains(out, "created") {
 				t.Errorf("%s shows nothing:\n%s", command, out)
@@ -73,60 +92,75 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// fenced matches a Kubernetes object in a document.
-var fenced = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
+// shown matches a command in a document, and the output that the document shows for it.
+var shown = regexp.MustCompile("(?ms)^    ([^\n]+)\n\n```text\n(.*?)^```$")
 
-func objectsOf(t *testing.T, document string) []string { return found(t, document, fenced) }
+// moving matches figures, sizes and ages, with the space before them.
+var moving = regexp.MustCompile(`\s+([-0-9.]+( [KM]?i?B|[smh%])?)*`)
 
-func found(t *testing.T, document string, what *regexp.Regexp) (all []string) {
+// outputsOf returns the lines of output that a document shows for its commands.
+func outputsOf(t *testing.T, document string) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(cluster.Root(), document))
 	must(t, err)
-	for _, match := range what.FindAllStringSubmatch(string(text), -1) {
+	all := map[string][]string{}
+	for _, match := range shown.FindAllStringSubmatch(string(text), -1) {
+		all[match[1]] = strings.Split(strings.TrimSpace(match[2]), "\n")
+	}
+	return all
+}
+
+// fenced matches a Kubernetes object in a document.
+var fenced = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
+
+func objectsOf(t *testing.T, document string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(cluster.Root(), document))
+	must(t, err)
+	for _, match := range fenced.FindAllStringSubmatch(string(text), -1) {
 		all = append(all, match[1])
 	}
 	return all
 }
 
-// indented matches a command in a document. Text after # is a remark.
-var indented = regexp.MustCompile(`(?m)^    ((?:make|bin/watchproxy|kubectl|helm) [^#\n]*[^#\n ])`)
-
-func commandsOf(t *testing.T, document string) []string { return found(t, document, indented) }
-
-// shell is a user's terminal, in a directory that contains the binary. The home directory contains
-// a kubeconfig.
+// shell is a user's terminal, in a directory that contains bin/watchproxy. The home directory
+// contains a kubeconfig, and kubectl is in the path.
 type shell struct {
-	dir          string
+	dir, home    string
 	admin        string            // the proxy's admin address, once it serves
 	replacements *strings.Replacer // of ports
 }
 
 func newShell(t *testing.T, w *clients.World, dir string) *shell {
 	t.Helper()
-	binary, err := cluster.BuildProxy(t.Context(), true)
-	must(t, err)
 	content, err := os.ReadFile(w.API.Kubeconfig)
 	must(t, err)
-	for _, sub := range []string{"bin", "home/.kube"} {
-		must(t, os.MkdirAll(filepath.Join(dir, sub), 0o755))
+	s := &shell{dir: dir, home: t.TempDir()}
+	for _, sub := range []string{"bin", ".kube"} {
+		must(t, os.Mkdir(filepath.Join(s.home, sub), 0o755))
 	}
-	must(t, os.Symlink(binary, filepath.Join(dir, "bin/watchproxy")))
-	must(t, os.Symlink(cluster.KubectlT(t), filepath.Join(dir, "bin/kubectl")))
-	for path, what := range map[string][]byte{"home/.kube/config": content, "ca.crt": w.API.CA} {
-		must(t, os.WriteFile(filepath.Join(dir, path), what, 0o600))
+	must(t, os.Symlink(cluster.KubectlT(t), filepath.Join(s.home, "bin/kubectl")))
+	for path, what := range map[string][]byte{filepath.Join(s.home, ".kube/config"): content, filepath.Join(dir, "ca.crt"): w.API.CA} {
+		must(t, os.WriteFile(path, what, 0o600))
 	}
 	w.CreatePod(t, w.Namespace(t, "readme"), cluster.NewPod("readme-pod"))
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "readme-node"}}
 	_, err = w.Admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
 	must(t, err)
 	w.API.NamespaceT(t, "team")
-	tls := &corev1.Secret{ // like the chart's
-		ObjectMeta: metav1.ObjectMeta{Name: "watchproxy-tls"},
-		Data:       map[string][]byte{"ca.crt": w.API.CA, "tls.crt": []byte("certificate"), "tls.key": []byte("private key")},
-	}
-	_, err = w.Admin.CoreV1().Secrets(w.API.NamespaceT(t, "watchproxy")).Create(t.Context(), tls, metav1.CreateOptions{})
+	ca := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watchproxy-ca"}, Data: map[string]string{"ca.crt": string(w.API.CA)}} // like the chart's
+	_, err = w.Admin.CoreV1().ConfigMaps(w.API.NamespaceT(t, "watchproxy")).Create(t.Context(), ca, metav1.CreateOptions{})
 	must(t, err)
-	return &shell{dir: dir}
+	return s
+}
+
+// answersFromCache fails unless the proxy has answered a request for pods from its cache.
+func (s *shell) answersFromCache(t *testing.T) {
+	t.Helper()
+	m := cluster.Metrics(clients.Get(t, s.admin+"/metrics"))
+	if n := m.Sum("watchproxy_requests_total", `resource="pods"`, `source="cache"`); n < 1 {
+		t.Errorf("%v requests for pods were answered from the cache", n)
+	}
 }
 
 func must(t *testing.T, err error) {
@@ -160,13 +194,13 @@ func (b *syncedBuffer) String() string {
 // test. status --watch never ends by itself, so it is stopped after a moment.
 func (s *shell) run(t *testing.T, command string) (output string, err error) {
 	t.Helper()
-	if strings.Contains(command, " serve ") {
+	if strings.Contains(command+" ", " serve ") {
 		return s.start(t, command)
 	}
 	if s.replacements != nil {
 		command = s.replacements.Replace(command)
 	}
-	if strings.HasPrefix(command, "bin/watchproxy status") {
+	if strings.Contains(command, "watchproxy status") {
 		command += " --admin " + s.admin
 	}
 	bound := cluster.Limit
@@ -184,8 +218,9 @@ func (s *shell) run(t *testing.T, command string) (output string, err error) {
 }
 
 func (s *shell) command(ctx context.Context, command string) *exec.Cmd {
-	cmd := clients.Command(ctx, filepath.Join(s.dir, "home"), "bash", "-o", "pipefail", "-c", "exec "+command)
-	cmd.Dir, cmd.Env = s.dir, append(cmd.Env, "PATH="+filepath.Join(s.dir, "bin")+":"+os.Getenv("PATH"))
+	cmd := clients.Command(ctx, s.home, "bash", "-o", "pipefail", "-c", "exec "+command)
+	cmd.Dir = s.dir
+	cmd.Env = append(cmd.Env, "PATH="+filepath.Join(s.dir, "bin")+":"+filepath.Join(s.home, "bin")+":"+os.Getenv("PATH"))
 	return cmd
 }
 
@@ -208,6 +243,6 @@ func (s *shell) start(t *testing.T, command string) (output string, err error) {
 	cluster.Eventually(t, "the proxy is ready", func() bool { return ready.MatchString(said.String()) })
 	match := ready.FindStringSubmatch(said.String())
 	s.admin = match[2]
-	s.replacements = strings.NewReplacer("127.0.0.1:8001", match[1])
+	s.replacements = strings.NewReplacer("127.0.0.1:8001", match[1], "http://127.0.0.1:8002", s.admin)
 	return match[0], nil
 }

@@ -2,7 +2,9 @@ package commandline
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/clients"
@@ -62,5 +64,31 @@ func TestStatusCommand(t *testing.T) {
 	// If --admin is given the client address, the error says so.
 	if wrong := runWatchproxy(t, "status", "--admin", proxy.URL); wrong.Code != 1 || !strings.Contains(wrong.Stderr, "adminListen and not listen") {
 		t.Errorf("%+v", wrong)
+	}
+}
+
+// status --check succeeds for a healthy proxy, and fails with the reason for any other.
+func TestStatusCheck(t *testing.T) {
+	t.Parallel()
+	w := sharedWorld(t)
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: "logLevel: info\n"})
+	clients.Get(t, proxy.URL+"/api/v1/namespaces?resourceVersion=0")
+	if got := runWatchproxy(t, "status", "--admin", proxy.AdminURL, "--check"); got != (clients.Outcome{Stdout: "healthy\n"}) {
+		t.Errorf("at first: %+v", got)
+	}
+	// The proxy refuses this change, and goes on with its old configuration.
+	if err := errors.Join(proxy.Configure("logLevel: loud\n"), proxy.Signal(syscall.SIGHUP)); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Eventually(t, "the check fails", func() bool {
+		got := runWatchproxy(t, "status", "--admin", proxy.AdminURL, "--check")
+		return got.Code == 1 && got.Stdout == "" && strings.HasPrefix(got.Stderr, "watchproxy: not healthy: the configuration file is refused") && strings.Count(got.Stderr, "\n") == 1
+	})
+	if err := proxy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	got := runWatchproxy(t, "status", "--admin", proxy.AdminURL, "--check")
+	if got.Code != 1 || got.Stdout != "" || !strings.Contains(got.Stderr, proxy.AdminURL+" cannot be reached") {
+		t.Errorf("when it has stopped: %+v", got)
 	}
 }

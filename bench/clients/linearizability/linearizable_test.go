@@ -17,8 +17,8 @@ var linearize = flag.Duration("linearize", 4*time.Second, "how long TestLineariz
 // readsInAMinute is the number of reads that a minute of each setting must reach.
 const readsInAMinute = 100_000
 
-// raceDetector tells whether this program, and therefore the proxies that it builds, have the race
-// detector.
+// raceDetector reports whether this program, and therefore the proxies that it builds, have the
+// race detector.
 func raceDetector() bool {
 	build, _ := debug.ReadBuildInfo()
 	return slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"})

@@ -70,8 +70,9 @@ func (c crowd) stay(t *testing.T) {
 	}
 }
 
-// toldExpired tells whether a watch with a label selector has ended with 410. This may happen after
-// a relist, because objects may have left the selection and come back (watchcache.Cache.Replace).
+// toldExpired reports whether a watch with a label selector has ended with 410. This may happen
+// after a relist, because objects may have left the selection and come back
+// (watchcache.Cache.Replace).
 func toldExpired(o *clients.Watch) bool {
 	events := o.Events()
 	if selectorOf(o) == "" || len(events) == 0 {

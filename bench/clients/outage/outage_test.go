@@ -66,6 +66,14 @@ func restart(t *testing.T, w *clients.World) {
 	if got := proxy.AskT(t, object.With("Content-Type", "application/json")); got.Status != http.StatusCreated {
 		t.Errorf("after a restart: %d %s", got.Status, got.Body)
 	}
+	cluster.Eventually(t, "the log tells of the outage in two lines", func() bool {
+		log := w.Proxy.Log()
+		lost, back := strings.Index(log, `"msg":"upstream is lost"`), strings.Index(log, `"msg":"upstream is back"`)
+		return lost >= 0 && back > lost && strings.Count(log, `"msg":"upstream is lost"`) == strings.Count(log, `"msg":"upstream is back"`)
+	})
+	cluster.Eventually(t, "the metrics tell that it is over", func() bool {
+		return w.Proxy.MetricsT(t).Sum("watchproxy_upstream_server_usable") == 1
+	})
 }
 
 // whileAway sends requests that the cache can answer, and requests that only the apiserver could
@@ -110,6 +118,10 @@ func whileAway(t *testing.T, w *clients.World) {
 			t.Errorf("%s failed after %v", target, took)
 		}
 	}
+	cluster.Eventually(t, "the metrics tell of the outage", func() bool {
+		now := w.Proxy.MetricsT(t)
+		return now.Sum("watchproxy_upstream_server_usable") == 0 && now.Sum("rest_client_requests_total", `code="<error>"`) > 0
+	})
 	if status, _ := clients.TryGet(t, w.Proxy.AdminURL+"/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz is %d", status)
 	}

@@ -39,7 +39,7 @@ func TestSecondSignal(t *testing.T) {
 	clients.Terminate(t, p)
 	cluster.Eventually(t, "it drains", func() bool {
 		status, _ := clients.TryGet(t, p.AdminURL+"/readyz")
-		return status == http.StatusServiceUnavailable
+		return status == http.StatusInternalServerError
 	})
 	clients.Terminate(t, p)
 	clients.AwaitEnd(t, p, 2*time.Second)

@@ -2,13 +2,25 @@
 {{- define "watchproxy.configuration" -}}
 {{- include "watchproxy.validate" . -}}
 {{- $c := deepCopy .Values.config -}}
-{{- if ne .Values.tls.mode "none" -}}
+{{- if eq .Values.tls.mode "generated" -}}
+{{- $generated := dict "namespace" .Release.Namespace "secretName" (include "watchproxy.generatedSecret" .) "configMapName" (include "watchproxy.caConfigMap" .)
+  "dnsNames" (include "watchproxy.dnsNames" . | fromJsonArray) "ipAddresses" .Values.tls.ipAddresses -}}
+{{- $_ := set $c "tls" (dict "generated" $generated) -}}
+{{- else if eq .Values.tls.mode "sidecar" -}}
+{{- $_ := set $c "tls" (dict "sidecar" (dict "directory" "/run/watchproxy/serviceaccount" "authorityDirectory" "/run/watchproxy/authority")) -}}
+{{- else if ne .Values.tls.mode "none" -}}
 {{- $_ := set $c "tls" (dict "certFile" "/etc/watchproxy/tls/tls.crt" "privateKeyFile" "/etc/watchproxy/tls/tls.key") -}}
+{{- end -}}
+{{- if and .Values.hostNetwork (not (hasKey (default dict $c.adminAuthentication) "restrictLoopback")) -}}
+{{- $_ := set $c "adminAuthentication" (merge (dict "restrictLoopback" true) (default dict $c.adminAuthentication)) -}}
 {{- end -}}
 {{- if ne .Values.persistence.type "none" -}}
 {{- $cache := default dict $c.cache -}}
 {{- $_ := set $cache "persistence" (mergeOverwrite (default dict $cache.persistence) (dict "directory" "/var/lib/watchproxy/caches")) -}}
 {{- $_ := set $c "cache" $cache -}}
+{{- end -}}
+{{- if and (not (hasKey $c "goawayChance")) (eq .Values.kind "Deployment") (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) -}}
+{{- $_ := set $c "goawayChance" 0.01 -}}
 {{- end -}}
 {{- dict "apiVersion" "watchproxy.dev/v1alpha1" "kind" "ProxyConfiguration" | mergeOverwrite $c | toYaml -}}
 {{- end -}}
@@ -16,6 +28,11 @@
 {{/* The port of an address; empty for a Unix socket. */}}
 {{- define "watchproxy.port" -}}
 {{- if not (hasPrefix "unix://" .) -}}{{ regexFind "[0-9]+$" . }}{{- end -}}
+{{- end -}}
+
+{{/* The host of an address, without brackets; empty for all hosts. */}}
+{{- define "watchproxy.host" -}}
+{{- regexReplaceAll ":[0-9]+$" . "" | trimPrefix "[" | trimSuffix "]" -}}
 {{- end -}}
 
 {{/* "true" for an address that only the pod itself can reach. */}}

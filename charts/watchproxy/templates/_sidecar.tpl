@@ -6,9 +6,9 @@
   restartPolicy: Always
 {{- end -}}
 
-{{/* "true" if a kubeconfig can lead to the sidecar. None can lead to a Unix socket. */}}
+{{/* "true" if a kubeconfig leads to the sidecar. With TLS, the in-cluster configuration does. No kubeconfig can lead to a Unix socket. */}}
 {{- define "watchproxy.sidecar.kubeconfig" -}}
-{{- if and (eq .Values.kind "Sidecar") (include "watchproxy.port" .Values.config.listen) -}}true{{- end -}}
+{{- if and (eq .Values.kind "Sidecar") (eq .Values.tls.mode "none") (include "watchproxy.port" .Values.config.listen) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Items of env for the application's containers. */}}
@@ -16,6 +16,13 @@
 {{- if include "watchproxy.sidecar.kubeconfig" . -}}
 - name: KUBECONFIG
   value: {{ .Values.sidecar.mountPath }}/kubeconfig
+{{- else if eq .Values.tls.mode "sidecar" -}}
+- name: KUBERNETES_SERVICE_HOST
+  value: {{ include "watchproxy.host" .Values.config.listen | quote }}
+- name: KUBERNETES_SERVICE_PORT
+  value: {{ include "watchproxy.port" .Values.config.listen | quote }}
+- name: KUBERNETES_SERVICE_PORT_HTTPS
+  value: {{ include "watchproxy.port" .Values.config.listen | quote }}
 {{- end -}}
 {{- end -}}
 
@@ -24,6 +31,10 @@
 {{- if include "watchproxy.sidecar.kubeconfig" . -}}
 - name: watchproxy-client
   mountPath: {{ .Values.sidecar.mountPath }}
+  readOnly: true
+{{- else if eq .Values.tls.mode "sidecar" -}}
+- name: watchproxy-serviceaccount
+  mountPath: /var/run/secrets/kubernetes.io/serviceaccount
   readOnly: true
 {{- end -}}
 {{- end -}}

@@ -2,10 +2,11 @@
 {{- define "watchproxy.validate" -}}
 {{- $v := .Values -}}
 {{- $private := include "watchproxy.private" $v.config.listen -}}
-{{- if and $private (ne $v.kind "Sidecar") -}}
+{{- include "watchproxy.validateHost" . -}}
+{{- if and $private (ne $v.kind "Sidecar") (not $v.hostNetwork) -}}
 {{- fail (printf "config.listen: %s can only be reached from within the pod: listen on \":6443\", or let kind be Sidecar" $v.config.listen) -}}
 {{- end -}}
-{{- if and (include "watchproxy.private" $v.config.adminListen) (ne $v.kind "Sidecar") -}}
+{{- if and (include "watchproxy.private" $v.config.adminListen) (ne $v.kind "Sidecar") (not $v.hostNetwork) -}}
 {{- fail (printf "config.adminListen: the kubelet's probes cannot reach %s: listen on \":8002\"" $v.config.adminListen) -}}
 {{- end -}}
 {{- range tuple "listen" "adminListen" -}}
@@ -17,11 +18,30 @@
 {{- if eq (include "watchproxy.port" $v.config.listen) (include "watchproxy.port" $v.config.adminListen) -}}
 {{- fail (printf "config.adminListen: %s has the port of config.listen: let it be another one" $v.config.adminListen) -}}
 {{- end -}}
-{{- if and (ne $v.kind "Sidecar") (not $private) (eq $v.tls.mode "none") (not (hasKey $v.config "tls")) -}}
+{{- if and (ne $v.kind "Sidecar") (or $v.hostNetwork (not $private)) (eq $v.tls.mode "none") (not (hasKey $v.config "tls")) -}}
 {{- fail (printf "tls.mode: clients of %s bring credentials, which are only taken over TLS: choose generated, certManager or secret, or name files in config.tls" $v.config.listen) -}}
 {{- end -}}
-{{- if and (has $v.tls.mode (list "generated" "certManager")) (not $v.tls.serviceNames) (not $v.tls.dnsNames) -}}
+{{- if and (ne $v.tls.mode "none") (not $v.tls.serviceNames) (not $v.tls.dnsNames) -}}
 {{- fail "tls.dnsNames: without tls.serviceNames, name what clients reach the proxy by" -}}
+{{- end -}}
+{{- with $v.service -}}
+{{- $outside := has .type (list "NodePort" "LoadBalancer") -}}
+{{- range tuple "externalTrafficPolicy" "nodePort" -}}
+{{- if and (get $v.service .) (not $outside) -}}
+{{- fail (printf "service.%s: a ClusterIP has none: let service.type be NodePort or LoadBalancer, or leave it out" .) -}}
+{{- end -}}
+{{- end -}}
+{{- range tuple "loadBalancerClass" "loadBalancerSourceRanges" -}}
+{{- if and (get $v.service .) (ne $v.service.type "LoadBalancer") -}}
+{{- fail (printf "service.%s: a %s has no load balancer: let service.type be LoadBalancer, or leave it out" . $v.service.type) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .ipFamilyPolicy "SingleStack") (gt (len .ipFamilies) 1) -}}
+{{- fail "service.ipFamilies: SingleStack has one family: name one, or let service.ipFamilyPolicy be PreferDualStack or RequireDualStack" -}}
+{{- end -}}
+{{- if and (eq .clusterIP "None") $outside -}}
+{{- fail (printf "service.clusterIP: a %s needs a cluster IP: leave it out, or let service.type be ClusterIP" .type) -}}
+{{- end -}}
 {{- end -}}
 {{- with $v.tls.certManager -}}
 {{- if ge (include "watchproxy.seconds" .renewBefore | float64) (include "watchproxy.seconds" .duration | float64) -}}
@@ -35,8 +55,8 @@
 {{- fail (printf "config.cache.persistence.directory: the chart sets it for persistence.type %s: set persistence.type to none, or leave it out" $v.persistence.type) -}}
 {{- end -}}
 {{- if eq $v.persistence.type "pvc" -}}
-{{- if or (ne $v.kind "Deployment") $v.autoscaling.enabled (gt (int $v.replicas) 1) -}}
-{{- fail "persistence.type: no two proxies may share a claim: pvc is for a Deployment with replicas 1 and without autoscaling; emptyDir gives each pod its own" -}}
+{{- if or (ne $v.kind "Deployment") $v.autoscaling.enabled (gt (int $v.replicaCount) 1) -}}
+{{- fail "persistence.type: no two proxies may share a claim: pvc is for a Deployment with replicaCount 1 and without autoscaling; emptyDir gives each pod its own" -}}
 {{- end -}}
 {{- if and $v.updateStrategy (ne (default "" $v.updateStrategy.type) "Recreate") -}}
 {{- fail "updateStrategy.type: the next pod would wait for the claim of the one before: let it be Recreate, or leave updateStrategy out" -}}
@@ -64,10 +84,16 @@
 {{- fail "serviceAccount.name: name the application's service account, which a Sidecar runs as" -}}
 {{- end -}}
 {{- if and (eq $v.kind "Sidecar") (not $private) -}}
-{{- fail (printf "config.listen: a Sidecar's clients are in its pod, and others can reach %s: listen on 127.0.0.1:8001 or a Unix socket" $v.config.listen) -}}
+{{- fail (printf "config.listen: a Sidecar's clients are in its pod, and others can reach %s: listen on 127.0.0.1:6443 or a Unix socket" $v.config.listen) -}}
 {{- end -}}
-{{- if and (eq $v.kind "Sidecar") (or (ne $v.tls.mode "none") (hasKey $v.config "tls")) -}}
-{{- fail "tls.mode: a Sidecar's clients speak plain HTTP within the pod: set it to none, and leave config.tls out" -}}
+{{- if and (eq $v.kind "Sidecar") (or (not (has $v.tls.mode (list "sidecar" "none"))) (hasKey $v.config "tls")) -}}
+{{- fail "tls.mode: a Sidecar's clients are in its pod: set it to sidecar, or to none for plain HTTP, and leave config.tls out" -}}
+{{- end -}}
+{{- if and (ne $v.kind "Sidecar") (eq $v.tls.mode "sidecar") -}}
+{{- fail "tls.mode: sidecar is for clients in the same pod: let kind be Sidecar, or choose generated" -}}
+{{- end -}}
+{{- if and (eq $v.tls.mode "sidecar") (hasPrefix "unix://" $v.config.listen) -}}
+{{- fail "tls.mode: a client's in-cluster configuration cannot name a Unix socket: listen on 127.0.0.1:6443, or set it to none" -}}
 {{- end -}}
 {{- $named := false -}}
 {{- range dig "cache" "resources" list $v.config -}}
@@ -80,12 +106,15 @@
 {{- if and $named $v.rbac.create (not (or $granted $v.cacheEverything)) -}}
 {{- fail "config.cache.resources: the proxy may not list and watch secrets: add them to cachedResources, too, or leave them out here" -}}
 {{- end -}}
-{{- range $where, $labels := dict "commonLabels" $v.commonLabels "podLabels" $v.podLabels -}}
+{{- range $where, $labels := dict "commonLabels" (default dict $v.commonLabels) "podLabels" (default dict $v.podLabels) -}}
 {{- range tuple "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
 {{- if hasKey $labels . -}}
 {{- fail (printf "%s: %s selects the pods: leave it out; nameOverride sets the name" $where .) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if and $v.rbac.impersonation.enabled (not $v.rbac.create) -}}
+{{- fail "rbac.impersonation.enabled: the chart creates no roles, as rbac.create is false: set it to false, and grant the right yourself" -}}
 {{- end -}}
 {{- if and $v.flowSchema.enabled (not $v.flowSchema.priorityLevel.create) (not $v.flowSchema.priorityLevel.name) -}}
 {{- fail "flowSchema.priorityLevel.name: name one that is there, as create is false" -}}
@@ -99,10 +128,49 @@
 {{- if and (eq $v.kind "Sidecar") $v.monitoring.podMonitor.enabled (not $v.monitoring.podMonitor.podLabels) -}}
 {{- fail "monitoring.podMonitor.podLabels: name labels of the application's pods, which have the Sidecar in them" -}}
 {{- end -}}
+{{- $admin := default dict $v.config.adminAuthentication -}}
+{{- $closed := and (ne (default "" $admin.mode) "none") (not (has "/metrics" (default list $admin.alwaysAllowPaths))) -}}
+{{- range $kind := tuple "podMonitor" "serviceMonitor" -}}
+{{- $monitor := get $v.monitoring $kind -}}
+{{- if and $monitor.enabled $closed (or (ne $monitor.scheme "https") (eq $v.kind "Sidecar")) -}}
+{{- fail (printf "monitoring.%s.scheme: /metrics needs credentials, which are only taken over TLS: set scheme to https, with tlsConfig and authorization, or add /metrics to config.adminAuthentication.alwaysAllowPaths" $kind) -}}
+{{- end -}}
+{{- if and $monitor.enabled (ne $monitor.scheme "https") (or $monitor.tlsConfig $monitor.authorization) -}}
+{{- fail (printf "monitoring.%s.scheme: tlsConfig and authorization are for https: set it, or leave them out" $kind) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq $v.kind "Sidecar") $v.networkPolicy.enabled -}}
 {{- fail "networkPolicy.enabled: the pods of a Sidecar are the application's, and so is their policy: set it to false" -}}
 {{- end -}}
+{{- include "watchproxy.validatePods" . -}}
 {{- include "watchproxy.validateConfig" . -}}
+{{- end -}}
+
+{{/* Checks of pods with ports of their nodes. */}}
+{{- define "watchproxy.validateHost" -}}
+{{- $v := .Values -}}
+{{- $port := not (kindIs "invalid" $v.hostPort) -}}
+{{- if and (or $v.hostNetwork $port) (ne $v.kind "DaemonSet") -}}
+{{- fail (printf "%s: only a DaemonSet has one pod for each node: let kind be DaemonSet, or leave it out" (ternary "hostNetwork" "hostPort" (default false $v.hostNetwork))) -}}
+{{- end -}}
+{{- if and $v.hostNetwork $port -}}
+{{- fail "hostPort: with hostNetwork, config.listen names the port of the node: leave it out" -}}
+{{- end -}}
+{{- if and $v.hostNetwork (not (include "watchproxy.delegated" .)) -}}
+{{- fail (printf "config.authentication.mode: all processes of a node can reach %s: let mode be delegated" $v.config.listen) -}}
+{{- end -}}
+{{- if and $v.hostNetwork $v.networkPolicy.enabled -}}
+{{- fail "networkPolicy.enabled: policies do not apply to pods in the network of their node: set it to false" -}}
+{{- end -}}
+{{- if and $v.hostNetwork $v.service.enabled (include "watchproxy.private" $v.config.listen) -}}
+{{- fail (printf "service.enabled: a Service cannot lead to %s: set it to false, or listen on \":6443\"" $v.config.listen) -}}
+{{- end -}}
+{{- if and $v.hostNetwork $v.monitoring.podMonitor.enabled (include "watchproxy.private" $v.config.adminListen) -}}
+{{- fail (printf "monitoring.podMonitor.enabled: Prometheus cannot reach %s: let config.adminListen be \":8003\", or set it to false" $v.config.adminListen) -}}
+{{- end -}}
+{{- if and (or $v.hostNetwork $port) (not (regexMatch "^0+%?$" (toString (dig "rollingUpdate" "maxSurge" 0 (default dict $v.updateStrategy))))) -}}
+{{- fail "updateStrategy.rollingUpdate.maxSurge: two pods cannot have the same port of a node: set maxUnavailable instead" -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Checks of config by the rules of ProxyConfiguration's Validate, so that helm reports
@@ -138,6 +206,12 @@
 {{- $seen = append $seen .name -}}
 {{- end -}}
 {{- include "watchproxy.validateBounds" $c -}}
+{{- $limit := dig "limits" "memory" "" (default dict .Values.resources) -}}
+{{- if and $c.memoryBudget $limit -}}
+{{- if gt (include "watchproxy.bytes" $c.memoryBudget | float64) (include "watchproxy.bytes" $limit | float64) -}}
+{{- fail (printf "config.memoryBudget: %v is more than resources.limits.memory, %v: leave it out, and it follows that limit" $c.memoryBudget $limit) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Checks of durations and amounts of memory. If orZero is true, 0 is allowed too. */}}

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// chown gives a new file the owner of the file that it replaces. The owners differ if root changes
-// another user's file.
+// chown gives a new file the owner of the replaced file. The owners differ if root changes another
+// user's file.
 func chown(f *os.File, like fs.FileInfo) error {
 	was, ok := like.Sys().(*syscall.Stat_t)
 	if !ok {

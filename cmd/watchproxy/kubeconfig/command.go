@@ -1,11 +1,11 @@
-// Package kubeconfig points a kubeconfig at the proxy, and back.
+// Package kubeconfig redirects a kubeconfig to the proxy, and back.
 //
 // clientcmd loads, merges and encodes kubeconfigs. This package replaces the files itself, because
-// clientcmd.ModifyConfig truncates a file and then writes it: a crash in between loses credentials.
-// clientcmd does not keep comments either; --undo restores them from a copy of the file.
+// clientcmd.ModifyConfig truncates a file and then writes it. A crash in between would lose
+// credentials. clientcmd does not keep comments; --undo restores them from a copy of the file.
 //
-// If the kubeconfig of serve points at the proxy itself, serve uses the original server. Otherwise
-// no proxy could start after kubeconfig --in-place.
+// If serve's kubeconfig was redirected to the proxy itself, serve uses the original server.
+// Otherwise no proxy could start after kubeconfig --in-place.
 package kubeconfig
 
 import (
@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
+
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 )
 
 type flags struct {
@@ -48,7 +50,7 @@ keeps the original address.`,
 		Example: `  watchproxy kubeconfig --server http://127.0.0.1:8001 --to proxy.kubeconfig
   watchproxy kubeconfig --server https://watchproxy.example:6443 --certificate-authority ca.crt --in-place
   watchproxy kubeconfig --undo`,
-		Args: cobra.NoArgs,
+		Args: command.Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.OutOrStdout(), cmd.ErrOrStderr()) },
 	}
 	set := cmd.Flags()
@@ -71,7 +73,7 @@ keeps the original address.`,
 
 func (f *flags) run(stdout, stderr io.Writer) error {
 	if f.force && !f.undo {
-		return errors.New("--force: there is nothing to force without --undo")
+		return command.Misused("--force: there is nothing to force without --undo")
 	}
 	var to endpoint
 	if !f.undo {
@@ -82,11 +84,11 @@ func (f *flags) run(stdout, stderr io.Writer) error {
 	}
 	all, files, err := f.load()
 	if err != nil {
-		return err
+		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	name, err := clusterOf(all, f.context)
 	if err != nil {
-		return err
+		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	switch {
 	case f.undo:
@@ -117,20 +119,35 @@ func (f *flags) run(stdout, stderr io.Writer) error {
 	return nil
 }
 
-// loading returns client-go's rules for finding a kubeconfig: the named file, or else the usual
-// files, merged.
+// loading returns client-go's rules for finding a kubeconfig. The kubeconfig is the named file, or
+// else the merged usual files.
 func loading(file string) *clientcmd.ClientConfigLoadingRules {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
 	return rules
 }
 
-// ClientConfig returns the configuration of a context, by default of the current one. It uses the
-// original server of a cluster that was redirected to the caller itself.
+// ErrNone means that no kubeconfig was named and that the usual places have no kubeconfig.
+var ErrNone = errors.New("no kubeconfig found")
+
+// ClientConfig returns the configuration of a context, by default of the current context. If the
+// cluster was redirected to the caller itself, ClientConfig uses the original server. Errors are
+// about the kubeconfig and contain a remedy.
 func ClientConfig(file, context string, isSelf func(server string) bool) (*rest.Config, error) {
 	rules := loading(file)
 	all, err := rules.Load()
 	if err != nil {
+		return nil, err
+	}
+	if file == "" && clientcmdapi.IsConfigEmpty(all) {
+		return nil, fmt.Errorf("%w: %s", ErrNone, searched())
+	}
+	if len(all.Contexts) == 0 {
+		return nil, noContexts(rules)
+	}
+	// client-go's errors about these two cases name an environment variable that client-go does not
+	// read here.
+	if _, err := clusterOf(all, context); err != nil {
 		return nil, err
 	}
 	for name, c := range all.Clusters {
@@ -144,27 +161,39 @@ func ClientConfig(file, context string, isSelf func(server string) bool) (*rest.
 	return clientcmd.NewNonInteractiveClientConfig(*all, context, &clientcmd.ConfigOverrides{CurrentContext: context}, rules).ClientConfig()
 }
 
+// searched describes the files that client-go reads by default.
+func searched() string {
+	if files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); files != "" {
+		return fmt.Sprintf("$%s names %s, and no cluster is in there", clientcmd.RecommendedConfigPathEnvVar, files)
+	}
+	return fmt.Sprintf("$%s is not set, and no cluster is in %s", clientcmd.RecommendedConfigPathEnvVar, clientcmd.RecommendedHomeFile)
+}
+
+func noContexts(rules *clientcmd.ClientConfigLoadingRules) error {
+	return fmt.Errorf("no contexts in %s; name another with --kubeconfig or $KUBECONFIG", strings.Join(rules.GetLoadingPrecedence(), ", "))
+}
+
 func (f *flags) load() (all *clientcmdapi.Config, files []string, err error) {
 	rules := loading(f.kubeconfig)
 	files = rules.GetLoadingPrecedence()
 	if all, err = rules.Load(); err != nil {
-		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, nil, err
 	}
 	if len(all.Contexts) == 0 {
-		return nil, nil, fmt.Errorf("kubeconfig: no contexts in %s; name another with --kubeconfig or $KUBECONFIG", strings.Join(files, ", "))
+		return nil, nil, noContexts(rules)
 	}
 	return all, files, nil
 }
 
-// endpoint returns the endpoint that the flags describe.
+// endpoint returns the endpoint in the flags.
 func (f *flags) endpoint() (endpoint, error) {
 	to := endpoint{Server: f.server, TLSServerName: f.tlsServerName}
 	secure, err := speaksTLS(f.server)
 	if err != nil {
-		return endpoint{}, fmt.Errorf("--server %q: %w", f.server, err)
+		return endpoint{}, command.Misused("--server %q: %w", f.server, err)
 	}
 	if !secure && (f.certificateAuthority != "" || f.tlsServerName != "") {
-		return endpoint{}, fmt.Errorf("--server %q: --certificate-authority and --tls-server-name are for https", f.server)
+		return endpoint{}, command.Misused("--server %q: --certificate-authority and --tls-server-name are for https", f.server)
 	}
 	if f.certificateAuthority == "" {
 		return to, nil
@@ -236,26 +265,26 @@ func (f *flags) revert(all *clientcmdapi.Config, name string, stdout io.Writer) 
 	return nil
 }
 
-// clusterOf returns the name of a context's cluster, of the current context if none is named.
+// clusterOf returns the name of a context's cluster, by default of the current context's.
 func clusterOf(c *clientcmdapi.Config, context string) (string, error) {
 	contexts := slices.Sorted(maps.Keys(c.Contexts))
 	if context == "" {
 		context = c.CurrentContext
 	}
 	if context == "" {
-		return "", fmt.Errorf("kubeconfig: no current context; choose one by --context: %q", contexts)
+		return "", fmt.Errorf("no current context; choose one by --context: %q", contexts)
 	}
 	at, ok := c.Contexts[context]
 	if !ok {
-		return "", fmt.Errorf("kubeconfig: no context %q; there are: %q", context, contexts)
+		return "", fmt.Errorf("no context %q; there are: %q", context, contexts)
 	}
 	if _, ok := c.Clusters[at.Cluster]; !ok {
-		return "", fmt.Errorf("kubeconfig: context %q: no cluster %q; there are: %q", context, at.Cluster, slices.Sorted(maps.Keys(c.Clusters)))
+		return "", fmt.Errorf("context %q: no cluster %q; there are: %q", context, at.Cluster, slices.Sorted(maps.Keys(c.Clusters)))
 	}
 	return at.Cluster, nil
 }
 
-// reduce leaves one cluster, its contexts and their users.
+// reduce removes everything except a cluster, its contexts and their users.
 func reduce(c *clientcmdapi.Config, cluster string) {
 	users := map[string]bool{}
 	maps.DeleteFunc(c.Contexts, func(_ string, at *clientcmdapi.Context) bool {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// newCertificate makes a self-signed certificate in PEM.
+// newCertificate returns a self-signed certificate in PEM.
 func newCertificate() []byte {
 	pem, _, err := cert.GenerateSelfSignedCertKey("proxy.example", nil, nil)
 	if err != nil {
@@ -93,7 +93,7 @@ func execute(args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// written reads what the command writes.
+// written reads the command's output.
 func written(t *testing.T, args ...string) (*clientcmdapi.Config, string) {
 	t.Helper()
 	stdout, stderr, err := execute(args...)
@@ -200,7 +200,7 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// The files of a $KUBECONFIG list are merged. The first file's value takes precedence.
+// The files of a $KUBECONFIG list are merged. The first file takes precedence.
 func TestList(t *testing.T) {
 	first, second := writeConfiguration(t), writeConfiguration(t)
 	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: two, contexts: [{name: mine, context: {cluster: two, user: token}}]}`)
@@ -210,7 +210,7 @@ func TestList(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 
-	// The command changes the file that has the cluster.
+	// The command changes the file that contains the cluster.
 	before := content(t, first)
 	if _, _, err := execute("--in-place", "--server", "http://localhost:8001"); err != nil {
 		t.Fatal(err)

@@ -14,21 +14,20 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// backupSuffix is the suffix of the copy that is made of a file before a cluster in it is
-// redirected. The copy keeps comments, order and unknown fields, which clientcmd drops. Further
-// copies have a number after the suffix.
+// backupSuffix is the suffix of the copy that is made of a file before a redirection. The copy
+// keeps comments, order and unknown fields, which clientcmd drops. Further copies have a number
+// after the suffix.
 const backupSuffix = ".watchproxy-backup"
 
 // kubefile is one file of a kubeconfig. Relative paths in it stay relative.
 type kubefile struct {
-	path   string // with symbolic links resolved, so that replacing the file keeps the links
+	path   string // symbolic links are resolved, so that replacing the file keeps the links
 	info   fs.FileInfo
 	before []byte
 	config *clientcmdapi.Config
 }
 
-// edit changes a cluster in a file while it holds client-go's lock of the file. change must write
-// the file.
+// edit changes a cluster in a file under client-go's lock of the file. change must write the file.
 func edit(name, cluster string, change func(*kubefile, *clientcmdapi.Cluster) error) (err error) {
 	path, err := filepath.EvalSymlinks(name)
 	if err != nil {
@@ -62,7 +61,7 @@ func read(path string) (f *kubefile, err error) {
 	return f, err
 }
 
-// lock keeps kubectl config and other users of client-go from changing the file. It creates the
+// lock prevents changes of the file by kubectl config and other users of client-go. It creates the
 // same lock file as clientcmd, whose own function is not exported.
 func lock(path string) (unlock func() error, err error) {
 	name := path + ".lock"
@@ -91,10 +90,10 @@ func (f *kubefile) replace(content []byte) error {
 	return nil
 }
 
-// redirected reports whether any cluster in the file leads to a proxy.
+// redirected reports whether any cluster in the file is redirected to a proxy.
 func (f *kubefile) redirected() bool { return len(redirected(f.config)) > 0 }
 
-// copies returns the copies of the file, oldest first, and the name of the next one.
+// copies returns the copies of the file, oldest first, and the name for the next copy.
 func (f *kubefile) copies() (names []string, contents [][]byte, next string, err error) {
 	next = f.path + backupSuffix
 	for {
@@ -110,9 +109,9 @@ func (f *kubefile) copies() (names []string, contents [][]byte, next string, err
 	}
 }
 
-// backUp copies the file before it is changed. It makes no new copy if one with the same content
-// exists, or if a cluster is redirected already: then the latest copy is from before that
-// redirection. It never deletes a copy.
+// backUp copies the file before a change. It makes no copy if a copy with the same content exists.
+// It also makes no copy if a cluster is already redirected, because the latest copy is from before
+// that redirection. It never deletes a copy.
 func (f *kubefile) backUp(repeated bool) (name string, others []string, err error) {
 	names, contents, next, err := f.copies()
 	if err != nil {
@@ -129,9 +128,9 @@ func (f *kubefile) backUp(repeated bool) (name string, others []string, err erro
 	return next, names, nil
 }
 
-// restore writes a file whose cluster was reverted. If no other cluster is redirected and a copy
-// has the same configuration, the copy replaces the file, including its comments. Copies that
-// differ stay.
+// restore writes a file after a cluster was reverted. If no other cluster is redirected and a copy
+// has the same configuration, restore replaces the file with that copy, which includes the
+// comments. Other copies stay.
 func (f *kubefile) restore() (how string, err error) {
 	now, err := clientcmd.Write(*f.config)
 	if err != nil {
@@ -149,7 +148,7 @@ func (f *kubefile) restore() (how string, err error) {
 		if err != nil {
 			continue // an unreadable copy does not prevent --undo
 		}
-		// Compare both as clientcmd encodes them, so that empty and missing fields are equal.
+		// Compare the encodings by clientcmd, in which empty and missing fields are equal.
 		if before, err := clientcmd.Write(*was); err == nil && bytes.Equal(before, now) {
 			if err := f.replace(contents[i]); err != nil {
 				return "", err
@@ -164,7 +163,7 @@ func (f *kubefile) restore() (how string, err error) {
 }
 
 // writeTo implements --to. It does not replace a file from which the kubeconfig was read, because
-// that file may hold more.
+// that file may contain more.
 func writeTo(name string, content []byte, sources []string) error {
 	there, err := os.Stat(name)
 	switch {
@@ -189,7 +188,7 @@ func writeTo(name string, content []byte, sources []string) error {
 // private is the mode of files with credentials.
 const private = 0o600
 
-// replaceFile writes a file atomically. The file gets the owner of like, unless like is nil.
+// replaceFile writes a file atomically. If like is not nil, the file gets the owner of like.
 func replaceFile(path string, content []byte, mode fs.FileMode, like fs.FileInfo) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
 	if err != nil {

@@ -32,7 +32,7 @@ func holds(t *testing.T, path, want string) {
 	}
 }
 
-// missing checks that there is no file.
+// missing checks that a file does not exist.
 func missing(t *testing.T, path string) {
 	t.Helper()
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,7 @@ func load(t *testing.T, path string) *clientcmdapi.Config {
 	return c
 }
 
-// leads checks which server a cluster leads to.
+// leads checks the server of a cluster.
 func leads(t *testing.T, path, cluster, want string) {
 	t.Helper()
 	if got := load(t, path).Clusters[cluster].Server; got != want {
@@ -68,7 +68,7 @@ func leads(t *testing.T, path, cluster, want string) {
 	}
 }
 
-// run runs the command on a kubeconfig and checks that it says something.
+// run runs the command on a kubeconfig and checks its output.
 func run(t *testing.T, path, says string, args ...string) (stdout string) {
 	t.Helper()
 	stdout, _, err := execute(append([]string{"--kubeconfig", path}, args...)...)
@@ -152,7 +152,7 @@ func TestUndoRefusesToLoseEdits(t *testing.T) {
 	holds(t, path, was)
 }
 
-// --undo of a redirection that follows an edit keeps the edit.
+// --undo keeps an edit that preceded the redirection.
 func TestRedirectAfterEdit(t *testing.T) {
 	path := writeConfiguration(t)
 	run(t, path, "", "--in-place", "--server", proxyServer, "--context", "lax")
@@ -176,8 +176,8 @@ func TestInPlaceRespectsLock(t *testing.T) {
 	holds(t, lock, "")
 }
 
-// --undo works in a kubeconfig written from a redirected one: it restores the same server, with
-// absolute paths.
+// --undo works in a kubeconfig written from a redirected kubeconfig. It restores the same server,
+// with absolute paths.
 func TestCopyOfRedirected(t *testing.T) {
 	path := writeConfiguration(t)
 	run(t, path, "", "--in-place", "--server", otherServer)
@@ -189,8 +189,8 @@ func TestCopyOfRedirected(t *testing.T) {
 	}
 }
 
-// Only a change makes a copy. This also holds for a file that led to a proxy before its first
-// redirection.
+// A copy is made only before a change. This also holds for a file that led to a proxy before its
+// first redirection.
 func TestInPlaceOfWritten(t *testing.T) {
 	path := writeFile(t, filepath.Join(t.TempDir(), "written"), run(t, writeConfiguration(t), "", "--server", otherServer))
 	was := content(t, path)
@@ -200,7 +200,7 @@ func TestInPlaceOfWritten(t *testing.T) {
 	holds(t, path+backupSuffix, was)
 }
 
-// A copy that --undo left is never overwritten.
+// A copy that --undo kept is never overwritten.
 func TestCopiesStay(t *testing.T) {
 	path := writeConfiguration(t)
 	first, second := path+backupSuffix, path+backupSuffix+".1"
@@ -224,7 +224,8 @@ func TestCopiesStay(t *testing.T) {
 	missing(t, second) // the first copy has the same content
 }
 
-// A written file holds credentials: only its owner can read it. It is written whole or not at all.
+// A written file contains credentials, so only its owner can read it. It is written completely or
+// not at all.
 func TestWrittenTo(t *testing.T) {
 	source, dir := writeConfiguration(t), t.TempDir()
 	was, want := content(t, source), run(t, source, "", "--server", proxyServer)

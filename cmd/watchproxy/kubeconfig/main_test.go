@@ -7,6 +7,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// klog, which client-go brings along, flushes for as long as the process lives.
+	// client-go's klog flushes as long as the process lives.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }

@@ -15,17 +15,18 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// extensionName is the name of the cluster extension that holds a redirection.
+// extensionName is the name of the cluster extension that contains a redirection.
 const extensionName = "watchproxy.dev"
 
-// redirection is the content of the extension: the cluster's original endpoint and the proxy's. If
-// the cluster now has another endpoint than To, it was edited after the redirection.
+// redirection is the content of the extension: the cluster's original endpoint and the proxy's
+// endpoint. If the cluster's present endpoint differs from To, the cluster was edited after the
+// redirection.
 type redirection struct {
 	From endpoint `json:"from"`
 	To   endpoint `json:"to"`
 }
 
-// endpoint is the part of a cluster with its address and the settings for the connection to it.
+// endpoint is a cluster's address and the settings for the connection to it.
 type endpoint = clientcmdapi.Cluster
 
 func endpointOf(c *clientcmdapi.Cluster) endpoint {
@@ -34,14 +35,14 @@ func endpointOf(c *clientcmdapi.Cluster) endpoint {
 	return e
 }
 
-// lead makes a cluster lead to an endpoint.
+// lead sets a cluster's endpoint.
 func lead(c *clientcmdapi.Cluster, to endpoint) {
 	to.DisableCompression, to.Extensions = c.DisableCompression, c.Extensions
 	*c = to
 }
 
-// speaksTLS reports whether clients speak TLS to the proxy's URL. An error says why they cannot use
-// the URL at all.
+// speaksTLS reports whether clients use TLS for the proxy's URL. The error says why clients cannot
+// use the URL at all.
 func speaksTLS(server string) (bool, error) {
 	u, err := url.Parse(server)
 	switch {
@@ -65,8 +66,8 @@ func isLoopback(server string) bool {
 	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
 }
 
-// redirect makes a cluster lead to the proxy. It removes the apiserver's own settings unless they
-// can apply to the proxy as well. Its warnings say what the user has to check.
+// redirect sets a cluster's endpoint to the proxy. It removes the apiserver's own settings unless
+// they can also apply to the proxy. Its warnings tell the user what to check.
 func redirect(c *clientcmdapi.Cluster, to endpoint) (warnings []string, err error) {
 	secure, err := speaksTLS(to.Server)
 	if err != nil {
@@ -140,7 +141,7 @@ func userWarnings(c *clientcmdapi.Config, cluster string, to endpoint) (warnings
 	return warnings
 }
 
-// credentials names the kind of a user's credentials, or returns "" if the user has none.
+// credentials returns the kind of a user's credentials, or "" if the user has none.
 func credentials(u *clientcmdapi.AuthInfo) string {
 	switch {
 	case u.ClientCertificate != "" || len(u.ClientCertificateData) > 0:
@@ -162,7 +163,7 @@ var (
 	errChangedSince  = errors.New("was changed since")
 )
 
-// revert undoes a redirection. It reverts a cluster that was edited since only with force.
+// revert undoes a redirection. If the cluster was edited after the redirection, revert needs force.
 func revert(c *clientcmdapi.Cluster, force bool) error {
 	r, err := redirectionOf(c)
 	if err != nil {
@@ -180,8 +181,8 @@ func revert(c *clientcmdapi.Cluster, force bool) error {
 	return nil
 }
 
-// redirectionOf reads a cluster's extension; nil if it has none. Relative paths in the extension
-// are resolved like those of the cluster.
+// redirectionOf returns the content of a cluster's extension, or nil. Relative paths in the
+// extension are resolved like the cluster's paths.
 func redirectionOf(c *clientcmdapi.Cluster) (*redirection, error) {
 	extension, ok := c.Extensions[extensionName]
 	if !ok {
@@ -205,7 +206,7 @@ func redirectionOf(c *clientcmdapi.Cluster) (*redirection, error) {
 	return r, nil
 }
 
-// redirected returns the names of clusters that lead to a proxy.
+// redirected returns the names of the clusters that are redirected to a proxy.
 func redirected(c *clientcmdapi.Config) (names []string) {
 	for name, cluster := range c.Clusters {
 		if _, ok := cluster.Extensions[extensionName]; ok {

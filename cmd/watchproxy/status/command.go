@@ -16,35 +16,67 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 	"github.com/watchproxy/watchproxy/config"
 )
 
 const (
 	timeout  = 10 * time.Second
-	maxBytes = 64 << 20 // a feed takes some 500
+	maxBytes = 64 << 20 // a feed has some 500
 	interval = time.Second
 )
 
 type flags struct {
-	admin, output string
-	watch         bool
+	admin  string
+	output command.Format
+	watch  bool
+	check  bool
+	tree   bool
 }
 
 // Command returns the command status.
 func Command() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
-		Use:   "status",
+		Use:   "status [--tree URL ...]",
 		Short: "Show the caches of a running proxy and the requests that they save",
 		Long: `status shows the feeds of a running proxy, its memory, and the requests that it
 saves upstream. The hit ratio covers gets, lists and watches of resources. Saved is
 the number of requests that upstream would have got without the proxy, less those
 that the proxy sent. Forwarded is what upstream answered in the last five minutes,
-and why. All other figures count since the proxy's start.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.output != "" && f.output != "json" {
-				return fmt.Errorf("--output %q: must be json, or not given", f.output)
+and why. Users are those who took most in the last five minutes, as requests,
+connections, watches, processor time or waiting, if the proxy may name them to you.
+All other figures count since the proxy's start.
+
+--check is for scripts. It exits with 0 if the proxy is healthy, and else with 1 and a
+reason in each line. A healthy proxy answers at its admin address, is ready (neither
+starting nor draining), serves with its current configuration file, reaches upstream,
+and none of its feeds has lost upstream for more than 10 seconds. A feed may still be
+syncing: requests for its resource wait or are forwarded.
+
+--tree URL ... shows several proxies by their admin addresses (--admin is one of them),
+each below the proxy that is its upstream. The lag is that from the arrival of an event at a proxy until it is
+written to a client, which may be the next proxy.`,
+		Example: `  watchproxy status --watch
+  watchproxy status --check || echo "look after the proxy"
+  watchproxy status -o yaml
+  watchproxy status --tree http://10.0.0.1:8002 http://10.0.1.1:8002 http://10.0.1.2:8002`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.tree {
+				return nil
+			}
+			return command.Args()(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.tree {
+				if cmd.Flags().Changed("admin") || len(args) == 0 {
+					args = append(args, f.admin)
+				}
+				admins, err := adminURLs(args)
+				if err != nil {
+					return err
+				}
+				return printTree(cmd.Context(), admins, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			}
 			base, err := adminURL(f.admin)
 			if err != nil {
@@ -58,13 +90,23 @@ and why. All other figures count since the proxy's start.`,
 			if err != nil {
 				return err
 			}
+			if f.check {
+				return report(cmd.Context(), base, s, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
 			return f.print(cmd.OutOrStdout(), s)
 		},
 	}
 	set := cmd.Flags()
 	set.StringVar(&f.admin, "admin", "http://"+config.Default().AdminListen, "`URL` of the proxy's admin address")
 	set.BoolVarP(&f.watch, "watch", "w", false, "refresh once a second until interrupted")
-	set.StringVarP(&f.output, "output", "o", "", "`FORMAT`: json (default: text)")
+	set.BoolVar(&f.check, "check", false, "only tell whether the proxy is healthy, by the exit code")
+	set.BoolVar(&f.tree, "tree", false, "show the proxies at several admin addresses, each below its upstream")
+	f.output.AddFlag(set)
+	for _, other := range []string{"check", "watch", "output"} {
+		cmd.MarkFlagsMutuallyExclusive("tree", other)
+	}
+	cmd.MarkFlagsMutuallyExclusive("check", "watch")
+	cmd.MarkFlagsMutuallyExclusive("check", "output")
 	return cmd
 }
 
@@ -75,16 +117,15 @@ func adminURL(admin string) (string, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", fmt.Errorf("--admin %q: must be the URL of a proxy's admin address, as in http://127.0.0.1:8002", admin)
+		return "", command.Misused("--admin %q: must be the URL of a proxy's admin address, as in http://127.0.0.1:8002", admin)
 	}
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
-// fetch gets the status of a proxy. Errors say what to check.
-func fetch(ctx context.Context, base string) (*Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/status", http.NoBody)
+// get requests a path of the admin address. Errors say what to check. The caller must close the
+// body.
+func get(ctx context.Context, base, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
@@ -96,20 +137,37 @@ func fetch(ctx context.Context, base string) (*Status, error) {
 		}
 		return nil, fmt.Errorf("admin address %s cannot be reached: %w; check that the proxy runs, and that --admin names its adminListen, which it prints at start (in a cluster: kubectl port-forward)", base, err)
 	}
+	return resp, nil
+}
+
+// fetch gets the status of a proxy.
+func fetch(ctx context.Context, base string) (*Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	resp, err := get(ctx, base, "/status")
+	if err != nil {
+		return nil, err
+	}
 	defer resp.Body.Close() //nolint:errcheck // only read
+	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
+		const enough = 4 << 10
+		why, _ := io.ReadAll(io.LimitReader(resp.Body, enough)) // the status code contains most of the information
+		return nil, fmt.Errorf("%s refuses to show its status: %s; ask on a loopback address (in a cluster: kubectl port-forward)", base, strings.TrimSpace(string(why)))
+	}
 	var s Status
 	err = json.NewDecoder(io.LimitReader(resp.Body, maxBytes)).Decode(&s)
 	if resp.StatusCode != http.StatusOK || err != nil || s.Upstream == "" {
 		return nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
 	}
+	s.Users, s.usersWithheld = users(ctx, base)
 	return &s, nil
 }
 
-// follow prints the status again and again until ctx ends. If the proxy does not answer, it says so
-// and tries again.
+// follow prints the status periodically until ctx ends. If the proxy does not respond, follow
+// prints that and tries again.
 func (f *flags) follow(ctx context.Context, base string, stdout, stderr io.Writer) {
 	wipe := ""
-	if f.output == "" && isTerminal(stdout) {
+	if f.output == command.Text && isTerminal(stdout) {
 		wipe = "\x1b[H\x1b[2J"
 	}
 	ticks := time.NewTicker(interval)
@@ -131,21 +189,17 @@ func (f *flags) follow(ctx context.Context, base string, stdout, stderr io.Write
 			return
 		case <-ticks.C:
 		}
-		if f.output == "" && wipe == "" {
+		if f.output == command.Text && wipe == "" {
 			fmt.Fprintln(stdout)
 		}
 	}
 }
 
 func (f *flags) print(w io.Writer, s *Status) error {
-	if f.output == "" {
+	if f.output == command.Text {
 		return s.writeText(w)
 	}
-	e := json.NewEncoder(w)
-	if !f.watch { // a line for each second otherwise
-		e.SetIndent("", "  ")
-	}
-	return e.Encode(s)
+	return f.output.Print(w, s, f.watch)
 }
 
 func isTerminal(w io.Writer) bool {

@@ -26,24 +26,28 @@ func gather(from prometheus.Gatherer) (families, error) {
 
 type labels map[string]string
 
-// series returns the labels and values of a metric. A histogram's value is the number of
+func labelsOf(metric *dto.Metric) labels {
+	l := labels{}
+	for _, pair := range metric.GetLabel() {
+		l[pair.GetName()] = pair.GetValue()
+	}
+	return l
+}
+
+// series returns the labels and values of a metric. The value of a histogram is its number of
 // observations.
 func (m families) series(name string) iter.Seq2[labels, float64] {
 	return func(yield func(labels, float64) bool) {
 		for _, metric := range m[name].GetMetric() {
-			l := labels{}
-			for _, pair := range metric.GetLabel() {
-				l[pair.GetName()] = pair.GetValue()
-			}
 			value := metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
-			if !yield(l, value) {
+			if !yield(labelsOf(metric), value) {
 				return
 			}
 		}
 	}
 }
 
-// sum adds up a metric's series. It returns 0 if the metric does not exist.
+// sum returns the sum of a metric's series, or 0 if the metric does not exist.
 func (m families) sum(name string) (sum float64) {
 	for _, value := range m.series(name) {
 		sum += value
@@ -51,7 +55,7 @@ func (m families) sum(name string) (sum float64) {
 	return sum
 }
 
-// by adds up a metric's series for each value of a label.
+// by returns the sums of a metric's series by the value of a label.
 func (m families) by(name, label string) map[string]float64 {
 	sums := map[string]float64{}
 	for l, value := range m.series(name) {
@@ -60,8 +64,8 @@ func (m families) by(name, label string) map[string]float64 {
 	return sums
 }
 
-// isRead selects gets, lists and watches that a cache could answer: no subresources, and no request
-// whose resource is unknown.
+// isRead reports whether the series is for gets, lists or watches that a cache could answer. It
+// excludes subresources and requests for an unknown resource.
 func (l labels) isRead() bool {
 	switch l["verb"] {
 	case "get", "list", "watch":

@@ -1,11 +1,15 @@
-// Package status reports what a running proxy caches and how many upstream requests that saves. The
-// proxy serves the report at /status of its admin address. The command status fetches and prints
-// it.
+// Package status reports the caches of a running proxy and the number of upstream requests that
+// they save. The proxy serves the report at /status of its admin address. The command status
+// fetches and prints it.
 package status
 
 import (
+	"crypto/tls"
 	"math"
+	"net/http"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,65 +18,93 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// Status is the report. It counts from the proxy's start, except for Forwarded.
+// Status is the report. Its counts begin at the proxy's start, except for Forwarded.
 type Status struct {
-	Version       string       `json:"version"`
-	Upstream      string       `json:"upstream"`
-	UptimeSeconds float64      `json:"uptimeSeconds"`
-	CPUSeconds    float64      `json:"cpuSeconds"` // of all processors
-	Memory        memory       `json:"memory"`
-	Requests      requests     `json:"requests"`
-	ToUpstream    toUpstream   `json:"upstreamRequests"`
-	MostRecent    mostRecent   `json:"mostRecentReads"`
-	Watches       int          `json:"watches"` // open ones, from the cache
+	Version       string     `json:"version"`
+	Upstream      string     `json:"upstream"`
+	Listen        string     `json:"listen"`          // the address for clients
+	Names         []string   `json:"names,omitempty"` // in the certificate
+	UptimeSeconds float64    `json:"uptimeSeconds"`
+	CPUSeconds    float64    `json:"cpuSeconds"` // of all processors
+	Memory        memory     `json:"memory"`
+	Requests      requests   `json:"requests"`
+	Errors        failures   `json:"errors"`
+	Latency       latency    `json:"latency"`
+	ToUpstream    toUpstream `json:"upstreamRequests"`
+	MostRecent    mostRecent `json:"mostRecentReads"`
+	Watches       int        `json:"watches"` // open watches from the cache
+	// UpstreamSilentSeconds is the time since an upstream server last answered a check. It is 0
+	// while a server is usable.
+	UpstreamSilentSeconds float64 `json:"upstreamSilentSeconds"`
+	// ConfigRefused is true if the configuration file has changed and was refused. The proxy then
+	// uses the previous configuration.
+	ConfigRefused bool         `json:"configRefused"`
 	Feeds         []feedStatus `json:"feeds"`
-	// Forwarded is what upstream answered in the last five minutes, and why, the most frequent
-	// first.
+	// Forwarded lists the requests that upstream answered in the last five minutes, with the
+	// reasons. The most frequent requests come first.
 	Forwarded []metrics.Forwarded `json:"forwarded"`
+	// Users is the report of users' resource usage in the last minutes. The proxy serves it at
+	// /users, because it contains users' names.
+	Users         *metrics.UserReport `json:"users,omitempty"`
+	usersWithheld string              // why Users is nil
 }
 
-// memory is in bytes. Resident includes the parts of the cache.
+// memory contains numbers of bytes. Resident includes Objects, Log and Derived.
 type memory struct {
 	Resident int64 `json:"residentBytes"` // of the process; 0 if unknown
 	Objects  int64 `json:"objectBytes"`   // of cached objects, as upstream sent them
-	Log      int64 `json:"logBytes"`      // of objects that only the event logs keep
+	Log      int64 `json:"logBytes"`      // of objects that are only in the event logs
 	Derived  int64 `json:"derivedBytes"`  // derived from pages: compressed, metadata only, selected
-	Limit    int64 `json:"limitBytes"`    // of the garbage collector; 0 for none
+	Limit    int64 `json:"limitBytes"`    // of the garbage collector; 0 means no limit
 }
 
-// requests are those of clients, by the source of the answer. A watch is one request.
+// requests counts clients' requests by the source of the response. A watch is one request.
 type requests struct {
 	Cache     int64 `json:"cache"`
 	Forwarded int64 `json:"forwarded"` // includes Shared
-	Shared    int64 `json:"shared"`    // answered by another client's request upstream
+	Shared    int64 `json:"shared"`    // answered with the response to another client's request
 	Refused   int64 `json:"refused"`   // by the proxy: access, limits, malformed requests
 	// HitRatio is the share of gets, lists and watches of resources that the cache answered, from 0
-	// to 1. It is null before the first of them. It excludes requests that no cache could answer
-	// (subresources, writes, discovery) and upstream's errors. It also excludes 410 answers, after
-	// which clients list again.
+	// to 1. It is null before the first such request. It excludes requests that no cache could
+	// answer (subresources, writes, discovery) and upstream's errors. It also excludes 410
+	// responses, after which clients list again.
 	HitRatio *float64 `json:"hitRatio"`
 }
 
-// toUpstream counts the requests that upstream got.
+// failures counts responses by their status code, regardless of their source.
+type failures struct {
+	Server  int64 `json:"server"`  // 500 and above
+	Limited int64 `json:"limited"` // 429
+	Client  int64 `json:"client"`  // 400 to 499, except 429
+}
+
+// latency contains two kinds of durations: the time until a response that is not a watch, and the
+// time from an event's arrival until the event is written to a watch.
+type latency struct {
+	Cache     histogram `json:"cache"`     // of responses from the cache
+	Forwarded histogram `json:"forwarded"` // of responses from upstream
+	Delivery  histogram `json:"delivery"`  // of events, to clients that had read all earlier events
+}
+
+// toUpstream counts the requests to upstream.
 type toUpstream struct {
 	Forwarded int64 `json:"forwarded"` // of clients, without Shared
 	Feeds     int64 `json:"feeds"`     // lists, watches, probes, revalidations: the cost of caching
 	Reviews   int64 `json:"reviews"`   // of tokens and access: the cost of authentication and authorization
-	Total     int64 `json:"total"`     // of the three
-	// Saved is the number of requests that upstream would have got without the proxy, less Total.
-	// It is negative while feeds and reviews outnumber the answers from the cache and the shared
-	// ones.
+	Total     int64 `json:"total"`     // sum of these three
+	// Saved is the number of requests that upstream would have got without the proxy, minus Total.
+	// It is negative while feeds and reviews outnumber the cached and shared responses.
 	Saved int64 `json:"saved"`
 }
 
 // mostRecent counts reads of the most recent state of cached resources.
 type mostRecent struct {
-	// Reads is the number of reads for each kind of proof that the cache was up to date, as in
-	// watchproxy_freshness_seconds. The reads under "direct" were answered by upstream.
+	// Reads is the number of reads by the kind of proof that the cache was up to date, as in
+	// watchproxy_freshness_seconds. Upstream answered the reads under "direct".
 	Reads map[string]float64 `json:"reads"`
-	// UpstreamSeconds is upstream's time for the proofs. SavedSeconds estimates the time that
-	// upstream would have taken for the lists among the reads, from its time for lists of similar
-	// size.
+	// UpstreamSeconds is upstream's time for the proofs. SavedSeconds estimates upstream's time for
+	// the lists among the reads, if there were no cache. It uses upstream's time for lists of
+	// similar size.
 	UpstreamSeconds map[string]float64 `json:"upstreamSeconds"`
 	SavedSeconds    float64            `json:"savedSeconds"`
 }
@@ -82,12 +114,13 @@ type feedStatus struct {
 	Version         string  `json:"version"`
 	Resource        string  `json:"resource"`
 	Encoding        string  `json:"encoding"`
+	Scope           string  `json:"scope,omitempty"` // "" for the whole resource
 	Synced          bool    `json:"synced"`
 	Failing         bool    `json:"failing"`
 	LostSeconds     float64 `json:"lostSeconds"`
 	ResourceVersion uint64  `json:"resourceVersion"`
 	OldestVersion   uint64  `json:"oldestResourceVersion"`
-	LastSignSeconds float64 `json:"lastSignSeconds"` // since upstream's last event, bookmark or answer
+	LastSignSeconds float64 `json:"lastSignSeconds"` // since upstream's last event, bookmark or response
 	Objects         int     `json:"objects"`
 	ObjectBytes     int64   `json:"objectBytes"`
 	LogEvents       int     `json:"logEvents"`
@@ -97,15 +130,26 @@ type feedStatus struct {
 	Delivered       uint64  `json:"eventsDelivered"`
 }
 
-// Of makes the report of a proxy. began is the time when it started to serve; host is its upstream.
-func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, figures prometheus.Gatherer) (*Status, error) {
-	s := &Status{Version: version, Upstream: host, UptimeSeconds: time.Since(began).Seconds(), Feeds: []feedStatus{}, Forwarded: forwarded}
+// About is what a proxy knows about itself: its version, its upstream and its address for clients as
+// URLs, its certificates (nil without TLS), and the start of its service.
+type About struct {
+	Version, Upstream, Listen string
+	TLS                       *tls.Config
+	Began                     time.Time
+}
+
+// Of returns the report of a proxy.
+func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, figures prometheus.Gatherer) (*Status, error) {
+	s := &Status{
+		Version: a.Version, Upstream: a.Upstream, Listen: a.Listen, Names: namesOf(a.TLS),
+		UptimeSeconds: time.Since(a.Began).Seconds(), Feeds: []feedStatus{}, Forwarded: forwarded,
+	}
 	for _, f := range feeds {
 		s.Watches += f.Cursors
 		s.Memory.Objects += f.Bytes
 		s.Memory.Log += f.LogBytes
 		s.Feeds = append(s.Feeds, feedStatus{
-			Group: f.GVR.Group, Version: f.GVR.Version, Resource: f.GVR.Resource, Encoding: f.Encoding.String(),
+			Group: f.GVR.Group, Version: f.GVR.Version, Resource: f.GVR.Resource, Encoding: f.Encoding.String(), Scope: f.Scope.String(),
 			Synced: f.Ready, Failing: f.Lost > 0, LostSeconds: f.Lost.Seconds(),
 			ResourceVersion: f.ResourceVersion, OldestVersion: f.Since,
 			LastSignSeconds: time.Since(f.LastSign).Seconds(),
@@ -129,14 +173,47 @@ func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, forw
 		UpstreamSeconds: m.by("watchproxy_freshness_upstream_seconds_total", "by"),
 		SavedSeconds:    m.sum("watchproxy_freshness_saved_seconds_total"),
 	}
+	s.UpstreamSilentSeconds = silent(m)
+	s.ConfigRefused = m.sum("watchproxy_config_refused") > 0
 	s.count(m)
+	from := func(source string) func(labels) bool {
+		return func(l labels) bool { return l["source"] == source && l["verb"] != "watch" }
+	}
+	s.Latency = latency{
+		Cache:     m.histogram("watchproxy_request_duration_seconds", from("cache")),
+		Forwarded: m.histogram("watchproxy_request_duration_seconds", from("upstream")),
+		Delivery:  m.histogram("watchproxy_watch_delivery_lag_seconds", func(l labels) bool { return l["client"] != "slow" }),
+	}
 	return s, nil
 }
 
-// count sets the numbers of requests, of clients and to upstream.
+// silent returns the time since an upstream server last answered a check, or 0 while a server is
+// usable.
+func silent(m families) (seconds float64) {
+	var last float64
+	for _, at := range m.series("watchproxy_upstream_last_answer_timestamp_seconds") {
+		last = max(last, at)
+	}
+	if last == 0 || m.sum("watchproxy_upstream_server_usable") > 0 {
+		return 0
+	}
+	return max(0, float64(time.Now().Unix())-last)
+}
+
+// count sets the numbers of requests from clients and to upstream.
 func (s *Status) count(m families) {
 	const total = "watchproxy_requests_total"
 	sources := m.by(total, "source")
+	for code, n := range m.by(total, "code") {
+		switch {
+		case code == strconv.Itoa(http.StatusTooManyRequests):
+			s.Errors.Limited += int64(n)
+		case strings.HasPrefix(code, "4"):
+			s.Errors.Client += int64(n)
+		case strings.HasPrefix(code, "5"):
+			s.Errors.Server += int64(n)
+		}
+	}
 	var hits, misses, tooOld float64
 	for l, n := range m.series(total) {
 		switch {
@@ -157,7 +234,7 @@ func (s *Status) count(m families) {
 		r.HitRatio = &ratio
 	}
 	u.Forwarded = r.Forwarded - r.Shared
-	revalidations := m.by("watchproxy_revalidations_total", "result") // answers with a new document count as forwarded
+	revalidations := m.by("watchproxy_revalidations_total", "result") // responses with a new document count as forwarded
 	u.Feeds = int64(m.sum("watchproxy_feed_requests_total") + revalidations["unchanged"] + revalidations["failed"])
 	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
 	u.Total = u.Forwarded + u.Feeds + u.Reviews

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +16,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
 
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
@@ -77,7 +80,8 @@ func TestStatusCounts(t *testing.T) {
 				"watchproxy_revalidations_total:unchanged": 2, "watchproxy_revalidations_total:failed": 1, "watchproxy_revalidations_total:new": 4,
 			},
 			requests: requests{Cache: 90, Forwarded: 23, Shared: 6, Refused: 7, HitRatio: ratio(0.9)},
-			// 113 would have gone upstream; 17 did, and 10 of the proxy's own.
+			// Without the proxy, upstream would have got 113 requests. It got 17 of them, and 10 of
+			// the proxy's own.
 			upstream: toUpstream{Forwarded: 17, Feeds: 8, Reviews: 2, Total: 27, Saved: 86},
 		},
 		"at first it costs": {
@@ -93,7 +97,7 @@ func TestStatusCounts(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := Of("v1", "https://upstream", time.Now(), nil, nil, counted(t, test.rows, test.others))
+			s, err := Of(About{Version: "v1", Upstream: "https://upstream", Began: time.Now()}, nil, nil, counted(t, test.rows, test.others))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,8 +109,8 @@ func TestStatusCounts(t *testing.T) {
 	}
 }
 
-// The text has the proofs of freshness, upstream's time for them, and the time that upstream would
-// have taken for the lists.
+// The text contains the proofs of freshness, upstream's time for them, and the estimated time for
+// the lists at upstream.
 func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	reads := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "watchproxy_freshness_seconds", Help: "As there."}, []string{"outcome"})
@@ -114,7 +118,7 @@ func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	saved := prometheus.NewCounter(prometheus.CounterOpts{Name: "watchproxy_freshness_saved_seconds_total", Help: "As there."})
 	registry.MustRegister(reads, cost, saved)
 	text := func() string {
-		s, err := Of("v1", "https://upstream", time.Now(), nil, nil, registry)
+		s, err := Of(About{Version: "v1", Upstream: "https://upstream", Began: time.Now()}, nil, nil, registry)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,12 +162,34 @@ var forwarded = []metrics.Forwarded{
 func admin(t *testing.T) *httptest.Server {
 	t.Helper()
 	registry := counted(t, []requestRow{{"list", "pods", "cache", 12345, ""}}, map[string]float64{"process_resident_memory_bytes": 100 << 20})
+	return serving(t, registry, feeds, "")
+}
+
+// serving is the admin address of a proxy. If notReady is not empty, its lines are the failing
+// checks of /readyz, each with its reason.
+func serving(t *testing.T, registry prometheus.Gatherer, feeds []upstream.FeedStatus, notReady string) *httptest.Server {
+	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/status" {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/readyz") && notReady != "":
+			answer := "[+]ping ok\n"
+			for line := range strings.SplitSeq(notReady, "\n") {
+				name, why, _ := strings.Cut(line, ": ")
+				if r.URL.Path == "/readyz/"+name {
+					http.Error(w, "internal server error: "+why, http.StatusInternalServerError)
+					return
+				}
+				answer += "[-]" + name + " failed: reason withheld\n"
+			}
+			http.Error(w, answer+"readyz check failed", http.StatusInternalServerError)
+			return
+		case r.URL.Path == "/readyz":
+			return
+		case r.URL.Path != "/status":
 			http.NotFound(w, r)
 			return
 		}
-		s, err := Of("v1", "https://upstream", time.Now().Add(-time.Hour), feeds, forwarded, registry)
+		s, err := Of(About{Version: "v1", Upstream: "https://upstream", Listen: "https://127.0.0.1:6443", Began: time.Now().Add(-time.Hour)}, feeds, forwarded, registry)
 		if err != nil {
 			t.Error(err)
 		}
@@ -205,6 +231,80 @@ func TestStatusCommand(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil || len(got.Feeds) != 3 || got.Memory.Objects != 9<<20+100 || got.Watches != 201 {
 		t.Errorf("%v: %+v", err, got)
 	}
+
+	out.Reset()
+	if err := execute(t.Context(), &out, "--admin", s.URL, "-o", "yaml"); err != nil {
+		t.Fatal(err)
+	}
+	var same Status
+	if err := yaml.UnmarshalStrict(out.Bytes(), &same); err != nil || len(same.Feeds) != 3 || !reflect.DeepEqual(same.Memory, got.Memory) || strings.HasPrefix(out.String(), "{") {
+		t.Errorf("%v in\n%s", err, &out)
+	}
+}
+
+// --check returns an error if the proxy is not healthy, and prints each reason on its own line.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	refused := func(value float64) *prometheus.Registry {
+		return counted(t, nil, map[string]float64{"watchproxy_config_refused": value})
+	}
+	gone := func(usable float64, ago time.Duration) *prometheus.Registry {
+		registry := refused(0)
+		for name, value := range map[string]float64{
+			"watchproxy_upstream_server_usable": usable, "watchproxy_upstream_last_answer_timestamp_seconds": float64(time.Now().Add(-ago).Unix()),
+		} {
+			g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: "As the proxy has it.", ConstLabels: prometheus.Labels{"server": "https://upstream"}})
+			g.Set(value)
+			registry.MustRegister(g)
+		}
+		return registry
+	}
+	brief := []upstream.FeedStatus{{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Lost: 9 * time.Second}}
+	for name, test := range map[string]struct {
+		registry *prometheus.Registry
+		feeds    []upstream.FeedStatus
+		notReady string
+		want     []string
+	}{
+		"no feeds":            {refused(0), nil, "", nil},
+		"syncing":             {refused(0), feeds[2:], "", nil},
+		"a break in a stream": {refused(0), brief, "", nil},
+		"upstream lost":       {refused(0), feeds, "", []string{"deployments.v1.apps (json): upstream is lost since 90s: check https://upstream"}},
+		"no feed, upstream":   {gone(0, 90*time.Second), nil, "", []string{"upstream answers no checks since 90s: check https://upstream"}},
+		"no check for long":   {gone(1, 90*time.Second), nil, "", nil},
+		"one check failed":    {gone(0, 12*time.Second), nil, "", nil},
+		"draining":            {refused(0), nil, "shutdown: it is draining", []string{"not ready: it is draining"}},
+		"refused":             {refused(1), nil, "", []string{"the configuration file is refused"}},
+		"all of them": {
+			refused(1), append(feeds, feeds[1]), "one: why\ntwo: because",
+			[]string{"not ready: why", "not ready: because", "the configuration file is refused", "deployments.v1.apps", "deployments.v1.apps"},
+		},
+	} {
+		s := serving(t, test.registry, test.feeds, test.notReady)
+		cmd := Command()
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		cmd.SetArgs([]string{"--admin", s.URL, "--check"})
+		var stdout, stderr bytes.Buffer
+		cmd.SetOut(&stdout)
+		cmd.SetErr(&stderr)
+		err := cmd.ExecuteContext(t.Context())
+		if healthy := len(test.want) == 0; healthy && (err != nil || stdout.String() != "healthy\n") || !healthy && (!errors.Is(err, command.ErrReported) || stdout.Len() > 0) {
+			t.Errorf("%s: %v, %s", name, err, &stdout)
+		}
+		lines := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")
+		if stderr.Len() == 0 {
+			lines = nil
+		}
+		if len(lines) != len(test.want) {
+			t.Errorf("%s:\n%s", name, &stderr)
+			continue
+		}
+		for i, want := range test.want {
+			if !strings.HasPrefix(lines[i], "watchproxy: not healthy: "+want) {
+				t.Errorf("%s: got %s, want %s", name, lines[i], want)
+			}
+		}
+	}
 }
 
 // execute runs the command with the root command's settings.
@@ -216,7 +316,7 @@ func execute(ctx context.Context, out io.Writer, args ...string) error {
 	return cmd.ExecuteContext(ctx)
 }
 
-// buffer ends a context when enough has been written.
+// buffer ends a context once enough has been written.
 type buffer struct {
 	strings.Builder
 	lines int
@@ -231,7 +331,7 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// --watch with JSON prints one object a line until it is interrupted. The interruption is not an
+// --watch with JSON prints one object per line until it is interrupted. The interruption is not an
 // error.
 func TestStatusWatch(t *testing.T) {
 	s := admin(t)
@@ -257,15 +357,20 @@ func TestStatusRefuses(t *testing.T) {
 	gone.Close()
 	kubernetes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"kind":"Status"}`)) }))
 	defer kubernetes.Close()
+	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "403: use https", http.StatusForbidden) }))
+	defer guarded.Close()
 	for name, test := range map[string]struct {
 		args []string
 		says []string
 	}{
-		"not there":      {[]string{"--admin", gone.URL}, []string{gone.URL, "refused", "--admin", "adminListen"}},
-		"another server": {[]string{"--admin", other.URL}, []string{other.URL, "404", "adminListen and not listen"}},
-		"the listener":   {[]string{"--admin", kubernetes.URL}, []string{kubernetes.URL, "adminListen and not listen"}},
-		"no URL":         {[]string{"--admin", "ftp://a"}, []string{"--admin", `"ftp://a"`}},
-		"unknown format": {[]string{"-o", "yaml"}, []string{"--output", `"yaml"`, "json"}},
+		"from elsewhere":   {[]string{"--admin", guarded.URL}, []string{guarded.URL, "403: use https", "port-forward"}},
+		"not there":        {[]string{"--admin", gone.URL}, []string{gone.URL, "refused", "--admin", "adminListen"}},
+		"another server":   {[]string{"--admin", other.URL}, []string{other.URL, "404", "adminListen and not listen"}},
+		"the listener":     {[]string{"--admin", kubernetes.URL}, []string{kubernetes.URL, "adminListen and not listen"}},
+		"no URL":           {[]string{"--admin", "ftp://a"}, []string{"--admin", `"ftp://a"`}},
+		"check and watch":  {[]string{"--check", "--watch"}, []string{"check", "watch"}},
+		"check, formatted": {[]string{"--check", "-o", "json"}, []string{"check", "output"}},
+		"unknown format":   {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "json"}},
 	} {
 		var out bytes.Buffer
 		err := execute(t.Context(), &out, test.args...)

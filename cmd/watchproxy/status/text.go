@@ -29,6 +29,8 @@ func (s *Status) writeText(to io.Writer) error {
 	fmt.Fprintf(w, "watchproxy %s, up %s, in front of %s\n\n", s.Version, age(s.UptimeSeconds), s.Upstream)
 	fmt.Fprintf(w, "memory\t%s%s resident: objects %s, event logs %s, derived %s\n", size(m.Resident), limit, size(m.Objects), size(m.Log), size(m.Derived))
 	fmt.Fprintf(w, "requests\t%s from the cache, %s forwarded (%s shared), %s refused\n", count(r.Cache), count(r.Forwarded), count(r.Shared), count(r.Refused))
+	fmt.Fprintf(w, "errors\t%s of the server (5xx), %s limited (429), %s of clients (other 4xx)\n", count(s.Errors.Server), count(s.Errors.Limited), count(s.Errors.Client))
+	fmt.Fprintf(w, "latency\tfrom the cache %s; forwarded %s; events %s\n", s.Latency.Cache.text(), s.Latency.Forwarded.text(), s.Latency.Delivery.text())
 	fmt.Fprintf(w, "hit ratio\t%s\n", ratio)
 	fmt.Fprintf(w, "upstream\t%s requests: %s forwarded, %s of feeds, %s reviews\n", count(u.Total), count(u.Forwarded), count(u.Feeds), count(u.Reviews))
 	fmt.Fprintf(w, "saved\t%s requests\n", count(u.Saved))
@@ -43,6 +45,7 @@ func (s *Status) writeText(to io.Writer) error {
 		name := cmp.Or(strings.Trim(f.Resource+"."+f.Version+"."+f.Group, "."), "others")
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, f.Verb, f.Reason, count(f.Count))
 	}
+	s.writeUsers(w)
 	return w.Flush()
 }
 
@@ -58,14 +61,14 @@ func (s *Status) writeFeeds(w io.Writer) {
 	}
 }
 
-// text names the proofs of freshness, most frequent first, and their cost.
+// text returns the proofs of freshness, most frequent first, and their cost.
 func (r mostRecent) text() string {
 	all, upstream := 0.0, 0.0
 	for _, n := range r.Reads {
 		all += n
 	}
 	for by, seconds := range r.UpstreamSeconds {
-		if by != "direct" { // upstream would have answered these lists without the proxy too
+		if by != "direct" { // upstream would have answered these lists without the proxy, too
 			upstream += seconds
 		}
 	}
@@ -83,15 +86,29 @@ func (r mostRecent) text() string {
 		count(int(all)), how, upstream, r.SavedSeconds)
 }
 
-// percent rounds down, as the page does, so that 100.0 % means all.
+// text returns the median and the 99th percentile.
+func (h *histogram) text() string {
+	median, ok := h.quantile(0.5)
+	if !ok {
+		return "-"
+	}
+	most, _ := h.quantile(0.99)
+	return fmt.Sprintf("p50 %s, p99 %s", seconds(median), seconds(most))
+}
+
+// percent formats a ratio. It rounds down like the status page, so 100.0 % means all.
 func percent(ratio float64) string {
 	const perMille = 1000
 	return fmt.Sprintf("%.1f %%", math.Floor(ratio*perMille)/10)
 }
 
-// name is a feed's resource as kubectl writes it, with its version.
+// name returns a feed's resource in kubectl's notation with its version.
 func (f *feedStatus) name() string {
-	return strings.TrimSuffix(f.Resource+"."+f.Version+"."+f.Group, ".")
+	name := strings.TrimSuffix(f.Resource+"."+f.Version+"."+f.Group, ".")
+	if f.Scope != "" {
+		name += " in " + f.Scope
+	}
+	return name
 }
 
 func (f *feedStatus) state() string {

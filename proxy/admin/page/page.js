@@ -1,153 +1,122 @@
-"use strict";
-
 // The page asks for the status once a second and shows it.
+import { build, draw } from "./charts.js";
+import { age, clock, count, duration, perSecond, put, short, size } from "./format.js";
+import { add, latest, rate } from "./history.js";
+import { filter, Table } from "./tables.js";
+
 const every = 1000; // ms
 const patience = 5000; // ms until an answer counts as lost
-const span = 120; // samples in the chart
+const again = 60; // s until the page asks for users again after a refusal
 
 const by = (id) => document.getElementById(id);
-const whole = new Intl.NumberFormat("en");
-const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, notation: "compact" });
 
-let last = null; // { at, status } of the newest answer
-const rows = new Map(); // table rows, by feed
-const history = []; // { clients, upstream } per second
+const feeds = new Table("feeds", by("feeds-section"), [
+  ["Resource", "The resource that a cache holds, with its API group, version and encoding.", "text"],
+  ["State", "Synced: the cache follows the apiserver. Syncing: it is being filled. Lost: the apiserver does not send its events.", "text"],
+  ["Objects", "Cached objects.", "figure"],
+  ["Size", "Bytes of the cached objects, as the apiserver sent them.", "figure"],
+  ["Log", "Events that are kept, from which watches resume.", "figure"],
+  ["resourceVersion", "The newest resourceVersion that the cache has reached.", "figure"],
+  ["Age", "Time since the apiserver's last event, bookmark or answer for this cache.", "figure"],
+  ["Watches", "Watches of clients that this cache serves now.", "figure"],
+  ["Events/s", "Events per second from the apiserver.", "figure"],
+  ["Delivered/s", "Events per second to all watches of clients.", "figure"],
+]);
+const users = new Table("users", by("users-section"), [
+  ["User", "Who took most of anything, first. All users beyond ten are added up.", "text"],
+  ["Requests", "Requests of the user.", "figure"],
+  ["Refused", "Of these, those that the proxy refused with 429, because a limit was reached.", "figure"],
+  ["Connections", "Connections that the user has open now.", "figure"],
+  ["Watches", "Watches that the user has open now, also forwarded ones.", "figure"],
+  ["Processor", "Estimated processor time of the user's expensive reads. Cheap reads do not count.", "figure"],
+  ["Waited: processor", "Time for which expensive reads waited while others had their turns, added up.", "figure"],
+  ["Waited: upstream", "Time for which requests waited to be forwarded, added up.", "figure"],
+  ["Waited: memory", "Time for which answers waited for memory, added up.", "figure"],
+]);
+const forwarded = new Table("forwarded", by("forwarded-section"), [
+  ["Resource", "The resource of requests that the apiserver answered.", "text"],
+  ["Verb", "What the requests did.", "text"],
+  ["Reason", "Why the cache did not answer. The help of watchproxy_forwarded_total in /metrics has all reasons.", "text"],
+  ["Requests", "Requests in the last five minutes.", "figure"],
+], 20);
 
-function put(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
-function size(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let unit = 0;
-  for (; bytes >= 1024 && unit < units.length - 1; unit++) bytes /= 1024;
-  return (unit > 0 && bytes < 10 ? bytes.toFixed(1) : Math.round(bytes)) + " " + units[unit];
-}
-
-function age(seconds) {
-  if (seconds < 60) return seconds.toFixed(seconds < 10 ? 1 : 0) + " s";
-  if (seconds < 3600) return Math.floor(seconds / 60) + " min";
-  if (seconds < 86400) return Math.floor(seconds / 3600) + " h " + Math.floor((seconds % 3600) / 60) + " min";
-  return Math.floor(seconds / 86400) + " d " + Math.floor((seconds % 86400) / 3600) + " h";
-}
-
-// rate returns a counter's growth per second. A counter that shrank has no rate, because the proxy
-// was restarted.
-function rate(now, before, seconds) {
-  return before === undefined || now < before || seconds <= 0 ? null : (now - before) / seconds;
-}
-
-const perSecond = (value) => (value === null ? "–" : short.format(value));
-
-const key = (feed) => [feed.group, feed.version, feed.resource, feed.encoding].join("/");
+const group = (of) => (of.group ? of.group + "/" : "") + of.version;
 
 function showSums(s) {
-  const r = s.requests, u = s.upstreamRequests, m = s.memory;
+  const r = s.requests, u = s.upstreamRequests, m = s.memory, e = s.errors;
   put(by("about"), `${s.version}, up ${age(s.uptimeSeconds)}, in front of ${s.upstream}`);
   put(by("ratio"), r.hitRatio === null ? "–" : (Math.floor(r.hitRatio * 1000) / 10).toFixed(1) + " %");
-  put(by("saved"), whole.format(u.saved));
-  put(by("saved-note"), `${whole.format(u.total)} sent: ${short.format(u.forwarded)} forwarded, ${short.format(u.feeds)} of feeds, ${short.format(u.reviews)} reviews`);
-  put(by("requests"), whole.format(r.cache + r.forwarded + r.refused));
-  put(by("requests-note"), `${short.format(r.cache)} from the cache, ${short.format(r.forwarded)} forwarded, ${short.format(r.refused)} refused`);
-  put(by("watches"), whole.format(s.watches));
+  put(by("saved"), count(u.saved));
+  put(by("saved-note"), `${count(u.total)} sent: ${short(u.forwarded)} forwarded, ${short(u.feeds)} of feeds, ${short(u.reviews)} reviews`);
+  put(by("requests"), count(r.cache + r.forwarded + r.refused));
+  put(by("requests-note"), `${short(r.cache)} from the cache, ${short(r.forwarded)} forwarded, ${short(r.refused)} refused`);
+  put(by("failed"), count(e.server + e.limited));
+  put(by("failed-note"), `${short(e.server)} server errors, ${short(e.limited)} limited`);
+  put(by("watches"), count(s.watches));
   put(by("memory"), size(m.residentBytes));
   put(by("memory-note"), (m.limitBytes ? `of ${size(m.limitBytes)}; ` : "") + `objects ${size(m.objectBytes)}, logs ${size(m.logBytes)}, derived ${size(m.derivedBytes)}`);
 }
 
-function showChart(s, before, seconds) {
-  const sums = (of) => of && of.requests.cache + of.requests.forwarded + of.requests.refused;
-  const sample = {
-    clients: rate(sums(s), sums(before), seconds),
-    upstream: rate(s.upstreamRequests.total, before && before.upstreamRequests.total, seconds),
-  };
-  if (sample.clients === null || sample.upstream === null) return;
-  history.push(sample);
-  if (history.length > span) history.shift();
-  const most = Math.max(1, ...history.map((h) => Math.max(h.clients, h.upstream)));
-  const points = (of) => history.map((h, i) => `${(600 * (span - history.length + i)) / (span - 1)},${78 - (76 * h[of]) / most}`).join(" ");
-  by("line-clients").setAttribute("points", points("clients"));
-  by("line-upstream").setAttribute("points", points("upstream"));
-  put(by("rate-clients"), perSecond(sample.clients));
-  put(by("rate-upstream"), perSecond(sample.upstream));
-  put(by("rate-most"), perSecond(most));
-  by("chart").setAttribute("aria-label", `${perSecond(sample.clients)} requests per second of clients, ${perSecond(sample.upstream)} to upstream`);
-}
-
-const labels = ["State", "Objects", "Size", "Log", "resourceVersion", "Age", "Watches", "Events/s", "Delivered/s"];
-
-function newRow(labels) {
-  const row = document.createElement("tr");
-  row.setAttribute("role", "row");
-  const head = document.createElement("th");
-  head.setAttribute("role", "rowheader");
-  head.scope = "row";
-  head.append(document.createElement("span"), " ", document.createElement("small"));
-  row.append(head);
-  for (const label of labels) {
-    const cell = document.createElement("td");
-    cell.setAttribute("role", "cell");
-    cell.dataset.label = label;
-    if (!["State", "Verb", "Reason"].includes(label)) cell.className = "figure";
-    row.append(cell);
-  }
-  return row;
-}
-
 function state(feed) {
-  if (feed.failing) return ["failing", "lost for " + age(feed.lostSeconds)];
+  if (feed.failing) return ["lost for " + age(feed.lostSeconds), "failing"];
   return feed.synced ? ["synced", "synced"] : ["syncing", "syncing"];
 }
 
-function showFeeds(feeds, before, seconds) {
-  const old = new Map((before ? before.feeds : []).map((feed) => [key(feed), feed]));
-  const seen = new Set();
-  feeds.forEach((feed, i) => {
-    const id = key(feed), was = old.get(id) || {};
-    seen.add(id);
-    if (!rows.has(id)) rows.set(id, newRow(labels));
-    const row = rows.get(id), [head, ...cells] = row.children;
-    put(head.firstChild, feed.resource);
-    put(head.lastChild, (feed.group ? feed.group + "/" : "") + feed.version + " " + feed.encoding);
-    const [name, text] = state(feed);
-    cells[0].className = name;
-    [
-      text, whole.format(feed.objects), size(feed.objectBytes), whole.format(feed.logEvents), String(feed.resourceVersion), age(feed.lastSignSeconds),
-      whole.format(feed.watches), perSecond(rate(feed.events, was.events, seconds)), perSecond(rate(feed.eventsDelivered, was.eventsDelivered, seconds)),
-    ].forEach((value, at) => put(cells[at], value));
-    if (by("feeds").children[i] !== row) by("feeds").insertBefore(row, by("feeds").children[i] || null);
-  });
-  for (const [id, row] of rows) {
-    if (seen.has(id)) continue;
-    row.remove();
-    rows.delete(id);
-  }
-  by("empty").hidden = feeds.length > 0;
-  document.querySelector("table").hidden = feeds.length === 0;
+const feedID = (feed) => [feed.group, feed.version, feed.resource, feed.encoding].join("/");
+
+function showFeeds(now, before, seconds) {
+  const old = new Map((before ? before.feeds : []).map((feed) => [feedID(feed), feed]));
+  feeds.show(now.feeds.map((feed) => {
+    const id = feedID(feed), was = old.get(id) || {};
+    const [text, name] = state(feed);
+    const events = rate(feed.events, was.events, seconds), delivered = rate(feed.eventsDelivered, was.eventsDelivered, seconds);
+    return {
+      id, head: feed.resource, small: group(feed) + " " + feed.encoding,
+      cells: [
+        [text, text, name], [count(feed.objects), feed.objects], [size(feed.objectBytes), feed.objectBytes], [count(feed.logEvents), feed.logEvents],
+        [String(feed.resourceVersion), feed.resourceVersion], [age(feed.lastSignSeconds), feed.lastSignSeconds], [count(feed.watches), feed.watches],
+        [perSecond(events), events], [perSecond(delivered), delivered],
+      ],
+    };
+  }));
+  by("empty").hidden = now.feeds.length > 0;
 }
 
-const forwardedMost = 20;
-
 function showForwarded(all) {
-  const body = by("forwarded"), shown = all.slice(0, forwardedMost);
-  while (body.children.length > shown.length) body.lastChild.remove();
-  shown.forEach((f, i) => {
-    if (!body.children[i]) body.append(newRow(["Verb", "Reason", "Requests"]));
-    const [head, ...cells] = body.children[i].children;
-    put(head.firstChild, f.resource || "others");
-    put(head.lastChild, (f.group ? f.group + "/" : "") + f.version);
-    [f.verb, f.reason, whole.format(f.count)].forEach((value, at) => put(cells[at], value));
-  });
-  by("forwarded-section").hidden = shown.length === 0;
+  forwarded.show(all.map((f) => ({
+    id: [f.group, f.version, f.resource, f.verb, f.reason].join("/"), head: f.resource || "others", small: group(f),
+    cells: [f.verb, f.reason, [count(f.count), f.count]],
+  })));
+  by("forwarded-section").hidden = all.length === 0;
+}
+
+function userRow(id, head, u, last) {
+  const w = u.waitSeconds;
+  return {
+    id, head, last,
+    cells: [
+      ...[u.requests, u.limited, u.connections, u.watches].map((n) => [count(n), n]),
+      ...[u.processorSeconds, w.processors, w.upstream, w.memory].map((s) => [duration(s), s]),
+    ],
+  };
+}
+
+function showUsers(report, why) {
+  const rows = report ? report.users.map((u) => userRow("user " + u.name, u.name || "not authenticated", u, false)) : [];
+  if (report && report.othersCount > 0) rows.push(userRow("others", `${count(report.othersCount)} others`, report.others, true));
+  users.show(rows);
+  put(by("withheld"), why);
+  by("withheld").hidden = why === "";
+  by("users-section").hidden = rows.length === 0 && why === "";
 }
 
 function show(s) {
-  const at = performance.now();
-  const before = last && last.status, seconds = last ? (at - last.at) / 1000 : 0;
+  const before = latest();
+  const now = add(performance.now() / 1000, s);
+  const same = before && before.run === now.run ? before : null; // the same process
   showSums(s);
-  showChart(s, before, seconds);
-  showFeeds(s.feeds, before, seconds);
+  showFeeds(s, same && same.status, same ? now.at - same.at : 0);
   showForwarded(s.forwarded);
-  last = { at, status: s, clock: new Date() };
   connected("live", "live");
 }
 
@@ -157,17 +126,38 @@ function connected(name, text) {
   document.body.classList.toggle("stale", name === "lost");
 }
 
+const ask = (path) => fetch(path, { cache: "no-store", signal: AbortSignal.timeout(patience) });
+
+let refused = -Infinity; // when users were refused, in seconds of the page's clock
+
+// refreshUsers asks who took what. The proxy does not tell everybody.
+async function refreshUsers() {
+  if (performance.now() / 1000 - refused < again) return;
+  const answer = await ask("users");
+  if (answer.ok) {
+    showUsers(await answer.json(), "");
+    return;
+  }
+  refused = performance.now() / 1000;
+  showUsers(null, (await answer.text()).trim().slice(0, 300));
+}
+
 async function refresh() {
   if (!document.hidden) {
     try {
-      const answer = await fetch("status", { cache: "no-store", signal: AbortSignal.timeout(patience) });
+      const answer = await ask("status");
       if (!answer.ok) throw new Error(answer.status);
       show(await answer.json());
+      await refreshUsers();
     } catch {
-      connected("lost", "connection lost" + (last ? "; figures of " + last.clock.toLocaleTimeString() : ""));
+      const last = latest();
+      connected("lost", "connection lost" + (last ? "; figures of " + clock(new Date(performance.timeOrigin + last.at * 1000)) : ""));
     }
+    draw();
   }
   setTimeout(refresh, every);
 }
 
-document.addEventListener("DOMContentLoaded", refresh);
+build(by("charts"), by("lines"));
+by("filter").addEventListener("input", (event) => filter(event.target.value));
+refresh();

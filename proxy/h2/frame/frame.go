@@ -1,6 +1,6 @@
-// Package frame writes HTTP/2 frames and header blocks, and reads requests from them. It knows no
-// connection. x/net's Framer would make a system call for each frame; here frames are appended to
-// the caller's buffer.
+// Package frame writes HTTP/2 frames and header blocks, and reads requests from them. It does not
+// use connections. It appends frames to the caller's buffer, because x/net's Framer would make a
+// system call for each frame.
 package frame
 
 import (

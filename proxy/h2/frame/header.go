@@ -13,11 +13,11 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// TableSize is the maximum size of a table of header fields (HPACK), in bytes: the protocol's
+// TableSize is the maximum size of a table of header fields (HPACK), in bytes. It is the protocol's
 // default.
 const TableSize = 4096
 
-// Encoder encodes the headers of a connection's answers.
+// Encoder encodes the headers of a connection's responses.
 type Encoder struct {
 	fields *hpack.Encoder
 	block  bytes.Buffer
@@ -36,14 +36,15 @@ func (e *Encoder) Resize(limit uint32) {
 	e.fields.SetMaxDynamicTableSize(min(limit, TableSize))
 }
 
-// field encodes a field. Values that differ in each answer stay out of the table.
+// field encodes a field. Values that differ in each response stay out of the table.
 func (e *Encoder) field(name, value string) {
 	once := name == "audit-id" || name == "content-length" || name == "date"
-	_ = e.fields.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: once}) // to memory
+	// A write to memory cannot fail.
+	_ = e.fields.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: once})
 }
 
-// AppendAnswer appends the header of an answer, in frames of up to most bytes. A negative length is
-// unknown. If end is true, the answer has no body.
+// AppendAnswer appends the header of a response, in frames of up to most bytes. A negative length
+// means that the length is unknown. If end is true, the response has no body.
 func (e *Encoder) AppendAnswer(b []byte, id uint32, resp *exchange.Response, length int64, end bool, most int) []byte {
 	e.block.Reset()
 	e.field(":status", strconv.Itoa(resp.Status))
@@ -89,7 +90,7 @@ func (e *Encoder) appendBlock(b []byte, id uint32, end bool, most int) []byte {
 	}
 }
 
-// lowered has the lower-case names of usual fields, so that they are not converted for each answer.
+// lowered has the lower-case names of common fields. They are not converted for each response.
 var lowered = func() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{
@@ -149,7 +150,7 @@ func ReadRequest(f *http2.MetaHeadersFrame) (*exchange.Request, error) {
 	return req, nil
 }
 
-// ContentLength is the length of a body by its header, or -1 if the header does not tell.
+// ContentLength returns the length in the header, or -1 if the header has none.
 func ContentLength(h http.Header) int64 {
 	if n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
 		return n

@@ -9,20 +9,26 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Client sends requests to one upstream apiserver through client-go's transport, which adds
 // credentials, TLS and HTTP/2.
 type Client struct {
-	Base    *url.URL
-	HTTP    *http.Client
-	metrics *Metrics
+	Base  *url.URL
+	HTTP  *http.Client
+	Clock object.Clock // compared with upstream's by all responses
+	// Compresses is true if upstream compressed the latest watch that began with the state.
+	Compresses atomic.Bool
+	metrics    *Metrics
 }
 
 // New returns a client for the server at base. If base has a path, it is prepended to every request
@@ -31,16 +37,16 @@ func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
 	return &Client{Base: base, HTTP: &http.Client{Transport: transport}, metrics: metrics}
 }
 
-// MaxErrorBody is the number of bytes of an error's body that are read at most.
+// MaxErrorBody is the maximum number of bytes that are read from an error's body.
 const MaxErrorBody = 64 << 10
 
-// get sends one GET request. It returns every response other than 200 as an error of apimachinery's
-// api/errors. The caller closes the body.
+// get sends one GET request. Every status except 200 becomes an error of apimachinery's api/errors.
+// The caller must close the body.
 func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	return c.GetAs(ctx, MimeJSON, verb, gvr, path, query)
 }
 
-// GetAs is like get, with an Accept header of the caller's choice.
+// GetAs is like get, with the given Accept header.
 func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	u := *c.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
@@ -51,16 +57,36 @@ func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.Grou
 	}
 	req.Header.Set("Accept", accept)
 	req.Header.Set("User-Agent", UserAgent)
+	sent := time.Now()
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
 		c.metrics.request(verb, gvr, 0)
 		return nil, fmt.Errorf("%s upstream: %w", verb, err)
 	}
 	c.metrics.request(verb, gvr, resp.StatusCode)
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		c.Clock.Note(sent, time.Now(), date)
+	}
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp)
 	}
 	return resp, nil
+}
+
+// GetCollection is like GetAs, for the collection of a resource within its scope. It adds the scope's
+// selectors to query.
+func (c *Client) GetCollection(ctx context.Context, accept, verb string, r *object.Resource, query url.Values) (*http.Response, error) {
+	return c.GetAs(ctx, accept, verb, r.GVR, ResourcePath(r.GVR, r.Scope.Namespace), within(r.Scope, query))
+}
+
+// within adds a scope's selectors to a query.
+func within(s object.Scope, query url.Values) url.Values {
+	for name, selector := range map[string]string{"fieldSelector": s.Fields, "labelSelector": s.Labels} {
+		if selector != "" {
+			query.Set(name, selector)
+		}
+	}
+	return query
 }
 
 // Read reads a JSON document.
@@ -76,12 +102,12 @@ func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path
 	return nil
 }
 
-// UserAgent tells an upstream that is itself a proxy that this proxy passes events on to its own
-// clients: see watchcache.Cursor.WholeHistory.
+// UserAgent is the User-Agent of all requests. If upstream is itself a proxy, it recognises by this
+// value that this proxy forwards events to clients of its own (see watchcache.Cursor.WholeHistory).
 const UserAgent = "watchproxy"
 
-// statusError returns the Status that kube-apiserver sends with an error. If the body is none,
-// statusError makes a Status.
+// statusError returns the Status in an error response. If the body contains no Status, statusError
+// creates a Status.
 func statusError(resp *http.Response) error {
 	defer resp.Body.Close() //nolint:errcheck // the error is the answer
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, MaxErrorBody))
@@ -112,7 +138,7 @@ func readStatus(body []byte) (status metav1.Status, ok bool) {
 	return status, json.Unmarshal(body, &status) == nil && status.Kind == "Status"
 }
 
-// RetryAfter is the pause that upstream asked for, or 0.
+// RetryAfter returns the pause that upstream requested, or 0.
 func RetryAfter(err error) time.Duration {
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(seconds) * time.Second
@@ -120,7 +146,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// ResourcePath is the path of a collection. The namespace "" means all namespaces.
+// ResourcePath returns the path of a collection. The namespace "" means all namespaces.
 func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	path := "/apis/" + gvr.Group + "/" + gvr.Version
 	if gvr.Group == "" {
@@ -132,11 +158,11 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	return path + "/" + gvr.Resource
 }
 
-// Namespaces is the resource of namespaces, which every cluster has.
+// Namespaces is the resource namespaces, which exists in every cluster.
 var Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// Cluster returns an identifier of the cluster: the uid of the namespace kube-system, or "" if the
-// proxy may not read it.
+// Cluster returns an identifier of the cluster: the uid of the namespace kube-system. If the proxy
+// may not read it, Cluster returns "".
 func (c *Client) Cluster(ctx context.Context) (uid string, err error) {
 	var system struct {
 		Metadata struct {

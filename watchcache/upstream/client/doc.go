@@ -1,4 +1,5 @@
-// Package client sends requests to a kube-apiserver and reads its answers: probes, lists, metadata
-// lists and watch streams, in JSON, in protobuf and as the rows of Tables. It knows the selectable
-// fields of built-in types and their positions in JSON and protobuf.
+// Package client sends requests to a kube-apiserver and reads the responses: probes, lists,
+// metadata lists and watch streams. The encodings are JSON, protobuf and the rows of Tables. The
+// package also contains the selectable fields of built-in types and their positions in JSON and
+// protobuf.
 package client

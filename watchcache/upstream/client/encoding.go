@@ -14,22 +14,22 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// The media types of both encodings.
+// The media types of the two encodings.
 const (
 	MimeJSON     = "application/json"
 	MimeProtobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// AcceptOf is the Accept header for an encoding.
+// AcceptOf returns the Accept header for an encoding.
 func AcceptOf(e object.Encoding) string {
 	return [...]string{object.JSON: MimeJSON, object.Protobuf: MimeProtobuf, object.Table: MimeJSON + ";as=Table;g=meta.k8s.io;v=v1"}[e]
 }
 
-// errOtherEncoding says that the encoding of an answer is not the requested one. Such an answer may
-// not even come from upstream.
+// errOtherEncoding means that a response does not have the requested encoding. Such a response may
+// come from a server other than upstream.
 var errOtherEncoding = errors.New("answer in another encoding")
 
-// CheckEncoding returns an error if an answer is not in the requested encoding.
+// CheckEncoding returns an error if a response does not have the requested encoding.
 func CheckEncoding(resp *http.Response, e object.Encoding) error {
 	want, _, _ := strings.Cut(AcceptOf(e), ";")
 	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, want) {
@@ -38,11 +38,11 @@ func CheckEncoding(resp *http.Response, e object.Encoding) error {
 	return nil
 }
 
-// ProtobufPrefix is the start of every answer in protobuf.
+// ProtobufPrefix is the start of every response in protobuf.
 var ProtobufPrefix = []byte("k8s\x00")
 
-// readEnvelope reads what surrounds every protobuf message of the API: a prefix and a
-// runtime.Unknown, which names the type. It reuses the memory of into.
+// readEnvelope reads the envelope of a protobuf message: a prefix and a runtime.Unknown, which
+// names the type. It reuses the memory of into.
 func readEnvelope(body []byte, into *runtime.Unknown) error {
 	raw, ok := bytes.CutPrefix(body, ProtobufPrefix)
 	if !ok {
@@ -74,8 +74,8 @@ func readProtoList(body []byte) (kind runtime.TypeMeta, meta metav1.ListMeta, it
 	return envelope.TypeMeta, meta, items, nil
 }
 
-// protoStream reads watch events in protobuf. Each is a frame: a four-byte big-endian length and a
-// WatchEvent.
+// protoStream reads watch events in protobuf. Each event is a frame: a four-byte big-endian length
+// and a WatchEvent.
 type protoStream struct {
 	r        *frameReader
 	event    metav1.WatchEvent

@@ -189,8 +189,8 @@ func TestWireFields(t *testing.T) {
 	}
 }
 
-// Errors are understood in both encodings, including their causes, which distinguish a lagging
-// upstream from a restored one.
+// Errors are decoded in both encodings, including their causes. The causes distinguish a lagging
+// upstream from a restored upstream.
 func TestStatusErrors(t *testing.T) {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "Too large", Reason: metav1.StatusReasonTimeout, Code: 504,
@@ -212,7 +212,7 @@ func TestStatusErrors(t *testing.T) {
 	}
 }
 
-// Only an answer of upstream itself proves that a resource has no protobuf form.
+// Only a response from upstream itself proves that a resource has no protobuf form.
 func TestOtherContentTypes(t *testing.T) {
 	for kind, none := range map[string]bool{"application/json": true, "text/html": false, "": false} {
 		c := of(roundTrip(func(*http.Request) (*http.Response, error) {
@@ -227,7 +227,7 @@ func TestOtherContentTypes(t *testing.T) {
 	}
 }
 
-// No input from upstream causes a panic or takes much more memory than its own size.
+// No input from upstream causes a panic or uses much more memory than its own size.
 func FuzzStreams(f *testing.F) {
 	good := enveloped(f, "ConfigMap", configMap("a", "7"))
 	f.Add(protoFrame(f, "ADDED", good))

@@ -15,23 +15,23 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// ErrPartial says that upstream answered a list without a limit by only a page.
+// ErrPartial means that upstream returned only a page of a list that was requested without a limit.
 var ErrPartial = errors.New("upstream gave a page instead of the whole list")
 
-// Answered tells whether an error is an answer from upstream.
+// Answered reports whether an error is a response from upstream.
 func Answered(err error) bool {
 	_, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok
 }
 
-// Doubtful tells whether an error suggests that upstream is down or about to go down: upstream sent
-// no answer, or an answer that is typical of a server that starts or stops.
+// Doubtful reports whether an error suggests that upstream is down or about to go down. Either
+// upstream sent no response, or the response is typical of a server that starts or stops.
 func Doubtful(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return !ok || status.ErrStatus.Code >= 500
 }
 
-// NoAnswer tells whether an error means that upstream sent no answer.
+// NoAnswer reports whether an error means that upstream sent no response.
 func NoAnswer(err error) bool {
 	_, ok := errors.AsType[*url.Error](err)
 	return ok || errors.Is(err, context.DeadlineExceeded)
@@ -65,14 +65,14 @@ func EventError(e Event, encoding object.Encoding) error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// IsTooLarge tells whether an error means that upstream has not reached the requested
+// IsTooLarge reports whether an error means that upstream has not reached the requested
 // resourceVersion.
 func IsTooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
 }
 
-// Ended converts the end of a stream into an error. A clean end is nil, unless it comes early,
-// before the whole initial state.
+// Ended converts the end of a stream into an error. A clean end is nil, unless early says that the
+// initial state was incomplete.
 func Ended(err error, early bool) error {
 	switch {
 	case errors.Is(err, io.EOF) && early:

@@ -11,15 +11,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// BuiltinFields are the field labels of built-in resources other than metadata.name and
-// metadata.namespace. Discovery does not list them. They are those of kube-apiserver 1.36
-// (SelectableFields in k8s.io/kubernetes/pkg/registry, and the conversions of field labels in
+// BuiltinFields returns the field labels of a built-in resource, except metadata.name and
+// metadata.namespace. Discovery does not list field labels. These are the labels of kube-apiserver
+// 1.36 (SelectableFields in k8s.io/kubernetes/pkg/registry, and the conversions of field labels in
 // pkg/apis).
 func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 	switch (schema.GroupResource{Group: gvr.Group, Resource: gvr.Resource}) {
 	case schema.GroupResource{Resource: "pods"}:
 		return []object.Field{
-			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true, Final: true}, // every kubelet selects by it
+			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true, Final: true}, // every kubelet uses this label
 			at("spec.host", "spec.nodeName"),
 			at("spec.restartPolicy"),
 			at("spec.schedulerName"),
@@ -79,20 +79,20 @@ func eventFields(about, controller string, more ...object.Field) []object.Field 
 	return fields
 }
 
-// NoNamespaceField tells whether a resource is the only namespaced one that does not support
-// metadata.namespace as a field label.
+// NoNamespaceField reports whether a namespaced resource lacks the field label metadata.namespace.
+// There is only one such resource.
 func NoNamespaceField(gvr schema.GroupVersionResource) bool {
 	return gvr.Group == "certificates.k8s.io" && gvr.Resource == "podcertificaterequests"
 }
 
-// NoWatchCache tells whether kube-apiserver serves a resource straight from etcd. Watches of such a
-// resource get no bookmarks, except at the end of the initial state.
+// NoWatchCache reports whether kube-apiserver serves a resource directly from etcd, without a watch
+// cache. A watch of such a resource gets no bookmarks, except at the end of the initial state.
 func NoWatchCache(gvr schema.GroupVersionResource) bool {
 	return gvr.Resource == "events" && (gvr.Group == "" || gvr.Group == "events.k8s.io")
 }
 
-// CustomFields are the selectable fields of a custom resource's version. Their
-// JSON paths have the form ".spec.color".
+// CustomFields returns the selectable fields of a custom resource's version. The JSON paths have
+// the form ".spec.color".
 func CustomFields(jsonPaths []string) (fields []object.Field) {
 	for _, path := range jsonPaths {
 		name := strings.TrimPrefix(path, ".")
@@ -105,9 +105,9 @@ func CustomFields(jsonPaths []string) (fields []object.Field) {
 	return fields
 }
 
-// RowsDiffer tells whether the rows of a resource's Tables have other metadata than the objects.
-// Kube-apiserver makes rows from its internal version, and writes some fields of that as annotations
-// in this version.
+// RowsDiffer reports whether the rows of a resource's Tables have different metadata from the
+// objects. kube-apiserver makes rows from its internal version. In the versions listed here, it
+// writes some internal fields as annotations.
 func RowsDiffer(gvr schema.GroupVersionResource) bool {
 	return gvr == appsv1.SchemeGroupVersion.WithResource("daemonsets") ||
 		gvr == autoscalingv1.SchemeGroupVersion.WithResource("horizontalpodautoscalers")

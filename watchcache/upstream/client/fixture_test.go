@@ -10,7 +10,7 @@ import (
 
 var configmaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// roundTrip lets a function act as upstream.
+// roundTrip is a function that acts as upstream.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.

@@ -10,7 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// frameReader reads frames. Each consists of a four-byte big-endian length and that many bytes.
+// frameReader reads frames. Each frame consists of a four-byte big-endian length and that many
+// bytes.
 type frameReader struct {
 	r   *bufio.Reader
 	buf []byte
@@ -18,7 +19,7 @@ type frameReader struct {
 
 const (
 	frameHead = 4
-	// bufferKeep bounds the buffer that is reused for the next frame.
+	// bufferKeep is the maximum size of a buffer that is reused for the next frame.
 	bufferKeep = 1 << 20
 )
 
@@ -26,7 +27,8 @@ func newFrameReader(body io.Reader, size int) *frameReader {
 	return &frameReader{r: bufio.NewReaderSize(body, size)}
 }
 
-// Next returns a frame, or io.EOF at a clean end. The frame is valid until the next call.
+// Next returns a frame. If the stream ends cleanly, it returns io.EOF. The frame is valid until the
+// next call.
 func (f *frameReader) Next() ([]byte, error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
@@ -41,8 +43,8 @@ func (f *frameReader) Next() ([]byte, error) {
 	return f.buf, err
 }
 
-// readPart reads size bytes into a buffer. Its memory grows with the bytes that arrive, not with
-// the announced size.
+// readPart reads size bytes into a buffer. The buffer grows with the bytes that arrive, so an
+// announced size alone uses no memory.
 func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
 	for size > 0 {
 		at, part := len(buf), min(size, bufferKeep)
@@ -55,7 +57,7 @@ func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
 	return buf, nil
 }
 
-// Buffered tells whether Next would return without waiting.
+// Buffered reports whether Next would return without waiting.
 func (f *frameReader) Buffered() bool {
 	head, err := f.r.Peek(min(frameHead, f.r.Buffered()))
 	if err != nil || len(head) < frameHead {

@@ -13,11 +13,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// PageSize is the limit of a paged list. It keeps memory flat while a large collection is read.
+// PageSize is the limit of a paged list. Pages keep memory use flat while the proxy reads a large
+// collection.
 const PageSize = 500
 
-// At returns the query for the state at a resourceVersion. match is "Exact" or "NotOlderThan". With
-// rv 0, the query asks for the most recent state.
+// At returns the query for the state at a resourceVersion. match is "Exact" or "NotOlderThan". If
+// rv is 0, the query requests the most recent state.
 func At(rv uint64, match string) url.Values {
 	if rv == 0 {
 		return url.Values{}
@@ -25,13 +26,14 @@ func At(rv uint64, match string) url.Values {
 	return url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {match}}
 }
 
-// ListedAt returns the error for a list whose resourceVersion rv does not fit the requested one.
+// ListedAt returns the error for a list whose resourceVersion rv does not match the requested
+// resourceVersion.
 func ListedAt(rv, asked uint64) error {
 	return fmt.Errorf("upstream listed at %d, asked for %d", rv, asked)
 }
 
-// List reads a collection in pages. It is the fallback if upstream cannot stream its state. With a
-// notOlderThan of 0, it asks for the most recent state.
+// List reads a collection in pages. It is the fallback if upstream cannot stream its state. If
+// notOlderThan is 0, it requests the most recent state.
 func (c *Client) List(ctx context.Context, r *object.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
 	return c.pages(ctx, r, At(notOlderThan, "NotOlderThan"))
 }
@@ -73,9 +75,9 @@ type ListPage struct {
 	Next    string // the continue token
 }
 
-// Page reads a page of a list, or the whole list if the query sets no limit.
+// Page reads a page of a list. If the query has no limit, the page is the whole list.
 func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values) (ListPage, error) {
-	resp, err := c.GetAs(ctx, AcceptOf(r.Encoding), "list", r.GVR, ResourcePath(r.GVR, ""), query)
+	resp, err := c.GetCollection(ctx, AcceptOf(r.Encoding), "list", r, query)
 	if err != nil {
 		return ListPage{}, err
 	}

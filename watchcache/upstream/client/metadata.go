@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// AcceptProtobufMetadata asks for a list with the metadata of its items only, in the smallest
-// encoding. For six thousand objects, the answer was a megabyte and took some 25 ms.
+// AcceptProtobufMetadata requests a list that contains only the metadata of its items, in the
+// smallest encoding. For six thousand objects, the response was a megabyte and took some 25 ms.
 const AcceptProtobufMetadata = MimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 // MetadataList is the content of a metadata list.
@@ -26,8 +26,8 @@ type MetadataList struct {
 	Next   string // the continue token
 }
 
-// Metadata lists the keys and versions of a collection's objects in one page. The state is not
-// older than rv.
+// Metadata lists the keys and versions of a collection's objects in one page. The listed state is
+// at rv or later.
 func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (MetadataList, error) {
 	list, err := c.metadata(ctx, r, At(rv, "NotOlderThan"))
 	switch {
@@ -40,7 +40,7 @@ func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (M
 	return list, err
 }
 
-// metadataPage is the number of objects on a page of metadata.
+// metadataPage is the maximum number of objects on a page of metadata.
 const metadataPage = 5000
 
 // MetadataAt lists the keys and versions of a collection's objects at a resourceVersion.
@@ -57,7 +57,7 @@ func (c *Client) MetadataAt(ctx context.Context, r *object.Resource, rv uint64) 
 }
 
 func (c *Client) metadata(ctx context.Context, r *object.Resource, query url.Values) (MetadataList, error) {
-	resp, err := c.GetAs(ctx, AcceptProtobufMetadata, "metadata", r.GVR, ResourcePath(r.GVR, ""), query)
+	resp, err := c.GetCollection(ctx, AcceptProtobufMetadata, "metadata", r, query)
 	if err != nil {
 		return MetadataList{}, err
 	}
@@ -77,9 +77,9 @@ const (
 	listItems        = protowire.Number(2)
 )
 
-// readMetadata reads a metadata list in protobuf item by item, as it arrives. Reading and decoding
-// the whole body in one go took megabytes. When that allocation coincided with a garbage
-// collection, the goroutine delayed all others by up to 20 ms.
+// readMetadata reads a metadata list in protobuf item by item, as the items arrive. An earlier
+// version read and decoded the whole body at once, which allocated megabytes. If that allocation
+// coincided with a garbage collection, it delayed all other goroutines by up to 20 ms.
 func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err error) {
 	in := &protoReader{r: bufio.NewReaderSize(body, 16<<10)}
 	prefix := make([]byte, len(ProtobufPrefix))
@@ -108,7 +108,7 @@ func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err er
 	}
 }
 
-// read reads the message of the list, up to the offset end.
+// read reads the message of the list up to the offset end.
 func (l *MetadataList) read(r *object.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
 	for in.at < end {
 		number, size, err := in.field()
@@ -175,10 +175,10 @@ func (p *protoReader) field() (number protowire.Number, size int, err error) {
 	return number, int(length), nil
 }
 
-// maxMetadata bounds a metadata list, in bytes.
+// maxMetadata is the maximum size of a metadata list, in bytes.
 const maxMetadata = 1 << 30
 
-// bytes reads the value of a field. It is valid until the next read.
+// bytes reads the value of a field. The value is valid until the next read.
 func (p *protoReader) bytes(size int) (value []byte, err error) {
 	if size > maxEvent {
 		return nil, fmt.Errorf("%w: metadata of %d bytes", object.ErrMalformed, size)

@@ -43,8 +43,8 @@ func (l MetadataList) equal(m MetadataList) bool {
 	return l.RV == m.RV && l.Next == m.Next && slices.Equal(l.States, m.States)
 }
 
-// readMetadata gives the same result as the API's own types, regardless of how the bytes arrive. A
-// truncated list is an error.
+// readMetadata returns the same result as the API's own types, for bytes that arrive in any parts.
+// A truncated list is an error.
 func TestReadMetadata(t *testing.T) {
 	seed := rand.Int63()
 	t.Logf("seed %d", seed)
@@ -76,7 +76,7 @@ func TestReadMetadata(t *testing.T) {
 			}
 		}
 		cut := 1 + random.Intn(len(body)-1)
-		cut = min(cut, len(body)-5) // the last fields are empty, so without them the rest would be valid
+		cut = min(cut, len(body)-5) // without the last, empty fields, the list would still be valid
 		if got, err := readMetadata(protoConfigMaps, bytes.NewReader(body[:cut])); err == nil {
 			t.Errorf("%d of %d bytes are taken for a list: %+v", cut, len(body), got)
 		}

@@ -4,21 +4,22 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 const (
-	// NoSuchNamespace cannot exist, because names of namespaces have no dots.
+	// NoSuchNamespace is a namespace that cannot exist, because names of namespaces contain no
+	// dots.
 	NoSuchNamespace = "watchproxy.none"
-	// NoSuchName is a valid path segment, so the apiserver looks up one key. No object can have
-	// this name.
+	// NoSuchName is a name that no object can have. It is a valid path segment, so the apiserver
+	// looks up one key.
 	NoSuchName = "watchproxy.dev:none"
 )
 
@@ -26,21 +27,19 @@ const (
 type Probe struct {
 	RV       uint64 // upstream's current revision for this resource
 	ListKind string
-	// SelfDescribing is true for custom resources, whose keys are sorted. It is false for built-in
-	// types, which put kind first.
+	// SelfDescribing is true for custom resources, whose JSON keys are sorted. It is false for
+	// built-in types, whose first key is kind.
 	SelfDescribing bool
-	Warnings       []string // Warning headers, which upstream sends with each response
+	Warnings       []string // the Warning headers, the same in every response
 	Columns        []byte   // the column definitions of a Table
-	// Ahead is by how much upstream's clock is ahead of this one; 0 if upstream does not tell the
-	// time. It is exact to a second.
-	Ahead time.Duration
 }
 
-// maxProbeBody bounds an empty list, in bytes.
-const maxProbeBody = 1 << 20
+// maxProbeBody is the maximum size of a probe's list, in bytes. The list is empty or contains one
+// object.
+const maxProbeBody = 4 << 20
 
-// Probe asks upstream for its revision and finds out the form of the resource's lists. The metrics
-// count the request under the given verb.
+// Probe reads upstream's revision and the form of the resource's lists. verb is the request's verb
+// in metrics.
 func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
 	path, query := Nothing(r)
 	query.Set("limit", "1")
@@ -78,9 +77,6 @@ func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Pr
 			object.ErrMalformed, r.GVR.Resource, p.ListKind, version)
 	}
 	p.Warnings = resp.Header.Values("Warning")
-	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		p.Ahead = time.Until(date)
-	}
 	return p, nil
 }
 
@@ -118,13 +114,19 @@ func readProtoProbe(body []byte) (p Probe, apiVersion string, err error) {
 	return p, kind.APIVersion, err
 }
 
-// Nothing returns the path and the query of a list that matches no object.
+// Nothing returns the path and the query of the cheapest list within a resource's scope. The list
+// matches no object, unless the scope is a single object: no other list may be allowed then.
 func Nothing(r *object.Resource) (path string, query url.Values) {
-	if r.Namespaced {
-		return ResourcePath(r.GVR, NoSuchNamespace), url.Values{}
+	query = within(r.Scope, url.Values{})
+	if r.Namespaced && r.Scope.Namespace == "" {
+		return ResourcePath(r.GVR, NoSuchNamespace), query
 	}
-	return ResourcePath(r.GVR, ""), url.Values{"fieldSelector": {"metadata.name=" + NoSuchName}}
+	selector, err := fields.ParseSelector(r.Scope.Fields)
+	if _, single := selector.RequiresExactMatch("metadata.name"); err == nil && !single {
+		query.Set("fieldSelector", fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", NoSuchName), selector).String())
+	}
+	return ResourcePath(r.GVR, r.Scope.Namespace), query
 }
 
-// ProbeTimeout bounds a probe without readers.
+// ProbeTimeout limits a probe that no reader waits for.
 const ProbeTimeout = 10 * time.Second

@@ -13,15 +13,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// maxEvent bounds one watch event, in bytes. By default, etcd's objects have at most 1.5 MiB. They
-// are larger in JSON, but never come near this bound.
+// maxEvent is the maximum size of a watch event, in bytes. By default, etcd's objects have at most
+// 1.5 MiB. In JSON they are larger, but far below this limit.
 const maxEvent = 64 << 20
 
 // Stream reads watch events.
 type Stream interface {
-	// Next waits for an event. It returns io.EOF at a clean end.
+	// Next waits for an event. It returns io.EOF if the stream ends cleanly.
 	Next() (Event, error)
-	// Buffered tells whether Next would return without waiting.
+	// Buffered reports whether Next would return without waiting.
 	Buffered() bool
 }
 
@@ -47,7 +47,7 @@ func NewJSONStream(body io.Reader) Stream {
 	return &jsonStream{r: bufio.NewReaderSize(body, streamBuffer)}
 }
 
-// Event is a watch event. It is valid until the next read.
+// Event is a watch event. It is valid until the next call of Next.
 type Event struct {
 	Kind   string
 	Object []byte

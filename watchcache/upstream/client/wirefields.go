@@ -18,8 +18,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// messages are the Go types of the resources that have field labels of their own. Their tags say
-// where the values are in protobuf. Nothing is decoded into these types.
+// messages contains the Go types of the resources with additional field labels. The tags of a
+// type's fields contain the positions of the values in protobuf. No object is decoded into these
+// types.
 var messages = map[schema.GroupVersionResource]reflect.Type{
 	corev1.SchemeGroupVersion.WithResource("pods"):                                reflect.TypeFor[corev1.Pod](),
 	corev1.SchemeGroupVersion.WithResource("nodes"):                               reflect.TypeFor[corev1.Node](),
@@ -39,8 +40,8 @@ var messages = map[schema.GroupVersionResource]reflect.Type{
 	resourcev1beta2.SchemeGroupVersion.WithResource("resourceslices"):             reflect.TypeFor[resourcev1beta2.ResourceSlice](),
 }
 
-// OnTheWire adds the protobuf paths of field labels' values. For protobuf, it drops the labels
-// whose path it cannot find, so that upstream serves requests that select by them.
+// OnTheWire adds the protobuf paths of field labels' values. For protobuf, it drops labels without
+// a known path. Upstream then answers requests with these labels.
 func OnTheWire(gvr schema.GroupVersionResource, fields []object.Field, encoding object.Encoding) []object.Field {
 	if encoding != object.Protobuf {
 		return fields

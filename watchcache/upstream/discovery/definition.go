@@ -14,9 +14,9 @@ var definitionResource = schema.GroupVersionResource{
 	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
 }
 
-// Version identifies one state of a CustomResourceDefinition's spec. Another uid means another
-// definition of the same name. Another generation means another schema, storage version or set of
-// versions.
+// Version identifies one state of a CustomResourceDefinition's spec. A different uid means a
+// different definition with the same name. A different generation means a different schema, storage
+// version or set of versions.
 type Version struct {
 	UID        types.UID
 	Generation int64
@@ -50,8 +50,9 @@ type customResourceDefinition struct {
 	}
 }
 
-// Define reads the definition of a custom resource. If the proxy may not read it, or if there is
-// none, the feed works without it, because upstream ends watches when the definition changes.
+// Define reads the definition of a custom resource. If the definition is missing or the proxy may
+// not read it, Define returns an empty Definition. The feed works without it, because upstream ends
+// watches when the definition changes.
 func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (Definition, error) {
 	var crd customResourceDefinition
 	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+DefinitionName(gvr), &crd)

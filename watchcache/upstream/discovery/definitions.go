@@ -21,33 +21,33 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// Definitions watches the metadata of all CustomResourceDefinitions. Schemas can be large, and the
-// proxy needs to know only that a definition has changed. After a change, the feeds of the custom
-// resource end, as upstream's own watches do. State that was cached under the old definition is not
-// served any more.
+// Definitions watches the metadata of all CustomResourceDefinitions. The schemas are not read,
+// because they can be large, and the proxy only needs to detect changes. After a change, the feeds
+// of the custom resource end, as upstream's own watches do. Cached state from the old definition is
+// not served any more.
 //
 // When a definition changes, upstream ends the watches of its resources cleanly, at any time after
-// the change. It answers 429 for some 100 ms. Then it serves the same objects at the same
-// resourceVersions with different bytes. So a feed is abandoned as soon as the change is seen, and
-// requests wait for upstream to settle. If a watch of a custom resource ends early, the feed
-// relists and compares bytes.
+// the change. For some 100 ms it responds with 429. Then it serves the same objects at the same
+// resourceVersions with different bytes. So a feed is abandoned as soon as Definitions sees the
+// change, and requests wait until upstream serves the new definition. If a watch of a custom
+// resource ends early, the feed relists and compares bytes.
 type Definitions struct {
 	Client *client.Client
 	Health *servers.Health
 	Log    *zap.Logger
 	// Changed is called with the name of a definition and its present version. The version is zero
-	// if the definition is gone.
+	// if the definition was deleted.
 	Changed func(name string, now Version)
 	Begin   sync.Once
 
 	mu struct {
 		sync.Mutex
 		known     map[string]Version
-		following bool // known has all definitions
+		following bool // known contains all definitions
 	}
 }
 
-// Outdated tells whether a definition is known to have changed since its version was read.
+// Outdated reports whether a definition is known to have changed since its version was read.
 func (d *Definitions) Outdated(name string, read Version) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,11 +58,11 @@ func (d *Definitions) Outdated(name string, read Version) bool {
 	case ok && now.UID == read.UID:
 		return now.Generation > read.Generation
 	}
-	return ok // a definition that is missing from the list may be newer than the list
+	return ok // a definition missing from known may be newer than known
 }
 
-// Run follows the definitions until ctx ends. While upstream forbids this, a feed notices changes
-// only by the end of its watch. Run tries again later.
+// Run follows the definitions until ctx ends. If upstream forbids this, Run tries again later.
+// Until then, a feed detects a change only by the end of its watch.
 func (d *Definitions) Run(ctx context.Context) {
 	again := servers.NewRetry(d.Health)
 	for {
@@ -90,8 +90,8 @@ func (d *Definitions) Run(ctx context.Context) {
 	}
 }
 
-// first is more urgent than any feed, because the bytes of custom resources cannot be trusted
-// without the definitions.
+// first returns a higher urgency than any feed's, because cached custom resources may be wrong
+// while the definitions are unknown.
 func first() servers.Urgency { return servers.Urgency{Watched: true, Used: math.MaxInt64} }
 
 // forbiddenPause is the pause after upstream forbade the list.
@@ -141,7 +141,7 @@ func (d *Definitions) follow(ctx context.Context, opened func()) error {
 const (
 	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-	// definitionsLife bounds a watch, so that a silent watch is not trusted forever.
+	// definitionsLife is the timeout of a watch. A silent watch is not trusted longer.
 	definitionsLife = 5 * time.Minute
 )
 

@@ -18,33 +18,32 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// ErrNotCacheable says that a resource can never be cached, because of its nature. Requests for it
-// are forwarded.
+// ErrNotCacheable means that a resource can never be cached. Requests for it are forwarded.
 var ErrNotCacheable = errors.New("resource cannot be cached")
 
-// ErrNotServed says that upstream does not serve the resource now. This can change at any time, for
-// example when a CRD is created.
+// ErrNotServed means that upstream does not serve the resource now. This can change at any time,
+// for example when a CRD is created.
 var ErrNotServed = errors.New("upstream does not serve the resource")
 
 const (
-	// AskedAgain is the time until a discovery document that lacks a resource is read again. Until
-	// then, requests for a new resource are forwarded.
+	// AskedAgain is how long a discovery document that lacks a resource is used before it is read
+	// again. Until then, requests for a new resource are forwarded.
 	AskedAgain = 2 * time.Second
 	// Max is the maximum number of documents that are read concurrently.
 	Max = 4
-	// Timeout bounds the read of one document, including the wait for other reads.
+	// Timeout limits the read of one document, including the wait for other reads.
 	Timeout = 10 * time.Second
 	// nameMost is the maximum length of the name of a group, a version or a resource.
 	nameMost = 253
 )
 
 // Discovery is upstream's discovery: the list of groups, and a list of resources for each group and
-// version that clients ask for. Each document has at most one read in flight, and all callers share
-// its result.
+// version that clients request. At most one read of each document is in flight, and all callers
+// share its result.
 //
-// Clients can make up names. However many names they ask for, upstream gets at most one request per
-// document within AskedAgain. The proxy keeps no made-up names, because it only keeps documents of
-// groups and versions that upstream has listed.
+// Clients can invent names. Upstream still gets at most one request per document within AskedAgain.
+// The proxy does not keep invented names, because it keeps only the documents of groups and
+// versions that upstream has listed.
 type Discovery struct {
 	client  *client.Client
 	log     *zap.Logger
@@ -59,16 +58,16 @@ type Discovery struct {
 	}
 }
 
-// document is a discovery answer. All fields except the field began are set when done is closed.
+// document is a discovery document. All fields except began are set when done is closed.
 type document struct {
-	began     time.Time // the request's start; the content may be newer, but not older
+	began     time.Time // start of the request; the content is not older
 	done      chan struct{}
 	versions  map[schema.GroupVersion]struct{} // set in the list of groups
-	resources []metav1.APIResource             // set in all others
+	resources []metav1.APIResource             // set in all other documents
 	err       error
 }
 
-// New returns a Discovery. Its requests run in goroutines of running.
+// New returns a Discovery. running counts the goroutines of its requests.
 func New(ctx context.Context, client *client.Client, running *sync.WaitGroup, log *zap.Logger) *Discovery {
 	d := &Discovery{client: client, log: log, ctx: ctx, running: running, places: make(chan struct{}, Max)}
 	d.Mu.Documents = map[schema.GroupVersion]*document{}
@@ -81,7 +80,7 @@ func (d *Discovery) Serves(ctx context.Context, gvr schema.GroupVersionResource)
 	return err
 }
 
-// Lacks tells, without waiting, whether upstream's recent discovery lacks a resource.
+// Lacks reports, without waiting, whether a resource is missing from upstream's recent discovery.
 func (d *Discovery) Lacks(gvr schema.GroupVersionResource) bool {
 	if !plausible(gvr) {
 		return true
@@ -96,7 +95,8 @@ func (d *Discovery) Lacks(gvr schema.GroupVersionResource) bool {
 	return doc.tells(since) && doc.resource(gvr.Resource) == nil
 }
 
-// find returns upstream's entry for a resource from a document requested at since or later.
+// find returns upstream's entry for a resource. The entry comes from a document that was requested
+// at since or later.
 func (d *Discovery) find(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
 	if !plausible(gvr) {
 		return nil, fmt.Errorf("%w: no resource has such a name", ErrNotServed)
@@ -142,8 +142,8 @@ func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time
 	}
 }
 
-// present returns the known document if it is recent enough, otherwise the one in flight or a new
-// one.
+// present returns the known document if it is recent enough or still in flight. Otherwise, present
+// requests a new document.
 func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
@@ -152,7 +152,7 @@ func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 		return last
 	}
 	doc := &document{began: time.Now(), done: make(chan struct{})}
-	gv.Group, gv.Version = strings.Clone(gv.Group), strings.Clone(gv.Version) // the names must not keep the request's memory alive
+	gv.Group, gv.Version = strings.Clone(gv.Group), strings.Clone(gv.Version) // otherwise the names would keep the request's memory alive
 	d.Mu.Documents[gv] = doc
 	d.running.Go(func() {
 		defer close(doc.done)
@@ -186,7 +186,7 @@ func (d *Discovery) fetch(gv schema.GroupVersion, doc *document) error {
 	return nil
 }
 
-// fetchGroups reads the list of groups and drops the documents of groups that are gone.
+// fetchGroups reads the list of groups and drops the documents of removed groups.
 func (d *Discovery) fetchGroups(ctx context.Context, doc *document) error {
 	var list metav1.APIGroupList
 	if err := d.client.Read(ctx, schema.GroupVersionResource{}, "/apis", &list); err != nil {
@@ -204,7 +204,7 @@ func (d *Discovery) fetchGroups(ctx context.Context, doc *document) error {
 	return nil
 }
 
-// over tells whether the document's request has ended.
+// over reports whether the document's request has ended.
 func (doc *document) over() bool {
 	select {
 	case <-doc.done:
@@ -214,13 +214,12 @@ func (doc *document) over() bool {
 	}
 }
 
-// holds tells whether the document, or its recent error, is recent enough for a caller with this
-// since.
+// holds reports whether the document was requested at since or later, or has a recent error.
 func (doc *document) holds(since time.Time) bool {
 	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < AskedAgain
 }
 
-// tells says whether the document was read successfully at since or later.
+// tells reports whether the document was requested at since or later and read successfully.
 func (doc *document) tells(since time.Time) bool {
 	return doc != nil && doc.over() && doc.err == nil && !doc.began.Before(since)
 }
@@ -238,8 +237,8 @@ func (doc *document) resource(name string) *metav1.APIResource {
 	return &doc.resources[i]
 }
 
-// plausible tells whether such a resource can exist. The core group needs a rule of its own: it has
-// one version and is not in the list of groups.
+// plausible reports whether a resource with this name can exist. The core group has its own rule,
+// because it has one version and is not in the list of groups.
 func plausible(gvr schema.GroupVersionResource) bool {
 	if gvr.Group == "" && gvr.Version != "v1" || gvr.Version == "" || gvr.Resource == "" {
 		return false

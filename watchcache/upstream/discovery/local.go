@@ -21,8 +21,8 @@ import (
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
-// Describe finds a resource in a discovery document requested at since or later, and checks that
-// the resource can be listed and watched.
+// Describe returns a resource from a discovery document that was requested at since or later. It
+// returns an error unless the resource can be listed and watched.
 func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
 	found, err := d.find(ctx, gvr, since)
 	if err != nil {
@@ -39,13 +39,14 @@ func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResourc
 	return found, nil
 }
 
-// CheckLocal returns an error unless the apiserver serves a resource itself. An aggregated API has
-// resourceVersions and a history of its own.
+// CheckLocal returns an error unless the apiserver itself serves a resource. An aggregated API has
+// its own resourceVersions and history.
 //
-// APIServices say which server serves a group and version. If the proxy may not read them, it
-// treats two kinds of resources as local: those of kube-apiserver itself, and those with a
-// CustomResourceDefinition. For the latter, custom is true: the caller must then check that the
-// resource also looks like a custom one, because an aggregated API may have replaced it.
+// APIServices contain the server of each group and version. If the proxy may not read them, it
+// treats two kinds of resources as local: kube-apiserver's own resources, and resources with a
+// CustomResourceDefinition. For resources with a definition, custom is true. The caller must then
+// check that the resource looks like a custom resource, because an aggregated API may have replaced
+// it.
 func (d *Discovery) CheckLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
 	if gvr.Group == "" {
 		return false, nil
@@ -91,19 +92,49 @@ func (d *Discovery) CheckLocal(ctx context.Context, gvr schema.GroupVersionResou
 	return false, fmt.Errorf("%w: %s has no APIService yet", ErrNotServed, gvr)
 }
 
-// Local returns the watchable resources that upstream serves itself, each in one version.
+// Preferred returns a resource in the newest version in which upstream serves it.
+func (d *Discovery) Preferred(ctx context.Context, gr schema.GroupResource) (schema.GroupVersionResource, error) {
+	core := schema.GroupVersion{Version: "v1"}
+	if gr.Group == core.Group {
+		return core.WithResource(gr.Resource), d.Serves(ctx, core.WithResource(gr.Resource))
+	}
+	groups, err := d.groups(ctx)
+	if err != nil {
+		return schema.GroupVersionResource{}, err
+	}
+	for _, gv := range groups.newest() {
+		if gv.Group != gr.Group {
+			continue
+		}
+		if err := d.Serves(ctx, gv.WithResource(gr.Resource)); !errors.Is(err, ErrNotServed) {
+			return gv.WithResource(gr.Resource), err
+		}
+	}
+	return schema.GroupVersionResource{}, fmt.Errorf("%w: %s", ErrNotServed, gr)
+}
+
+// newest returns the versions of all groups, stable and later versions first.
+func (doc *document) newest() []schema.GroupVersion {
+	return slices.SortedFunc(maps.Keys(doc.versions), func(a, b schema.GroupVersion) int {
+		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
+	})
+}
+
+// Local returns the watchable resources that upstream serves itself, each in one version. If a
+// document cannot be read, Local uses the resources in before. If upstream does not answer, Local
+// fails at once, because each further request would be one more to an upstream that is away.
 func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []object.Resource, err error) {
 	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-LocalAge))
 	if err != nil {
 		return nil, err
 	}
-	versions := slices.SortedFunc(maps.Keys(groups.versions), func(a, b schema.GroupVersion) int {
-		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
-	})
 	seen := map[schema.GroupResource]bool{}
-	for _, gv := range append([]schema.GroupVersion{{Version: "v1"}}, versions...) {
+	for _, gv := range append([]schema.GroupVersion{{Version: "v1"}}, groups.newest()...) {
 		doc, err := d.read(ctx, gv, time.Now().Add(-LocalAge))
-		if err != nil { // an aggregated API may be down
+		switch {
+		case client.NoAnswer(err): // upstream itself is down
+			return nil, err
+		case err != nil: // an aggregated API may be down
 			all = append(all, of(before, gv)...)
 			continue
 		}
@@ -115,6 +146,9 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 			}
 			if !checked {
 				if _, err := d.CheckLocal(ctx, gvr); err != nil {
+					if client.NoAnswer(err) {
+						return nil, err
+					}
 					if !errors.Is(err, ErrNotCacheable) && !errors.Is(err, ErrNotServed) {
 						all = append(all, of(before, gv)...)
 					}
@@ -129,7 +163,7 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 	return all, ctx.Err()
 }
 
-// of filters the resources of a group and version.
+// of returns the resources of a group and version.
 func of(all []object.Resource, gv schema.GroupVersion) []object.Resource {
 	return slices.DeleteFunc(slices.Clone(all), func(r object.Resource) bool { return r.GVR.GroupVersion() != gv })
 }

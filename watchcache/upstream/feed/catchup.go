@@ -16,37 +16,37 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// This file brings a cache to a given revision of upstream faster than the main stream does.
+// This file brings a cache to a given upstream revision faster than the main stream does.
 //
-// A quiet collection gets a bookmark only once a minute. But a watch with timeoutSeconds=3 gets a
-// bookmark after one to two seconds. Its revision is that of the probe before: the probe, a
-// consistent read, makes the apiserver ask etcd for the progress of this resource's watch. The
-// apiserver's cache has then reached the probe's revision, so a list not older than this revision
-// does not wait.
+// Normally, a quiet collection gets one bookmark a minute. A side watch is a second watch, with
+// timeoutSeconds=3. It gets a bookmark after one to two seconds. This bookmark has the revision of
+// the preceding probe, because the probe makes the apiserver ask etcd for the progress of this
+// resource's watch. The apiserver's cache has then reached that revision. So a list that asks for a
+// state not older than that revision does not wait.
 //
-// A metadata list can also show that nothing has happened. For six thousand objects in protobuf,
-// the answer is a megabyte and takes some 25 ms. So the feed tries a metadata list first.
+// A metadata list can also show that nothing has changed. For six thousand objects in protobuf, the
+// response is one megabyte long and takes some 25 ms. So the feed tries a metadata list before a
+// side watch.
 
 const (
-	// AskTimeout bounds the wait for an answer of upstream.
+	// AskTimeout limits the wait for a response from upstream.
 	AskTimeout = 5 * time.Second
-	// SmallObjects and smallBytes bound a collection that is small enough for a list of the whole.
+	// SmallObjects and smallBytes limit a small collection, which is listed as a whole.
 	SmallObjects = 500
 	smallBytes   = 1 << 20
-	// confirmObjects bounds a collection whose metadata is listed to confirm that nothing has
-	// happened. Larger collections get a side watch. A metadata list costs upstream no more than an
-	// ordinary list, and a feed sends one at a time.
+	// confirmObjects is the size limit for metadata lists. Larger collections get a side watch. A
+	// metadata list costs upstream no more than an ordinary list, and a feed sends one at a time.
 	confirmObjects = 50_000
-	// sideWatchSeconds makes upstream send a bookmark after one to two seconds. The bookmark is due
-	// two seconds before the watch times out, and a timer with a period of one second sends it.
+	// sideWatchSeconds makes upstream send a bookmark after one to two seconds. It is scheduled two
+	// seconds before the watch times out, on a timer with a period of one second.
 	sideWatchSeconds = 3
 )
 
-// IsSmall tells whether a collection is listed rather than watched.
+// IsSmall reports whether a collection is listed as a whole to catch up.
 func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.Bytes <= smallBytes }
 
-// CatchUp brings the cache to rv or later by another request than the main stream, and returns
-// which request did so.
+// CatchUp brings the cache to rv or later with a request of its own. It returns the kind of request
+// that succeeded.
 func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	stats := f.cache.Stats()
 	if IsSmall(stats) {
@@ -68,8 +68,8 @@ func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	return "side-watch", f.sideWatch(ctx, rv)
 }
 
-// Probe asks upstream for its revision. It fails with [ErrWentBack] if that revision is below one
-// that readers have seen.
+// Probe reads upstream's revision. If that revision is below a revision that readers have seen,
+// Probe returns [ErrWentBack].
 func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
 	known := f.cache.Stats().Newest
 	p, err := f.Client.Probe(ctx, "probe", f.cache.Resource())
@@ -79,8 +79,8 @@ func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
 	return p.RV, err
 }
 
-// Reaches waits until readers see a state at rv or later. It returns false if patience runs out
-// first.
+// Reaches waits for at most patience until readers see a state at rv or later. It reports whether
+// they do.
 func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -88,8 +88,9 @@ func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) b
 	return err == nil
 }
 
-// FastForward lists the collection for readers. With rv 0 it asks for the most recent state.
-// Otherwise it asks for a state not older than rv; upstream's cache has already reached rv.
+// FastForward lists the collection and lets readers see the listed state. If rv is 0, it requests
+// the most recent state, otherwise a state not older than rv. Upstream's cache must already have
+// reached rv.
 func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error) {
 	_, epoch := f.Standing()
 	before := f.cache.Stats()
@@ -113,8 +114,8 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 	return p.RV, err
 }
 
-// sideWatch opens a second watch from the log's end. It applies all events that the main stream has
-// not delivered yet, up to a bookmark. The cache drops the main stream's copies as repeats.
+// sideWatch opens a second watch at the end of the log. It applies the events that the main stream
+// has not delivered yet, up to a bookmark. The cache later drops the main stream's copies.
 func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 	from, epoch := f.Standing()
 	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
@@ -125,7 +126,7 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 		defer cancel() // the cache has reached rv, or ctx has ended
 		_, _ = f.cache.WaitFresh(ctx, rv)
 	})
-	resp, err := f.Client.GetAs(ctx, client.AcceptOf(f.Encoding), "side-watch", f.GVR, client.ResourcePath(f.GVR, ""), url.Values{
+	resp, err := f.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "side-watch", f.cache.Resource(), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"},
 		"resourceVersion": {strconv.FormatUint(from, 10)},
 		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
@@ -140,6 +141,6 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)
 }
 
-// OthersWrite tells whether the last list showed that upstream's revision was higher only because
-// other resources were written.
+// OthersWrite reports whether the last list showed a higher revision but no change. Then only other
+// resources have been written.
 func (f *Feed) OthersWrite() bool { return f.othersWrite.Load() }

@@ -12,20 +12,21 @@ import (
 )
 
 const (
-	// checkLimit bounds the time of a self-check.
+	// checkLimit limits the duration of a self-check.
 	checkLimit = time.Minute
-	// checkShown is the maximum number of differences in the log.
+	// checkShown is the maximum number of differences in the log message.
 	checkShown = 5
 )
 
-// ErrDiffers says that the cache differs from upstream at the same resourceVersion. The proxy, or
-// something between it and upstream's etcd, has missed a change.
+// ErrDiffers means that the cache differs from upstream at the same resourceVersion. The proxy, or
+// a component between it and etcd, has missed a change.
 var ErrDiffers = errors.New("cache differs from upstream")
 
-// errInconclusive says that there was nothing to compare, because upstream or the log has moved on.
+// errInconclusive means that no two states at one resourceVersion were available, because upstream
+// or the log has moved on.
 var errInconclusive = errors.New("states at one resourceVersion could not be had")
 
-// differs compares the cache at a resourceVersion with upstream's state there, by the keys, uids
+// differs compares the cache with upstream's state at a resourceVersion. It compares the keys, uids
 // and resourceVersions of all objects.
 func (f *Feed) differs(rv uint64, theirs []object.State) error {
 	ours, err := f.cache.SnapshotAt(rv)
@@ -55,9 +56,9 @@ func (f *Feed) SelfCheck(ctx context.Context) error {
 	return err
 }
 
-// Confirm compares the log's newest state with upstream's state at rv or later. If both are the
-// same, readers get the cached state with upstream's resourceVersion. Confirm returns whether they
-// are the same.
+// Confirm compares the log's newest state with upstream's state at rv or later. If they are equal,
+// readers get the cached state with upstream's resourceVersion. Confirm reports whether they are
+// equal.
 func (f *Feed) Confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := f.Standing()
 	done := f.Metrics.Spend("metadata")

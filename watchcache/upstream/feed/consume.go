@@ -14,11 +14,11 @@ import (
 )
 
 // batchMax is the maximum number of events that are published together. Events that arrive together
-// are published together, so each watch wakes up once instead of many times.
+// are published together. So each watch wakes up once per batch instead of once per event.
 const batchMax = 256
 
-// consumeInitial reads the initial state of a stream with sendInitialEvents, up to the bookmark
-// that ends it. It returns the epoch that this state begins or continues.
+// consumeInitial reads a stream's initial state (sendInitialEvents), up to the bookmark that ends
+// it. It returns the epoch of the following changes.
 func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 	var changes []watchcache.Change
 	for {
@@ -48,14 +48,15 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 	}
 }
 
-// consume applies a stream's events to one epoch of the cache until the stream ends. A clean end
-// returns nil. It calls alive for every event.
+// consume applies a stream's events to one epoch of the cache until the stream ends. It calls alive
+// for every event. If the stream ends cleanly, consume returns nil.
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
+	var received time.Time // of the first event in batch
 	at, _ := f.Standing()
 	used := ledger.Uses{At: at}
 	apply := func() error {
-		err := f.Write(epoch, func() error { return f.cache.Apply(batch, time.Now()) })
+		err := f.Write(epoch, func() error { return f.cache.Apply(batch, received) })
 		f.Uses(f.Owner, used.Take()...)
 		clear(batch)
 		batch = batch[:0]
@@ -67,6 +68,9 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 			return errors.Join(apply(), client.Ended(err, false))
 		}
 		alive()
+		if len(batch) == 0 {
+			received = time.Now()
+		}
 		switch e.Kind {
 		case "BOOKMARK":
 			if err := apply(); err != nil {
@@ -112,8 +116,8 @@ func (f *Feed) change(e client.Event) (watchcache.Change, error) {
 	return watchcache.Change{Deleted: e.Kind == "DELETED", Object: o}, err
 }
 
-// bookmark reads a bookmark's resourceVersion. From the first bookmark, it also learns upstream's
-// form.
+// bookmark returns a bookmark's resourceVersion. The cache keeps the first bookmark as the template
+// for its own.
 func (f *Feed) bookmark(e client.Event) (uint64, error) {
 	b, rv, err := f.cache.Resource().ParseBookmark(e.Object)
 	if err == nil && f.cache.Bookmark() == nil {
@@ -122,8 +126,8 @@ func (f *Feed) bookmark(e client.Event) (uint64, error) {
 	return rv, err
 }
 
-// compact turns the changes that arrived during a list into a state, sorted by key. For each
-// object, the last change counts.
+// compact turns the changes that arrived during a list into a state, sorted by key. The last change
+// of each object counts.
 func compact(changes []watchcache.Change) []*object.Object {
 	byKey := func(a, b watchcache.Change) int { return cmp.Compare(a.Object.Key(), b.Object.Key()) }
 	if !slices.IsSortedFunc(changes, byKey) {

@@ -37,7 +37,7 @@ func (c *changes) Read(p []byte) (int, error) {
 }
 
 // BenchmarkConsume measures how fast a feed can read, check, index and log events if the next event
-// is always available. This is the highest possible rate of changes in one resource.
+// is always available. The result is the highest possible rate of changes in one resource.
 func BenchmarkConsume(b *testing.B) {
 	env := make([]string, 60)
 	for i := range env {

@@ -20,23 +20,21 @@ import (
 )
 
 var (
-	// ErrWentBack says that upstream's revision is below the cache's revision, because etcd was
+	// ErrWentBack means that upstream's revision is below the cache's revision, because etcd was
 	// restored. All cached state must be dropped.
 	ErrWentBack = errors.New("upstream's resourceVersion went back")
-	// errSilent says that upstream has new revisions and the stream has shown nothing.
+	// errSilent means that upstream has new revisions, but the stream has delivered nothing.
 	errSilent = errors.New("watch stream fell silent")
-	// errCutShort says that upstream ended a watch of a custom resource early,
-	// as it does when the definition changes.
+	// errCutShort means that upstream ended a watch of a custom resource early, as after a change
+	// of its definition.
 	errCutShort = errors.New("watch was cut short")
-	// errOvertaken says that a listed state is older than events that a side watch has brought
-	// since.
+	// errOvertaken means that a side watch has brought newer events than a listed state.
 	errOvertaken = errors.New("listed state was overtaken")
-	// errOtherEpoch says that a stream belongs to an epoch that was abandoned after the stream
-	// opened.
+	// errOtherEpoch means that the epoch of a stream was abandoned after the stream opened.
 	errOtherEpoch = errors.New("cache was started anew")
 )
 
-// Feed keeps the cache of one resource in step with upstream. Its run loop follows one watch. A
+// Feed keeps the cache of one resource up to date with upstream. Its run loop follows one watch. A
 // reader that needs the most recent state can make the feed catch up faster (see catchup.go).
 type Feed struct {
 	*Upstream
@@ -47,13 +45,13 @@ type Feed struct {
 
 	asked  time.Time // when a client asked for the resource; discovery must not be older
 	limits watchcache.Limits
-	paged  bool // upstream does not stream its state; used by Run alone
+	paged  bool // upstream does not stream the initial state; used by Run only
 
 	started chan struct{} // closed when cache or err is set
-	settled chan struct{} // closed when the cache may answer: after verification if it was saved or begins in the past
+	settled chan struct{} // closed when the cache may serve clients; a saved or past state is verified first
 	done    chan struct{} // closed when Run has returned
 	cache   *watchcache.Cache
-	err     error // why there is no cache, or why it ended; valid after started or done is closed
+	err     error // why the cache is missing or has ended; valid after started or done is closed
 
 	definition  discovery.Version // of a custom resource
 	warnings    []string          // Warning headers that belong to every response
@@ -62,39 +60,38 @@ type Feed struct {
 
 	signs
 	tasks
-	past  past     // where the feed could begin
-	saved standing // used by Save alone
+	past  past     // revisions where the feed may begin
+	saved standing // used by Save only
 
 	writing struct {
 		sync.Mutex // held during each write to the cache
 		phase      phase
-		epoch      uint64                  // counts the states that were read; each stream belongs to one
-		cut        context.CancelCauseFunc // ends the main stream; nil if none is being followed
+		epoch      uint64                  // counts the states read from upstream; each stream belongs to one epoch
+		cut        context.CancelCauseFunc // ends the main stream; nil without a followed stream
 	}
 }
 
-// phase is what a feed does next.
 type phase int
 
 const (
-	syncing  phase = iota // read the state; an existing cached state stays in use
-	renewing              // read the state; it begins a new epoch
+	syncing  phase = iota // read the state; the cached state, if any, stays in use
+	renewing              // read the state and begin a new epoch
 	watching              // follow the changes
 	stopped               // nothing: the cache was abandoned
 )
 
-// New returns a feed for a client that asked at the time asked. Run starts it.
+// New returns a feed for a client that sent its request at asked. Run starts the feed.
 func New(ctx context.Context, u *Upstream, key store.Key, asked time.Time, limits watchcache.Limits) *Feed {
 	gvr := key.GVR
 	live, stop := context.WithCancel(ctx)
 	f := &Feed{
 		Upstream: u, Key: key, asked: asked, limits: limits, tasks: tasks{ctx: live, stop: stop},
-		Log: u.Log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
-			zap.Stringer("encoding", key.Encoding)),
+		Log:        u.Log.With(zap.Inline(key)),
 		Aggregated: u.Options.Load().Resources[gvr.GroupResource()].Aggregated,
 		started:    make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{}),
 	}
-	if !f.Aggregated { // an aggregated API may show another resource's objects
+	// An aggregated API may show another resource's objects. A scope shows some of the writes only.
+	if !f.Aggregated && key.Scope.Whole() {
 		f.Owner = u.Owners.Of(gvr.GroupResource())
 	}
 	f.Use(0)
@@ -104,17 +101,19 @@ func New(ctx context.Context, u *Upstream, key store.Key, asked time.Time, limit
 // Cache returns the feed's cache.
 func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 
-// Warnings are the Warning headers that upstream sends with every answer about the resource.
+// CompressesWatches reports whether upstream compresses watches that begin with the state.
+func (f *Feed) CompressesWatches() bool { return !f.Aggregated && f.Client.Compresses.Load() }
+
+// Warnings are the Warning headers in every response from upstream about the resource.
 func (f *Feed) Warnings() []string { return f.warnings }
 
 // Definition returns the version of the CustomResourceDefinition. custom is false unless the
-// resource is known to be a custom one.
+// resource is known to be a custom resource.
 func (f *Feed) Definition() (v discovery.Version, custom bool) {
 	return f.definition, f.definition != discovery.Version{}
 }
 
-// Use records that a client uses the feed. If since is not 0, it is the resourceVersion that the
-// client resumes from.
+// Use records that a client uses the feed. since is the resourceVersion that it resumes from, or 0.
 func (f *Feed) Use(since uint64) {
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	f.past.Note(since)
@@ -128,10 +127,10 @@ func (f *Feed) Idle() time.Duration {
 	return watchcache.SinceMoment(f.lastUsed.Load())
 }
 
-// Started tells whether the feed has a cache and may be filling it.
+// Started reports whether the feed has a cache and may be filling it.
 func (f *Feed) Started() bool { return closed(f.started) && f.cache != nil }
 
-// Settled tells whether the cache may answer as soon as it is filled.
+// Settled reports whether the cache may serve clients as soon as it is filled.
 func (f *Feed) Settled() bool { return closed(f.settled) && f.cache != nil }
 
 func closed(c chan struct{}) bool {
@@ -143,7 +142,7 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-// Start waits until the feed has started. If it fails to start, Start returns the reason.
+// Start waits until the feed has started. If the start fails, Start returns the reason.
 func (f *Feed) Start(ctx context.Context) error {
 	select {
 	case <-f.started:
@@ -156,8 +155,8 @@ func (f *Feed) Start(ctx context.Context) error {
 	return nil
 }
 
-// Ready waits until the cache is filled and may answer. If it returns an error, upstream has to
-// answer the request.
+// Ready waits until the cache is filled and may serve clients. After an error, the request must go
+// to upstream.
 func (f *Feed) Ready(ctx context.Context) error {
 	err := f.Start(ctx)
 	if err != nil {
@@ -178,9 +177,9 @@ func (f *Feed) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Run returns nil after Stop, or an error that says why the resource turned out not to be
-// cacheable. It calls started when Started has become true, before it reads a state and before the
-// cache can answer.
+// Run runs the feed. It returns nil after Stop. An error says why the resource is not cacheable.
+// Run calls started when Started becomes true. At that time Run has not read a state, and the cache
+// does not serve clients yet.
 func (f *Feed) Run(started func()) error {
 	defer close(f.done)
 	defer f.stop()
@@ -208,7 +207,7 @@ func (f *Feed) Run(started func()) error {
 	return err
 }
 
-// ended returns the reason why the feed has ended, or nil after Stop.
+// ended returns the reason why the feed ended, or nil after Stop.
 func (f *Feed) ended() error {
 	if f.ctx.Err() != nil {
 		return nil
@@ -216,13 +215,13 @@ func (f *Feed) ended() error {
 	return f.err
 }
 
-// Stop ends the feed and its cache, and waits for the end.
+// Stop ends the feed and its cache, and waits until the feed has ended.
 func (f *Feed) Stop() {
 	f.stop()
 	<-f.done
 }
 
-// Write applies a change unless the cache has moved on from the given epoch.
+// Write applies a change if the cache is still in the given epoch.
 func (f *Feed) Write(epoch uint64, change func() error) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -232,7 +231,7 @@ func (f *Feed) Write(epoch uint64, change func() error) error {
 	return change()
 }
 
-// Abandon ends the cache immediately. The feed ends as soon as it notices.
+// Abandon ends the cache immediately. The run loop ends soon after.
 func (f *Feed) Abandon() {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -258,7 +257,7 @@ func (f *Feed) phase() phase {
 	return f.writing.phase
 }
 
-// interruptible allows Interrupt to end the main stream by calling cut. With nil, Interrupt has no
+// interruptible lets Interrupt end the main stream by calling cut. With a nil cut, Interrupt has no
 // effect.
 func (f *Feed) interruptible(cut context.CancelCauseFunc) {
 	f.writing.Lock()
@@ -266,8 +265,8 @@ func (f *Feed) interruptible(cut context.CancelCauseFunc) {
 	f.writing.cut = cut
 }
 
-// Interrupt ends the main stream and passes the reason to the run loop. It returns false if no
-// stream is being followed.
+// Interrupt ends the main stream and passes the reason to the run loop. It reports whether there
+// was a stream to end.
 func (f *Feed) Interrupt(reason error) bool {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -288,14 +287,17 @@ func (f *Feed) Standing() (rv, epoch uint64) {
 	return f.cache.Stats().ResourceVersion, f.writing.epoch
 }
 
-// skewMost is the largest difference between two clocks with which a feed shows ages.
-const skewMost = 5 * time.Second
+var errClock = fmt.Errorf("%w: ages would be wrong, because this clock may differ from upstream's", discovery.ErrNotCacheable)
 
-// describe finds out in what form upstream serves the resource, and upstream's resourceVersion.
+// describe reads how upstream serves the resource, and returns an empty cache and upstream's
+// resourceVersion.
 func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
 	found, err := f.Names.Describe(ctx, f.GVR, f.asked)
 	if err != nil {
 		return nil, 0, err
+	}
+	if f.Scope.Namespace != "" && !found.Namespaced {
+		return nil, 0, fmt.Errorf("%w: %s has no namespaces", discovery.ErrNotCacheable, f.GVR)
 	}
 	custom := false
 	if !f.Aggregated {
@@ -306,14 +308,14 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 	r := object.Resource{
 		GVR: f.GVR, Kind: found.Kind, Namespaced: found.Namespaced,
 		Fields: client.OnTheWire(f.GVR, client.BuiltinFields(f.GVR), f.Encoding), NoNamespaceField: client.NoNamespaceField(f.GVR), NoWatchCache: client.NoWatchCache(f.GVR),
-		Encoding: f.Encoding,
+		Encoding: f.Encoding, Scope: f.Scope,
 	}
 	p, err := f.Client.Probe(ctx, "probe", &r)
-	if err == nil && f.Encoding == object.Table && p.Ahead.Abs() > skewMost {
-		err = fmt.Errorf("%w: ages would be wrong, because this clock differs from upstream's by %s", discovery.ErrNotCacheable, p.Ahead.Abs())
+	if _, right := f.Client.Clock.Now(); err == nil && f.Encoding == object.Table && !right {
+		err = errClock
 	}
-	if err == nil && f.Encoding == object.Table { // a Table does not show whether the resource is a custom one
-		r.Columns.Definitions, r.Columns.KeepsMetadata, r.Fields = p.Columns, client.RowsDiffer(f.GVR), nil
+	if err == nil && f.Encoding == object.Table { // a Table does not show whether the resource is a custom resource
+		r.Columns.Definitions, r.Columns.KeepsMetadata, r.Columns.Clock, r.Fields = p.Columns, client.RowsDiffer(f.GVR), &f.Client.Clock, nil
 		objects := r
 		objects.Encoding = object.JSON
 		p, err = f.Client.Probe(ctx, "probe", &objects)
@@ -328,7 +330,7 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 	f.warnings = p.Warnings
 	f.alive()
 	if p.SelfDescribing {
-		// Define is called before the first object is read, so that no object is older than the
+		// Define is called before the first object is read. So no object is older than the
 		// definition.
 		d, err := discovery.Define(ctx, f.Client, f.GVR)
 		if err != nil {
@@ -344,7 +346,7 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 }
 
 // String names the feed.
-func (f *Feed) String() string { return fmt.Sprintf("%s feed of %s", f.Encoding, f.GVR) }
+func (f *Feed) String() string { return f.Key.String() }
 
 // tasks are a feed's goroutines other than its run loop.
 type tasks struct {
@@ -357,8 +359,8 @@ type tasks struct {
 	}
 }
 
-// Go runs a task. Its ctx ends with the feed, and the feed waits for the task. It returns false if
-// the feed has ended.
+// Go runs a task. The task's ctx ends with the feed, and the feed waits for the task. Go returns
+// false if the feed has ended.
 func (t *tasks) Go(task func(ctx context.Context)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -368,7 +370,7 @@ func (t *tasks) Go(task func(ctx context.Context)) bool {
 	return !t.mu.over
 }
 
-// endTasks prevents further tasks and waits for running ones.
+// endTasks prevents further tasks and waits for the running tasks.
 func (t *tasks) endTasks() {
 	t.mu.Lock()
 	t.mu.over = true

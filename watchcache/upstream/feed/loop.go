@@ -21,7 +21,7 @@ import (
 // WatchLife is the shortest timeout that kube-apiserver gives a watch by default.
 const WatchLife = 30 * time.Minute
 
-// follow syncs and watches until ctx ends or there is nothing to follow.
+// follow syncs and watches until ctx ends or an error stops the feed.
 func (f *Feed) follow(ctx context.Context) error {
 	for again := servers.NewRetry(f.Health); ; {
 		end, err := f.Health.Turns.Wait(ctx, f.urgency)
@@ -42,7 +42,7 @@ func (f *Feed) follow(ctx context.Context) error {
 		if paged && err == nil {
 			continue // the state came from a list; no stream was open yet
 		}
-		if f.cache.Stats().Ready { // the cache is filled: the stream counts as lost until the next one succeeds
+		if f.cache.Stats().Ready { // upstream counts as lost until the next stream succeeds
 			f.failed(err)
 		}
 		took := time.Since(began)
@@ -69,13 +69,12 @@ func (f *Feed) follow(ctx context.Context) error {
 	}
 }
 
-// urgency says how urgent the feed is for its clients.
 func (f *Feed) urgency() servers.Urgency {
 	return servers.Urgency{Watched: f.cache.Stats().Cursors > 0, Used: f.lastUsed.Load()}
 }
 
-// sync reads the whole state and calls read when it has it. If the state came from a stream, sync
-// then follows this stream's changes.
+// sync reads the whole state and then calls read. If the state came from a stream, sync continues
+// to follow that stream.
 func (f *Feed) sync(ctx context.Context, read func()) error {
 	notOlderThan := uint64(0)
 	if s, err := f.cache.Snapshot(); err == nil && f.phase() != renewing {
@@ -100,20 +99,19 @@ func (f *Feed) sync(ctx context.Context, read func()) error {
 // accepted the watch.
 func (f *Feed) watch(ctx context.Context, opened func()) error {
 	if _, lost := f.Lost(); lost && f.wentBack(ctx) {
-		// A restored etcd reuses resourceVersions for other content. If the watch resumes at a
-		// resourceVersion that the restored etcd has not reached, kube-apiserver accepts it, stays
-		// silent until then and skips everything before. So the feed probes first. If the restored
-		// etcd is already past the cache's resourceVersion, the probe does not show the restore. It
-		// then shows as changes that do not fit the cache, or in a self-check.
+		// A restored etcd reuses resourceVersions for other content. If it has not reached the
+		// cache's resourceVersion yet, kube-apiserver accepts the watch and skips all events up to
+		// that resourceVersion. So the feed probes first. If etcd is already past it, later changes
+		// that do not fit the cache, or a self-check, detect the restore.
 		return ErrWentBack
 	}
 	rv, epoch := f.Standing()
 	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, opened)
 }
 
-// stream opens a watch and reads it to its end. If epoch is not 0, the stream continues that epoch.
-// If epoch is 0, the stream first reads the state that begins a new one. It calls followed when it
-// has the state and begins to follow changes.
+// stream opens a watch and reads it until it ends. If epoch is not 0, the stream continues that
+// epoch. If epoch is 0, the stream first reads the state that begins a new epoch. stream calls
+// followed once it has the state and begins to follow changes.
 func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, followed func()) error {
 	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -127,7 +125,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	opened := time.Now()
-	resp, err := f.Client.GetAs(ctx, client.AcceptOf(f.Encoding), "watch", f.GVR, client.ResourcePath(f.GVR, ""), query)
+	resp, err := f.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "watch", f.cache.Resource(), query)
 	if err != nil {
 		return causeOf(ctx, err)
 	}
@@ -140,13 +138,16 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	defer f.past.opened.Store(0)
 	s := client.NewStream(resp.Body, f.cache.Resource())
 	if epoch == 0 {
+		if !f.Aggregated {
+			f.Client.Compresses.Store(resp.Uncompressed)
+		}
 		if epoch, err = f.consumeInitial(s); err != nil {
 			return causeOf(ctx, err)
 		}
 	}
 	followed()
-	// Not earlier: whatever a freshness run finds wrong before, the state that is being read
-	// corrects it.
+	// The stream is not interruptible before. If a freshness run detects an error before, the state
+	// that is being read corrects it.
 	f.interruptible(cancel)
 	defer f.interruptible(nil)
 	err = f.consume(s, epoch, f.alive)
@@ -159,7 +160,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	return causeOf(ctx, err)
 }
 
-// causeOf returns the watchdog's reason if it cut the stream, else err.
+// causeOf returns the reason for which ctx was cut, or err if ctx was not cut.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -167,8 +168,9 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// adopt puts a listed state into the cache, either as events for the difference or as a new epoch.
-// It returns the epoch to which the following changes belong.
+// adopt writes a newly read state to the cache. The state becomes events for the differences or, if
+// that is impossible, a new epoch of the cache. adopt returns the feed's epoch for the following
+// changes.
 func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err error) {
 	objects := compact(changes)
 	f.writing.Lock()
@@ -189,7 +191,7 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 		f.Log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
 	}
 	if f.Store != nil {
-		_ = f.Store.Remove(f.Key) // a restart must not resume from it
+		_ = f.Store.Remove(f.Key) // a restart must not resume from the old state
 	}
 	f.cache.Reset(objects, rv)
 	f.writing.phase = watching
@@ -201,9 +203,8 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 // expired is the reason for a relist when upstream no longer has the history.
 const expired = "expired"
 
-// verdict decides what the feed does after the end of a stream. A nil error is a clean end. If
-// verdict returns a reason, the feed reads the state again. Otherwise it continues its phase,
-// unless it has to stop.
+// verdict decides the feed's next phase after a stream has ended. A nil err is a clean end. If it
+// returns a reason, the feed reads the state again. Otherwise, the feed keeps its phase or stops.
 func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason string) {
 	switch {
 	case err == nil:
@@ -212,19 +213,19 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 	case errors.Is(err, ErrDiffers):
 		return renewing, "self-check" // the cache's watches have missed an unknown number of events
 	case errors.Is(err, errCutShort) && f.Encoding == object.Table:
-		return stopped, "" // the definition may have changed, and a relist compares no cells
+		return stopped, "" // the definition may have changed, but a relist does not compare cells
 	case errors.Is(err, errCutShort):
 		return syncing, "cut-short"
 	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
 		return syncing, "diverged"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return syncing, expired
-	case apierrors.IsInvalid(err) && !f.paged:
+	case (apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err) && f.phase() != watching) && !f.paged:
 		f.paged = true
 		return syncing, "no-streaming"
 	case client.IsTooLarge(err):
-		// Either upstream lags behind the cache, or it was restored to an earlier state. Only a
-		// consistent read can tell.
+		// Either upstream lags behind the cache, or etcd was restored to an earlier state. Only a
+		// consistent read can distinguish these cases.
 		if f.wentBack(ctx) {
 			return renewing, "went-back"
 		}
@@ -236,7 +237,6 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 	return f.phase(), ""
 }
 
-// wentBack probes upstream and returns whether its revision went back.
 func (f *Feed) wentBack(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()

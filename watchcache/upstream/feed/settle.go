@@ -15,20 +15,19 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// This file starts a feed with a saved cache. The feed does not answer clients until the cache is
-// verified.
+// This file starts a feed from a saved cache. Clients are served once the cache is verified.
 
 const (
-	// settleStream is the time that the stream gets to bring the changes from while no proxy ran.
-	// After that, a side watch helps.
+	// settleStream is how long a feed waits for the stream to deliver the changes since the save.
+	// Then the feed opens a side watch.
 	settleStream = 100 * time.Millisecond
-	// restoreTries is the number of times that a restored cache is compared with upstream. After
-	// that, the feed drops the cache and reads the state from upstream.
+	// restoreTries is the number of comparisons between a restored cache and upstream. Then the
+	// feed drops the cache and reads the state from upstream.
 	restoreTries = 10
 )
 
-// settle lets the cache answer once check succeeds. If the cache differs from upstream, or after
-// too many tries, the run loop reads the present state.
+// settle calls check until it succeeds, and then lets the cache serve clients. If the cache differs
+// from upstream, or after too many tries, settle makes the run loop read the present state.
 func (f *Feed) settle(ctx context.Context, tries int, check func() error) {
 	defer close(f.settled)
 	backoff, givenUp := servers.Reconnect, false
@@ -45,22 +44,23 @@ func (f *Feed) settle(ctx context.Context, tries int, check func() error) {
 	}
 }
 
-// savable returns the version of the definition to save the cache under. ok is false if a later
-// start could not verify the saved bytes, or if upstream has no history to resume from.
+// savable returns the definition version under which the cache is saved. ok is false if upstream
+// has no history to resume from, or a later start could not verify the saved bytes.
 func (f *Feed) savable() (definition string, ok bool) {
 	r := f.cache.Resource()
 	v, custom := f.Definition()
 	if custom {
 		definition = fmt.Sprintf("%s/%d", v.UID, v.Generation)
 	}
-	// An aggregated API has its own revisions and its own version. Rows are quickly read anew.
+	// An aggregated API has its own revisions and version. A Table's rows are quickly read again.
 	return definition, !r.NoWatchCache && r.SelfDescribing == custom && !f.Aggregated && f.Encoding != object.Table
 }
 
-// Save writes the cache if it has changed since its last save. It must not be called concurrently.
+// Save writes the cache to its file if the cache has changed since the last save. Save must not be
+// called concurrently.
 func (f *Feed) Save() (saved bool, err error) {
 	rv, epoch := f.Standing()
-	// After the loss of upstream, the cache may soon turn out to be wrong.
+	// While upstream is lost, the cache may be wrong.
 	if _, lost := f.Lost(); lost || !f.cache.Stats().Ready || f.saved == (standing{rv, epoch}) {
 		return false, nil
 	}
@@ -69,7 +69,7 @@ func (f *Feed) Save() (saved bool, err error) {
 	} else {
 		err = f.Store.Remove(f.Key)
 	}
-	if _, now := f.Standing(); now != epoch { // the saved state was abandoned meanwhile
+	if _, now := f.Standing(); now != epoch { // the saved state was abandoned during the save
 		err = errors.Join(err, f.Store.Remove(f.Key))
 	}
 	if err != nil {
@@ -79,8 +79,8 @@ func (f *Feed) Save() (saved bool, err error) {
 	return true, nil
 }
 
-// restore fills the cache from its file and returns true. It returns false if there is no usable
-// file, or if the file is newer than upstream.
+// restore fills the cache from its file. It returns false if there is no usable file, or if the
+// file is newer than upstream.
 func (f *Feed) restore(upstreamAt uint64) bool {
 	if f.Store == nil {
 		return false
@@ -112,22 +112,22 @@ func (f *Feed) restore(upstreamAt uint64) bool {
 	return false
 }
 
-// verifyRestored lets the restored cache answer once it has reached rv and equals upstream. A
-// stream that resumes at the cache's resourceVersion does not prove this: etcd may have been
-// restored to an earlier state and have passed that resourceVersion again. If the run loop has
-// meanwhile read the state from upstream, no comparison is needed.
+// verifyRestored lets the restored cache serve clients once it has reached rv and equals upstream.
+// A resumed stream does not prove equality: etcd may have been restored to an earlier state and
+// then have passed the cache's resourceVersion again. If the run loop has already read the state
+// from upstream, no comparison is needed.
 func (f *Feed) verifyRestored(ctx context.Context, rv uint64) {
 	f.settle(ctx, restoreTries, func() error {
 		if f.cache.Stats().Epoch != 1 {
 			return nil
 		}
 		at, err := f.compareRestored(ctx, rv)
-		rv = max(rv, at) // upstream may have a newer revision without an event on the stream
+		rv = max(rv, at) // upstream may be at a newer revision without an event on the stream
 		return err
 	})
 }
 
-// compareRestored waits for the cache to reach rv and then compares the cache with upstream at rv
+// compareRestored waits until the cache reaches rv. It then compares the cache with upstream at rv
 // or later.
 func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err error) {
 	if !f.Reaches(ctx, rv, settleStream) {

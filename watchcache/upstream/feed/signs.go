@@ -12,15 +12,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// signs records when a feed last heard from upstream. All times are moments.
+// signs records signs of life from upstream: events, bookmarks and responses. All times are
+// moments.
 type signs struct {
-	lost       atomic.Int64 // when the stream was lost; 0 if it is there
-	refused    atomic.Bool  // upstream answered, but refused the stream
-	unanswered atomic.Int64 // when the first unanswered probe was sent; 0 if the last one was answered
-	last       atomic.Int64 // when upstream last gave a sign of life
+	lost       atomic.Int64 // when the stream was lost; 0 while it works
+	refused    atomic.Bool  // upstream responded, but refused the stream
+	unanswered atomic.Int64 // when the first of the unanswered probes was sent; 0 if the last probe was answered
+	last       atomic.Int64 // when the last sign of life came
 }
 
-// alive records a sign of life from upstream.
+// alive records a sign of life. It clears the loss of upstream.
 func (s *signs) alive() {
 	s.touch()
 	s.lost.Store(0)
@@ -43,8 +44,8 @@ func (s *signs) failed(err error) {
 	s.lost.CompareAndSwap(0, since)
 }
 
-// Unreachable returns the time for which upstream has not answered, as far as the feed knows.
-// Refusing a stream is an answer, too.
+// Unreachable returns for how long upstream has not responded, as far as the feed knows. The
+// refusal of a stream is a response, too.
 func (s *signs) Unreachable() (age time.Duration) {
 	if s.refused.Load() && s.unanswered.Load() == 0 {
 		return 0
@@ -53,8 +54,8 @@ func (s *signs) Unreachable() (age time.Duration) {
 	return age
 }
 
-// Lost tells whether the feed has lost upstream, because the stream broke or a probe got no answer.
-// age is the time since then: the cache may be out of date by that much.
+// Lost reports whether the feed has lost upstream: the stream broke, or a probe was not answered.
+// age is the time since then. The cache may be out of date by that much.
 func (s *signs) Lost() (age time.Duration, lost bool) {
 	for _, since := range []int64{s.lost.Load(), s.unanswered.Load()} {
 		if since != 0 {
@@ -64,8 +65,8 @@ func (s *signs) Lost() (age time.Duration, lost bool) {
 	return age, lost
 }
 
-// NoteAnswer records whether upstream answered a request sent at began. If upstream did not, a task
-// probes until any answer comes. While upstream is down, the task waits for its turn, like all
+// NoteAnswer records the result of a request that was sent at began. If upstream did not respond, a
+// task sends probes until any response comes. While upstream is down, the task takes turns with all
 // feeds.
 func (f *Feed) NoteAnswer(ctx context.Context, began time.Time, err error) {
 	switch {
@@ -83,7 +84,7 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		if f.unanswered.Load() != 0 { // meanwhile the stream may have shown a sign of life
+		if f.unanswered.Load() != 0 { // the stream may have shown a sign of life since
 			probing, cancel := context.WithTimeout(ctx, AskTimeout)
 			_, err = f.Probe(probing)
 			cancel()
@@ -100,15 +101,15 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 }
 
 const (
-	// Silence is the time after which a silent stream is suspected. Normally, upstream sends a
+	// Silence is the time after which a silent stream is checked. Normally, upstream sends a
 	// bookmark about once a minute.
 	Silence = 90 * time.Second
-	// grace is the time that a stream gets to follow after upstream was seen to be ahead.
+	// grace is how long guard waits for a stream after a probe has shown that upstream is ahead.
 	grace = 5 * time.Second
 )
 
-// guard cuts an open stream if upstream moves on and the stream does not. The reason becomes the
-// cause of ctx's end. guard returns when ctx ends.
+// guard cuts an open stream if upstream moves on and the stream does not. It passes the reason to
+// cut. guard returns when ctx ends.
 func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
 	for client.Sleep(ctx, Silence-f.Quiet()) {
 		if f.Quiet() < Silence {
@@ -139,8 +140,8 @@ func (f *Feed) check(ctx context.Context) error {
 		return nil
 	}
 	if f.cache.Resource().NoWatchCache {
-		// For events, upstream has no watch cache and sends no bookmarks, so a quiet stream looks
-		// like a broken one.
+		// Without a watch cache, upstream sends no bookmarks. A quiet stream then looks like a
+		// broken one.
 		if same, err := f.Confirm(probing, rv); err == nil && same {
 			f.touch()
 			return f.Trim()
@@ -152,8 +153,8 @@ func (f *Feed) check(ctx context.Context) error {
 	return nil
 }
 
-// Trim drops events beyond the log's age limit. If upstream sends bookmarks, they have the same
-// effect.
+// Trim drops log events that are older than the log's age limit. Bookmarks from upstream have the
+// same effect.
 func (f *Feed) Trim() error {
 	_, epoch := f.Standing()
 	return f.Write(epoch, func() error {

@@ -2,8 +2,6 @@ package feed
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -11,37 +9,37 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// past is where the feed begins if its clients resume from revisions before upstream's present one.
+// past selects the revision at which a feed begins, if clients resume from revisions before
+// upstream's present revision.
 //
-// The feed lists a past state (Exact) and opens a watch from there. Clients come back in any order,
-// and later ones may resume from earlier resourceVersions. So the feed goes back twice as far as
-// the earliest one known, and a little more. If upstream no longer has that history, the feed
-// begins at the earliest one itself. If upstream does not have that either, perhaps because a
-// single client was away for long, the feed tries the latest one in the same way.
+// The feed lists a past state (resourceVersionMatch=Exact) and opens a watch there. Clients return
+// in any order, and later clients may resume from earlier resourceVersions. So the feed goes back
+// twice as far as the earliest known resourceVersion, and a little more. If upstream has no such
+// history, the feed begins at the earliest known resourceVersion itself. If upstream lacks that
+// history, too, the feed tries the latest known resourceVersion in the same way. That helps if a
+// single client was away for long.
 //
-// Upstream can sometimes list a past state but not watch from there, because its watch cache is
-// younger than etcd's history. So the cache answers no client until upstream has accepted the watch
-// and the cache has reached upstream's revision. Until then, the feed can begin elsewhere. A read
-// needs no past state. If a read starts the feed, clients with an earlier resourceVersion are
-// forwarded or get 410.
+// Sometimes upstream can list a past state but cannot watch from there, because its watch cache is
+// younger than etcd's history. So the cache serves no clients until upstream has accepted the watch
+// and the cache has reached upstream's revision. Until then, the feed can begin elsewhere. If a
+// read starts the feed, the feed begins at the present. Clients that resume from an earlier
+// resourceVersion are then forwarded or get 410.
 //
-// Without this, when the proxies of two hundred informers were replaced one after another, 23
-// informers had to relist, and 18 watches stayed connected to upstream.
+// In a test in which all feeds began at the present, the proxies of 200 informers were replaced one
+// after another. Then 23 informers had to relist, and 18 watches stayed connected to upstream.
 type past struct {
 	store.ResumePoints
-	opened atomic.Int64 // when the followed watch was opened, as a moment; 0 if there is none
-	begun  bool         // the feed began in the past; used by Run alone
-	left   []uint64     // beginnings not tried yet; used by Run alone
+	opened atomic.Int64 // moment when the followed watch opened; 0 without a watch
+	begun  bool         // the feed began in the past; used by Run only
+	left   []uint64     // resourceVersions not tried yet; used by Run only
 }
 
-// beginInThePast starts a feed where its clients resume, if upstream has that history. The feed
-// does not answer clients until it has reached upstreamAt, the revision that upstream had when the
-// feed started.
+// beginInThePast starts a feed at a past resourceVersion if upstream has that history. The feed
+// serves no clients until it has reached upstreamAt, upstream's revision at its start.
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	f.past.left = f.past.Beginnings(upstreamAt)
 	if !f.begin(ctx) {
@@ -54,7 +52,7 @@ func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	})
 }
 
-// begin fills the cache with the state at the next beginning that upstream can list. It returns
+// begin fills the cache with the first past state in f.past.left that upstream can list. It returns
 // false if there is none.
 func (f *Feed) begin(ctx context.Context) bool {
 	for len(f.past.left) > 0 {
@@ -72,8 +70,9 @@ func (f *Feed) begin(ctx context.Context) bool {
 	return false
 }
 
-// beginElsewhere starts again at another beginning if upstream lacks the history after this one and
-// no client has been answered. It returns whether it did; if not, the feed reads the present state.
+// beginElsewhere tries the next past states, unless the cache has served clients. It is called if
+// upstream lacks the history after the cached state. If it returns false, the feed reads the
+// present state.
 func (f *Feed) beginElsewhere(ctx context.Context) bool {
 	if !f.past.begun || closed(f.settled) {
 		return false
@@ -83,12 +82,12 @@ func (f *Feed) beginElsewhere(ctx context.Context) bool {
 }
 
 const (
-	// readAtTimeout bounds the list of a past state.
+	// readAtTimeout limits the duration of listing a past state.
 	readAtTimeout = time.Minute
-	// refusalTime is the time within which upstream refuses a watch whose resourceVersion is too
+	// refusalTime is the time within which upstream rejects a watch whose resourceVersion is too
 	// old.
 	refusalTime = 150 * time.Millisecond
-	// catchUpTries is the number of times that the feed waits for upstream's revision before it
+	// catchUpTries is the number of attempts to reach upstream's revision. After these, the feed
 	// begins at the present.
 	catchUpTries = 3
 )
@@ -108,9 +107,9 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	return err
 }
 
-// catchUp waits until three things hold: upstream has accepted a watch from the feed's beginning,
-// the cache has reached rv, and the form of bookmarks is known. A streamed state ends with a
-// bookmark; a listed state does not.
+// catchUp waits until three conditions hold: upstream has accepted the watch, the cache has reached
+// rv, and the cache has a template for bookmarks. A streamed state ends with a bookmark; a listed
+// state does not.
 func (f *Feed) catchUp(ctx context.Context, rv uint64) error {
 	for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
 		if !client.Sleep(ctx, refusalTime/10) {
@@ -127,34 +126,18 @@ func (f *Feed) catchUp(ctx context.Context, rv uint64) error {
 	return f.learnBookmark(ctx)
 }
 
-// learnBookmark learns the form of bookmarks from a watch that matches nothing.
+// learnBookmark reads a bookmark from a watch that matches nothing. The cache uses it as the
+// template for its own bookmarks.
 func (f *Feed) learnBookmark(ctx context.Context) error {
 	if f.cache.Bookmark() != nil {
 		return nil
 	}
-	path, query := client.Nothing(f.cache.Resource())
-	for name, value := range map[string]string{
-		"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true",
-		"timeoutSeconds": strconv.Itoa(sideWatchSeconds),
-	} {
-		query.Set(name, value)
-	}
-	resp, err := f.Client.GetAs(ctx, client.AcceptOf(f.Encoding), "probe", f.GVR, path, query)
+	e, err := f.Client.FirstBookmark(ctx, f.cache.Resource(), sideWatchSeconds)
 	if apierrors.IsInvalid(err) {
-		return nil // upstream does not stream states, and only a streamed state shows the form
+		return nil // without streamed states, upstream sends no such bookmark
 	}
 	if err != nil {
 		return err
-	}
-	defer resp.Body.Close() //nolint:errcheck // the bookmark has been read
-	e, err := client.NewStream(resp.Body, f.cache.Resource()).Next()
-	switch {
-	case err != nil:
-		return client.Ended(err, true)
-	case e.Kind == "ERROR":
-		return client.EventError(e, f.Encoding)
-	case e.Kind != "BOOKMARK":
-		return fmt.Errorf("%w: watch of nothing shows %s", object.ErrMalformed, e.Kind)
 	}
 	_, err = f.bookmark(e)
 	return err

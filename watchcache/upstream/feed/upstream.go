@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
@@ -17,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// Upstream is what all feeds have in common.
+// Upstream contains what all feeds share.
 type Upstream struct {
 	Client  *client.Client
 	Health  *servers.Health
@@ -30,25 +31,28 @@ type Upstream struct {
 	Options atomic.Pointer[Options]
 }
 
-// Options say which resources are cached, and how.
+// Options contains the options of all feeds.
 type Options struct {
-	// Excluded resources are never cached, in any version.
+	// Excluded lists resources that are never cached, in any version.
 	Excluded []schema.GroupResource
-	// Resources holds the options of single resources, in any version.
+	// Resources contains options of individual resources, for all versions.
 	Resources map[schema.GroupResource]ResourceOptions
+	// Scopes limits the caches of resources to these scopes, the narrowest first. OtherScopes does
+	// so for all resources that are not in Scopes. Without scopes, the whole resource is cached.
+	Scopes      map[schema.GroupResource][]object.Scope
+	OtherScopes []object.Scope
 	// Limits bound each resource's event log.
 	Limits watchcache.Limits
-	// IdleTimeout stops a feed after this long without a request or an open watch; 0 means never.
+	// IdleTimeout is how long a feed runs without a request or an open watch; 0 means forever.
 	IdleTimeout time.Duration
-	// SelfCheck is the time between two comparisons of a cache with upstream; 0 means never.
+	// SelfCheck is the interval at which caches are compared with upstream; 0 means never.
 	SelfCheck time.Duration
-	// MaxProbes bounds the probes per second for consistent reads. All resources share it; 0 means
-	// no limit.
+	// MaxProbes limits the probes per second for consistent reads. All resources share this limit;
+	// 0 means no limit.
 	MaxProbes int
-	// Ledger watches the metadata of other resources while there are consistent readers that
-	// benefit.
+	// Ledger lets the proxy watch the metadata of other resources while consistent readers benefit.
 	Ledger bool
-	// Direct sends a read to upstream if upstream is likely to answer faster than the cache.
+	// Direct sends a read to upstream if upstream is likely to be faster than the cache.
 	Direct bool
 }
 
@@ -56,16 +60,24 @@ type Options struct {
 type ResourceOptions struct {
 	// ForwardConsistent sends reads of the most recent state to upstream.
 	ForwardConsistent bool
-	// MaxAge lets reads of the most recent state see a state that may be out of date by up to this
-	// time. With 0 they always see the most recent one.
+	// MaxAge is the maximum age of a state that may serve reads of the most recent state. With 0,
+	// such reads always return the most recent state.
 	MaxAge time.Duration
 	// Aggregated caches the resource even if an aggregated API serves it.
 	Aggregated bool
 }
 
-// Excludes tells whether a resource is never cached.
+// Excludes reports whether a resource is never cached.
 func (o *Options) Excludes(gvr schema.GroupVersionResource) bool {
 	return slices.Contains(o.Excluded, gvr.GroupResource())
+}
+
+// ScopesOf returns the scopes that the configuration names for a resource, the narrowest first.
+func (o *Options) ScopesOf(gr schema.GroupResource) []object.Scope {
+	if scopes, ok := o.Scopes[gr]; ok {
+		return scopes
+	}
+	return o.OtherScopes
 }
 
 // Uses records in the ledger that a resource has used revisions.
@@ -78,7 +90,7 @@ func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
 		zap.Stringers("resources", u.Owners.Names(shared.One, shared.Other)), zap.Uint64("resourceVersion", shared.RV))
 }
 
-// Metrics measure what feeds cost upstream.
+// Metrics contains the feeds' counters.
 type Metrics struct {
 	Relists  *prometheus.CounterVec
 	Restores *prometheus.CounterVec
@@ -105,13 +117,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Spent adds the time that upstream took to answer.
+// Spent adds the duration of a request to upstream.
 func (m *Metrics) Spent(by string, took time.Duration) {
 	m.cost.WithLabelValues(by).Add(took.Seconds())
 }
 
-// Spend is called before a request to upstream. The function that it returns is called after the
-// answer.
+// Spend starts to measure a request to upstream. The caller calls the returned function after the
+// response.
 func (m *Metrics) Spend(by string) (answered func()) {
 	began := time.Now()
 	return func() { m.Spent(by, time.Since(began)) }

@@ -15,17 +15,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Measured times of upstream's answers expire. Otherwise a wrong one would stay forever once no
-// more reads go to upstream.
+// Measured durations of upstream's reads expire. Otherwise a wrong duration would stay forever once
+// no more reads go to upstream.
 func TestFiguresDoNotLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r roads
-		of := watchcache.Scope{Objects: 10}
+		of := watchcache.Work{Objects: 10}
 		r.answered(of, time.Hour, true)
 		if takes, _ := r.compare(of, false); takes != time.Hour {
 			t.Errorf("it takes %s", takes)
 		}
-		if takes, _ := r.compare(watchcache.Scope{Objects: 10, Fields: true}, false); takes > time.Second {
+		if takes, _ := r.compare(watchcache.Work{Objects: 10, Fields: true}, false); takes > time.Second {
 			t.Errorf("what selects by fields takes %s, too", takes)
 		}
 		time.Sleep(figureLasts)
@@ -38,7 +38,7 @@ func TestFiguresDoNotLast(t *testing.T) {
 // A failure of upstream, or of a run, does not send more reads to upstream.
 func TestFailuresAreNoAnswers(t *testing.T) {
 	var r roads
-	of := watchcache.Scope{Objects: 10}
+	of := watchcache.Work{Objects: 10}
 	for range 10 {
 		r.ran("failed", feed.AskTimeout, 1)
 	}
@@ -72,8 +72,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// If a new epoch begins between a run's end and the reader's look at the result, the reader does
-// not take the new epoch's state for the run's result.
+// A new epoch may begin between a run's end and the reader's look at the result. The reader does
+// not use the new epoch's state as the run's result.
 func TestRunOfAnEpochThatIsOver(t *testing.T) {
 	c := watchcache.New(object.Resource{}, watchcache.Limits{})
 	c.Reset(nil, 100)

@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// This file looks for evidence of which resources share one etcd.
+// This file collects evidence that resources share one etcd.
 
 // shown returns the resources that feeds or the ledger watch.
 func (k *Keeper) shown() map[ledger.Owner]*object.Resource {
@@ -30,7 +30,7 @@ func (k *Keeper) shown() map[ledger.Owner]*object.Resource {
 	return all
 }
 
-// choose picks the resource through which upstream is asked for its revision.
+// choose picks the resource that askAside probes.
 func (k *Keeper) choose() {
 	for o, r := range k.shown() {
 		if client.NoWatchCache(r.GVR) && k.Ledger.Has(o) {
@@ -41,8 +41,8 @@ func (k *Keeper) choose() {
 	k.uncached.Store(nil)
 }
 
-// link looks for evidence of which watched resources share one etcd. It returns true if evidence is
-// still missing. Evidence needs writes: if there are none, it stays missing.
+// link collects evidence that the watched resources share one etcd. It returns true if evidence is
+// still missing. Without writes, there is no new evidence.
 func (k *Keeper) link(ctx context.Context) (missing bool) {
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()

@@ -15,11 +15,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// ErrNotFresh says that the cache could not be proved to be as new as upstream. Upstream has to
-// answer the request.
+// ErrNotFresh means that the cache could not be proved up to date. Upstream has to answer the
+// request.
 var ErrNotFresh = errors.New("cache could not be brought up to date")
 
-// Feed is a feed whose cache can be proved to be up to date.
+// Feed is a feed whose cache can be proved up to date.
 type Feed struct {
 	*feed.Feed
 	keeper *Keeper
@@ -32,85 +32,99 @@ func (k *Keeper) New(f *feed.Feed) *Feed {
 	return &Feed{Feed: f, keeper: k, fresh: freshness{helping: make(chan struct{}, 1)}}
 }
 
+// Reread makes the feed read its state again, because a reader has found an error in the cache.
+func (f *Feed) Reread(reason error) { f.Interrupt(fmt.Errorf("%w: %w", feed.ErrDiffers, reason)) }
+
 func (f *Feed) options() feed.ResourceOptions {
 	return f.Options.Load().Resources[f.GVR.GroupResource()]
 }
 
 const (
-	// TinyObjects and tinyBytes bound a collection whose list costs upstream no more than a probe.
-	// Such a collection is listed instead of probed.
+	// TinyObjects and tinyBytes are the limits of a tiny collection. A list of a tiny collection
+	// costs upstream no more than a probe. So the run sends the list instead of the probe.
 	TinyObjects = 100
 	tinyBytes   = 128 << 10
-	// tinyPatience bounds the time for that list. While other resources are written, the list has
-	// to wait for upstream's own cache.
+	// tinyPatience is the longest normal time for such a list. While other resources are written,
+	// the list has to wait for upstream's own cache. A reader who waits longer counts as a reader
+	// who needs the ledger.
 	tinyPatience = 10 * time.Millisecond
-	// readersLast is the time after a reader in which more readers are expected.
+	// readersLast is how long more readers are expected after a reader has come.
 	readersLast = 10 * time.Second
-	// streamPatience is the time that the stream gets after a probe to bring the cache to the
-	// probe's revision. After that, the run helps. Upstream has already sent what its watch cache
-	// contains. largePatience applies to larger collections, where helping takes longer than the
-	// next event.
+	// After a probe, streamPatience is how long a run waits for the stream to reach the probe's
+	// revision. Then the run helps. The wait is short, because upstream has already sent the events
+	// in its watch cache. largePatience replaces streamPatience for larger collections, where
+	// helping takes longer than the next event.
 	streamPatience = 5 * time.Millisecond
 	largePatience  = 10 * time.Millisecond
-	// freshTimeout bounds the time that a run waits for the cache to catch up.
+	// freshTimeout limits how long a run waits for the cache to catch up.
 	freshTimeout = 10 * time.Second
-	// After a probe for several readers, the next probe is delayed by gatherFor for each of them,
-	// at most by gatherMost. So a thousand or more readers a second cost 66 probes a second. Each
-	// probe takes upstream some 1.7 ms of processor time, half of it to wake up (without pauses it
-	// takes 0.9 ms).
+	// After a probe for several readers, the next probe is delayed by gatherFor per reader, at most
+	// by gatherMost. So a thousand or more readers a second cost 66 probes a second. Each probe
+	// costs upstream some 1.7 ms of processor time. Half of that is the cost of waking up: without
+	// pauses, a probe costs 0.9 ms.
 	gatherFor  = time.Millisecond
 	gatherMost = 15 * time.Millisecond
-	// objectsPerProbe is the number of listed objects that cost as much budget as one probe.
+	// objectsPerProbe is the number of listed objects that cost as much budget as a probe.
 	objectsPerProbe = 100
 )
 
-// freshness shares runs among readers. A run brings a cache up to date. A reader may only share a
-// run whose probe is sent after the reader's arrival. So at most one probe is in flight, and one
-// further run gathers readers for the next probe.
+// freshness shares runs among readers. A run brings a cache up to date. It begins with a probe. If
+// neither the ledger nor the stream then shows the probe's revision, the run helps the cache: it
+// sends further requests. A reader may share a run only if the run's probe is sent after the
+// reader's arrival. So at most one probe is in flight, and one further run gathers readers for the
+// next probe.
 //
 // Probes follow each other without a pause unless many readers wait. With pauses of up to 100 ms,
-// reads were slower than kube-apiserver's own, and all readers were released at the same time. A
-// budget bounds the probes of all feeds together. Feeds that wait for it take turns in order.
+// reads were slower than at kube-apiserver, and all readers were released at the same time. A
+// budget limits the probes of all feeds together. Feeds that wait for the budget are served in
+// order.
 type freshness struct {
 	mu struct {
 		sync.Mutex
-		next    *freshRun     // gathers readers; nil if no reader waits
+		next    *freshRun     // gathers readers; nil without waiting readers
 		probing bool          // a goroutine sends probes
 		proof   proof         // the latest proof
 		due     time.Time     // no probe is sent before this time
 		asks    time.Duration // moving average of a probe's duration
 	}
-	helping chan struct{} // holds a token while a run catches up
-	read    atomic.Int64  // when the last reader came, as a moment
+	helping chan struct{} // contains a token while a run helps the cache
+	read    atomic.Int64  // moment when the last reader came
 	era     atomic.Uint64 // 1 + the last ledger era in which upstream itself showed the state
-	looking atomic.Bool   // a run without readers is due or in flight
+	looking atomic.Bool   // a run without readers is in flight
 	closing atomic.Bool   // a run is bringing the cache past a hole in the ledger
-	rested  atomic.Int64  // no such run begins before this moment
+	rested  atomic.Int64  // no run past a hole begins before this moment
 }
 
 // freshRun is one run and its result.
 type freshRun struct {
-	readers int           // 0 if no reader asked for it
-	help    bool          // if false, the run only checks whether the cache is current
-	asked   chan struct{} // closed when upstream has answered the probe, or failed
+	readers int           // 0 in a run without readers
+	wish                  // the combined wishes of the readers
+	asked   chan struct{} // closed when the probe has succeeded or failed
+	left    chan struct{} // closed when all readers have to go to upstream, because help would take too long
 	done    chan struct{} // closed when rv or err is set
-	rv      uint64        // upstream's revision, read after the readers came
+	rv      uint64        // upstream's revision after the readers' arrival
 	outcome string
 	err     error
 }
 
-// busy tells whether more readers are expected.
+// wish says how a run continues if it finds that the cache is not current.
+type wish struct {
+	stays bool // the reader waits for the run's help; otherwise it goes to upstream if help takes long
+	helps bool // the run helps the cache to catch up; otherwise it only checks
+}
+
+// busy reports whether more readers are expected.
 func (s *freshness) busy() bool {
 	read := s.read.Load()
 	return read != 0 && watchcache.SinceMoment(read) < readersLast
 }
 
-// ServesConsistent tells whether the cache answers reads of the most recent state. The
-// configuration can send them to upstream instead.
+// ServesConsistent reports whether the cache serves reads of the most recent state. The
+// configuration can send these reads to upstream instead.
 func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 
-// Fresh returns a state that is not older than the call: it contains every write that was
-// acknowledged before the call. All concurrent callers share the work.
+// Fresh returns a state that contains every write acknowledged before the call. All concurrent
+// callers share the work.
 //
 //	tiny collection, no ledger: list it, fast-forward the cache ─► answer
 //	small collection without changes at its last list: the same
@@ -121,24 +135,27 @@ func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 //	      └► large: its metadata shows that nothing happened ────► answer
 //	      └► else: a side watch brings the rest and a bookmark ──► answer
 //
-// The caller passes a scope if upstream could answer the read instead. If such a read still waits
-// long after upstream has answered the probe, Fresh fails with [ErrEarly], and the read goes to
-// upstream. A rate limit bounds these reads. After any error, upstream has to answer the read.
-func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error) {
+// The caller passes the work of a read if upstream could answer the read instead. If such a read waits too
+// long after upstream has answered the probe, Fresh returns [ErrEarly], and the read goes to
+// upstream. A rate limit bounds the number of such reads. After any other error, the read goes to
+// upstream, too.
+func (f *Feed) Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error) {
 	began := time.Now()
-	f.fresh.read.Store(watchcache.Moment(began))
+	before := f.fresh.read.Swap(watchcache.Moment(began))
 	var takes, early time.Duration
-	if scope != nil {
-		takes, _ = f.roads.compare(*scope, false)
+	want := wish{true, true}
+	if work != nil {
+		takes, _ = f.roads.compare(*work, false)
 		if f.direct() {
-			early = 2*takes + EarlyAfter
+			early, want.stays = 2*takes+EarlyAfter, !longer(f.roads.helpTakes(f.Cache().Stats().Objects), takes+leaveSlack)
+			want.helps = want.stays || before != 0 && watchcache.SinceMoment(before) < frequent
 		}
 	}
-	r, err := f.shareRun(ctx, early)
+	r, err := f.shareRun(ctx, early, want)
 	waited := time.Since(began)
 	switch {
 	case errors.Is(err, ErrEarly):
-		f.keeper.noteReader(false)
+		f.keeper.noteReader(f.Owner, false)
 		return watchcache.Snapshot{}, err
 	case err != nil:
 		f.keeper.metrics.freshRead("failed", waited)
@@ -147,19 +164,20 @@ func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.S
 	f.keeper.metrics.freshRead(r.outcome, waited)
 	f.keeper.metrics.saved.Add(takes.Seconds())
 	if r.outcome != "current" && (!isTiny(f.Cache().Stats()) || waited > tinyPatience) {
-		f.keeper.noteReader(r.outcome == proved)
+		f.keeper.noteReader(f.Owner, r.outcome == proved)
 	}
 	return notOlderThan(f.Cache(), r.rv)
 }
 
-// ErrEarly says that a read has waited for too long.
+// ErrEarly means that a read has waited for too long.
 var ErrEarly = fmt.Errorf("%w: upstream is likely to answer sooner", ErrNotFresh)
 
-// shareRun waits for a run that has not sent its probe yet. If the run takes longer than early
-// after upstream has answered the probe, shareRun may fail with [ErrEarly]. With early 0 it never
-// does.
-func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, error) {
-	r, err := f.fresh.join(f, 1, true)
+// shareRun joins the next run and waits for its end. early limits the wait after upstream's
+// response to the probe: after that, shareRun may return [ErrEarly]. If early is 0, there is no
+// such limit. If no reader of the run stays, shareRun may also return [ErrEarly] as soon as the run
+// has to help.
+func (f *Feed) shareRun(ctx context.Context, early time.Duration, want wish) (*freshRun, error) {
+	r, err := f.fresh.join(f, 1, want)
 	if err != nil {
 		return nil, err
 	}
@@ -172,6 +190,8 @@ func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, er
 		select {
 		case <-r.done:
 			done = true
+		case <-r.left:
+			return nil, ErrEarly
 		case <-asked:
 			asked = nil
 			timer := time.NewTimer(early)
@@ -191,8 +211,8 @@ func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, er
 	return r, nil
 }
 
-// notOlderThan returns the newest state if it is at rv or later. It may be older, because a new
-// epoch can begin after a run has reached rv.
+// notOlderThan returns the newest state, or an error if that state is older than rv. The state can
+// be older because a new epoch can begin after a run has reached rv.
 func notOlderThan(c *watchcache.Cache, rv uint64) (watchcache.Snapshot, error) {
 	snapshot, err := c.Snapshot()
 	if err == nil && snapshot.ResourceVersion() < rv {
@@ -201,16 +221,16 @@ func notOlderThan(c *watchcache.Cache, rv uint64) (watchcache.Snapshot, error) {
 	return snapshot, err
 }
 
-// join adds readers to the next run. Unless one of its readers wants help, the run only checks
-// whether the cache is current.
-func (s *freshness) join(f *Feed, readers int, help bool) (*freshRun, error) {
+// join adds readers to the next run. With 0 readers, it requests a run without readers.
+func (s *freshness) join(f *Feed, readers int, want wish) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.next == nil {
-		s.mu.next = &freshRun{asked: make(chan struct{}), done: make(chan struct{})}
+		s.mu.next = &freshRun{asked: make(chan struct{}), left: make(chan struct{}), done: make(chan struct{})}
 	}
 	s.mu.next.readers += readers
-	s.mu.next.help = s.mu.next.help || help
+	s.mu.next.stays = s.mu.next.stays || want.stays
+	s.mu.next.helps = s.mu.next.helps || want.helps
 	if !s.mu.probing {
 		if s.mu.probing = f.Go(func(ctx context.Context) { s.probe(ctx, f) }); !s.mu.probing {
 			return nil, fmt.Errorf("%w: %s has ended", ErrNotFresh, f)
@@ -219,7 +239,7 @@ func (s *freshness) join(f *Feed, readers int, help bool) (*freshRun, error) {
 	return s.mu.next, nil
 }
 
-// gathered tells whether there is a next run. If not, the goroutine that sends probes must end.
+// gathered reports whether there is a next run. If not, the goroutine that sends probes must end.
 func (s *freshness) gathered() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,12 +256,12 @@ func (s *freshness) take() *freshRun {
 	return r
 }
 
-// probe sends one probe after another as long as readers come, and waits for the end of their runs.
+// probe sends probes as long as readers come. Then it waits for the end of their runs.
 func (s *freshness) probe(ctx context.Context, f *Feed) {
 	var runs sync.WaitGroup
 	defer runs.Wait()
 	for s.gathered() {
-		_ = f.keeper.probes.WaitN(ctx, f.askCost()) // if the feed ends, ask returns the error
+		_ = f.keeper.probes.WaitN(ctx, f.askCost()) // if ctx has ended, ask returns the error
 		r, began := s.take(), time.Now()
 		until := s.spaced(r.readers, began)
 		q, outcome, err := f.ask(ctx)
@@ -249,10 +269,10 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 		s.took(time.Since(began))
 		runs.Go(func() {
 			if err == nil && outcome == "" {
-				outcome, err = f.reach(ctx, &q, r.help)
+				outcome, err = f.reach(ctx, &q, r)
 			}
 			switch {
-			case errors.Is(err, errMoved):
+			case errors.Is(err, errMoved), errors.Is(err, ErrEarly):
 				outcome = moved
 			case err != nil:
 				outcome = "failed"
@@ -275,7 +295,8 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 	}
 }
 
-// spaced sets and returns the earliest time of the next probe, after a probe for this many readers.
+// spaced sets and returns the earliest time of the next probe after a probe for this number of
+// readers.
 func (s *freshness) spaced(readers int, began time.Time) (until time.Time) {
 	until = began
 	if readers > 1 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
@@ -25,79 +25,88 @@ import (
 )
 
 const (
-	// The ledger starts when ledgerReaders consistent readers come within ledgerWithin. If it has
-	// proved nothing for ledgerUseless, it costs more than it saves, so it stops for ledgerRest.
+	// The ledger starts when ledgerReaders consistent readers come within ledgerWithin. If the
+	// ledger has proved nothing for ledgerUseless, its cost is higher than its benefit. It then
+	// stops for ledgerRest.
 	ledgerReaders = 5
 	ledgerWithin  = 10 * time.Second
 	ledgerUseless = 2 * time.Minute
 	ledgerRest    = 10 * time.Minute
-	// LedgerIdle is the time for which the ledger is kept after the last such reader.
+	// LedgerIdle is how long the ledger runs after the last reader who would benefit from it.
 	LedgerIdle = time.Minute
-	// LedgerEvery is the interval at which the ledger compares its watches with discovery, to open
-	// and close watches.
+	// LedgerEvery is the interval at which the keeper opens missing watches and closes unneeded
+	// watches.
 	LedgerEvery = 2 * time.Second
-	// LinkEvery is the interval at which the ledger looks for missing evidence.
+	// LinkEvery is the interval at which the keeper collects missing evidence that resources share
+	// an etcd.
 	LinkEvery = 250 * time.Millisecond
-	// ledgerRefused is the pause after upstream forbade a watch.
+	// ledgerRefused is the pause after upstream has refused a watch.
 	ledgerRefused = 5 * time.Minute
-	// ledgerAgain and ledgerAgainMost bound the pause before a broken watch is reopened.
+	// ledgerAgain and ledgerAgainMost are the shortest and the longest pause before a broken watch
+	// is reopened.
 	ledgerAgain     = time.Second
 	ledgerAgainMost = 30 * time.Second
 	// ledgerBuffer is the read buffer of a watch, in bytes.
 	ledgerBuffer = 4 << 10
-	// linkMost is the number of resources that are compared with the reference in one round.
+	// linkMost is the maximum number of resources that one round compares with the reference
+	// resource (namespaces).
 	linkMost = 16
-	// holeLooks is the interval at which feeds are checked for holes. If a hole is still there
-	// after the same time, a run begins. Such runs take at most a 20th of the time.
+	// holeLooks is the interval at which feeds are checked for holes. If a hole still exists after
+	// another holeLooks, a run begins. The next run for the same feed begins after holeRest times
+	// the run's duration. So a feed spends at most a 20th of the time in such runs.
 	holeLooks = 20 * time.Millisecond
 	holeRest  = 20
 )
 
-// Keeper keeps the ledger while consistent readers benefit from it. It watches the metadata of all
-// resources that upstream serves itself and that no feed watches, and keeps only their revisions.
-// So the ledger can prove, without a list, that a quiet cache is current although other resources
-// are written.
+// Keeper maintains the ledger while consistent readers benefit from it. It watches the metadata of
+// all resources that upstream serves itself and that no feed watches. From each event, it keeps
+// only the revision. So the ledger can prove without a list that a quiet cache is current, even
+// while other resources are written.
 //
-// Every cluster has such foreign writes: leases, events, statuses. A probe then returns a revision
-// that a quiet collection's own stream reports only with its next bookmark, up to a minute later.
-// All watches together show which resource has used each revision. Some revisions belong to no API
-// resource, so no watch shows them. They are holes in the ledger. The apiservers' own leases leave
-// one every ten seconds. A run without readers then brings caches past the hole.
+// Every cluster has foreign writes (writes to other resources): leases, events, statuses. A probe
+// then returns a revision that a quiet collection's own stream does not report yet. The stream
+// reports that revision with its next bookmark, up to a minute later. The watches of all resources
+// together show which resource used each revision. Some revisions belong to no API resource, so no
+// watch shows them. These revisions are holes in the ledger. For example, the apiservers' own
+// leases cause a hole every ten seconds. If a hole blocks a cache, the keeper starts a freshness
+// run (see the package) although no reader waits. The run brings the cache past the hole.
 //
-// kube-apiserver answers consistent lists and probes from its own cache once that has reached
-// etcd's revision. While only other resources are written, it asks etcd every 100 ms. Events have
-// no such cache, so a probe of events returns immediately. With this probe and the ledger, a list
-// of a quiet collection takes 3 ms in the median while there are 200 foreign writes a second. At
-// the apiserver it takes 100 ms (make bench-recent).
+// kube-apiserver answers consistent lists and probes from its watch cache once that cache has
+// reached etcd's revision. If the resource itself is not written, kube-apiserver asks etcd for
+// progress every 100 ms. So such a list or probe takes up to 100 ms. Events have no watch cache, so
+// a probe of events returns immediately. The keeper therefore probes events. With 200 foreign
+// writes a second, the list of a quiet collection has a median latency of 3 ms. At the apiserver,
+// the median is 100 ms (make bench-recent).
 type Keeper struct {
 	*feed.Upstream
 	feeds   func() []*Feed // returns the feeds that have a cache
 	metrics *Metrics
-	probes  *rate.Limiter // the probe budget of all feeds together
+	probes  *rate.Limiter // the probe budget of all feeds
 	early   *rate.Limiter // bounds reads that go to upstream after a long wait
 	wanted  chan struct{}
-	// uncached is a resource of the ledger that upstream has no cache for, or nil. A probe of any
-	// other resource waits until upstream's cache of that resource is current: up to 100 ms while
-	// only other resources are written.
+	// uncached is a resource of the ledger without a watch cache at upstream, or nil. A probe of
+	// any other resource waits for upstream's watch cache of that resource: up to 100 ms while only
+	// other resources are written.
 	uncached atomic.Pointer[ledgerWatch]
 
 	mu struct {
 		sync.Mutex
-		last    time.Time                // when a reader last benefited from the ledger, or would have
-		wanted  [ledgerReaders]time.Time // a ring of such times
+		last    time.Time                // when a reader last needed more than a probe
+		wanted  [ledgerReaders]time.Time // a ring of such readers' times
 		next    int
-		proved  time.Time // when the ledger last proved something, or began
+		proved  time.Time // when the ledger began or last proved something
 		resting time.Time // the ledger does not run before this time
 	}
 
 	// The following fields are used only by the goroutine of Run.
 	watches map[ledger.Owner]*ledgerWatch
 	resting map[ledger.Owner]rest // resources that could not be watched
-	linked  uint64                // the reference's revision at the last evidence
+	linked  uint64                // revision of the reference resource (namespaces) at the last comparison
 	running sync.WaitGroup
 }
 
-// rest is a pause after a failed watch. Each pause of a resource is longer than the previous one.
+// rest is the pause after a failed watch. Successive failures of a resource have longer and longer
+// pauses.
 type rest struct {
 	until time.Time
 	pause time.Duration
@@ -110,10 +119,10 @@ type ledgerWatch struct {
 	stop     context.CancelFunc
 	over     chan struct{} // closed when the watch has ended; err is then set
 	err      error
-	lived    time.Duration // how long the watch was open
+	lived    time.Duration // duration of the open watch
 }
 
-// NewKeeper returns a Keeper of these feeds.
+// NewKeeper returns a Keeper for the feeds that the function feeds returns.
 func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper {
 	return &Keeper{
 		Upstream: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, EarlyBurst),
@@ -121,8 +130,8 @@ func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper
 	}
 }
 
-// SetBudget limits the probes per second that all feeds together send for consistent reads. Up to
-// one second's unused budget is saved, so a few readers never wait.
+// SetBudget limits the probes per second that all feeds together send for consistent reads. Unused
+// budget of up to one second is saved, so a few readers never wait.
 func (k *Keeper) SetBudget(perSecond int) {
 	if perSecond <= 0 {
 		k.probes.SetLimit(rate.Inf)
@@ -132,9 +141,10 @@ func (k *Keeper) SetBudget(perSecond int) {
 	k.probes.SetLimit(rate.Limit(perSecond))
 }
 
-// noteReader records a reader for which a probe alone was not enough, and whether the ledger was.
-func (k *Keeper) noteReader(proved bool) {
-	if !k.Options.Load().Ledger {
+// noteReader records a reader of a resource who needed more than a probe. proved is true if the
+// ledger was enough. The ledger covers no scopes, so their readers do not need it.
+func (k *Keeper) noteReader(of ledger.Owner, proved bool) {
+	if of == 0 || !k.Options.Load().Ledger {
 		return
 	}
 	now := time.Now()
@@ -157,7 +167,7 @@ func (k *Keeper) noteReader(proved bool) {
 	}
 }
 
-// over tells whether readers no longer need the ledger.
+// over reports whether the ledger is no longer needed.
 func (k *Keeper) over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -169,9 +179,9 @@ func (k *Keeper) over() bool {
 	return time.Since(k.mu.last) > LedgerIdle || !k.Options.Load().Ledger
 }
 
-// askAside asks upstream for its revision through a resource for which upstream has no cache. ok is
-// false if there is no such resource, or if the answer is below known. The caller then probes the
-// feed's own resource.
+// askAside reads upstream's revision with a probe of the uncached resource. ok is false if there is
+// no such resource, if the probe fails or if the revision is below known. The caller then probes
+// the feed's own resource.
 func (k *Keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool) {
 	w := k.uncached.Load()
 	if w == nil || !k.Ledger.Has(w.owner) {
@@ -188,7 +198,7 @@ func (k *Keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool
 	return p.RV, true
 }
 
-// Run keeps the ledger whenever there are enough readers, until ctx ends.
+// Run maintains the ledger whenever there are enough readers, until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
 		select {
@@ -200,7 +210,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// keep keeps the ledger until no reader has wanted it for LedgerIdle.
+// keep runs the ledger until it is no longer needed.
 func (k *Keeper) keep(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	k.watches = map[ledger.Owner]*ledgerWatch{}
@@ -219,9 +229,14 @@ func (k *Keeper) keep(ctx context.Context) {
 	var known time.Time
 	for !k.over() {
 		if time.Since(known) > discovery.LocalAge {
+			end, err := k.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
+			if err != nil {
+				return
+			}
 			asking, done := context.WithTimeout(ctx, discovery.Timeout)
 			now, err := k.Names.Local(asking, resources)
 			done()
+			end()
 			if err == nil {
 				resources, known = now, time.Now()
 			} else if ctx.Err() == nil {
@@ -229,7 +244,7 @@ func (k *Keeper) keep(ctx context.Context) {
 			}
 		}
 		if k.fit(ctx, resources) {
-			known = time.Time{} // if a watch ended early, its resource may have moved to another server
+			known = time.Time{} // the ended watch's resource may have moved to another server
 		}
 		pause := LedgerEvery
 		if k.link(ctx) {
@@ -242,8 +257,8 @@ func (k *Keeper) keep(ctx context.Context) {
 	}
 }
 
-// fit opens the missing watches and closes those that are not needed any more. It returns whether a
-// watch has ended early.
+// fit opens missing watches and closes unneeded watches. It reports whether a watch has ended
+// early.
 func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bool) {
 	for o, w := range k.watches {
 		select {
@@ -263,7 +278,9 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 	for i := range resources {
 		r := &resources[i]
 		o := k.Owners.Of(r.GVR.GroupResource())
-		if o == 0 || fed[o] || k.Options.Load().Excludes(r.GVR) {
+		scopes := k.Options.Load().ScopesOf(r.GVR.GroupResource())
+		narrowed := len(scopes) > 0 && !slices.ContainsFunc(scopes, object.Scope.Whole)
+		if o == 0 || fed[o] || narrowed || k.Options.Load().Excludes(r.GVR) {
 			continue
 		}
 		wanted[o] = true
@@ -287,8 +304,8 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 	return early
 }
 
-// ended decides when the next watch of a resource opens, after its watch ended by itself. It
-// returns whether the watch ended early.
+// ended handles a watch that has ended by itself, and decides when the resource's next watch opens.
+// It reports whether the watch ended early.
 func (k *Keeper) ended(w *ledgerWatch) (early bool) {
 	w.stop()
 	opened := w.lived > 0
@@ -310,9 +327,9 @@ func (k *Keeper) ended(w *ledgerWatch) (early bool) {
 	return opened
 }
 
-// watch follows one watch that starts at the present.
+// watch follows one watch that starts at the present revision.
 func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration, err error) {
-	c, gvr := k.Client, w.resource.GVR
+	c := k.Client
 	end, err := k.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
 	if err != nil {
 		return 0, err
@@ -327,7 +344,7 @@ func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 	if err != nil {
 		return 0, err
 	}
-	resp, err := c.GetAs(ctx, AcceptMetadataEvents, ledgerVerb, gvr, client.ResourcePath(gvr, ""), url.Values{
+	resp, err := c.GetCollection(ctx, AcceptMetadataEvents, ledgerVerb, w.resource, url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatUint(p.RV, 10)},
 	})
 	if err != nil {
@@ -340,7 +357,7 @@ func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 	return max(time.Since(opened), 1), err
 }
 
-// read records the revisions that a watch shows until its end. The watch starts at the revision
+// read records the revisions that a watch shows until it ends. The watch starts at the revision
 // from.
 func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 	for used := (ledger.Uses{At: from}); ; {
@@ -366,52 +383,14 @@ func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 	}
 }
 
-// ledgerVerb is the verb under which metrics count the ledger's requests.
+// ledgerVerb is the verb of the ledger's requests in metrics.
 const ledgerVerb = "ledger"
 
-// AcceptMetadataEvents asks for watch events with the metadata of objects only.
+// AcceptMetadataEvents requests watch events that contain only the metadata of objects.
 const AcceptMetadataEvents = client.MimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // metadataOnly describes objects that are requested as metadata only.
 var metadataOnly = object.Resource{
 	GVR:  metav1.SchemeGroupVersion.WithResource("partialobjectmetadata"),
 	Kind: "PartialObjectMetadata", Encoding: object.Protobuf, Namespaced: true,
-}
-
-// closeHoles begins runs for caches that the ledger cannot prove current: caches before a hole,
-// and, in a new era, all caches. So readers do not have to wait for these runs.
-func (k *Keeper) closeHoles(ctx context.Context) {
-	for client.Sleep(ctx, holeLooks) {
-		for _, f := range k.feeds() {
-			at, unproved := k.unproved(f)
-			if !unproved || !f.fresh.busy() || watchcache.Moment(time.Now()) < f.fresh.rested.Load() {
-				continue
-			}
-			if f.fresh.closing.CompareAndSwap(false, true) {
-				k.running.Go(func() {
-					defer f.fresh.closing.Store(false)
-					client.Sleep(ctx, holeLooks) // the missing revision may still arrive
-					if now, unproved := k.unproved(f); unproved && now == at {
-						began := time.Now()
-						_, _ = f.shareRun(ctx, 0) // like a reader
-						f.fresh.rested.Store(watchcache.Moment(time.Now().Add(holeRest * time.Since(began))))
-					}
-				})
-			}
-		}
-	}
-}
-
-// unproved tells whether the ledger covers a feed but cannot prove its cache current. at is then
-// the revision before the hole, or 0 if upstream has not shown the cache's state in this era yet.
-func (k *Keeper) unproved(f *Feed) (at uint64, unproved bool) {
-	if f.Cache().Resource().NoWatchCache || !k.Ledger.Has(f.Owner) {
-		return 0, false
-	}
-	era, highest := k.Ledger.Standing(f.Owner)
-	if !f.Carries(era) {
-		return 0, true
-	}
-	at = f.Cache().Stats().Newest
-	return at, at < highest && !k.Ledger.Proves(era, f.Owner, at, highest)
 }

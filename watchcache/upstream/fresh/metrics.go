@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics count consistent reads and the runs that they share.
+// Metrics contains the counters of consistent reads and of the runs that they share.
 type Metrics struct {
 	runs    *prometheus.CounterVec
 	readers *prometheus.HistogramVec
@@ -32,6 +32,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Seconds that a consistent read waited until the cache was known to be up to date, by the outcome of its freshness run; " +
 				"max-age: a recent state was allowed; direct: upstream answered, because it is faster.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12),
+
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"outcome"}),
 		saved: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_saved_seconds_total",

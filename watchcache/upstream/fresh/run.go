@@ -11,9 +11,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// This file asks upstream for its revision and brings the cache there.
+// This file reads upstream's revision and brings the cache to that revision.
 
-// askCost is the cost of the next question in the probe budget.
+// askCost is the cost of the next request in the probe budget.
 func (f *Feed) askCost() int {
 	if stats := f.Cache().Stats(); f.lists(stats) {
 		return 1 + stats.Objects/objectsPerProbe
@@ -21,30 +21,31 @@ func (f *Feed) askCost() int {
 	return 1
 }
 
-// Carries tells whether the ledger may prove that the cache is up to date. In each era, upstream
-// itself must first have shown the state, because the stream may still follow another history.
-// Carries is never true for events: etcd deletes many of them at one revision, and the cache may
-// have seen only some of those deletions.
+// Carries reports whether the ledger may prove the cache current. At the beginning of each era, it
+// may not, because the stream may still follow another history. First, upstream itself must have
+// shown the state in that era. For events, Carries is always false: etcd deletes many of them at
+// one revision, and the cache may have seen only some of those deletions.
 func (f *Feed) Carries(era uint64) bool {
 	return !f.Cache().Resource().NoWatchCache && f.fresh.era.Load() == era+1 && f.Ledger.Has(f.Owner)
 }
 
-// lists tells whether a list costs upstream no more than the requests that it replaces.
+// lists reports whether a run should list the collection, because the list costs upstream no more
+// than the requests that it replaces.
 func (f *Feed) lists(s watchcache.Stats) bool {
 	era, _ := f.Ledger.Standing(f.Owner)
 	return !f.Carries(era) && (isTiny(s) || feed.IsSmall(s) && f.OthersWrite())
 }
 
-// question is upstream's resourceVersion according to a probe or a list.
+// question is upstream's resourceVersion from a probe or a list.
 type question struct {
 	rv  uint64
-	era uint64 // the ledger's era when upstream was asked
-	// aside is true if another resource of the same etcd was asked. Upstream's cache of the feed's
-	// own resource may lag behind the answer.
+	era uint64 // the ledger's era when the request was sent
+	// aside is true if the probe was sent for another resource in the same etcd. Upstream's watch
+	// cache of the feed's own resource may then be older than rv.
 	aside bool
 }
 
-// shown tells whether a run with this outcome got the state from upstream itself.
+// shown reports whether a run with this outcome got the state from upstream itself.
 func (q question) shown(outcome string) bool {
 	switch outcome {
 	case "list", "metadata", "side-watch":
@@ -55,9 +56,9 @@ func (q question) shown(outcome string) bool {
 	return false
 }
 
-// ask asks upstream for its revision. If a list costs no more, ask requests the state instead; the
-// cache then already has it, and outcome is set. If the answer is below an earlier revision of the
-// cache, it is no consistent read of the same etcd, so etcd was restored.
+// ask reads upstream's revision with a probe. If a list costs no more, ask lists the state instead.
+// The cache then already has that state, and outcome is set. If the revision is below an earlier
+// revision of the cache, etcd was restored, and ask returns [feed.ErrWentBack].
 func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) {
 	began, runs := time.Now(), ctx
 	defer func() { f.NoteAnswer(runs, began, err) }()
@@ -92,14 +93,15 @@ func (f *Feed) probe(ctx context.Context) (rv uint64, err error) {
 	return f.Probe(ctx)
 }
 
-// moved is the outcome of a run that only checked and found that the cache is not current.
+// moved is the outcome of a run that only checked, and found that the cache is not current.
 const moved = "moved"
 
 var errMoved = errors.New("others have written since")
 
-// reach waits until readers see a state at rv of the question or later. If the stream does not
-// bring that state and help is true, reach sends further requests.
-func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome string, err error) {
+// reach waits until readers see a state at q.rv or later. If the stream does not bring that state,
+// two decisions follow. Readers that do not stay go to upstream. If the run helps, reach sends
+// further requests.
+func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
 	stats := f.Cache().Stats()
@@ -113,7 +115,18 @@ func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome strin
 	if outcome := f.settles(ctx, *q, patience); outcome != "" {
 		return outcome, nil
 	}
-	if !help {
+	helps := r.helps
+	if r.readers > 0 && !r.stays && !feed.IsSmall(stats) {
+		if f.keeper.early.AllowN(time.Now(), r.readers) {
+			f.roads.left(stats.Objects)
+			close(r.left)
+			if !helps {
+				return "", ErrEarly
+			}
+		}
+		helps = true // without the budget, the readers have to wait
+	}
+	if !helps {
 		return "", errMoved
 	}
 	select {
@@ -123,7 +136,7 @@ func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome strin
 		return "", ctx.Err()
 	}
 	if f.Reaches(ctx, q.rv, 0) {
-		return "shared", nil // another run has just brought it
+		return "shared", nil // another run has just brought the state
 	}
 	if q.aside {
 		// A probe of the resource itself makes upstream update its own cache of that resource.
@@ -149,11 +162,11 @@ func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome strin
 
 func isTiny(s watchcache.Stats) bool { return s.Objects <= TinyObjects && s.Bytes <= tinyBytes }
 
-// proved is the outcome of a run that the ledger proved without further requests.
+// proved is the outcome of a run that needed only the ledger after the probe.
 const proved = "ledger"
 
-// settles waits until the ledger or the stream shows the state at q's revision, and returns which
-// one did. It returns "" if patience runs out.
+// settles waits until the ledger or the stream shows the state at q's revision. It returns the
+// outcome, or "" if patience runs out.
 func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) (outcome string) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -183,8 +196,8 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 	}
 }
 
-// proved publishes the newest state as of q's revision, if the ledger proves that nothing has
-// changed.
+// proved publishes the newest state as the state at q's revision, if the ledger proves that nothing
+// has changed. It reports whether it did.
 func (f *Feed) proved(q question) bool {
 	_, epoch := f.Standing()
 	newest := f.Cache().Stats().Newest

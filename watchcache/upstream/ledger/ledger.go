@@ -7,59 +7,64 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Ledger records which resource used each revision of etcd, as far as watches have shown it.
+// Ledger records which resource used each revision of etcd. Watches show these revisions.
 //
-// Every write takes one revision, and every revision belongs to one resource, because
-// kube-apiserver writes one object at a time. If etcd deletes several keys at once, for example
-// when a lease expires, they belong to one resource, too. So if all revisions between a cache's
-// state and the present belong to other resources, the cache's state is the present one, and the
-// proxy need not ask upstream.
+// Every write uses one revision, and every revision belongs to one resource, because kube-apiserver
+// writes one object at a time. Sometimes etcd deletes several keys at once, for example when a
+// lease expires. These keys belong to one resource, too. Consider the revisions between a cache's
+// state and the present. If all of them belong to other resources, the cache is current, and the
+// proxy does not have to ask upstream.
 //
-// The proof needs every revision in between. Revisions that no watch shows are holes; they belong
-// to the apiservers' own leases or to resources without a watch. The ledger proves nothing for a
-// cache whose state is before a hole, until the cache gets past the hole by other means.
+// The proof needs every revision in between. A revision that no watch shows is a hole. It belongs
+// to the apiservers' own leases or to a resource without a watch. If a cache's state is before a
+// hole, the ledger proves nothing for that cache, until an upstream request brings the cache past
+// the hole.
 //
-// A revision only proves something about the caches of other resources. So it may be noted before
-// its own resource's cache shows it, or afterwards, and two feeds may note the same resource.
+// A revision matters only for the caches of other resources. So the ledger may record a revision
+// before or after the cache of the revision's own resource shows it. Two feeds may record revisions
+// of the same resource.
 //
 // A watch event counts only if it is newer than every earlier event of that watch. Initial states
-// and events that a relist made up do not count. After a broken stream, etcd may have been restored
-// from a backup or replaced. So the ledger then forgets all revisions, and also which caches it knew
-// to be current. It proves nothing for a cache until upstream itself has shown that cache to be
-// current again. It never proves anything for the resource events: when a lease expires, etcd deletes
-// many of its objects at one revision, and a cache may have seen only some of these deletions.
+// and events generated from a relist do not count. A broken stream can mean that etcd was restored
+// from a backup or replaced. So after a broken stream, the ledger forgets all revisions, and the
+// list of caches that were current. It then proves nothing for a cache until upstream itself has
+// shown again that the cache is current. It never proves anything for the resource events: when a
+// lease expires, etcd deletes many events at one revision, and a cache may have seen only some of
+// these deletions.
 //
-// If upstream is another watchproxy, the ledger's watches make that proxy cache these resources, too.
+// If upstream is another watchproxy, the ledger's watches make that proxy cache the watched
+// resources, too.
 type Ledger struct {
 	mu struct {
 		sync.Mutex
-		// entries has revision r at index r % ledgerSize. It is nil while no reader needs proofs.
+		// entries contains revision r at index r % ledgerSize. It is nil while no reader needs
+		// proofs.
 		entries []ledgerEntry
 		highest uint64
 		era     uint64 // counts the calls of Forget
 		members map[Owner]*membership
-		moved   chan struct{} // closed by the next Note; nil if nobody waits
+		moved   chan struct{} // closed by the next Note; nil without callers of Wait
 	}
 }
 
-// ledgerSize is the number of revisions that the ledger keeps. At 8 bytes each, they take half a
-// MiB.
+// ledgerSize is the number of revisions in the ledger. At 8 bytes each, they use half a MiB.
 const ledgerSize = 1 << 16
 
-// ledgerEntry is a revision and its owner, or 0 if the owner is unknown. A revision has 48 bits. At
-// a thousand writes a second, they last for nine thousand years.
+// ledgerEntry is a revision with 48 bits and its owner, or 0 if the owner is unknown. At a thousand
+// writes a second, 48 bits are enough for nine thousand years.
 type ledgerEntry uint64
 
 const ownerBits = 16
 
-// Owner identifies a resource in all its versions, which show the same objects. 0 is no resource.
+// Owner identifies a resource. All versions of a resource have the same Owner, because they show
+// the same objects. 0 is no resource.
 type Owner uint16
 
 func entryOf(rv uint64, o Owner) ledgerEntry { return ledgerEntry(rv<<ownerBits | uint64(o)) }
 
 func (e ledgerEntry) split() (rv uint64, o Owner) { return uint64(e) >> ownerBits, Owner(e) }
 
-// Begin starts the ledger. It records revisions from now on.
+// Begin starts the ledger.
 func (l *Ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,8 +73,8 @@ func (l *Ledger) Begin() {
 	}
 }
 
-// Forget drops all revisions and all evidence of a shared etcd. It is called if the etcd may have
-// changed, for example after a restore.
+// Forget drops all revisions and all evidence of a shared etcd. It must be called if the etcd may
+// have changed, for example after a restore.
 func (l *Ledger) Forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +90,7 @@ func (l *Ledger) forgetLocked() {
 	}
 }
 
-// End does the same as Forget, and the ledger stays empty until Begin.
+// End stops the ledger: it does the same as Forget, and the ledger stays empty until Begin.
 func (l *Ledger) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,15 +98,15 @@ func (l *Ledger) End() {
 	l.mu.entries = nil
 }
 
-// SharedRevision is a revision that two resources have used. They are in different etcds, or they
-// are the same objects under two names. In both cases they prove nothing.
+// SharedRevision is a revision that two resources have used. The resources are in different etcds,
+// or they show the same objects under two names. In both cases, they prove nothing.
 type SharedRevision struct {
 	RV         uint64
 	One, Other Owner
 }
 
-// Note records that a resource has used revisions. It ignores resources that are not known to share
-// the reference's etcd.
+// Note records that a resource has used revisions. It ignores resources without evidence that they
+// share the etcd of the reference resource (namespaces).
 func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +116,7 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	for _, rv := range rvs {
 		at := &l.mu.entries[rv%ledgerSize]
 		switch known, was := at.split(); {
-		case known > rv: // too late: the entry already holds a newer revision
+		case known > rv: // too late: the entry already contains a newer revision
 		case known == rv && was != o:
 			l.mu.members[o].collided()
 			l.mu.members[was].collided()
@@ -129,9 +134,9 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	return nil
 }
 
-// Proves tells whether every revision in (after, upTo] was used by a resource other than o. Then o
-// has not changed in between. upTo must have been read in the given era, and Proves returns false
-// if that era is over.
+// Proves reports whether every revision in (after, upTo] was used by resources other than o. Then o
+// has not changed in between. upTo must have been read in the given era. If that era is over,
+// Proves returns false.
 func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,9 +161,9 @@ func (l *Ledger) Wait() <-chan struct{} {
 	return l.mu.moved
 }
 
-// Standing returns the era, and the highest revision noted in it. For a resource that is not known
-// to be in the same etcd, highest is 0. A consistent read that returns less than highest shows that
-// etcd was restored.
+// Standing returns the era and the highest revision recorded in it. highest is 0 for a resource
+// without evidence that it shares the etcd of the reference resource. If a consistent read returns
+// less than highest, etcd was restored.
 func (l *Ledger) Standing(o Owner) (era, highest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,12 +173,12 @@ func (l *Ledger) Standing(o Owner) (era, highest uint64) {
 	return l.mu.era, highest
 }
 
-// Uses collects the revisions that a watch shows as its resource's own. If upstream is itself a
-// proxy, it shows the deletions that a relist found at the last revision before the relist. That
-// revision may belong to any resource. So only revisions above everything that the watch has shown
-// count.
+// Uses collects the revisions that a watch's own resource has used. If upstream is itself a proxy,
+// it may have relisted. It then gives all deletions that the relist found the same revision: the
+// last revision before the relist. That revision may belong to any resource. So a revision counts
+// only if it is above all revisions that the watch has shown before.
 type Uses struct {
-	At  uint64 // the watch has shown everything up to this revision
+	At  uint64 // the watch has shown all events up to this revision
 	rvs []uint64
 }
 

@@ -1,21 +1,21 @@
 package ledger
 
-// This file establishes which resources share one etcd. kube-apiserver may keep some resources in
+// This file determines which resources share one etcd. kube-apiserver may keep some resources in
 // another etcd (--etcd-servers-overrides), whose revisions are unrelated.
 //
-// namespaces serve as the reference. As evidence, a probe of a resource must return a revision
-// between those of two probes of the reference, one before and one after. This must happen three
-// times, at a different revision each time. If a probe's revision is ever outside of these two, the
-// resource is excluded for good. So is a resource that shares two revisions with another one. The
-// two names of events count as one resource. Aggregated APIs do not count, because they may show
-// other resources' objects.
+// The reference is the resource namespaces. A resource is probed between two probes of the
+// reference. If its revision lies between the reference's two revisions, that is evidence. The
+// ledger requires such evidence three times, at a different revision each time. If the resource's
+// revision ever lies outside, the resource is excluded permanently. A resource that shares two
+// revisions with another resource is excluded permanently, too. The two names of events count as
+// one resource. Aggregated APIs are ignored, because they may show other resources' objects.
 
 const (
-	// EvidenceEnough is the required number of times that a resource's revision lies between two
-	// revisions of the reference, at a different revision each time.
+	// EvidenceEnough is how many times a resource's revision must lie between two revisions of the
+	// reference, at a different revision each time.
 	EvidenceEnough = 3
-	// evidenceWidth bounds the distance between these two revisions. The closer they are, the less
-	// likely is a coincidence.
+	// evidenceWidth limits the distance between the reference's two revisions. The smaller the
+	// distance, the less likely is a coincidence.
 	evidenceWidth = 1000
 )
 
@@ -23,9 +23,9 @@ const (
 type membership struct {
 	evidence int
 	at       uint64 // the revision of the last evidence
-	apart    bool   // excluded for good
-	// collisions counts revisions that another resource has used as well. A single one may come
-	// from an event from before a restore of etcd.
+	apart    bool   // excluded permanently
+	// collisions counts revisions that another resource has used as well. A single collision may be
+	// due to an event from before a restore of etcd.
 	collisions int
 }
 
@@ -42,9 +42,9 @@ type Reading struct {
 	RV uint64
 }
 
-// Attest takes the readings of successive probes. The first and the last are of the reference.
-// Within one etcd, revisions never go back. Attest returns the resources that turn out to be in
-// another etcd.
+// Attest records evidence from the readings of successive probes. The first and the last reading
+// are of the reference. Within one etcd, revisions never go back. Attest returns the resources that
+// turn out to be in another etcd.
 func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 	first, last := readings[0], readings[len(readings)-1]
 	if last.RV < first.RV || last.RV-first.RV > evidenceWidth {
@@ -77,7 +77,7 @@ func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 	return apart
 }
 
-// Undecided tells whether a resource needs more evidence.
+// Undecided reports whether a resource needs more evidence.
 func (l *Ledger) Undecided(o Owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +85,7 @@ func (l *Ledger) Undecided(o Owner) bool {
 	return m == nil || !m.apart && m.evidence < EvidenceEnough
 }
 
-// Has tells whether the ledger covers a resource.
+// Has reports whether the ledger covers a resource.
 func (l *Ledger) Has(o Owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

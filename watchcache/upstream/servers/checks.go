@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -20,18 +19,26 @@ import (
 // This file checks servers and reports the results to [Health].
 
 const (
-	// checkEvery is the interval of checks. After an unanswered check it is checkAgain.
+	// checkEvery is the interval of checks if there are several servers, or if a single server is
+	// not ready. checkAgain is the interval of checks of a server that does not answer.
 	checkEvery = 3 * time.Second
 	checkAgain = 500 * time.Millisecond
-	checkRest  = 100 * time.Millisecond // minimum interval, however often checks are requested
-	// CheckTimeout bounds a check.
+	checkRest  = 100 * time.Millisecond // minimum interval, even if many checks are requested
+	// checkAlone is the interval of checks of a single server that is ready. A busy server may
+	// leave a check unanswered. So unless a feed doubts the server, it counts as lost only after
+	// aloneUnanswered unanswered checks in a row, checkEvery apart.
+	checkAlone      = 10 * time.Second
+	aloneUnanswered = 3
+	// CheckTimeout limits a check. The read that may follow has a limit of its own (see serves).
 	CheckTimeout = 2 * time.Second
-	// awayLeast and awayMost bound the interval of checks while upstream is down. Together, all
-	// servers then get at most four requests a second.
+	// While upstream is down, a random time between awayLeast and awayMost separates the beginnings
+	// of two checks, also of different servers. So all servers together get at most four checks a
+	// second.
 	awayLeast = 260 * time.Millisecond
 	awayMost  = 340 * time.Millisecond
-	// UnreadyPatience is the time for which the proxy believes a server that says it is not ready.
-	// If it still answers reads after that, one of its health checks fails permanently.
+	// UnreadyPatience limits the time for which a server can be unready and still answer reads.
+	// The proxy then treats the server as ready. It assumes a health check of the server that fails
+	// permanently.
 	UnreadyPatience = 30 * time.Second
 )
 
@@ -44,15 +51,18 @@ func (s *Set) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// follow checks a server periodically, and also when it is suspected.
+// follow checks a server periodically, and immediately when the server is suspected.
 func (s *Set) follow(ctx context.Context, one *server) {
 	next := checkEvery
 	if s.alone() {
-		next = 0 // nothing has checked it yet
+		next = 0 // the server has not been checked yet
 	}
+	unanswered := 0 // successive unanswered checks
 	for {
+		suspected := false
 		select {
 		case <-one.check:
+			suspected = true
 		case <-time.After(next):
 		case <-ctx.Done():
 			return
@@ -62,14 +72,22 @@ func (s *Set) follow(ctx context.Context, one *server) {
 		if ctx.Err() != nil {
 			return
 		}
+		if unanswered++; !found.silent {
+			unanswered = 0
+		}
+		if s.alone() && found.silent && !suspected && !s.Health.isDoubted() && unanswered < aloneUnanswered {
+			next = checkEvery
+			continue
+		}
 		s.conclude(one, found, raised)
 		client.Sleep(ctx, s.rest())
 		next = s.interval(found.err)
 	}
 }
 
-// rest is the minimum pause after a check, even for a suspected server. While upstream is down,
-// servers are checked in turn.
+// rest returns the pause after a check. Even a suspected server is not checked earlier. While
+// upstream is down, each call reserves the next time slot, so that no two checks begin at the same
+// time.
 func (s *Set) rest() time.Duration {
 	if !s.Health.isAway() {
 		return checkRest
@@ -80,7 +98,7 @@ func (s *Set) rest() time.Duration {
 	return -watchcache.SinceMoment(s.turn)
 }
 
-// interval is the time until the next check of a server that is not suspected.
+// interval returns the time until the next check of a server that is not suspected.
 func (s *Set) interval(err error) time.Duration {
 	switch {
 	case s.Health.isAway():
@@ -88,12 +106,13 @@ func (s *Set) interval(err error) time.Duration {
 	case client.NoAnswer(err):
 		return checkAgain
 	case s.alone() && err == nil:
-		return math.MaxInt64
+		return checkAlone
 	}
 	return checkEvery
 }
 
-// conclude records a check's result, which settles the doubts that were raised before the check.
+// conclude records the result of a check. If the current server is ready, conclude also resolves
+// the doubts that were raised before the check, unless the check concerned another server.
 func (s *Set) conclude(one *server, found standingAt, raised uint64) {
 	asked := s.servers[s.current.Load()]
 	s.note(one, found)
@@ -102,7 +121,7 @@ func (s *Set) conclude(one *server, found standingAt, raised uint64) {
 	ready := now.mu.ready && !now.foreign.Load()
 	s.mu.Unlock()
 	if one != asked && one != now {
-		raised = 0 // the check says nothing about the server that is in use
+		raised = 0 // the check does not concern the server in use
 	}
 	if s.Health.checked(raised, ready) {
 		s.suspect(now)
@@ -116,8 +135,8 @@ type standingAt struct {
 	before  uint64 // the highest revision of any server before the check
 	err     error
 
-	unready  bool // the server said so, or did not answer the question
-	silent   bool // no answer at all
+	unready  bool // the server reported that it is not ready, or did not respond
+	silent   bool // no response at all
 	serves   bool // the server answers reads although it is not ready
 	readable bool // /readyz was readable
 }
@@ -150,9 +169,10 @@ func (s *Set) ask(ctx context.Context, one *server) (found standingAt) {
 // aProbe is a probe of a resource that every cluster has.
 var aProbe = &object.Resource{GVR: client.Namespaces, Encoding: object.JSON}
 
-// sayReady asks a server whether it is ready. Any answer except a 5xx counts as yes, because
-// /readyz may be missing or forbidden. But if /readyz was readable before, a refusal means that the
-// server has just started and does not know the access rules yet.
+// sayReady requests /readyz. It returns an error if the server is not ready. Any response except a
+// 5xx means ready, because /readyz may be missing or forbidden. There is an exception: if /readyz
+// was readable before, a refusal means that the server has just started and has not loaded the
+// access rules yet.
 func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, one.Base.JoinPath("readyz").String(), nil)
 	if err != nil {
@@ -166,16 +186,19 @@ func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err 
 	defer resp.Body.Close() //nolint:errcheck // only the status matters
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, client.MaxErrorBody))
 	refused := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
-	if resp.StatusCode >= http.StatusInternalServerError || refused && readable {
+	switch {
+	case refused && readable:
+		return false, fmt.Errorf("/readyz: %w: %s", errRefused, resp.Status)
+	case resp.StatusCode >= http.StatusInternalServerError:
 		return false, fmt.Errorf("/readyz: %s", resp.Status)
 	}
 	return resp.StatusCode == http.StatusOK, nil
 }
 
-// serves sends a read to a server that says it is not ready, or that answers too slowly, and tells
-// whether the server answers. A refusal is an answer, too, with two exceptions: the server asks the
-// proxy to come back later, or /readyz was readable before, so the server may not know the access
-// rules yet.
+// serves sends a read to a server that is not ready or responds too slowly. It reports whether the
+// server answers the read. A refusal counts as an answer, with two exceptions: the server asks the
+// proxy to come back later, or /readyz was readable before. In the second case, the server may not
+// have loaded the access rules yet.
 func (one *server) serves(ctx context.Context, readable bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
@@ -186,7 +209,7 @@ func (one *server) serves(ctx context.Context, readable bool) bool {
 	return err == nil || !client.Doubtful(err) && !apierrors.IsTooManyRequests(err)
 }
 
-// known returns what earlier checks have shown: whether /readyz was readable, and for how long the
+// known returns the results of earlier checks: whether /readyz was readable, and for how long the
 // server has not been ready.
 func (s *Set) known(one *server) (readable bool, unreadyFor time.Duration) {
 	s.mu.Lock()
@@ -194,5 +217,8 @@ func (s *Set) known(one *server) (readable bool, unreadyFor time.Duration) {
 	if !one.mu.unready.IsZero() {
 		unreadyFor = time.Since(one.mu.unready)
 	}
-	return one.mu.readable, unreadyFor
+	// A server loads the access rules within seconds after its start. So later refusals mean that
+	// the proxy lacks the right.
+	taken := !one.mu.refused.IsZero() && time.Since(one.mu.refused) > UnreadyPatience
+	return one.mu.readable && !taken, unreadyFor
 }

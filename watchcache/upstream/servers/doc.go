@@ -1,4 +1,4 @@
-// Package servers makes the apiservers of one cluster look like a single one. It decides which
-// server is used, whether upstream can be reached, and the order in which feeds resume after an
-// outage.
+// Package servers makes the apiservers of one cluster look like a single server. It chooses the
+// server for requests, checks whether upstream can be reached, and orders the feeds that resume
+// after an outage.
 package servers

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// Transport returns a transport to the current server. ways are the servers' transports, in the
-// servers' order. Each must accept requests for any server's address.
+// Transport returns a transport to the current server. ways contains the servers' transports, in
+// the servers' order. Each transport must accept requests for any server's address.
 func (s *Set) Transport(ways []http.RoundTripper) http.RoundTripper {
 	if s.alone() {
 		return ways[0]
@@ -24,7 +24,7 @@ func (s *Set) Transport(ways []http.RoundTripper) http.RoundTripper {
 }
 
 // failover sends requests to the current server. If it cannot connect to that server, it tries
-// another one once.
+// another usable server.
 type failover struct {
 	servers *Set
 	ways    map[*server]http.RoundTripper
@@ -35,7 +35,7 @@ func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	one := t.servers.servers[t.servers.current.Load()]
 	for range t.servers.servers {
 		if one.foreign.Load() {
-			return nil, errForeign // there is no server of this cluster
+			return nil, errForeign // no server of this cluster is left
 		}
 		resp, err := t.send(one, req)
 		if err == nil || req.Context().Err() != nil {
@@ -51,10 +51,10 @@ func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		one = instead
 	}
-	return nil, errDead // every server failed meanwhile
+	return nil, errDead // every server has failed
 }
 
-// send sends a request to one server. If the server is given up, the request ends.
+// send sends a request to one server. If the set gives up the server, the request ends.
 func (t *failover) send(one *server, req *http.Request) (*http.Response, error) {
 	life := one.life.Load()
 	ctx, cancel := context.WithCancel(req.Context())
@@ -100,7 +100,7 @@ type duplex interface {
 
 type halfCloser interface{ CloseWrite() error }
 
-// unconnected tells whether a request was not sent because the connection could not be opened.
+// unconnected reports whether a request was not sent because the connection could not be opened.
 func unconnected(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return true
@@ -109,7 +109,7 @@ func unconnected(err error) bool {
 	return ok
 }
 
-// bounded is a response body that ends when its server is given up.
+// bounded is a response body that ends when the set gives up the server.
 type bounded struct {
 	io.ReadCloser
 	life   *life

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// Health tells whether upstream can be reached. All feeds share it. While upstream is down, only
-// one goroutine sends checks, and all feeds go on when upstream is back.
+// Health reports whether upstream can be reached. All feeds share it. While upstream is down, only
+// one goroutine sends checks. All feeds continue when upstream is back.
 //
-// A feed does not know why its request or stream failed, so it raises a doubt. No feed may then send
-// a request until a check that started after the doubt has found a server ready (see [Set]). If
-// upstream is ready, the failure is the feed's own, and the feed backs off. When each feed had only a
-// back-off of its own, 50 feeds sent 90 requests a second during an outage. They took ten seconds to
-// recover once upstream was back, as measured by `make restarts`.
+// A feed cannot determine why its request or stream failed, so it raises a doubt. Then no feed may
+// send a request until a check that started after the doubt has found a server ready (see [Set]).
+// If upstream is ready, the failure concerns only this feed, and the feed backs off. Without
+// doubts, each feed had only its own back-off. Then 50 feeds sent 90 requests a second during an
+// outage, and took ten seconds to recover afterwards (make restarts).
 //
-//	no answer, a broken or ended stream, 5xx ─► doubt ─► ready ─────► retry; after two or more
+//	no response, broken or ended stream, 5xx ─► doubt ─► ready ─────► retry; after two or more
 //	                                              │                   failures, back off first
-//	                                              └────► not ready ─► all feeds retry when it is ready
-//	any other answer ───────────────────────────────────────────────► upstream is there: back off
+//	                                              └────► not ready ─► all feeds retry when ready
+//	any other response ─────────────────────────────────────────────► upstream is there: back off
 //
-// It takes longer to notice a server that vanishes without closing its connections. client-go's
-// transport pings a connection after 30 s of silence and gives up 15 s later. A consistent read
-// gives up after feed.AskTimeout.
+// A server that vanishes without closing its connections is detected later. client-go's transport
+// pings a connection after 30 s of silence and gives up 15 s later. A consistent read gives up
+// after feed.AskTimeout.
 type Health struct {
 	Turns *turns
 	check func() // requests an immediate check
@@ -29,7 +29,7 @@ type Health struct {
 	mu struct {
 		sync.Mutex
 		doubts uint64        // number of doubts raised so far
-		solved uint64        // number of doubts that checks have settled
+		solved uint64        // number of doubts that checks have resolved
 		away   bool          // the last check failed
 		since  time.Time     // when upstream last came back
 		back   chan struct{} // closed when it next comes back
@@ -42,8 +42,8 @@ func newHealth(check func()) *Health {
 	return h
 }
 
-// Doubt stops all feeds from sending requests until a check that started after this call finds
-// upstream ready.
+// Doubt blocks the requests of all feeds until a check that started after this call finds upstream
+// ready.
 func (h *Health) Doubt() {
 	h.mu.Lock()
 	h.mu.doubts++
@@ -52,15 +52,15 @@ func (h *Health) Doubt() {
 	h.check()
 }
 
-// raised returns the number of doubts so far. A check that begins now settles these.
+// raised returns the number of doubts so far. A check that begins now resolves these doubts.
 func (h *Health) raised() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.doubts
 }
 
-// checked records the result of a check that began when the given number of doubts had been raised.
-// It returns true if later doubts remain, so that another check must follow.
+// checked records the result of a check. raised is the number of doubts when the check began. If
+// checked returns true, later doubts remain, and another check must follow.
 func (h *Health) checked(raised uint64, ready bool) (doubted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,18 +80,25 @@ func (h *Health) checked(raised uint64, ready bool) (doubted bool) {
 	return doubted
 }
 
-// isAway tells whether the last check failed.
+// isDoubted reports whether a feed waits for a check.
+func (h *Health) isDoubted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.doubts > h.mu.solved
+}
+
+// isAway reports whether the last check failed.
 func (h *Health) isAway() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.away
 }
 
-// returning is the time after its return in which upstream may refuse requests that are allowed,
-// because it does not know all rights and resources yet.
+// returning is how long upstream, after its return, may refuse allowed requests, because it has not
+// loaded all access rules and resources yet.
 const returning = 10 * time.Second
 
-// IsReturning tells whether upstream has just come back.
+// IsReturning reports whether upstream has just come back.
 func (h *Health) IsReturning() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

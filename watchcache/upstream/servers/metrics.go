@@ -2,9 +2,10 @@ package servers
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics describe upstream's servers.
+// Metrics contains the metrics of upstream's servers.
 type Metrics struct {
 	usable    *prometheus.GaugeVec
+	answers   *prometheus.GaugeVec
 	failovers prometheus.Counter
 }
 
@@ -13,14 +14,18 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_upstream_server_usable",
-			Help: "1 if the upstream server is usable by its last check, else 0.",
+			Help: "1 if the upstream server is usable by its last check, else 0. Several servers are checked every 3 s, a single one every 10 s, and at once when a request fails.",
+		}, []string{"server"}),
+		answers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watchproxy_upstream_last_answer_timestamp_seconds",
+			Help: "Unix time of the last check that the upstream server answered, even with a refusal.",
 		}, []string{"server"}),
 		failovers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watchproxy_upstream_failovers_total",
 			Help: "Failovers to another upstream server because the one before was not usable.",
 		}),
 	}
-	r.MustRegister(m.usable, m.failovers)
+	r.MustRegister(m.usable, m.answers, m.failovers)
 	return m
 }
 
@@ -31,3 +36,5 @@ func (m *Metrics) note(server string, usable bool) {
 	}
 	m.usable.WithLabelValues(server).Set(value)
 }
+
+func (m *Metrics) answered(server string) { m.answers.WithLabelValues(server).SetToCurrentTime() }

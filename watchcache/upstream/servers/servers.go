@@ -18,27 +18,33 @@ import (
 
 // Server is an apiserver of a cluster.
 type Server struct {
-	Base      *url.URL          // its path, if any, is prepended to every request path
+	Base      *url.URL          // the path, if any, is prepended to every request path
 	Transport http.RoundTripper // adds the proxy's credentials
 }
 
-// Set is the apiservers of one cluster. One server is used at a time: the first until it fails,
-// then the next one until that fails. The set does not return to the first one, because that would
-// break all streams again. Checks of the servers also tell all feeds whether upstream can be
-// reached (see [Health]).
+// Set is the set of apiservers of one cluster. It uses one server at a time. If that server fails,
+// the set switches to another usable server. It does not return to the first server, because that
+// would break all streams again. The checks also inform all feeds whether upstream can be reached
+// (see [Health]).
 //
-// The resourceVersions of kube-apiserver are etcd's, so a feed whose stream breaks resumes at any
-// server. A lagging watch cache does no harm. For a list, the apiserver waits until its cache has
-// reached the requested resourceVersion. A watch only gets later events.
+// The resourceVersions of kube-apiserver are etcd's, so a feed whose stream breaks can resume at
+// any server. A lagging watch cache does no harm. For a list, the apiserver waits until its cache
+// has reached the requested resourceVersion. A watch delivers only later events.
 //
-// A single server is checked only when a feed doubts it, and only for readiness, because there is
-// nothing to compare it with.
+// A single server is checked only for readiness, because there is no other server to compare it
+// with. It is checked when a feed doubts it, and otherwise every ten seconds. So the loss of the
+// server is noticed without feeds, too.
 //
-// A server may be used under three conditions: its own health check passes, it belongs to the same
-// cluster as the others (by the uid of kube-system), and a consistent read of it is at least as new
-// as all servers' earlier answers. So a server is not used if it lags behind its etcd, or if its
-// etcd was cut off or restored. But if there is no other server, it is used like a single server,
-// and feeds find out about its state for themselves. A server of another cluster is never used.
+// A server may be used under three conditions:
+//
+//  1. Its health check passes.
+//  2. It belongs to the same cluster as the other servers, by the uid of kube-system.
+//  3. A consistent read returns a resourceVersion at least as high as all servers' earlier
+//     responses.
+//
+// So the set does not use a server that lags behind its etcd, or whose etcd was cut off or
+// restored. If there is no other server, the set uses such a server like a single server, and feeds
+// detect its state themselves. The set never uses a server of another cluster.
 type Set struct {
 	servers []*server
 	log     *zap.Logger
@@ -48,7 +54,8 @@ type Set struct {
 	mu      sync.Mutex // held to change the state of the servers
 	cluster string     // the uid of kube-system, empty if it cannot be read
 	newest  uint64     // the highest resourceVersion of any server
-	turn    int64      // the next free slot for a check while upstream is down, as a moment
+	lost    time.Time  // when the last usable server was lost; zero if a server has always been usable
+	turn    int64      // moment of the next free slot for a check while upstream is down
 }
 
 // server is the state of one server.
@@ -58,21 +65,22 @@ type server struct {
 	check  chan struct{} // requests an immediate check
 
 	mu struct { // guarded by Set.mu
-		reason error     // why the server is not used; nil if it may be used
+		reason error     // why the server must not be used; nil if it may be used
 		silent int       // unanswered checks in a row
-		behind time.Time // since when the server has been behind; zero if it is not
-		// ready is true if the last check found the server ready, or found that it serves although
-		// it says it is not ready. unready is the time since when it has said so; zero if it is
-		// ready.
+		behind time.Time // since when the server has been behind; zero if it is not behind
+		// ready is true if the last check found the server ready. It is also true if the server
+		// serves reads although it reports that it is not ready. unready is when the server first
+		// reported that it is not ready; zero if it is ready.
 		ready    bool
 		unready  time.Time
-		readable bool // /readyz has been readable
+		readable bool      // /readyz has been readable
+		refused  time.Time // since when /readyz has been refused although it was readable; zero if it is not
 	}
-	foreign atomic.Bool // the server belongs to another cluster: never use it, even if it is the only one
+	foreign atomic.Bool // the server belongs to another cluster; it is never used
 	life    atomic.Pointer[life]
 }
 
-// life ends when a server is given up. All requests to the server end with it.
+// life ends when the set gives up a server. All requests to the server end with it.
 type life struct {
 	context.Context //nolint:containedctx // callers wait for it
 	end             context.CancelFunc
@@ -87,25 +95,26 @@ var (
 	errForeign = errors.New("belongs to another cluster")
 	errBehind  = errors.New("is behind the others")
 	errDead    = errors.New("does not answer any more")
+	errRefused = errors.New("may not be read any more")
 )
 
 const (
-	// After lostAfter unanswered checks in a row, a server's streams are cut. A single check may be
-	// late under load. Streams stay if no other server is usable.
+	// After lostAfter successive unanswered checks, a server's streams are cut. A single check may
+	// be late under load. If no other server is usable, the streams stay.
 	lostAfter = 2
-	// waitBehind is the time for which the set waits for a server that is behind, if there is no
-	// other. After that, it assumes that etcd was restored.
+	// waitBehind is how long the set waits for a server that is behind, if no other server is
+	// usable. After that, the set assumes that etcd was restored.
 	waitBehind = 3 * checkEvery
 )
 
-// New creates a set. If there are several servers, it checks all of them in parallel, and fails if
-// none is usable.
+// New creates a set. If there are several servers, New checks all of them in parallel. It returns
+// an error if none of them is usable.
 func New(ctx context.Context, servers []Server, metrics *Metrics, requests *client.Metrics, log *zap.Logger) (*Set, error) {
 	s := newServers(servers, metrics, requests, log)
 	if s.alone() {
 		return s, nil
 	}
-	for range 2 { // only the second round knows the revisions of all servers
+	for range 2 { // only the second round compares with the revisions of all servers
 		s.askAll(ctx)
 	}
 	var reasons []error
@@ -139,7 +148,7 @@ func (s *Set) Client(transport http.RoundTripper, requests *client.Metrics) *cli
 func (s *Set) alone() bool { return len(s.servers) == 1 }
 
 // askAll checks all servers in parallel and records the results in the servers' order. The first
-// server that answers defines the cluster.
+// server that responds defines the cluster.
 func (s *Set) askAll(ctx context.Context) {
 	found := make([]standingAt, len(s.servers))
 	var all sync.WaitGroup
@@ -174,6 +183,12 @@ func (s *Set) note(one *server, found standingAt) {
 	case found.rv != 0 && found.rv < found.before:
 		reason = fmt.Errorf("%w: at %d, they were at %d", errBehind, found.rv, found.before)
 	}
+	if s.alone() && found.serves { // one of its health checks has failed for long
+		reason = nil
+	}
+	if !found.silent || found.serves {
+		s.metrics.answered(one.Base.Host)
+	}
 	switch {
 	case !errors.Is(reason, errBehind):
 		one.mu.behind = time.Time{}
@@ -190,6 +205,12 @@ func (s *Set) note(one *server, found standingAt) {
 			s.cluster = found.cluster
 		}
 	}
+	switch {
+	case !errors.Is(found.err, errRefused):
+		one.mu.refused = time.Time{}
+	case one.mu.refused.IsZero():
+		one.mu.refused = time.Now()
+	}
 	one.mu.silent++
 	if !found.silent {
 		one.mu.silent = 0
@@ -199,7 +220,7 @@ func (s *Set) note(one *server, found standingAt) {
 	case !found.unready:
 		one.mu.unready = time.Time{}
 		one.mu.readable = found.readable
-	case unconnected(found.err): // the server is down: unready counts from its first answer
+	case unconnected(found.err): // the server is down; unready begins with its first response
 		one.mu.unready = time.Time{}
 	case one.mu.unready.IsZero():
 		one.mu.unready = time.Now()
@@ -211,7 +232,7 @@ func (s *Set) note(one *server, found standingAt) {
 	}
 }
 
-// usable tells whether a server may be used. The caller must hold mu.
+// usable reports whether any server may be used. The caller must hold mu.
 func (s *Set) usable() bool {
 	return slices.ContainsFunc(s.servers, func(one *server) bool { return one.mu.reason == nil })
 }
@@ -236,18 +257,26 @@ func (s *Set) suspect(one *server) {
 	}
 }
 
-// judge records why a server must not be used, or nil if it may be. If the current server must not
-// be used, judge chooses another one. The caller must hold mu.
+// judge records whether a server may be used: reason is nil if it may. If the current server must
+// not be used, judge chooses another server. The caller must hold mu.
 func (s *Set) judge(one *server, reason error) {
-	if (one.mu.reason == nil) != (reason == nil) {
+	if (one.mu.reason == nil) != (reason == nil) && !s.alone() {
 		if reason != nil {
 			s.log.Warn("upstream server is no longer used", zap.String("server", one.Base.Host), zap.Error(reason))
 		} else {
 			s.log.Info("upstream server may be used", zap.String("server", one.Base.Host))
 		}
 	}
+	had := s.usable()
 	one.mu.reason = reason
 	s.metrics.note(one.Base.Host, reason == nil)
+	switch has := s.usable(); {
+	case had && !has:
+		s.lost = time.Now()
+		s.log.Error("upstream is lost", zap.String("server", one.Base.Host), zap.Error(reason))
+	case !had && has && !s.lost.IsZero():
+		s.log.Info("upstream is back", zap.String("server", one.Base.Host), zap.Duration("after", time.Since(s.lost)))
+	}
 	now := s.servers[s.current.Load()]
 	if now.mu.reason == nil {
 		return

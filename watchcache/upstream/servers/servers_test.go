@@ -20,15 +20,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// apiserver is one of several servers, reduced to what checks can see.
+// apiserver is one of several servers. It implements only the requests of checks.
 type apiserver struct {
 	*httptest.Server
 	name     string
 	cluster  atomic.Pointer[string]
 	rv       atomic.Int64
 	ready    atomic.Bool
-	stalled  atomic.Bool // the server answers nothing
-	slow     atomic.Bool // its etcd does not answer
+	stalled  atomic.Bool // the server does not respond
+	slow     atomic.Bool // its etcd does not respond
 	requests atomic.Int64
 }
 
@@ -173,7 +173,7 @@ func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
 	}
 }
 
-// A request that cannot be sent twice is sent once. If it fails, the sender gets the error.
+// A request that cannot be sent again is sent once. If it fails, the sender gets the error.
 func TestBodyIsNotSentTwice(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	_, way := serversOf(t, a, b)
@@ -248,7 +248,7 @@ func TestRestoreIsBelievedAfterAWhile(t *testing.T) {
 	wantAnswer(t, way, "a")
 }
 
-// If a server does not answer at all, its streams are cut so that they resume at another server.
+// If a server does not respond at all, its streams are cut. They resume at another server.
 func TestStreamsOfADeadServerAreCut(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -273,8 +273,8 @@ func TestStreamsOfADeadServerAreCut(t *testing.T) {
 
 var silentStanding = standingAt{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}, silent: true}
 
-// A server that answers keeps its streams, even if its etcd does not answer. So does a silent
-// server if no other server is usable.
+// A server that responds keeps its streams, even if its etcd does not respond. A silent server also
+// keeps its streams if no other server is usable.
 func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -304,8 +304,8 @@ func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 	}
 }
 
-// When a client closes its side of a tunnel, the server learns this, and its answer still comes
-// back.
+// When a client closes its side of a tunnel, the server detects this. The client still receives the
+// server's response.
 func TestHalfClosedTunnel(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	_, way := serversOf(t, a, b)
@@ -341,8 +341,7 @@ func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
 	return resp
 }
 
-// The last remaining server turns out to belong to another cluster because its address was
-// reassigned.
+// The last remaining server belongs to another cluster because its address was reassigned.
 func TestTheLastServerBecomesForeign(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)

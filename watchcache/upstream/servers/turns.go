@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// openingMax bounds the number of feeds that read their state or open a watch concurrently.
-	// After an outage, all feeds want to do so.
+	// openingMax is the maximum number of feeds that read their state or open a watch concurrently.
+	// After an outage, all feeds need to do so.
 	openingMax = 8
-	// turnMax bounds the time for which one feed can delay another.
+	// turnMax is the maximum time for which one feed can delay another feed.
 	turnMax = 5 * time.Second
 )
 
-// turns admits feeds to upstream, a few at a time and the most urgent first. While upstream is
-// doubted, turns is shut and admits none.
+// turns admits feeds to upstream: a few at a time, and the most urgent feeds first. While upstream
+// is doubted, turns is shut and admits no feeds.
 type turns struct {
 	max int
 	mu  struct {
@@ -33,8 +33,8 @@ type waiter struct {
 	turn    chan struct{}  // closed when the waiter has its turn
 }
 
-// Urgency orders the waiters. Feeds with open watches come first, because they lose most by
-// waiting. Otherwise, the most recently read feed comes first.
+// Urgency orders the waiters. Feeds with open watches come first, because their clients need new
+// events. Among equal feeds, the most recently read feed comes first.
 type Urgency struct {
 	Watched bool
 	Used    int64 // moment of the last read
@@ -49,8 +49,8 @@ func (u Urgency) exceeds(v Urgency) bool {
 
 func newTurns(most int) *turns { return &turns{max: most} }
 
-// Wait waits for a turn and returns a function that ends the turn. After turnMax, a turn no longer
-// counts, because upstream may be slow for this one resource only.
+// Wait waits for a turn. It returns a function that ends the turn. After turnMax, a turn no longer
+// counts, because upstream may be slow for this resource only.
 func (t *turns) Wait(ctx context.Context, urgency func() Urgency) (end func(), err error) {
 	w := &waiter{urgency, make(chan struct{})}
 	t.mu.Lock()
@@ -73,7 +73,8 @@ func (t *turns) Wait(ctx context.Context, urgency func() Urgency) (end func(), e
 	}, nil
 }
 
-// leave removes a waiter and returns whether it was still waiting. If it was not, it has a turn.
+// leave removes a waiter. It reports whether the waiter was still waiting. Otherwise, the waiter
+// has a turn.
 func (t *turns) leave(w *waiter) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

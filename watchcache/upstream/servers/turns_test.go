@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// At most openingMax feeds have a turn at a time, unless some take too long. A waiter that has
-// given up holds no turn.
+// At most openingMax feeds have a turn at a time, unless some turns are too long. A waiter that has
+// given up has no turn.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newTurns(2)
 		first, _ := all.Wait(t.Context(), idle)
-		if _, err := all.Wait(t.Context(), idle); err != nil { // this turn is never ended
+		if _, err := all.Wait(t.Context(), idle); err != nil { // this turn never ends
 			t.Fatal(err)
 		}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -29,7 +29,7 @@ func TestTurns(t *testing.T) {
 		if err != nil || time.Since(began) != time.Second {
 			t.Errorf("the third had its turn after %v, %v", time.Since(began), err)
 		}
-		fourth, err := all.Wait(t.Context(), idle) // admitted when the second turn has taken too long
+		fourth, err := all.Wait(t.Context(), idle) // admitted when the second turn is too long
 		if took := time.Since(began); err != nil || took > turnMax {
 			t.Errorf("the fourth had its turn after %v, %v", took, err)
 		}
@@ -46,8 +46,8 @@ func TestTurns(t *testing.T) {
 
 func idle() Urgency { return Urgency{} }
 
-// While turns is shut, no feed gets a turn. After that, feeds with open watches come first, and
-// among these the most recently read ones.
+// While turns is shut, no feed gets a turn. After that, feeds with open watches come first. Among
+// these, the most recently read feeds come first.
 func TestMostUrgentComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newTurns(1)

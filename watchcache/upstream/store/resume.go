@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// ResumePoints are the resourceVersions that clients resume from, if they are older than upstream's
-// present one. Such clients come from another proxy that has ended, all within seconds. A feed that
-// begins at the present has no history for them. They would have to relist, or stay connected to
-// upstream.
+// ResumePoints contains the resourceVersions that clients resume from, if they are older than
+// upstream's present resourceVersion. Such clients come from another proxy that has ended. They all
+// come within seconds. A feed that begins at the present has no history for them. They would have
+// to relist or stay connected to upstream.
 type ResumePoints struct {
 	mu struct {
 		sync.Mutex
@@ -16,8 +16,8 @@ type ResumePoints struct {
 	}
 }
 
-// Note records a resourceVersion that a client resumes from. It has no effect after the feed has
-// begun.
+// Note records a resourceVersion that a client resumes from. Calls have no effect after the feed
+// has begun.
 func (p *ResumePoints) Note(since uint64) {
 	if since == 0 {
 		return
@@ -30,10 +30,11 @@ func (p *ResumePoints) Note(since uint64) {
 	}
 }
 
-// LittleMore is the number of revisions that are added to twice the distance.
+// LittleMore is added to the distance between the present and the point where a client resumes. A
+// feed begins that many revisions before this point.
 const LittleMore = 100
 
-// Beginnings returns the resourceVersions at which a feed can begin, the best first. at is
+// Beginnings returns the resourceVersions at which a feed may begin, the best first. at is
 // upstream's present resourceVersion.
 func (p *ResumePoints) Beginnings(at uint64) (all []uint64) {
 	p.mu.Lock()

@@ -1,5 +1,5 @@
-// Package store holds what a feed can begin from: caches and their logs, kept in a directory with one
-// file each, and the resourceVersions that clients resume from.
+// Package store contains the states that a feed can begin from. It saves caches and their logs in a
+// directory, with one file each. It also records the resourceVersions that clients resume from.
 package store
 
 import (
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -26,23 +27,27 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// Store is a directory of saved caches. With it, a restart costs upstream a probe, a watch and a
-// metadata list per feed, and costs clients nothing: no state is read again, and the clients'
-// resourceVersions stay valid.
+// Store is a directory of saved caches. With saved caches, a restart costs upstream one probe, one
+// watch and one metadata list per feed. It costs clients nothing: upstream sends no state again,
+// and the clients' resourceVersions stay valid.
 //
-// A restored cache answers no client until two things hold. First, it has reached the revision of a
-// probe that was sent when the proxy started. The feed's stream normally brings it there. If the
-// resource has not changed, a second, short watch does. Second, the metadata of all its objects
-// equals upstream's. This is checked because etcd may have been restored from a backup. Upstream may
-// then accept a resourceVersion of the lost history.
+// A restored cache serves clients once two conditions hold. First, the cache has reached the
+// revision of a probe that was sent when the proxy started. Normally, the feed's stream brings the
+// cache there. If the resource has not changed, a second, short watch brings the cache there.
+// Second, the metadata of all objects equals upstream's metadata. This check is needed because etcd
+// may have been restored from a backup. Upstream may then accept a resourceVersion of the lost
+// history.
 //
-// A file is refused in these cases: it comes from another cluster, or from another version of the
-// apiserver, which may write other bytes; the resource's definition has changed; or the file is
-// newer than upstream.
+// A file is refused in these cases:
+//
+//   - The file comes from another cluster.
+//   - The file comes from another version of the apiserver, which may write other bytes.
+//   - The resource's definition has changed.
+//   - The file is newer than upstream.
 //
 // A file consists of a line with its format, a line with a header in JSON, a dump
-// ([watchcache.Cache.Dump]), and the SHA-256 of all these. It is written under another name and
-// then renamed. Only its owner can read it.
+// ([watchcache.Cache.Dump]), and the SHA-256 of all these parts. The file is written under a
+// temporary name and then renamed. Only the file's owner can read it.
 type Store struct {
 	dir    string
 	lock   *os.File // locks the directory, so that only one process writes to it
@@ -50,26 +55,55 @@ type Store struct {
 	log    *zap.Logger
 }
 
-// origin says where cached bytes come from. Another cluster has other objects, and another version
-// of the apiserver may write the same objects with other bytes.
+// origin identifies the apiserver that cached bytes come from. Another cluster has other objects.
+// Another version of the apiserver may write other bytes for the same objects.
 type origin struct {
 	Cluster string `json:"cluster"`
 	Server  string `json:"server"`
 }
 
-// Key identifies a feed, and the file of its cache.
+// Key identifies a feed and the file of its cache.
 type Key struct {
 	GVR      schema.GroupVersionResource `json:"resource"`
 	Encoding object.Encoding             `json:"encoding"`
+	Scope    object.Scope                `json:"scope,omitzero"`
 }
 
-// Sorted returns the parts of a key in the order in which keys are sorted: group, version,
-// resource, encoding.
+// Sorted returns the parts of a key in sort order: group, version, resource, encoding, scope.
 func (k Key) Sorted() []string {
-	return []string{k.GVR.Group, k.GVR.Version, k.GVR.Resource, k.Encoding.String()}
+	return []string{k.GVR.Group, k.GVR.Version, k.GVR.Resource, k.Encoding.String(), k.Scope.String()}
 }
 
-// header describes a file. The file is used only if everything in it except the time matches.
+// String names the feed.
+func (k Key) String() string {
+	name := fmt.Sprintf("%s feed of %s", k.Encoding, k.GVR)
+	if !k.Scope.Whole() {
+		name += " in " + k.Scope.String()
+	}
+	return name
+}
+
+// MarshalLogObject implements zapcore.ObjectMarshaler.
+func (k Key) MarshalLogObject(line zapcore.ObjectEncoder) error {
+	line.AddString("group", k.GVR.Group)
+	line.AddString("version", k.GVR.Version)
+	line.AddString("resource", k.GVR.Resource)
+	line.AddString("encoding", k.Encoding.String())
+	if !k.Scope.Whole() {
+		line.AddString("scope", k.Scope.String())
+	}
+	return nil
+}
+
+// Clone returns a key that shares no memory with k.
+func (k Key) Clone() Key {
+	for _, s := range []*string{&k.GVR.Group, &k.GVR.Version, &k.GVR.Resource, &k.Scope.Namespace, &k.Scope.Fields, &k.Scope.Labels} {
+		*s = strings.Clone(*s)
+	}
+	return k
+}
+
+// header describes a file. A file is used only if all its header fields match, except Saved.
 type header struct {
 	origin
 	Key
@@ -83,13 +117,13 @@ type header struct {
 const (
 	magic      = "watchproxy cache, format 2\n"
 	suffix     = ".cache"
-	askTimeout = 30 * time.Second // for the requests for upstream's origin
+	askTimeout = 30 * time.Second // limits the requests for upstream's origin
 )
 
-// ErrUseless says that a saved cache cannot be used. Errors that wrap it give the reason.
+// ErrUseless means that a saved cache cannot be used. Errors that wrap it contain the reason.
 var ErrUseless = errors.New("saved cache is of no use")
 
-// Open creates the directory if it is missing, and asks upstream for its origin.
+// Open creates the directory if it is missing, locks it, and reads upstream's origin.
 func Open(ctx context.Context, dir string, client *client.Client, log *zap.Logger) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of saved caches: %w", err)
@@ -104,7 +138,7 @@ func Open(ctx context.Context, dir string, client *client.Client, log *zap.Logge
 	return s, nil
 }
 
-// take locks the directory until Close or until the process ends.
+// take locks the directory until Close or the end of the process.
 func (s *Store) take() (err error) {
 	if s.lock, err = os.Open(s.dir); err != nil {
 		return fmt.Errorf("directory of saved caches: %w", err)
@@ -120,7 +154,7 @@ func (s *Store) take() (err error) {
 
 const othersWrite = 0o022
 
-// Close lets another process use the directory.
+// Close unlocks the directory for other processes.
 func (s *Store) Close() error { return s.lock.Close() }
 
 func (s *Store) prepare(ctx context.Context, client *client.Client) error {
@@ -141,8 +175,8 @@ func (s *Store) prepare(ctx context.Context, client *client.Client) error {
 	return nil
 }
 
-// originOf asks upstream for its origin. If the proxy may not read the cluster's uid, the origin
-// has upstream's address instead.
+// originOf reads upstream's origin. If the proxy may not read the cluster's uid, the origin
+// contains upstream's address instead.
 func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	var version struct {
 		GitVersion string `json:"gitVersion"`
@@ -160,25 +194,29 @@ func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	return origin{cluster, version.GitVersion}, nil
 }
 
-// header describes a feed's cache. definition is set for custom resources only.
+// header returns the header for a feed's cache. definition is set for custom resources only.
 func (s *Store) header(cache *watchcache.Cache, definition string) header {
 	r := cache.Resource()
 	return header{
-		origin: s.origin, Key: Key{r.GVR, r.Encoding},
+		origin: s.origin, Key: Key{r.GVR, r.Encoding, r.Scope},
 		Kind: r.Kind, ListKind: r.ListKind, Namespaced: r.Namespaced, Definition: definition,
 	}
 }
 
-// path is the path of a feed's file.
+// path is the path of a feed's file. A scope may contain characters that file names may not.
 func (s *Store) path(key Key) string {
-	name := strings.Join(key.Sorted(), "_")
-	if len(name) > nameMax {
+	parts := key.Sorted()
+	if key.Scope.Whole() {
+		parts = parts[:len(parts)-1]
+	}
+	name := strings.Join(parts, "_")
+	if len(name) > nameMax || !key.Scope.Whole() {
 		name = fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
 	}
 	return filepath.Join(s.dir, name+suffix)
 }
 
-// nameMax leaves room for a prefix and a suffix, because file systems limit names to 255 bytes.
+// nameMax leaves space for a prefix and a suffix, because file systems limit names to 255 bytes.
 const nameMax = 200
 
 // Save writes a feed's cache.
@@ -220,7 +258,7 @@ func (s *Store) Save(cache *watchcache.Cache, definition string) (err error) {
 	return s.sync()
 }
 
-// sync makes the directory's entries survive a crash of the machine.
+// sync ensures that the directory's entries survive a crash of the machine.
 func (s *Store) sync() error {
 	dir, err := os.Open(s.dir)
 	if err != nil {
@@ -238,8 +276,8 @@ func (s *Store) Remove(key Key) error {
 	return nil
 }
 
-// Load fills an empty cache from its file, unless the file is newer than upstream. The error says
-// why it did not: fs.ErrNotExist, ErrUseless, or another error if the file could not be read.
+// Load fills an empty cache from its file, unless the file is newer than upstream. Possible errors
+// are fs.ErrNotExist, [ErrUseless], and errors from reading the file.
 func (s *Store) Load(cache *watchcache.Cache, definition string, upstreamAt uint64) error {
 	want := s.header(cache, definition)
 	file, err := os.Open(s.path(want.Key))
@@ -273,7 +311,7 @@ func (s *Store) Load(cache *watchcache.Cache, definition string, upstreamAt uint
 	return nil
 }
 
-// checkSum verifies a file's checksum and rewinds it.
+// checkSum verifies a file's checksum and rewinds the file.
 func checkSum(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -312,8 +350,7 @@ func readHeader(from *bufio.Reader) (h header, err error) {
 	return h, nil
 }
 
-// Saved lists the feeds that have files. It removes invalid files, because nothing else would do
-// so.
+// Saved lists the feeds with files. It removes invalid files, because no other code would.
 func (s *Store) Saved() (keys []Key, err error) {
 	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {

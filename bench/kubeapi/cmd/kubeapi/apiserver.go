@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 	_ "time/tzdata" // to validate CronJob.spec.timeZone
 
@@ -73,7 +74,9 @@ func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint
 		return utilerrors.NewAggregate(errs)
 	}
 	gate.(featuregate.MutableFeatureGate).AddMetrics()
-	registry.AddMetrics()
+	if r, ok := registry.(interface{ AddMetrics() }); ok { // since version 1.34
+		r.AddMetrics()
+	}
 
 	ran := make(chan struct{})
 	defer close(ran)
@@ -119,7 +122,6 @@ func apiServerFlags(dir *stateDir, ln *listener, etcdEndpoint string, opts optio
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + dir.file("sa.key"),
 		"--service-account-signing-key-file=" + dir.file("sa.key"),
-		"--disable-admission-plugins=ServiceAccount",
 		"--allow-privileged=true",
 
 		// The default is an address of this machine that is reachable from other machines.
@@ -140,6 +142,10 @@ func apiServerFlags(dir *stateDir, ln *listener, etcdEndpoint string, opts optio
 			"--audit-policy-file="+dir.file("audit-policy.yaml"),
 			"--audit-log-mode=blocking",
 			"--audit-log-maxsize=1024") // in MB; a larger log would be rotated while tests read it
+	}
+	// Most tests create pods without a service account.
+	if !slices.Contains(opts.extra, "--enable-admission-plugins=ServiceAccount") {
+		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
 	}
 	return append(flags, opts.extra...), nil
 }

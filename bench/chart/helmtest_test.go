@@ -1,0 +1,215 @@
+package chart
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/action"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/yaml"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/config"
+)
+
+// `helm test` succeeds against a proxy that makes its own certificate, and fails if the certificate
+// is not of the published CA. The proxy and the test's pod run as processes, with the arguments,
+// files and credentials that the chart gives them.
+func TestHelmTest(t *testing.T) {
+	w := sharedWorld(t)
+	r := w.release(t, "tested")
+	all := r.install(t, parseValues(t, `{persistence: {type: none}, cachedResources: [namespaces, pods]}`))
+	c := configuration(t, all)
+	p, token := r.proxy(t, c)
+	user := r.user()
+
+	host := releaseName + "." + r.ns + ".svc:443"
+	k := &kubelet{w: w, ns: r.ns, token: token, network: serviceNetwork(t, host, p.Address())}
+	tests := func(arguments ...string) error {
+		k.arguments = arguments
+		defer k.start(t)()
+		test := action.NewReleaseTesting(r.helm)
+		test.Namespace, test.Timeout = r.ns, limit
+		_, cleanUp, err := test.Run(releaseName)
+		if cleaned := cleanUp(); err == nil && cleaned != nil {
+			t.Error(cleaned)
+		}
+		return err
+	}
+	if err := tests(); err != nil {
+		t.Errorf("%v\n%s", err, k.output)
+	}
+	for _, line := range []string{"https://" + host + ": the client is " + user, "/api/v1/namespaces?resourceVersion=0: "} {
+		if !strings.Contains(k.output, line) {
+			t.Errorf("no line %q in:\n%s", line, k.output)
+		}
+	}
+	if n := p.MetricsT(t).Sum("watchproxy_requests_total", `verb="list"`, `resource="namespaces"`, `source="cache"`); n == 0 {
+		t.Error("the test does not read from the cache")
+	}
+
+	wrong, err := w.admin.CoreV1().ConfigMaps(r.ns).Get(t.Context(), c.TLS.Generated.ConfigMapName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong.Data["ca.crt"] = string(w.api.CA)
+	if _, err := w.admin.CoreV1().ConfigMaps(r.ns).Update(t.Context(), wrong, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := tests("--timeout=2s"); err == nil || !strings.Contains(k.output, "certificate signed by unknown authority") {
+		t.Errorf("a certificate of another CA is accepted: %v\n%s", err, k.output)
+	}
+	if err := w.admin.CoreV1().Pods(r.ns).DeleteCollection(t.Context(), *metav1.NewDeleteOptions(0), metav1.ListOptions{}); err != nil {
+		t.Fatal(err) // a failed pod stays, so that its log can be read
+	}
+	r.uninstall(t)
+}
+
+// user returns the name of the proxy's service account.
+func (r *release) user() string { return "system:serviceaccount:" + r.ns + ":" + releaseName }
+
+// proxy starts a proxy with the release's configuration, as its service account. It also returns
+// the service account's token.
+func (r *release) proxy(t *testing.T, c *config.ProxyConfiguration) (p *cluster.Proxy, token string) {
+	t.Helper()
+	r.w.awaitRights(t, r.user(),
+		authorizationv1.ResourceAttributes{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"},
+		authorizationv1.ResourceAttributes{Verb: "list", Resource: "namespaces"},
+		authorizationv1.ResourceAttributes{Verb: "get", Resource: "configmaps", Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication"},
+		authorizationv1.ResourceAttributes{Verb: "update", Resource: "secrets", Namespace: r.ns, Name: c.TLS.Generated.SecretName},
+		authorizationv1.ResourceAttributes{Verb: "update", Resource: "configmaps", Namespace: r.ns, Name: c.TLS.Generated.ConfigMapName})
+	token = r.w.identity(t, r.ns, releaseName).BearerToken
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := r.w.api.KubeconfigT(t, r.w.api.URL, token)
+	return cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Args: []string{"--config", file, "--authentication", "delegated"}}), token
+}
+
+// serviceNetwork returns the URL of a proxy for CONNECT that knows one host.
+func serviceNetwork(t *testing.T, host, address string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect || r.Host != host {
+			http.Error(w, "no such service", http.StatusBadGateway)
+			return
+		}
+		var d net.Dialer
+		to, err := d.DialContext(r.Context(), "tcp", address)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer to.Close()
+		w.WriteHeader(http.StatusOK)
+		from, ahead, err := w.(http.Hijacker).Hijack() // the server may have read ahead
+		if err != nil {
+			return
+		}
+		defer from.Close()
+		var both sync.WaitGroup
+		both.Go(func() { _, _ = io.Copy(to, ahead); _ = to.Close() })
+		both.Go(func() { _, _ = io.Copy(from, to); _ = from.Close() })
+		both.Wait()
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// kubelet runs the first pod that appears in a namespace as a process.
+type kubelet struct {
+	w                  *world
+	ns, token, network string
+	arguments          []string // further ones, for each container
+	output             string   // of the last pod
+}
+
+// start returns a function that waits until the pod has run.
+func (k *kubelet) start(t *testing.T) (wait func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	pods, err := k.w.admin.CoreV1().Pods(k.ns).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for e := range pods.ResultChan() {
+			if pod, ok := e.Object.(*corev1.Pod); ok && e.Type == watch.Added && pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil {
+				k.run(ctx, t, pod)
+				return
+			}
+		}
+	})
+	return func() { defer cancel(); running.Wait(); pods.Stop() }
+}
+
+func (k *kubelet) run(ctx context.Context, t *testing.T, pod *corev1.Pod) {
+	c := pod.Spec.Containers[0]
+	binary, err := cluster.BuildProxy(ctx, false)
+	if err != nil {
+		t.Error(err)
+	}
+	cmd := exec.CommandContext(ctx, binary, k.translated(ctx, t, pod)...)
+	cmd.Env = []string{"HTTPS_PROXY=" + k.network}
+	out, err := cmd.CombinedOutput()
+	k.output = string(out)
+	pod.Status.Phase = corev1.PodSucceeded
+	if err != nil {
+		pod.Status.Phase = corev1.PodFailed
+	}
+	if _, err := k.w.admin.CoreV1().Pods(k.ns).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("container %s: %v", c.Name, err)
+	}
+}
+
+// translated returns the arguments of the pod's container. The files of its volumes are in a
+// directory of the test.
+func (k *kubelet) translated(ctx context.Context, t *testing.T, pod *corev1.Pod) []string {
+	c, dir := pod.Spec.Containers[0], t.TempDir()
+	write := func(volume, name, content string) {
+		if err := os.MkdirAll(filepath.Join(dir, volume), 0o700); err != nil {
+			t.Error(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, volume, name), []byte(content), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.ConfigMap == nil {
+			continue
+		}
+		mounted, err := k.w.admin.CoreV1().ConfigMaps(k.ns).Get(ctx, v.ConfigMap.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for name, content := range mounted.Data {
+			write(v.Name, name, content)
+		}
+	}
+	// In a cluster, this volume is added when the pod is created.
+	write("token", "token", k.token)
+	text := strings.Join(append(c.Args, k.arguments...), "\x00")
+	for _, m := range append(c.VolumeMounts, corev1.VolumeMount{Name: "token", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount"}) {
+		text = strings.ReplaceAll(text, "="+m.MountPath+"/", "="+filepath.Join(dir, m.Name)+"/")
+	}
+	return strings.Split(text, "\x00")
+}

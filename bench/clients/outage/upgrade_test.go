@@ -1,0 +1,59 @@
+package outage
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// Two apiservers of one cluster are upgraded to another version, one after the other, under load. The
+// proxy reads no state again, no watch ends, and each watch sees every change once.
+func TestRollingUpgrade(t *testing.T) {
+	next := os.Getenv("WATCHPROXY_KUBEAPI_NEXT")
+	if next == "" {
+		t.Skip("needs kube-apiserver of another version: make compat runs it")
+	}
+	w := clients.NewWorld(t)
+	admin := w.API.Token + `,admin,admin,"system:masters"` + "\n"
+	var servers []*cluster.APIServer
+	for range 2 {
+		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin}))
+	}
+	defer func(before *cluster.Proxy) { w.Proxy = before }(w.Proxy) // the world ends its own proxy
+	w.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{
+		Kubeconfig: contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]}),
+		Settings:   "upstream: {contexts: [first, second]}\n", TLS: true,
+	})
+	version := func() string { return string(w.Proxy.EndpointT(t).GetT(t, "/version", nil).Body) }
+	before := version()
+	crowd := newCrowd(t, w)
+	writer := startWriter(t, w, crowd[0])
+	writer.proceed(t, 50)
+	for _, s := range servers {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+		writer.proceed(t, 100)
+		crowd.stay(t)
+		s.Upgrade(next)
+		start(t, s)
+		cluster.Eventually(t, "the upgraded server is used", func() bool {
+			return w.Proxy.MetricsT(t).Sum("watchproxy_upstream_server_usable", cluster.Label("server", s.Address())) == 1
+		})
+		writer.proceed(t, 100)
+	}
+	cluster.Eventually(t, "the proxy shows another version", func() bool { return version() != before })
+	writer.proceed(t, 100)
+	crowd.stay(t)
+	writer.stop()
+	crowd.check(t, w, writer)
+	if n := w.Proxy.MetricsT(t).Sum("watchproxy_feed_relists_total"); n != 0 {
+		t.Errorf("%v relists", n)
+	}
+	if log := w.Proxy.Log(); strings.Contains(log, `"level":"error"`) {
+		t.Errorf("the proxy logs errors:\n%s", log)
+	}
+}

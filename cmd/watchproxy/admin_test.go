@@ -1,0 +1,234 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/cert"
+)
+
+// reviewer is an apiserver with two users: good, who may read /metrics, and poor.
+func reviewer(t *testing.T) *httptest.Server {
+	t.Helper()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		var answer any = struct{}{}
+		switch {
+		case r.URL.Path == "/version" || r.URL.Path == "/readyz":
+		case strings.HasSuffix(r.URL.Path, "/tokenreviews"):
+			var review authenticationv1.TokenReview
+			decode(t, r.Body, &review)
+			if token := review.Spec.Token; token == "good" || token == "poor" {
+				review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: token}}
+			}
+			answer = review
+		case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
+			answer = authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}}
+		case strings.HasSuffix(r.URL.Path, "/subjectaccessreviews"):
+			var review authorizationv1.SubjectAccessReview
+			decode(t, r.Body, &review)
+			about := review.Spec.NonResourceAttributes
+			review.Status.Allowed = review.Spec.User == "good" && about != nil && *about == authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"}
+			answer = review
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			answer = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": http.StatusNotFound}
+		}
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(api.Close)
+	return api
+}
+
+// decode decodes a review, which client-go may send in protobuf.
+func decode(t *testing.T, body io.Reader, review runtime.Object) {
+	t.Helper()
+	data, err := io.ReadAll(body)
+	if err == nil {
+		_, _, err = scheme.Codecs.UniversalDeserializer().Decode(data, nil, review)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// ask sends a request and returns the status code and the body.
+func ask(t *testing.T, client *http.Client, method, url, body string, header ...string) (code int, text string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(all)
+}
+
+// If other machines can reach the admin address, it serves them the probes. All other requests need
+// TLS, a token that the apiserver accepts, and the right to the path. Requests on loopback need no
+// credentials. A header marks requests from other machines.
+func TestAdminFromElsewhere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600), os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	program := startWith(t, reviewer(t).URL, []string{
+		"--admin-listen", ":0", "--tls-cert-file", filepath.Join(dir, "tls.crt"), "--tls-private-key-file", filepath.Join(dir, "tls.key"),
+	}, os.Stderr)
+	_, admin := program.ready(t)
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(admin, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(certificate)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, Timeout: time.Minute}
+	far := []string{"X-Forwarded-For", "192.0.2.1"}
+	for _, test := range []struct {
+		scheme, method, path, token string
+		far                         bool
+		want                        int
+		says                        string
+	}{
+		{"http", "GET", "/metrics", "", false, 200, "watchproxy_build_info"},
+		{"https", "GET", "/metrics", "", false, 200, "watchproxy_build_info"},
+		{"http", "GET", "/livez", "", true, 200, "ok"},
+		{"http", "GET", "/readyz", "", true, 200, "ok"},
+		{"http", "GET", "/metrics", "", true, 403, "use https"},
+		{"http", "GET", "/metrics", "good", true, 403, "use https"},
+		{"https", "GET", "/metrics", "", true, 401, "bearer token"},
+		{"https", "GET", "/metrics", "wrong", true, 401, "bearer token"},
+		{"https", "GET", "/metrics", "poor", true, 403, `user "poor" cannot get path "/metrics"`},
+		{"https", "GET", "/metrics", "good", true, 200, "watchproxy_reviews_total"},
+		{"https", "GET", "/status", "good", true, 403, `user "good" cannot get path "/status"`},
+		{"https", "PUT", "/debug/log-level", "good", true, 403, `user "good" cannot put path "/debug/log-level"`},
+		{"https", "GET", "/", "", true, 401, "bearer token"},
+	} {
+		var header []string
+		if test.far {
+			header = append(header, far...)
+		}
+		if test.token != "" {
+			header = append(header, "Authorization", "Bearer "+test.token)
+		}
+		code, text := ask(t, client, test.method, fmt.Sprintf("%s://127.0.0.1:%s%s", test.scheme, port, test.path), "debug", header...)
+		if code != test.want || !strings.Contains(text, test.says) {
+			t.Errorf("%+v: %d %.200s", test, code, text)
+		}
+	}
+}
+
+// The log level and profiling change while the proxy runs: the level by a PUT, and both by the
+// configuration file.
+func TestSwitchedWhileItRuns(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(head), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, stderr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := startWith(t, reviewer(t).URL, []string{"--config", path}, stderr)
+	stderr.Close()
+	logged := make(chan string, 1)
+	go func() {
+		all, _ := io.ReadAll(log) // until the program ends
+		logged <- string(all)
+	}()
+	_, admin := program.ready(t)
+	expect := func(method, path, body string, code int, says string) {
+		t.Helper()
+		if got, text := ask(t, http.DefaultClient, method, admin+path, body); got != code || !strings.Contains(text, says) {
+			t.Errorf("%s %s: %d %.200s", method, path, got, text)
+		}
+	}
+	expect("GET", "/debug/log-level", "", 200, "info\n")
+	expect("PUT", "/debug/log-level", "loud", 400, "debug, info, warn or error")
+	expect("PUT", "/debug/log-level", "error", 200, "error\n")
+	expect("GET", "/debug/pprof/", "", 404, "--profiling")
+
+	if err := os.WriteFile(path, []byte(head+"profiling: true\nlogLevel: debug\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := program.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; {
+		if code, _ := ask(t, http.DefaultClient, "GET", admin+"/debug/pprof/goroutine?debug=1", ""); code == http.StatusOK {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal("profiling is still off")
+		}
+	}
+	expect("GET", "/debug/log-level", "", 200, "debug\n")
+	http.DefaultClient.CloseIdleConnections()
+	if err := program.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	said := <-logged
+	if err := program.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	if !strings.Contains(said, "log level changed") || !strings.Contains(said, "configuration reloaded") {
+		t.Errorf("it logged %s", said)
+	}
+}
+
+// --profiling takes precedence over the file, in both directions.
+func TestProfilingFlag(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		flag string
+		code int
+	}{{"--profiling", 200}, {"--profiling=false", 404}} {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		text := fmt.Sprintf("apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: %v\n", test.code != 200)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, admin := startWith(t, reviewer(t).URL, []string{"--config", path, test.flag}, os.Stderr).ready(t)
+		if code, text := ask(t, http.DefaultClient, "GET", admin+"/debug/pprof/", ""); code != test.code {
+			t.Errorf("%s: %d %.100s", test.flag, code, text)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

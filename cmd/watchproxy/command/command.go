@@ -1,0 +1,133 @@
+// Package command contains the common parts of watchproxy's commands: exit codes, errors of the
+// command line with suggestions, output formats, help topics and shell completion.
+//
+// An error before a command runs is an error of the command line: an unknown command, flag or
+// argument, or incompatible flags. The errors of [Misused] are errors of the command line, too.
+// They have their own exit code, because running the same command again cannot help.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes (see [ExitCodes]).
+const (
+	exitFailed  = 1
+	exitMisused = 2
+)
+
+// ExitCodes describes the exit codes of all commands.
+const ExitCodes = `Exit codes: 0 if the command succeeds, 2 if the command line is wrong (an unknown
+command, flag or argument, a missing or malformed value), 1 for all other errors, such as
+those of the configuration.`
+
+// ErrReported makes a command fail that has already printed the error.
+var ErrReported = errors.New("already reported")
+
+// failure is an error of a command that ran. All other errors are errors of the command line.
+type failure struct{ error }
+
+// Unwrap returns the command's error.
+func (f failure) Unwrap() error { return f.error }
+
+type misuse struct{ error }
+
+// Unwrap returns the error from the command.
+func (m misuse) Unwrap() error { return m.error }
+
+// Misused returns an error of the command line that was detected only by the running command.
+func Misused(format string, values ...any) error { return misuse{fmt.Errorf(format, values...)} }
+
+// Run executes the command line and returns the exit code. It prints an error on one line.
+func Run(ctx context.Context, root *cobra.Command, stderr io.Writer) (exitCode int) {
+	cmd, err := root.ExecuteContextC(ctx)
+	var ran failure
+	var wrong misuse
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrReported):
+		return exitFailed
+	case errors.As(err, &ran) && !errors.As(err, &wrong):
+		fmt.Fprintln(stderr, "watchproxy:", oneLine(err))
+		return exitFailed
+	}
+	fmt.Fprintf(stderr, "watchproxy: %s (see '%s --help')\n", oneLine(err), cmd.CommandPath())
+	return exitMisused
+}
+
+// oneLine joins the lines of an error. For example, errors of the YAML parser have several lines.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// Prepare adds the common parts to a root command and to all its subcommands.
+func Prepare(root *cobra.Command) {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.Long += "\n\n" + ExitCodes
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(newHelp())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil {
+		panic(fmt.Sprintf("BUG: no completion command: %v", err))
+	}
+	// Without these two, cobra prints help and succeeds.
+	completion.Args, completion.RunE = unknownCommand("shell"), func(cmd *cobra.Command, _ []string) error {
+		return Misused("completion needs a shell: %s", strings.Join(namesOf(cmd), ", "))
+	}
+	for _, shell := range completion.Commands() {
+		shell.Args = Args()
+	}
+	prepare(root)
+}
+
+func prepare(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && cmd.RunE == nil {
+		cmd.Args, cmd.RunE = unknownCommand("command"), func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := run(cmd, args); err != nil {
+				return failure{err}
+			}
+			return nil
+		}
+	}
+	complete(cmd)
+	for _, c := range cmd.Commands() {
+		prepare(c)
+	}
+}
+
+// Args accepts one argument for each name.
+func Args(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return Misused("%s needs %s", cmd.Name(), names[len(args)])
+		case len(args) > len(names) && len(names) == 0:
+			return Misused("%s takes no arguments, but %q is one", cmd.Name(), args[0])
+		case len(args) > len(names):
+			return Misused("%s takes no further argument, but %q is one", cmd.Name(), args[len(names)])
+		}
+		return nil
+	}
+}
+
+// namesOf returns the names of a command's subcommands.
+func namesOf(cmd *cobra.Command) (names []string) {
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() || c.Name() == "help" {
+			names = append(names, c.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}

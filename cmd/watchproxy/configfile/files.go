@@ -1,0 +1,179 @@
+package configfile
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
+	"github.com/watchproxy/watchproxy/config"
+)
+
+// checkFiles checks the files named in a configuration.
+func checkFiles(c *config.ProxyConfiguration, now time.Time) (errs field.ErrorList) {
+	if c.TLS != nil {
+		errs = append(errs, checkPair(field.NewPath("tls"), c.TLS, now)...)
+	}
+	if file := c.Authentication.X509.ClientCAFile; file != "" {
+		path := field.NewPath("authentication", "x509", "clientCAFile")
+		if data, err := contentOf(path, file); err != nil {
+			errs = append(errs, err)
+		} else if why := wrongCAs(data, now); why != "" {
+			errs = append(errs, field.Invalid(path, file, why))
+		}
+	}
+	errs = append(errs, c.Audit.CheckFiles(field.NewPath("audit"))...)
+	errs = append(errs, c.Cache.Persistence.CheckFiles(field.NewPath("cache", "persistence"))...)
+	if c.Upstream.Kubeconfig != "" {
+		errs = append(errs, checkKubeconfig(field.NewPath("upstream"), &c.Upstream, now)...)
+	}
+	return errs
+}
+
+// contentOf reads the file named in a field.
+func contentOf(path *field.Path, file string) ([]byte, *field.Error) {
+	data, err := os.ReadFile(file)
+	switch {
+	case err == nil:
+		return data, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, field.Invalid(path, file, "there is no such file: create it, or name another one; relative paths are relative to the working directory")
+	case errors.Is(err, fs.ErrPermission):
+		return nil, field.Invalid(path, file, "the file cannot be read by this user: change its owner or mode")
+	}
+	if reason, ok := errors.AsType[*fs.PathError](err); ok {
+		err = reason.Err
+	}
+	return nil, field.Invalid(path, file, fmt.Sprintf("the file cannot be read (%v): name a PEM file", err))
+}
+
+// checkPair checks the listener's certificate and its private key.
+func checkPair(path *field.Path, t *config.TLS, now time.Time) (errs field.ErrorList) {
+	certPath, keyPath := path.Child("certFile"), path.Child("privateKeyFile")
+	var certificate, key []byte
+	if t.CertFile != "" {
+		var err *field.Error
+		if certificate, err = contentOf(certPath, t.CertFile); err != nil {
+			errs = append(errs, err)
+		} else if why := wrongChain(certificate, now); why != "" {
+			errs = append(errs, field.Invalid(certPath, t.CertFile, why))
+		}
+	}
+	if t.PrivateKeyFile != "" {
+		var err *field.Error
+		if key, err = contentOf(keyPath, t.PrivateKeyFile); err != nil {
+			errs = append(errs, err)
+		} else if why := wrongKey(certificate, key); why != "" {
+			errs = append(errs, field.Invalid(keyPath, t.PrivateKeyFile, why))
+		}
+	}
+	return errs
+}
+
+// wrongKey returns the error of a private key, or "". If the certificate can be read, the key must
+// match it.
+func wrongKey(certificate, key []byte) string {
+	if _, err := keyutil.ParsePrivateKeyPEM(key); err != nil {
+		return "there is no private key in PEM in it; a key must not be encrypted"
+	}
+	if _, err := cert.ParseCertsPEM(certificate); err != nil {
+		return ""
+	}
+	if _, err := tls.X509KeyPair(certificate, key); err != nil {
+		return fmt.Sprintf("the key does not belong to the certificate (%v): name the key that the certificate was made for", err)
+	}
+	return ""
+}
+
+// wrongChain returns the error of a certificate and its chain, or "".
+func wrongChain(data []byte, now time.Time) string {
+	chain, err := cert.ParseCertsPEM(data)
+	if err != nil {
+		return fmt.Sprintf("there is no certificate in PEM in it (%v)", err)
+	}
+	for _, c := range chain {
+		if why := wrongTime(c, now); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// wrongCAs returns the error of CAs, or "". During a replacement of CAs, an old CA may have expired
+// before it is removed. So one valid CA is enough.
+func wrongCAs(data []byte, now time.Time) string {
+	all, err := cert.ParseCertsPEM(data)
+	if err != nil {
+		return fmt.Sprintf("there is no CA certificate in PEM in it (%v)", err)
+	}
+	if slices.ContainsFunc(all, func(c *x509.Certificate) bool { return wrongTime(c, now) == "" }) {
+		return ""
+	}
+	return wrongTime(all[0], now)
+}
+
+func wrongTime(c *x509.Certificate, now time.Time) string {
+	switch {
+	case now.After(c.NotAfter):
+		return fmt.Sprintf("the certificate of %q expired at %s: renew it", c.Subject, c.NotAfter.Format(time.RFC3339))
+	case now.Before(c.NotBefore):
+		return fmt.Sprintf("the certificate of %q is not valid before %s: check the clock, or use an earlier one", c.Subject, c.NotBefore.Format(time.RFC3339))
+	}
+	return ""
+}
+
+// checkKubeconfig checks upstream's contexts and their certificates.
+func checkKubeconfig(path *field.Path, u *config.Upstream, now time.Time) (errs field.ErrorList) {
+	at := path.Child("kubeconfig")
+	if _, err := contentOf(at, u.Kubeconfig); err != nil {
+		return field.ErrorList{err}
+	}
+	fail := func(at *field.Path, value, why string) { errs = append(errs, field.Invalid(at, value, why)) }
+	one := func(at *field.Path, value, name string) {
+		rc, err := kubeconfig.ClientConfig(u.Kubeconfig, name, func(string) bool { return false })
+		if err != nil {
+			fail(at, value, err.Error())
+			return
+		}
+		if err := rest.LoadTLSFiles(rc); err != nil {
+			fail(at, value, err.Error())
+			return
+		}
+		if len(rc.CAData) > 0 {
+			if why := wrongCAs(rc.CAData, now); why != "" {
+				fail(at, value, "certificate-authority: "+why)
+			}
+		}
+		if len(rc.CertData) == 0 {
+			return
+		}
+		if why := wrongChain(rc.CertData, now); why != "" {
+			fail(at, value, "client-certificate: "+why)
+		} else if why := wrongKey(rc.CertData, rc.KeyData); why != "" {
+			fail(at, value, "client-key: "+why)
+		}
+	}
+	for i, name := range u.Contexts {
+		if name != "" {
+			one(path.Child("contexts").Index(i), name, name)
+		}
+	}
+	switch {
+	case len(u.Contexts) > 0:
+	case u.Context != "":
+		one(path.Child("context"), u.Context, u.Context)
+	default:
+		one(at, u.Kubeconfig, "")
+	}
+	return errs
+}

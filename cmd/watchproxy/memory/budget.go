@@ -1,0 +1,176 @@
+// Package memory limits the memory of the process.
+package memory
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/watchproxy/watchproxy/proxy/derived"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+)
+
+// These are shares of the budget that may be in use. The rest of the budget is for garbage, which
+// may be a quarter of the bytes in use (gcPercent). Between derivedFrom and derivedTo, the limit of
+// derived bytes falls to zero. Derived bytes can be derived again. Between logsFrom and logsTo, the
+// event logs shrink, so late watches have to list again. From feedsShut on, no new cache starts,
+// until use falls below feedsOpen.
+const (
+	derivedFrom, derivedTo = 0.60, 0.70
+	logsFrom, logsTo       = 0.65, 0.78
+	feedsShut, feedsOpen   = 0.78, 0.70
+	leastLogs              = 1.0 / 16
+)
+
+// Budget limits the memory of the process. If memory is short, it drops cached data that the proxy
+// does not need.
+type Budget struct {
+	Limit      int64 // of the garbage collector, in bytes; 0 means no limit
+	derivedMax atomic.Int64
+	derived    *derived.Store
+	feeds      *upstream.Feeds
+	log        *zap.Logger
+
+	shut    atomic.Bool // no new feeds
+	logs    float64
+	percent int  // last value given to the garbage collector
+	fixedGC bool // GOGC is set
+}
+
+// New sets the garbage collector's limit. Without a size, the budget is the container's limit or
+// GOMEMLIMIT.
+func New(size *resource.Quantity, log *zap.Logger) *Budget {
+	return &Budget{Limit: tune(size, log), fixedGC: os.Getenv("GOGC") != "", log: log}
+}
+
+// Of sets the feeds and the derived bytes that are to keep to the budget.
+func (b *Budget) Of(feeds *upstream.Feeds, derived *derived.Store) {
+	b.feeds, b.derived = feeds, derived
+}
+
+// SetDerived sets the limit of derived bytes while there is enough memory.
+func (b *Budget) SetDerived(most int64) { b.derivedMax.Store(most) }
+
+// Workspace returns the limit for responses that are made for one request each, in bytes. 0 means
+// the default.
+func (b *Budget) Workspace() int64 {
+	const share, usual = 8, 128 << 20
+	if b.Limit == 0 {
+		return 0
+	}
+	return min(b.Limit/share, usual)
+}
+
+// Run checks memory every lookEvery until ctx ends.
+func (b *Budget) Run(ctx context.Context) {
+	b.logs = 1
+	for tick := time.NewTicker(lookEvery); ; {
+		inUse, collected := memoryInUse()
+		b.tune(inUse)
+		if b.Limit > 0 {
+			b.look(inUse, collected)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		}
+	}
+}
+
+// tune sets the garbage collector's percentage for the bytes in use.
+func (b *Budget) tune(inUse int64) {
+	const change = 1.0 / 8 // each change stops the world for a moment
+	percent := percentFor(inUse)
+	if b.fixedGC || part(int64(max(percent-b.percent, b.percent-percent)), int64(percent)) < change {
+		return
+	}
+	debug.SetGCPercent(percent)
+	b.percent = percent
+}
+
+// look adjusts the limits of derived bytes, logs and feeds to the bytes in use.
+func (b *Budget) look(inUse int64, collected time.Time) {
+	if part(inUse, b.Limit) >= derivedFrom && time.Since(collected) > collectEvery {
+		runtime.GC() // until the next collection, bytes in use include released memory
+		inUse, _ = memoryInUse()
+	}
+	used := part(inUse, b.Limit)
+	b.derived.SetLimit(int64(float64(b.derivedMax.Load()) * (1 - between(used, derivedFrom, derivedTo))))
+	shut := used >= feedsShut || b.shut.Load() && used >= feedsOpen
+	logs := max(leastLogs, 1-between(used, logsFrom, logsTo))
+	logs = min(logs, b.logs+logsRecovery)
+	if shut == b.shut.Load() && logs == b.logs {
+		return
+	}
+	if shut != b.shut.Load() {
+		b.log.Warn("memory budget", zap.Bool("newCaches", !shut), zap.Int64("bytesInUse", inUse), zap.Int64("bytes", b.Limit))
+	}
+	b.shut.Store(shut)
+	b.logs = logs
+	b.feeds.SetMemoryPressure(upstream.MemoryPressure{Logs: logs, NoNewFeeds: shut})
+}
+
+// lookEvery is the interval between checks of memory. logsRecovery is the maximum growth of the
+// logs' share of their limits from one check to the next.
+const (
+	lookEvery    = 250 * time.Millisecond
+	logsRecovery = 0.0025
+)
+
+// collectEvery is the longest time between two collections while memory is short.
+const collectEvery = 5 * time.Second
+
+func part(of, all int64) float64 { return float64(of) / float64(all) }
+
+// between returns the position of v between from and to, as a number from 0 to 1.
+func between(v, from, to float64) float64 { return min(1, max(0, (v-from)/(to-from))) }
+
+// memoryInUse returns the bytes in use at the last garbage collection, and the time of that
+// collection. The bytes are those of live objects and of the Go runtime outside the heap.
+func memoryInUse() (bytes int64, collected time.Time) {
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/heap/stacks:bytes"},
+		{Name: "/memory/classes/metadata/mcache/inuse:bytes"},
+		{Name: "/memory/classes/metadata/mspan/inuse:bytes"},
+		{Name: "/memory/classes/metadata/other:bytes"},
+		{Name: "/memory/classes/os-stacks:bytes"},
+		{Name: "/memory/classes/other:bytes"},
+	}
+	metrics.Read(samples)
+	for _, s := range samples {
+		bytes += int64(s.Value.Uint64())
+	}
+	var stats debug.GCStats
+	debug.ReadGCStats(&stats)
+	return bytes, stats.LastGC
+}
+
+// Register registers the metrics of the budget.
+func (b *Budget) Register(r prometheus.Registerer) {
+	gauge := func(name, help string, value func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	gauge("watchproxy_memory_budget_bytes", "Memory that the garbage collector keeps to: the budget less a tenth, at least 32 MiB less; 0 if there is no bound.", func() float64 { return float64(b.Limit) })
+	gauge("watchproxy_memory_in_use_bytes", "Memory in use as of the last garbage collection. From 60 % of the budget on there is less that is derived, "+
+		"from 65 % less log, from 78 % no new cache.", func() float64 {
+		inUse, _ := memoryInUse()
+		return float64(inUse)
+	})
+	gauge("watchproxy_memory_short", "1 if there is no memory for new caches, whose requests are forwarded, else 0.", func() float64 {
+		if b.shut.Load() {
+			return 1
+		}
+		return 0
+	})
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+)
+
+// Clients that occupy all connections of the admin address, and send nothing, do not block probes.
+func TestProbesBesideSilentConnections(t *testing.T) {
+	t.Parallel()
+	_, admin := start(t, reviewer(t).URL, os.Stderr).ready(t)
+	address := strings.TrimPrefix(admin, "http://")
+	var d net.Dialer
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const many = 64 // more than the connections of the address
+	for n := range many {
+		c, err := d.DialContext(ctx, "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if n%2 == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintf(c, "GET /livez HTTP/1.1\r\nHost: %s\r\n\r\n", address); err != nil { // the connection is idle after this
+			t.Fatal(err)
+		}
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	probe := &http.Client{Transport: transport, Timeout: time.Second} // like the kubelet's
+	for range 3 {
+		if code, text := ask(t, probe, http.MethodGet, admin+"/livez", ""); code != http.StatusOK {
+			t.Errorf("%d %s", code, text)
+		}
+	}
+}
+
+// Every line of the log is JSON. Clients that fail to use TLS on the admin address cannot fill the
+// log.
+func TestFailedHandshakes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600), os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	log, stderr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := startWith(t, reviewer(t).URL, []string{
+		"--admin-listen", ":0", "--tls-cert-file", filepath.Join(dir, "tls.crt"), "--tls-private-key-file", filepath.Join(dir, "tls.key"),
+	}, stderr)
+	stderr.Close()
+	logged := make(chan string, 1)
+	go func() {
+		all, _ := io.ReadAll(log) // until the program ends
+		logged <- string(all)
+	}()
+	_, admin := program.ready(t)
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(admin, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, "\x16\x03\x01\x00\x05hello"); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, c) // until the proxy closes it
+		c.Close()
+	}
+	if err := program.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	said := <-logged
+	if err := program.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	for line := range strings.Lines(said) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("no JSON: %s", line)
+		}
+	}
+	if n := strings.Count(said, "TLS handshake error"); n == 0 || n > 5 {
+		t.Errorf("%d of 20 failed handshakes are logged", n)
+	}
+}

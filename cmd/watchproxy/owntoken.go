@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/issuer"
+)
+
+const (
+	// tokenAge is the maximum age of what is known of a token's file. A token that is not known makes
+	// the file be read again after leastTokenAge.
+	tokenAge, leastTokenAge = 5 * time.Second, time.Second
+	// tokenOverlap is the time for which a replaced token still counts as the proxy's own. Clients
+	// read the file once a minute, and the kubelet replaces a token some two minutes before it
+	// expires.
+	tokenOverlap = 90 * time.Second
+)
+
+// tokenFile is the file with the proxy's own bearer token.
+type tokenFile struct {
+	path string
+	mu   struct {
+		sync.Mutex
+		read            time.Time
+		current, before []byte
+		replaced        time.Time // when before was last seen in the file
+	}
+}
+
+// is reports whether a token is the file's, or was until recently.
+func (f *tokenFile) is(token string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if now.Sub(f.mu.read) > tokenAge {
+		f.readLocked(now)
+	}
+	if !f.knowsLocked(token, now) && now.Sub(f.mu.read) > leastTokenAge {
+		f.readLocked(now)
+	}
+	return f.knowsLocked(token, now)
+}
+
+func (f *tokenFile) knowsLocked(token string, now time.Time) bool {
+	return sameToken(f.mu.current, token) || now.Sub(f.mu.replaced) < tokenOverlap && sameToken(f.mu.before, token)
+}
+
+// readLocked reads the file. If it cannot be read, the last known token counts.
+func (f *tokenFile) readLocked(now time.Time) {
+	m := &f.mu
+	if content, err := os.ReadFile(f.path); err == nil {
+		if content = bytes.TrimSpace(content); !bytes.Equal(content, m.current) {
+			m.before, m.current, m.replaced = m.current, content, m.read
+		}
+	}
+	m.read = now
+}
+
+func sameToken(own []byte, token string) bool {
+	return len(own) > 0 && subtle.ConstantTimeCompare(own, []byte(token)) == 1
+}
+
+// ownToken returns a function that recognizes the proxy's own bearer token, or nil if the proxy has
+// none, or has several.
+func (a *apiserver) ownToken() func(token string) bool {
+	rc := a.configs[0]
+	several := slices.ContainsFunc(a.configs, func(other *rest.Config) bool {
+		return other.BearerTokenFile != rc.BearerTokenFile || other.BearerToken != rc.BearerToken
+	})
+	switch {
+	case several, rc.Impersonate.UserName != "":
+		return nil
+	case rc.BearerTokenFile != "":
+		return (&tokenFile{path: rc.BearerTokenFile}).is
+	case rc.BearerToken != "":
+		return func(token string) bool { return sameToken([]byte(rc.BearerToken), token) }
+	}
+	return nil
+}
+
+// kubernetesNames are the names of the apiserver in a pod.
+var kubernetesNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+
+// sidecar returns the certificate for clients in the pod, and publishes what they read.
+func (a *apiserver) sidecar(c *config.Sidecar, listen string, log *zap.Logger) (access.Pair, error) {
+	token := a.configs[0].BearerTokenFile
+	if token == "" || a.ownToken() == nil {
+		return nil, errors.New("sidecar: the proxy must run as the pod's service account: leave out upstream.kubeconfig and upstream.contexts, and mount the account's token (automountServiceAccountToken)")
+	}
+	addresses := []string{"127.0.0.1", "::1"}
+	if host, _, err := net.SplitHostPort(listen); err == nil && net.ParseIP(host) != nil && !slices.Contains(addresses, host) {
+		addresses = append(addresses, host)
+	}
+	pod, err := issuer.NewPod(issuer.PodOptions{
+		Account: filepath.Dir(token), Directory: c.Directory, Authority: c.AuthorityDirectory, DNSNames: kubernetesNames, IPAddresses: addresses,
+	}, log)
+	if err != nil {
+		return nil, fmt.Errorf("sidecar.%w", err)
+	}
+	return pod, nil
+}

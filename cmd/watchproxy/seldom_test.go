@@ -1,0 +1,61 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"k8s.io/apimachinery/pkg/types"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/klog/v2"
+)
+
+// While the audit log cannot be written, the log contains few lines about it, without the contents
+// of requests.
+func TestLostEventsAreOneLine(t *testing.T) {
+	core, lines := observer.New(zap.InfoLevel)
+	klog.SetLogger(zapr.NewLogger(zap.New(core).WithOptions(zap.WrapCore(seldom))))
+	t.Cleanup(klog.ClearLogger)
+	for i := range 1000 {
+		audit.HandlePluginError("log", errors.New("no space left on device"), &auditapi.Event{
+			AuditID: types.UID(fmt.Sprint(i)), RequestURI: "/api/v1/namespaces/a/pods/p/exec?command=SECRET",
+		})
+	}
+	if n := lines.Len(); n != 1 {
+		t.Fatalf("%d lines", n)
+	}
+	if text := lines.All()[0].Message; !strings.Contains(text, "no space left on device") || strings.Contains(text, "SECRET") {
+		t.Error(text)
+	}
+}
+
+// A library's line has at most 512 bytes of each text, which a client may have chosen.
+func TestLibraryLinesAreShort(t *testing.T) {
+	core, lines := observer.New(zap.InfoLevel)
+	klog.SetLogger(zapr.NewLogger(zap.New(core).WithOptions(zap.WrapCore(seldom))))
+	t.Cleanup(klog.ClearLogger)
+	long := strings.Repeat("x", 20<<10)
+	klog.ErrorS(errors.New(long), "Couldn't parse request", "selector", long)
+	klog.Error(long)
+	if lines.Len() != 2 {
+		t.Fatalf("%d lines", lines.Len())
+	}
+	for _, line := range lines.All() {
+		for name, text := range line.ContextMap() {
+			if text, ok := text.(string); ok && len(text) > textMost {
+				t.Errorf("%s has %d bytes", name, len(text))
+			}
+		}
+		if len(line.Message) > textMost {
+			t.Errorf("a message has %d bytes", len(line.Message))
+		}
+	}
+	if got := lines.All()[0].ContextMap(); got["selector"] != long[:textMost] || got["error"] != long[:textMost] {
+		t.Errorf("%v", got)
+	}
+}

@@ -1,0 +1,112 @@
+// Package settings turns the configuration into the options of other packages.
+package settings
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+)
+
+// FeedOptions returns the options of the feeds.
+func FeedOptions(c config.Cache) feed.Options {
+	o := feed.Options{
+		Limits: watchcache.Limits{
+			Age:    c.Log.MaxAge.Duration,
+			Events: *c.Log.MaxEvents,
+			Bytes:  c.Log.MaxBytes.Value(),
+		},
+		IdleTimeout: c.IdleTimeout.Duration,
+		SelfCheck:   c.SelfCheckInterval.Duration,
+		MaxProbes:   *c.ConsistentReads.MaxProbesPerSecond,
+		Ledger:      *c.ConsistentReads.Ledger,
+		Direct:      *c.ConsistentReads.ForwardIfSooner,
+		Resources:   map[schema.GroupResource]feed.ResourceOptions{},
+	}
+	for _, r := range c.Exclude {
+		o.Excluded = append(o.Excluded, schema.ParseGroupResource(r))
+	}
+	for _, r := range c.Resources {
+		o.Resources[schema.ParseGroupResource(r.Name)] = feed.ResourceOptions{
+			ForwardConsistent: r.ConsistentReads == config.Forward,
+			Aggregated:        r.Aggregated,
+			MaxAge:            r.MaxAge.Duration,
+		}
+	}
+	o.Scopes, o.OtherScopes = scopesOf(c.Scopes)
+	return o
+}
+
+// scopesOf returns the scopes of each resource, and of all other resources, the narrowest first.
+func scopesOf(configured []config.Scope) (of map[schema.GroupResource][]object.Scope, others []object.Scope) {
+	of = map[schema.GroupResource][]object.Scope{}
+	for _, c := range configured {
+		scopes := scopesIn(c.Expanded())
+		if len(c.Resources) == 0 {
+			others = append(others, scopes...)
+		}
+		for _, name := range c.Resources {
+			gr := schema.ParseGroupResource(name)
+			of[gr] = append(of[gr], scopes...)
+		}
+	}
+	for gr := range of {
+		sortScopes(of[gr])
+	}
+	sortScopes(others)
+	return of, others
+}
+
+// scopesIn returns a scope for each namespace.
+func scopesIn(c config.Scope) (scopes []object.Scope) {
+	namespaces := c.Namespaces
+	if len(namespaces) == 0 {
+		namespaces = []string{""}
+	}
+	for _, namespace := range namespaces {
+		s, err := object.NewScope(namespace, c.FieldSelector, c.LabelSelector)
+		if err != nil {
+			panic(fmt.Sprintf("BUG: valid configuration: %v", err))
+		}
+		scopes = append(scopes, s)
+	}
+	return scopes
+}
+
+// Warm returns the caches that are filled at the start.
+func Warm(c config.Cache) (parts []upstream.Part) {
+	for _, s := range c.Scopes {
+		if !s.Warm {
+			continue
+		}
+		for _, scope := range scopesIn(s.Expanded()) {
+			for _, name := range s.Resources {
+				parts = append(parts, upstream.Part{Resource: schema.ParseGroupResource(name), Scope: scope})
+			}
+		}
+	}
+	return parts
+}
+
+// sortScopes puts a scope before the scopes that contain it.
+func sortScopes(scopes []object.Scope) {
+	slices.SortStableFunc(scopes, func(a, b object.Scope) int { return cmp.Compare(requirements(b), requirements(a)) })
+}
+
+func requirements(s object.Scope) (n int) {
+	if s.Namespace != "" {
+		n++
+	}
+	fs, _ := fields.ParseSelector(s.Fields)
+	ls, _ := labels.ParseToRequirements(s.Labels)
+	return n + len(fs.Requirements()) + len(ls)
+}

@@ -1,0 +1,64 @@
+package status
+
+import "slices"
+
+// histogram counts durations. Two histograms of the same proxy can be subtracted, bucket by bucket.
+type histogram struct {
+	Count   uint64   `json:"count"`
+	Seconds float64  `json:"seconds"` // sum of all durations
+	Buckets []bucket `json:"buckets"` // in the order of their bounds; longer durations are only in Count
+}
+
+// bucket counts the durations up to a bound.
+type bucket struct {
+	Seconds float64 `json:"upToSeconds"`
+	Count   uint64  `json:"count"`
+}
+
+// histogram returns the sum of a histogram's matching series.
+func (m families) histogram(name string, match func(labels) bool) histogram {
+	h, buckets := histogram{Buckets: []bucket{}}, map[float64]uint64{}
+	for _, metric := range m[name].GetMetric() {
+		if !match(labelsOf(metric)) {
+			continue
+		}
+		series := metric.GetHistogram()
+		h.Count += series.GetSampleCount()
+		h.Seconds += series.GetSampleSum()
+		for _, b := range series.GetBucket() {
+			buckets[b.GetUpperBound()] += b.GetCumulativeCount()
+		}
+	}
+	for bound, count := range buckets {
+		if bound <= maxBound { // JSON has no infinity
+			h.Buckets = append(h.Buckets, bucket{bound, count})
+		}
+	}
+	slices.SortFunc(h.Buckets, func(a, b bucket) int {
+		if a.Seconds < b.Seconds {
+			return -1
+		}
+		return 1
+	})
+	return h
+}
+
+// maxBound is finite, but above the bounds of all buckets.
+const maxBound = 1e9
+
+// quantile estimates the duration that a share of the durations does not exceed, like Prometheus.
+// It assumes that durations are spread evenly in each bucket, and returns at most the last bound.
+// Without durations, ok is false.
+func (h *histogram) quantile(share float64) (seconds float64, ok bool) {
+	if h.Count == 0 || len(h.Buckets) == 0 {
+		return 0, false
+	}
+	rank, below := share*float64(h.Count), bucket{}
+	for _, b := range h.Buckets {
+		if float64(b.Count) >= rank && b.Count > below.Count {
+			return below.Seconds + (b.Seconds-below.Seconds)*(rank-float64(below.Count))/float64(b.Count-below.Count), true
+		}
+		below = b
+	}
+	return below.Seconds, true
+}

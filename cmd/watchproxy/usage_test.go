@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// outcome is the output of a command and its exit code.
+type outcome struct {
+	stdout, stderr string
+	code           int
+}
+
+// finish runs watchproxy in its own process until it ends. The environment contains only the
+// variables in env.
+func finish(t *testing.T, stdin string, env []string, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append([]string{asProgram + "=1", "HOME=" + t.TempDir()}, env...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return outcome{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// An error of the command line has the exit code 2. Its single line contains the error, the
+// probable intention or the possible values, and a reference to the help.
+func TestMisuse(t *testing.T) {
+	t.Parallel()
+	const commands = "check, completion, config, help, kubeconfig, serve, sidecar, status, version"
+	for line, want := range map[string]string{
+		"serve --lisen 127.0.0.1:0":              `unknown flag --lisen; did you mean --listen? (see 'watchproxy serve --help')`,
+		"serve -listen 127.0.0.1:0":              `unknown flag -listen; did you mean --listen? (see 'watchproxy serve --help')`,
+		"serve --nonsense":                       `unknown flag --nonsense (see 'watchproxy serve --help')`,
+		"serve -x":                               `unknown flag -x (see 'watchproxy serve --help')`,
+		"serve --goaway-chance much":             `invalid argument "much" for "--goaway-chance" flag: strconv.ParseFloat: parsing "much": invalid syntax (see 'watchproxy serve --help')`,
+		"serve --listen":                         `flag needs an argument: --listen (see 'watchproxy serve --help')`,
+		"serve now":                              `serve takes no arguments, but "now" is one (see 'watchproxy serve --help')`,
+		"sttus":                                  `unknown command "sttus"; there are: ` + commands + `; did you mean "status"? (see 'watchproxy --help')`,
+		"sttus --watch":                          `unknown command "sttus"; there are: ` + commands + `; did you mean "status"? (see 'watchproxy --help')`,
+		"nonsense":                               `unknown command "nonsense"; there are: ` + commands + ` (see 'watchproxy --help')`,
+		"config valdate x":                       `unknown command "valdate"; there are: defaults, schema, validate; did you mean "validate"? (see 'watchproxy config --help')`,
+		"config validate":                        `validate needs a FILE, or - for standard input (see 'watchproxy config validate --help')`,
+		"config validate a b":                    `validate takes no further argument, but "b" is one (see 'watchproxy config validate --help')`,
+		"completion":                             `completion needs a shell: bash, fish, powershell, zsh (see 'watchproxy completion --help')`,
+		"completion tcsh":                        `unknown shell "tcsh"; there are: bash, fish, powershell, zsh (see 'watchproxy completion --help')`,
+		"completion zhsh":                        `unknown shell "zhsh"; there are: bash, fish, powershell, zsh; did you mean "zsh"? (see 'watchproxy completion --help')`,
+		"completion bash now":                    `bash takes no arguments, but "now" is one (see 'watchproxy completion bash --help')`,
+		"help serv":                              `unknown help topic "serv"; there are: ` + commands + `; did you mean "serve"? (see 'watchproxy help --help')`,
+		"help nonsense":                          `unknown help topic "nonsense"; there are: ` + commands + ` (see 'watchproxy help --help')`,
+		"help config nonsense":                   `unknown help topic "nonsense"; there are: defaults, schema, validate (see 'watchproxy help --help')`,
+		"help serve nonsense":                    `unknown help topic "nonsense": watchproxy serve has no commands (see 'watchproxy help --help')`,
+		"version -o xml":                         `invalid argument "xml" for "-o, --output" flag: must be json or yaml, or not given (see 'watchproxy version --help')`,
+		"status -o xml":                          `invalid argument "xml" for "-o, --output" flag: must be json or yaml, or not given (see 'watchproxy status --help')`,
+		"status --admin ftp://a":                 `--admin "ftp://a": must be the URL of a proxy's admin address, as in http://127.0.0.1:8002 (see 'watchproxy status --help')`,
+		"kubeconfig":                             `at least one of the flags in the group [server undo] is required (see 'watchproxy kubeconfig --help')`,
+		"kubeconfig --force --server http://a:1": `--force: there is nothing to force without --undo (see 'watchproxy kubeconfig --help')`,
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			got := finish(t, "", nil, strings.Fields(line)...)
+			if want := "watchproxy: " + want + "\n"; got.code != 2 || got.stdout != "" || got.stderr != want {
+				t.Errorf("exit code %d, output %q\n got %s\nwant %s", got.code, got.stdout, got.stderr, want)
+			}
+		})
+	}
+}
+
+// Other errors have the exit code 1. Help has the exit code 0 and describes both codes.
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"":                             {0, "Exit codes: 0 if the command succeeds, 2 if the command line is wrong"},
+		"--help":                       {0, "Exit codes: "},
+		"help":                         {0, "Exit codes: "},
+		"help serve":                   {0, "--listen ADDRESS"},
+		"help config validate":         {0, "validate FILE"},
+		"config":                       {0, "Report every error in a configuration file"},
+		"serve --config /no/such/file": {1, "/no/such/file"},
+		"serve --log-level loud":       {1, `logLevel: Unsupported value: "loud"`},
+		"config validate /no/such":     {1, "/no/such"},
+		"kubeconfig --kubeconfig /no/such --undo": {1, "kubeconfig: "},
+	} {
+		got := finish(t, "", nil, strings.Fields(line)...)
+		line = "watchproxy " + line
+		if got.code != want.code || !strings.Contains(got.stdout+got.stderr, want.says) {
+			t.Errorf("%s: %+v", line, got)
+		}
+		if silent := map[bool]string{true: got.stderr, false: got.stdout}[want.code == 0]; silent != "" {
+			t.Errorf("%s: it also says %s", line, silent)
+		}
+	}
+}
+
+func TestVersionFlag(t *testing.T) {
+	t.Parallel()
+	flag, command := finish(t, "", nil, "--version"), finish(t, "", nil, "version")
+	if flag != command || flag.code != 0 || !strings.HasPrefix(flag.stdout, "watchproxy version ") || strings.Count(flag.stdout, "\n") != 1 {
+		t.Errorf("--version: %+v, version: %+v", flag, command)
+	}
+}
+
+// Without a kubeconfig, serve prints the places where it searched, and a remedy.
+func TestServeWithoutKubeconfig(t *testing.T) {
+	t.Parallel()
+	empty := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const remedy = "and this is no pod with a service account; name the kubeconfig of a cluster by --kubeconfig FILE, $KUBECONFIG or upstream.kubeconfig"
+	for name, test := range map[string]struct {
+		env, args []string
+		says      []string
+	}{
+		"nothing":          {nil, nil, []string{"upstream: no kubeconfig found: $KUBECONFIG is not set, and no cluster is in ", "/.kube/config, " + remedy}},
+		"only a context":   {nil, []string{"--context", "a"}, []string{"no kubeconfig found", remedy}},
+		"no such file":     {[]string{"KUBECONFIG=/no/such"}, nil, []string{"$KUBECONFIG names /no/such, and no cluster is in there, " + remedy}},
+		"an empty one":     {[]string{"KUBECONFIG=" + empty}, nil, []string{"$KUBECONFIG names " + empty, remedy}},
+		"named, empty":     {nil, []string{"--kubeconfig", empty}, []string{"upstream.kubeconfig: no contexts in " + empty + "; name another with --kubeconfig"}},
+		"the null device":  {nil, []string{"--kubeconfig", "/dev/null"}, []string{"upstream.kubeconfig: no contexts in /dev/null; name another with --kubeconfig"}},
+		"named, not there": {nil, []string{"--kubeconfig", "/no/such"}, []string{"upstream.kubeconfig: ", "/no/such"}},
+		"unknown context":  {nil, []string{"--kubeconfig", kubeconfigFor(t, "https://a.example"), "--context", "c"}, []string{`upstream.kubeconfig: no context "c"; there are: ["a" "b"]`}},
+		"no token": {
+			[]string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1"},
+			nil,
+			[]string{"upstream: service account of the pod: ", "automountServiceAccountToken", "--kubeconfig"},
+		},
+	} {
+		got := finish(t, "", test.env, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, test.args...)...)
+		if got.code != 1 || got.stdout != "" || strings.Count(got.stderr, "\n") != 1 || strings.Contains(got.stderr, "KUBERNETES_MASTER") {
+			t.Errorf("%s: %+v", name, got)
+		}
+		for _, what := range test.says {
+			if !strings.Contains(got.stderr, what) {
+				t.Errorf("%s: no %q in: %s", name, what, got.stderr)
+			}
+		}
+	}
+}
+
+// validate reports all errors of the configuration and of the files in it, one per line, in the
+// order of the lines. It reads standard input, and accepts an empty file.
+func TestConfigValidate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.yaml")
+	for name, text := range map[string]string{
+		"empty":         "",
+		"only comments": "# nothing\n---\n",
+		"defaults":      finish(t, "", nil, "config", "defaults").stdout,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range []struct{ file, name string }{{path, path}, {"-", "<stdin>"}} {
+			if got := finish(t, text, nil, "config", "validate", test.file); got != (outcome{test.name + " is valid\n", "", 0}) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+	}
+
+	const wrong = `kind: ProxyConfiguration
+listen: 0.0.0.0:6443
+tls:
+  certFile: /no/such.crt
+logLevel: loud
+cache:
+  exclude:
+  - pods
+  - Pods
+  log: {maxAge: 5, maxEvents: 0}
+nonsense: 1
+drain: 1s
+drain: 2s
+`
+	want := []string{
+		`1: apiVersion: Required value: must be watchproxy.dev/v1alpha1`,
+		`3: tls.privateKeyFile: Required value: a certificate and its private key belong together`,
+		`4: tls.certFile: Invalid value: "/no/such.crt": there is no such file: create it, or name another one; relative paths are relative to the working directory`,
+		`5: logLevel: Unsupported value: "loud": supported values: "debug", "info", "warn", "error"`,
+		`9: cache.exclude[1]: Invalid value: "Pods": must be a plural resource name`,
+		`10: cache.log.maxAge: Invalid value: "5": must be a duration with its unit, such as 30s or 1m30s`,
+		`10: cache.log.maxEvents: Invalid value: 0: must be at least 1`,
+		`11: nonsense: Forbidden: unknown field (there are accessLogSampling, `,
+		`13: drain: Forbidden: is given twice, in lines 12 and 13`,
+	}
+	same := func(name string, got outcome, want []string) {
+		t.Helper()
+		lines := strings.Split(strings.TrimSuffix(got.stderr, "\n"), "\n")
+		if got.code != 1 || got.stdout != "" || len(lines) != len(want) {
+			t.Fatalf("exit code %d, output %q, errors\n%s", got.code, got.stdout, got.stderr)
+		}
+		for i, line := range lines {
+			if !strings.HasPrefix(line, name+":"+want[i]) {
+				t.Errorf(" got %s\nwant %s:%s", line, name, want[i])
+			}
+		}
+	}
+	same("<stdin>", finish(t, wrong, nil, "config", "validate", "-"), want)
+	same("<stdin>", finish(t, wrong, nil, "config", "validate", "--no-files", "-"), slices.Delete(slices.Clone(want), 2, 3))
+	for text, want := range map[string]string{
+		"listen: {\n":              "1: not YAML: ", // line number from the parser
+		"kind: a\nlisten: b: c\n":  "2: not YAML: mapping values are not allowed in this context",
+		"\n\n- listen\n":           "3: must be an object with the fields apiVersion and kind, but is a list",
+		"kind: a\n---\nkind: b\n":  "1: apiVersion: Required value",
+		"kind: ProxyConfiguration": "1: apiVersion: Required value: must be watchproxy.dev/v1alpha1",
+	} {
+		if got := finish(t, text, nil, "config", "validate", "-"); got.code != 1 || !strings.HasPrefix(got.stderr, "<stdin>:"+want) {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/audit/policy"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
+)
+
+// Audit configures the audit log. Its fields have the names of the apiserver's flags --audit-log-*.
+type Audit struct {
+	// PolicyFile is the path of an audit policy in the apiserver's format (audit.k8s.io/v1, kind
+	// Policy). Use the apiserver's own policy, so that both logs contain the same requests. Gets
+	// and lists with the level RequestResponse are forwarded, because only the apiserver can log
+	// the objects. The file is read at the start.
+	PolicyFile string `json:"policyFile"`
+	// LogPath is the path of the log, with one JSON object per line. The proxy creates the file
+	// with access for its own user only. "-" is standard output. The first line of standard output
+	// is not part of the log.
+	LogPath string `json:"logPath"`
+	// LogMode is blocking, blocking-strict or batch. With blocking, a response waits until its
+	// events are written. With blocking-strict, a request also fails with 500 if its events cannot
+	// be written. With batch, up to 10,000 events or 64 MiB wait to be written, and further events
+	// are lost. The default is blocking.
+	LogMode AuditMode `json:"logMode,omitempty"`
+	// LogMaxSize is the size in MiB at which the file is rotated. The default is 100. 0 means
+	// never.
+	LogMaxSize *int `json:"logMaxSize,omitempty"`
+	// LogMaxBackups is the number of rotated files to keep. The default is 100. 0 means no limit.
+	LogMaxBackups *int `json:"logMaxBackups,omitempty"`
+	// LogMaxAge is how many days rotated files are kept. The default is 366. 0 means no limit.
+	LogMaxAge *int `json:"logMaxAge,omitempty"`
+	// LogCompress compresses rotated files with gzip.
+	LogCompress bool `json:"logCompress,omitempty"`
+}
+
+// AuditMode determines whether a response waits until its events are written.
+type AuditMode string
+
+// The values of [AuditMode].
+const (
+	Blocking       AuditMode = "blocking"
+	BlockingStrict AuditMode = "blocking-strict"
+	Batch          AuditMode = "batch"
+)
+
+// Tracing configures spans. Its fields have the names of the apiserver's TracingConfiguration.
+type Tracing struct {
+	// Endpoint is the address of an OTLP/gRPC collector. The connection has no TLS. The default is
+	// localhost:4317.
+	Endpoint *string `json:"endpoint,omitempty"`
+	// SamplingRatePerMillion is how many requests in a million begin a trace. The default is 0. A
+	// request that belongs to a sampled trace is always recorded if its client is in system:masters
+	// or system:monitoring, or if clients are not authenticated.
+	SamplingRatePerMillion *int `json:"samplingRatePerMillion,omitempty"`
+}
+
+// setDefaults sets the apiserver's defaults.
+func (a *Audit) setDefaults() {
+	if a == nil {
+		return
+	}
+	const megabytes, files, days = 100, 100, 366
+	set(&a.LogMode, Blocking)
+	setPointer(&a.LogMaxSize, megabytes)
+	setPointer(&a.LogMaxBackups, files)
+	setPointer(&a.LogMaxAge, days)
+}
+
+func (a *Audit) validate(path *field.Path) (errs field.ErrorList) {
+	if a == nil {
+		return nil
+	}
+	if a.PolicyFile == "" {
+		errs = append(errs, field.Required(path.Child("policyFile"), "an audit policy decides which requests are logged: use the apiserver's --audit-policy-file"))
+	}
+	if a.LogPath == "" {
+		errs = append(errs, field.Required(path.Child("logPath"), "a file for the log, or - for standard output"))
+	}
+	modes := []AuditMode{Batch, Blocking, BlockingStrict}
+	if !slices.Contains(modes, a.LogMode) {
+		errs = append(errs, field.NotSupported(path.Child("logMode"), a.LogMode, modes))
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"logMaxSize", *a.LogMaxSize}, {"logMaxBackups", *a.LogMaxBackups}, {"logMaxAge", *a.LogMaxAge}} {
+		if n.value < 0 {
+			errs = append(errs, field.Invalid(path.Child(n.name), n.value, "must be at least 0"))
+		}
+	}
+	return errs
+}
+
+// CheckFiles returns errors if the policy cannot be read or the log cannot be written.
+// [ProxyConfiguration.Validate] does not check this, because the files may be on another machine.
+func (a *Audit) CheckFiles(path *field.Path) (errs field.ErrorList) {
+	if a == nil {
+		return nil
+	}
+	if a.PolicyFile != "" {
+		if _, err := policy.LoadPolicyFromFile(a.PolicyFile); err != nil {
+			errs = append(errs, field.Invalid(path.Child("policyFile"), a.PolicyFile, "is no readable audit policy: "+err.Error()))
+		}
+	}
+	if a.LogPath != "" {
+		if err := writable(a.LogPath, *a.LogMaxSize > 0); err != nil {
+			errs = append(errs, field.Invalid(path.Child("logPath"), a.LogPath, "cannot be written: "+err.Error()))
+		}
+	}
+	return errs
+}
+
+const million = 1_000_000
+
+func (t *Tracing) validate(path *field.Path) field.ErrorList {
+	if t != nil && t.SamplingRatePerMillion != nil {
+		if n := *t.SamplingRatePerMillion; n < 0 || n > million {
+			return field.ErrorList{field.Invalid(path.Child("samplingRatePerMillion"), n, fmt.Sprintf("must be from 0 to %d", million))}
+		}
+	}
+	return tracingapi.ValidateTracingConfiguration(t.Configuration(), nil, path)
+}
+
+// Configuration returns the configuration for the library, or nil.
+func (t *Tracing) Configuration() *tracingapi.TracingConfiguration {
+	if t == nil {
+		return nil
+	}
+	c := &tracingapi.TracingConfiguration{Endpoint: t.Endpoint}
+	if t.SamplingRatePerMillion != nil {
+		rate := int32(*t.SamplingRatePerMillion) //nolint:gosec // it was validated
+		c.SamplingRatePerMillion = &rate
+	}
+	return c
+}

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const goodPolicy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n"
+
+// If a policy cannot be read or a log cannot be written, that is an error of the field.
+func TestAudit(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good, log := write("policy.yaml", goodPolicy), filepath.Join(dir, "new", "audit.log")
+	for text, want := range map[string]string{
+		"policyFile: " + good + ", logPath: " + log:                               "",
+		"policyFile: " + good + ", logPath: '-'":                                  "",
+		"policyFile: " + good + ", logPath: " + write("old.log", ""):              "",
+		"policyFile: " + good + ", logPath: " + log + ", logMode: batch":          "",
+		"policyFile: " + good:                                                     "audit.logPath: Required",
+		"logPath: " + log:                                                         "audit.policyFile: Required",
+		"policyFile: " + dir + "/none, logPath: " + log:                           "audit.policyFile: Invalid",
+		"policyFile: " + write("empty.yaml", "") + ", logPath: " + log:            "audit.policyFile: Invalid",
+		"policyFile: " + write("no", "kind: Policy\n") + ", logPath: " + log:      "audit.policyFile: Invalid",
+		"policyFile: " + good + ", logPath: " + dir:                               "is not a file",
+		"policyFile: " + good + ", logPath: " + good + "/x":                       "audit.logPath: Invalid",
+		"policyFile: " + good + ", logPath: " + log + ", logMode: sometimes":      "audit.logMode: Unsupported",
+		"policyFile: " + good + ", logPath: " + log + ", logMaxAge: -1":           "audit.logMaxAge: Invalid",
+		"policyFile: " + good + ", logPath: " + log + ", logMaxBackups: -1":       "audit.logMaxBackups: Invalid",
+		"policyFile: " + good + ", logPath: " + log + ", logMaxSize: -1, size: 1": "audit.size: Forbidden",
+	} {
+		c, err := load(t, head+"audit: {"+text+"}\n")
+		if err == nil {
+			err = c.Audit.CheckFiles(field.NewPath("audit")).ToAggregate()
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(log)); !os.IsNotExist(err) {
+		t.Errorf("validation made %s: %v", filepath.Dir(log), err)
+	}
+}
+
+// The defaults of the log are kube-apiserver's.
+func TestAuditDefaults(t *testing.T) {
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(policy, []byte(goodPolicy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(t, head+"audit: {policyFile: "+policy+", logPath: '-', logMaxSize: 0}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := c.Audit; a.LogMode != Blocking || *a.LogMaxSize != 0 || *a.LogMaxBackups != 100 || *a.LogMaxAge != 366 {
+		t.Errorf("mode %s, size %d, backups %d, age %d", a.LogMode, *a.LogMaxSize, *a.LogMaxBackups, *a.LogMaxAge)
+	}
+	if Default().Audit != nil || Default().Tracing != nil {
+		t.Error("an audit log or tracing is the default")
+	}
+}
+
+func TestTracing(t *testing.T) {
+	for text, want := range map[string]string{
+		"{}":                                    "",
+		"endpoint: localhost:4317":              "",
+		"endpoint: 'unix:///run/otel.sock'":     "",
+		"samplingRatePerMillion: 1000000":       "",
+		"samplingRatePerMillion: -1":            "tracing.samplingRatePerMillion: Invalid",
+		"samplingRatePerMillion: 5000000000":    "tracing.samplingRatePerMillion: Invalid",
+		"samplingRatePerMillion: often":         "tracing.samplingRatePerMillion: Invalid",
+		"endpoint: 'https://localhost:4317'":    "tracing.endpoint: Invalid",
+		"endpoint: localhost:4317, sampling: 1": "tracing.sampling: Forbidden",
+	} {
+		_, err := load(t, head+"tracing: {"+strings.Trim(text, "{}")+"}\n")
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package access
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
+	clientmetrics "k8s.io/client-go/tools/metrics"
+)
+
+// Expiries exports the expiry times of certificates. It reads them at each scrape, so it shows
+// renewed files even before their first use.
+type Expiries struct {
+	Serving  *Certificates // nil for none
+	Upstream []*rest.Config
+}
+
+var (
+	servingExpiry = prometheus.NewDesc("watchproxy_serving_certificate_expiration_timestamp_seconds",
+		"Unix time at which the listener's certificate expires.", nil, nil)
+	upstreamExpiry = prometheus.NewDesc("watchproxy_upstream_client_certificate_expiration_timestamp_seconds",
+		"Unix time at which the first of the proxy's client certificates for upstream expires, by where they come from (kubeconfig, exec: a credential plugin).",
+		[]string{"origin"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (e *Expiries) Describe(ch chan<- *prometheus.Desc) { ch <- servingExpiry; ch <- upstreamExpiry }
+
+// Collect implements prometheus.Collector. A certificate that cannot be read has no sample.
+func (e *Expiries) Collect(ch chan<- prometheus.Metric) {
+	show := func(desc *prometheus.Desc, at time.Time, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(at.Unix()), labels...)
+	}
+	if e.Serving != nil {
+		cert, _ := e.Serving.pair.CurrentCertKeyContent()
+		if at, err := expiry(cert); err == nil {
+			show(servingExpiry, at)
+		}
+	}
+	var first time.Time
+	for _, rc := range e.Upstream {
+		if at, err := clientExpiry(rc.TLSClientConfig); err == nil && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	if !first.IsZero() {
+		show(upstreamExpiry, first, "kubeconfig")
+	}
+	if at := execExpiry.get(); at != nil {
+		show(upstreamExpiry, *at, "exec")
+	}
+}
+
+// LogExpiry logs the expiry of a pair's certificate, now and after each change.
+func LogExpiry(pair Pair, log *zap.Logger) {
+	l := expiryLog{pair, log}
+	l.Enqueue()
+	pair.AddListener(l)
+}
+
+type expiryLog struct {
+	pair Pair
+	log  *zap.Logger
+}
+
+// soon is the time before a certificate's expiry by which it should have been renewed.
+const soon = 7 * 24 * time.Hour
+
+// Enqueue implements dynamiccertificates.Listener.
+func (l expiryLog) Enqueue() {
+	cert, _ := l.pair.CurrentCertKeyContent()
+	at, err := expiry(cert)
+	switch {
+	case err != nil: // the library logs the error
+	case time.Until(at) < soon:
+		l.log.Warn("serving certificate expires soon", zap.Time("at", at))
+	default:
+		l.log.Info("serving certificate", zap.Time("expires", at))
+	}
+}
+
+// clientExpiry returns the expiry of a configuration's client certificate.
+func clientExpiry(c rest.TLSClientConfig) (time.Time, error) {
+	text := c.CertData
+	if len(text) == 0 {
+		var err error
+		if text, err = os.ReadFile(c.CertFile); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return expiry(text)
+}
+
+// expiry returns the expiry of the first certificate in a PEM text, which is the leaf.
+func expiry(text []byte) (time.Time, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return time.Time{}, errors.New("no certificate in PEM")
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("certificate: %w", err)
+	}
+	return leaf.NotAfter, nil
+}
+
+// execExpiry holds the expiry that client-go reports for the certificates of credential plugins.
+var execExpiry = func() *reported {
+	r := &reported{}
+	clientmetrics.Register(clientmetrics.RegisterOpts{ClientCertExpiry: r})
+	return r
+}()
+
+type reported struct {
+	mu sync.Mutex
+	at *time.Time
+}
+
+// Set implements metrics.ExpiryMetric. If there is no certificate, at is nil.
+func (r *reported) Set(at *time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at = at
+}
+
+func (r *reported) get() *time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.at
+}

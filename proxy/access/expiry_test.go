@@ -1,0 +1,90 @@
+package access
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
+)
+
+// The metrics show the expiry of three certificates: the listener's, the first of several client
+// certificates, and a credential plugin's. They follow renewed files.
+func TestExpiries(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	// The helper makes certificates that became valid an hour ago.
+	write := func(validFor time.Duration) {
+		t.Helper()
+		text, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: "localhost", MaxAge: validFor + time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, content := range map[string][]byte{certFile: text, keyFile: key} {
+			if err := os.WriteFile(file, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(time.Hour)
+	pair, err := PairFromFiles(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving, err := NewCertificates(pair, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long, _, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: "client", MaxAge: 101 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(&Expiries{Serving: serving, Upstream: []*rest.Config{
+		{TLSClientConfig: rest.TLSClientConfig{CertData: long}},
+		{TLSClientConfig: rest.TLSClientConfig{CertFile: certFile}},
+		{},
+	}})
+	expect := func(servingHours, clientHours, execHours float64) {
+		t.Helper()
+		want := map[string]float64{"serving": servingHours, "kubeconfig": clientHours, "exec": execHours}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				of := "serving"
+				for _, l := range m.GetLabel() {
+					of = l.GetValue()
+				}
+				left := time.Until(time.Unix(int64(m.GetGauge().GetValue()), 0)).Hours()
+				if left > want[of]+0.1 || left < want[of]-0.1 {
+					t.Errorf("%s expires in %v h, want %v", of, left, want[of])
+				}
+				delete(want, of)
+			}
+		}
+		delete(want, "exec")
+		if len(want) > 0 {
+			t.Errorf("nothing tells of %v", want)
+		}
+	}
+	expect(1, 1, 0)
+	write(50 * time.Hour)
+	if err := serving.pair.(dynamiccertificates.ControllerRunner).RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plugin := time.Now().Add(3 * time.Hour)
+	execExpiry.Set(&plugin)
+	defer execExpiry.Set(nil)
+	expect(50, 50, 3)
+	if n := testutil.CollectAndCount(&Expiries{}); n != 1 { // exec
+		t.Errorf("without certificates there are %d metrics", n)
+	}
+}

@@ -1,0 +1,178 @@
+package proxy
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// Answered implements exchange.Handler. It counts a request. When the response has been written,
+// Answered logs the request if it failed, was refused by a limit, was slow, or belongs to the
+// sample.
+func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
+	s.metrics.Request(rt, resp, took)
+	s.metrics.Users.Request(req.User(), resp.Source == exchange.FromProxy && resp.Status == http.StatusTooManyRequests)
+	if resp.Stream != nil {
+		return s.watchAnswered(req, rt, resp, took)
+	}
+	began, long := time.Now().Add(-took), resp.Long()
+	if long {
+		req.End()
+	}
+	return func(bytes int64) {
+		req.End()
+		whole := time.Since(began)
+		s.metrics.Written(rt, resp, whole, bytes)
+		waited := whole
+		if long {
+			waited = took
+		}
+		switch remark := s.remark(resp, waited); {
+		case remark != "":
+			s.logRemark(remark, requestFields(req, rt, resp), took, zap.Duration("duration", whole), zap.Int64("bytes", bytes))
+		case s.isSampled():
+			s.log.Info("request", append(requestFields(req, rt, resp), zap.Duration("latency", took), zap.Duration("duration", whole), zap.Int64("bytes", bytes))...)
+		}
+	}
+}
+
+// watchAnswered is Answered for a watch from the cache. The returned function does not keep the
+// request in memory during the watch.
+func (s *Server) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
+	req.End()
+	if remark := s.remark(resp, took); remark != "" {
+		s.logRemark(remark, requestFields(req, rt, resp), took)
+	}
+	if !s.isSampled() {
+		return func(int64) {}
+	}
+	began, fields := time.Now().Add(-took), requestFields(req, rt, resp)
+	return func(bytes int64) {
+		s.log.Info("request", append(fields, zap.Duration("latency", took), zap.Duration("duration", time.Since(began)), zap.Int64("bytes", bytes))...)
+	}
+}
+
+func (s *Server) isSampled() bool {
+	sampling := s.options.Load().AccessLog
+	return sampling != 0 && rand.Float64() < sampling
+}
+
+// remark returns the message with which a request is logged outside the sample, or "" if it is not.
+func (s *Server) remark(resp *exchange.Response, took time.Duration) (message string) {
+	own, least := resp.Source == exchange.FromProxy && resp.Told != exchange.ClientLeft, s.options.Load().SlowRequest
+	switch {
+	case own && resp.Status == http.StatusTooManyRequests:
+		message = "request refused"
+	case own && resp.Status >= http.StatusInternalServerError:
+		message = "request failed"
+	case least > 0 && took >= least:
+		message = "slow request"
+	}
+	if message == "" || !s.remarks.allow() {
+		return ""
+	}
+	return message
+}
+
+func (s *Server) logRemark(message string, fields []zap.Field, latency time.Duration, more ...zap.Field) {
+	fields = append(append(fields, more...), zap.Duration("latency", latency), zap.Int64("unlogged", s.remarks.unlogged.Swap(0)))
+	s.log.Warn(message, fields...)
+}
+
+// remarkLog limits the lines of [Server.remark]. If everything fails, the first lines suffice.
+type remarkLog struct {
+	lines    *rate.Limiter
+	unlogged atomic.Int64 // requests without a line since the last line
+}
+
+// remarkLines is the maximum rate of these lines, a second. remarkBurst is their maximum number at
+// once.
+const remarkLines, remarkBurst = 5, 20
+
+func newRemarkLog() *remarkLog {
+	return &remarkLog{lines: rate.NewLimiter(remarkLines, remarkBurst)}
+}
+
+func (l *remarkLog) allow() bool {
+	if l.lines.Allow() {
+		return true
+	}
+	l.unlogged.Add(1)
+	return false
+}
+
+// requestFields returns log fields for a request and its response. A client can choose some of
+// their texts, but not a long text.
+func requestFields(req *exchange.Request, rt exchange.Route, resp *exchange.Response) []zap.Field {
+	fields := []zap.Field{
+		zap.String("verb", rt.Verb), zap.String("path", short(req.Path)), zap.Int("code", resp.Status), zap.String("source", string(resp.Source)),
+		zap.String("user", short(req.User())),
+	}
+	if resp.Failure != nil {
+		fields = append(fields, zap.String("error", short(resp.Failure.Message)))
+	}
+	for _, optional := range []zap.Field{
+		zap.String("impersonatedUser", short(req.Header.Get("Impersonate-User"))),
+		zap.String("sourceAddress", req.Address()),
+		zap.String("group", short(rt.GVR.Group)), zap.String("version", short(rt.GVR.Version)), zap.String("resource", short(rt.GVR.Resource)),
+		zap.String("subresource", short(rt.Subresource)), zap.String("namespace", short(rt.Namespace)), zap.String("name", short(rt.Name)),
+		zap.String("query", short(loggedQuery(req.Query))), zap.String("forwardedBecause", resp.Why),
+		zap.String("userAgent", short(req.Header.Get("User-Agent"))), zap.String("auditID", short(resp.Header.Get("Audit-Id"))),
+	} {
+		if optional.String != "" {
+			fields = append(fields, optional)
+		}
+	}
+	return fields
+}
+
+// loggedParameters are the parameters whose values are logged. Values of other parameters may be
+// secret, such as the command of an exec or the query to a pod's own server. Only the names of
+// these parameters are logged.
+var loggedParameters = []string{
+	"allowWatchBookmarks", "container", "dryRun", "fieldManager", "fieldSelector", "fieldValidation", "follow", "force", "includeObject",
+	"labelSelector", "limit", "limitBytes", "pretty", "previous", "resourceVersion", "resourceVersionMatch", "sendInitialEvents",
+	"shards", "sinceSeconds", "tailLines", "timeout", "timeoutSeconds", "watch",
+}
+
+// loggedQuery returns a query for the log, with the parameters in the client's order.
+func loggedQuery(query string) string {
+	const most = 64 // a longer query is truncated anyway
+	var b strings.Builder
+	n := 0
+	for parameter := range strings.SplitSeq(query, "&") {
+		if parameter == "" {
+			continue
+		}
+		if n++; n > most {
+			break
+		}
+		if b.Len() > 0 {
+			b.WriteByte('&')
+		}
+		name, value, _ := strings.Cut(parameter, "=")
+		if unescaped, err := url.QueryUnescape(name); err != nil || !slices.Contains(loggedParameters, unescaped) {
+			value = "…"
+		}
+		b.WriteString(name + "=" + value)
+	}
+	return b.String()
+}
+
+// short truncates a client's text for the log.
+func short(s string) string {
+	const most = 512
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}

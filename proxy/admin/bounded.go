@@ -1,0 +1,89 @@
+package admin
+
+import (
+	"cmp"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// connections limits the open connections of the admin address.
+const connections = 32
+
+// boundedListener accepts a limited number of connections, see [Bounded].
+type boundedListener struct {
+	net.Listener
+	mu struct {
+		sync.Mutex
+		open map[*boundedConn]struct{}
+	}
+}
+
+// Bounded returns a listener with at most 32 open connections. If there are more, the connection
+// that has been silent for the longest time is closed. Otherwise a few clients that send nothing
+// could block the kubelet's probes, and the kubelet would end the proxy.
+func Bounded(inner net.Listener) net.Listener {
+	l := &boundedListener{Listener: inner}
+	l.mu.open = map[*boundedConn]struct{}{}
+	return l
+}
+
+// Accept implements net.Listener.
+func (l *boundedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &boundedConn{Conn: conn, among: l}
+	c.heard()
+	if silent := l.add(c); silent != nil {
+		_ = silent.Close() // the client may have closed it
+	}
+	return c, nil
+}
+
+// add adds a connection. If there are too many, it returns the connection to close.
+func (l *boundedListener) add(c *boundedConn) (silent *boundedConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.mu.open) >= connections {
+		silent = slices.MinFunc(slices.Collect(maps.Keys(l.mu.open)), func(a, b *boundedConn) int { return cmp.Compare(a.last.Load(), b.last.Load()) })
+		delete(l.mu.open, silent)
+	}
+	l.mu.open[c] = struct{}{}
+	return silent
+}
+
+// boundedConn is a connection of a boundedListener.
+type boundedConn struct {
+	net.Conn
+	among *boundedListener
+	last  atomic.Int64 // time of the last read or write, in Unix nanoseconds
+}
+
+func (c *boundedConn) heard() { c.last.Store(time.Now().UnixNano()) }
+
+// Read implements net.Conn.
+func (c *boundedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.heard()
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *boundedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.heard()
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	c.among.mu.Lock()
+	delete(c.among.mu.open, c)
+	c.among.mu.Unlock()
+	return c.Conn.Close()
+}

@@ -1,0 +1,238 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
+)
+
+// reviews has two users, by their tokens. One user may do everything, the other nothing.
+type reviews struct{ asked []authorizer.AttributesRecord }
+
+func (a *reviews) Authenticate(r *http.Request) (*access.Caller, error) {
+	switch token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); token {
+	case "good", "poor", "odd":
+		return &access.Caller{User: &user.DefaultInfo{Name: token}, Token: true}, nil
+	case "certificate":
+		return &access.Caller{User: &user.DefaultInfo{Name: "good"}}, nil
+	case "unknown":
+		return nil, access.ErrUnavailable
+	}
+	return nil, access.ErrUnauthenticated
+}
+
+func (a *reviews) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+	a.asked = append(a.asked, attributes.(authorizer.AttributesRecord))
+	switch attributes.GetUser().GetName() {
+	case "good":
+		return authorizer.DecisionAllow, "", nil
+	case "odd":
+		return authorizer.DecisionAllow, "", errors.New("an error beside the decision")
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// visit sends a request to an admin handler as if the request had arrived at an address.
+func visit(t *testing.T, a *Admin, local net.IP, overTLS bool, method, path, body string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	ctx := t.Context()
+	if local != nil {
+		ctx = context.WithValue(ctx, http.LocalAddrContextKey, &net.TCPAddr{IP: local, Port: 8002})
+	}
+	r := httptest.NewRequestWithContext(ctx, method, "http://10.0.0.1:8002"+path, strings.NewReader(body))
+	if overTLS {
+		r.TLS = &tls.ConnectionState{}
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	a.Server().Handler.ServeHTTP(w, r)
+	return w
+}
+
+var (
+	loopback  = net.IPv4(127, 0, 0, 1)
+	elsewhere = net.IPv4(10, 0, 0, 1)
+)
+
+// Requests on loopback are served. Other requests need credentials, over TLS, and the right to the
+// path, unless the path is open.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	open := []string{"/livez", "/readyz", "/"}
+	for name, test := range map[string]struct {
+		local     net.IP
+		plain     bool
+		path      string
+		token     string
+		header    []string
+		noTLS     bool // the configuration has no certificate
+		everybody bool
+		method    string
+		want      int
+		says      string
+	}{
+		"on loopback":           {local: loopback, plain: true, path: "/metrics", want: 200},
+		"profile on loopback":   {local: loopback, plain: true, path: "/debug/pprof/", want: 200},
+		"relayed to loopback":   {local: loopback, plain: true, path: "/metrics", header: []string{"X-Forwarded-For", "10.0.0.2"}, want: 403, says: "use https"},
+		"relayed, with a token": {local: loopback, path: "/metrics", token: "good", header: []string{"Forwarded", "for=10.0.0.2"}, want: 200},
+		"relayed, without":      {local: loopback, path: "/metrics", header: []string{"Via", "1.1 x"}, want: 401},
+		"unknown address":       {plain: true, path: "/metrics", want: 403, says: "use https"},
+		"probe":                 {local: elsewhere, plain: true, path: "/livez", want: 200},
+		// There is no such check.
+		"part of a probe":             {local: elsewhere, plain: true, path: "/livez/x", want: 404},
+		"probe over TLS":              {local: elsewhere, path: "/readyz", want: 200},
+		"change of a probe":           {local: elsewhere, plain: true, path: "/livez", method: "POST", want: 403},
+		"the open page":               {local: elsewhere, plain: true, path: "/", want: 200},
+		"the open page's file":        {local: elsewhere, plain: true, path: "/page.js", want: 200},
+		"not the page's figures":      {local: elsewhere, plain: true, path: "/status", want: 403},
+		"another way to write a path": {local: elsewhere, plain: true, path: "/livez/../metrics", want: 307},
+		"an escaped way":              {local: elsewhere, plain: true, path: "/livez%2f..%2fmetrics", want: 404},
+		"metrics, not encrypted":      {local: elsewhere, plain: true, path: "/metrics", token: "good", want: 403, says: "only taken over TLS: use https"},
+		"metrics without TLS":         {local: elsewhere, plain: true, path: "/metrics", token: "good", noTLS: true, want: 403, says: "port-forward"},
+		"no credentials":              {local: elsewhere, path: "/metrics", want: 401, says: "bearer token"},
+		"wrong credentials":           {local: elsewhere, path: "/metrics", token: "bad", want: 401},
+		"unreviewed credentials":      {local: elsewhere, path: "/metrics", token: "unknown", want: 503},
+		"a user with the right":       {local: elsewhere, path: "/metrics", token: "good", want: 200},
+		"a user without":              {local: elsewhere, path: "/metrics", token: "poor", want: 403, says: `user "poor" cannot get path "/metrics": a ClusterRole`},
+		"a review with an error":      {local: elsewhere, path: "/metrics", token: "odd", want: 503},
+		"impersonation":               {local: elsewhere, path: "/metrics", token: "good", header: []string{"Impersonate-User", "poor"}, want: 403, says: "Impersonate-User"},
+		"profile with the right":      {local: elsewhere, path: "/debug/pprof/", token: "good", want: 200},
+		"profile without":             {local: elsewhere, path: "/debug/pprof/", token: "poor", want: 403},
+		"token beats the Origin":      {local: elsewhere, path: "/metrics", token: "good", header: []string{"Origin", "https://evil.example"}, want: 200},
+		"a certificate does not":      {local: elsewhere, path: "/metrics", token: "certificate", header: []string{"Origin", "https://evil.example"}, want: 403, says: "another origin"},
+		"without authentication":      {local: elsewhere, plain: true, path: "/metrics", everybody: true, want: 200},
+		"level without it":            {local: elsewhere, plain: true, path: "/debug/log-level", everybody: true, method: "PUT", want: 403, says: "without authentication"},
+		"level, read":                 {local: elsewhere, plain: true, path: "/debug/log-level", everybody: true, want: 200},
+		"level with the right":        {local: elsewhere, path: "/debug/log-level", token: "good", method: "PUT", want: 200},
+		"level without the right":     {local: elsewhere, path: "/debug/log-level", token: "poor", method: "PUT", want: 403, says: `cannot put path "/debug/log-level"`},
+		"level on loopback":           {local: loopback, plain: true, path: "/debug/log-level", method: "PUT", want: 200},
+	} {
+		registry, known := prometheus.NewRegistry(), &reviews{}
+		options := Options{
+			Status:    func() (any, error) { return "x", nil },
+			Profiling: true, Everybody: test.everybody, Open: open, Level: zap.NewAtomicLevel(), Log: zap.NewNop(),
+		}
+		if !test.noTLS {
+			options.Access = known
+		}
+		a := New(registry, metrics.New(registry), options)
+		a.Ready()
+		header := test.header
+		if test.token != "" {
+			header = append(header, "Authorization", "Bearer "+test.token)
+		}
+		method := test.method
+		if method == "" {
+			method = http.MethodGet
+		}
+		w := visit(t, a, test.local, !test.plain, method, test.path, "debug", header...)
+		if w.Code != test.want || !strings.Contains(w.Body.String(), test.says) {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+		if (w.Code == http.StatusUnauthorized) != (w.Header().Get("WWW-Authenticate") != "") {
+			t.Errorf("%s: %v", name, w.Header())
+		}
+		for _, asked := range known.asked {
+			if asked.Path != test.path || asked.Verb != strings.ToLower(method) || asked.ResourceRequest {
+				t.Errorf("%s: reviewed is %+v", name, asked)
+			}
+		}
+	}
+}
+
+// Where others reach the loopback address, only the open paths are served there, with and without
+// authentication.
+func TestRestrictedLoopback(t *testing.T) {
+	for _, everybody := range []bool{false, true} {
+		registry := prometheus.NewRegistry()
+		admin := New(registry, metrics.New(registry), Options{
+			Status: func() (any, error) { return "x", nil }, Users: func() any { return "names" }, Profiling: true, Everybody: everybody,
+			Restricted: true, Open: []string{"/livez", "/readyz", "/metrics"}, Level: zap.NewAtomicLevel(), Log: zap.NewNop(),
+		})
+		for path, want := range map[string]int{
+			"/livez": 200, "/metrics": 200, "/status": 403, "/users": 403, "/": 403, "/debug/log-level": 403, "/debug/pprof/": 403,
+		} {
+			// A header does not make a request one of another machine.
+			for _, header := range [][]string{nil, {"X-Forwarded-For", "10.0.0.9"}} {
+				if got := visit(t, admin, loopback, false, http.MethodGet, path, "", header...); got.Code != want {
+					t.Errorf("%s, everybody: %v, %q: %d, want %d", path, everybody, header, got.Code, want)
+				}
+			}
+		}
+		if got := visit(t, admin, loopback, false, http.MethodPut, "/debug/log-level", "debug"); got.Code != http.StatusForbidden {
+			t.Errorf("the log level can be changed: %d", got.Code)
+		}
+	}
+}
+
+// The log level changes while the proxy runs. An invalid level changes nothing.
+func TestLogLevel(t *testing.T) {
+	t.Parallel()
+	core, logged := observer.New(zap.DebugLevel)
+	registry, level := prometheus.NewRegistry(), zap.NewAtomicLevelAt(zap.InfoLevel)
+	a := New(registry, metrics.New(registry), Options{Level: level, Log: zap.New(core)})
+	for _, test := range []struct {
+		body string
+		code int
+		want string
+	}{
+		{"debug", 200, "debug"},
+		{"error\n", 200, "error"},
+		{"loud", 400, "error"},
+		{"fatal", 400, "error"},
+		{"", 400, "error"},
+		{"INFO", 400, "error"},
+		{"5", 400, "error"},
+		{"info" + strings.Repeat(" ", logLevelMax), 400, "error"},
+		{"warn", 200, "warn"},
+	} {
+		w := visit(t, a, loopback, false, http.MethodPut, logLevelPath, test.body)
+		if w.Code != test.code || level.String() != test.want || w.Code != 200 && !strings.Contains(w.Body.String(), "debug, info, warn or error") {
+			t.Errorf("%q: %d %s, and the level is %s", test.body, w.Code, w.Body, level)
+		}
+		if got := visit(t, a, loopback, false, http.MethodGet, logLevelPath, "").Body.String(); got != test.want+"\n" {
+			t.Errorf("%q: it shows %q", test.body, got)
+		}
+	}
+	if w := visit(t, a, loopback, false, http.MethodPost, logLevelPath, "debug"); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %d", w.Code)
+	}
+	if n := logged.FilterMessageSnippet("log level changed").Len(); n != 3 {
+		t.Errorf("%d changes are logged, want 3", n)
+	}
+}
+
+// Profiles are switched on and off while the proxy runs.
+func TestProfilingIsSwitched(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	a := New(registry, metrics.New(registry), Options{Level: zap.NewAtomicLevel(), Log: zap.NewNop()})
+	for _, on := range []bool{false, true, false} {
+		a.SetProfiling(on)
+		want := map[bool]int{true: 200, false: 404}[on]
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/trace?seconds=0.01"} {
+			if on && strings.Contains(path, "profile") {
+				continue // a profile takes a second, and a process can only run one
+			}
+			if w := visit(t, a, loopback, false, http.MethodGet, path, ""); w.Code != want || !on && !strings.Contains(w.Body.String(), "profiling: true") {
+				t.Errorf("%s, profiling %v: %d %s", path, on, w.Code, w.Body)
+			}
+		}
+	}
+}

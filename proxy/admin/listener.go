@@ -1,0 +1,130 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// Secure returns a listener whose connections speak either TLS with the given configuration or
+// plain HTTP. The first byte of a connection shows the protocol. So the kubelet's probes need no
+// credentials and no second port, while requests with credentials are encrypted. The listener takes
+// ownership of inner.
+func Secure(inner net.Listener, config *tls.Config) net.Listener {
+	l := &eitherListener{Listener: inner, config: withoutHTTP2(config), found: make(chan accepted)}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.running.Go(l.run)
+	return l
+}
+
+// withoutHTTP2 offers only HTTP/1.1. So the number of connections limits the number of requests.
+func withoutHTTP2(config *tls.Config) *tls.Config {
+	outer := config.Clone()
+	outer.NextProtos = []string{"http/1.1"}
+	if inner := config.GetConfigForClient; inner != nil {
+		outer.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			c, err := inner(hello)
+			if c == nil || err != nil {
+				return c, err
+			}
+			return withoutHTTP2(c), nil
+		}
+	}
+	return outer
+}
+
+type eitherListener struct {
+	net.Listener
+	config  *tls.Config
+	found   chan accepted
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+type accepted struct {
+	conn net.Conn
+	err  error
+}
+
+// run accepts connections. A new goroutine for each connection waits for the first byte.
+func (l *eitherListener) run() {
+	for {
+		conn, err := l.Listener.Accept()
+		if err == nil {
+			l.running.Go(func() { l.begin(conn) })
+			continue
+		}
+		if !l.deliver(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
+}
+
+// begin reads the first byte of a connection.
+func (l *eitherListener) begin(conn net.Conn) {
+	stop := context.AfterFunc(l.ctx, func() { _ = conn.Close() })
+	defer stop()
+	first := make([]byte, 1)
+	// If this fails, the read fails too.
+	_ = conn.SetReadDeadline(time.Now().Add(adminHeaderTimeout))
+	if _, err := conn.Read(first); err != nil {
+		_ = conn.Close()
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	var begun net.Conn = &begunConn{Conn: conn, first: first}
+	const handshake = 0x16 // type of a TLS record with a ClientHello
+	if first[0] == handshake {
+		begun = tls.Server(begun, l.config)
+	}
+	if !l.deliver(accepted{conn: begun}) {
+		_ = conn.Close()
+	}
+}
+
+func (l *eitherListener) deliver(a accepted) bool {
+	select {
+	case l.found <- a:
+		return true
+	case <-l.ctx.Done():
+		return false
+	}
+}
+
+// Accept implements net.Listener.
+func (l *eitherListener) Accept() (net.Conn, error) {
+	select {
+	case a := <-l.found:
+		return a.conn, a.err
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. It also closes connections that have not sent a byte yet.
+func (l *eitherListener) Close() error {
+	l.cancel()
+	err := l.Listener.Close()
+	l.running.Wait()
+	return err
+}
+
+// begunConn is a connection whose first byte has been read.
+type begunConn struct {
+	net.Conn
+	first []byte
+}
+
+// Read implements net.Conn.
+func (c *begunConn) Read(p []byte) (int, error) {
+	if len(c.first) == 0 || len(p) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.first)
+	c.first = c.first[n:]
+	return n, nil
+}

@@ -1,0 +1,75 @@
+package admin
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/proxy/metrics"
+)
+
+// pipes is a listener for connections in memory. Their addresses are not local.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (p pipes) Close() error { close(p); return nil }
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: elsewhere, Port: 8002} }
+
+// A client that begins a body and does not finish it loses its connection, like a client that does
+// not finish its header. Otherwise a few such clients take all connections from the probes.
+func TestUnfinishedRequests(t *testing.T) {
+	for name, sent := range map[string]string{
+		"header":           "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\n",
+		"body":             "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\nContent-Length: 10\r\n\r\nx",
+		"chunks":           "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nx",
+		"expected body":    "PUT /debug/log-level HTTP/1.1\r\nHost: 10.0.0.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+		"body of a change": "PUT /debug/log-level HTTP/1.1\r\nHost: 10.0.0.1\r\nContent-Length: 5\r\n\r\nde",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				registry := prometheus.NewRegistry()
+				a := New(registry, metrics.New(registry), Options{Open: []string{"/livez"}, Level: zap.NewAtomicLevel(), Log: zap.NewNop()})
+				server, listener := a.Server(), make(pipes)
+				server.IdleTimeout = time.Minute
+				ended := make(chan error, 1)
+				go func() { ended <- server.Serve(listener) }()
+				here, there := net.Pipe()
+				listener <- there
+				began := time.Now()
+				if _, err := io.WriteString(here, sent); err != nil {
+					t.Fatal(err)
+				}
+				go func() {
+					time.Sleep(time.Hour)
+					here.Close()
+				}()
+				_, _ = io.Copy(io.Discard, here) // until the server closes it
+				if took := time.Since(began); took > 2*adminHeaderTimeout {
+					t.Errorf("the connection is open for %v", took)
+				}
+				if err := server.Close(); err != nil {
+					t.Error(err)
+				}
+				if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+					t.Error(err)
+				}
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
+}

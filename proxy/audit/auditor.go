@@ -1,0 +1,274 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/watch"
+)
+
+// The keys of annotations. The first four are the apiserver's keys.
+const (
+	decisionKey       = "authorization.k8s.io/decision"
+	reasonKey         = "authorization.k8s.io/reason"
+	deprecatedKey     = "k8s.io/deprecated"
+	removedKey        = "k8s.io/removed-release"
+	sourceKey         = "watchproxy.dev/source"
+	authenticationKey = "watchproxy.dev/authentication"
+)
+
+// deprecation matches the apiserver's warning about a deprecated version.
+var deprecation = regexp.MustCompile(` is deprecated in v[0-9]+\.[0-9]+\+(?:, unavailable in v([0-9]+\.[0-9]+)\+)?`)
+
+// Auditor writes the events of requests that upstream does not receive.
+type Auditor struct {
+	policy audit.PolicyRuleEvaluator
+	// bodies is true if the policy may want the bodies of responses.
+	bodies bool
+	// strict refuses a request if its events cannot be written.
+	strict bool
+	// stranger is the user of all requests if the proxy does not authenticate. Otherwise it is nil.
+	stranger user.Info
+	*log
+}
+
+// New reads the policy and opens the log. Close closes the log.
+func New(o Options) (*Auditor, error) {
+	rules, err := loadPolicy(o.PolicyFile)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := openLog(o)
+	if err != nil {
+		return nil, err
+	}
+	a := &Auditor{
+		policy: policy.NewPolicyRuleEvaluator(rules), log: opened, strict: o.Mode == BlockingStrict,
+		bodies: slices.ContainsFunc(rules.Rules, func(r auditapi.PolicyRule) bool { return r.Level == auditapi.LevelRequestResponse }),
+	}
+	if o.Unauthenticated {
+		a.stranger = &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
+	}
+	return a, nil
+}
+
+// Begin adds an Audit-Id to a request without an Audit-Id. Upstream's events and responses then
+// have the same ID.
+func (*Auditor) Begin(req *exchange.Request) {
+	if req.Header.Get(auditapi.HeaderAuditID) == "" {
+		req.Header[http.CanonicalHeaderKey(auditapi.HeaderAuditID)] = []string{req.AuditID()}
+	}
+}
+
+// WantsBody reports whether the policy wants the body of the response to a request. If so, the
+// apiserver must answer. The request must have been authenticated.
+func (a *Auditor) WantsBody(req *exchange.Request) bool {
+	if a == nil || !a.bodies {
+		return false
+	}
+	_, attributes := a.read(context.Background(), req)
+	return attributes.GetVerb() != "watch" && a.policy.EvaluatePolicyRule(attributes).Level == auditapi.LevelRequestResponse
+}
+
+// Answered writes the events of a request that has a response, if upstream has not seen the
+// request. If the mode is strict and the events cannot be written, it returns an error response
+// instead.
+func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, received time.Time, panicked bool) *exchange.Response {
+	if resp.Source == exchange.FromUpstream && !resp.Unseen {
+		return resp
+	}
+	if resp.Header.Get(auditapi.HeaderAuditID) == "" {
+		resp.Header.Set(auditapi.HeaderAuditID, req.AuditID())
+	}
+	e := a.event(req, received)
+	if e == nil || e.write(resp, panicked) || !a.strict {
+		return resp
+	}
+	audit.ApiserverAuditDroppedCounter.Inc()
+	resp.Abandon()
+	failure := req.Fail(exchange.Failure(http.StatusInternalServerError, metav1.StatusReasonInternalError,
+		"Internal error occurred: failed to store audit event"), exchange.FromProxy)
+	failure.Close = resp.Close
+	return failure
+}
+
+// event is the event of a request that the policy wants in the log. Its stages are written one
+// after another.
+type event struct {
+	*audit.AuditContext
+	ctx      context.Context //nolint:containedctx // the library keeps the event in it
+	auditor  *Auditor
+	req      *exchange.Request
+	lasts    bool // the apiserver sets no time limit for the request
+	rejected bool // authentication failed
+	// late are annotations that the apiserver adds after its response: keys, each followed by a
+	// value.
+	late []string
+}
+
+// event returns the event of a request, or nil if the policy does not want the event.
+func (a *Auditor) event(req *exchange.Request, received time.Time) *event {
+	sent, attributes := a.read(context.Background(), req)
+	config := a.policy.EvaluatePolicyRule(attributes)
+	audit.ObservePolicyLevel(sent.Context(), config.Level)
+	if config.Level == auditapi.LevelNone {
+		return nil
+	}
+	ctx := audit.WithAuditContext(context.Background())
+	e := &event{AuditContext: audit.AuditContextFrom(ctx), ctx: ctx, auditor: a, req: req}
+	if err := e.Init(config, a.backend); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	audit.WithAuditID(ctx, types.UID(req.AuditID()))
+	audit.LogRequestMetadata(ctx, sent, received, attributes)
+	e.lasts = lasting(attributes)
+	return e
+}
+
+// lasting reports whether the apiserver writes the stage ResponseStarted of a request.
+func lasting(a authorizer.Attributes) bool {
+	switch a.GetSubresource() {
+	case "attach", "exec", "log", "portforward", "proxy":
+		return true
+	}
+	return a.GetVerb() == "watch" || a.GetVerb() == "proxy"
+}
+
+// read returns a request in the form that the apiserver audits. The user is the sender, even if the
+// sender impersonates another user.
+func (a *Auditor) read(ctx context.Context, req *exchange.Request) (*http.Request, authorizer.Attributes) {
+	sent := req.AsHTTP(ctx)
+	// After an error, info has the part that could be parsed.
+	info, _ := access.RequestInfos.NewRequestInfo(sent)
+	ctx = request.WithRequestInfo(ctx, info)
+	switch {
+	case req.Identity != nil:
+		ctx = request.WithUser(ctx, req.Identity.User)
+	case a.stranger != nil:
+		ctx = request.WithUser(ctx, a.stranger)
+	}
+	attributes, err := filters.GetAuthorizerAttributes(ctx)
+	if err != nil {
+		panic("BUG: " + err.Error()) // the context always has the RequestInfo
+	}
+	return sent, attributes
+}
+
+// write writes the stages before the response. For a watch, the last stage is written later. write
+// returns false if a stage could not be written.
+func (e *event) write(resp *exchange.Response, panicked bool) bool {
+	unknown := e.req.Identity == nil && e.auditor.stranger == nil
+	e.rejected = unknown && resp.Status == http.StatusUnauthorized
+	if !e.rejected && !e.ProcessEventStage(e.ctx, auditapi.StageRequestReceived) {
+		return false
+	}
+	e.describe(resp)
+	if (e.lasts || e.rejected) && !e.ProcessEventStage(e.ctx, auditapi.StageResponseStarted) {
+		return false
+	}
+	switch {
+	case e.rejected: // the apiserver writes no further stage
+		return true
+	case panicked:
+		return e.ProcessEventStage(e.ctx, auditapi.StagePanic)
+	case resp.Stream == nil:
+		return e.complete()
+	}
+	e.req = nil // an open watch does not need the request
+	e.atEnd(resp)
+	return true
+}
+
+func (e *event) complete() bool {
+	audit.AddAuditAnnotations(e.ctx, e.late...)
+	return e.ProcessEventStage(e.ctx, auditapi.StageResponseComplete)
+}
+
+// describe adds the data that the response determines.
+func (e *event) describe(resp *exchange.Response) {
+	decided := &e.req.Decided
+	if decided.User != nil {
+		if e.req.Impersonates() {
+			audit.LogImpersonatedUser(e.ctx, decided.User, "")
+		}
+		decision := "forbid"
+		if decided.Allowed {
+			decision = "allow"
+		}
+		audit.AddAuditAnnotations(e.ctx, decisionKey, decision, reasonKey, decided.Reason)
+	}
+	source := string(resp.Source)
+	if resp.Source == exchange.FromUpstream {
+		source = "shared"
+	}
+	audit.AddAuditAnnotation(e.ctx, sourceKey, source)
+	for _, warning := range resp.Header["Warning"] {
+		if found := deprecation.FindStringSubmatch(warning); found != nil {
+			e.late = []string{deprecatedKey, "true"}
+			if found[1] != "" {
+				e.late = append(e.late, removedKey, found[1])
+			}
+		}
+	}
+	if e.auditor.stranger != nil {
+		audit.AddAuditAnnotation(e.ctx, authenticationKey, "none")
+	}
+	if resp.Failure == nil {
+		e.SetEventResponseStatusCode(int32(resp.Status)) //nolint:gosec // a status has three digits
+		return
+	}
+	body, err := json.Marshal(resp.Failure)
+	if err != nil {
+		panic("BUG: status: " + err.Error())
+	}
+	e.LogResponseObject(resp.Failure, &runtime.Unknown{Raw: body, ContentType: runtime.ContentTypeJSON})
+}
+
+// atEnd makes the end of a watch write the last stage.
+func (e *event) atEnd(resp *exchange.Response) {
+	w, ok := resp.Stream.(*watch.Watch)
+	if !ok {
+		resp.Stream = &stream{resp.Stream, e}
+		return
+	}
+	done := w.Done
+	w.Done = func() {
+		done()
+		e.complete()
+	}
+}
+
+// stream is an endless body whose end writes the last stage.
+type stream struct {
+	exchange.Stream
+	event *event
+}
+
+// Run implements exchange.Stream.
+func (s *stream) Run(ctx context.Context, out *exchange.ChunkWriter) {
+	defer s.event.complete()
+	s.Stream.Run(ctx, out)
+}
+
+// Abandon implements exchange.Stream.
+func (s *stream) Abandon() {
+	defer s.event.complete()
+	s.Stream.Abandon()
+}

@@ -1,0 +1,38 @@
+// Package audit writes an audit log of the requests that the proxy itself answers. The log and its
+// policy file have the apiserver's formats (audit.k8s.io/v1).
+//
+// The apiserver audits each forwarded request, under the same Audit-Id. So this log contains the
+// other requests: requests that were answered from the cache, refused here, or answered with the
+// shared response to another request. With the apiserver's own policy, the two logs together
+// contain each request. A forwarded request is in both logs if its client left, or if the proxy
+// stopped waiting for upstream's response. The annotation watchproxy.dev/source is the source of
+// the response: cache, proxy (refused or failed here) or shared.
+//
+// # Differences from the apiserver's events
+//
+// All stages up to the response are written when the response is ready, before its first byte is
+// sent. So ResponseComplete does not wait for the client, except for a watch, and each response
+// follows its event. The timestamp of RequestReceived is the time when the request arrived.
+//
+// If the policy wants a response's body (level RequestResponse), gets and lists are forwarded and
+// the apiserver audits them. The cache keeps bytes, which it could not write as JSON objects.
+// Watches have no bodies in the apiserver's log either.
+//
+// Without authentication, the user of all requests is system:anonymous. The requests have the
+// annotation watchproxy.dev/authentication=none and no authorization annotations.
+//
+// A shared response has authorization annotations only if the proxy has requested the decision. The
+// apiserver authorized the original request, which had the same credentials.
+//
+// Some of the apiserver's annotations are missing: latencies, and annotations about legacy tokens.
+// If a caller with a certificate may not impersonate, the event's status contains only the status
+// code. Malformed HTTP is not audited. The apiserver's HTTP server also refuses it before the
+// audit.
+//
+// # Failures
+//
+// In mode blocking, a request waits until its events are written, and is answered even if this
+// fails. In mode blocking-strict, the response is then a 500. In mode batch, events wait in a queue
+// of 10,000 events and 64 MiB, and are lost if the queue is full. The library's metrics count
+// failures, see [Register].
+package audit

@@ -1,0 +1,107 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
+	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
+)
+
+// Mode specifies how requests wait for the writing of their events.
+type Mode string
+
+// The modes.
+const (
+	Batch          Mode = "batch"           // events are queued
+	Blocking       Mode = "blocking"        // the response waits for its events
+	BlockingStrict Mode = "blocking-strict" // as Blocking; without its events, the request fails
+)
+
+// Options are the settings of an [Auditor]. They have the meanings of the apiserver's flags.
+type Options struct {
+	PolicyFile string
+	// LogPath is the path of the log. "-" is standard output.
+	LogPath string
+	Mode    Mode
+	// MaxAge is the time in days for which rotated files are kept, and MaxBackups is the number of
+	// rotated files; 0 means no limit. MaxSize is the size in MiB at which the file is rotated; 0
+	// means never.
+	MaxAge, MaxBackups, MaxSize int
+	// Compress compresses rotated files.
+	Compress bool
+	// Unauthenticated is true if the proxy does not authenticate clients.
+	Unauthenticated bool
+}
+
+// loadPolicy reads a policy file.
+func loadPolicy(path string) (*auditapi.Policy, error) {
+	rules, err := policy.LoadPolicyFromFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("policyFile: %w", err)
+	}
+	return rules, nil
+}
+
+// log is an open log.
+type log struct {
+	backend audit.Backend
+	file    io.Closer
+	stop    context.CancelFunc
+}
+
+// openLog opens the log and starts to write queued events.
+func openLog(o Options) (*log, error) {
+	out, err := open(o)
+	if err != nil {
+		return nil, fmt.Errorf("logPath: %w", err)
+	}
+	backend := auditlog.NewBackend(out, auditlog.FormatJson, auditv1.SchemeGroupVersion)
+	if o.Mode == Batch {
+		backend = newQueue(backend)
+	}
+	running, stop := context.WithCancel(context.Background())
+	if err := backend.Run(running.Done()); err != nil {
+		stop()
+		return nil, fmt.Errorf("logPath: %w", err)
+	}
+	return &log{backend, out, stop}, nil
+}
+
+// open opens the log's file. Rotated files have the same names as the apiserver's.
+func open(o Options) (io.WriteCloser, error) {
+	if o.LogPath == "-" {
+		return standardOutput{os.Stdout}, nil
+	}
+	const ownerOnlyDirectory, ownerOnly = 0o700, 0o600
+	if err := os.MkdirAll(filepath.Dir(o.LogPath), ownerOnlyDirectory); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(o.LogPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, ownerOnly)
+	if err != nil || o.MaxSize == 0 {
+		return file, err
+	}
+	return &lumberjack.Logger{
+		Filename: o.LogPath, MaxAge: o.MaxAge, MaxBackups: o.MaxBackups, MaxSize: o.MaxSize, Compress: o.Compress,
+	}, file.Close()
+}
+
+// standardOutput is never closed, because it belongs to the process.
+type standardOutput struct{ io.Writer }
+
+// Close implements io.Closer.
+func (standardOutput) Close() error { return nil }
+
+// Close writes the queued events and closes the log. No events may follow.
+func (l *log) Close() error {
+	l.stop()
+	l.backend.Shutdown()
+	return l.file.Close()
+}

@@ -1,0 +1,71 @@
+package forward
+
+import (
+	"net"
+	"net/http"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// transports connect to one upstream: plain over HTTP/2 if upstream supports it, and http1 over
+// HTTP/1.1.
+type transports struct{ plain, http1 http.RoundTripper }
+
+// Adaptation returns a changed copy of a client configuration.
+type Adaptation func(*rest.Config) *rest.Config
+
+// withoutCredentials returns the configuration for requests with clients' own credentials. Client-go
+// shares connections among equal configurations, but not among those with a dialer.
+func withoutCredentials(config *rest.Config) *rest.Config {
+	const timeout, keepAlive = 30 * time.Second, 30 * time.Second // as in client-go
+	config = rest.AnonymousClientConfig(config)
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{Timeout: timeout, KeepAlive: keepAlive}).DialContext
+	}
+	return config
+}
+
+func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTripper, error)) (t transports, err error) {
+	asIs := func(config *rest.Config) *rest.Config {
+		config = identity(config)
+		config.DisableCompression = true // bodies pass unchanged
+		return config
+	}
+	if t.plain, err = transport(asIs); err != nil {
+		return t, err
+	}
+	t.http1, err = transport(func(config *rest.Config) *rest.Config {
+		config = asIs(config)
+		config.NextProtos = []string{"http/1.1"}
+		return config
+	})
+	return t, err
+}
+
+// way selects the identity and the transport for a request: as the proxy, as a user whom the proxy
+// impersonates, or with the client's own credentials only. If ok is false, headers cannot carry the
+// user.
+func (f *Forwarder) way(req *exchange.Request, lasts bool) (way http.RoundTripper, ok bool) {
+	ts, http1 := &f.own, req.WantsUpgrade()
+	switch {
+	case req.Identity.ActsAsAnother(), req.Identity == nil && !req.Identified():
+	case req.Identity != nil && req.Identity.Token:
+		ts = &f.users
+	case lasts && req.Body != nil:
+		ts = &f.uploads
+	default:
+		ts, http1 = &f.strangers, http1 || !lasts
+	}
+	way = ts.plain
+	if http1 {
+		way = ts.http1
+	}
+	if req.Identity.ActsAsAnother() {
+		return access.Impersonating(req.Identity.ActsAs, way)
+	}
+	return way, true
+}

@@ -1,0 +1,30 @@
+// Package issuer makes the proxy's serving certificate while the proxy runs. It is for clusters
+// without another issuer of certificates.
+//
+// All replicas share one CA. A Secret has its certificate and private key. A ConfigMap also has the
+// certificate, for clients. Both objects must exist, so the proxy only needs the rights to get and
+// update these two objects, by name. (The right to create Secrets cannot be limited to a name. With
+// that right, the proxy could read the token of any service account in the namespace.) The first
+// replica that finds the Secret empty writes a new CA into it. If two replicas write, the
+// resourceVersion makes the second update fail. The second replica then uses the first replica's
+// CA.
+//
+// Each replica keeps its serving certificate and the key in memory. So no private key is in a
+// manifest or on a disk, and replicas need no agreement on renewals.
+//
+// [Pod] is for a proxy that runs as a sidecar. Its CA is for the clients in its pod only, so a file
+// in a volume of its own container has the CA and its key. It also publishes the files that the
+// in-cluster configuration of these clients reads.
+//
+// # Invariants
+//
+//  1. A served certificate verifies against the CA that was last read from the Secret or the file.
+//  2. The CA's key changes only if somebody empties the Secret, or removes the file before a start.
+//     Before the CA's certificate expires, it is renewed with the same key and the same subject. So
+//     clients that still trust the old certificate accept certificates from the renewed CA. The
+//     CA's certificate is also renewed if it is not valid yet, because the clock of the replica
+//     that made it was ahead.
+//  3. If the Secret or the file contains something other than a CA, or a CA signed by another CA,
+//     it is not overwritten, because it may belong to somebody.
+//  4. While the apiserver cannot be reached, the CA in memory continues to sign.
+package issuer

@@ -1,0 +1,177 @@
+package issuer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
+)
+
+// The keys of the Secret and the ConfigMap.
+const (
+	certificateKey = corev1.TLSCertKey              // of the Secret: the CA's certificate
+	privateKey     = corev1.TLSPrivateKeyKey        // of the Secret: the CA's private key
+	publishedKey   = corev1.ServiceAccountRootCAKey // of the ConfigMap: the CA's certificate
+)
+
+const (
+	// interval is the mean time between two checks of the Secret and the ConfigMap by a replica.
+	interval = 10 * time.Minute
+	jitter   = 0.5
+	// soon is the time until the next attempt after a failure.
+	soon = time.Minute
+	// limit is the maximum time of an attempt.
+	limit = 30 * time.Second
+)
+
+// Options name the objects with the CA. DNSNames and IPAddresses are the names by which clients
+// connect to the proxy.
+type Options struct {
+	Namespace, SecretName, ConfigMapName string
+	DNSNames, IPAddresses                []string
+}
+
+// Issuer makes the proxy's serving certificate. See the package's documentation.
+type Issuer struct {
+	served
+	secrets    typed.SecretInterface
+	configMaps typed.ConfigMapInterface
+	options    Options
+}
+
+// New reads or makes the CA, publishes it and makes the first serving certificate. config has the
+// proxy's credentials.
+func New(ctx context.Context, config *rest.Config, o Options, log *zap.Logger) (*Issuer, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client for generated certificates: %w", err)
+	}
+	return start(ctx, client.CoreV1().Secrets(o.Namespace), client.CoreV1().ConfigMaps(o.Namespace), o, log)
+}
+
+func start(ctx context.Context, secrets typed.SecretInterface, configMaps typed.ConfigMapInterface, o Options, log *zap.Logger) (*Issuer, error) {
+	i := &Issuer{served{names: o.DNSNames, addresses: o.IPAddresses, log: log}, secrets, configMaps, o}
+	if err := i.refresh(ctx); err != nil {
+		return nil, fmt.Errorf("generated certificate, namespace %s: %w", o.Namespace, err)
+	}
+	return i, nil
+}
+
+// Run renews certificates until ctx ends.
+func (i *Issuer) Run(ctx context.Context, _ int) {
+	next, failing := wait.Jitter(interval, jitter), false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(next):
+		}
+		next = wait.Jitter(interval, jitter)
+		err := i.attempt(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			next = soon
+			if !failing {
+				i.log.Error("cannot check the CA of the generated certificate; the last known CA stays in use", zap.Error(err))
+			}
+		case failing:
+			i.log.Info("the CA of the generated certificate is checked again")
+		}
+		failing = err != nil
+	}
+}
+
+func (i *Issuer) attempt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return i.refresh(ctx)
+}
+
+// refresh reads the CA from the Secret and publishes it. If the CA cannot be read or published,
+// refresh uses the last known CA.
+func (i *Issuer) refresh(ctx context.Context) error {
+	a, err := i.shared(ctx)
+	if err == nil {
+		err = i.publish(ctx, a)
+	}
+	return errors.Join(err, i.serve(a))
+}
+
+// shared returns the CA in the Secret. If the Secret has no CA, or a renewal is due, shared first
+// writes a CA there.
+func (i *Issuer) shared(ctx context.Context) (a *authority, err error) {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		a = nil
+		secret, err := i.secrets.Get(ctx, i.options.SecretName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(secret.Data[certificateKey]) == 0 && len(secret.Data[privateKey]) == 0 {
+			a, err = newAuthority()
+		} else if a, err = parseAuthority(secret.Data[certificateKey], secret.Data[privateKey]); err != nil {
+			return fmt.Errorf("%s and %s are no CA (%w): remove both, and the proxy makes a new one", certificateKey, privateKey, err)
+		} else if !a.isDue() {
+			return nil
+		} else {
+			a, err = a.renewed()
+		}
+		if err != nil {
+			return err
+		}
+		if secret.Data == nil {
+			secret.Data = map[string][]byte{}
+		}
+		if secret.Data[certificateKey], secret.Data[privateKey], err = a.encode(); err != nil {
+			return err
+		}
+		_, err = i.secrets.Update(ctx, secret, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return nil, explained("secret", i.options.SecretName, err)
+	}
+	return a, nil
+}
+
+// publish writes the CA's certificate into the ConfigMap.
+func (i *Issuer) publish(ctx context.Context, a *authority) error {
+	text := encodePEM(a.certificate.Raw)
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		published, err := i.configMaps.Get(ctx, i.options.ConfigMapName, metav1.GetOptions{})
+		if err != nil || bytes.Equal([]byte(published.Data[publishedKey]), text) {
+			return err
+		}
+		if published.Data == nil {
+			published.Data = map[string]string{}
+		}
+		published.Data[publishedKey] = string(text)
+		_, err = i.configMaps.Update(ctx, published, metav1.UpdateOptions{})
+		return err
+	})
+	return explained("configmap", i.options.ConfigMapName, err)
+}
+
+// explained adds a remedy to an error.
+func explained(kind, name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%s %s: %w: create it, empty", kind, name, err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%s %s: %w: let the proxy get and update it", kind, name, err)
+	}
+	return fmt.Errorf("%s %s: %w", kind, name, err)
+}

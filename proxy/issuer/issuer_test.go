@@ -1,0 +1,315 @@
+package issuer
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Invariant 1: replicas that start at the same moment serve certificates from one CA, the published
+// CA.
+func TestReplicasShareOneCA(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		var all sync.WaitGroup
+		replicas := make([]*Issuer, 8)
+		for n := range replicas {
+			all.Go(func() {
+				var err error
+				if replicas[n], err = w.start(t); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		for _, i := range replicas {
+			w.verifies(t, i)
+		}
+		if w.secretWrites != 1 {
+			t.Errorf("the CA was written %d times", w.secretWrites)
+		}
+	})
+}
+
+// A serving certificate is renewed before it expires, even while the apiserver cannot be reached.
+// (Invariant 4.)
+func TestServingCertificateIsRenewed(t *testing.T) {
+	for name, broken := range map[string]error{"reachable": nil, "unreachable": errors.New("no route to host")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				i, err := w.start(t)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := &listener{}
+				i.AddListener(l)
+				defer inBackground(i)()
+				w.fail(broken)
+				before := leaf(t, &i.served)
+				time.Sleep(validity/2 + time.Hour)
+				if after := leaf(t, &i.served); !after.Equal(before) {
+					t.Error("a certificate is renewed in the first half of its time")
+				}
+				const times = 3
+				for range times {
+					time.Sleep(validity)
+					w.verifies(t, i)
+				}
+				if l.told < times {
+					t.Errorf("the listener was told %d times", l.told)
+				}
+			})
+		})
+	}
+}
+
+// Invariant 2: the CA's certificate is renewed with the same key. Clients with the old certificate
+// accept serving certificates from the renewed CA.
+func TestRenewedCAIsTrustedByItsOldCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		if _, err := w.start(t); err != nil {
+			t.Fatal(err)
+		}
+		old := w.published()
+		time.Sleep(8*365*24*time.Hour + 24*time.Hour)
+		i, err := w.start(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.published() == old {
+			t.Error("the CA's certificate is not renewed, two years before it expires")
+		}
+		w.verifies(t, i)
+		if err := verify(t, i, old); err != nil {
+			t.Errorf("a client with the old certificate: %v", err)
+		}
+		time.Sleep(2 * 365 * 24 * time.Hour) // the old certificate has expired
+		if i, err = w.start(t); err != nil {
+			t.Fatal(err)
+		}
+		w.verifies(t, i)
+	})
+}
+
+// If somebody empties the Secret, a running proxy makes a new CA, publishes it and serves its
+// certificate.
+func TestEmptiedSecretMeansNewCA(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		i, err := w.start(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer inBackground(i)()
+		old := w.published()
+		w.locked(func() { w.secret.Data = nil })
+		time.Sleep(2 * interval)
+		w.verifies(t, i)
+		if err := verify(t, i, old); err == nil {
+			t.Error("the old CA is still in use")
+		}
+	})
+}
+
+// If somebody changes the ConfigMap, the proxy restores the CA there and keeps other keys.
+func TestPublishedCAIsRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		i, err := w.start(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer inBackground(i)()
+		w.locked(func() { w.configMap.Data = map[string]string{"ca.crt": "other", "else": "kept"} })
+		time.Sleep(2 * interval)
+		w.verifies(t, i)
+		if w.configMap.Data["else"] != "kept" {
+			t.Error("another key is gone")
+		}
+	})
+}
+
+// Invariant 3 holds, and errors name a remedy.
+func TestRefusals(t *testing.T) {
+	resource := schema.GroupResource{Resource: "secrets"}
+	for name, test := range map[string]struct {
+		data map[string][]byte
+		err  error
+		want string
+	}{
+		"no key":    {data: map[string][]byte{"tls.crt": []byte("x")}, want: "tls.crt and tls.key are no CA"},
+		"not PEM":   {data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("y")}, want: "remove both"},
+		"missing":   {err: apierrors.NewNotFound(resource, "ca"), want: "create it, empty"},
+		"forbidden": {err: apierrors.NewForbidden(resource, "ca", nil), want: "let the proxy get and update it"},
+	} {
+		w := newWorld()
+		w.secret.Data = test.data
+		w.fail(test.err)
+		if _, err := w.start(t); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if w.secretWrites > 0 {
+			t.Errorf("%s: the Secret is overwritten", name)
+		}
+	}
+	one, other := newWorld(), newWorld()
+	for _, w := range []*world{one, other} {
+		if _, err := w.start(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one.secret.Data["tls.key"] = other.secret.Data["tls.key"]
+	if _, err := one.start(t); err == nil || !strings.Contains(err.Error(), "not that of the private key") {
+		t.Errorf("a CA with another's key: %v", err)
+	}
+}
+
+// world has the Secret and the ConfigMap, with the apiserver's check of the resourceVersion.
+type world struct {
+	mu           sync.Mutex
+	secret       corev1.Secret
+	configMap    corev1.ConfigMap
+	version      byte
+	secretWrites int
+	err          error
+}
+
+func newWorld() *world { return &world{} }
+
+func (w *world) locked(do func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	do()
+}
+
+func (w *world) fail(err error) { w.locked(func() { w.err = err }) }
+
+func (w *world) published() (ca string) {
+	w.locked(func() { ca = w.configMap.Data["ca.crt"] })
+	return ca
+}
+
+var options = Options{
+	Namespace: "n", SecretName: "ca", ConfigMapName: "ca",
+	DNSNames: []string{"watchproxy.example.svc"}, IPAddresses: []string{"10.0.0.1"},
+}
+
+func (w *world) start(t *testing.T) (*Issuer, error) {
+	return start(t.Context(), secrets{w: w}, configMaps{w: w}, options, zap.NewNop())
+}
+
+func (w *world) verifies(t *testing.T, i *Issuer) {
+	t.Helper()
+	if err := verify(t, i, w.published()); err != nil {
+		t.Error(err)
+	}
+}
+
+func verify(t *testing.T, i *Issuer, ca string) error {
+	t.Helper()
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(ca)) {
+		t.Fatalf("no CA: %q", ca)
+	}
+	var errs []error
+	for _, name := range []string{"watchproxy.example.svc", "10.0.0.1"} {
+		_, err := leaf(t, &i.served).Verify(x509.VerifyOptions{Roots: roots, DNSName: name, CurrentTime: time.Now()})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func leaf(t *testing.T, i *served) *x509.Certificate {
+	t.Helper()
+	text, _ := i.CurrentCertKeyContent()
+	block, _ := pem.Decode(text)
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// runner is an Issuer or a Pod.
+type runner interface {
+	Run(ctx context.Context, workers int)
+}
+
+func inBackground(i runner) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { i.Run(ctx, 1) })
+	return func() { cancel(); running.Wait() }
+}
+
+type listener struct{ told int }
+
+func (l *listener) Enqueue() { l.told++ }
+
+type secrets struct {
+	typed.SecretInterface
+	w *world
+}
+
+func (s secrets) Get(context.Context, string, metav1.GetOptions) (found *corev1.Secret, err error) {
+	s.w.locked(func() { found, err = s.w.secret.DeepCopy(), s.w.err })
+	time.Sleep(time.Millisecond) // all replicas read before one writes
+	return found, err
+}
+
+func (s secrets) Update(_ context.Context, o *corev1.Secret, _ metav1.UpdateOptions) (_ *corev1.Secret, err error) {
+	s.w.locked(func() {
+		if err = s.w.check(o.ResourceVersion, s.w.secret.ResourceVersion); err == nil {
+			s.w.secret, s.w.secretWrites = *o.DeepCopy(), s.w.secretWrites+1
+			s.w.secret.ResourceVersion = string('a' + rune(s.w.version))
+		}
+	})
+	return o, err
+}
+
+type configMaps struct {
+	typed.ConfigMapInterface
+	w *world
+}
+
+func (c configMaps) Get(context.Context, string, metav1.GetOptions) (found *corev1.ConfigMap, err error) {
+	c.w.locked(func() { found, err = c.w.configMap.DeepCopy(), c.w.err })
+	time.Sleep(time.Millisecond)
+	return found, err
+}
+
+func (c configMaps) Update(_ context.Context, o *corev1.ConfigMap, _ metav1.UpdateOptions) (_ *corev1.ConfigMap, err error) {
+	c.w.locked(func() {
+		if err = c.w.check(o.ResourceVersion, c.w.configMap.ResourceVersion); err == nil {
+			c.w.configMap = *o.DeepCopy()
+			c.w.configMap.ResourceVersion = string('a' + rune(c.w.version))
+		}
+	})
+	return o, err
+}
+
+func (w *world) check(version, current string) error {
+	if version != current {
+		return apierrors.NewConflict(schema.GroupResource{}, "ca", errors.New("it was modified"))
+	}
+	w.version++
+	return nil
+}

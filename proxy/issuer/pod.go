@@ -1,0 +1,188 @@
+package issuer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// published is the interval between two looks at the files of the service account. The kubelet
+	// replaces a token when a fifth of its validity is left, which is two minutes or more.
+	published = 5 * time.Second
+	// authorityFile has the CA's certificate and its private key.
+	authorityFile = "authority.pem"
+	// unfinished is the prefix of the names of files that are being written.
+	unfinished = ".unfinished."
+	// Clients in other containers may have other users.
+	publicFile, publicDirectory   = 0o644, 0o755
+	privateFile, privateDirectory = 0o600, 0o700
+)
+
+// accountFiles are the files of a service account that are published as they are.
+var accountFiles = []string{corev1.ServiceAccountTokenKey, corev1.ServiceAccountNamespaceKey}
+
+// PodOptions are the directories for clients in the proxy's own pod.
+type PodOptions struct {
+	// Account has the files of the pod's service account, as the kubelet mounts them.
+	Account string
+	// Directory is where the same files are published. To ca.crt, the CA of the proxy is added.
+	Directory string
+	// Authority is where the CA and its key are kept when the container restarts. Clients that have
+	// read ca.crt before still accept the proxy then.
+	Authority string
+	// DNSNames and IPAddresses are the names by which clients connect to the proxy.
+	DNSNames, IPAddresses []string
+}
+
+// Pod makes the serving certificate for clients in the proxy's own pod, and publishes what their
+// in-cluster configuration reads. Nobody else can have the CA, so it needs no Secret.
+type Pod struct {
+	served
+	options PodOptions
+}
+
+// NewPod reads or makes the CA, makes the first serving certificate and publishes the files.
+func NewPod(o PodOptions, log *zap.Logger) (*Pod, error) {
+	p := &Pod{served{names: o.DNSNames, addresses: o.IPAddresses, log: log}, o}
+	for _, dir := range []string{o.Authority, o.Directory} { // of a container that was killed
+		left, _ := filepath.Glob(filepath.Join(dir, unfinished+"*"))
+		for _, file := range left {
+			_ = os.Remove(file)
+		}
+	}
+	return p, p.refresh()
+}
+
+// refresh reads or renews the CA and the serving certificate, and publishes what has changed.
+func (p *Pod) refresh() error {
+	a, err := p.kept()
+	if err != nil {
+		a, err = nil, fmt.Errorf("authorityDirectory: %w", err)
+	}
+	if err = errors.Join(err, p.serve(a)); p.known() == nil {
+		return err
+	}
+	return errors.Join(err, p.publish())
+}
+
+// known returns the CA in memory, or nil.
+func (p *Pod) known() *authority {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.authority
+}
+
+// kept returns the CA in the file. If there is no file, or a renewal is due, kept writes the file.
+func (p *Pod) kept() (*authority, error) {
+	path := filepath.Join(p.options.Authority, authorityFile)
+	a := p.known()
+	switch content, err := os.ReadFile(path); {
+	case errors.Is(err, fs.ErrNotExist), err == nil && len(content) == 0:
+		if a != nil {
+			break
+		}
+		if a, err = newAuthority(); err != nil {
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
+	default:
+		if a, err = parseAuthority(content, content); err != nil {
+			return nil, fmt.Errorf("%s is no CA (%w): delete the pod, or the file, and the proxy makes a new one", path, err)
+		}
+		if !a.isDue() {
+			return a, nil
+		}
+		if a, err = a.renewed(); err != nil {
+			return nil, err
+		}
+	}
+	certificate, key, err := a.encode()
+	if err != nil {
+		return nil, err
+	}
+	return a, replace(path, append(certificate, key...), privateFile, privateDirectory)
+}
+
+// publish writes the files that differ.
+func (p *Pod) publish() error {
+	for _, name := range accountFiles {
+		content, err := os.ReadFile(filepath.Join(p.options.Account, name))
+		if err != nil {
+			return fmt.Errorf("directory: service account of the pod: %w", err)
+		}
+		if err := p.write(name, content); err != nil {
+			return err
+		}
+	}
+	cluster, err := os.ReadFile(filepath.Join(p.options.Account, corev1.ServiceAccountRootCAKey))
+	if err != nil {
+		return fmt.Errorf("directory: service account of the pod: %w", err)
+	}
+	own := encodePEM(p.known().certificate.Raw)
+	// Some clients read only the first certificate.
+	return p.write(corev1.ServiceAccountRootCAKey, append(own, cluster...))
+}
+
+func (p *Pod) write(name string, content []byte) error {
+	path := filepath.Join(p.options.Directory, name)
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) {
+		return nil
+	}
+	if err := replace(path, content, publicFile, publicDirectory); err != nil {
+		return fmt.Errorf("directory: %w: mount a volume there that the proxy can write", err)
+	}
+	return nil
+}
+
+// replace writes a file, whose readers see either the old content or all of the new.
+func replace(path string, content []byte, mode, directory fs.FileMode) (err error) {
+	dir, name := filepath.Split(path)
+	if err := os.MkdirAll(dir, directory); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, unfinished+name+".")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// Run publishes new tokens and renews the certificate until ctx ends.
+func (p *Pod) Run(ctx context.Context, _ int) {
+	tick := time.NewTicker(published)
+	defer tick.Stop()
+	for failing := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := p.refresh()
+		switch {
+		case err != nil && !failing:
+			p.log.Error("cannot publish the files for the pod's other containers; their tokens will expire", zap.Error(err))
+		case err == nil && failing:
+			p.log.Info("the files for the pod's other containers are published again")
+		}
+		failing = err != nil
+	}
+}

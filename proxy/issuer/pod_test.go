@@ -1,0 +1,238 @@
+package issuer
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// pod has the directories of a pod.
+type pod struct {
+	*testing.T
+	PodOptions
+}
+
+func newPod(t *testing.T) pod {
+	t.Helper()
+	dir := t.TempDir()
+	p := pod{t, PodOptions{
+		Account: filepath.Join(dir, "account"), Directory: filepath.Join(dir, "published"), Authority: filepath.Join(dir, "authority"),
+		DNSNames: []string{"localhost"}, IPAddresses: []string{"127.0.0.1"},
+	}}
+	cluster, err := newAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mount("ca.crt", string(encodePEM(cluster.certificate.Raw)))
+	p.mount("namespace", "shop")
+	p.mount("token", "first")
+	return p
+}
+
+// mount writes a file of the service account.
+func (p pod) mount(name, content string) {
+	p.Helper()
+	if err := replace(filepath.Join(p.Account, name), []byte(content), publicFile, publicDirectory); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p pod) start() *Pod {
+	p.Helper()
+	made, err := NewPod(p.PodOptions, zap.NewNop())
+	if err != nil {
+		p.Fatal(err)
+	}
+	return made
+}
+
+func (p pod) published(name string) string {
+	p.Helper()
+	content, err := os.ReadFile(filepath.Join(p.Directory, name))
+	if err != nil {
+		p.Fatal(err)
+	}
+	return string(content)
+}
+
+// accepts fails the test unless a client with the bundle accepts the certificate.
+func (p pod) accepts(made *Pod, bundle string) {
+	p.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(bundle))
+	for _, name := range []string{"127.0.0.1", "localhost"} {
+		if _, err := leaf(p.T, &made.served).Verify(x509.VerifyOptions{Roots: roots, DNSName: name, CurrentTime: time.Now()}); err != nil {
+			p.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Clients find what a pod's service account has, and accept the proxy. Only the proxy can read the
+// private key.
+func TestPodPublishes(t *testing.T) {
+	p := newPod(t)
+	made := p.start()
+	bundle := p.published("ca.crt")
+	p.accepts(made, bundle)
+	cluster, err := os.ReadFile(filepath.Join(p.Account, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(bundle, string(cluster)) {
+		t.Error("the cluster's CA is missing")
+	}
+	if p.published("token") != "first" || p.published("namespace") != "shop" {
+		t.Errorf("token %q, namespace %q", p.published("token"), p.published("namespace"))
+	}
+	for path, want := range map[string]fs.FileMode{
+		filepath.Join(p.Authority, authorityFile): 0o600, p.Authority: fs.ModeDir | 0o700,
+		filepath.Join(p.Directory, "token"): 0o644, filepath.Join(p.Directory, "ca.crt"): 0o644,
+	} {
+		if info, err := os.Stat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, want %v (%v)", path, info.Mode(), want, err)
+		}
+	}
+	if strings.Contains(bundle, "PRIVATE") {
+		t.Error("a private key is published")
+	}
+}
+
+// A client that has read ca.crt accepts the proxy after the proxy's container has restarted.
+func TestPodKeepsItsCA(t *testing.T) {
+	p := newPod(t)
+	p.start()
+	bundle := p.published("ca.crt")
+	again := p.start()
+	p.accepts(again, bundle)
+	if p.published("ca.crt") != bundle {
+		t.Error("the published CA has changed")
+	}
+}
+
+// New tokens are published within seconds, and certificates are renewed, while the proxy runs.
+func TestPodFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		made := p.start()
+		defer inBackground(made)()
+		p.mount("token", "second")
+		time.Sleep(published + time.Second)
+		if token := p.published("token"); token != "second" {
+			t.Errorf("the token is %q", token)
+		}
+		before := leaf(t, &made.served)
+		made.mu.Lock()
+		made.mu.serving.renew = time.Now()
+		made.mu.Unlock()
+		time.Sleep(published + time.Second)
+		if leaf(t, &made.served).Equal(before) {
+			t.Error("the certificate is not renewed")
+		}
+		p.accepts(made, p.published("ca.crt"))
+	})
+}
+
+// The published token stays if the service account's cannot be read for a while.
+func TestPodWithoutToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		defer inBackground(p.start())()
+		if err := os.Remove(filepath.Join(p.Account, "token")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * published)
+		if token := p.published("token"); token != "first" {
+			t.Errorf("the token is %q", token)
+		}
+		p.mount("token", "second")
+		time.Sleep(published + time.Second)
+		if token := p.published("token"); token != "second" {
+			t.Errorf("the token is %q", token)
+		}
+	})
+	p := newPod(t)
+	if err := os.Remove(filepath.Join(p.Account, "token")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewPod(p.PodOptions, zap.NewNop()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "service account of the pod") {
+		t.Errorf("no token: %v", err)
+	}
+}
+
+// The proxy follows the CA in the file while it runs, and keeps the CA if the file is lost.
+func TestPodFollowsItsCA(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		other, err := newAuthority()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer inBackground(p.start())()
+		old := p.published("ca.crt")
+		time.Sleep(time.Minute)
+		text, key, err := other.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(p.Authority, authorityFile)
+		if err := replace(path, append(text, key...), privateFile, privateDirectory); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * published)
+		if p.published("ca.crt") == old {
+			t.Error("the CA in the file is not used")
+		}
+		made := p.published("ca.crt")
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * published)
+		if p.published("ca.crt") != made || !exists(path) {
+			t.Error("the CA is not kept when its file is lost")
+		}
+	})
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// A file that a killed proxy has not finished is removed, and an empty one counts as none.
+func TestPodAfterKill(t *testing.T) {
+	p := newPod(t)
+	left := filepath.Join(p.Directory, unfinished+"token.1")
+	for path, content := range map[string]string{left: "a token", filepath.Join(p.Authority, authorityFile): ""} {
+		if err := replace(path, []byte(content), privateFile, privateDirectory); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.accepts(p.start(), p.published("ca.crt"))
+	if exists(left) {
+		t.Error("an unfinished file is left")
+	}
+}
+
+// A file that is no CA is not overwritten.
+func TestPodWithForeignFile(t *testing.T) {
+	p := newPod(t)
+	path := filepath.Join(p.Authority, authorityFile)
+	if err := replace(path, []byte("half a file"), privateFile, privateDirectory); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewPod(p.PodOptions, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "delete the pod") {
+		t.Errorf("%v", err)
+	}
+	if content, err := os.ReadFile(path); err != nil || !bytes.Equal(content, []byte("half a file")) {
+		t.Errorf("%q, %v", content, err)
+	}
+}

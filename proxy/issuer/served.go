@@ -1,0 +1,71 @@
+package issuer
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+)
+
+// served is the serving certificate in use, with the CA that issued it.
+type served struct {
+	names, addresses []string // by which clients connect
+	log              *zap.Logger
+
+	mu struct {
+		sync.Mutex
+		authority *authority
+		serving   *pair
+		listeners []dynamiccertificates.Listener
+	}
+}
+
+var _ dynamiccertificates.CertKeyContentProvider = (*served)(nil)
+
+// Name returns the name of the certificate in the logs of libraries.
+func (s *served) Name() string { return "generated certificate" }
+
+// CurrentCertKeyContent returns the serving certificate and its key as PEM.
+func (s *served) CurrentCertKeyContent() (certificate, key []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.serving.certificate, s.mu.serving.key
+}
+
+// AddListener adds a listener for new serving certificates.
+func (s *served) AddListener(l dynamiccertificates.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.listeners = append(s.mu.listeners, l)
+}
+
+// serve makes a serving certificate if the CA has not issued the current certificate, or if the next
+// certificate is due. If a is nil, serve uses the last known CA.
+func (s *served) serve(a *authority) error {
+	s.mu.Lock()
+	known, serving := s.mu.authority, s.mu.serving
+	s.mu.Unlock()
+	if a == nil {
+		a = known
+	}
+	if a == nil || known != nil && a.certificate.Equal(known.certificate) && !serving.isDue(time.Now()) {
+		return nil
+	}
+	serving, err := a.issue(s.names, s.addresses)
+	if err != nil {
+		return fmt.Errorf("make a serving certificate: %w", err)
+	}
+	s.mu.Lock()
+	s.mu.authority, s.mu.serving = a, serving
+	listeners := slices.Clone(s.mu.listeners)
+	s.mu.Unlock()
+	s.log.Info("new serving certificate", zap.String("ca", a.certificate.Subject.CommonName), zap.Time("caExpires", a.certificate.NotAfter),
+		zap.Strings("dnsNames", s.names), zap.Time("nextRenewal", serving.renew))
+	for _, l := range listeners {
+		l.Enqueue()
+	}
+	return nil
+}

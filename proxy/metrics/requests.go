@@ -1,0 +1,69 @@
+package metrics
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// The kinds of requests in flight, as in kube-apiserver.
+const (
+	mutating = "mutating"
+	readOnly = "readOnly"
+)
+
+// Began counts a request in flight until ended is called.
+func (m *Metrics) Began(method string) (ended func()) {
+	kind := mutating
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		kind = readOnly
+	}
+	gauge := m.inFlight.WithLabelValues(kind)
+	gauge.Inc()
+	return gauge.Dec
+}
+
+// Request counts an answered request. If the response is long-running, took is the time until the
+// response began. For all other responses, Written records the duration.
+func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
+	gvr, code := m.known.admit(metricLabels(rt, resp), rt, resp.Source), resp.Status
+	if resp.Told != 0 {
+		code = resp.Told
+	}
+	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(code), string(resp.Source)).Inc()
+	if resp.Long() {
+		m.seconds.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], scope(rt, gvr), string(resp.Source)).Observe(took.Seconds())
+	}
+	if resp.Source == exchange.FromUpstream {
+		m.forwards.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], resp.Why).Inc()
+		m.recent.add(Forwarded{Verb: rt.Verb, Group: gvr[0], Version: gvr[1], Resource: gvr[2], Reason: resp.Why}, time.Now())
+	}
+}
+
+// Written counts a request whose response was written, completely or not.
+func (m *Metrics) Written(rt exchange.Route, resp *exchange.Response, took time.Duration, bytes int64) {
+	gvr := m.known.admit(metricLabels(rt, resp), rt, resp.Source)
+	if !resp.Long() {
+		m.seconds.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], scope(rt, gvr), string(resp.Source)).Observe(took.Seconds())
+	}
+	if resp.Stream == nil {
+		m.bytes.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], string(resp.Source)).Add(float64(bytes))
+	}
+}
+
+// scope returns the scope of a request, as in kube-apiserver's metrics: resource (one object),
+// namespace or cluster. It is empty for requests without a resource's labels.
+func scope(rt exchange.Route, gvr [3]string) string {
+	switch {
+	case gvr == [3]string{}:
+		return ""
+	case rt.Name != "" || rt.Verb == "create":
+		return "resource"
+	case rt.Namespace != "":
+		return "namespace"
+	}
+	return "cluster"
+}

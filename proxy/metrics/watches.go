@@ -1,0 +1,99 @@
+package metrics
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/watch"
+)
+
+// watches are the metrics of watches from the cache. Package watch counts the lags of deliveries.
+// Each scrape reads these counts.
+type watches struct {
+	open *prometheus.GaugeVec
+	ends *prometheus.CounterVec
+	lags *lags
+}
+
+func newWatches() watches {
+	resource := []string{"group", "version", "resource"}
+	return watches{
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watchproxy_watches",
+			Help: "Open watches served from the cache.",
+		}, resource),
+		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_watch_ends_total",
+			Help: "Ends of watches from the cache, by resource and reason: timeout (the client's or the usual lifetime), client (it left), stalled (it left bytes unread), " +
+				"drain, revoked (access was lost), left-behind (the event log has dropped events that it needs), restarted (the cache ended or began anew), " +
+				"gap (a relist skipped changes that it cannot show), expired (it began with an ERROR), unwritable (an event has no such form), panic.",
+		}, append(resource, "reason")),
+		lags: &lags{
+			lag: prometheus.NewDesc("watchproxy_watch_delivery_lag_seconds",
+				"Seconds from the arrival of an event from upstream until it was written to the connection of a watch that was open, by resource and client "+
+					"(prompt, slow: it waited because the client had not read earlier bytes).", append(resource, "client"), nil),
+			bytes: prometheus.NewDesc("watchproxy_watch_response_bytes_total",
+				"Bytes written to watches from the cache.", resource, nil),
+		},
+	}
+}
+
+func (w *watches) register(r prometheus.Registerer) { r.MustRegister(w.open, w.ends, w.lags) }
+
+// WatchOpened counts an open watch until ended is called. reason says why the watch ended.
+func (m *Metrics) WatchOpened(rt exchange.Route) (ended func(reason string)) {
+	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource}, rt, exchange.FromCache)
+	open := m.watches.open.WithLabelValues(gvr[:]...)
+	open.Inc()
+	return func(reason string) {
+		open.Dec()
+		m.watches.ends.WithLabelValues(gvr[0], gvr[1], gvr[2], reason).Inc()
+	}
+}
+
+// Lag returns the counts of a resource's delivery lags.
+func (m *Metrics) Lag(rt exchange.Route) *watch.Lag {
+	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource}, rt, exchange.FromCache)
+	return m.watches.lags.of(gvr)
+}
+
+// lags are the delivery lags of all resources. Their number is bounded by names.
+type lags struct {
+	lag, bytes *prometheus.Desc
+	mu         struct {
+		sync.Mutex
+		of map[[3]string]*watch.Lag
+	}
+}
+
+func (l *lags) of(gvr [3]string) *watch.Lag {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.of == nil {
+		l.mu.of = map[[3]string]*watch.Lag{}
+	}
+	lag := l.mu.of[gvr]
+	if lag == nil {
+		lag = new(watch.Lag)
+		l.mu.of[gvr] = lag
+	}
+	return lag
+}
+
+// Describe implements prometheus.Collector.
+func (l *lags) Describe(ch chan<- *prometheus.Desc) { ch <- l.lag; ch <- l.bytes }
+
+// Collect implements prometheus.Collector.
+func (l *lags) Collect(ch chan<- prometheus.Metric) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for gvr, lag := range l.mu.of {
+		for client, counts := range map[string]*watch.LagCounts{"prompt": &lag.Prompt, "slow": &lag.Slow} {
+			count, seconds, within := counts.Totals()
+			ch <- prometheus.MustNewConstHistogram(l.lag, count, seconds, within, gvr[0], gvr[1], gvr[2], client)
+		}
+		ch <- prometheus.MustNewConstMetric(l.bytes, prometheus.CounterValue, float64(lag.Bytes.Load()), gvr[:]...)
+	}
+}

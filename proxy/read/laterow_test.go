@@ -1,0 +1,153 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+)
+
+// A read waits for a late row without a slot. A row from another history is ignored. A row that
+// does not belong to its object makes upstream answer for a minute.
+func TestMissingRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoined(t)
+		time.Sleep(time.Hour)
+		j.reset(10, version{0, 5, time.Now(), "x"})
+		list := func() error {
+			r := j.read(wire.IncludeNone, "")
+			r.derived = newDerived(t, 1<<20)
+			_, end := r.filter.KeyRange(r.resource)
+			answer := func() error {
+				_, err := r.page(cachetest.Snapshot(t, j.objects), "a/", end)
+				return err
+			}
+			err := answer()
+			if err != nil {
+				_, err = r.retried(t.Context(), err, func(context.Context) (*exchange.Response, error) { return nil, answer() })
+			}
+			return err
+		}
+		late := version{0, 11, time.Now(), "y"}
+		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(late)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		written := make(chan error, 1)
+		time.AfterFunc(rowWait/2, func() { written <- j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()) })
+		if began := time.Now(); list() != nil || time.Since(began) != rowWait/2 {
+			t.Errorf("a list waited %v", time.Since(began))
+		}
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+		lost := version{0, 12, time.Now(), "lost history"}
+		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(lost)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		lost.created = lost.created.Add(-time.Second) // other metadata
+		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(lost)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if list() == nil || j.tables.Of(j.rows).Usable() {
+			t.Error("a row of another history is shown")
+		}
+		time.Sleep(61 * time.Second)
+		if !j.tables.Of(j.rows).Usable() {
+			t.Error("Tables are still forwarded")
+		}
+	})
+}
+
+// If metadata cannot be converted, the next watch is forwarded.
+func TestUnwritableRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoined(t)
+		r := cachetest.Resource()
+		r.SelfDescribing = true
+		j.objects = watchcache.New(r, j.rows.Limits())
+		j.objects.Reset(nil, 10)
+		j.rows.Reset(nil, 10)
+		o, err := j.objects.Resource().ParseObject(fmt.Appendf(nil,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"creationTimestamp":%q,"fieldOfTomorrow":"1","name":"c-000000","namespace":"a","resourceVersion":"11","uid":"u"}}`,
+			time.Now().UTC().Format(time.RFC3339)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.objects.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(version{0, 11, time.Now(), "x"})}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		open := func() error {
+			r := j.read(wire.IncludeMetadata, "")
+			r.RV, r.WatchSeconds = 10, 60
+			k := configMaps
+			k.Sorted = true
+			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows)
+			resp, err := j.reader.watch(context.Background(), r)
+			if err == nil {
+				resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard})
+			}
+			return err
+		}
+		if err := open(); err != nil {
+			t.Fatal(err)
+		}
+		if err := open(); err != Form { //nolint:errorlint // it is not wrapped
+			t.Errorf("the second watch: %v", err)
+		}
+	})
+}
+
+// Many readers that need the same late row all receive it. They share pieces, and only one of them
+// detects that the row is missing.
+func TestCrowdOfALateRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const readers = 100
+		j := newJoined(t)
+		store := newDerived(t, 1<<20)
+		time.Sleep(time.Hour)
+		j.reset(10, version{0, 5, time.Now(), "x"}, version{1, 6, time.Now(), "x"})
+		late := version{1, 11, time.Now(), "y"}
+		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(late)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var crowd sync.WaitGroup
+		for range readers {
+			crowd.Go(func() {
+				r := j.read(wire.IncludeMetadata, "")
+				r.derived = store
+				_, end := r.filter.KeyRange(r.resource)
+				answer := func(context.Context) (*exchange.Response, error) {
+					return r.page(cachetest.Snapshot(t, j.objects), "a/", end)
+				}
+				resp, err := answer(t.Context())
+				if err != nil {
+					resp, err = r.retried(t.Context(), err, answer)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.CloseBody()
+			})
+		}
+		time.Sleep(rowWait / 2)
+		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		crowd.Wait()
+		if n := j.workspace.Taken(); n != 0 {
+			t.Errorf("%d bytes of the workspace are still taken", n)
+		}
+	})
+}

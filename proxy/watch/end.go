@@ -1,0 +1,62 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// The reasons for which watches end, for metrics.
+const (
+	endTimeout    = "timeout"     // the client's lifetime or the default lifetime has passed
+	endClient     = "client"      // the client has left
+	endStalled    = "stalled"     // the client left bytes unread for too long
+	endDrain      = "drain"       // the server drains
+	endRevoked    = "revoked"     // the client has lost its access
+	endLeftBehind = "left-behind" // the log has dropped events that the watch needs
+	endRestarted  = "restarted"   // the cache has ended or started again
+	endGap        = "gap"         // a relist skipped changes that the watch cannot show
+	endExpired    = "expired"     // the watch consisted of one ERROR event
+	endUnwritable = "unwritable"  // an event cannot be written in the watch's form
+	// EndPanic is the reason if no other reason was recorded.
+	EndPanic = "panic"
+)
+
+// ErrStalled is the error of a write whose bytes the client left unread for too long.
+var ErrStalled = errors.New("the client left a watch unread")
+
+// Reason implements exchange.Stream.
+func (w *Watch) Reason() string {
+	if w.reason == "" {
+		return EndPanic
+	}
+	return w.reason
+}
+
+// ends records the reason for which the watch ends. Only the first call counts.
+func (w *Watch) ends(reason string) {
+	if w.reason == "" {
+		w.reason = reason
+	}
+}
+
+// Broken records that a write or a poll failed. It must be called in the goroutine that works on
+// the watch.
+func (w *Watch) Broken(err error) {
+	switch {
+	case errors.Is(err, watchcache.ErrTooOld):
+		w.ends(endGap)
+	case errors.Is(err, watchcache.ErrLagged):
+		w.ends(endLeftBehind)
+	case errors.Is(err, watchcache.ErrEnded):
+		w.ends(endRestarted)
+	case errors.Is(err, context.DeadlineExceeded):
+		w.ends(endTimeout)
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, ErrStalled):
+		w.ends(endStalled)
+	default:
+		w.ends(endClient)
+	}
+}

@@ -1,0 +1,176 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
+)
+
+// incompressible returns a ConfigMap of random text. Compressed, it has about three quarters of its
+// length.
+func incompressible(t *testing.T, rv uint64, size int) *object.Object {
+	t.Helper()
+	random, text := rand.New(rand.NewPCG(rv, 0)), make([]byte, size)
+	for i := range text {
+		text[i] = byte('0' + random.IntN(64))
+	}
+	resource := cachetest.Resource()
+	o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`, rv, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Clients that do not read share one copy of a large event. An event that fits into a piece is
+// compressed once, too, even if it is hardly smaller then.
+func TestCompressedLargeEvent(t *testing.T) {
+	for _, size := range []int{60 << 10, 2 << 20} {
+		synctest.Test(t, func(t *testing.T) {
+			c, initial := cachetest.Roomy(t)
+			var events Events
+			form := &countedForm{Form: paramsOf(t, c, initial).Form}
+			ctx, leave := context.WithCancel(t.Context())
+			client := &gated{take: make(chan struct{})}
+			var watches sync.WaitGroup
+			const n = 50
+			for range n {
+				p := paramsOf(t, c, initial)
+				p.Form, p.Compressed = form, &events
+				watches.Go(func() { New(p).Run(ctx, &exchange.ChunkWriter{To: client, Unframed: true}) })
+			}
+			synctest.Wait()
+			cachetest.Apply(t, c, incompressible(t, 2, size))
+			synctest.Wait()
+			for range n { // the header of each
+				client.take <- struct{}{}
+				synctest.Wait()
+			}
+			if form.n != 1 {
+				t.Errorf("%d bytes: compressed %d times for %d watches", size, form.n, n)
+			}
+			leave()
+			close(client.take)
+			watches.Wait()
+		})
+	}
+}
+
+// slotForm records the slots that are taken while an event is written.
+type slotForm struct {
+	wire.Form
+	slots *fair.Queue
+	taken int64
+}
+
+func (f *slotForm) AppendEvent(dst []byte, kind string, o wire.Object) ([]byte, error) {
+	f.taken = max(f.taken, f.slots.Taken())
+	return f.Form.AppendEvent(dst, kind, o)
+}
+
+func (*slotForm) SplitEvent(dst []byte, _ string, _ wire.Object) (head, body, tail []byte, ok bool) {
+	return dst, nil, nil, false
+}
+
+type somebody struct{}
+
+func (somebody) User() string { return "somebody" }
+func (somebody) Held() int64  { return 10 << 10 }
+func (somebody) Attended(ctx context.Context) (attended context.Context, stop func()) {
+	return ctx, func() {}
+}
+
+// stateOf returns the parameters of a compressed watch that begins with a state.
+func stateOf(t *testing.T, slots *fair.Queue) (p Params, objects int) {
+	t.Helper()
+	const many = 20_000
+	c, initial := cachetest.ConfigMaps(t, many)
+	meter := fair.NewMeter(t.Context(), somebody{}, slots, false)
+	p = paramsOf(t, c, initial)
+	p.Meter, p.Compressed = &meter, new(Events)
+	p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
+	return p, many
+}
+
+// While a Table waits for a row, it has no slot, because a row may take seconds.
+func TestCompressedTableHoldsNoSlot(t *testing.T) {
+	slots := fair.NewSlots(1 << 20)
+	p, _ := stateOf(t, slots)
+	form := &slotForm{Form: p.Form, slots: slots}
+	p.Form, p.Choice = form, wire.Choice{Table: true}
+	w := New(p)
+	defer w.Close()
+	if !w.Open(t.Context(), &exchange.ChunkWriter{To: &countingWriter{}, Unframed: true}) || form.taken > 0 {
+		t.Errorf("it has %d slots", form.taken)
+	}
+}
+
+// A state that has begun is not refused, however many others wait.
+func TestCompressedStateIsNotRefused(t *testing.T) {
+	slots := fair.NewSlots(5 << 10) // room for no waiting claim
+	for range slots.Capacity {
+		if !slots.Try(fair.Claim{User: "other", Size: 1, Cost: 1}) {
+			t.Fatal("no slot is free")
+		}
+	}
+	defer time.AfterFunc(100*time.Millisecond, func() { slots.Give("other", slots.Capacity) }).Stop()
+	p, objects := stateOf(t, slots)
+	form := &countedForm{Form: p.Form}
+	p.Form = form
+	w := New(p)
+	defer w.Close()
+	if !w.Open(t.Context(), &exchange.ChunkWriter{To: &countingWriter{}, Unframed: true}) || form.n != objects {
+		t.Errorf("%d of %d objects, then %q", form.n, objects, w.Reason())
+	}
+}
+
+// Old events, which a watch that catches up needs, do not replace new ones.
+func TestOldEventsAreNotKept(t *testing.T) {
+	var events Events
+	old := &watchcache.Delta{Type: watchcache.Added, RV: 1, Object: cachetest.ConfigMap(t, 0, 1), Received: watchcache.Moment(time.Now().Add(-time.Minute))}
+	recent := &watchcache.Delta{Type: watchcache.Added, RV: 1, Object: cachetest.ConfigMap(t, 0, 1), Received: watchcache.Moment(time.Now())}
+	for want, d := range []*watchcache.Delta{old, recent} {
+		e := events.find(d, wire.Choice{})
+		e.segment = wire.EventSegment([]byte("event"))
+		events.keep(e, d)
+		if got := len(events.shards[1].kept); got != want {
+			t.Errorf("%d events are kept instead of %d", got, want)
+		}
+	}
+}
+
+// The same change may be ADDED for one selector and MODIFIED or DELETED for another, and each form has
+// its own bytes. Watches that differ in any of these share nothing.
+func TestEventsAreKeptApart(t *testing.T) {
+	var events Events
+	one, other := cachetest.ConfigMap(t, 0, 1), cachetest.ConfigMap(t, 0, 1)
+	seen := map[*event]bool{}
+	n := 0
+	for _, o := range []*object.Object{one, other} {
+		for _, rv := range []uint64{1, 17} { // of the same shard
+			for _, kind := range []watchcache.EventType{watchcache.Added, watchcache.Modified, watchcache.Deleted} {
+				for _, choice := range []wire.Choice{{}, {Partial: true}, {Encoding: wire.Protobuf}, {Encoding: wire.Protobuf, Partial: true}} {
+					d := &watchcache.Delta{Type: kind, RV: rv, Object: o}
+					e := events.find(d, choice)
+					seen[e] = true
+					if n++; len(seen) != n || events.find(d, choice) != e {
+						t.Fatalf("an event is shared, or not found again: %v %v", d, choice)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package object
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
+
+// SameCells reports whether two rows have the same cells, except for ages.
+func SameCells(a, b *Object) bool {
+	ours, theirs := gjson.GetBytes(a.Row(), "cells").Array(), gjson.GetBytes(b.Row(), "cells").Array()
+	if len(ours) != len(theirs) {
+		return false
+	}
+	for i, cell := range ours {
+		if other := theirs[i]; cell.Raw != other.Raw && withoutAge(cell) != withoutAge(other) {
+			return false
+		}
+	}
+	return true
+}
+
+// withoutAge returns a cell with a placeholder for its age.
+func withoutAge(cell gjson.Result) string {
+	if cell.Type != gjson.String || !LooksLikeAge(cell.Str) {
+		return cell.Raw
+	}
+	return cell.Str[:strings.LastIndexByte(cell.Str, '(')+1] + "AGE"
+}
+
+// Invalid is the age of a future time. In a custom resource, it also stands for a value that is no
+// time.
+const Invalid = "<invalid>"
+
+// LooksLikeAge reports whether a cell may be or contain an age, for example "5m" or "3 (2d4h ago)".
+func LooksLikeAge(text string) bool {
+	if inner, ok := strings.CutSuffix(text, " ago)"); ok {
+		text = inner[strings.LastIndexByte(inner, '(')+1:]
+	}
+	if text == Invalid {
+		return true
+	}
+	const longest = len("999y364d")
+	digits, unit := 0, false
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c >= '0' && c <= '9':
+			digits++
+			unit = false
+		case strings.IndexByte("smhdy", c) >= 0 && digits > 0 && !unit:
+			unit = true
+		default:
+			return false
+		}
+	}
+	return unit && len(text) <= longest
+}

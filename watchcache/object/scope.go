@@ -1,0 +1,143 @@
+package object
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// Scope is the part of a resource that a cache holds: the objects of a namespace, or the objects
+// that selectors match. Only such objects are read from upstream. The zero Scope is the whole
+// resource.
+//
+// A cache of a scope answers a read that upstream would answer from objects of the scope alone. An
+// object that enters or leaves the scope appears as ADDED or DELETED on upstream's watch, with the
+// object and the resourceVersion that each narrower watch gets.
+type Scope struct {
+	// Namespace is the only namespace; "" means all.
+	Namespace string `json:"namespace,omitempty"`
+	// Fields and Labels are selectors in apimachinery's canonical form; "" selects all objects. All
+	// requirements of Fields are equalities.
+	Fields string `json:"fieldSelector,omitempty"`
+	Labels string `json:"labelSelector,omitempty"`
+}
+
+// NewScope returns the scope of a namespace and two selectors in any form.
+func NewScope(namespace, fieldSelector, labelSelector string) (Scope, error) {
+	fs, err := fields.ParseSelector(fieldSelector)
+	if err != nil {
+		return Scope{}, fmt.Errorf("field selector %q: %w", fieldSelector, err)
+	}
+	for _, r := range fs.Requirements() {
+		if r.Operator == selection.NotEquals || r.Value == "" {
+			return Scope{}, fmt.Errorf("field selector %q: only FIELD=VALUE limits a cache, not %s%s%s", fieldSelector, r.Field, r.Operator, r.Value)
+		}
+		if r.Field == "metadata.namespace" { // upstream's later pages would not begin in the namespace
+			return Scope{}, fmt.Errorf("field selector %q: name the namespace instead", fieldSelector)
+		}
+	}
+	ls, err := labels.Parse(labelSelector)
+	if err != nil {
+		return Scope{}, fmt.Errorf("label selector %q: %w", labelSelector, err)
+	}
+	return Scope{namespace, fs.String(), ls.String()}, nil
+}
+
+// ScopeOfName returns the scope of one object.
+func ScopeOfName(namespace, name string) Scope {
+	return Scope{Namespace: namespace, Fields: fields.OneTermEqualSelector("metadata.name", name).String()}
+}
+
+// Whole reports whether the scope is the whole resource.
+func (s Scope) Whole() bool { return s == Scope{} }
+
+// Selects reports whether the scope is narrower than its namespace.
+func (s Scope) Selects() bool { return s.Fields != "" || s.Labels != "" }
+
+// String names the scope in logs, metrics and the status. The whole resource has no name.
+func (s Scope) String() string {
+	var parts []string
+	for _, p := range [...]struct{ what, value string }{{"namespace", s.Namespace}, {"fieldSelector", s.Fields}, {"labelSelector", s.Labels}} {
+		if p.value != "" {
+			parts = append(parts, p.what+"="+p.value)
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// Want is the selection of a read: the parts of its path, and its selectors.
+type Want struct {
+	Namespace, Name string
+	Fields          fields.Selector // nil for none
+	Labels          labels.Selector // nil for none
+	// Reviewed means that the reader's own rights have been reviewed. Otherwise the proxy's rights
+	// count. A right to one namespace then does not include a path of all namespaces, even if the
+	// read selects that namespace.
+	Reviewed bool
+}
+
+// Contains reports whether all objects of a read, and all objects that its answer depends on, are
+// in the scope. It returns false in every case of doubt.
+func (s Scope) Contains(w Want) bool {
+	if s.Namespace != "" && w.Namespace != s.Namespace && (!w.Reviewed || w.Namespace != "" || w.exact("metadata.namespace") != s.Namespace) {
+		return false
+	}
+	fs, err := fields.ParseSelector(s.Fields)
+	if err != nil {
+		return false
+	}
+	for _, r := range fs.Requirements() {
+		if w.exact(r.Field) != r.Value {
+			return false
+		}
+	}
+	return s.Labels == "" || w.Name == "" && w.includes(s.Labels)
+}
+
+// SingleName returns the only name that a read can match, or "".
+func (w Want) SingleName() string { return w.exact("metadata.name") }
+
+// exact returns the value that a read requires of a field, or "". A get requires only its name and
+// its namespace.
+func (w Want) exact(field string) string {
+	if w.Name != "" {
+		switch field {
+		case "metadata.name":
+			return w.Name
+		case "metadata.namespace":
+			return w.Namespace
+		}
+		return ""
+	}
+	if field == "metadata.namespace" && w.Namespace != "" {
+		return w.Namespace
+	}
+	if w.Fields == nil {
+		return ""
+	}
+	value, _ := w.Fields.RequiresExactMatch(field)
+	return value
+}
+
+// includes reports whether each requirement of a label selector is one of the read's requirements,
+// too.
+func (w Want) includes(selector string) bool {
+	if w.Labels == nil {
+		return false
+	}
+	needed, err := labels.ParseToRequirements(selector)
+	has, selectable := w.Labels.Requirements()
+	if err != nil || !selectable {
+		return false
+	}
+	for _, need := range needed {
+		if !slices.ContainsFunc(has, func(r labels.Requirement) bool { return r.String() == need.String() }) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,96 @@
+package object
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+func want(t *testing.T, namespace, name, fieldSelector, labelSelector string, reviewed bool) Want {
+	t.Helper()
+	ls, err := labels.Parse(labelSelector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Want{Namespace: namespace, Name: name, Fields: fields.ParseSelectorOrDie(fieldSelector), Labels: ls, Reviewed: reviewed}
+}
+
+// A scope contains a read only if each of its requirements is one of the read's.
+func TestScopeContains(t *testing.T) {
+	for _, test := range []struct {
+		scope Scope
+		in    []Want
+		out   []Want
+	}{
+		{
+			Scope{},
+			[]Want{{}, {Namespace: "a"}, {Namespace: "a", Name: "x"}, want(t, "", "", "spec.nodeName=n", "app=web", false)},
+			nil,
+		},
+		{
+			Scope{Namespace: "a"},
+			[]Want{{Namespace: "a"}, {Namespace: "a", Name: "x"}, want(t, "a", "", "metadata.namespace=b", "", false), want(t, "", "", "metadata.namespace=a", "", true)},
+			[]Want{
+				{},
+				{Namespace: "b"},
+				{Name: "a"},
+				{Namespace: "b", Name: "x"},
+				want(t, "", "", "metadata.namespace=a", "", false),
+				want(t, "", "", "metadata.namespace!=a", "", true), want(t, "b", "", "metadata.namespace=a", "", true),
+			},
+		},
+		{
+			Scope{Fields: "spec.nodeName=n"},
+			[]Want{want(t, "", "", "spec.nodeName=n", "", false), want(t, "a", "", "spec.nodeName=n,status.phase!=Failed", "app", false)},
+			[]Want{
+				{},
+				{Namespace: "a", Name: "x"},
+				want(t, "", "", "spec.nodeName!=n", "", true), want(t, "", "", "spec.nodeName=m", "", true),
+				want(t, "", "", "spec.host=n", "", true), want(t, "a", "x", "spec.nodeName=n", "", true),
+			},
+		},
+		{
+			Scope{Labels: "app=web,tier in (a,b)"},
+			[]Want{want(t, "", "", "", "tier in (b,a),app=web", false), want(t, "a", "", "spec.nodeName=n", "app=web,tier in (a,b),new", false)},
+			[]Want{
+				{},
+				{Namespace: "a", Name: "x"},
+				want(t, "", "", "", "app=web", true), want(t, "", "", "", "app=web,tier=a", true),
+				want(t, "", "", "", "app in (web,db),tier in (a,b)", true), want(t, "a", "x", "", "app=web,tier in (a,b)", true),
+				{Labels: labels.Nothing()},
+			},
+		},
+		{
+			ScopeOfName("a", "x"),
+			[]Want{{Namespace: "a", Name: "x"}, want(t, "a", "", "metadata.name=x", "app", false)},
+			[]Want{{}, {Namespace: "a"}, {Namespace: "a", Name: "y"}, {Namespace: "b", Name: "x"}, want(t, "a", "", "metadata.name!=x", "", true), want(t, "", "", "metadata.name=x", "", true)},
+		},
+	} {
+		for _, w := range test.in {
+			if !test.scope.Contains(w) {
+				t.Errorf("%q does not contain %+v", test.scope, w)
+			}
+		}
+		for _, w := range test.out {
+			if test.scope.Contains(w) {
+				t.Errorf("%q contains %+v", test.scope, w)
+			}
+		}
+	}
+}
+
+func TestNewScope(t *testing.T) {
+	s, err := NewScope("a", "spec.nodeName==n,status.phase=Running", "b in (y,x),a=1")
+	if err != nil || s != (Scope{"a", "spec.nodeName=n,status.phase=Running", "a=1,b in (x,y)"}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if text := s.String(); text != "namespace=a fieldSelector=spec.nodeName=n,status.phase=Running labelSelector=a=1,b in (x,y)" {
+		t.Error(text)
+	}
+	for _, bad := range [][2]string{{"spec.nodeName!=n", ""}, {"spec.nodeName=", ""}, {"spec", ""}, {"", "a=!"}, {"metadata.namespace=a", ""}} {
+		if s, err := NewScope("", bad[0], bad[1]); err == nil {
+			t.Errorf("%q is %+v", bad, s)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// FirstBookmark returns the bookmark that ends the state of the cheapest watch within a resource's
+// scope. If upstream cannot stream states, the error is apierrors.IsInvalid.
+func (c *Client) FirstBookmark(ctx context.Context, r *object.Resource, timeoutSeconds int) (Event, error) {
+	path, query := Nothing(r)
+	for name, value := range map[string]string{
+		"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true",
+		"timeoutSeconds": strconv.Itoa(timeoutSeconds),
+	} {
+		query.Set(name, value)
+	}
+	resp, err := c.GetAs(ctx, AcceptOf(r.Encoding), "probe", r.GVR, path, query)
+	if err != nil {
+		return Event{}, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // the bookmark has been read
+	c.Compresses.Store(resp.Uncompressed)
+	s := NewStream(resp.Body, r)
+	e, err := s.Next()
+	if err == nil && e.Kind == "ADDED" && r.Scope.Selects() { // the scope may be a single object
+		e, err = s.Next()
+	}
+	switch {
+	case err != nil:
+		return e, Ended(err, true)
+	case e.Kind == "ERROR":
+		return e, EventError(e, r.Encoding)
+	case e.Kind != "BOOKMARK":
+		return e, fmt.Errorf("%w: watch of nothing shows %s", object.ErrMalformed, e.Kind)
+	}
+	return e, nil
+}

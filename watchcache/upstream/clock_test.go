@@ -1,0 +1,117 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
+)
+
+// datedUpstream adds Dates and Tables without rows to a fake upstream.
+type datedUpstream struct {
+	*fakeUpstream
+	ahead atomic.Int64 // of its clock
+	wide  atomic.Bool  // whether Tables have another column
+}
+
+// RoundTrip implements http.RoundTripper.
+func (d *datedUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := d.fakeUpstream.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if strings.Contains(req.Header.Get("Accept"), "as=Table") {
+		const body = `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"100"},"columnDefinitions":[{"name":"Name"}%s],"rows":[%s]}`
+		columns := ""
+		if d.wide.Load() {
+			columns = `,{"name":"Age"}`
+		}
+		whole := resp
+		resp = reply(200, fmt.Sprintf(body, columns, ""))
+		if req.URL.Query().Get("watch") != "" {
+			_ = whole.Body.Close()
+			bookmark := fmt.Sprintf(body, columns, `{"cells":[""],"object":`+bookmarkJSON(100, true)+`}`)
+			resp.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.MultiReader(strings.NewReader(`{"type":"BOOKMARK","object":`+bookmark+"}\n"), silence(req)), io.NopCloser(nil)}
+		}
+	}
+	resp.Header.Set("Date", time.Now().Add(time.Duration(d.ahead.Load())).UTC().Format(http.TimeFormat))
+	return resp, nil
+}
+
+// silence delivers nothing until the request ends.
+func silence(req *http.Request) io.Reader {
+	r, w := io.Pipe()
+	go func() {
+		<-req.Context().Done()
+		w.CloseWithError(req.Context().Err())
+	}()
+	return r
+}
+
+// While the clocks differ, no feed of rows starts. A difference that appears or ends later is
+// noticed within seconds, even if no client sends requests.
+func TestClockIsProved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &datedUpstream{fakeUpstream: newFake()}
+		d.ahead.Store(int64(4 * time.Second))
+		feeds := start(t, d)
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0); !errors.Is(err, discovery.ErrNotCacheable) {
+			t.Errorf("a feed started with a wrong clock: %v", err)
+		}
+		d.ahead.Store(0)
+		time.Sleep(time.Minute + time.Second)
+		f, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clock := f.Cache().Resource().Columns.Clock
+		for _, ahead := range []time.Duration{0, -4 * time.Second, time.Second, time.Hour, 0} {
+			d.ahead.Store(int64(ahead))
+			time.Sleep(2 * proofAge)
+			if _, right := clock.Now(); right != (ahead.Abs() <= object.Skew) {
+				t.Errorf("%v ahead: right is %v", ahead, right)
+			}
+		}
+		before := d.count("probe")
+		time.Sleep(10 * proofAge)
+		if n := d.count("probe") - before; n > 10 {
+			t.Errorf("%d probes in %v", n, 10*proofAge)
+		}
+	})
+}
+
+// Each response of upstream compares the clocks.
+func TestResponsesAreDated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &datedUpstream{fakeUpstream: newFake()}
+		c := clientOf(d)
+		for _, ahead := range []time.Duration{0, time.Hour, 0} {
+			d.ahead.Store(int64(ahead))
+			if _, err := c.Cluster(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, right := c.Clock.Now(); right != (ahead == 0) {
+				t.Errorf("%v ahead: right is %v", ahead, right)
+			}
+		}
+		d.takes = time.Minute
+		if _, err := c.Cluster(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, right := c.Clock.Now(); !right || c.Clock.Proved(client.ProbeTimeout) {
+			t.Error("a slow response proves something")
+		}
+	})
+}

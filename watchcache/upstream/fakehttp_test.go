@@ -1,0 +1,284 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+)
+
+// RoundTrip implements http.RoundTripper.
+func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
+	time.Sleep(f.takes)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := req.URL.Query()
+	verb := "list"
+	switch {
+	case req.URL.Path == "/readyz":
+		verb = "ready"
+	case req.URL.Path == "/api/v1":
+		verb = "discover"
+	case req.URL.Path == "/version", strings.HasSuffix(req.URL.Path, "/kube-system"):
+		verb = "origin"
+	case req.URL.Path == "/apis":
+		verb = "groups"
+	case req.Header.Get("Accept") == fresh.AcceptMetadataEvents:
+		verb = "ledger"
+	case strings.Contains(req.URL.Path, client.NoSuchNamespace) && q.Get("watch") != "":
+		verb = "nothing"
+	case strings.Contains(req.URL.Path, client.NoSuchNamespace), strings.Contains(q.Get("fieldSelector"), client.NoSuchName):
+		verb = "probe"
+	case req.Header.Get("Accept") == client.AcceptProtobufMetadata:
+		verb = "metadata"
+	case q.Get("timeoutSeconds") != "":
+		verb = "side-watch"
+	case q.Get("watch") != "":
+		verb = "watch"
+	}
+	f.mu.requests[verb]++
+	if slow := map[string]time.Duration{"probe": f.slow.probe, "metadata": f.slow.metadata}[verb]; slow > 0 {
+		defer func() { // delay the response, but not the read of the state
+			f.mu.Unlock()
+			time.Sleep(slow)
+			f.mu.Lock()
+		}()
+	}
+	if f.mu.down != nil {
+		return nil, f.mu.down
+	}
+	switch verb {
+	case "ready":
+		return reply(200, "ok"), nil
+	case "origin":
+		return reply(200, fmt.Sprintf(`{"gitVersion":%q,"metadata":{"uid":%q}}`, f.mu.version, f.mu.cluster)), nil
+	case "groups":
+		return reply(200, `{"kind":"APIGroupList","groups":[]}`), nil
+	case "ledger":
+		return f.ledgerLocked(req), nil
+	case "discover":
+		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"events","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"namespaces","namespaced":false,"kind":"Namespace","verbs":["get","list","watch"]},{"name":"leases","namespaced":true,"kind":"Lease","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
+	case "nothing":
+		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+"}\n"), nil
+	case "probe":
+		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.revLocked(req.URL.Path))), nil
+	case "watch":
+		return f.watchLocked(req.Context(), q.Get("resourceVersion"), q.Get("sendInitialEvents") == "true")
+	case "metadata":
+		return f.metadataLocked()
+	case "side-watch":
+		return f.sideWatchLocked(req.Context(), q.Get("resourceVersion")), nil
+	}
+	if q.Get("resourceVersionMatch") == "Exact" {
+		at, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64)
+		if at < f.mu.compacted {
+			return reply(410, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`), nil
+		}
+		return listOf(f.stateAtLocked(at), at, "", "")
+	}
+	if at, from, further := strings.Cut(q.Get("continue"), "/"); further { // a later page
+		rev, _ := strconv.ParseUint(at, 10, 64)
+		return listOf(f.stateAtLocked(rev), rev, q.Get("limit"), from)
+	}
+	return listOf(f.mu.objects, f.mu.rev, q.Get("limit"), "")
+}
+
+// stateAtLocked returns the state at a revision.
+func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
+	state := map[string]string{}
+	for _, e := range f.mu.history {
+		if e.rev > rev {
+			break
+		}
+		if e.kind == "BOOKMARK" {
+			continue
+		}
+		var o struct{ Metadata struct{ Name string } }
+		_ = json.Unmarshal([]byte(e.object), &o)
+		if state[o.Metadata.Name] = e.object; e.kind == "DELETED" {
+			delete(state, o.Metadata.Name)
+		}
+	}
+	return state
+}
+
+// listOf returns a list of a state's objects whose names are not below start.
+func listOf(objects map[string]string, rev uint64, limit, start string) (*http.Response, error) {
+	names := slices.Sorted(maps.Keys(objects))
+	names = names[sortedIndex(names, start):]
+	n, next := len(names), ""
+	if l, _ := strconv.Atoi(limit); l > 0 && l < n {
+		n, next = l, fmt.Sprintf(`,"continue":"%d/%s"`, rev, names[l])
+	}
+	var items []string
+	for _, name := range names[:n] {
+		items = append(items, strings.Replace(objects[name], `"kind":"ConfigMap","apiVersion":"v1",`, "", 1))
+	}
+	return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"%s},"items":[%s]}`,
+		rev, next, strings.Join(items, ","))), nil
+}
+
+func sortedIndex(names []string, name string) int {
+	i, _ := slices.BinarySearch(names, name)
+	return i
+}
+
+func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool) (*http.Response, error) {
+	if !initial && f.mu.noWatch {
+		return reply(406, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotAcceptable","code":406}`), nil
+	}
+	if initial && f.mu.noStream != 0 {
+		reason := map[int]string{422: "Invalid", 406: "NotAcceptable"}[f.mu.noStream]
+		return reply(f.mu.noStream, fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, f.mu.noStream)), nil
+	}
+	from, _ := strconv.ParseUint(rv, 10, 64)
+	var first []string
+	switch {
+	case from > f.mu.rev && initial:
+		first = []string{fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Timeout","message":"Too large resource version: %d, current: %d","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}],"retryAfterSeconds":1},"code":504}}`, from, f.mu.rev), ""}
+	case initial:
+		for _, name := range slices.Sorted(maps.Keys(f.mu.objects)) {
+			first = append(first, `{"type":"ADDED","object":`+f.mu.objects[name]+`}`)
+		}
+		if !f.mu.stalled { // otherwise the state is not complete
+			first = append(first, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+`}`)
+		}
+		from = f.mu.rev
+	case from < f.mu.oldest:
+		first = []string{tooOld(from, f.mu.oldest), ""}
+	}
+	r, w := io.Pipe()
+	go f.serve(ctx, w, first, from, f.mu.cut)
+	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}, nil
+}
+
+func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
+	if f.mu.noMetadata {
+		return reply(406, "not acceptable"), nil
+	}
+	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatUint(f.mu.rev, 10)}}
+	for _, name := range slices.Sorted(maps.Keys(f.mu.objects)) {
+		var o metav1.PartialObjectMetadata
+		if err := json.Unmarshal([]byte(f.mu.objects[name]), &o); err != nil {
+			return nil, err
+		}
+		list.Items = append(list.Items, o)
+	}
+	raw, err := list.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	body, err := (&runtime.Unknown{Raw: raw}).Marshal()
+	return reply(200, string(client.ProtobufPrefix)+string(body)), err
+}
+
+// sideWatchLocked answers a watch with a timeout of three seconds. It sends all events after the
+// watch's start, then a bookmark after one second, and ends the watch.
+func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Response {
+	from, _ := strconv.ParseUint(rv, 10, 64)
+	r, w := io.Pipe()
+	resp := &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
+	if from < f.mu.oldest {
+		go f.serve(ctx, w, []string{tooOld(from, f.mu.oldest), ""}, 0, nil)
+		return resp
+	}
+	go func() {
+		defer w.Close()
+		send := func(bookmark bool) bool {
+			f.mu.Lock()
+			var lines strings.Builder
+			for _, e := range f.mu.history {
+				if e.rev > from && e.kind != "BOOKMARK" {
+					fmt.Fprintf(&lines, `{"type":"%s","object":%s}`+"\n", e.kind, e.object)
+					from = e.rev
+				}
+			}
+			if bookmark {
+				fmt.Fprintf(&lines, `{"type":"BOOKMARK","object":%s}`+"\n", bookmarkJSON(f.mu.rev, false))
+			}
+			f.mu.Unlock()
+			_, err := io.WriteString(w, lines.String())
+			return err == nil
+		}
+		_ = send(false) && client.Sleep(ctx, time.Second) && send(true) && client.Sleep(ctx, 2*time.Second)
+	}()
+	return resp
+}
+
+func tooOld(from, oldest uint64) string {
+	return fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version: %d (%d)","code":410}}`, from, oldest)
+}
+
+// serve writes a watch. If first ends with "", it ends the watch.
+func (f *fakeUpstream) serve(ctx context.Context, w *io.PipeWriter, first []string, from uint64, cut chan struct{}) {
+	for _, line := range first {
+		if line == "" {
+			w.Close()
+			return
+		}
+		if _, err := io.WriteString(w, line+"\n"); err != nil {
+			return
+		}
+	}
+	for {
+		f.mu.Lock()
+		changed, stalled := f.mu.changed, f.mu.stalled
+		var lines []string
+		for _, e := range f.mu.history {
+			if e.rev > from && !stalled {
+				lines = append(lines, `{"type":"`+e.kind+`","object":`+e.object+`}`)
+				from = e.rev
+			}
+		}
+		f.mu.Unlock()
+		for _, line := range lines {
+			select {
+			case <-cut:
+				w.CloseWithError(io.ErrUnexpectedEOF) // in the middle of a batch
+				return
+			default:
+			}
+			if _, err := io.WriteString(w, line+"\n"); err != nil {
+				return
+			}
+		}
+		select {
+		case <-changed:
+		case <-cut:
+			w.Close()
+			return
+		case <-ctx.Done():
+			w.CloseWithError(ctx.Err())
+			return
+		}
+	}
+}
+
+func bookmarkJSON(rv uint64, end bool) string {
+	annotations := ""
+	if end {
+		annotations = `,"annotations":{"k8s.io/initial-events-end":"true"}`
+	}
+	return fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"%d"%s}}`, rv, annotations)
+}
+
+func reply(code int, body string) *http.Response {
+	return &http.Response{
+		StatusCode: code, Status: fmt.Sprintf("%d %s", code, http.StatusText(code)), Header: jsonHeader(),
+		Body: io.NopCloser(strings.NewReader(body)),
+	}
+}
+
+func jsonHeader() http.Header { return http.Header{"Content-Type": {client.MimeJSON}} }

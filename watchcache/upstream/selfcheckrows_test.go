@@ -1,0 +1,93 @@
+package upstream
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+)
+
+// A cell that changes without its object counts as a difference, unless it is an age.
+func TestRowsDiffer(t *testing.T) {
+	r := cachetest.Resource()
+	r.Encoding = object.Table
+	row := func(name string, rv int, cells string) watchcache.Change {
+		o, err := r.ParseRow(gjson.Parse(fmt.Sprintf(
+			`{"cells":%s,"object":{"metadata":{"name":%q,"namespace":"ns","uid":"u","resourceVersion":"%d"}}}`, cells, name, rv)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return watchcache.Change{Object: o}
+	}
+	c := watchcache.New(r, watchcache.Limits{Age: time.Hour, Events: 10, Bytes: 1 << 20})
+	c.Reset([]*object.Object{row("a", 1, `["a","x","5m"]`).Object, row("b", 2, `["b","y","7m"]`).Object}, 2)
+	for name, upstream := range map[string]struct {
+		rows []watchcache.Change
+		same bool
+	}{
+		"ages moved":    {[]watchcache.Change{row("a", 1, `["a","x","8m"]`), row("b", 2, `["b","y","10m"]`)}, true},
+		"first page":    {[]watchcache.Change{row("a", 1, `["a","x","8m"]`)}, true},
+		"another cell":  {[]watchcache.Change{row("a", 1, `["a","x","8m"]`), row("b", 2, `["b","z","10m"]`)}, false},
+		"another row":   {[]watchcache.Change{row("c", 1, `["c","x","8m"]`)}, false},
+		"older version": {[]watchcache.Change{row("a", 3, `["a","x","8m"]`)}, false},
+	} {
+		err := rowsDiffer(cachetest.Snapshot(t, c), upstream.rows)
+		if errors.Is(err, feed.ErrDiffers) == upstream.same {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Other columns upstream are a difference.
+func TestOtherColumnsDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &datedUpstream{fakeUpstream: newFake()}
+		feeds := start(t, d)
+		f, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the stream has caught up
+		for _, outcome := range []string{"same", "different"} {
+			d.wide.Store(outcome == "different")
+			feeds.check(f)
+			if got := testutil.ToFloat64(feeds.metrics.checks.WithLabelValues("", "v1", "configmaps", outcome)); got != 1 {
+				t.Errorf("%v checks are %s", got, outcome)
+			}
+		}
+		time.Sleep(time.Minute)
+		if f, err = feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0); err != nil || len(gjson.ParseBytes(f.Cache().Resource().Columns.Definitions).Array()) != 2 {
+			t.Errorf("the feed keeps its columns: %v", err)
+		}
+	})
+}
+
+// Rows anywhere in a state can be compared.
+func TestRowsBeginAnywhere(t *testing.T) {
+	_, s := cachetest.ConfigMaps(t, 2*checkedRows)
+	at := 0
+	for o := range s.Objects("", "") {
+		at++
+		token := pageOf(s, at).Get("continue")
+		text, err := base64.RawURLEncoding.DecodeString(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"%s\u0000"}`, s.ResourceVersion(), o.Key()); string(text) != want {
+			t.Fatalf("without %d rows: %s instead of %s", at, text, want)
+		}
+	}
+	if q := pageOf(s, 0); q.Has("continue") || q.Get("resourceVersionMatch") != "Exact" {
+		t.Errorf("from the start: %v", q)
+	}
+}

@@ -1,0 +1,40 @@
+package upstream
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// Warm fills caches before the first request. It tries again while upstream refuses or is away.
+func TestWarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &narrowUpstream{fakeUpstream: newFake()}
+		n.set("a", "1")
+		feeds := start(t, n)
+		w := feeds.Warm([]Part{
+			{Resource: configmaps.GroupResource(), Scope: object.Scope{Namespace: "ns"}}, {Resource: configmaps.GroupResource()},
+		})
+		if err := w.Err(); err == nil || !strings.Contains(err.Error(), "is not filled yet") {
+			t.Errorf("at first: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if err := w.Err(); err == nil || !strings.Contains(err.Error(), "the cache of configmaps cannot be filled: ") {
+			t.Errorf("without the right to read the whole: %v", err)
+		}
+		n.wide.Store(true)
+		time.Sleep(time.Minute)
+		if err := w.Err(); err != nil {
+			t.Errorf("with the right to read the whole: %v", err)
+		}
+		n.locked(func() { n.mu.down = errDown })
+		n.cutStreams(false)
+		time.Sleep(time.Minute)
+		if err := w.Err(); err != nil { // readiness does not depend on upstream
+			t.Errorf("while upstream is away: %v", err)
+		}
+	})
+}
