@@ -76,7 +76,8 @@ type Server struct {
 	cut       context.CancelFunc
 	draining  context.Context // ends when the server begins to drain
 	drain     context.CancelFunc
-	late      atomic.Int64 // see lateMax
+	drainEnd  atomic.Pointer[time.Time] // nil before the drain
+	late      atomic.Int64              // see lateMax
 	sharing   *forward.Sharing
 	listening *listen.Server
 	fallbacks fallbackLimiter
@@ -116,7 +117,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 // listen returns the listening server for a handler.
 func (s *Server) listen(h exchange.Handler) *listen.Server {
 	return listen.New(listen.Config{
-		Handler: h, Slots: s.readSlots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.drain,
+		Handler: h, Slots: s.readSlots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.beginDrain,
 		Options: func() listen.Options {
 			o := s.options.Load()
 			return listen.Options{Options: h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}, TLS: o.TLS, Drain: o.Drain}
@@ -154,8 +155,7 @@ func (s *Server) SetOptions(o Options) {
 	s.options.Store(&o)
 }
 
-// Serve serves l until ctx ends. Then it closes l and drains: watches end over the drain time,
-// requests in flight may finish, and the remaining connections are closed.
+// Serve serves l until ctx ends, and then drains (see [listen.Server.Serve]).
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
 
 func (s *Server) reviewPanicked(reason any) { s.metrics.Panicked(s.log, metrics.InReview, reason) }
@@ -373,6 +373,19 @@ func (s *Server) Users() *metrics.UserReport {
 	return s.metrics.Users.Report(s.limits.connections.all(), s.limits.watches.all())
 }
 
+func (s *Server) beginDrain() {
+	end := time.Now().Add(s.options.Load().Drain)
+	s.drainEnd.Store(&end)
+	s.drain()
+}
+
 // drainShare returns a random delay, up to the drain time, after which a watch ends. The delays
-// differ so that clients reconnect at different times.
-func (s *Server) drainShare() time.Duration { return rand.N(s.options.Load().Drain + 1) }
+// differ so that clients reconnect at different times. A watch that begins during the drain has
+// only the rest of this time.
+func (s *Server) drainShare() time.Duration {
+	most := s.options.Load().Drain
+	if end := s.drainEnd.Load(); end != nil {
+		most = max(0, time.Until(*end))
+	}
+	return rand.N(most + 1)
+}

@@ -14,6 +14,7 @@ import (
 // listen listens on an address. Only this process's user can open a Unix socket.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // its sockets cannot drain: they accept no filter, see conn.Listener
 	path, ok := config.UnixSocket(address)
 	if !ok {
 		return lc.Listen(ctx, "tcp", address)

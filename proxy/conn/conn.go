@@ -47,8 +47,9 @@ type Conn struct {
 	mu struct {
 		sync.Mutex
 		interrupted bool
-		waiting     bool // the connection waits for the first byte of a request
-		draining    bool // the connection must not wait for further requests
+		answered    bool      // a request was answered
+		waiting     time.Time // until then, the connection waits for the first byte of a request; zero if it does not
+		drain       *Drain    // limits these waits; nil before the drain
 		closed      bool
 		user        string // the user against whose limit this connection counts
 		counted     func() // ends the count; nil if no user's limit counts the connection
@@ -74,9 +75,7 @@ func (c *Conn) Handshake() (protocol string, err error) {
 	if err := t.SetWriteDeadline(until); err != nil {
 		return "", err
 	}
-	if !c.wait(until) {
-		return "", net.ErrClosed
-	}
+	c.wait(until)
 	err = t.Handshake()
 	c.waited()
 	if err != nil {
@@ -140,7 +139,7 @@ func (c *Conn) limitWrite() error {
 }
 
 // Pumpable reports whether the connection can be nonblocking.
-func (c *Conn) Pumpable() bool { return c.socket.raw != nil }
+func (c *Conn) Pumpable() bool { return c.socket.now != nil }
 
 // StartNonblocking makes writes return without waiting for the client. Such writes need no
 // deadline.
@@ -310,7 +309,7 @@ func (c *Conn) Rest() {
 	c.Idle = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.interrupted = false
+	c.mu.interrupted, c.mu.answered = false, true
 }
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -13,4 +13,7 @@
 //
 // For a client that does not read, the kernel keeps at most two unsent pieces of 64 KiB
 // (TCP_NOTSENT_LOWAT). Without this limit, the kernel keeps up to 4 MiB for each client.
+//
+// During a drain, the [Listener] passes on what the kernel has queued, and [Drain] limits the waits
+// for requests.
 package conn

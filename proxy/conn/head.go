@@ -62,12 +62,26 @@ func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, re
 
 // awaitFirst waits for the first bytes of a head.
 func (c *Conn) awaitFirst(until time.Time) bool {
-	if c.err != nil || !c.wait(until) {
+	if c.err != nil {
 		return false
 	}
+	c.wait(until)
 	c.readMore()
 	c.waited()
+	if isTimeout(c.err) && c.socket.now != nil {
+		c.readLast()
+	}
 	return len(c.ahead) > 0
+}
+
+// readLast reads the bytes that have arrived together with the deadline. Closing the connection
+// would lose them.
+func (c *Conn) readLast() {
+	_ = c.SetReadDeadline(time.Time{})
+	if n, _ := c.readNow(c.readPiece); n > 0 {
+		c.err = nil
+		c.Ended.Store(false)
+	}
 }
 
 // readMore waits for more bytes of a head.
@@ -92,10 +106,8 @@ func (c *Conn) readPiece() (int, error) {
 // WaitBelowTLS calls read until it returns bytes or fails. If the socket has a file descriptor, the
 // wait is below TLS.
 func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
-	for c.socket.raw != nil {
-		c.socket.reading.now = true
-		n, err := read()
-		c.socket.reading.now = false
+	for c.socket.now != nil {
+		n, err := c.readNow(read)
 		if n > 0 || !isTimeout(err) {
 			return n, err
 		}
@@ -103,6 +115,13 @@ func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
 			return 0, err
 		}
 	}
+	return read()
+}
+
+// readNow calls read, which then does not wait.
+func (c *Conn) readNow(read func() (int, error)) (int, error) {
+	c.socket.reading.now = true
+	defer func() { c.socket.reading.now = false }()
 	return read()
 }
 
@@ -164,10 +183,11 @@ func (c *Conn) readAhead(p []byte) int {
 // return the connection.
 func (c *Conn) readHead(p []byte) (int, error) {
 	c.since = time.Now()
-	if len(c.ahead) > 0 || !c.Known() || !c.wait(c.since.Add(warmTime)) {
+	if len(c.ahead) > 0 || !c.Known() {
 		c.HandedBack = true
 		return 0, io.EOF
 	}
+	c.wait(c.since.Add(warmTime))
 	n, err := c.Conn.Read(p)
 	c.waited()
 	if n > 0 && bytes.HasSuffix(p[:n], []byte("\r\n\r\n")) {
@@ -188,29 +208,40 @@ func (c *Conn) readHead(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// wait sets a deadline for the first byte of a request. It fails while the connection drains.
-func (c *Conn) wait(until time.Time) bool {
+// wait sets a deadline for the first byte of a request.
+func (c *Conn) wait(until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.draining {
-		return false
-	}
-	c.mu.waiting = true
-	return c.SetReadDeadline(until) == nil
+	c.mu.waiting = until
+	c.limitLocked()
 }
 
 func (c *Conn) waited() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.waiting = false
+	c.mu.waiting = time.Time{}
 }
 
-// drain ends the wait for a request.
-func (c *Conn) drain() {
+// drain limits the wait for a request.
+func (c *Conn) drain(d *Drain) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.draining = true
-	if c.mu.waiting {
-		_ = c.SetReadDeadline(longAgo)
+	c.mu.drain = d
+	if !c.mu.waiting.IsZero() {
+		c.limitLocked()
 	}
+}
+
+func (c *Conn) limitLocked() {
+	until := c.mu.waiting
+	if d := c.mu.drain; d != nil {
+		limit := d.First
+		if c.mu.answered {
+			limit = time.Now().Add(d.Next)
+		}
+		if limit.Before(until) {
+			until = limit
+		}
+	}
+	_ = c.SetReadDeadline(until) // reads of a broken connection fail anyway
 }

@@ -36,6 +36,9 @@ const spell = time.Minute
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
+		if isTimeout(err) {
+			accepted, err = l.acceptLast(err)
+		}
 		if err != nil {
 			if !isTransient(err) || !l.pause(err) {
 				return nil, err

@@ -1,14 +1,27 @@
 package conn
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // Set is the set of open connections of all clients. The listener limits its size.
 type Set struct {
 	mu struct {
 		sync.Mutex
-		open map[*Conn]struct{}
-		cut  bool
+		open  map[*Conn]struct{}
+		drain *Drain // nil before the drain
+		cut   bool
 	}
+}
+
+// Drain has the times for which connections wait for requests while the server drains.
+type Drain struct {
+	// First is the end of the wait for the first request of a connection. A client that has opened
+	// a connection is about to send a request, and must get an answer.
+	First time.Time
+	// Next is the wait for a further request, which may be on its way.
+	Next time.Duration
 }
 
 // add adds a connection and returns the new number of connections. It fails if the set already has
@@ -24,6 +37,7 @@ func (s *Set) add(c *Conn, most int) (open int, ok bool) {
 	}
 	s.mu.open[c] = struct{}{}
 	c.set = s
+	c.mu.drain = s.mu.drain // nothing waits for a request yet
 	return len(s.mu.open), true
 }
 
@@ -33,12 +47,13 @@ func (s *Set) remove(c *Conn) {
 	delete(s.mu.open, c)
 }
 
-// Drain ends connections without a request. The other connections end after their requests.
-func (s *Set) Drain() {
+// Drain limits the waits for requests.
+func (s *Set) Drain(d Drain) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.mu.drain = &d
 	for c := range s.mu.open {
-		c.drain()
+		c.drain(&d)
 	}
 }
 

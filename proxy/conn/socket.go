@@ -2,10 +2,8 @@ package conn
 
 import (
 	"errors"
-	"io"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -24,7 +22,7 @@ import (
 // responses is disconnected.
 type socket struct {
 	net.Conn
-	raw syscall.RawConn // nil if there is no file descriptor
+	now immediate // nil if the socket can only wait
 
 	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
 	// and, with TLS, a large stack. So a connection that may be silent for long waits for one byte
@@ -42,12 +40,6 @@ type socket struct {
 		settling    bool   // settle is writing the kept bytes
 		left        []byte // bytes that the kernel has not accepted; up to leftMax
 		broken      error  // the error of a write that may have been partial
-
-		// The arguments and results of a nonblocking write.
-		try func(fd uintptr) (done bool)
-		p   []byte
-		n   int
-		err error
 	}
 }
 
@@ -66,34 +58,13 @@ const (
 // errUnread says that a client does not read the responses of TLS.
 var errUnread = errors.New("the client does not read the answers to what it asks")
 
-func newSocket(c net.Conn) *socket {
-	s := &socket{Conn: c}
-	file, ok := c.(syscall.Conn)
-	if !ok {
-		return s
-	}
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return s
-	}
-	s.raw = raw
-	if runtime.GOOS == "linux" {
-		// Connections do not inherit this option. Sockets other than TCP do not support it.
-		_ = raw.Control(func(fd uintptr) {
-			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpNotSentLowWater, unsentMax)
-		})
-	}
-	return s
-}
+func newSocket(c net.Conn) *socket { return &socket{Conn: c, now: immediateOf(c)} }
 
 // setNonblocking sets whether writes return without waiting for the client.
 func (s *socket) setNonblocking(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.nonblocking = on
-	if s.mu.try == nil {
-		s.mu.try = s.tryLocked
-	}
 }
 
 // Write implements net.Conn.
@@ -116,21 +87,16 @@ func (s *socket) Write(p []byte) (int, error) {
 	case s.mu.settling, len(s.mu.left) > 0:
 		return s.keepLocked(p, len(p))
 	}
-	s.mu.p = p
-	err := s.raw.Write(s.mu.try)
+	n, err := s.now.WriteNow(p)
 	if isTimeout(err) { // the deadline was for an earlier write that waited
 		_ = s.SetWriteDeadline(time.Time{})
-		err = s.raw.Write(s.mu.try)
+		n, err = s.now.WriteNow(p)
 	}
-	s.mu.p = nil
-	if err == nil && !errors.Is(s.mu.err, syscall.EAGAIN) {
-		err = s.mu.err
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, syscall.EAGAIN) {
 		s.mu.broken = err
 		return 0, err
 	}
-	return s.keepLocked(p[max(s.mu.n, 0):], len(p))
+	return s.keepLocked(p[n:], len(p))
 }
 
 // keepLocked keeps the rest of a write. size is the length of the whole write.
@@ -145,15 +111,6 @@ func (s *socket) keepLocked(rest []byte, size int) (int, error) {
 	}
 	s.mu.left = append(s.mu.left, rest...)
 	return size, nil
-}
-
-// tryLocked writes once to the file descriptor. The write does not block.
-func (s *socket) tryLocked(fd uintptr) (done bool) {
-	for {
-		if s.mu.n, s.mu.err = syscall.Write(int(fd), s.mu.p); !errors.Is(s.mu.err, syscall.EINTR) {
-			return true
-		}
-	}
 }
 
 // settle writes the kept bytes within the deadline. Then it resets the deadline, because a
@@ -225,29 +182,13 @@ func (s *socket) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// readNow reads the bytes that have arrived, without waiting.
-func (s *socket) readNow(p []byte) (n int, err error) {
-	if len(p) == 0 {
-		return 0, nil
+// readNow reads the bytes that have arrived. If there are none, it fails as after a deadline.
+func (s *socket) readNow(p []byte) (int, error) {
+	n, err := s.now.ReadNow(p)
+	if errors.Is(err, syscall.EAGAIN) {
+		err = os.ErrDeadlineExceeded
 	}
-	waited := s.raw.Read(func(fd uintptr) (done bool) {
-		for {
-			if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
-				return true
-			}
-		}
-	})
-	switch {
-	case waited != nil:
-		return 0, waited
-	case err == syscall.EAGAIN:
-		return 0, os.ErrDeadlineExceeded
-	case err != nil:
-		return 0, os.NewSyscallError("read", err)
-	case n == 0:
-		return 0, io.EOF
-	}
-	return n, nil
+	return n, err
 }
 
 // wait sets whether the writes of a nonblocking socket wait for the client. Earlier writes must be

@@ -8,14 +8,28 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// sockets returns a client's connection and the proxy's end of it. The kernel buffers only a few
-// unread bytes.
-func sockets(t *testing.T) (client net.Conn, server *Conn) {
+// unread is the number of unread bytes that a connection in memory holds.
+const unread = 16 << 10
+
+// inMemory returns a client's connection and the proxy's end of it.
+func inMemory(t *testing.T) (client net.Conn, server *Conn) {
+	t.Helper()
+	client, accepted := conntest.Pipe(unread)
+	server = New(accepted)
+	server.Stall = time.Minute
+	t.Cleanup(func() { client.Close() })
+	return client, server
+}
+
+// inKernel does the same with sockets of the kernel.
+func inKernel(t *testing.T) (client net.Conn, server *Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -29,107 +43,104 @@ func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const little, enough = 4 << 10, 32 << 10 // with less, the kernel waits for acknowledgements
-	if err := errors.Join(client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little)); err != nil {
-		t.Fatal(err)
-	}
-	server = New(accepted)
-	server.Stall = time.Minute
 	t.Cleanup(func() { client.Close() })
-	return client, server
+	return client, New(accepted)
 }
 
-// Bytes that the kernel does not accept immediately arrive later, and in order.
+// Bytes that are not accepted immediately arrive later, and in order.
 func TestNonblockingSocket(t *testing.T) {
-	client, server := sockets(t)
-	server.StartNonblocking()
-	var want bytes.Buffer
-	for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write remains
-		line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
-		want.Write(line)
-		if n, err := server.Write(line); n != len(line) || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	got := make(chan []byte)
-	go func() {
-		all, _ := io.ReadAll(client)
-		got <- all
-	}()
-	if err := server.Settle(); err != nil {
-		t.Fatal(err)
-	}
-	server.StopNonblocking()
-	want.WriteString("more")
-	if _, err := server.Write([]byte("more")); err != nil {
-		t.Fatal(err)
-	}
-	server.Close()
-	if !bytes.Equal(<-got, want.Bytes()) {
-		t.Error("it differs")
+	for name, sockets := range map[string]func(*testing.T) (net.Conn, *Conn){"memory": inMemory, "kernel": inKernel} {
+		t.Run(name, func(t *testing.T) {
+			client, server := sockets(t)
+			server.StartNonblocking()
+			var want bytes.Buffer
+			for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write remains
+				line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
+				want.Write(line)
+				if n, err := server.Write(line); n != len(line) || err != nil {
+					t.Fatal(n, err)
+				}
+			}
+			got := make(chan []byte)
+			go func() {
+				all, _ := io.ReadAll(client)
+				got <- all
+			}()
+			if err := server.Settle(); err != nil {
+				t.Fatal(err)
+			}
+			server.StopNonblocking()
+			want.WriteString("more")
+			if _, err := server.Write([]byte("more")); err != nil {
+				t.Fatal(err)
+			}
+			server.Close()
+			if !bytes.Equal(<-got, want.Bytes()) {
+				t.Error("it differs")
+			}
+		})
 	}
 }
 
 // No writer waits while settle writes the rest, because TLS may respond while it holds its lock.
 // But responses to a client that does not read are bounded.
 func TestWriteWhileSettling(t *testing.T) {
-	_, server := sockets(t)
-	server.StartNonblocking()
-	server.fill()
-	settled := make(chan error, 1)
-	go func() { settled <- server.Settle() }()
-	for !server.socket.isSettling() {
-		time.Sleep(time.Millisecond)
-	}
-	wrote := 0
-	for {
-		n, err := server.socket.Write(make([]byte, 100))
-		if wrote += n; err != nil {
-			break
+	synctest.Test(t, func(t *testing.T) {
+		_, server := inMemory(t)
+		server.StartNonblocking()
+		server.fill()
+		settled := make(chan error, 1)
+		go func() { settled <- server.Settle() }()
+		synctest.Wait()
+		wrote := 0
+		for {
+			n, err := server.socket.Write(make([]byte, 100))
+			if wrote += n; err != nil {
+				break
+			}
 		}
-	}
-	if wrote == 0 || wrote > exchange.AheadMax {
-		t.Errorf("%d bytes were kept", wrote)
-	}
-	server.Close()
-	if err := <-settled; err == nil {
-		t.Error("it was settled")
-	}
+		if wrote == 0 || wrote > exchange.AheadMax {
+			t.Errorf("%d bytes were kept", wrote)
+		}
+		server.Close()
+		if err := <-settled; err == nil {
+			t.Error("it was settled")
+		}
+	})
 }
 
-// fill writes more than the kernel accepts for a client that does not read.
+// fill keeps more than there is room for while the client does not read.
 func (c *Conn) fill() {
 	s := c.socket
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.left = append(s.mu.left, make([]byte, 8<<20)...)
-}
-
-func (s *socket) isSettling() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.settling
+	s.mu.left = append(s.mu.left, make([]byte, 2*unread)...)
 }
 
 // A client that does not read is disconnected after the stall time. Nothing is written after a
 // partial write.
 func TestUnsettledIsCut(t *testing.T) {
-	_, server := sockets(t)
-	server.Stall = 100 * time.Millisecond
-	server.StartNonblocking()
-	server.fill()
-	if err := server.Settle(); !isTimeout(err) {
-		t.Errorf("%v", err)
-	}
-	if _, err := server.Write([]byte("x")); !isTimeout(err) {
-		t.Errorf("then %v", err)
-	}
-	server.Close()
+	synctest.Test(t, func(t *testing.T) {
+		_, server := inMemory(t)
+		server.StartNonblocking()
+		server.fill()
+		began := time.Now()
+		if err := server.Settle(); !isTimeout(err) {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(began); took < server.Stall || took > 2*server.Stall {
+			t.Errorf("it was cut after %v", took)
+		}
+		if _, err := server.Write([]byte("x")); !isTimeout(err) {
+			t.Errorf("then %v", err)
+		}
+		server.Close()
+	})
 }
 
 // Responses of TLS to a client that does not read are always bounded.
 func TestLeftIsBounded(t *testing.T) {
-	_, server := sockets(t)
+	_, server := inMemory(t)
 	server.StartNonblocking()
 	for !server.Unsettled() {
 		if _, err := server.Write(make([]byte, exchange.PieceSize)); err != nil {

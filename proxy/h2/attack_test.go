@@ -6,8 +6,10 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -93,39 +95,53 @@ func TestOverrunWindowIsGivenBack(t *testing.T) {
 	}
 }
 
+// answersDrain reads the first GOAWAY and answers the PING behind it.
+func (p *peer) answersDrain() {
+	p.t.Helper()
+	if f := p.until("first step", isGoaway); f.(*http2.GoAwayFrame).LastStreamID != windowMax {
+		p.t.Error(f)
+	}
+	ping := p.until("ping", func(f http2.Frame) bool { return f.Header().Type == http2.FramePing })
+	p.sent(p.WritePing(true, ping.(*http2.PingFrame).Data))
+}
+
 // A second GOAWAY does not name a later stream than the first.
 func TestGoawayNamesNoLaterStream(t *testing.T) {
-	s := newServer(waiting, options())
-	draining, drain := context.WithCancel(context.Background())
-	s.Draining = draining
-	p := dial(t, s)
-	p.request(1, true, "POST")
-	p.until("settings", isAck)
-	drain()
-	p.until("first step", isGoaway)
-	p.until("second step", isGoaway)
-	p.request(3, true, "GET") // this stream is ignored
-	p.sent(p.WriteData(0xff, true, nil))
-	if f := p.until("end", isGoaway); f.(*http2.GoAwayFrame).LastStreamID != 1 {
-		t.Error(f)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(waiting, options())
+		draining, drain := context.WithCancel(context.Background())
+		s.Draining = draining
+		p := dial(t, s)
+		p.request(1, true, "POST")
+		p.until("settings", isAck)
+		drain()
+		p.answersDrain()
+		p.until("second step", isGoaway)
+		p.request(3, true, "GET") // this stream is ignored
+		p.sent(p.WriteData(0xff, true, nil))
+		if f := p.until("end", isGoaway); f.(*http2.GoAwayFrame).LastStreamID != 1 {
+			t.Error(f)
+		}
+	})
 }
 
 // The time in which the proxy does not read a body does not count against the client.
 func TestBodyThatIsReadSlowly(t *testing.T) {
-	o := options()
-	o.Limits.Read = 50 * time.Millisecond
-	p := dial(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
-		_, err := req.Body.Read(make([]byte, 1))
-		time.Sleep(3 * o.Limits.Read)
-		rest, err2 := io.ReadAll(req.Body)
-		return says(fmt.Sprint(len(rest), err, err2))
-	}, o))
-	p.request(1, false, "POST")
-	p.sent(p.WriteData(1, true, []byte("hello")))
-	if got := p.until("answer", data(1)).(*http2.DataFrame); string(got.Data()) != "4 <nil> <nil>" {
-		t.Errorf("%s", got.Data())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		o.Limits.Read = 50 * time.Millisecond
+		p := dial(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
+			_, err := req.Body.Read(make([]byte, 1))
+			time.Sleep(3 * o.Limits.Read)
+			rest, err2 := io.ReadAll(req.Body)
+			return says(fmt.Sprint(len(rest), err, err2))
+		}, o))
+		p.request(1, false, "POST")
+		p.sent(p.WriteData(1, true, []byte("hello")))
+		if got := p.until("answer", data(1)).(*http2.DataFrame); string(got.Data()) != "4 <nil> <nil>" {
+			t.Errorf("%s", got.Data())
+		}
+	})
 }
 
 // A stream that has ended makes room for another stream immediately.
@@ -150,24 +166,26 @@ func TestEndedStreamMakesRoom(t *testing.T) {
 // SETTINGS are acknowledged before they are used, because until then a client may rely on the old
 // settings.
 func TestSettingsAreAcknowledgedFirst(t *testing.T) {
-	p := dial(t, newServer(saying(strings.Repeat("x", 2000)), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
-	p.until("settings", isAck)
-	for id := uint32(1); id < 200; id += 2 {
-		p.request(id, true, "GET")
-		p.until("head", headers(id))
-	}
-	for i := range uint32(1000) {
-		p.sent(p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: i + 1}))
-		if f, err := p.ReadFrame(); err != nil || !isAck(f) {
-			t.Fatal(i, f, err)
+	synctest.Test(t, func(t *testing.T) {
+		p := dial(t, newServer(saying(strings.Repeat("x", 2000)), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
+		p.until("settings", isAck)
+		for id := uint32(1); id < 200; id += 2 {
+			p.request(id, true, "GET")
+			p.until("head", headers(id))
 		}
-		for range 100 {
-			if f, err := p.ReadFrame(); err != nil || f.Header().Type != http2.FrameData {
+		for i := range uint32(1000) {
+			p.sent(p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: i + 1}))
+			if f, err := p.ReadFrame(); err != nil || !isAck(f) {
 				t.Fatal(i, f, err)
 			}
+			for range 100 {
+				if f, err := p.ReadFrame(); err != nil || f.Header().Type != http2.FrameData {
+					t.Fatal(i, f, err)
+				}
+			}
 		}
-	}
+	})
 }
 
 // endless is a body without an end.
@@ -222,17 +240,20 @@ func TestLongAnswersLetOthersPass(t *testing.T) {
 
 // A client that widens a window by single bytes gets the stall time once for each piece.
 func TestTricklingWindow(t *testing.T) {
-	o := options()
-	o.Limits.Write = 200 * time.Millisecond
-	p := dial(t, newServer(saying(strings.Repeat("x", 64<<10)), o), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-	p.request(1, true, "GET")
-	var over atomic.Bool
-	defer over.Store(true)
-	go func() {
-		for !over.Load() && p.WriteWindowUpdate(1, 1) == nil {
-			time.Sleep(20 * time.Millisecond)
-		}
-	}()
-	p.sent(p.SetDeadline(time.Now().Add(3 * time.Second)))
-	p.until("reset", isReset(1))
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		o.Limits.Write = 200 * time.Millisecond
+		p := dial(t, newServer(saying(strings.Repeat("x", 64<<10)), o), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		p.request(1, true, "GET")
+		var over atomic.Bool
+		var trickling sync.WaitGroup
+		trickling.Go(func() {
+			for !over.Load() && p.WriteWindowUpdate(1, 1) == nil {
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+		p.until("reset", isReset(1))
+		over.Store(true)
+		trickling.Wait()
+	})
 }

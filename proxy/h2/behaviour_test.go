@@ -60,7 +60,7 @@ func (h *heard) wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		h.ended = true
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 	}
 }
 

@@ -70,10 +70,13 @@ const (
 	// pingAfter is the time without a frame from the client after which the server sends a PING.
 	// pingTimeout is the maximum time until the client responds.
 	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
-	// drainGrace is the time between the first GOAWAY and the second GOAWAY. In this time, the
-	// client should stop sending requests.
-	drainGrace = time.Second
+	// drainGrace is the longest time between the first GOAWAY and the second GOAWAY.
+	drainGrace = 5 * time.Second
 )
+
+// drainPing is the payload of the PING behind the first GOAWAY. A client that answers it has read
+// the GOAWAY.
+var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
 
 // Conn is one connection. One goroutine reads its frames.
 type Conn struct {
@@ -285,22 +288,30 @@ func (c *Conn) look() {
 var errSilent = errors.New("the client does not answer a ping")
 
 // drain makes the client use another connection. The first GOAWAY announces the end, and the second
-// GOAWAY names the last stream.
+// GOAWAY names the last stream. A PING between them makes a round trip, because streams may be on
+// their way. The client may send streams after the last again on another connection.
 func (c *Conn) drain() {
 	c.mu.Lock()
 	if c.mu.drain == nil && c.mu.err == nil {
 		c.mu.buf = frame.AppendGoaway(c.bufLocked(), windowMax, http2.ErrCodeNo)
+		c.mu.buf = frame.AppendPing(c.mu.buf, 0, drainPing)
 		c.mu.drain = time.AfterFunc(drainGrace, c.drained)
 	}
 	c.unlock()
 	c.flushSoon()
 }
 
+// drained makes the connection end with its last stream.
 func (c *Conn) drained() {
 	c.mu.Lock()
+	idle := len(c.mu.streams) == 0
+	if c.mu.drain == nil || c.mu.refusing {
+		c.unlock()
+		return
+	}
+	c.mu.drain.Stop()
 	c.mu.refusing = true
 	c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCodeNo)
-	idle := len(c.mu.streams) == 0
 	c.unlock()
 	c.flushSoon()
 	if idle {

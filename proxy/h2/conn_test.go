@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
@@ -53,35 +55,24 @@ type peer struct {
 	served  chan struct{}
 }
 
+const (
+	// unread is the number of unread bytes that a connection holds.
+	unread = 64 << 10
+	// patience is the time in which everything must happen.
+	patience = 2 * time.Minute
+)
+
 func options() Options {
 	return Options{Stall: time.Minute, Limits: exchange.Limits{
 		HeaderBytes: 64 << 10, Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
 	}}
 }
 
-// dial connects a client. The kernel buffers only a few unread bytes.
+// dial connects a client. Each direction of its connection holds few unread bytes.
 func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const little, enough = 4 << 10, 32 << 10 // with less, the kernel waits for acknowledgements
-	err = errors.Join(
-		client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := client.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	client, accepted := conntest.Pipe(unread)
+	if err := client.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	return greet(t, s, client, accepted, settings)
@@ -103,7 +94,7 @@ func greet(t *testing.T, s *Server, client, accepted net.Conn, settings []http2.
 		client.Close()
 		select {
 		case <-p.served:
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Error("the connection is still served after its client left")
 		}
 	})
@@ -201,21 +192,22 @@ func saying(text string) handler {
 
 // The deadline of a write that waits for the client does not break later writes that do not wait.
 func TestQuietConnectionIsWrittenAfterTheStall(t *testing.T) {
-	o := options()
-	o.Stall = 100 * time.Millisecond
-	p := dial(t, newServer(saying("hello"), o))
-	p.request(1, true, "GET")
-	p.until("answer", ended(1))
-	time.Sleep(3 * o.Stall)
-	p.sent(p.WritePing(false, [8]byte{}))
-	p.until("answer to a ping", pong)
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		o.Stall = 100 * time.Millisecond
+		p := dial(t, newServer(saying("hello"), o))
+		p.request(1, true, "GET")
+		p.until("answer", ended(1))
+		time.Sleep(3 * o.Stall)
+		p.sent(p.WritePing(false, [8]byte{}))
+		p.until("answer to a ping", pong)
+	})
 }
 
 // The bytes that fit into a small window are sent, although the rest must wait.
 func TestSmallWindow(t *testing.T) {
 	p := dial(t, newServer(saying("hello"), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
 	p.until("settings", func(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && s.IsAck() })
-	p.sent(p.SetDeadline(time.Now().Add(3 * time.Second)))
 	p.request(1, true, "GET")
 	p.until("data", data(1))
 	p.sent(p.WriteWindowUpdate(1, 4))
@@ -248,7 +240,6 @@ func TestEarlyAnswerStopsTheUpload(t *testing.T) {
 	p := dial(t, newServer(saying("no"), options()))
 	p.request(1, false, "POST")
 	p.until("end", ended(1))
-	p.sent(p.SetDeadline(time.Now().Add(3 * time.Second)))
 	if f := p.until("reset", isReset(1)); f.(*http2.RSTStreamFrame).ErrCode != http2.ErrCodeNo {
 		t.Error(f)
 	}
@@ -256,6 +247,7 @@ func TestEarlyAnswerStopsTheUpload(t *testing.T) {
 
 // Responses to a client that does not read need only a little more memory than the buffer.
 func TestUnreadAnswersAreBounded(t *testing.T) {
+	times := map[string]int{"answers": 2000, "heads": 2000, "padding": 50, "bytes": 50}
 	for name, send := range map[string]func(p *peer, i int) error{
 		"answers": func(p *peer, i int) error { p.request(uint32(2*i+1), true, "GET"); return nil },
 		"heads":   func(p *peer, i int) error { p.request(uint32(2*i+1), true, "HEAD"); return nil },
@@ -273,49 +265,48 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var c atomic.Pointer[Conn]
-			s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
-				c.Store(req.Client.(*stream).c)
-				switch req.Method {
-				case http.MethodPut:
-					<-ctx.Done()
-				case http.MethodPost:
-					for p := make([]byte, 1); ; {
-						if _, err := req.Body.Read(p); err != nil {
-							break
+			synctest.Test(t, func(t *testing.T) {
+				var c atomic.Pointer[Conn]
+				s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+					c.Store(req.Client.(*stream).c)
+					switch req.Method {
+					case http.MethodPut:
+						<-ctx.Done()
+					case http.MethodPost:
+						for p := make([]byte, 1); ; {
+							if _, err := req.Body.Read(p); err != nil {
+								break
+							}
 						}
 					}
-				}
-				if req.Method != http.MethodHead && req.Method != http.MethodGet {
-					return says("")
-				}
-				resp := says(strings.Repeat("x", 32<<10))
-				resp.Header.Set("Warning", strings.Repeat("w", 512))
-				return resp
-			}, options())
-			p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax})
-			p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
-			p.sent(p.SetWriteDeadline(time.Now().Add(3 * time.Second)))
-			most := 0
-			for i := range 4000 {
-				if err := send(p, i); err != nil {
-					break
-				}
-				if c := c.Load(); c != nil && i%10 == 0 {
-					c.mu.Lock()
-					most = max(most, len(c.mu.buf))
-					c.mu.Unlock()
+					if req.Method != http.MethodHead && req.Method != http.MethodGet {
+						return says("")
+					}
+					resp := says(strings.Repeat("x", 32<<10))
+					resp.Header.Set("Warning", strings.Repeat("w", 512))
+					return resp
+				}, options())
+				p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax})
+				p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
+				p.sent(p.SetWriteDeadline(time.Now().Add(3 * time.Second)))
+				most := 0
+				for i := range times[name] {
+					if err := send(p, i); err != nil {
+						break
+					}
+					if c := c.Load(); c != nil && i%10 == 0 {
+						c.mu.Lock()
+						most = max(most, len(c.mu.buf))
+						c.mu.Unlock()
+					}
+					if most > 4*bufferMax {
+						break
+					}
 				}
 				if most > 4*bufferMax {
-					break
+					t.Errorf("%d bytes wait for the client", most)
 				}
-				if i >= 2000 && (name == "answers" || name == "heads") {
-					break
-				}
-			}
-			if most > 4*bufferMax {
-				t.Errorf("%d bytes wait for the client", most)
-			}
+			})
 		})
 	}
 }

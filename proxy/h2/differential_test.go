@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -22,8 +21,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
-
-var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 takes one from the clock")
 
 // session is a connection with its settings, and the shapes that it carries at the same time.
 type session struct {
@@ -57,7 +54,7 @@ func (s *session) run(t *testing.T, with func(*testing.T) *server) (all []seen, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc.SetDeadline(time.Now().Add(20 * time.Second))
+	nc.SetDeadline(time.Now().Add(patience))
 	all = make([]seen, len(s.shapes))
 	connect := s.transport
 	if s.raw {
@@ -235,12 +232,7 @@ func (s *shape) upload(c *client, call *call) error {
 
 // TestLikeNetHTTP compares this server with net/http's: the results at clients and handlers.
 func TestLikeNetHTTP(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("to repeat: -run '^%s$' -seed %d", t.Name(), seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(cachetest.Seed(t), 0))
 	const shapes = 500
 	for done := 0; done < shapes; {
 		s := newSession(random)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -25,13 +26,12 @@ import (
 // machine runs operations that fuzzing has chosen, and records the expected responses.
 type machine struct {
 	*client
-	t      *testing.T
-	cache  *watchcache.Cache
-	sizes  map[int]int // of events by resourceVersion
-	rv     int
-	table  uint32 // size of the header table
-	settle func() // waits until all is quiet; nil if quiet cannot be detected
-	calls  []*expected
+	t     *testing.T
+	cache *watchcache.Cache
+	sizes map[int]int // of events by resourceVersion
+	rv    int
+	table uint32 // size of the header table
+	calls []*expected
 }
 
 // expected is a call and its expected response.
@@ -40,7 +40,7 @@ type expected struct {
 	answer   string // for a watch, events has the response
 	complete bool   // the response is known: it does not depend on an unfinished upload
 	watch    bool
-	from     int  // the resourceVersion after which the watch begins; below 0 if it is unknown
+	from     int  // the resourceVersion after which the watch begins
 	cut      bool // the cache has dropped events that the watch may need
 }
 
@@ -61,26 +61,8 @@ const ( // operations
 	ops
 )
 
-// loopback connects a client over a socket.
-func loopback(s *Server) (client net.Conn, served chan struct{}) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	defer l.Close()
-	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		panic(err)
-	}
-	accepted, err := l.Accept()
-	if err != nil {
-		panic(err)
-	}
-	client.(*net.TCPConn).SetLinger(0) // otherwise closed connections soon occupy all ports
-	return client, serving(s, accepted)
-}
-
-func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), settle func(), window uint32, program []byte) {
-	m := &machine{t: t, settle: settle, rv: 1, sizes: map[int]int{}, table: frame.TableSize}
+func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), window uint32, program []byte) {
+	m := &machine{t: t, rv: 1, sizes: map[int]int{}, table: frame.TableSize}
 	m.cache, _ = cachetest.Roomy(t)
 	watch := watching(t, m.cache, 3*time.Hour, "")
 	o := options()
@@ -97,11 +79,7 @@ func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), settle f
 		return says(pattern(n))
 	}, o)
 	nc, served := connect(s)
-	patience := 2 * time.Hour
-	if settle == nil {
-		patience = 20 * time.Second
-	}
-	nc.SetDeadline(time.Now().Add(patience))
+	nc.SetDeadline(time.Now().Add(2 * time.Hour))
 	const windowMost = 1 << 24
 	m.client = newClient(nc, func(http2.Frame) {}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window % windowMost})
 	defer func() {
@@ -110,10 +88,8 @@ func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), settle f
 	}()
 	for ; len(program) >= 4; program = program[4:] {
 		m.step(program[0]%ops, int(program[1]), int(binary.BigEndian.Uint16(program[2:])))
-		if m.settle != nil {
-			m.settle()
-			m.do(m.checkLocked)
-		}
+		synctest.Wait()
+		m.do(m.checkLocked)
 	}
 	m.finish()
 }
@@ -129,9 +105,7 @@ func (m *machine) step(op byte, which, n int) {
 		m.cut()
 		return
 	}
-	reads := false
 	m.do(func() {
-		reads = m.mu.budget < 0
 		if op <= opUpload {
 			m.openLocked(op, n)
 			return
@@ -141,13 +115,6 @@ func (m *machine) step(op byte, which, n int) {
 		}
 		m.elseLocked(op, which, n)
 	})
-	if op == opWatch && m.settle == nil && reads {
-		s := m.calls[len(m.calls)-1]
-		if err := m.await(func() bool { return s.headed }); err != nil {
-			m.t.Fatal(err)
-		}
-		s.from = m.rv
-	}
 }
 
 func (m *machine) pick(which int) *expected {
@@ -158,13 +125,10 @@ func (m *machine) pick(which int) *expected {
 }
 
 func (m *machine) openLocked(op byte, n int) {
-	s := &expected{from: -1, watch: op == opWatch, complete: op == opGet}
+	s := &expected{from: m.rv, watch: op == opWatch, complete: op == opGet}
 	method := map[byte]string{opGet: "PUT", opWatch: "GET", opUpload: "POST"}[op]
 	if s.complete {
 		s.answer = pattern(n)
-	}
-	if m.settle != nil {
-		s.from = m.rv
 	}
 	s.call = m.beginLocked(op != opUpload, frameMax, 0, hpack.HeaderField{Name: ":method", Value: method},
 		hpack.HeaderField{Name: ":scheme", Value: "http"}, hpack.HeaderField{Name: ":path", Value: "/" + strconv.Itoa(n)})
@@ -212,12 +176,6 @@ func (m *machine) elseLocked(op byte, which, n int) {
 
 // cut makes the cache start again, which ends all watches.
 func (m *machine) cut() {
-	if m.settle == nil { // a watch must have begun
-		m.do(func() { m.mu.budget = -1 })
-		m.wait("heads", func() bool {
-			return !slices.ContainsFunc(m.calls, func(s *expected) bool { return s.watch && !s.headed && !s.over() })
-		})
-	}
 	for _, s := range m.calls {
 		s.cut = true
 	}
@@ -247,7 +205,7 @@ func (m *machine) missing(s *expected) bool {
 	case s.over():
 		return false
 	case s.watch:
-		return s.cut || s.from >= 0 && s.from+strings.Count(string(s.body), "\n") < m.rv
+		return s.cut || s.from+strings.Count(string(s.body), "\n") < m.rv
 	}
 	return s.complete
 }
@@ -268,9 +226,6 @@ func (m *machine) contentLocked(s *expected) {
 	for _, line := range lines[:len(lines)-1] {
 		if s.cut && strings.HasPrefix(line, `{"type":"ERROR"`) {
 			continue
-		}
-		if s.from < 0 && next == 0 {
-			fmt.Sscanf(line[strings.Index(line, `"resourceVersion":`):], `"resourceVersion":"%d"`, &next)
 		}
 		want := fmt.Sprintf(`"resourceVersion":"%d"},"data":{"p":"%s"}}}`+"\n", next, strings.Repeat("x", m.sizes[next]))
 		if !strings.HasSuffix(line, want) {

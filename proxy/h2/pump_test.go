@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -43,27 +44,29 @@ func headers(id uint32) func(http2.Frame) bool {
 // If a watch ends while its client gives no window, the client still receives the last event before
 // the end.
 func TestWatchEndsBehindItsLastEvent(t *testing.T) {
-	c, _ := cachetest.Roomy(t)
-	p := dial(t, newServer(watching(t, c, time.Hour, ""), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
-	p.request(1, true, "GET")
-	p.until("head", headers(1))
-	c.Reset(nil, 5) // the watch ends with an ERROR, for which there is no window
-	var got strings.Builder
-	f := p.until("data", func(f http2.Frame) bool { return data(1)(f) || ended(1)(f) })
-	for widened := false; ; f = p.until("end", func(f http2.Frame) bool { return data(1)(f) || ended(1)(f) }) {
-		got.Write(f.(*http2.DataFrame).Data())
-		if ended(1)(f) {
-			break
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.Roomy(t)
+		p := dial(t, newServer(watching(t, c, time.Hour, ""), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
+		p.request(1, true, "GET")
+		p.until("head", headers(1))
+		c.Reset(nil, 5) // the watch ends with an ERROR, for which there is no window
+		var got strings.Builder
+		f := p.until("data", func(f http2.Frame) bool { return data(1)(f) || ended(1)(f) })
+		for widened := false; ; f = p.until("end", func(f http2.Frame) bool { return data(1)(f) || ended(1)(f) }) {
+			got.Write(f.(*http2.DataFrame).Data())
+			if ended(1)(f) {
+				break
+			}
+			if !widened {
+				widened = true
+				synctest.Wait()
+				p.sent(p.WriteWindowUpdate(1, 1<<20))
+			}
 		}
-		if !widened {
-			widened = true
-			time.Sleep(100 * time.Millisecond)
-			p.sent(p.WriteWindowUpdate(1, 1<<20))
+		if !strings.HasSuffix(got.String(), "}\n") {
+			t.Errorf("%q", got.String())
 		}
-	}
-	if !strings.HasSuffix(got.String(), "}\n") {
-		t.Errorf("%q", got.String())
-	}
+	})
 }
 
 // widening gives a window as soon as a write to an eager stream has found no window.
@@ -84,80 +87,82 @@ func (w *widening) Write(p []byte) (int, error) {
 
 // A window that arrives while a pump works on the watch is not lost.
 func TestWindowWhileThePumpWorks(t *testing.T) {
-	c, _ := cachetest.Roomy(t)
-	watch := watching(t, c, time.Hour, "")
-	streams := make(chan *stream, 1)
-	s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
-		streams <- req.Client.(*stream)
-		return watch(ctx, req)
-	}, options())
-	p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
-	p.request(1, true, "GET")
-	p.until("head", headers(1))
-	st := <-streams
-	time.Sleep(100 * time.Millisecond) // until the first turn is over
-	st.c.mu.Lock()
-	st.out.To = &widening{s: st}
-	st.c.mu.Unlock()
-	cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<10))
-	p.sent(p.SetDeadline(time.Now().Add(5 * time.Second)))
-	p.until("the rest of the event", func(f http2.Frame) bool {
-		return data(1)(f) && strings.HasSuffix(string(f.(*http2.DataFrame).Data()), "}\n")
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.Roomy(t)
+		watch := watching(t, c, time.Hour, "")
+		streams := make(chan *stream, 1)
+		s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+			streams <- req.Client.(*stream)
+			return watch(ctx, req)
+		}, options())
+		p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
+		p.request(1, true, "GET")
+		p.until("head", headers(1))
+		st := <-streams
+		synctest.Wait() // until the first turn is over
+		st.c.mu.Lock()
+		st.out.To = &widening{s: st}
+		st.c.mu.Unlock()
+		cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<10))
+		p.until("the rest of the event", func(f http2.Frame) bool {
+			return data(1)(f) && strings.HasSuffix(string(f.(*http2.DataFrame).Data()), "}\n")
+		})
 	})
 }
 
 // When a connection with a full buffer ends, its watches end.
 func TestFullBufferEnds(t *testing.T) {
-	c, _ := cachetest.Roomy(t)
-	o := options()
-	o.Stall = 300 * time.Millisecond
-	s := newServer(watching(t, c, time.Hour, strings.Repeat("x", 32<<10)), o)
-	p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax})
-	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
-	p.request(1, true, "GET")
-	p.until("head", headers(1))
-	for i := range uint32(100) { // from now on the client reads nothing
-		p.request(2*i+3, true, "PUT")
-	}
-	time.Sleep(o.Stall / 2)
-	cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<10))
-	select {
-	case <-p.served:
-	case <-time.After(5 * time.Second):
-		t.Error("the connection goes on")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.Roomy(t)
+		o := options()
+		s := newServer(watching(t, c, time.Hour, strings.Repeat("x", 32<<10)), o)
+		p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax})
+		p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
+		p.request(1, true, "GET")
+		p.until("head", headers(1))
+		for i := range uint32(100) { // from now on the client reads nothing
+			p.request(2*i+3, true, "PUT")
+		}
+		synctest.Wait()
+		cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<10))
+		<-p.served
+	})
 }
 
 // If a client gives no window within the stall time, the watch is reset, even outside the pump.
 func TestStalledWatchIsReset(t *testing.T) {
-	c, _ := cachetest.Roomy(t)
-	o := options()
-	o.Stall = 200 * time.Millisecond
-	p := dial(t, newServer(watching(t, c, time.Hour, ""), o))
-	p.request(1, true, "GET")
-	p.until("head", headers(1))
-	cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<20)) // larger than a piece
-	p.sent(p.SetDeadline(time.Now().Add(5 * time.Second)))
-	p.until("reset", isReset(1))
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.Roomy(t)
+		o := options()
+		o.Stall = time.Second
+		p := dial(t, newServer(watching(t, c, time.Hour, ""), o))
+		p.request(1, true, "GET")
+		p.until("head", headers(1))
+		cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<20)) // larger than a piece
+		p.until("reset", isReset(1))
+	})
 }
 
 // A connection that drains still begins with SETTINGS, and ends after its last response.
 func TestDrain(t *testing.T) {
-	streams := make(chan *stream, 1)
-	s := newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
-		streams <- req.Client.(*stream)
-		time.Sleep(1500 * time.Millisecond)
-		return says("hello")
-	}, options())
-	draining, drain := context.WithCancel(context.Background())
-	drain()
-	s.Draining = draining
-	p := dial(t, s)
-	if f, err := p.ReadFrame(); err != nil || f.Header().Type != http2.FrameSettings {
-		t.Errorf("the first frame: %v %v", f, err)
-	}
-	p.request(1, true, "GET")
-	<-streams
-	p.until("end", ended(1))
-	<-p.served
+	synctest.Test(t, func(t *testing.T) {
+		streams := make(chan *stream, 1)
+		s := newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
+			streams <- req.Client.(*stream)
+			time.Sleep(2 * drainGrace)
+			return says("hello")
+		}, options())
+		draining, drain := context.WithCancel(context.Background())
+		drain()
+		s.Draining = draining
+		p := dial(t, s)
+		if f, err := p.ReadFrame(); err != nil || f.Header().Type != http2.FrameSettings {
+			t.Errorf("the first frame: %v %v", f, err)
+		}
+		p.request(1, true, "GET")
+		<-streams
+		p.answersDrain()
+		p.until("end", ended(1))
+		<-p.served
+	})
 }

@@ -59,6 +59,9 @@ func (c *Conn) frame(f http2.Frame) error {
 		return c.settings(f)
 	case *http2.PingFrame:
 		if f.IsAck() {
+			if f.Data == drainPing {
+				c.drained()
+			}
 			return nil
 		}
 		return c.answer(func(b []byte) []byte { return frame.AppendPing(b, http2.FlagPingAck, f.Data) })

@@ -5,6 +5,9 @@
 // connection. A stream takes the connection over from fasthttp and writes the chunks itself.
 // Package h2 serves HTTP/2 with the same handler.
 //
+// When the server drains, each client that has connected gets an answer, or a GOAWAY that excludes
+// its request. Only silent connections are closed without one ([Server.Serve]).
+//
 // # Cost
 //
 // Lists are written in pieces of 64 KiB. Their costs are encryption, system calls and one copy.

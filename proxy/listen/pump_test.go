@@ -9,14 +9,15 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -25,52 +26,27 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// tcpPair returns a client's connection and the proxy's end of it. The kernel buffers only a few
-// unread bytes.
-func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const little, enough = 4 << 10, 32 << 10 // with less, the kernel waits for acknowledgements
-	if err := errors.Join(client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little)); err != nil {
-		t.Fatal(err)
-	}
+// pair returns a client's connection and the proxy's end of it.
+func pair(config *tls.Config) (client net.Conn, server *conn.Conn) {
+	client, accepted := conntest.Pipe(unbuffered)
 	server = conn.New(accepted)
 	server.Stall = time.Minute
-	if config != nil {
-		server.Conn = tls.Server(server.Conn, config)
-		client = tls.Client(client, &tls.Config{InsecureSkipVerify: true})
+	if config == nil {
+		return client, server
 	}
-	t.Cleanup(func() { client.Close() })
-	return client, server
+	server.Conn = tls.Server(server.Conn, config)
+	return overTLS(client, "http/1.1", nil), server
 }
 
 // Many watches receive every event once and in order from one pump, however slow some clients are.
 // The watches end for different reasons: the client leaves, the time is up, or the server drains.
 func TestPump(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := cachetest.Seed(t)
 	for name, config := range map[string]*tls.Config{"plain": nil, "TLS": tlsConfig(t)} {
-		t.Run(name, func(t *testing.T) { pumpAtRandom(t, config, rand.New(rand.NewPCG(seed, 0))) })
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { pumpAtRandom(t, config, rand.New(rand.NewPCG(seed, 0))) })
+		})
 	}
-}
-
-func tlsConfig(t *testing.T) *tls.Config {
-	t.Helper()
-	s := httptest.NewUnstartedServer(nil)
-	s.StartTLS()
-	defer s.Close()
-	return &tls.Config{Certificates: s.TLS.Certificates}
 }
 
 func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
@@ -93,7 +69,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 		}
 		params.Draining, params.DrainShare = draining, time.Duration(random.IntN(300))*time.Millisecond
 		w := watch.New(params)
-		client, server := tcpPair(t, config)
+		client, server := pair(config)
 		served.Go(func() {
 			ctx, leave := context.WithCancel(context.Background())
 			defer leave()
@@ -167,68 +143,67 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 
 // An event that a client reads slowly arrives completely, although no event follows.
 func TestPumpSettles(t *testing.T) {
-	c, _ := cachetest.ConfigMaps(t, 1)
-	p := &pump{log: zap.NewNop(), Pump: watch.Pump[*pumpedWatch]{Most: 1}}
-	client, server := tcpPair(t, tlsConfig(t))
-	w := watch.New(watchOf(t, c))
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		ctx, leave := context.WithCancel(context.Background())
-		p.serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
-		server.Close()
-	}()
-	const large = 1 << 20
-	for rv := range uint64(2) {
-		go func() { _ = client.(*tls.Conn).Handshake() }()
-		cachetest.Apply(t, c, cachetest.Sized(t, 100+rv, large))
-		time.Sleep(50 * time.Millisecond) // the kernel is full
-		if err := client.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		for n := 0; n < large; {
-			read, err := client.Read(make([]byte, large))
-			if err != nil {
-				t.Fatalf("after %d bytes: %v", n, err)
+	config := tlsConfig(t)
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 1)
+		client, server := pair(config)
+		served := pumped(t, c, server)
+		const large = 1 << 20
+		for rv := range uint64(2) {
+			go func() { _ = client.(*tls.Conn).Handshake() }()
+			cachetest.Apply(t, c, cachetest.Sized(t, 100+rv, large))
+			synctest.Wait() // there is no room for more
+			if _, err := io.ReadFull(client, make([]byte, large)); err != nil {
+				t.Fatal(err)
 			}
-			n += read
+			synctest.Wait()
 		}
-	}
-	client.Close()
-	<-served
+		client.Close()
+		<-served
+	})
 }
 
 // The client of a quiet watch makes TLS send responses and does not read them. After the stall
 // time, it is disconnected.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
-	c, _ := cachetest.ConfigMaps(t, 1)
-	client, server := tcpPair(t, nil)
-	server.Stall = 100 * time.Millisecond
-	w := watch.New(watchOf(t, c))
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		ctx, leave := context.WithCancel(context.Background())
-		(&pump{log: zap.NewNop(), Pump: watch.Pump[*pumpedWatch]{Most: 1}}).serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
-		server.Close()
-	}()
-	cachetest.Apply(t, c, cachetest.Sized(t, 100, 1))
-	// The pump writes, so the connection is nonblocking.
-	if _, err := client.Read(make([]byte, 1<<10)); err != nil {
-		t.Fatal(err)
-	}
-	for more := 2; more > 0; { // as TLS would respond, less than the limit for unsent bytes
-		if server.Unsettled() {
-			more--
-		}
-		if _, err := server.Write(make([]byte, 32<<10)); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 1)
+		client, server := pair(nil)
+		served := pumped(t, c, server)
+		cachetest.Apply(t, c, cachetest.Sized(t, 100, 1))
+		// The pump writes, so the connection is nonblocking.
+		if _, err := client.Read(make([]byte, 1<<10)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if _, err := client.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	<-served
+		synctest.Wait()
+		// As TLS would respond, less than the limit for unsent bytes.
+		if _, err := server.Write(make([]byte, 64<<10)); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := client.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		<-served
+		if took := time.Since(began); took < server.Stall || took > 2*server.Stall {
+			t.Errorf("it was cut after %v", took)
+		}
+	})
+}
+
+// pumped serves a watch of a cache's ConfigMaps until the client leaves.
+func pumped(t *testing.T, c *watchcache.Cache, server *conn.Conn) (served chan struct{}) {
+	t.Helper()
+	w := watch.New(watchOf(t, c))
+	served = make(chan struct{})
+	go func() {
+		defer close(served)
+		defer server.Close()
+		ctx, leave := context.WithCancel(context.Background())
+		p := &pump{log: zap.NewNop(), Pump: watch.Pump[*pumpedWatch]{Most: 1}}
+		p.serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
+	}()
+	return served
 }
 
 // watchOf returns a watch of a cache's ConfigMaps that begins at the current state.

@@ -3,6 +3,7 @@ package listen
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -44,8 +45,15 @@ type Config struct {
 // buffer.
 const shortHead = 4 << 10
 
-// drainGrace is the time after the drain time in which connections may still finish.
-const drainGrace = 2 * time.Second
+const (
+	// drainGrace is the time after the drain time in which connections may still finish.
+	drainGrace = 2 * time.Second
+	// lastAnswer is the part of it that is left for the answers to the last requests.
+	lastAnswer = drainGrace / 2
+	// roundTripMax is the longest round trip for which a drain waits: for the rest of a handshake,
+	// and for a request on a connection that is kept alive.
+	roundTripMax = 500 * time.Millisecond
+)
 
 // Server serves the connections of one listener.
 type Server struct {
@@ -78,8 +86,11 @@ func (s *Server) Connections() int { return s.conns.Len() }
 // Strangers returns the number of responses over HTTP/2 that are being written to unknown clients.
 func (s *Server) Strangers() int64 { return s.h2.Strangers() }
 
-// Serve serves l until ctx ends. Then it closes l and drains: it ends watches over the drain time,
-// waits for requests, and closes the remaining connections.
+// Serve serves l until ctx ends. Then it drains. Each client that has connected gets an answer, and
+// is told to use another connection. So Serve still accepts the connections in the backlog before
+// it closes l. It waits for the first request of a connection until the drain time is over, and for
+// a further request for one round trip. It ends watches over the drain time, waits for requests,
+// and closes the remaining connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Cut()
 	defer context.AfterFunc(s.Serving, s.conns.Cut)()
@@ -104,25 +115,30 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		failed <- err // for end
 	case <-ctx.Done():
 	}
-	return s.end(context.WithoutCancel(ctx), l, failed)
+	return s.end(context.WithoutCancel(ctx), accepting, failed)
 }
 
 // end drains the server.
-func (s *Server) end(ctx context.Context, l net.Listener, accepting <-chan error) error {
-	began := time.Now()
+func (s *Server) end(ctx context.Context, l *conn.Listener, accepting <-chan error) error {
+	began, most := time.Now(), s.Options().Drain
 	stage := func(what string) {
 		s.Log.Info(what, zap.Float64("seconds", time.Since(began).Seconds()))
 	}
-	stage("draining: no new connections, ending watches")
+	stage("draining: ending watches")
 	s.Drain()
-	limit, cancel := context.WithTimeout(ctx, s.Options().Drain+drainGrace)
+	limit, cancel := context.WithTimeout(ctx, most+drainGrace)
 	defer cancel()
 	defer context.AfterFunc(limit, s.Cut)()
-	err := l.Close()
+	waits := conn.Drain{First: began.Add(most + lastAnswer), Next: min(most, roundTripMax)}
+	s.conns.Drain(waits)
+	err := l.Drain(waits.Next)
 	if err := <-accepting; err != nil {
 		s.Log.Debug("listener closed", zap.Error(err))
 	}
-	s.conns.Drain()
+	if closed := l.Close(); !errors.Is(closed, net.ErrClosed) {
+		err = errors.Join(err, closed)
+	}
+	stage("draining: no new connections")
 	s.serving.Wait()
 	stage("drained: requests finished")
 	s.streams.Wait()

@@ -1,0 +1,110 @@
+package listen
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// answers answers each request. If known is true, each request makes its client known.
+func answers(known bool) handler {
+	return func(req *exchange.Request) *exchange.Response {
+		if known {
+			req.Conn.HoldAs("a", func() (func(), bool) { return func() {}, true })
+		}
+		resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
+		resp.Bytes = []byte("hello")
+		return resp
+	}
+}
+
+// ask sends a request. It returns whether the answer says that the connection ends.
+func ask(c net.Conn) (ends bool, err error) {
+	if _, err := io.WriteString(c, "GET /version HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		return false, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return false, err
+	}
+	_, err = io.ReadAll(resp.Body)
+	return resp.Close, err
+}
+
+// While the server drains, a request on its way is answered, and so is the first request of each
+// connection. The answer says that the connection ends. Silent connections end at given times.
+func TestDrain(t *testing.T) {
+	const drain = 30 * time.Second
+	config := tlsConfig(t)
+	for name, test := range map[string]struct {
+		config *tls.Config
+		known  bool
+	}{"plain": {nil, false}, "plain, known": {nil, true}, "TLS": {config, false}, "TLS, known": {config, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := conntest.Listen(unbuffered)
+				begin, end := newServer(answers(test.known), test.config, drain).runs(t, l)
+				dial := func() net.Conn {
+					c, err := l.Dial()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if test.config == nil {
+						return c
+					}
+					secure := overTLS(c, "http/1.1", nil)
+					if err := secure.Handshake(); err != nil {
+						t.Fatal(err)
+					}
+					return secure
+				}
+				asks := func(what string, c net.Conn, last bool) {
+					t.Helper()
+					if ends, err := ask(c); err != nil || ends != last {
+						t.Errorf("%s: the answer ends the connection: %t, %v", what, ends, err)
+					}
+				}
+				kept, late, idle := dial(), dial(), dial()
+				for _, c := range []net.Conn{kept, late, idle} {
+					asks("before the drain", c, false)
+				}
+				fresh, silent := dial(), dial()
+				synctest.Wait()
+				began := time.Now()
+				begin()
+				synctest.Wait()
+				if _, err := l.Dial(); !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("a new client: %v", err)
+				}
+				asks("on its way", kept, true)
+				time.Sleep(roundTripMax - 1)
+				asks("within a round trip", late, true)
+				ended := func(what string, c net.Conn, at time.Duration) {
+					t.Helper()
+					if _, err := c.Read(make([]byte, 1)); err == nil || time.Since(began).Round(time.Millisecond) != at {
+						t.Errorf("%s: it ended after %v, %v; want %v", what, time.Since(began), err, at)
+					}
+				}
+				idleTime := roundTripMax
+				if test.known {
+					idleTime *= 2 // first in fasthttp, and then outside
+				}
+				ended("idle", idle, idleTime)
+				time.Sleep(drain - time.Since(began))
+				asks("a first request", fresh, true)
+				ended("silent", silent, drain+lastAnswer)
+				end()
+			})
+		})
+	}
+}
