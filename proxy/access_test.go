@@ -5,10 +5,10 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,7 +25,7 @@ import (
 // users.
 func judging(t *testing.T) *access.Access {
 	t.Helper()
-	reviewer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	config := behind(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		var answer any
 		if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
@@ -48,9 +48,8 @@ func judging(t *testing.T) *access.Access {
 			answer = review
 		}
 		_ = json.NewEncoder(w).Encode(answer)
-	}))
-	t.Cleanup(reviewer.Close)
-	config := &rest.Config{Host: reviewer.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}}
+	})
+	config.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}
 	a, err := access.New(config, nil, access.Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Second}, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
@@ -62,132 +61,138 @@ func judging(t *testing.T) *access.Access {
 // has no data. If upstream does not decide, the read is forwarded. If the client impersonates a
 // user, upstream must also allow the impersonation, and the read has that user's rights.
 func TestReadsAreAuthorized(t *testing.T) {
-	c, _ := cachetest.ConfigMaps(t, 3)
-	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "upstream's answer")
-	}, testLimits(), judging(t))
-	client := http2To(t)
-	const path = "/api/v1/namespaces/a/configmaps"
-	for what, target := range map[string]string{
-		"get": path + "/c-000000?resourceVersion=0", "list": path + "?resourceVersion=0",
-		"watch": path + "?watch=1&resourceVersion=0&timeoutSeconds=1",
-	} {
-		const data, refused, forwarded = "c-000000", `User \"stranger\" cannot`, "upstream's answer"
-		for user, want := range map[string]struct {
-			code int
-			says string
-		}{
-			"reader": {http.StatusOK, data}, "stranger": {http.StatusForbidden, refused}, "other": {http.StatusOK, forwarded},
-			"reader as reader2": {http.StatusOK, data}, "reader as stranger": {http.StatusForbidden, refused},
-			"reader as other": {http.StatusOK, forwarded}, "stranger as reader": {http.StatusOK, forwarded},
-			"other as reader": {http.StatusOK, forwarded}, "reader as system:node:reader": {http.StatusOK, forwarded},
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 3)
+		_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "upstream's answer")
+		}, testLimits(), judging(t))
+		client := http2To(t, address)
+		const path = "/api/v1/namespaces/a/configmaps"
+		for what, target := range map[string]string{
+			"get": path + "/c-000000?resourceVersion=0", "list": path + "?resourceVersion=0",
+			"watch": path + "?watch=1&resourceVersion=0&timeoutSeconds=1",
 		} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+target, http.NoBody)
+			const data, refused, forwarded = "c-000000", `User \"stranger\" cannot`, "upstream's answer"
+			for user, want := range map[string]struct {
+				code int
+				says string
+			}{
+				"reader": {http.StatusOK, data}, "stranger": {http.StatusForbidden, refused}, "other": {http.StatusOK, forwarded},
+				"reader as reader2": {http.StatusOK, data}, "reader as stranger": {http.StatusForbidden, refused},
+				"reader as other": {http.StatusOK, forwarded}, "stranger as reader": {http.StatusOK, forwarded},
+				"other as reader": {http.StatusOK, forwarded}, "reader as system:node:reader": {http.StatusOK, forwarded},
+			} {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+target, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				token, as, impersonates := strings.Cut(user, " as ")
+				req.Header.Set("Authorization", "Bearer "+token)
+				if impersonates {
+					req.Header.Set("Impersonate-User", as)
+				}
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				leaks := want.says != data && strings.Contains(string(body), `"uid":"u"`)
+				if err != nil || resp.StatusCode != want.code || !strings.Contains(string(body), want.says) || leaks {
+					t.Errorf("%s by %s: %s, %.200q, %v", what, user, resp.Status, body, err)
+				}
+			}
+		}
+	})
+}
+
+// A watch counts as its sender's watch, whichever user the sender impersonates.
+func TestImpersonatedWatchesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 3)
+		limits := testLimits()
+		limits.UserWatches = 1
+		_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, limits, judging(t))
+		client := http2To(t, address)
+		for i, test := range []struct {
+			sender, as string
+			want       int
+		}{
+			{"reader", "reader1", http.StatusOK},
+			{"reader", "reader2", http.StatusTooManyRequests},
+			{"reader1", "", http.StatusOK},
+			{"reader1", "", http.StatusTooManyRequests},
+		} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/api/v1/configmaps?watch=1&resourceVersion=0", http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}
-			token, as, impersonates := strings.Cut(user, " as ")
-			req.Header.Set("Authorization", "Bearer "+token)
-			if impersonates {
-				req.Header.Set("Impersonate-User", as)
+			req.Header.Set("Authorization", "Bearer "+test.sender)
+			if test.as != "" {
+				req.Header.Set("Impersonate-User", test.as)
 			}
 			resp, err := client.Do(req)
 			if err != nil {
 				t.Fatal(err)
 			}
-			body, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-			leaks := want.says != data && strings.Contains(string(body), `"uid":"u"`)
-			if err != nil || resp.StatusCode != want.code || !strings.Contains(string(body), want.says) || leaks {
-				t.Errorf("%s by %s: %s, %.200q, %v", what, user, resp.Status, body, err)
+			defer resp.Body.Close()
+			if resp.StatusCode != test.want {
+				t.Errorf("watch %d: %s", i, resp.Status)
 			}
 		}
-	}
-}
-
-// A watch counts as its sender's watch, whichever user the sender impersonates.
-func TestImpersonatedWatchesAreCounted(t *testing.T) {
-	c, _ := cachetest.ConfigMaps(t, 3)
-	limits := testLimits()
-	limits.UserWatches = 1
-	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, limits, judging(t))
-	client := http2To(t)
-	for i, test := range []struct {
-		sender, as string
-		want       int
-	}{
-		{"reader", "reader1", http.StatusOK},
-		{"reader", "reader2", http.StatusTooManyRequests},
-		{"reader1", "", http.StatusOK},
-		{"reader1", "", http.StatusTooManyRequests},
-	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/api/v1/configmaps?watch=1&resourceVersion=0", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+test.sender)
-		if test.as != "" {
-			req.Header.Set("Impersonate-User", test.as)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != test.want {
-			t.Errorf("watch %d: %s", i, resp.Status)
-		}
-	}
+	})
 }
 
 // A copy of a discovery document is only for clients that upstream allows to read its path. Other
 // requests are forwarded with their own credentials.
 func TestDiscoveryIsAuthorized(t *testing.T) {
-	var mu sync.Mutex
-	asked := map[string]int{} // by credentials
-	_, address := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
-		who := r.Header.Get("Authorization")
-		mu.Lock()
-		asked[who]++
-		mu.Unlock()
-		w.Header().Set("Etag", `"1"`)
-		switch {
-		case who == "Bearer stranger":
-			w.WriteHeader(http.StatusForbidden)
-		case r.Header.Get("If-None-Match") == `"1"`:
-			w.WriteHeader(http.StatusNotModified)
-		default:
-			_, _ = io.WriteString(w, "documents")
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		asked := map[string]int{} // by credentials
+		_, address := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
+			who := r.Header.Get("Authorization")
+			mu.Lock()
+			asked[who]++
+			mu.Unlock()
+			w.Header().Set("Etag", `"1"`)
+			switch {
+			case who == "Bearer stranger":
+				w.WriteHeader(http.StatusForbidden)
+			case r.Header.Get("If-None-Match") == `"1"`:
+				w.WriteHeader(http.StatusNotModified)
+			default:
+				_, _ = io.WriteString(w, "documents")
+			}
+		}, testLimits(), judging(t))
+		client := http2To(t, address)
+		ask := func(user string) (code int, body string) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/openapi/v2?timeout=32s", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+user)
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.StatusCode, string(text)
 		}
-	}, testLimits(), judging(t))
-	client := http2To(t)
-	ask := func(user string) (code int, body string) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/openapi/v2?timeout=32s", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+user)
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(text)
-	}
-	for range 3 {
-		for user, want := range map[string]int{"reader": 200, "stranger": 403, "other": 200} {
-			if code, body := ask(user); code != want || (body == "documents") != (want == 200) {
-				t.Errorf("%s: %d %q", user, code, body)
+		for range 3 {
+			for user, want := range map[string]int{"reader": 200, "stranger": 403, "other": 200} {
+				if code, body := ask(user); code != want || (body == "documents") != (want == 200) {
+					t.Errorf("%s: %d %q", user, code, body)
+				}
 			}
 		}
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if want := map[string]int{"": 3, "Bearer stranger": 3, "Bearer other": 3}; !maps.Equal(asked, want) {
-		t.Errorf("upstream was asked by %v, want %v", asked, want)
-	}
+		mu.Lock()
+		defer mu.Unlock()
+		if want := map[string]int{"": 3, "Bearer stranger": 3, "Bearer other": 3}; !maps.Equal(asked, want) {
+			t.Errorf("upstream was asked by %v, want %v", asked, want)
+		}
+	})
 }

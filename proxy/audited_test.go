@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
@@ -44,6 +45,9 @@ func eventsIn(t *testing.T, log string) (all []auditv1.Event) {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(text) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break // it is being written
+		}
 		var e auditv1.Event
 		if err := json.Unmarshal(line, &e); err != nil {
 			t.Fatal(err)
@@ -57,63 +61,66 @@ func eventsIn(t *testing.T, log string) (all []auditv1.Event) {
 // has the requests that upstream does not receive. If the policy wants bodies, upstream receives
 // the request.
 func TestAuditIDs(t *testing.T) {
-	c, _ := cachetest.ConfigMaps(t, 3)
-	auditor, log := auditing(t, "- level: RequestResponse\n  verbs: [get]\n- level: Metadata\n")
-	seen := make(chan string, 1)
-	_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, r *http.Request) {
-		seen <- r.Header.Get("Audit-Id")
-		w.Header().Set("Audit-Id", r.Header.Get("Audit-Id"))
-	}, Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true, TLS: selfSigned(t), Audit: auditor})
-	client := http2To(t)
-	const path = "/api/v1/namespaces/a/configmaps"
-	for _, own := range []string{"", "mine"} {
-		for target, test := range map[string]struct {
-			forwarded bool
-			stages    int
-		}{
-			path + "?resourceVersion=0":                            {false, 2},
-			path + "?watch=1&resourceVersion=0&timeoutSeconds=1":   {false, 3},
-			path + "/c-000000?resourceVersion=0":                   {true, 0}, // its body is wanted
-			path + "?resourceVersion=0&fieldSelector=metadata.x=1": {true, 0},
-			"/version": {true, 0},
-		} {
-			before := len(eventsIn(t, log))
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+target, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if own != "" {
-				req.Header.Set("Audit-Id", own)
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
-			id := resp.Header.Get("Audit-Id")
-			if err != nil || id == "" || own != "" && id != own {
-				t.Errorf("%s: Audit-Id %q, %v", target, id, err)
-			}
-			select {
-			case upstream := <-seen:
-				if !test.forwarded || upstream != id {
-					t.Errorf("%s: upstream got the Audit-Id %q, want %q only if forwarded: %t", target, upstream, id, test.forwarded)
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 3)
+		auditor, log := auditing(t, "- level: RequestResponse\n  verbs: [get]\n- level: Metadata\n")
+		seen := make(chan string, 1)
+		_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, r *http.Request) {
+			seen <- r.Header.Get("Audit-Id")
+			w.Header().Set("Audit-Id", r.Header.Get("Audit-Id"))
+		}, Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true, TLS: selfSigned(), Audit: auditor})
+		client := http2To(t, address)
+		const path = "/api/v1/namespaces/a/configmaps"
+		for _, own := range []string{"", "mine"} {
+			for target, test := range map[string]struct {
+				forwarded bool
+				stages    int
+			}{
+				path + "?resourceVersion=0":                            {false, 2},
+				path + "?watch=1&resourceVersion=0&timeoutSeconds=1":   {false, 3},
+				path + "/c-000000?resourceVersion=0":                   {true, 0}, // its body is wanted
+				path + "?resourceVersion=0&fieldSelector=metadata.x=1": {true, 0},
+				"/version": {true, 0},
+			} {
+				before := len(eventsIn(t, log))
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+target, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
 				}
-			default:
-				if test.forwarded {
-					t.Errorf("%s was not forwarded", target)
+				if own != "" {
+					req.Header.Set("Audit-Id", own)
 				}
-			}
-			events := eventsIn(t, log)[before:]
-			if len(events) != test.stages {
-				t.Errorf("%s: %d events, want %d", target, len(events), test.stages)
-			}
-			for _, e := range events {
-				if string(e.AuditID) != id {
-					t.Errorf("%s: the log has the Audit-Id %q, want %q", target, e.AuditID, id)
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+				id := resp.Header.Get("Audit-Id")
+				if err != nil || id == "" || own != "" && id != own {
+					t.Errorf("%s: Audit-Id %q, %v", target, id, err)
+				}
+				select {
+				case upstream := <-seen:
+					if !test.forwarded || upstream != id {
+						t.Errorf("%s: upstream got the Audit-Id %q, want %q only if forwarded: %t", target, upstream, id, test.forwarded)
+					}
+				default:
+					if test.forwarded {
+						t.Errorf("%s was not forwarded", target)
+					}
+				}
+				synctest.Wait() // the end of a watch is in the log
+				events := eventsIn(t, log)[before:]
+				if len(events) != test.stages {
+					t.Errorf("%s: %d events, want %d", target, len(events), test.stages)
+				}
+				for _, e := range events {
+					if string(e.AuditID) != id {
+						t.Errorf("%s: the log has the Audit-Id %q, want %q", target, e.AuditID, id)
+					}
 				}
 			}
 		}
-	}
+	})
 }

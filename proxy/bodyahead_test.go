@@ -6,56 +6,59 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 // Several requests on one connection have large bodies. The bodies of waiting requests do not block
 // the body of a request with a slot.
 func TestWaitingBodiesLetOthersPass(t *testing.T) {
-	limits := testLimits()
-	limits.Forwards = 1
-	s, address := serveForwards(t, func(_ http.ResponseWriter, r *http.Request) {
-		if n, err := io.Copy(io.Discard, r.Body); n < 100<<10 || err != nil {
-			t.Errorf("upstream has read %d bytes, %v", n, err)
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits()
+		limits.Forwards = 1
+		s, address := serveForwards(t, func(_ http.ResponseWriter, r *http.Request) {
+			if n, err := io.Copy(io.Discard, r.Body); n < 100<<10 || err != nil {
+				t.Errorf("upstream has read %d bytes, %v", n, err)
+			}
+		}, limits)
+		client := http2To(t, address)
+		url := "https://" + address.String() + "/api/v1/namespaces/a/configmaps"
+		ctx, cancel := context.WithTimeout(t.Context(), testWait)
+		defer cancel()
+		done := make(chan int, 2)
+		post := func(body io.Reader) {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+			if err != nil {
+				t.Error(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Error(err)
+				done <- 0
+				return
+			}
+			_ = resp.Body.Close()
+			done <- resp.StatusCode
 		}
-	}, limits)
-	client := http2To(t)
-	url := "https://" + address.String() + "/api/v1/namespaces/a/configmaps"
-	ctx, cancel := context.WithTimeout(t.Context(), testWait)
-	defer cancel()
-	done := make(chan int, 2)
-	post := func(body io.Reader) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
-		if err != nil {
+		slowly, rest := io.Pipe()
+		go post(slowly)
+		if _, err := io.WriteString(rest, "{"); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "the first is upstream", func() bool { return s.forwardSlots.Taken() == 1 })
+		const crowd = 3
+		for range crowd {
+			go post(strings.NewReader(strings.Repeat("x", 400<<10)))
+		}
+		waitFor(t, "the others wait", func() bool { return s.forwardSlots.Waiting() == crowd })
+		if _, err := io.WriteString(rest, strings.Repeat("x", 200<<10)); err != nil {
 			t.Error(err)
 		}
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Error(err)
-			done <- 0
-			return
+		_ = rest.Close()
+		for range crowd + 1 {
+			if code := <-done; code != http.StatusOK {
+				t.Errorf("answered with %d", code)
+			}
 		}
-		_ = resp.Body.Close()
-		done <- resp.StatusCode
-	}
-	slowly, rest := io.Pipe()
-	go post(slowly)
-	if _, err := io.WriteString(rest, "{"); err != nil {
-		t.Fatal(err)
-	}
-	waitFor(t, "the first is upstream", func() bool { return s.forwardSlots.Taken() == 1 })
-	const crowd = 3
-	for range crowd {
-		go post(strings.NewReader(strings.Repeat("x", 400<<10)))
-	}
-	waitFor(t, "the others wait", func() bool { return s.forwardSlots.Waiting() == crowd })
-	if _, err := io.WriteString(rest, strings.Repeat("x", 200<<10)); err != nil {
-		t.Error(err)
-	}
-	_ = rest.Close()
-	for range crowd + 1 {
-		if code := <-done; code != http.StatusOK {
-			t.Errorf("answered with %d", code)
-		}
-	}
+	})
 }

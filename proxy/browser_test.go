@@ -5,11 +5,11 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // Headers as clients send them. HOST stands for the address of the listener.
@@ -36,6 +37,7 @@ const (
 	evilOrigin  = "Origin: https://evil.example\r\n"
 	ownPage     = "Origin: http://HOST\r\n"
 	handshake   = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+	channels    = "Sec-WebSocket-Protocol: v5.channel.k8s.io\r\n"
 	spdy        = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
 	jsonBody    = "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 	formBody    = "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{}"
@@ -56,25 +58,38 @@ const (
 // are refused.
 var browserCases = map[string]struct{ line, rest, reason string }{
 	// Pages of other origins in new browsers.
-	"watch by WebSocket":       {"GET " + watchPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
-	"WebSocket in Firefox":     {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin + handshake, browser.ReasonSite},
-	"exec by WebSocket":        {"GET " + execPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
-	"sandboxed frame":          {"GET " + watchPath, chrome + "Origin: null\r\n" + handshake, browser.ReasonOrigin},
-	"another local port":       {"GET " + watchPath, chrome + "Origin: http://127.0.0.1:1\r\n" + handshake, browser.ReasonOrigin},
-	"another scheme":           {"GET " + watchPath, chrome + "Origin: https://HOST\r\n" + handshake, browser.ReasonOrigin},
-	"a longer name":            {"GET " + watchPath, chrome + "Origin: http://HOST.evil.example\r\n" + handshake, browser.ReasonOrigin},
-	"extension":                {"GET " + podsPath, newChrome + "none\r\nOrigin: chrome-extension://abc\r\n", browser.ReasonOrigin},
-	"two Origins":              {"GET " + podsPath, chrome + ownPage + evilOrigin, browser.ReasonOrigin},
-	"two sites":                {"GET " + podsPath, newChrome + "same-origin\r\nSec-Fetch-Site: cross-site\r\n", browser.ReasonSite},
-	"empty site":               {"GET " + podsPath, newChrome + "\r\n", browser.ReasonSite},
-	"no-cors POST":             {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + untypedBody, browser.ReasonSite},
-	"JSON POST":                {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + jsonBody, browser.ReasonSite},
-	"image":                    {"GET " + podsPath, newChrome + "cross-site\r\n", browser.ReasonSite},
-	"link":                     {"GET " + servicePath, newChrome + "cross-site\r\nSec-Fetch-User: ?1\r\n", browser.ReasonSite},
-	"image from another port":  {"GET " + podsPath, newChrome + "same-site\r\n", browser.ReasonSite},
-	"EventSource":              {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin, browser.ReasonSite},
-	"preflight":                {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", browser.ReasonOrigin},
-	"preflight, local network": {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Private-Network: true\r\n", browser.ReasonOrigin},
+	"watch by WebSocket":        {"GET " + watchPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
+	"WebSocket in Firefox":      {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin + handshake, browser.ReasonSite},
+	"exec by WebSocket":         {"GET " + execPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
+	"sandboxed frame":           {"GET " + watchPath, chrome + "Origin: null\r\n" + handshake, browser.ReasonOrigin},
+	"another local port":        {"GET " + watchPath, chrome + "Origin: http://127.0.0.1:1\r\n" + handshake, browser.ReasonOrigin},
+	"another scheme":            {"GET " + watchPath, chrome + "Origin: https://HOST\r\n" + handshake, browser.ReasonOrigin},
+	"a longer name":             {"GET " + watchPath, chrome + "Origin: http://HOST.evil.example\r\n" + handshake, browser.ReasonOrigin},
+	"extension":                 {"GET " + podsPath, newChrome + "none\r\nOrigin: chrome-extension://abc\r\n", browser.ReasonOrigin},
+	"two Origins":               {"GET " + podsPath, chrome + ownPage + evilOrigin, browser.ReasonOrigin},
+	"two sites":                 {"GET " + podsPath, newChrome + "same-origin\r\nSec-Fetch-Site: cross-site\r\n", browser.ReasonSite},
+	"empty site":                {"GET " + podsPath, newChrome + "\r\n", browser.ReasonSite},
+	"no-cors POST":              {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + untypedBody, browser.ReasonSite},
+	"JSON POST":                 {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + jsonBody, browser.ReasonSite},
+	"image":                     {"GET " + podsPath, newChrome + "cross-site\r\n", browser.ReasonSite},
+	"link":                      {"GET " + servicePath, newChrome + "cross-site\r\nSec-Fetch-User: ?1\r\n", browser.ReasonSite},
+	"image from another port":   {"GET " + podsPath, newChrome + "same-site\r\n", browser.ReasonSite},
+	"EventSource":               {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin, browser.ReasonSite},
+	"preflight":                 {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", browser.ReasonOrigin},
+	"preflight, local network":  {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Private-Network: true\r\n", browser.ReasonOrigin},
+	"attach by WebSocket":       {"GET " + podsPath + "/x/attach?stdout=1", chrome + evilOrigin + channels + handshake, browser.ReasonOrigin},
+	"port-forward by WebSocket": {"GET " + podsPath + "/x/portforward?ports=80", chrome + evilOrigin + channels + handshake, browser.ReasonOrigin},
+	"fetch":                     {"GET " + podsPath, newChrome + "cross-site\r\n" + evilOrigin, browser.ReasonSite},
+	"fetch from another port":   {"GET " + podsPath, newChrome + "same-site\r\nOrigin: http://localhost:1\r\n", browser.ReasonSite},
+	"frame":                     {"GET " + podsPath, chrome + "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\nSec-Fetch-Site: cross-site\r\n", browser.ReasonSite},
+	"frame of profiles":         {"GET /debug/pprof/", newChrome + "cross-site\r\n", browser.ReasonSite},
+	"sandboxed frame, POST":     {"POST " + podsPath, newChrome + "cross-site\r\nOrigin: null\r\n" + untypedBody, browser.ReasonSite},
+	"no-cors POST, no body":     {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", newChrome + "cross-site\r\n" + evilOrigin + zeroBody, browser.ReasonSite},
+	"beacon of text":            {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + textBody, browser.ReasonSite},
+	"form":                      {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + formBody, browser.ReasonSite},
+	"form of parts":             {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + partsBody, browser.ReasonSite},
+	"PUT":                       {"PUT " + podsPath + "/x", newChrome + "cross-site\r\n" + evilOrigin + untypedBody, browser.ReasonSite},
+	"DELETE after a preflight":  {"DELETE " + podsPath + "/x", newChrome + "cross-site\r\n" + evilOrigin, browser.ReasonSite},
 	// Pages of other origins in old browsers.
 	"old: fetch":                {"GET " + podsPath, oldSafari + evilOrigin, browser.ReasonOrigin},
 	"old: form":                 {"POST " + podsPath, oldSafari + formBody, browser.ReasonUntold},
@@ -185,13 +200,9 @@ func countOf(s *Server, reason string) float64 {
 }
 
 // rawAsk sends a request unchanged, except for HOST, and returns the response's head and body.
-func rawAsk(t *testing.T, address net.Addr, host, line, rest string) (*http.Response, string) {
+func rawAsk(t *testing.T, address *rawListener, host, line, rest string) (*http.Response, string) {
 	t.Helper()
-	c, err := net.DialTimeout(address.Network(), address.String(), testWait)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dial(t, address)
 	_ = c.SetDeadline(time.Now().Add(testWait))
 	if !strings.Contains(rest, "\r\n\r\n") {
 		rest += "\r\n"
@@ -214,37 +225,35 @@ func rawAsk(t *testing.T, address net.Addr, host, line, rest string) (*http.Resp
 
 // HTTP/2 has the same results.
 func TestBrowsersHTTP2(t *testing.T) {
-	var seen atomic.Int64
-	_, address := serveForwards(t, browserUpstream(&seen), testLimits())
-	client := &http.Transport{
-		TLSClientConfig:   insecure(),
-		ForceAttemptHTTP2: true,
-	}
-	defer client.CloseIdleConnections()
-	for header, want := range map[[2]string]int{
-		{"Origin", "https://evil.example"}:         http.StatusForbidden,
-		{"Origin", "http://" + address.String()}:   http.StatusForbidden,
-		{"Origin", "https://" + address.String()}:  http.StatusAccepted,
-		{"Sec-Fetch-Site", "cross-site"}:           http.StatusForbidden,
-		{"Sec-Fetch-Site", "same-origin"}:          http.StatusAccepted,
-		{"Content-Type", "application/json"}:       http.StatusAccepted,
-		{"Accept-Language", "en"}:                  http.StatusAccepted,
-		{"Access-Control-Request-Method", "PATCH"}: http.StatusAccepted,
-	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+podsPath, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		var seen atomic.Int64
+		_, address := serveForwards(t, browserUpstream(&seen), testLimits())
+		client := protocolTransport(t, address, "h2")
+		for header, want := range map[[2]string]int{
+			{"Origin", "https://evil.example"}:         http.StatusForbidden,
+			{"Origin", "http://" + address.String()}:   http.StatusForbidden,
+			{"Origin", "https://" + address.String()}:  http.StatusAccepted,
+			{"Sec-Fetch-Site", "cross-site"}:           http.StatusForbidden,
+			{"Sec-Fetch-Site", "same-origin"}:          http.StatusAccepted,
+			{"Content-Type", "application/json"}:       http.StatusAccepted,
+			{"Accept-Language", "en"}:                  http.StatusAccepted,
+			{"Access-Control-Request-Method", "PATCH"}: http.StatusAccepted,
+		} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+podsPath, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set(header[0], header[1])
+			resp, err := client.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != want || resp.ProtoMajor != 2 {
+				t.Errorf("%s: %s %s, want %d", header, resp.Proto, resp.Status, want)
+			}
 		}
-		req.Header.Set(header[0], header[1])
-		resp, err := client.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != want || resp.ProtoMajor != 2 {
-			t.Errorf("%s: %s %s, want %d", header, resp.Proto, resp.Status, want)
-		}
-	}
+	})
 }
 
 // Browsers are served only under names that pages cannot make resolve to the listener.
@@ -255,18 +264,22 @@ func TestRebinding(t *testing.T) {
 	_, loopback := serveTo(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits()})
 	_, socket := serveTo(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits(), AnyHost: true})
 	for _, test := range []struct {
-		at         net.Addr
+		at         *rawListener
 		host, rest string
 		want       int
 	}{
 		{loopback, name, curl, http.StatusForbidden},
 		{loopback, name, chrome, http.StatusForbidden},
+		{loopback, name, newChrome + "same-origin\r\n", http.StatusForbidden},
 		{loopback, "10.0.0.1", curl, http.StatusForbidden},
+		{loopback, "127.0.0.1.evil.example", curl, http.StatusForbidden},
+		{loopback, "localhost.evil.example", curl, http.StatusForbidden},
 		{loopback, "LocalHost:8001", chrome, http.StatusAccepted},
 		{loopback, "[::1]:8001", chrome, http.StatusAccepted},
 		{socket, name, curl, http.StatusAccepted},
 		{socket, "%2Frun%2Fproxy.sock", python, http.StatusBadRequest}, // no host
 		{socket, name, chrome, http.StatusForbidden},
+		{socket, name, newChrome + "same-origin\r\n", http.StatusForbidden},
 		// A page can set the User-Agent.
 		{socket, name, "User-Agent: curl\r\nAccept-Language: *\r\n", http.StatusForbidden},
 		{socket, name, "Origin: http://" + name + "\r\n", http.StatusForbidden},
@@ -274,6 +287,50 @@ func TestRebinding(t *testing.T) {
 	} {
 		if resp, body := rawAsk(t, test.at, test.host, "GET "+podsPath, test.rest); resp.StatusCode != test.want {
 			t.Errorf("Host: %s, %s: %s %s, want %d", test.host, test.rest, resp.Status, body, test.want)
+		}
+	}
+}
+
+// Pages of other origins get nothing from the cache either.
+func TestPagesGetNothingCached(t *testing.T) {
+	c, _ := cachetest.ConfigMaps(t, 3)
+	_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits()})
+	own, rebound := address.String(), "evil.example:8001"
+	const list = "/api/v1/namespaces/a/configmaps?resourceVersion=0"
+	for _, test := range []struct {
+		host, target, rest string
+		want               int
+	}{
+		{own, list, curl, http.StatusOK},
+		{own, list, newChrome + "none\r\n", http.StatusOK},
+		{own, list, newChrome + "cross-site\r\n" + evilOrigin, http.StatusForbidden},
+		{own, list, newChrome + "cross-site\r\n", http.StatusForbidden},
+		{own, list, oldSafari + evilOrigin, http.StatusForbidden},
+		{own, watchTarget + "0", chrome + evilOrigin + handshake, http.StatusForbidden},
+		{own, watchTarget + "0", newChrome + "cross-site\r\nAccept: text/event-stream\r\n" + evilOrigin, http.StatusForbidden},
+		{rebound, list, newChrome + "same-origin\r\n", http.StatusForbidden},
+		{rebound, list, curl, http.StatusForbidden},
+	} {
+		resp, body := rawAsk(t, address, test.host, "GET "+test.target, test.rest)
+		if resp.StatusCode != test.want || strings.Contains(body, "c-000000") != (test.want == http.StatusOK) {
+			t.Errorf("%s at %s, %s: %s %.200s", test.target, test.host, test.rest, resp.Status, body)
+		}
+	}
+}
+
+// A page of another origin that has a bearer token may open a WebSocket, also if the token is the
+// name of a subprotocol.
+func TestPagesWithTokens(t *testing.T) {
+	var seen atomic.Int64
+	_, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Stall: time.Minute, Limits: testLimits()})
+	for credentials, want := range map[string]int{
+		"Authorization: Bearer reader\r\n": http.StatusSwitchingProtocols,
+		"Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.cmVhZGVy, binary.k8s.io\r\n": http.StatusSwitchingProtocols,
+		"Sec-WebSocket-Protocol: binary.k8s.io\r\n":                                                 http.StatusUnauthorized,
+		"": http.StatusUnauthorized,
+	} {
+		if resp, body := rawAsk(t, address, address.String(), "GET "+execPath, chrome+evilOrigin+credentials+handshake); resp.StatusCode != want {
+			t.Errorf("%q: %s %s, want %d", credentials, resp.Status, body, want)
 		}
 	}
 }

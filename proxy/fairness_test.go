@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,10 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	"k8s.io/client-go/rest"
 
-	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
@@ -29,37 +25,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// believing returns an access whose bearer tokens are user names.
-func believing(t *testing.T) *access.Access {
-	t.Helper()
-	reviewer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review authenticationv1.TokenReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-			t.Error(err)
-		}
-		review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: review.Spec.Token}}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(review)
-	}))
-	t.Cleanup(reviewer.Close)
-	config := &rest.Config{Host: reviewer.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}}
-	a, err := access.New(config, nil, access.Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Second}, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
 // http2To returns a client with one connection.
-func http2To(t *testing.T) *http.Client {
+func http2To(t *testing.T, l *rawListener) *http.Client {
 	t.Helper()
-	transport := &http.Transport{
-		TLSClientConfig: insecure(),
-		Protocols:       new(http.Protocols),
-	}
-	transport.Protocols.SetHTTP2(true)
-	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport}
+	return &http.Client{Transport: protocolTransport(t, l, "h2")}
 }
 
 func askAs(ctx context.Context, client *http.Client, user, method, url, body string) (int, error) {
@@ -81,89 +50,93 @@ func askAs(ctx context.Context, client *http.Client, user, method, url, body str
 // A controller manager updates a Deployment with a burst of writes. The writes wait for slots, and
 // no write is refused. Other users are served meanwhile.
 func TestBurstOfWritesIsQueued(t *testing.T) {
-	const burst, forwards = 600, 400
-	gate := make(chan struct{})
-	open := sync.OnceFunc(func() { close(gate) })
-	var written atomic.Int64
-	limits := testLimits()
-	limits.Forwards = forwards
-	s, address := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			<-gate
-			written.Add(1)
-			w.WriteHeader(http.StatusCreated)
-		}
-	}, limits, believing(t))
-	defer open()
-	client := http2To(t)
-	url := "https://" + address.String() + "/api/v1/namespaces/default/pods"
-	codes := make(chan int, burst)
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	ctx, cancel := context.WithTimeout(t.Context(), testWait)
-	defer cancel()
-	for range burst {
-		asking.Go(func() {
-			code, err := askAs(ctx, client, "controller", http.MethodPost, url, strings.Repeat("x", 8<<10))
-			if err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		const burst, forwards = 240, 160
+		gate := make(chan struct{})
+		open := sync.OnceFunc(func() { close(gate) })
+		var written atomic.Int64
+		limits := testLimits()
+		limits.Forwards = forwards
+		s, address := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				<-gate
+				written.Add(1)
+				w.WriteHeader(http.StatusCreated)
 			}
-			codes <- code
-		})
-	}
-	waitFor(t, "all of them are under way", func() bool {
-		return len(codes) > 0 || testutil.ToFloat64(s.metrics.Forwards.WithLabelValues("create")) == burst
-	})
-	if code, err := askAs(ctx, client, "other", http.MethodGet, url+"/p", ""); code != http.StatusOK || err != nil {
-		t.Errorf("another user's get: %d, %v", code, err)
-	}
-	if n := written.Load(); n != 0 {
-		t.Fatalf("%d are written", n)
-	}
-	open()
-	for range burst {
-		if code := <-codes; code != http.StatusCreated {
-			t.Fatalf("answered with %d", code)
+		}, limits, judging(t))
+		defer open()
+		client := http2To(t, address)
+		url := "https://" + address.String() + "/api/v1/namespaces/default/pods"
+		codes := make(chan int, burst)
+		var asking sync.WaitGroup
+		defer asking.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), testWait)
+		defer cancel()
+		for range burst {
+			asking.Go(func() {
+				code, err := askAs(ctx, client, "controller", http.MethodPost, url, strings.Repeat("x", 8<<10))
+				if err != nil {
+					t.Error(err)
+				}
+				codes <- code
+			})
 		}
-	}
-	if n := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("forwards")); n != 0 {
-		t.Errorf("%v are refused", n)
-	}
-	waitFor(t, "nothing is held", func() bool { return s.forwardSlots.Taken() == 0 })
+		waitFor(t, "all of them are under way", func() bool {
+			return len(codes) > 0 || testutil.ToFloat64(s.metrics.Forwards.WithLabelValues("create")) == burst
+		})
+		if code, err := askAs(ctx, client, "other", http.MethodGet, url+"/p", ""); code != http.StatusOK || err != nil {
+			t.Errorf("another user's get: %d, %v", code, err)
+		}
+		if n := written.Load(); n != 0 {
+			t.Fatalf("%d are written", n)
+		}
+		open()
+		for range burst {
+			if code := <-codes; code != http.StatusCreated {
+				t.Fatalf("answered with %d", code)
+			}
+		}
+		if n := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("forwards")); n != 0 {
+			t.Errorf("%v are refused", n)
+		}
+		waitFor(t, "nothing is held", func() bool { return s.forwardSlots.Taken() == 0 })
+	})
 }
 
 // When a client leaves, its request stops waiting for a slot, with or without a body.
 func TestWaitingForwardIsGivenUp(t *testing.T) {
-	limits := testLimits()
-	limits.Forwards = 1
-	gate := make(chan struct{})
-	s, address := serveForwards(t, func(http.ResponseWriter, *http.Request) { <-gate }, limits)
-	defer close(gate)
-	first := dialTLS(t, address)
-	send(t, first, "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	waitFor(t, "upstream has the first", func() bool { return s.forwardSlots.Taken() == 1 })
-	for name, request := range map[string]string{
-		"get":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
-		"create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 29_000),
-	} {
-		leaver := dialTLS(t, address)
-		send(t, leaver, request)
-		waitFor(t, name+" waits", func() bool { return s.forwardSlots.Waiting() == 1 })
-		_ = leaver.Close()
-		waitFor(t, name+" does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
-	}
-	client := http2To(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var asking sync.WaitGroup
-	asking.Go(func() {
-		if code, err := askAs(ctx, client, "x", http.MethodPost, "https://"+address.String()+"/api/v1/namespaces/a/pods", strings.Repeat("x", 200<<10)); err == nil {
-			t.Errorf("answered with %d", code)
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits()
+		limits.Forwards = 1
+		gate := make(chan struct{})
+		s, address := serveForwards(t, func(http.ResponseWriter, *http.Request) { <-gate }, limits)
+		defer close(gate)
+		first := dialTLS(t, address)
+		send(t, first, "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		waitFor(t, "upstream has the first", func() bool { return s.forwardSlots.Taken() == 1 })
+		for name, request := range map[string]string{
+			"get":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+			"create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 29_000),
+		} {
+			leaver := dialTLS(t, address)
+			send(t, leaver, request)
+			waitFor(t, name+" waits", func() bool { return s.forwardSlots.Waiting() == 1 })
+			_ = leaver.Close()
+			waitFor(t, name+" does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
 		}
+		client := http2To(t, address)
+		ctx, cancel := context.WithCancel(t.Context())
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			if code, err := askAs(ctx, client, "x", http.MethodPost, "https://"+address.String()+"/api/v1/namespaces/a/pods", strings.Repeat("x", 200<<10)); err == nil {
+				t.Errorf("answered with %d", code)
+			}
+		})
+		waitFor(t, "a stream waits", func() bool { return s.forwardSlots.Waiting() == 1 })
+		cancel()
+		asking.Wait()
+		waitFor(t, "it does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
 	})
-	waitFor(t, "a stream waits", func() bool { return s.forwardSlots.Waiting() == 1 })
-	cancel()
-	asking.Wait()
-	waitFor(t, "it does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
 }
 
 // A request waits for a slot for its client's timeout, and a minute at most. Then it is refused. If
@@ -211,45 +184,47 @@ func expensiveSelector() string {
 
 // Cheap reads overtake waiting expensive reads. When a client leaves, its read stops waiting.
 func TestExpensiveReadWait(t *testing.T) {
-	cache, _ := cachetest.ConfigMaps(t, 2000)
-	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
-	const list = "GET /api/v1/namespaces/a/configmaps%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
-	expensive, cheap := fmt.Sprintf(list, "?resourceVersion=0&labelSelector="+expensiveSelector()), fmt.Sprintf(list, "/c-000001?resourceVersion=0")
-	answer := func(request string) int {
-		c := dialTLS(t, address)
-		defer c.Close()
-		send(t, c, request)
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		cache, _ := cachetest.ConfigMaps(t, 2000)
+		s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
+		const list = "GET /api/v1/namespaces/a/configmaps%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+		expensive, cheap := fmt.Sprintf(list, "?resourceVersion=0&labelSelector="+expensiveSelector()), fmt.Sprintf(list, "/c-000001?resourceVersion=0")
+		answer := func(request string) int {
+			c := dialTLS(t, address)
+			defer c.Close()
+			send(t, c, request)
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				t.Fatal(err)
+			}
+			return resp.StatusCode
+		}
+		if code := answer(expensive); code != http.StatusOK {
+			t.Fatalf("expensive, alone: %d", code)
+		}
+		all := s.readSlots.Capacity
+		if err := s.readSlots.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			t.Fatal(err)
+		leaver, stayer := dialTLS(t, address), make(chan int, 1)
+		send(t, leaver, expensive)
+		waitFor(t, "an expensive read waits", func() bool { return s.readSlots.Waiting() == 1 })
+		if code := answer(cheap); code != http.StatusOK {
+			t.Errorf("cheap: %d", code)
 		}
-		return resp.StatusCode
-	}
-	if code := answer(expensive); code != http.StatusOK {
-		t.Fatalf("expensive, alone: %d", code)
-	}
-	all := s.readSlots.Capacity
-	if err := s.readSlots.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
-		t.Fatal(err)
-	}
-	leaver, stayer := dialTLS(t, address), make(chan int, 1)
-	send(t, leaver, expensive)
-	waitFor(t, "an expensive read waits", func() bool { return s.readSlots.Waiting() == 1 })
-	if code := answer(cheap); code != http.StatusOK {
-		t.Errorf("cheap: %d", code)
-	}
-	_ = leaver.Close()
-	waitFor(t, "the leaver does not wait", func() bool { return s.readSlots.Waiting() == 0 })
-	go func() { stayer <- answer(expensive) }()
-	waitFor(t, "another one waits", func() bool { return s.readSlots.Waiting() == 1 })
-	s.readSlots.Give("holder", all)
-	if code := <-stayer; code != http.StatusOK {
-		t.Errorf("expensive: %d", code)
-	}
-	waitFor(t, "nothing is held", func() bool { return s.readSlots.Taken() == 0 })
+		_ = leaver.Close()
+		waitFor(t, "the leaver does not wait", func() bool { return s.readSlots.Waiting() == 0 })
+		go func() { stayer <- answer(expensive) }()
+		waitFor(t, "another one waits", func() bool { return s.readSlots.Waiting() == 1 })
+		s.readSlots.Give("holder", all)
+		if code := <-stayer; code != http.StatusOK {
+			t.Errorf("expensive: %d", code)
+		}
+		waitFor(t, "nothing is held", func() bool { return s.readSlots.Taken() == 0 })
+	})
 }
 
 // A shared response holds its part of the workspace until its last reader has written it. So does
@@ -263,96 +238,100 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 		"short": {1000, 0, sharers}, "long": {200 << 10, 200 << 10, sharers}, "too long": {4<<20 + 1, 4 << 20, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asked, gate := make(chan struct{}, sharers+1), make(chan struct{}, sharers+1)
-			s, _ := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
-				asked <- struct{}{}
-				<-gate
-				_, _ = w.Write(make([]byte, test.length/2))
-				_ = http.NewResponseController(w).Flush() // makes a response without a length
-				_, _ = w.Write(make([]byte, test.length-test.length/2))
-			}, testLimits())
-			answers := make(chan *exchange.Response, sharers+2)
-			ask := func(ctx context.Context) {
-				req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}, Client: exchange.Nobody{}, Conn: noConn{}}
-				rt := exchange.ParseRoute(req.Method, req.Path)
-				go func() { answers <- s.handle(ctx, req, &rt) }()
-			}
-			waiting := func(want int) {
-				t.Helper()
-				waitFor(t, "others wait for the same", func() bool { return s.sharing.Waiting() == want })
-			}
-			t.Cleanup(func() { close(gate) })
-			ask(t.Context())
-			<-asked // the other requests share its response
-			ctx, leave := context.WithCancel(t.Context())
-			ask(ctx)
-			for range sharers {
+			synctest.Test(t, func(t *testing.T) {
+				asked, gate := make(chan struct{}, sharers+1), make(chan struct{}, sharers+1)
+				s, _ := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
+					asked <- struct{}{}
+					<-gate
+					_, _ = w.Write(make([]byte, test.length/2))
+					_ = http.NewResponseController(w).Flush() // makes a response without a length
+					_, _ = w.Write(make([]byte, test.length-test.length/2))
+				}, testLimits())
+				answers := make(chan *exchange.Response, sharers+2)
+				ask := func(ctx context.Context) {
+					req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}, Client: exchange.Nobody{}, Conn: noConn{}}
+					rt := exchange.ParseRoute(req.Method, req.Path)
+					go func() { answers <- s.handle(ctx, req, &rt) }()
+				}
+				waiting := func(want int) {
+					t.Helper()
+					waitFor(t, "others wait for the same", func() bool { return s.sharing.Waiting() == want })
+				}
+				t.Cleanup(func() { close(gate) })
 				ask(t.Context())
-			}
-			waiting(sharers + 1)
-			leave()
-			waiting(sharers)
-			for range sharers + 1 {
-				gate <- struct{}{}
-			}
-			whole := 0
-			var open []io.Closer
-			for range sharers + 2 {
-				resp := <-answers
-				if resp.Reader != nil {
-					open = append(open, resp.Reader)
+				<-asked // the other requests share its response
+				ctx, leave := context.WithCancel(t.Context())
+				ask(ctx)
+				for range sharers {
+					ask(t.Context())
 				}
-				if resp.Status == http.StatusOK {
-					whole++
+				waiting(sharers + 1)
+				leave()
+				waiting(sharers)
+				for range sharers + 1 {
+					gate <- struct{}{}
 				}
-			}
-			if got := s.workspace.Taken(); whole != sharers+1 || got != test.kept {
-				t.Errorf("%d answers, which take %d instead of %d", whole, got, test.kept)
-			}
-			for i, one := range open {
-				if test.shared > 0 && i < len(open)-1 && s.workspace.Taken() != test.kept {
-					t.Errorf("given back by %d of %d", i, len(open))
+				whole := 0
+				var open []io.Closer
+				for range sharers + 2 {
+					resp := <-answers
+					if resp.Reader != nil {
+						open = append(open, resp.Reader)
+					}
+					if resp.Status == http.StatusOK {
+						whole++
+					}
 				}
-				_ = one.Close()
-				_ = one.Close()
-			}
-			waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.forwardSlots.Taken() == 0 })
+				if got := s.workspace.Taken(); whole != sharers+1 || got != test.kept {
+					t.Errorf("%d answers, which take %d instead of %d", whole, got, test.kept)
+				}
+				for i, one := range open {
+					if test.shared > 0 && i < len(open)-1 && s.workspace.Taken() != test.kept {
+						t.Errorf("given back by %d of %d", i, len(open))
+					}
+					_ = one.Close()
+					_ = one.Close()
+				}
+				waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.forwardSlots.Taken() == 0 })
+			})
 		})
 	}
 }
 
 // A list that is indented while it is written arrives completely over every protocol.
 func TestOneOffListsOverTheWire(t *testing.T) {
-	c, _ := cachetest.ConfigMaps(t, 3000)
-	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
-	const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&pretty=1"
-	var bodies [][]byte
-	for _, version := range []string{"1.0", "1.1"} {
-		c := dialTLS(t, address)
-		send(t, c, "GET "+path+" HTTP/"+version+"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 3000)
+		_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
+		const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&pretty=1"
+		var bodies [][]byte
+		for _, version := range []string{"1.0", "1.1"} {
+			c := dialTLS(t, address)
+			send(t, c, "GET "+path+" HTTP/"+version+"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Errorf("HTTP/%s: %v", version, err)
+			}
+			bodies = append(bodies, body)
+			_ = c.Close()
+		}
+		resp, err := http2To(t, address).Get("https://" + address.String() + path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, err := io.ReadAll(resp.Body)
+		defer resp.Body.Close()
+		over2, err := io.ReadAll(resp.Body)
 		if err != nil {
-			t.Errorf("HTTP/%s: %v", version, err)
+			t.Fatal(err)
 		}
-		bodies = append(bodies, body)
-		_ = c.Close()
-	}
-	resp, err := http2To(t).Get("https://" + address.String() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	over2, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, body := range append(bodies, over2) {
-		if !json.Valid(body) || !bytes.Equal(body, over2) || len(body) < wire.GzipThreshold {
-			t.Errorf("%d bytes beside %d: %.200q", len(body), len(over2), body)
+		for _, body := range append(bodies, over2) {
+			if !json.Valid(body) || !bytes.Equal(body, over2) || len(body) < wire.GzipThreshold {
+				t.Errorf("%d bytes beside %d: %.200q", len(body), len(over2), body)
+			}
 		}
-	}
+	})
 }

@@ -1,3 +1,5 @@
+//go:build verify
+
 package proxy
 
 import (
@@ -12,9 +14,9 @@ import (
 
 // The server passes all cases of h2spec for RFC 9113 and RFC 7541, including the strict cases.
 func TestH2Spec(t *testing.T) {
-	_, address := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
+	_, address := serveSocket(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "h2spec wants an answer of more than a few bytes")
-	}, testLimits())
+	}, Options{Limits: testLimits(), AnyHost: true, TLS: selfSigned()})
 	host, port, err := net.SplitHostPort(address.String())
 	if err != nil {
 		t.Fatal(err)

@@ -5,12 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,7 +31,7 @@ const lateTarget = watchTarget + "3"
 type lateWorld struct {
 	t       *testing.T
 	s       *Server
-	address net.Addr
+	address *rawListener
 	opening atomic.Pointer[func(context.Context)]
 	asked   atomic.Pointer[http.HandlerFunc] // upstream
 }
@@ -61,18 +61,6 @@ func (w *lateWorld) free() bool {
 	return w.s.late.Load() == 0 && len(w.s.limits.watches.mu.held) == 0
 }
 
-func protocolTransport(t *testing.T, protocol string) *http.Transport {
-	t.Helper()
-	transport := &http.Transport{
-		TLSClientConfig: insecure(protocol),
-		Protocols:       new(http.Protocols),
-	}
-	transport.Protocols.SetHTTP1(protocol == "http/1.1")
-	transport.Protocols.SetHTTP2(protocol == "h2")
-	t.Cleanup(transport.CloseIdleConnections)
-	return transport
-}
-
 // Whenever the client of a late watch leaves, its slot becomes free.
 func TestLateSlotsComeBack(t *testing.T) {
 	// Each stage calls leave at a different moment.
@@ -83,7 +71,7 @@ func TestLateSlotsComeBack(t *testing.T) {
 				leave()
 				select {
 				case <-ctx.Done(): // HTTP/2 reports the departure immediately
-				case <-time.After(10 * time.Millisecond):
+				case <-time.After(time.Second):
 				}
 			}
 			w.opening.Store(&opening)
@@ -107,21 +95,26 @@ func TestLateSlotsComeBack(t *testing.T) {
 	for _, protocol := range []string{"h2", "http/1.1"} {
 		for name, stage := range stages {
 			t.Run(protocol+", "+name, func(t *testing.T) {
-				w := newLateWorld(t)
-				transport := protocolTransport(t, protocol)
-				for range 3 * lateMax {
-					ctx, leave := context.WithCancel(t.Context())
-					w.reset()
-					stage(w, leave)
-					if req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+w.address.String()+lateTarget, nil); err != nil {
-						t.Fatal(err)
-					} else if resp, err := transport.RoundTrip(req); err == nil {
-						_, _ = io.Copy(io.Discard, resp.Body)
-						_ = resp.Body.Close()
+				synctest.Test(t, func(t *testing.T) {
+					w := newLateWorld(t)
+					transport := protocolTransport(t, w.address, protocol)
+					for range 3 * lateMax {
+						ctx, leave := context.WithCancel(t.Context())
+						w.reset()
+						stage(w, leave)
+						if req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+w.address.String()+lateTarget, nil); err != nil {
+							t.Fatal(err)
+						} else if resp, err := transport.RoundTrip(req); err == nil {
+							_, _ = io.Copy(io.Discard, resp.Body)
+							_ = resp.Body.Close()
+						}
+						leave()
 					}
-					leave()
-				}
-				waitFor(t, "all slots are free", w.free)
+					synctest.Wait()
+					if !w.free() {
+						t.Error("not all slots are free")
+					}
+				})
 			})
 		}
 	}
@@ -130,44 +123,49 @@ func TestLateSlotsComeBack(t *testing.T) {
 // lateMax watches are forwarded. Until one of them ends, further watches receive the apiserver's
 // error.
 func TestLateSlotsAreFew(t *testing.T) {
-	w := newLateWorld(t)
-	ended := make(chan struct{})
-	asked := http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
-		_, _ = io.WriteString(out, "from upstream\n")
-		_ = http.NewResponseController(out).Flush()
-		select {
-		case <-ended:
-		case <-in.Context().Done():
+	synctest.Test(t, func(t *testing.T) {
+		w := newLateWorld(t)
+		ended := make(chan struct{})
+		asked := http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+			_, _ = io.WriteString(out, "from upstream\n")
+			_ = http.NewResponseController(out).Flush()
+			select {
+			case <-ended:
+			case <-in.Context().Done():
+			}
+		})
+		w.asked.Store(&asked)
+		transport := protocolTransport(t, w.address, "h2")
+		watch := func() string {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.address.String()+lateTarget, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := transport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { resp.Body.Close() })
+			line, err := bufio.NewReader(resp.Body).ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			return line
+		}
+		for i := range lateMax + 3 {
+			if line := watch(); strings.Contains(line, "from upstream") != (i < lateMax) || i >= lateMax && !strings.Contains(line, `"reason":"Expired"`) {
+				t.Errorf("late watch %d: %s", i, line)
+			}
+		}
+		close(ended)
+		synctest.Wait()
+		if !w.free() {
+			t.Error("not all slots are free")
+		}
+		if line := watch(); !strings.Contains(line, "from upstream") {
+			t.Errorf("then %s", line)
 		}
 	})
-	w.asked.Store(&asked)
-	transport := protocolTransport(t, "h2")
-	watch := func() string {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.address.String()+lateTarget, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { resp.Body.Close() })
-		line, err := bufio.NewReader(resp.Body).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		return line
-	}
-	for i := range lateMax + 3 {
-		if line := watch(); strings.Contains(line, "from upstream") != (i < lateMax) || i >= lateMax && !strings.Contains(line, `"reason":"Expired"`) {
-			t.Errorf("late watch %d: %s", i, line)
-		}
-	}
-	close(ended)
-	waitFor(t, "all slots are free", w.free)
-	if line := watch(); !strings.Contains(line, "from upstream") {
-		t.Errorf("then %s", line)
-	}
 }
 
 // panics is a broken round tripper.
@@ -213,21 +211,6 @@ func TestPanicGivesBack(t *testing.T) {
 	}
 }
 
-// noConn is the connection of a request without one.
-type noConn struct{}
-
-// RemoteAddr implements Conn.
-func (noConn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
-
-// Crowded implements Conn.
-func (noConn) Crowded() bool { return false }
-
-// HoldAs implements Conn.
-func (noConn) HoldAs(_ string, take func() (giveBack func(), ok bool)) bool {
-	_, ok := take()
-	return ok
-}
-
 // A forwarded request ends when its client leaves.
 func TestForwardEndsWithItsClient(t *testing.T) {
 	type stage struct{ method, path, protocol, answer string }
@@ -241,35 +224,37 @@ func TestForwardEndsWithItsClient(t *testing.T) {
 	body := map[string]string{http.MethodPost: "{}"}
 	for _, stage := range stages {
 		t.Run(strings.Join([]string{stage.method, stage.path, stage.protocol, stage.answer}, " "), func(t *testing.T) {
-			ctx, leave := context.WithCancel(t.Context())
-			ended := make(chan bool, 1)
-			s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				if stage.answer != "" {
-					_, _ = io.WriteString(w, stage.answer)
-					_ = http.NewResponseController(w).Flush()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, leave := context.WithCancel(t.Context())
+				ended := make(chan bool, 1)
+				s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body)
+					if stage.answer != "" {
+						_, _ = io.WriteString(w, stage.answer)
+						_ = http.NewResponseController(w).Flush()
+					}
+					leave()
+					select {
+					case <-r.Context().Done():
+						ended <- true
+					case <-time.After(testWait):
+						ended <- false
+					}
+				}, testLimits())
+				req, err := http.NewRequestWithContext(ctx, stage.method, "https://"+address.String()+stage.path, strings.NewReader(body[stage.method]))
+				if err != nil {
+					t.Fatal(err)
 				}
-				leave()
-				select {
-				case <-r.Context().Done():
-					ended <- true
-				case <-time.After(testWait):
-					ended <- false
+				req.Header.Set("Content-Type", "application/json")
+				if resp, err := protocolTransport(t, address, stage.protocol).RoundTrip(req); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
 				}
-			}, testLimits())
-			req, err := http.NewRequestWithContext(ctx, stage.method, "https://"+address.String()+stage.path, strings.NewReader(body[stage.method]))
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header.Set("Content-Type", "application/json")
-			if resp, err := protocolTransport(t, stage.protocol).RoundTrip(req); err == nil {
-				_, _ = io.Copy(io.Discard, resp.Body)
-				_ = resp.Body.Close()
-			}
-			if !<-ended {
-				t.Error("upstream's request goes on")
-			}
-			waitFor(t, "the slot is free", func() bool { return s.forwardSlots.Taken() == 0 })
+				if !<-ended {
+					t.Error("upstream's request goes on")
+				}
+				waitFor(t, "the slot is free", func() bool { return s.forwardSlots.Taken() == 0 })
+			})
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -13,7 +14,7 @@ import (
 func testLimits() exchange.Limits {
 	return exchange.Limits{
 		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: 3 << 20,
-		Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
+		Read: time.Minute, Write: time.Minute, Idle: time.Minute,
 		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
 	}
 }
@@ -45,30 +46,32 @@ func TestPerUserCounts(t *testing.T) {
 
 // A forwarded watch or log counts as one of its user's watches while it is open.
 func TestLastingForwardsAreCounted(t *testing.T) {
-	limits := testLimits()
-	limits.UserWatches = 1
-	s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	}, limits)
-	held := func() int {
-		s.limits.watches.mu.Lock()
-		defer s.limits.watches.mu.Unlock()
-		return s.limits.watches.mu.held[""]
-	}
-	first := dialTLS(t, address)
-	send(t, first, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	waitFor(t, "the watch is counted", func() bool { return held() == 1 })
-	second := dialTLS(t, address)
-	send(t, second, "GET /api/v1/namespaces/a/pods/p/log?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	resp, err := http.ReadResponse(bufio.NewReader(second), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusTooManyRequests {
-		t.Errorf("another one: %s", resp.Status)
-	}
-	_ = first.Close()
-	waitFor(t, "the watch is forgotten", func() bool { return held() == 0 })
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits()
+		limits.UserWatches = 1
+		s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}, limits)
+		held := func() int {
+			s.limits.watches.mu.Lock()
+			defer s.limits.watches.mu.Unlock()
+			return s.limits.watches.mu.held[""]
+		}
+		first := dialTLS(t, address)
+		send(t, first, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		waitFor(t, "the watch is counted", func() bool { return held() == 1 })
+		second := dialTLS(t, address)
+		send(t, second, "GET /api/v1/namespaces/a/pods/p/log?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(second), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("another one: %s", resp.Status)
+		}
+		_ = first.Close()
+		waitFor(t, "the watch is forgotten", func() bool { return held() == 0 })
+	})
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,35 +29,34 @@ func loggedOptions() Options {
 // No log line at any level contains a token, or the value of a parameter that may be secret. The
 // errors of malformed requests would quote them.
 func TestLogsHaveNoSecrets(t *testing.T) {
-	core, logs := observer.New(zapcore.DebugLevel)
-	_, address := serveLogged(t, oneFeed{}, func(http.ResponseWriter, *http.Request) {}, loggedOptions(), prometheus.NewRegistry(), zap.New(core))
-	const secret = "topsecret"
-	for _, request := range []string{
-		"GET /x\r\nHost: localhost\r\nAuthorization: Bearer topsecret\r\n\r\n",
-		"GET /x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer topsecret\x01\r\n\r\n",
-		"GET /x HTTP/1.1\r\nHost: localhost\r\nAuthorization Bearer topsecret\r\n\r\n",
-		"GET /x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer topsecret\r\nContent-Length: x\r\n\r\n",
-		"topsecret\r\n\r\n",
-		"GET /api/v1/namespaces/a/pods/p/exec%zz?command=topsecret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-		"GET foo?command=topsecret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-		"GET http://localhost/foo?command=topsecret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-		"GET /api/v1/namespaces/a/pods/p/exec?command=topsecret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-	} {
-		before := logs.Len()
-		c, err := net.Dial(address.Network(), address.String())
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zapcore.DebugLevel)
+		_, address := serveLogged(t, oneFeed{}, func(http.ResponseWriter, *http.Request) {}, loggedOptions(), prometheus.NewRegistry(), zap.New(core))
+		const secret = "topsecret"
+		for _, request := range []string{
+			"GET /x\r\nHost: localhost\r\nAuthorization: Bearer topsecret\r\n\r\n",
+			"GET /x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer topsecret\x01\r\n\r\n",
+			"GET /x HTTP/1.1\r\nHost: localhost\r\nAuthorization Bearer topsecret\r\n\r\n",
+			"GET /x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer topsecret\r\nContent-Length: x\r\n\r\n",
+			"topsecret\r\n\r\n",
+			"GET /api/v1/namespaces/a/pods/p/exec%zz?command=topsecret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+			"GET foo?command=topsecret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+			"GET http://localhost/foo?command=topsecret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+			"GET /api/v1/namespaces/a/pods/p/exec?command=topsecret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+		} {
+			before := logs.Len()
+			c := dial(t, address)
+			send(t, c, request)
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+			waitFor(t, fmt.Sprintf("a line about %q", request), func() bool { return logs.Len() > before })
 		}
-		send(t, c, request)
-		_, _ = io.Copy(io.Discard, c)
-		_ = c.Close()
-		waitFor(t, fmt.Sprintf("a line about %q", request), func() bool { return logs.Len() > before })
-	}
-	for _, entry := range logs.All() {
-		if line := fmt.Sprint(entry.Message, entry.ContextMap()); strings.Contains(line, secret) {
-			t.Error(line)
+		for _, entry := range logs.All() {
+			if line := fmt.Sprint(entry.Message, entry.ContextMap()); strings.Contains(line, secret) {
+				t.Error(line)
+			}
 		}
-	}
+	})
 }
 
 // A client that leaves while its request is forwarded is not a failure of the proxy or of upstream:
@@ -65,47 +64,49 @@ func TestLogsHaveNoSecrets(t *testing.T) {
 func TestClientLeavesForward(t *testing.T) {
 	for name, method := range map[string]string{"HTTP/1.1": http.MethodGet, "HTTP/2": http.MethodPost} {
 		t.Run(name, func(t *testing.T) {
-			core, logs := observer.New(zapcore.WarnLevel)
-			registry, arrived := prometheus.NewRegistry(), make(chan struct{}, 1)
-			auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n")
-			options, client, scheme := loggedOptions(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"
-			options.Audit = auditor
-			if name == "HTTP/2" {
-				options.TLS, client, scheme = selfSigned(t), http2To(t), "https://"
-			}
-			_, address := serveLogged(t, oneFeed{}, func(_ http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				arrived <- struct{}{}
-				<-r.Context().Done()
-			}, options, registry, zap.New(core))
-			ctx, leave := context.WithCancel(t.Context())
-			var leaving sync.WaitGroup
-			defer leaving.Wait()
-			leaving.Go(func() {
-				<-arrived
-				leave()
+			synctest.Test(t, func(t *testing.T) {
+				core, logs := observer.New(zapcore.WarnLevel)
+				registry, arrived := prometheus.NewRegistry(), make(chan struct{}, 1)
+				auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n")
+				options, protocol, scheme := loggedOptions(), "http/1.1", "http://"
+				options.Audit = auditor
+				if name == "HTTP/2" {
+					options.TLS, protocol, scheme = selfSigned(), "h2", "https://"
+				}
+				_, address := serveLogged(t, oneFeed{}, func(_ http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body)
+					arrived <- struct{}{}
+					<-r.Context().Done()
+				}, options, registry, zap.New(core))
+				ctx, leave := context.WithCancel(t.Context())
+				var leaving sync.WaitGroup
+				defer leaving.Wait()
+				leaving.Go(func() {
+					<-arrived
+					leave()
+				})
+				req, err := http.NewRequestWithContext(ctx, method, scheme+address.String()+"/api/v1/namespaces/a/pods", strings.NewReader("{}"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("Content-Type", "application/json")
+				if resp, err := protocolTransport(t, address, protocol).RoundTrip(req); err == nil {
+					_ = resp.Body.Close()
+					t.Fatalf("got %s", resp.Status)
+				}
+				waitFor(t, "the audit event", func() bool { return len(eventsIn(t, log)) > 0 })
+				e := eventsIn(t, log)[0]
+				if e.ResponseStatus == nil || strings.Contains(e.ResponseStatus.Message, "cannot be reached") || e.Stage != auditv1.StageResponseComplete {
+					t.Errorf("audited as %s, %v", e.Stage, e.ResponseStatus)
+				}
+				waitFor(t, "the count", func() bool { return codeCounts(t, registry)["499"] == 1 })
+				if counts := codeCounts(t, registry); len(counts) != 1 {
+					t.Errorf("counted as %v", counts)
+				}
+				for _, entry := range logs.All() {
+					t.Error(entry.Message, entry.ContextMap())
+				}
 			})
-			req, err := http.NewRequestWithContext(ctx, method, scheme+address.String()+"/api/v1/namespaces/a/pods", strings.NewReader("{}"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header.Set("Content-Type", "application/json")
-			if resp, err := client.Do(req); err == nil {
-				_ = resp.Body.Close()
-				t.Fatalf("got %s", resp.Status)
-			}
-			waitFor(t, "the audit event", func() bool { return len(eventsIn(t, log)) > 0 })
-			e := eventsIn(t, log)[0]
-			if e.ResponseStatus == nil || strings.Contains(e.ResponseStatus.Message, "cannot be reached") || e.Stage != auditv1.StageResponseComplete {
-				t.Errorf("audited as %s, %v", e.Stage, e.ResponseStatus)
-			}
-			waitFor(t, "the count", func() bool { return codeCounts(t, registry)["499"] == 1 })
-			if counts := codeCounts(t, registry); len(counts) != 1 {
-				t.Errorf("counted as %v", counts)
-			}
-			for _, entry := range logs.All() {
-				t.Error(entry.Message, entry.ContextMap())
-			}
 		})
 	}
 }
@@ -135,20 +136,22 @@ func codeCounts(t *testing.T, registry *prometheus.Registry) map[string]float64 
 
 // The audit log has no decision about a read for which upstream made none.
 func TestNobodyDecided(t *testing.T) {
-	c, _ := cachetest.ConfigMaps(t, 3)
-	auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n")
-	options := loggedOptions()
-	options.Audit, options.TLS, options.Access = auditor, selfSigned(t), judging(t)
-	_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, options)
-	const decision = "authorization.k8s.io/decision"
-	for user, want := range map[string]string{"reader": "allow", "stranger": "forbid", "other": ""} {
-		before := len(eventsIn(t, log))
-		if _, err := askAs(t.Context(), http2To(t), user, http.MethodGet, "https://"+address.String()+"/api/v1/namespaces/a/configmaps?resourceVersion=0", ""); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 3)
+		auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n")
+		options := loggedOptions()
+		options.Audit, options.TLS, options.Access = auditor, selfSigned(), judging(t)
+		_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, options)
+		const decision = "authorization.k8s.io/decision"
+		for user, want := range map[string]string{"reader": "allow", "stranger": "forbid", "other": ""} {
+			before := len(eventsIn(t, log))
+			if _, err := askAs(t.Context(), http2To(t, address), user, http.MethodGet, "https://"+address.String()+"/api/v1/namespaces/a/configmaps?resourceVersion=0", ""); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, "the audit event", func() bool { return len(eventsIn(t, log)) > before })
+			if e := eventsIn(t, log)[before]; e.Annotations[decision] != want {
+				t.Errorf("%s: decision %q, want %q", user, e.Annotations[decision], want)
+			}
 		}
-		waitFor(t, "the audit event", func() bool { return len(eventsIn(t, log)) > before })
-		if e := eventsIn(t, log)[before]; e.Annotations[decision] != want {
-			t.Errorf("%s: decision %q, want %q", user, e.Annotations[decision], want)
-		}
-	}
+	})
 }

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -48,17 +46,7 @@ const numbered = "X-Raw-Request-Number"
 func newParserDiff(tb testing.TB) *parserDiff {
 	tb.Helper()
 	w := &parserDiff{proxy: newRawListener(), direct: newRawListener(), feeds: rawFeeds(tb)}
-	silent := log.New(io.Discard, "", 0)
-	upstream, err := (&net.ListenConfig{}).Listen(tb.Context(), "unix", filepath.Join(tb.TempDir(), "upstream"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	forwards, err := forwarderTo(&rest.Config{
-		Host: "http://127.0.0.1:1",
-		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", upstream.Addr().String())
-		},
-	}, func(way http.RoundTripper) http.RoundTripper { return &numbering{w, way} })
+	forwards, err := forwarderTo(behind(tb, w.upstream), func(way http.RoundTripper) http.RoundTripper { return &numbering{w, way} })
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -68,19 +56,13 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	s := NewServer(w, forwards, newStore(tb, 1<<20), options, metrics.New(registry), zap.NewNop())
 	s.listening = s.listen(&noting{s, w, nil})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
-	servers := []*http.Server{
-		{Handler: http.HandlerFunc(w.upstream), ErrorLog: silent},
-		{Handler: http.HandlerFunc(w.apiserver), ErrorLog: silent},
-	}
+	server := &http.Server{Handler: http.HandlerFunc(w.apiserver), ErrorLog: log.New(io.Discard, "", 0)}
 	var running sync.WaitGroup
-	running.Go(func() { _ = servers[0].Serve(upstream) })
-	running.Go(func() { _ = servers[1].Serve(w.direct) })
+	running.Go(func() { _ = server.Serve(w.direct) })
 	running.Go(func() { _ = s.Serve(ctx, w.proxy) })
 	tb.Cleanup(func() {
 		cancel()
-		for _, server := range servers {
-			server.Close()
-		}
+		server.Close()
 		running.Wait()
 	})
 	return w

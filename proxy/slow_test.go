@@ -3,8 +3,6 @@ package proxy
 import (
 	"bufio"
 	"bytes"
-	"context"
-	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -16,30 +14,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/valyala/fasthttp"
-	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-	"k8s.io/client-go/rest"
-
-	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// readsBodies is an upstream that responds after it has read the body.
-type readsBodies struct{}
+// longPath is refused before the client is authenticated, and the connection stays open.
+var longPath = "/" + strings.Repeat("x", 100)
 
-// RoundTrip implements http.RoundTripper.
-func (readsBodies) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Body != nil {
-		_, err := io.Copy(io.Discard, r.Body)
-		r.Body.Close()
-		if err != nil {
-			return nil, err
-		}
-	}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("x")), ContentLength: 1, Request: r}, nil
+// readsBodies is an upstream that responds after it has read the body.
+func readsBodies(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	_, _ = io.WriteString(w, "x")
 }
 
 // slowClient is a client in a bubble. The server's connections are pipes.
@@ -209,16 +195,12 @@ func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more .
 
 // Each slow transfer has one deadline from its first byte to its last, not one for each piece.
 func TestSlowClientsAreCut(t *testing.T) {
-	certificates := selfSigned(t)
-	// This starts fasthttp's clock, which never ends, outside the bubble.
-	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard))
 	for name, slow := range slowClients {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, dial, end := serveBubble(t, certificates, slow.over != "tcp")
-				client := dial(slow.over)
+				_, l := serveSlow(t, slow.over != "tcp")
+				client := dialSlow(t, l, slow.over)
 				client.pings = slow.pings
-				defer time.AfterFunc(time.Hour, func() { client.Close() }).Stop()
 				if slow.begin != nil {
 					slow.begin(client)
 				}
@@ -231,68 +213,45 @@ func TestSlowClientsAreCut(t *testing.T) {
 				if took := time.Since(began); took < slow.want-time.Second || took > slow.want+time.Second {
 					t.Errorf("cut after %v, want %v", took, slow.want)
 				}
-				end()
+				client.Close()
 				meanwhile.Wait()
 			})
 		})
 	}
 }
 
-// serveBubble runs a server in a bubble. dial connects to it.
-func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Server, dial func(over string) *slowClient, end func()) {
+// serveSlow runs a server for slow clients.
+func serveSlow(t *testing.T, overTLS bool) (*Server, *rawListener) {
 	t.Helper()
-	forwards, err := forwarderTo(&rest.Config{Host: "http://127.0.0.1:1"}, func(http.RoundTripper) http.RoundTripper { return readsBodies{} })
-	if err != nil {
-		t.Fatal(err)
-	}
 	o := Options{Stall: 5 * time.Minute, Limits: testLimits(), AnyHost: true}
-	o.Limits.URIBytes, o.Limits.Idle = 64, 3*time.Minute
+	o.Limits.URIBytes, o.Limits.Read, o.Limits.Idle = 64, 30*time.Second, 3*time.Minute
 	if overTLS {
-		o.TLS = certificates
+		o.TLS = selfSigned()
 	}
-	registry := prometheus.NewRegistry()
-	s = NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, metrics.New(registry), zap.NewNop())
-	listener := newRawListener()
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error)
-	go func() { served <- s.Serve(ctx, listener) }()
-	var open []net.Conn
-	dial = func(over string) *slowClient {
-		client, server := net.Pipe()
-		open = append(open, client)
-		listener.conns <- server
-		protocol := map[string]string{"tls": "http/1.1", "h2": "h2"}[over]
-		if protocol == "" {
-			return &slowClient{Conn: client, t: t}
-		}
-		c := tls.Client(client, insecure(protocol))
-		if err := c.Handshake(); err != nil {
-			t.Fatal(err)
-		}
-		return &slowClient{Conn: c, t: t}
+	return serveTo(t, forwardsAll{}, readsBodies, o)
+}
+
+// dialSlow connects a client.
+func dialSlow(t *testing.T, l *rawListener, over string) *slowClient {
+	t.Helper()
+	protocol := map[string]string{"tls": "http/1.1", "h2": "h2"}[over]
+	if protocol == "" {
+		return &slowClient{Conn: dial(t, l), t: t}
 	}
-	return s, dial, func() {
-		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		for _, c := range open {
-			_ = c.Close()
-		}
-	}
+	return &slowClient{Conn: dialTLS(t, l, protocol), t: t}
 }
 
 // Streams of unauthenticated clients end. However many there are, only a bounded number lasts until
 // the deadline.
 func TestStrangersAreBounded(t *testing.T) {
-	certificates := selfSigned(t)
-	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // as above
 	synctest.Test(t, func(t *testing.T) {
-		s, dial, end := serveBubble(t, certificates, true)
+		s, l := serveSlow(t, true)
 		var reading sync.WaitGroup
+		defer reading.Wait()
 		var resets atomic.Int64
 		for range 2 {
-			c := dial("h2")
+			c := dialSlow(t, l, "h2")
+			defer c.Close()
 			shuts(c)
 			c.pings = true
 			reading.Go(func() {
@@ -326,7 +285,26 @@ func TestStrangersAreBounded(t *testing.T) {
 		if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues("strangers")); n != 600 {
 			t.Errorf("%v are counted", n)
 		}
-		end()
-		reading.Wait()
 	})
+}
+
+// greet begins HTTP/2.
+func greet(c net.Conn, settings ...http2.Setting) (*http2.Framer, error) {
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		return nil, err
+	}
+	f := http2.NewFramer(c, c)
+	return f, f.WriteSettings(settings...)
+}
+
+// ask2 sends a GET on a stream.
+func ask2(f *http2.Framer, stream uint32, path string) error {
+	var block strings.Builder
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "evil.example"}, {":path", path}} {
+		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
+			return err
+		}
+	}
+	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte(block.String()), EndStream: true, EndHeaders: true})
 }

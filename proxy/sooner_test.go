@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -90,16 +91,16 @@ func rival(t *testing.T, upstream http.HandlerFunc, joins ...object.Encoding) (*
 	for _, e := range joins {
 		feeds.joins[e] = true
 	}
-	s, address := serveFeeds(t, feeds, upstream, testLimits(), nil)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: insecure(), DisableCompression: true}}
-	t.Cleanup(client.CloseIdleConnections)
+	s, l := serveFeeds(t, feeds, upstream, testLimits(), nil)
+	transport := protocolTransport(t, l, "http/1.1")
+	transport.DisableCompression = true
 	return feed, s, func(path, accept string) *http.Response {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+path, http.NoBody)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.String()+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
 		req.Header.Set("Accept", accept)
-		resp, err := client.Do(req)
+		resp, err := transport.RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,76 +116,77 @@ const (
 // If a feed left a list to upstream or was too slow for it, the feed records upstream's time. It
 // also records the lists that upstream failed to answer. The client's reading time does not count.
 func TestFeedsAreToldOfAnswers(t *testing.T) {
-	var size, code atomic.Int64
-	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(int(code.Load()))
-		_, _ = w.Write(bytes.Repeat([]byte("x"), int(size.Load())))
+	synctest.Test(t, func(t *testing.T) {
+		var size, code atomic.Int64
+		feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(int(code.Load()))
+			_, _ = w.Write(bytes.Repeat([]byte("x"), int(size.Load())))
+		})
+		for _, test := range []struct {
+			what, path string
+			size, code int64
+			slow       time.Duration
+			left       bool
+			want       string
+		}{
+			{"short", rivalPath, 100, 200, 0, true, "[10 objects, long: false, ok: true]"},
+			{"of 60 KiB", rivalPath, 60 << 10, 200, 0, true, "[10 objects, long: false, ok: true]"},
+			{"long and read slowly", rivalPath, 8 << 20, 200, 2 * time.Second, true, "[10 objects, long: false, ok: true]"},
+			{"failed", rivalPath, 100, 500, 0, true, "[10 objects, long: false, ok: false]"},
+			{"refused", rivalPath, 100, 429, 0, true, "[10 objects, long: false, ok: false]"},
+			{"too large a limit", rivalPath + "?limit=3", 100, 200, 0, true, "[3 objects, long: false, ok: true]"},
+			{"selective", rivalPath + "?limit=1&labelSelector=a", 100, 200, 0, true, "[10 objects, long: false, ok: true]"},
+			{"late", rivalPath, 100, 200, 0, false, "[10 objects, long: false, ok: true]"},
+			{"at a resourceVersion of its own", rivalPath + "?resourceVersion=99999999", 100, 200, 0, false, "[]"},
+			{"a get", rivalPath + "/c-000000", 100, 200, 0, true, "[]"},
+			{"not found", rivalPath, 100, 404, 0, true, "[]"},
+		} {
+			size.Store(test.size)
+			code.Store(test.code)
+			feed.leaves.Store(test.left)
+			feed.late.Store(!test.left)
+			resp := get(test.path, anyJSON)
+			time.Sleep(test.slow)
+			if n, err := io.Copy(io.Discard, resp.Body); n != test.size || err != nil {
+				t.Errorf("%s: %d bytes, %v", test.what, n, err)
+			}
+			_ = resp.Body.Close()
+			if got := fmt.Sprint(feed.told()); got != test.want {
+				t.Errorf("%s: told %s, want %s", test.what, got, test.want)
+			}
+		}
 	})
-	for _, test := range []struct {
-		what, path string
-		size, code int64
-		slow       time.Duration
-		left       bool
-		want       string
-	}{
-		{"short", rivalPath, 100, 200, 0, true, "[10 objects, long: false, ok: true]"},
-		{"of 60 KiB", rivalPath, 60 << 10, 200, 0, true, "[10 objects, long: false, ok: true]"},
-		{"long and read slowly", rivalPath, 32 << 20, 200, 2 * time.Second, true, "[10 objects, long: false, ok: true]"},
-		{"failed", rivalPath, 100, 500, 0, true, "[10 objects, long: false, ok: false]"},
-		{"refused", rivalPath, 100, 429, 0, true, "[10 objects, long: false, ok: false]"},
-		{"too large a limit", rivalPath + "?limit=3", 100, 200, 0, true, "[3 objects, long: false, ok: true]"},
-		{"selective", rivalPath + "?limit=1&labelSelector=a", 100, 200, 0, true, "[10 objects, long: false, ok: true]"},
-		{"late", rivalPath, 100, 200, 0, false, "[10 objects, long: false, ok: true]"},
-		{"at a resourceVersion of its own", rivalPath + "?resourceVersion=99999999", 100, 200, 0, false, "[]"},
-		{"a get", rivalPath + "/c-000000", 100, 200, 0, true, "[]"},
-		{"not found", rivalPath, 100, 404, 0, true, "[]"},
-	} {
-		size.Store(test.size)
-		code.Store(test.code)
-		feed.leaves.Store(test.left)
-		feed.late.Store(!test.left)
-		resp := get(test.path, anyJSON)
-		time.Sleep(test.slow)
-		if n, err := io.Copy(io.Discard, resp.Body); n != test.size || err != nil {
-			t.Errorf("%s: %d bytes, %v", test.what, n, err)
-		}
-		_ = resp.Body.Close()
-		if got := fmt.Sprint(feed.told()); got != test.want {
-			t.Errorf("%s: told %s, want %s", test.what, got, test.want)
-		}
-	}
 }
 
 // Upstream receives at most soonerMost lists at a time. The cache answers all further lists.
 func TestFewListsGoSooner(t *testing.T) {
-	answer := make(chan struct{})
-	var asked atomic.Int64
-	feed, s, get := rival(t, func(http.ResponseWriter, *http.Request) {
-		asked.Add(1)
-		<-answer
-	})
-	feed.leaves.Store(true)
-	var all sync.WaitGroup
-	const crowd = soonerMost + 10
-	done := make(chan struct{}, crowd)
-	for i := range crowd {
-		all.Go(func() {
-			_ = get(rivalPath+"?labelSelector=a!="+strconv.Itoa(i), anyJSON).Body.Close()
-			done <- struct{}{}
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		var asked atomic.Int64
+		feed, s, get := rival(t, func(http.ResponseWriter, *http.Request) {
+			asked.Add(1)
+			<-answer
 		})
-	}
-	const left = soonerMost
-	for range crowd - left {
-		<-done
-	}
-	waitFor(t, "upstream has its share", func() bool { return asked.Load() >= left })
-	if n := asked.Load(); n != left {
-		t.Errorf("%d lists are left to upstream, want %d", n, left)
-	}
-	close(answer)
-	all.Wait()
-	waitFor(t, "all slots are free", func() bool {
-		return s.soonerSlots.Taken() == 0
+		feed.leaves.Store(true)
+		var all sync.WaitGroup
+		const crowd = soonerMost + 10
+		done := make(chan struct{}, crowd)
+		for i := range crowd {
+			all.Go(func() {
+				_ = get(rivalPath+"?labelSelector=a!="+strconv.Itoa(i), anyJSON).Body.Close()
+				done <- struct{}{}
+			})
+		}
+		synctest.Wait()
+		if n := asked.Load(); n != soonerMost || len(done) != crowd-soonerMost {
+			t.Errorf("%d lists are left to upstream and %d are answered, want %d and %d", n, len(done), soonerMost, crowd-soonerMost)
+		}
+		close(answer)
+		all.Wait()
+		synctest.Wait()
+		if n := s.soonerSlots.Taken(); n != 0 {
+			t.Errorf("%d slots are taken after the end", n)
+		}
 	})
 }
 
@@ -202,67 +204,75 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 		// There are no rows.
 		{object.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"},
 	} {
-		feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, test.joins)
-		for _, late := range []bool{false, true} {
-			feed.late.Store(late)
-			resp := get(rivalPath+"/c-000000", test.accept)
-			_ = resp.Body.Close()
-			if upstream := resp.Header.Get("From") != ""; upstream != (test.from == "upstream" || late) {
-				t.Errorf("%s, late: %t: answered by upstream: %t, want %s", test.accept, late, upstream, test.from)
+		synctest.Test(t, func(t *testing.T) {
+			feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, test.joins)
+			for _, late := range []bool{false, true} {
+				feed.late.Store(late)
+				resp := get(rivalPath+"/c-000000", test.accept)
+				_ = resp.Body.Close()
+				if upstream := resp.Header.Get("From") != ""; upstream != (test.from == "upstream" || late) {
+					t.Errorf("%s, late: %t: answered by upstream: %t, want %s", test.accept, late, upstream, test.from)
+				}
 			}
-		}
+		})
 	}
 }
 
 // A feed may have a recent state that configuration allows. Only reads of the most recent state
 // receive that older state, with its age, even if it lacks the object.
 func TestAgeIsTold(t *testing.T) {
-	feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, object.JSON)
-	feed.age.Store(int64(1500 * time.Millisecond))
-	for path, want := range map[string]string{
-		rivalPath: "2", rivalPath + "?limit=1": "2", rivalPath + "/c-000000": "2", rivalPath + "/missing": "2",
-		rivalPath + "?resourceVersion=0": "", rivalPath + "/c-000000?resourceVersion=0": "", rivalPath + "?resourceVersion=5": "",
-	} {
-		resp := get(path, anyJSON)
-		_ = resp.Body.Close()
-		if got := resp.Header.Get("Age"); got != want {
-			t.Errorf("%s: %s with an age of %q, want %q", path, resp.Status, got, want)
+	synctest.Test(t, func(t *testing.T) {
+		feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, object.JSON)
+		feed.age.Store(int64(1500 * time.Millisecond))
+		for path, want := range map[string]string{
+			rivalPath: "2", rivalPath + "?limit=1": "2", rivalPath + "/c-000000": "2", rivalPath + "/missing": "2",
+			rivalPath + "?resourceVersion=0": "", rivalPath + "/c-000000?resourceVersion=0": "", rivalPath + "?resourceVersion=5": "",
+		} {
+			resp := get(path, anyJSON)
+			_ = resp.Body.Close()
+			if got := resp.Header.Get("Age"); got != want {
+				t.Errorf("%s: %s with an age of %q, want %q", path, resp.Status, got, want)
+			}
 		}
-	}
+	})
 }
 
 // If a get joins a freshness run but has no result soon, it is forwarded. It waits no longer than
 // one or two probes take.
 func TestGetsDoNotWaitForLong(t *testing.T) {
-	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, object.JSON)
-	feed.hangs.Store(true)
-	began := time.Now()
-	resp := get(rivalPath+"/c-000000", anyJSON)
-	_ = resp.Body.Close()
-	if took := time.Since(began); resp.Header.Get("From") != "upstream" || took > 5*time.Second {
-		t.Errorf("%s by %q after %s", resp.Status, resp.Header.Get("From"), took)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, object.JSON)
+		feed.hangs.Store(true)
+		began := time.Now()
+		resp := get(rivalPath+"/c-000000", anyJSON)
+		_ = resp.Body.Close()
+		if took := time.Since(began); resp.Header.Get("From") != "upstream" || took > 5*time.Second {
+			t.Errorf("%s by %q after %s", resp.Status, resp.Header.Get("From"), took)
+		}
+	})
 }
 
 // If upstream stops answering, the cache answers the lists that were left to upstream, and the feed
 // records the failure.
 func TestCacheAnswersForSilentUpstream(t *testing.T) {
-	answer := make(chan struct{})
-	feed, _, get := rival(t, func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-answer:
-		case <-r.Context().Done():
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		feed, _, get := rival(t, func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-answer:
+			case <-r.Context().Done():
+			}
+		})
+		defer close(answer)
+		feed.leaves.Store(true)
+		resp := get(rivalPath, anyJSON)
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"c-000009"`)) {
+			t.Errorf("%s, %v: %.200s", resp.Status, err, body)
+		}
+		if got, want := fmt.Sprint(feed.told()), "[10 objects, long: true, ok: false]"; got != want {
+			t.Errorf("told %s, want %s", got, want)
 		}
 	})
-	defer close(answer)
-	feed.leaves.Store(true)
-	resp := get(rivalPath, anyJSON)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"c-000009"`)) {
-		t.Errorf("%s, %v: %.200s", resp.Status, err, body)
-	}
-	if got, want := fmt.Sprint(feed.told()), "[10 objects, long: true, ok: false]"; got != want {
-		t.Errorf("told %s, want %s", got, want)
-	}
 }

@@ -61,9 +61,9 @@ func TestSpansOfOddRequests(t *testing.T) {
 	}
 	feeds := oneFeed{opening: func(context.Context) { panic("a bug") }}
 	_, address := serveTo(t, feeds, func(http.ResponseWriter, *http.Request) {}, Options{
-		Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true, TLS: selfSigned(t), Tracer: tracer,
+		Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true, TLS: selfSigned(), Tracer: tracer,
 	})
-	client := http2To(t)
+	client := http2To(t, address)
 	for _, path := range []string{"/api/v1/%ff", "/version", "/api/v1/" + strings.Repeat("x", 30<<10), "/api/v1/pods?resourceVersion=0"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+path, http.NoBody)
 		if err != nil {

@@ -43,17 +43,6 @@ func TestRestoreFromTheFuture(t *testing.T) {
 	}
 }
 
-// The difference between two moments follows the monotonic clock and ignores the wall clock.
-func TestMomentNeedsNoWallClock(t *testing.T) {
-	now := time.Now()
-	if got := watchcache.Moment(now.Add(time.Hour)) - watchcache.Moment(now); got != int64(time.Hour) {
-		t.Errorf("an hour is %v", time.Duration(got))
-	}
-	if got := time.Duration(watchcache.Moment(now) - now.UnixNano()).Abs(); got > time.Minute {
-		t.Errorf("now is %v away", got)
-	}
-}
-
 // After a restore of upstream to an earlier state, clients that saw later states cannot resume.
 // Their resourceVersions then belong to other changes.
 func TestWatchFromAnAbandonedEpoch(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // reader is a watch in its own goroutine. It sleeps until it is signalled. A lost signal causes a
@@ -20,7 +21,7 @@ import (
 type reader struct {
 	selection *selection
 	limit     int
-	eager     bool // polls also without a signal, as for a bookmark
+	eager     *rand.Rand // if set, the reader also polls without a signal, as for a bookmark
 	until     uint64
 	got       []watchcache.Delta
 }
@@ -42,7 +43,7 @@ func (rd *reader) run(c *watchcache.Cursor) error {
 		case len(rd.got) > 0 && rd.got[len(rd.got)-1].RV == rd.until:
 			return nil
 		case len(deltas) == rd.limit:
-		case rd.eager && rand.IntN(3) > 0:
+		case rd.eager != nil && rd.eager.IntN(3) > 0:
 			runtime.Gosched()
 		default:
 			<-c.Ready()
@@ -50,11 +51,14 @@ func (rd *reader) run(c *watchcache.Cursor) error {
 	}
 }
 
+// fork returns a source of randomness for another goroutine.
+func fork(r *rand.Rand) *rand.Rand { return rand.New(rand.NewPCG(r.Uint64(), 0)) }
+
 // TestConcurrentWatches checks the protocol of marks, publication and signals. Each reader must see
 // each matching event exactly once.
 func TestConcurrentWatches(t *testing.T) {
 	r := watchcache.Random(t)
-	for i := range 6 {
+	for i := range cachetest.Rounds(3, 6) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testConcurrentWatches(t, r, 4000) })
 		})
@@ -110,7 +114,10 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 	var readers []*reader
 	var done sync.WaitGroup
 	for i, s := range append(selections, selections...) {
-		rd := &reader{selection: s, limit: pick(r, 1, 3, 1000), eager: i%4 == 0}
+		rd := &reader{selection: s, limit: pick(r, 1, 3, 1000)}
+		if i%4 == 0 {
+			rd.eager = fork(r)
+		}
 		for _, w := range history {
 			if _, ok := s.delta(w); ok {
 				rd.until = w.rv
@@ -186,6 +193,7 @@ func TestConcurrentEnd(t *testing.T) {
 			newSelection(t, "", "", "spec.nodeName=n1"), newSelection(t, "a", "", "metadata.name=x"),
 		} {
 			for range 4 {
+				r := fork(r)
 				done.Go(func() {
 					for {
 						snapshot, err := c.WaitFresh(context.Background(), 0)
@@ -196,7 +204,7 @@ func TestConcurrentEnd(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						cursor, err := c.Watch(s.filter, snapshot.ResourceVersion()+rand.Uint64N(2))
+						cursor, err := c.Watch(s.filter, snapshot.ResourceVersion()+r.Uint64N(2))
 						if err != nil {
 							continue // overtaken by the writer
 						}
@@ -294,9 +302,10 @@ func TestConcurrentOpen(t *testing.T) {
 // resourceVersion. The test spins, because a sleep would decide the race.
 func TestConcurrentWaitFresh(t *testing.T) {
 	c := filled(1)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a lost wake-up causes this timeout
+	r := watchcache.Random(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a lost wake-up causes this timeout
 	defer cancel()
-	const last = 30000
+	last := uint64(cachetest.Rounds(10_000, 30_000))
 	var reached atomic.Uint64
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -306,7 +315,7 @@ func TestConcurrentWaitFresh(t *testing.T) {
 				return
 			}
 			reached.Store(rv)
-			for range rand.IntN(1000) { // vary the order of reader and writer
+			for range r.IntN(1000) { // vary the order of reader and writer
 				reached.Load()
 			}
 		}

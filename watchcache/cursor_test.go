@@ -292,26 +292,6 @@ func TestCursorLosesToBatch(t *testing.T) {
 	wantDeltas(t, other, 10)
 }
 
-func TestCursorPollAllocates(t *testing.T) {
-	c := New(*Pods, Roomy)
-	c.Reset(nil, 1)
-	cursor := watchFrom(t, c, "a", 1)
-	if n := testing.AllocsPerRun(100, func() { _, _, _ = cursor.Poll(nil, 10) }); n != 0 {
-		t.Errorf("a poll of nothing allocates %v times", n)
-	}
-	applyPods(t, c, nothing, web(2))
-	deltas := make([]Delta, 0, 10)
-	if n := testing.AllocsPerRun(100, func() {
-		cursor.next, cursor.behind = 1, true
-		var err error
-		if deltas, _, err = cursor.Poll(deltas[:0], 10); err != nil || len(deltas) != 1 {
-			t.Fatalf("polled %d deltas: %v", len(deltas), err)
-		}
-	}); n != 0 {
-		t.Errorf("a poll of one event allocates %v times", n)
-	}
-}
-
 // PollWithin stops before an event that exceeds the limit, even before the first event, and resumes
 // there.
 func TestPollWithin(t *testing.T) {

@@ -72,19 +72,32 @@ func checkSearch(t *testing.T, r *rand.Rand, v *view) {
 
 func TestLog(t *testing.T) {
 	r := Random(t)
-	for name, limits := range map[string]Limits{
-		"age":    {Age: time.Minute, Events: 1 << 30, Bytes: 1 << 40},
-		"events": {Age: time.Hour, Events: 300, Bytes: 1 << 40},
-		"bytes":  {Age: time.Hour, Events: 1 << 30, Bytes: 3 << 20},
-		"all":    {Age: time.Minute, Events: 500, Bytes: 4 << 20},
-		"none":   {},
-		"roomy":  Roomy,
+	objects := make([]*object.Object, 500)
+	for i := range objects {
+		p := Pod{Namespace: "n", Name: fmt.Sprint(r.IntN(50)), RV: 1, Pad: r.IntN(1000)}
+		if i%20 == 0 { // some are larger than a segment
+			p.Pad = r.IntN(segmentCost * 3 / 2)
+		}
+		objects[i] = p.Object()
+	}
+	for _, test := range []struct {
+		name   string
+		limits Limits
+	}{
+		{"age", Limits{Age: time.Minute, Events: 1 << 30, Bytes: 1 << 40}},
+		{"events", Limits{Age: time.Hour, Events: 300, Bytes: 1 << 40}},
+		{"bytes", Limits{Age: time.Hour, Events: 1 << 30, Bytes: 3 << 20}},
+		{"all", Limits{Age: time.Minute, Events: 500, Bytes: 4 << 20}},
+		{"none", Limits{}},
+		{"roomy", Roomy},
 	} {
-		t.Run(name, func(t *testing.T) { testLog(t, r, limits) })
+		t.Run(test.name, func(t *testing.T) { testLog(t, r, test.limits, objects) })
 	}
 }
 
-func testLog(t *testing.T, r *rand.Rand, limits Limits) {
+// testLog writes random versions of the objects.
+func testLog(t *testing.T, r *rand.Rand, limits Limits, objects []*object.Object) {
+	t.Helper()
 	start := tree.Build([]*object.Object{Pod{Namespace: "n", Name: "start", RV: 1}.Object()}, 0)
 	v := &view{rv: 10, since: 10, tree: start, base: start, first: 1, end: 1}
 	now := Noon
@@ -97,10 +110,7 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 	for step := range 2500 {
 		next := *v
 		for range r.IntN(4) {
-			o := Pod{Namespace: "n", Name: fmt.Sprint(r.IntN(50)), RV: 1, Pad: r.IntN(1000)}.Object()
-			if r.IntN(20) == 0 { // sometimes more than one segment
-				o = Pod{Namespace: "n", Name: o.Name(), RV: 1, Pad: r.IntN(segmentCost * 3 / 2)}.Object()
-			}
+			o := one(r, objects...)
 			e := Event{Type: Modified, RV: next.rv + 1 + r.Uint64N(3), Object: o, at: now.UnixNano()}
 			if r.IntN(30) == 0 && next.rv > next.since {
 				e.RV = next.rv // one of several deletions in a revision

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -19,11 +20,7 @@ import (
 func TestResumeAnywhere(t *testing.T) {
 	r := watchcache.Random(t)
 	counts := map[string]int{}
-	rounds := 500
-	if testing.Short() {
-		rounds = 100
-	}
-	for i := range rounds {
+	for i := range cachetest.Rounds(100, 500) {
 		w := newWorld(t, r, counts)
 		for range 250 {
 			w.step()

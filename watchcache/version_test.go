@@ -2,7 +2,6 @@ package watchcache_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -16,9 +15,7 @@ import (
 func TestVersions(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	of := c.Resource()
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(uint64(seed), 0))
+	r := watchcache.Random(t)
 	rv := c.Stats().Newest
 	type version struct {
 		key string

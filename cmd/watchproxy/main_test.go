@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,20 +17,18 @@ import (
 	"go.uber.org/goleak"
 )
 
-// If asProgram is in the environment, the test's binary runs as watchproxy, with at most withFiles
-// open files.
-const (
-	asProgram = "WATCHPROXY_TEST_AS_PROGRAM"
-	withFiles = "WATCHPROXY_TEST_FILES"
-)
+// If asProgram is in the environment, the test's binary runs as watchproxy.
+const asProgram = "WATCHPROXY_TEST_AS_PROGRAM"
+
+// endsAtOnce is a setting of the race detector. Without it, each process takes a second longer to
+// end.
+const endsAtOnce = "GORACE=atexit_sleep_ms=0"
+
+// programLimit limits the life of each process.
+const programLimit = 5 * time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		if n, err := strconv.ParseUint(os.Getenv(withFiles), 10, 31); err == nil {
-			if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
-				panic(err)
-			}
-		}
 		main()
 		os.Exit(0)
 	}
@@ -76,10 +73,10 @@ func start(t *testing.T, upstream string, stderr io.Writer, env ...string) *prog
 // startWith starts a program with further arguments.
 func startWith(t *testing.T, upstream string, args []string, stderr io.Writer, env ...string) *program {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), programLimit)
 	all := append([]string{"serve", "--kubeconfig", kubeconfigFor(t, upstream), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, args...)
 	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], all...)}
-	p.Env = append(append(os.Environ(), asProgram+"=1"), env...)
+	p.Env = append(append(os.Environ(), asProgram+"=1", endsAtOnce), env...)
 	p.Stderr = stderr
 	stdout, err := p.StdoutPipe()
 	if err != nil {
@@ -107,7 +104,7 @@ func (p *program) ready(t *testing.T) (url, admin string) {
 	t.Helper()
 	line, err := p.stdout.ReadString('\n')
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("the program ended before it was ready, or was not ready after %v: %v", programLimit, err)
 	}
 	if _, err := fmt.Sscanf(line, "watchproxy ready: %s (admin %s", &url, &admin); err != nil {
 		t.Fatalf("%v in %s", err, line)

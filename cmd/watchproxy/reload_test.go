@@ -68,7 +68,7 @@ func TestHangups(t *testing.T) {
 	}()
 	<-asked
 	send(syscall.SIGTERM)
-	until("drain")
+	until("draining: ending watches")
 	send(syscall.SIGHUP)
 	until("there is no configuration file to read again")
 	answer <- struct{}{}

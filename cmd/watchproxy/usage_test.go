@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // outcome is the output of a command and its exit code.
@@ -23,10 +22,10 @@ type outcome struct {
 // variables in env.
 func finish(t *testing.T, stdin string, env []string, args ...string) outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append([]string{asProgram + "=1", "HOME=" + t.TempDir()}, env...)
+	cmd.Env = append([]string{asProgram + "=1", endsAtOnce, "HOME=" + t.TempDir()}, env...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

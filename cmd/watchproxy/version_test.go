@@ -66,7 +66,6 @@ func TestUnusedMethodsAreDropped(t *testing.T) {
 	}
 	build := exec.CommandContext(t.Context(), "go", append(append([]string{"build"}, strings.Fields(string(args[1]))...),
 		"-buildvcs=false", "-ldflags", "-dumpdep", "-o", filepath.Join(t.TempDir(), "watchproxy"), ".")...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out[:min(len(out), 1000)])

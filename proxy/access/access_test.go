@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,7 +25,8 @@ import (
 )
 
 // judge answers reviews. A token that begins with "good" belongs to the user of that name. The user
-// "good" may do everything.
+// "good" may do everything. It stands in for upstream without a network, so that tests can use a
+// bubble.
 type judge struct {
 	tokens, accesses atomic.Int64
 	posted           atomic.Int64 // bytes of access reviews
@@ -34,13 +36,15 @@ type judge struct {
 	hold             chan struct{} // responses wait until it is closed
 }
 
-func (j *judge) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	body, _ := io.ReadAll(req.Body)
+// RoundTrip implements http.RoundTripper.
+func (j *judge) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
 	question, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
+		return nil, err
 	}
 	var answer any
 	switch r := question.(type) {
@@ -61,7 +65,13 @@ func (j *judge) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.Spec = authorizationv1.SubjectAccessReviewSpec{}
 		answer = r
 	}
-	<-j.hold
+	select {
+	case <-j.hold:
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Type", "application/json")
 	if code := int(j.broken.Load()); code != 0 {
 		w.WriteHeader(code)
 		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: metav1.StatusReasonForbidden}
@@ -69,14 +79,13 @@ func (j *judge) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 	}
 	_ = json.NewEncoder(w).Encode(answer)
+	return w.Result(), nil
 }
 
 func newTrial(t *testing.T, options Options) (*Access, *judge) {
 	t.Helper()
 	j := &judge{hold: make(chan struct{})}
-	upstream := httptest.NewServer(j)
-	t.Cleanup(upstream.Close)
-	a, err := New(&rest.Config{Host: upstream.URL}, nil, options, prometheus.NewRegistry())
+	a, err := New(&rest.Config{Host: "https://upstream", Transport: j}, nil, options, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,66 +118,73 @@ func reading(name string) authorizer.Attributes {
 // If many clients need the same review at the same time, upstream receives one review. Good and bad
 // outcomes are remembered.
 func TestReviewsAreShared(t *testing.T) {
-	a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
-	const crowd = 50
-	var all sync.WaitGroup
-	for i := range crowd {
-		name := []string{"good", "bad"}[i%2]
-		all.Go(func() {
-			c, err := a.ask(t, name)
-			if (err == nil) != (name == "good") || err != nil && !errors.Is(err, ErrUnauthenticated) || err == nil && c.User.GetName() != name {
-				t.Errorf("token %s: %+v, %v", name, c, err)
-			}
-		})
-		all.Go(func() {
-			decision, _, err := a.Authorize(t.Context(), reading(name))
-			if (decision == authorizer.DecisionAllow) != (name == "good") || err != nil {
-				t.Errorf("%s: %v, %v", name, decision, err)
-			}
-		})
-	}
-	close(j.hold)
-	all.Wait()
-	_, _ = a.ask(t, "bad")
-	_, _, _ = a.Authorize(t.Context(), reading("bad"))
-	if n, m := j.tokens.Load(), j.accesses.Load(); n != 2 || m != 2 {
-		t.Errorf("%d reviews of 2 tokens, %d of the access of 2 users", n, m)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
+		const crowd = 50
+		var all sync.WaitGroup
+		for i := range crowd {
+			name := []string{"good", "bad"}[i%2]
+			all.Go(func() {
+				c, err := a.ask(t, name)
+				if (err == nil) != (name == "good") || err != nil && !errors.Is(err, ErrUnauthenticated) || err == nil && c.User.GetName() != name {
+					t.Errorf("token %s: %+v, %v", name, c, err)
+				}
+			})
+			all.Go(func() {
+				decision, _, err := a.Authorize(t.Context(), reading(name))
+				if (decision == authorizer.DecisionAllow) != (name == "good") || err != nil {
+					t.Errorf("%s: %v, %v", name, decision, err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(j.hold)
+		all.Wait()
+		_, _ = a.ask(t, "bad")
+		_, _, _ = a.Authorize(t.Context(), reading("bad"))
+		if n, m := j.tokens.Load(), j.accesses.Load(); n != 2 || m != 2 {
+			t.Errorf("%d reviews of 2 tokens, %d of the access of 2 users", n, m)
+		}
+	})
 }
 
 // If a review fails, the client is not admitted, but the failure does not count as a refusal.
 func TestFailedReviews(t *testing.T) {
-	for _, code := range []int64{http.StatusForbidden, http.StatusNotFound, http.StatusConflict} {
-		a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
-		close(j.hold)
-		j.broken.Store(code)
-		if c, err := a.ask(t, "good"); !errors.Is(err, ErrUnavailable) {
-			t.Errorf("%d: %+v, %v", code, c, err)
+	synctest.Test(t, func(t *testing.T) {
+		for _, code := range []int64{http.StatusForbidden, http.StatusNotFound, http.StatusConflict} {
+			a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
+			close(j.hold)
+			j.broken.Store(code)
+			if c, err := a.ask(t, "good"); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("%d: %+v, %v", code, c, err)
+			}
+			if decision, _, err := a.Authorize(t.Context(), reading("good")); decision == authorizer.DecisionAllow || !errors.Is(err, ErrUnavailable) {
+				t.Errorf("%d: %v, %v", code, decision, err)
+			}
+			j.broken.Store(0)
+			if _, err := a.ask(t, "good"); err != nil {
+				t.Errorf("the failure is remembered: %v", err)
+			}
+			if decision, _, err := a.Authorize(t.Context(), reading("good")); decision != authorizer.DecisionAllow {
+				t.Errorf("the failure is remembered: %v, %v", decision, err)
+			}
 		}
-		if decision, _, err := a.Authorize(t.Context(), reading("good")); decision == authorizer.DecisionAllow || !errors.Is(err, ErrUnavailable) {
-			t.Errorf("%d: %v, %v", code, decision, err)
-		}
-		j.broken.Store(0)
-		if _, err := a.ask(t, "good"); err != nil {
-			t.Errorf("the failure is remembered: %v", err)
-		}
-		if decision, _, err := a.Authorize(t.Context(), reading("good")); decision != authorizer.DecisionAllow {
-			t.Errorf("the failure is remembered: %v, %v", decision, err)
-		}
-	}
+	})
 }
 
 // A client is anonymous only if anonymous clients are enabled. A client with invalid credentials is
 // not anonymous.
 func TestAnonymous(t *testing.T) {
-	for _, enabled := range []bool{false, true} {
-		a, j := newTrial(t, Options{Anonymous: enabled, TokenTTL: time.Minute})
-		close(j.hold)
-		if c, err := a.ask(t, ""); (err == nil) != enabled || enabled && c.User.GetName() != user.Anonymous {
-			t.Errorf("enabled %v: %+v, %v", enabled, c, err)
+	synctest.Test(t, func(t *testing.T) {
+		for _, enabled := range []bool{false, true} {
+			a, j := newTrial(t, Options{Anonymous: enabled, TokenTTL: time.Minute})
+			close(j.hold)
+			if c, err := a.ask(t, ""); (err == nil) != enabled || enabled && c.User.GetName() != user.Anonymous {
+				t.Errorf("enabled %v: %+v, %v", enabled, c, err)
+			}
+			if _, err := a.ask(t, "bad"); !errors.Is(err, ErrUnauthenticated) {
+				t.Errorf("enabled %v, a bad token: %v", enabled, err)
+			}
 		}
-		if _, err := a.ask(t, "bad"); !errors.Is(err, ErrUnauthenticated) {
-			t.Errorf("enabled %v, a bad token: %v", enabled, err)
-		}
-	}
+	})
 }

@@ -12,11 +12,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // randomHeader returns Impersonate headers. Many of them are unusual.
@@ -56,8 +59,7 @@ func randomHeader(random *rand.Rand) http.Header {
 // If the proxy understands Impersonate headers, it reviews the same rights as kube-apiserver, and
 // the user is the same. Constrained impersonation does not change the user.
 func TestImpersonatedAsInTheApiserver(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(cachetest.Seed(t), 1))
 	caller := &Caller{User: &user.DefaultInfo{Name: "boss", Groups: []string{"bosses"}}}
 	const rounds = 1000
 	decided := 0
@@ -70,7 +72,7 @@ func TestImpersonatedAsInTheApiserver(t *testing.T) {
 		decided++
 		if rights == nil {
 			if as != caller.User {
-				t.Fatalf("seed %d: %v acts as %+v", seed, header, as)
+				t.Fatalf("%v acts as %+v", header, as)
 			}
 			continue
 		}
@@ -93,10 +95,10 @@ func TestImpersonatedAsInTheApiserver(t *testing.T) {
 			req.Header = header.Clone()
 			want, refusal := apiserver.Impersonate(caller, req)
 			if want == nil || !sameUser(want, as) {
-				t.Fatalf("seed %d: %v acts as %+v instead of %+v %+v", seed, header, as, want, refusal)
+				t.Fatalf("%v acts as %+v instead of %+v %+v", header, as, want, refusal)
 			}
 			if slices.Sort(asked); !constrained && !slices.Equal(asked, needed) {
-				t.Fatalf("seed %d: %v needs %q instead of %q", seed, header, needed, asked)
+				t.Fatalf("%v needs %q instead of %q", header, needed, asked)
 			}
 		}
 	}
@@ -113,111 +115,117 @@ func sameUser(a, b user.Info) bool {
 // Upstream decides on some Impersonate headers: headers that the proxy might parse differently,
 // headers that need too many reviews, and headers whose user depends on the right that allows it.
 func TestDoubtfulImpersonation(t *testing.T) {
-	groups := make([]string, impersonationRights)
-	for i := range groups {
-		groups[i] = strconv.Itoa(i)
-	}
-	for what, h := range map[string]http.Header{
-		"no user":              {"Impersonate-Group": {"a"}},
-		"only a uid":           {"Impersonate-Uid": {"a"}},
-		"only an extra":        {"Impersonate-Extra-A": {"a"}},
-		"empty user":           {"Impersonate-User": {""}},
-		"two users":            {"Impersonate-User": {"a", "b"}},
-		"no values":            {"Impersonate-User": {}},
-		"empty group":          {"Impersonate-User": {"a"}, "Impersonate-Group": {"a", ""}},
-		"two uids":             {"Impersonate-User": {"a"}, "Impersonate-Uid": {"a", "a"}},
-		"empty uid":            {"Impersonate-User": {"a"}, "Impersonate-Uid": {""}},
-		"unknown header":       {"Impersonate-User": {"a"}, "Impersonate-Else": {"a"}},
-		"node":                 {"Impersonate-User": {"system:node:n"}},
-		"space":                {"Impersonate-User": {"a "}},
-		"control character":    {"Impersonate-User": {"a\x01"}},
-		"no UTF-8":             {"Impersonate-User": {"\xe9"}},
-		"extra without key":    {"Impersonate-User": {"a"}, "Impersonate-Extra-": {"a"}},
-		"extra without values": {"Impersonate-User": {"a"}, "Impersonate-Extra-A": {}},
-		"empty extra":          {"Impersonate-User": {"a"}, "Impersonate-Extra-A": {""}},
-		"bad escape":           {"Impersonate-User": {"a"}, "Impersonate-Extra-A%zz": {"a"}},
-		"upper case":           {"Impersonate-User": {"a"}, "Impersonate-Extra-%41": {"a"}},
-		"key twice":            {"Impersonate-User": {"a"}, "Impersonate-Extra-A": {"a"}, "Impersonate-Extra-%61": {"a"}},
-		"too many rights":      {"Impersonate-User": {"a"}, "Impersonate-Group": groups},
-	} {
-		a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
-		close(j.hold)
-		as, err := a.EffectiveUser(t.Context(), &Caller{User: &user.DefaultInfo{Name: "good"}}, h)
-		if as != nil || !errors.Is(err, ErrUndecided) || j.accesses.Load() > 0 {
-			t.Errorf("%s: %+v, %v, %d reviews", what, as, err, j.accesses.Load())
+	synctest.Test(t, func(t *testing.T) {
+		groups := make([]string, impersonationRights)
+		for i := range groups {
+			groups[i] = strconv.Itoa(i)
 		}
-	}
+		for what, h := range map[string]http.Header{
+			"no user":              {"Impersonate-Group": {"a"}},
+			"only a uid":           {"Impersonate-Uid": {"a"}},
+			"only an extra":        {"Impersonate-Extra-A": {"a"}},
+			"empty user":           {"Impersonate-User": {""}},
+			"two users":            {"Impersonate-User": {"a", "b"}},
+			"no values":            {"Impersonate-User": {}},
+			"empty group":          {"Impersonate-User": {"a"}, "Impersonate-Group": {"a", ""}},
+			"two uids":             {"Impersonate-User": {"a"}, "Impersonate-Uid": {"a", "a"}},
+			"empty uid":            {"Impersonate-User": {"a"}, "Impersonate-Uid": {""}},
+			"unknown header":       {"Impersonate-User": {"a"}, "Impersonate-Else": {"a"}},
+			"node":                 {"Impersonate-User": {"system:node:n"}},
+			"space":                {"Impersonate-User": {"a "}},
+			"control character":    {"Impersonate-User": {"a\x01"}},
+			"no UTF-8":             {"Impersonate-User": {"\xe9"}},
+			"extra without key":    {"Impersonate-User": {"a"}, "Impersonate-Extra-": {"a"}},
+			"extra without values": {"Impersonate-User": {"a"}, "Impersonate-Extra-A": {}},
+			"empty extra":          {"Impersonate-User": {"a"}, "Impersonate-Extra-A": {""}},
+			"bad escape":           {"Impersonate-User": {"a"}, "Impersonate-Extra-A%zz": {"a"}},
+			"upper case":           {"Impersonate-User": {"a"}, "Impersonate-Extra-%41": {"a"}},
+			"key twice":            {"Impersonate-User": {"a"}, "Impersonate-Extra-A": {"a"}, "Impersonate-Extra-%61": {"a"}},
+			"too many rights":      {"Impersonate-User": {"a"}, "Impersonate-Group": groups},
+		} {
+			a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
+			close(j.hold)
+			as, err := a.EffectiveUser(t.Context(), &Caller{User: &user.DefaultInfo{Name: "good"}}, h)
+			if as != nil || !errors.Is(err, ErrUndecided) || j.accesses.Load() > 0 {
+				t.Errorf("%s: %+v, %v, %d reviews", what, as, err, j.accesses.Load())
+			}
+		}
+	})
 }
 
 // The caller needs every single right, and each review must succeed.
 func TestImpersonationNeedsEveryRight(t *testing.T) {
-	header := http.Header{
-		"Impersonate-User": {"system:serviceaccount:a:b"}, "Impersonate-Group": {"g", "h"},
-		"Impersonate-Uid": {"1"}, "Impersonate-Extra-Example.com%2fkey": {"v", "w"},
-	}
-	const needed = 6
-	caller := &Caller{User: &user.DefaultInfo{Name: "good"}}
-	for denied := range needed + 1 {
-		a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
-		close(j.hold)
-		asked := 0
-		j.denies = func(*authorizationv1.SubjectAccessReviewSpec) bool { asked++; return asked == denied+1 }
-		if _, ok := a.KnownUser(caller, header); ok {
-			t.Error("the right is known before upstream was asked")
+	synctest.Test(t, func(t *testing.T) {
+		header := http.Header{
+			"Impersonate-User": {"system:serviceaccount:a:b"}, "Impersonate-Group": {"g", "h"},
+			"Impersonate-Uid": {"1"}, "Impersonate-Extra-Example.com%2fkey": {"v", "w"},
 		}
-		as, err := a.EffectiveUser(t.Context(), caller, header)
-		_, known := a.KnownUser(caller, header)
-		if denied < needed {
-			if as != nil || !errors.Is(err, ErrUndecided) || known {
-				t.Errorf("right %d is denied: %+v, %v, %v", denied, as, err, known)
+		const needed = 6
+		caller := &Caller{User: &user.DefaultInfo{Name: "good"}}
+		for denied := range needed + 1 {
+			a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
+			close(j.hold)
+			asked := 0
+			j.denies = func(*authorizationv1.SubjectAccessReviewSpec) bool { asked++; return asked == denied+1 }
+			if _, ok := a.KnownUser(caller, header); ok {
+				t.Error("the right is known before upstream was asked")
 			}
-			continue
+			as, err := a.EffectiveUser(t.Context(), caller, header)
+			_, known := a.KnownUser(caller, header)
+			if denied < needed {
+				if as != nil || !errors.Is(err, ErrUndecided) || known {
+					t.Errorf("right %d is denied: %+v, %v, %v", denied, as, err, known)
+				}
+				continue
+			}
+			if err != nil || asked != needed || !known || as.GetName() != "system:serviceaccount:a:b" {
+				t.Errorf("%d rights: %+v, %v, %v", asked, as, err, known)
+			}
+			j.broken.Store(http.StatusForbidden)
+			header.Set("Impersonate-Uid", "2")
+			if as, err := a.EffectiveUser(t.Context(), caller, header); as != nil || !errors.Is(err, ErrUnavailable) {
+				t.Errorf("without an answer: %+v, %v", as, err)
+			}
 		}
-		if err != nil || asked != needed || !known || as.GetName() != "system:serviceaccount:a:b" {
-			t.Errorf("%d rights: %+v, %v, %v", asked, as, err, known)
-		}
-		j.broken.Store(http.StatusForbidden)
-		header.Set("Impersonate-Uid", "2")
-		if as, err := a.EffectiveUser(t.Context(), caller, header); as != nil || !errors.Is(err, ErrUnavailable) {
-			t.Errorf("without an answer: %+v, %v", as, err)
-		}
-	}
+	})
 }
 
 // All reviews use the caller's turns, whichever user the caller impersonates. Users that differ in
 // any part are reviewed separately.
 func TestReviewsOfTheImpersonatedAreTheCallers(t *testing.T) {
-	a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
-	close(j.hold)
-	var users []string
-	j.denies = func(spec *authorizationv1.SubjectAccessReviewSpec) bool {
-		if spec.ResourceAttributes.Verb == "list" {
-			users = append(users, fmt.Sprint(spec.User, spec.UID, spec.Groups, spec.Extra))
-		}
-		return false
-	}
-	all := []http.Header{{"Impersonate-User": {"good1"}, "Impersonate-Group": {"g"}}, {"Impersonate-User": {"good1"}, "Impersonate-Uid": {"1"}}}
-	for i := range 3 {
-		all = append(all, http.Header{"Impersonate-User": {fmt.Sprintf("good%d", i)}},
-			http.Header{"Impersonate-User": {"good1"}, "Impersonate-Extra-Key": {strconv.Itoa(i)}})
-	}
-	for range 2 {
-		for _, h := range all {
-			as, err := a.EffectiveUser(t.Context(), &Caller{User: &user.DefaultInfo{Name: "good"}}, h)
-			if err != nil {
-				t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
+		close(j.hold)
+		var users []string
+		j.denies = func(spec *authorizationv1.SubjectAccessReviewSpec) bool {
+			if spec.ResourceAttributes.Verb == "list" {
+				users = append(users, fmt.Sprint(spec.User, spec.UID, spec.Groups, spec.Extra))
 			}
-			r := reading("").(*authorizer.AttributesRecord)
-			r.User = as
-			if decision, _, err := a.Authorize(t.Context(), r); decision != authorizer.DecisionAllow {
-				t.Fatal(decision, err)
+			return false
+		}
+		all := []http.Header{{"Impersonate-User": {"good1"}, "Impersonate-Group": {"g"}}, {"Impersonate-User": {"good1"}, "Impersonate-Uid": {"1"}}}
+		for i := range 3 {
+			all = append(all, http.Header{"Impersonate-User": {fmt.Sprintf("good%d", i)}},
+				http.Header{"Impersonate-User": {"good1"}, "Impersonate-Extra-Key": {strconv.Itoa(i)}})
+		}
+		for range 2 {
+			for _, h := range all {
+				as, err := a.EffectiveUser(t.Context(), &Caller{User: &user.DefaultInfo{Name: "good"}}, h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := reading("").(*authorizer.AttributesRecord)
+				r.User = as
+				if decision, _, err := a.Authorize(t.Context(), r); decision != authorizer.DecisionAllow {
+					t.Fatal(decision, err)
+				}
 			}
 		}
-	}
-	if slices.Sort(users); len(users) != len(all) || len(slices.Compact(users)) != len(all) {
-		t.Errorf("the reads of %d users were reviewed for %s", len(all), strings.Join(users, "; "))
-	}
-	if n := len(a.decisions.known.mu.holders); n != 1 {
-		t.Errorf("the outcomes belong to %d callers", n)
-	}
+		if slices.Sort(users); len(users) != len(all) || len(slices.Compact(users)) != len(all) {
+			t.Errorf("the reads of %d users were reviewed for %s", len(all), strings.Join(users, "; "))
+		}
+		if n := len(a.decisions.known.mu.holders); n != 1 {
+			t.Errorf("the outcomes belong to %d callers", n)
+		}
+	})
 }

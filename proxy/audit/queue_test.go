@@ -1,56 +1,69 @@
 package audit
 
 import (
-	"io"
-	"os"
-	"path/filepath"
-	"runtime"
-	"strings"
-	"syscall"
 	"testing"
-	"time"
+	"testing/synctest"
 
-	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"k8s.io/apimachinery/pkg/runtime"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
 )
 
-// Clients control the size of an event. In mode batch, waiting events use a limited amount of
-// memory, even if no event can be written.
+// gatedLog writes one event for each value from the channel next.
+type gatedLog struct {
+	audit.Backend
+	next    chan struct{}
+	written int
+}
+
+func (g *gatedLog) ProcessEvents(events ...*auditapi.Event) bool {
+	<-g.next
+	g.written += len(events)
+	return true
+}
+
+func (*gatedLog) Run(<-chan struct{}) error { return nil }
+
+func (*gatedLog) Shutdown() {}
+
+// Clients control the size of an event. In mode batch, waiting events have a limited number of
+// bytes, even if no event can be written. Written events make room.
 func TestQueueIsBoundedInBytes(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	reader, err := os.OpenFile(pipe, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, _ := auditorOf(t, everything, func(o *Options) { o.LogPath, o.MaxSize, o.Mode = pipe, 0, Batch })
-	held := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc) //nolint:gosec // a small number
-	}
-	before := held()
-	req := requestOf("/api/v1/pods?labelSelector=" + strings.Repeat("x", 20<<10))
-	req.Header.Set("X-Forwarded-For", strings.Repeat("::,", 20<<10))
-	for range 400 {
-		req.Target = strings.Clone(req.Target)
-		a.Answered(req, exchange.NewResponse(429, exchange.FromProxy), time.Now(), false)
-	}
-	const most = 100 << 20
-	if got := held() - before; got > most {
-		t.Errorf("queued events hold %d MiB", got>>20)
-	}
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		_, _ = io.Copy(io.Discard, reader)
-	}()
-	if err := a.Close(); err != nil {
-		t.Error(err)
-	}
-	a.file = standardOutput{} // for the second Close
-	_ = reader.Close()
-	<-drained
+	synctest.Test(t, func(t *testing.T) {
+		to := &gatedLog{next: make(chan struct{})}
+		q := newQueue(to)
+		stop := make(chan struct{})
+		if err := q.Run(stop); err != nil {
+			t.Fatal(err)
+		}
+		e := &auditapi.Event{ResponseObject: &runtime.Unknown{Raw: make([]byte, 4<<20)}}
+		size := sizeOf(e)
+		room := queuedBytes / size
+		fill := func() {
+			t.Helper()
+			for range room + 2 { // the queue has no room for the last two
+				q.ProcessEvents(e)
+			}
+			synctest.Wait()
+			if n, bytes := q.events.Load(), q.bytes.Load(); n != room || bytes != room*size {
+				t.Errorf("%d events with %d bytes wait, want %d with %d", n, bytes, room, room*size)
+			}
+		}
+		fill()
+		const some = 3
+		for range some {
+			to.next <- struct{}{}
+		}
+		synctest.Wait()
+		if n := q.events.Load(); n != room-some {
+			t.Errorf("%d events wait after %d were written", n, some)
+		}
+		fill()
+		close(to.next)
+		close(stop)
+		q.Shutdown()
+		if n, bytes := q.events.Load(), q.bytes.Load(); n != 0 || bytes != 0 || int64(to.written) != room+some {
+			t.Errorf("in the end %d events with %d bytes wait, %d were written", n, bytes, to.written)
+		}
+	})
 }

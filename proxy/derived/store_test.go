@@ -43,7 +43,7 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 func churn(t *testing.T, budget int64) {
 	const (
 		objects = 5000
-		steps   = 400
+		steps   = 150
 		size    = 1000 // bytes of a piece
 	)
 	c, snapshot := cachetest.ConfigMaps(t, objects)
@@ -189,8 +189,7 @@ func TestOldSnapshotsKeepNothing(t *testing.T) {
 // requested piece (D1). The cost of the kept pieces equals the store's figure, and stays within the
 // limit (D2).
 func TestDerivedKeepsToTheLimit(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := cachetest.Seed(t)
 	const objects, rounds, updates, readers = 1000, 60, 10, 4
 	c, snapshot := cachetest.ConfigMaps(t, objects)
 	d := newStore(t, 1)

@@ -131,121 +131,137 @@ func (w *world) expect(t *testing.T, req *exchange.Request, want string) {
 
 // Upstream confirms each response after the client's request.
 func TestRevalidated(t *testing.T) {
-	w := newWorld(t, Most)
-	for _, target := range []string{"/apis?timeout=32s", "/openapi/v2", "/openapi/v3/apis/apps/v1"} {
-		w.set(func() { w.version = 1 })
-		w.expect(t, get(target), "upstream 200 1")
-		w.expect(t, get(target), "cache 200 1")
-		w.set(func() { w.version = 2; w.size = exchange.SmallBody })
-		w.expect(t, get(target), "upstream 200 2")
-		w.expect(t, get(target), "cache 200 2")
-		w.expect(t, get(target, "If-None-Match", `"2"`, "If-Modified-Since", "then"), "cache 304")
-		w.expect(t, get(target, "If-None-Match", `"1"`), "cache 200 2")
-		w.set(func() { w.version = 3 })
-		w.expect(t, get(target, "If-None-Match", `"3"`), "upstream 304")
-		w.expect(t, get(target, "Accept-Encoding", "gzip"), "upstream 200 3") // another form
-	}
-	w.expect(t, get("/openapi/v3"), "upstream 200 3")
-	w.expect(t, get("/openapi/v3"), "upstream 200 3")
-	if w.results["unchanged"] != 12 || w.results["new"] != 14 || w.results["failed"] != 0 {
-		t.Errorf("counted %v", w.results)
-	}
-	for _, req := range w.requests {
-		if req.Identity != nil || req.Query != "" {
-			t.Errorf("asked for %s", req.Target)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Most)
+		for _, target := range []string{"/apis?timeout=32s", "/openapi/v2", "/openapi/v3/apis/apps/v1"} {
+			w.set(func() { w.version = 1 })
+			w.expect(t, get(target), "upstream 200 1")
+			w.expect(t, get(target), "cache 200 1")
+			w.set(func() { w.version = 2; w.size = exchange.SmallBody })
+			w.expect(t, get(target), "upstream 200 2")
+			w.expect(t, get(target), "cache 200 2")
+			w.expect(t, get(target, "If-None-Match", `"2"`, "If-Modified-Since", "then"), "cache 304")
+			w.expect(t, get(target, "If-None-Match", `"1"`), "cache 200 2")
+			w.set(func() { w.version = 3 })
+			w.expect(t, get(target, "If-None-Match", `"3"`), "upstream 304")
+			w.expect(t, get(target, "Accept-Encoding", "gzip"), "upstream 200 3") // another form
 		}
-	}
+		w.expect(t, get("/openapi/v3"), "upstream 200 3")
+		w.expect(t, get("/openapi/v3"), "upstream 200 3")
+		if w.results["unchanged"] != 12 || w.results["new"] != 14 || w.results["failed"] != 0 {
+			t.Errorf("counted %v", w.results)
+		}
+		for _, req := range w.requests {
+			if req.Identity != nil || req.Query != "" {
+				t.Errorf("asked for %s", req.Target)
+			}
+		}
+	})
 }
 
 // A copy of a document with a hash is not used when upstream redirects to another document.
 func TestHash(t *testing.T) {
-	w := newWorld(t, Most)
-	w.set(func() { w.version = 17 })
-	const target = "/openapi/v3/api/v1?hash="
-	w.expect(t, get(target+"17"), "upstream 200 17")
-	w.expect(t, get(target+"17&timeout=32s"), "cache 200 17")
-	w.set(func() { w.version = 18 })
-	w.expect(t, get(target+"17"), "upstream 301 18")
-	w.expect(t, get(target+"17"), "upstream 301 18")
-	w.expect(t, get(target+"18"), "upstream 200 18")
-	w.expect(t, get(target+"18"), "cache 200 18")
-	if len(w.kept.mu.at) != 1 {
-		t.Errorf("%d copies", len(w.kept.mu.at))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Most)
+		w.set(func() { w.version = 17 })
+		const target = "/openapi/v3/api/v1?hash="
+		w.expect(t, get(target+"17"), "upstream 200 17")
+		w.expect(t, get(target+"17&timeout=32s"), "cache 200 17")
+		w.set(func() { w.version = 18 })
+		w.expect(t, get(target+"17"), "upstream 301 18")
+		w.expect(t, get(target+"17"), "upstream 301 18")
+		w.expect(t, get(target+"18"), "upstream 200 18")
+		w.expect(t, get(target+"18"), "cache 200 18")
+		if len(w.kept.mu.at) != 1 {
+			t.Errorf("%d copies", len(w.kept.mu.at))
+		}
+	})
 }
 
 // A response has upstream's headers, except the headers of upstream's own request.
 func TestHeaders(t *testing.T) {
-	w := newWorld(t, Most)
-	w.ask(t, get("/apis"))
-	resp := w.Answer(t.Context(), get("/apis", "Audit-Id", "mine"))
-	if h := resp.Header; h.Get("Audit-Id") != "mine" || h.Get("Etag") != `"1"` || h.Get("Content-Type") == "" || h.Get("Vary") != "Accept" {
-		t.Errorf("headers %v", h)
-	}
-	resp = w.Answer(t.Context(), get("/apis", "If-None-Match", `"1"`))
-	if h := resp.Header; h.Get("Audit-Id") == "upstream" || h.Get("Etag") != `"1"` || h.Get("Content-Type") != "" || h.Get("Last-Modified") != "" {
-		t.Errorf("headers of a 304: %v", h)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Most)
+		w.ask(t, get("/apis"))
+		resp := w.Answer(t.Context(), get("/apis", "Audit-Id", "mine"))
+		if h := resp.Header; h.Get("Audit-Id") != "mine" || h.Get("Etag") != `"1"` || h.Get("Content-Type") == "" || h.Get("Vary") != "Accept" {
+			t.Errorf("headers %v", h)
+		}
+		resp = w.Answer(t.Context(), get("/apis", "If-None-Match", `"1"`))
+		if h := resp.Header; h.Get("Audit-Id") == "upstream" || h.Get("Etag") != `"1"` || h.Get("Content-Type") != "" || h.Get("Last-Modified") != "" {
+			t.Errorf("headers of a 304: %v", h)
+		}
+	})
 }
 
 // Documents in different forms do not replace each other, although their headers are the same.
 func TestForms(t *testing.T) {
-	w := newWorld(t, Most)
-	pretty := get("/apis", "Accept", "application/json;as=APIGroupDiscoveryList;pretty=1")
-	for _, from := range []string{"upstream", "cache", "cache"} {
-		w.expect(t, get("/apis"), from+" 200 1")
-		w.expect(t, pretty, from+" 200 1")
-	}
-	plain, indented := w.Answer(t.Context(), get("/apis")), w.Answer(t.Context(), pretty)
-	if len(plain.Bytes)+1 != len(indented.Bytes) || len(w.kept.mu.at) != 2 {
-		t.Errorf("%d and %d bytes, %d copies", len(plain.Bytes), len(indented.Bytes), len(w.kept.mu.at))
-	}
-	w.set(func() { w.version = 2 })
-	w.expect(t, get("/apis"), "upstream 200 2")
-	w.expect(t, pretty, "upstream 200 2")
-	if len(w.kept.mu.at) != 2 {
-		t.Errorf("%d copies", len(w.kept.mu.at))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Most)
+		pretty := get("/apis", "Accept", "application/json;as=APIGroupDiscoveryList;pretty=1")
+		for _, from := range []string{"upstream", "cache", "cache"} {
+			w.expect(t, get("/apis"), from+" 200 1")
+			w.expect(t, pretty, from+" 200 1")
+		}
+		plain, indented := w.Answer(t.Context(), get("/apis")), w.Answer(t.Context(), pretty)
+		if len(plain.Bytes)+1 != len(indented.Bytes) || len(w.kept.mu.at) != 2 {
+			t.Errorf("%d and %d bytes, %d copies", len(plain.Bytes), len(indented.Bytes), len(w.kept.mu.at))
+		}
+		w.set(func() { w.version = 2 })
+		w.expect(t, get("/apis"), "upstream 200 2")
+		w.expect(t, pretty, "upstream 200 2")
+		if len(w.kept.mu.at) != 2 {
+			t.Errorf("%d copies", len(w.kept.mu.at))
+		}
+	})
 }
 
 // Unusual requests are forwarded without any other request upstream.
 func TestForwarded(t *testing.T) {
-	w := newWorld(t, Most)
-	for _, req := range []*exchange.Request{
-		get("/api/v1"), get("/apis/apps"), get("/apis/apps/v1"), get("/version"), get("/apis/"), get("/apis", "Accept", "application/json"),
-		get("/openapi/v3/"), get("/openapi/v3/../v2"), get("/openapi/v3/a%2Fb"), get("/openapi/v3//a"), get("/openapi/v3/" + strings.Repeat("x", pathMost)),
-		get("/apis?hash=AB"), get("/apis?x=1"), get("/apis?timeout=0"), get("/apis?timeout=1"), get("/apis?timeout=5s&timeout=6s"), get("/apis?x=%zz"),
-		get("/openapi/v3/a?hash="), get("/openapi/v3/a?hash=x"), get("/openapi/v3/a?hash=" + strings.Repeat("A", hashMost+1)), get("/openapi/v3/a?hash=A&hash=B"),
-		get("/apis", "Accept", "as=APIGroupDiscoveryList"+strings.Repeat("x", acceptMost)), get("/apis", "Accept-Encoding", "gzip;q=0"),
-		get("/apis", "Accept-Encoding", "*"), get("/apis", "Accept-Encoding", "GZIP"), get("/apis", "Range", "bytes=0-1"), get("/apis", "X-Unknown", "x"),
-		get("/apis", "If-None-Match", "*"), get("/apis", "If-None-Match", `W/"1"`), get("/apis", "If-None-Match", `"1", "2"`), get("/apis", "If-None-Match", "1"),
-		get("/apis", "If-Modified-Since", "then"), get("/apis", "Authorization", "Bearer x"), get("/apis", "Impersonate-User", "x"),
-		{Method: http.MethodHead, Path: "/openapi/v2", Header: http.Header{}},
-		{Method: http.MethodGet, Path: "/openapi/v2", Header: http.Header{}, Body: &exchange.Body{}},
-	} {
-		w.expect(t, req, "")
-	}
-	if w.sent() != 0 {
-		t.Errorf("%d requests", w.sent())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Most)
+		for _, req := range []*exchange.Request{
+			get("/api/v1"), get("/apis/apps"), get("/apis/apps/v1"), get("/version"), get("/apis/"), get("/apis", "Accept", "application/json"),
+			get("/openapi/v3/"), get("/openapi/v3/../v2"), get("/openapi/v3/a%2Fb"), get("/openapi/v3//a"), get("/openapi/v3/" + strings.Repeat("x", pathMost)),
+			get("/apis?hash=AB"), get("/apis?x=1"), get("/apis?timeout=0"), get("/apis?timeout=1"), get("/apis?timeout=5s&timeout=6s"), get("/apis?x=%zz"),
+			get("/openapi/v3/a?hash="), get("/openapi/v3/a?hash=x"), get("/openapi/v3/a?hash=" + strings.Repeat("A", hashMost+1)), get("/openapi/v3/a?hash=A&hash=B"),
+			get("/apis", "Accept", "as=APIGroupDiscoveryList"+strings.Repeat("x", acceptMost)), get("/apis", "Accept-Encoding", "gzip;q=0"),
+			get("/apis", "Accept-Encoding", "*"), get("/apis", "Accept-Encoding", "GZIP"), get("/apis", "Range", "bytes=0-1"), get("/apis", "X-Unknown", "x"),
+			get("/apis", "If-None-Match", "*"), get("/apis", "If-None-Match", `W/"1"`), get("/apis", "If-None-Match", `"1", "2"`), get("/apis", "If-None-Match", "1"),
+			get("/apis", "If-Modified-Since", "then"), get("/apis", "Authorization", "Bearer x"), get("/apis", "Impersonate-User", "x"),
+			{Method: http.MethodHead, Path: "/openapi/v2", Header: http.Header{}},
+			{Method: http.MethodGet, Path: "/openapi/v2", Header: http.Header{}, Body: &exchange.Body{}},
+		} {
+			w.expect(t, req, "")
+		}
+		if w.sent() != 0 {
+			t.Errorf("%d requests", w.sent())
+		}
+	})
 }
 
-// If upstream refuses the proxy, or is lost, each client's request is forwarded. All waiting
-// clients receive a redirect, 404 or 406.
+// If upstream refuses the proxy, each client's request is forwarded. All waiting clients receive a
+// redirect, 404 or 406.
 func TestRefused(t *testing.T) {
-	w := newWorld(t, Most)
-	w.expect(t, get("/openapi/v2"), "upstream 200 1")
-	for _, status := range []int{401, 403, 429, 500, 503} {
-		w.set(func() { w.status = status })
-		w.expect(t, get("/openapi/v2"), "")
-	}
-	w.set(func() { w.status = 0 })
-	w.expect(t, get("/openapi/v2"), "cache 200 1")
-	for _, status := range []int{301, 404, 406} {
-		w.set(func() { w.status = status })
-		w.expect(t, get("/openapi/v2"), fmt.Sprintf("upstream %d 1", status))
-		w.expect(t, get("/openapi/v2"), fmt.Sprintf("upstream %d 1", status))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Most)
+		w.expect(t, get("/openapi/v2"), "upstream 200 1")
+		for _, status := range []int{401, 403, 429, 500, 503} {
+			w.set(func() { w.status = status })
+			w.expect(t, get("/openapi/v2"), "")
+		}
+		w.set(func() { w.status = 0 })
+		w.expect(t, get("/openapi/v2"), "cache 200 1")
+		for _, status := range []int{301, 404, 406} {
+			w.set(func() { w.status = status })
+			w.expect(t, get("/openapi/v2"), fmt.Sprintf("upstream %d 1", status))
+			w.expect(t, get("/openapi/v2"), fmt.Sprintf("upstream %d 1", status))
+		}
+	})
+}
+
+// If upstream does not answer in time, each client's request is forwarded.
+func TestUnansweredRevalidation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, Most)
 		w.set(func() { w.takes = time.Hour })
@@ -260,14 +276,16 @@ func TestRefused(t *testing.T) {
 
 // A document that is too long for a copy is forwarded.
 func TestTooLong(t *testing.T) {
-	w := newWorld(t, Most)
-	w.set(func() { w.size = bodyMost })
-	w.expect(t, get("/openapi/v2"), "")
-	w.set(func() { w.size = bodyMost - 100 })
-	w.expect(t, get("/openapi/v2"), "upstream 200 1")
-	w.expect(t, get("/openapi/v2"), "cache 200 1")
-	w.set(func() { w.version = 2; w.size = bodyMost })
-	w.expect(t, get("/openapi/v2"), "")
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Most)
+		w.set(func() { w.size = bodyMost })
+		w.expect(t, get("/openapi/v2"), "")
+		w.set(func() { w.size = bodyMost - 100 })
+		w.expect(t, get("/openapi/v2"), "upstream 200 1")
+		w.expect(t, get("/openapi/v2"), "cache 200 1")
+		w.set(func() { w.version = 2; w.size = bodyMost })
+		w.expect(t, get("/openapi/v2"), "")
+	})
 }
 
 // Clients that arrive together share a revalidation. No client receives a document from before its
@@ -337,26 +355,28 @@ func TestLeavingLeader(t *testing.T) {
 
 // Copies stay within their bound, and made-up headers add no copies.
 func TestBounds(t *testing.T) {
-	const most = 100 << 10
-	w := newWorld(t, most)
-	w.set(func() { w.size = 10 << 10 })
-	for i := range 2 * formsMost {
-		w.expect(t, get("/openapi/v2", "Accept", fmt.Sprint("text/x", i)), "upstream 200 1")
-	}
-	if n, forms := len(w.kept.mu.at), len(w.forms.mu.at); n != 1 || forms != formsMost {
-		t.Errorf("%d copies of one document, %d forms", n, forms)
-	}
-	for i := range 100 {
-		w.expect(t, get(fmt.Sprint("/openapi/v3/", i)), "upstream 200 1")
-		if w.kept.mu.size > most || w.kept.mu.order.Len() != len(w.kept.mu.at) {
-			t.Fatalf("%d bytes in %d copies, %d in order", w.kept.mu.size, len(w.kept.mu.at), w.kept.mu.order.Len())
+	synctest.Test(t, func(t *testing.T) {
+		const most = 100 << 10
+		w := newWorld(t, most)
+		w.set(func() { w.size = 10 << 10 })
+		for i := range 2 * formsMost {
+			w.expect(t, get("/openapi/v2", "Accept", fmt.Sprint("text/x", i)), "upstream 200 1")
 		}
-	}
-	w.expect(t, get("/openapi/v3/99"), "cache 200 1")
-	w.expect(t, get("/openapi/v3/1"), "upstream 200 1")
-	w.set(func() { w.version = 2 })
-	w.expect(t, get("/openapi/v3/99"), "upstream 200 2")
-	if w.kept.mu.size > most {
-		t.Errorf("%d bytes", w.kept.mu.size)
-	}
+		if n, forms := len(w.kept.mu.at), len(w.forms.mu.at); n != 1 || forms != formsMost {
+			t.Errorf("%d copies of one document, %d forms", n, forms)
+		}
+		for i := range 100 {
+			w.expect(t, get(fmt.Sprint("/openapi/v3/", i)), "upstream 200 1")
+			if w.kept.mu.size > most || w.kept.mu.order.Len() != len(w.kept.mu.at) {
+				t.Fatalf("%d bytes in %d copies, %d in order", w.kept.mu.size, len(w.kept.mu.at), w.kept.mu.order.Len())
+			}
+		}
+		w.expect(t, get("/openapi/v3/99"), "cache 200 1")
+		w.expect(t, get("/openapi/v3/1"), "upstream 200 1")
+		w.set(func() { w.version = 2 })
+		w.expect(t, get("/openapi/v3/99"), "upstream 200 2")
+		if w.kept.mu.size > most {
+			t.Errorf("%d bytes", w.kept.mu.size)
+		}
+	})
 }

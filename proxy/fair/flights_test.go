@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 type answer struct{ value int64 }
@@ -26,8 +28,7 @@ func TestSharedAnswersAreConsistent(t *testing.T) {
 
 func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := cachetest.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		fs := Flights[*answer]{Pace: pace}
@@ -84,8 +85,7 @@ func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 
 // If responses take much longer than expected, the number of flights stays bounded.
 func testSlowFlights(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := cachetest.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		var fs Flights[*answer]

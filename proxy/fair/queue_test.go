@@ -9,7 +9,8 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // verify checks the invariants of a queue that is not in use. Comments have their numbers.
@@ -84,8 +85,7 @@ func enter(t *testing.T, q *Queue, c Claim) *taker {
 // granted in order. No user holds more than its share. In the end the whole capacity is free and
 // the queue has no users.
 func TestFairQueueOfManyUsers(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := cachetest.Seed(t)
 	for round := range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
@@ -170,8 +170,7 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 // Users with permanently waiting claims get service of equal cost, whatever the size and number of
 // their claims (4).
 func TestFairQueueServesAlike(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := cachetest.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		const most = 50

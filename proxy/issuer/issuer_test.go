@@ -67,7 +67,7 @@ func TestServingCertificateIsRenewed(t *testing.T) {
 				if after := leaf(t, &i.served); !after.Equal(before) {
 					t.Error("a certificate is renewed in the first half of its time")
 				}
-				const times = 3
+				const times = 2
 				for range times {
 					time.Sleep(validity)
 					w.verifies(t, i)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,29 +15,29 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Made-up names that upstream refuses do not become labels. If upstream accepts every name, only a
-// bounded number of names become labels. The metrics keep no queries in memory.
+// Made-up names that upstream refuses do not become labels. If upstream accepts every name, with
+// every verb and scope, only a bounded number of names become labels.
 func TestLabelsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := New(registry)
-	series := func(name string) (n int) {
+	atMost := func(most int, what string) {
+		t.Helper()
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range families {
-			if f.GetName() == name {
-				n = len(f.GetMetric())
+			if n := len(f.GetMetric()); n > most {
+				t.Errorf("%s have %d series of %s, at most %d are allowed", what, n, f.GetName(), most)
 			}
 		}
-		return n
 	}
 	answer := func(method, path string, status int, from exchange.Source) {
-		resp := exchange.NewResponse(status, from)
-		m.Request(exchange.ParseRoute(method, path), resp, time.Millisecond)
+		rt, resp := exchange.ParseRoute(method, path), exchange.NewResponse(status, from)
+		m.Request(rt, resp, time.Millisecond)
+		m.Written(rt, resp, time.Millisecond, 1000)
 	}
-	const made = 2 * namesMost
-	for i := range made {
+	for i := range 200 {
 		for _, path := range []string{"/api/v1/r%d", "/apis/g%d/v1/pods", "/apis/g/v%d/pods", "/api/v1/namespaces/n/pods/p/s%d", "/x%d"} {
 			path := fmt.Sprintf(path, i)
 			answer(http.MethodGet, path, http.StatusNotFound, exchange.FromUpstream)
@@ -46,33 +45,37 @@ func TestLabelsAreBounded(t *testing.T) {
 			answer(fmt.Sprint("METHOD", i), path, http.StatusMethodNotAllowed, exchange.FromUpstream)
 		}
 	}
-	const kinds = 16
-	if n := series("watchproxy_requests_total"); n > kinds {
-		t.Errorf("refused names have %d series", n)
-	}
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	for i := range made {
-		target := fmt.Sprintf("/apis/external.metrics.k8s.io/v1beta1/namespaces/n/metric%d?labelSelector=%s", i, strings.Repeat("x", 60<<10))
-		answer(http.MethodGet, target[:strings.IndexByte(target, '?')], http.StatusOK, exchange.FromUpstream)
-		target = strings.Replace(target, "/namespaces/", "/watch/namespaces/", 1)
-		answer(http.MethodGet, target[:strings.IndexByte(target, '?')], http.StatusOK, exchange.FromUpstream)
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if n := series("watchproxy_requests_total"); n > namesMost+kinds {
-		t.Errorf("names that upstream knows have %d series", n)
-	}
-	const each = 4 << 10
-	if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > namesMost*each {
-		t.Errorf("%d names hold %d KiB", namesMost, held>>10)
-	}
+	const kinds = 32
+	atMost(kinds, "refused names")
+	allNames(t, 1, func(method, path string) { answer(method, path, http.StatusOK, exchange.FromUpstream) })
+	atMost(namesMost+kinds, "names that upstream knows")
 	long := exchange.ParseRoute(http.MethodGet, "/api/v1/"+strings.Repeat("a", labelsMost))
 	if got := metricLabels(long, exchange.NewResponse(http.StatusOK, exchange.FromUpstream)); got != [3]string{} {
 		t.Error("a long name is a label")
 	}
-	runtime.KeepAlive(m)
+}
+
+// allNames calls ask with requests of more kinds than have labels. An aggregated API may answer for
+// any name, with each verb and scope. rounds multiplies the number of names.
+func allNames(t *testing.T, rounds int, ask func(method, path string)) {
+	t.Helper()
+	const api = "/apis/external.metrics.k8s.io/v1beta1"
+	asked := [][2]string{
+		{http.MethodGet, "/metric%d"},
+		{http.MethodGet, "/namespaces/n/metric%d"},
+		{http.MethodGet, "/namespaces/n/metric%d/x"},
+		{http.MethodPost, "/namespaces/n/metric%d"},
+		{http.MethodPut, "/namespaces/n/metric%d/x"},
+		{http.MethodPatch, "/namespaces/n/metric%d/x"},
+		{http.MethodDelete, "/namespaces/n/metric%d/x"},
+		{http.MethodDelete, "/namespaces/n/metric%d"},
+		{http.MethodGet, "/watch/namespaces/n/metric%d"},
+	}
+	for i := range rounds * 2 * namesMost / len(asked) {
+		for _, a := range asked {
+			ask(a[0], api+fmt.Sprintf(a[1], i))
+		}
+	}
 }
 
 // Latencies have kube-apiserver's buckets and native buckets.

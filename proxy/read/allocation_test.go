@@ -1,11 +1,17 @@
+//go:build !race
+
 package read
 
 import (
+	"fmt"
 	"io"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 // hotPath is a frequent operation with its budget of allocations.
@@ -46,19 +52,6 @@ func hotPaths(tb testing.TB) []hotPath {
 	}
 }
 
-// Allocations of hot paths do not grow with the size of the result.
-func TestAllocationBudgets(t *testing.T) {
-	if cachetest.Race {
-		t.Skip("make test runs it without the race detector")
-	}
-	for _, path := range hotPaths(t) {
-		path.do()
-		if got := testing.AllocsPerRun(50, path.do); got > path.budget {
-			t.Errorf("%s: %v allocations, want %v at most", path.name, got, path.budget)
-		}
-	}
-}
-
 func BenchmarkHotPaths(b *testing.B) {
 	for _, path := range hotPaths(b) {
 		b.Run(path.name, func(b *testing.B) {
@@ -68,5 +61,82 @@ func BenchmarkHotPaths(b *testing.B) {
 				path.do()
 			}
 		})
+	}
+}
+
+// Allocations of hot paths do not grow with the size of the result.
+func TestAllocationBudgets(t *testing.T) {
+	for _, path := range hotPaths(t) {
+		path.do()
+		if got := testing.AllocsPerRun(50, path.do); got > path.budget {
+			t.Errorf("%s: %v allocations, want %v at most", path.name, got, path.budget)
+		}
+	}
+}
+
+// The cost of a page depends only on its content. It does not depend on the size of the collection
+// or the page's place in it.
+func TestPageCost(t *testing.T) {
+	const limit = 50
+	cost := map[string]float64{}
+	for _, size := range []int{1_000, 100_000} {
+		r, snapshot := pageOf(t, size, limit)
+		_, end := r.filter.KeyRange(r.resource)
+		for where, from := range map[string]string{"first": "a/", "middle": fmt.Sprintf("a/c-%06d", size/2)} {
+			if items := itemsOf(t, r, snapshot, from, end); items != limit {
+				t.Fatalf("%d items", items)
+			}
+			cost[fmt.Sprint(where, size)] = testing.AllocsPerRun(20, func() { itemsOf(t, r, snapshot, from, end) })
+		}
+	}
+	for key, allocs := range cost {
+		if allocs > cost["first1000"]+5 {
+			t.Errorf("%s: %v allocations, %v for the first page of a small collection", key, allocs, cost["first1000"])
+		}
+	}
+}
+
+// A reused selector checks no object of an unchanged page, and its allocations do not grow with the
+// collection.
+func TestSelectionCost(t *testing.T) {
+	r, snapshot := pageOf(t, 10_000, 0)
+	r.derived = newDerived(t, 1<<20)
+	selector, err := labels.Parse("app=none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.filter, err = filter.New(r.resource, "a", selector, nil); err != nil {
+		t.Fatal(err)
+	}
+	from, to := r.filter.KeyRange(r.resource)
+	list := func() {
+		for range r.spans(snapshot, from, to) {
+			t.Fatal("something is selected")
+		}
+	}
+	list() // records the first use
+	list() // remembers the results of the second use
+	const budget = 20
+	if allocs := testing.AllocsPerRun(20, list); allocs > budget {
+		t.Errorf("%v allocations, want %d at most", allocs, budget)
+	}
+}
+
+// The meter of a cheap read costs almost nothing.
+func TestMeterOfCheapRead(t *testing.T) {
+	slots := fair.NewQueue(1, 1, 1)
+	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r, _ := pageOf(t, 1, 0)
+	ctx := t.Context()
+	if allocs := testing.AllocsPerRun(100, func() {
+		r.meter = fair.NewMeter(ctx, r.Request, slots, true)
+		if err := r.meter.Spend(fair.CheapWork); err != nil {
+			t.Fatal(err)
+		}
+		r.meter.End()
+	}); allocs > 0 {
+		t.Errorf("%v allocations", allocs)
 	}
 }

@@ -31,28 +31,6 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 	}, snapshot
 }
 
-// The cost of a page depends only on its content. It does not depend on the size of the collection
-// or the page's place in it.
-func TestPageCost(t *testing.T) {
-	const limit = 50
-	cost := map[string]float64{}
-	for _, size := range []int{1_000, 100_000} {
-		r, snapshot := pageOf(t, size, limit)
-		_, end := r.filter.KeyRange(r.resource)
-		for where, from := range map[string]string{"first": "a/", "middle": fmt.Sprintf("a/c-%06d", size/2)} {
-			if items := itemsOf(t, r, snapshot, from, end); items != limit {
-				t.Fatalf("%d items", items)
-			}
-			cost[fmt.Sprint(where, size)] = testing.AllocsPerRun(20, func() { itemsOf(t, r, snapshot, from, end) })
-		}
-	}
-	for key, allocs := range cost {
-		if allocs > cost["first1000"]+5 {
-			t.Errorf("%s: %v allocations, %v for the first page of a small collection", key, allocs, cost["first1000"])
-		}
-	}
-}
-
 func itemsOf(tb testing.TB, r *read, snapshot watchcache.Snapshot, from, to string) (items int) {
 	tb.Helper()
 	resp, err := r.page(snapshot, from, to)

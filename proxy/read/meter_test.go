@@ -140,25 +140,6 @@ func (e *endsLater) Err() error {
 	return e.Context.Err()
 }
 
-// The meter of a cheap read costs almost nothing.
-func TestMeterOfCheapRead(t *testing.T) {
-	slots := fair.NewQueue(1, 1, 1)
-	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
-		t.Fatal(err)
-	}
-	r, _ := pageOf(t, 1, 0)
-	ctx := t.Context()
-	if allocs := testing.AllocsPerRun(100, func() {
-		r.meter = fair.NewMeter(ctx, r.Request, slots, true)
-		if err := r.meter.Spend(fair.CheapWork); err != nil {
-			t.Fatal(err)
-		}
-		r.meter.End()
-	}); allocs > 0 {
-		t.Errorf("%v allocations", allocs)
-	}
-}
-
 // BenchmarkMeter measures the cost of a cheap read's meter.
 func BenchmarkMeter(b *testing.B) {
 	slots := fair.NewQueue(1, 1, 1)

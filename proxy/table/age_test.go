@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -153,8 +154,9 @@ func TestRules(t *testing.T) {
 
 // A cell that looks like an age is recognized in all of upstream's forms of ages.
 func TestAgesAreRecognized(t *testing.T) {
+	random := rand.New(rand.NewPCG(cachetest.Seed(t), 0))
 	for range 10_000 {
-		text := duration.HumanDuration(time.Duration(rand.Int64N(int64(20 * year))))
+		text := duration.HumanDuration(time.Duration(random.Int64N(int64(20 * year))))
 		if !object.LooksLikeAge(text) || !object.LooksLikeAge("12 ("+text+" ago)") {
 			t.Fatal(text)
 		}

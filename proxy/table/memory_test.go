@@ -1,3 +1,5 @@
+//go:build verify
+
 package table
 
 import (
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -20,7 +23,7 @@ func TestMemoryOfRows(t *testing.T) {
 		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true, Encoding: object.Table,
 	}, watchcache.Limits{Age: time.Hour, Events: 1000, Bytes: 1 << 20})
 	objects := make([]*object.Object, rows)
-	before := inUse()
+	before := cachetest.Heap()
 	for i := range objects {
 		row := fmt.Sprintf(`{"cells":["accounts-api-9898c1d24-%05[1]d","2/2","Running","3 (5m11s ago)","4d21h","10.128.12.%[1]d","worker-pool-1-node-%[1]d","\u003cnone\u003e","\u003cnone\u003e"],`+
 			`"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"accounts-api-9898c1d24-%05[1]d","namespace":"accounts","uid":"5d0d77ec-4d07-4e3e-9c2c-846a9%07[1]d","resourceVersion":"%[2]d"}}}`, i, i+1)
@@ -32,19 +35,10 @@ func TestMemoryOfRows(t *testing.T) {
 	}
 	c.Reset(objects, rows+1)
 	clear(objects)
-	used := inUse() - before
-	t.Logf("%d bytes a row", used/rows)
+	used := cachetest.Heap() - before
 	if used > most {
-		t.Errorf("%d bytes", used)
+		t.Errorf("%d bytes, %d a row", used, used/rows)
 	}
 	runtime.KeepAlive(c)
 	runtime.KeepAlive(objects)
-}
-
-func inUse() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

@@ -12,12 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// The delivery of an event allocates nothing. The test does not run with the race detector, which
-// makes pools drop items at random.
+// The delivery of an event allocates nothing.
 func TestEventAllocatesNothing(t *testing.T) {
-	if cachetest.Race {
-		t.Skip("make test runs it without the race detector")
-	}
 	const ahead = 1000
 	c, initial := cachetest.Roomy(t)
 	w, out := New(paramsOf(t, c, initial)), &exchange.ChunkWriter{To: io.Discard}

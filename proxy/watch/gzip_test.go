@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -76,8 +77,11 @@ func (f *countedForm) AppendEvent(dst []byte, kind string, o wire.Object) ([]byt
 // arrives. Each event is compressed once for all watches of a form, whatever its size, and however
 // many events arrive at a time.
 func TestCompressedWatches(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	synctest.Test(t, compressedWatches) // the age of an event decides whether it is kept
+}
+
+func compressedWatches(t *testing.T) {
+	seed := cachetest.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	c, _ := cachetest.Roomy(t)
 	for i := range 100 {
@@ -125,7 +129,7 @@ func TestCompressedWatches(t *testing.T) {
 	s := NewScratch()
 	defer s.Free()
 	written, rv := 0, int(initial.ResourceVersion())
-	for range 60 {
+	for range 25 {
 		for range 1 + random.IntN(150) {
 			rv += 1 + random.IntN(100) // most writes of a cluster are to other resources
 			written++

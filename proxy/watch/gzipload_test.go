@@ -38,7 +38,7 @@ func incompressible(t *testing.T, rv uint64, size int) *object.Object {
 // Clients that do not read share one copy of a large event. An event that fits into a piece is
 // compressed once, too, even if it is hardly smaller then.
 func TestCompressedLargeEvent(t *testing.T) {
-	for _, size := range []int{60 << 10, 2 << 20} {
+	for _, size := range []int{60 << 10, 1 << 20} {
 		synctest.Test(t, func(t *testing.T) {
 			c, initial := cachetest.Roomy(t)
 			var events Events
@@ -46,7 +46,7 @@ func TestCompressedLargeEvent(t *testing.T) {
 			ctx, leave := context.WithCancel(t.Context())
 			client := &gated{take: make(chan struct{})}
 			var watches sync.WaitGroup
-			const n = 50
+			const n = 20
 			for range n {
 				p := paramsOf(t, c, initial)
 				p.Form, p.Compressed = form, &events
@@ -120,36 +120,45 @@ func TestCompressedTableHoldsNoSlot(t *testing.T) {
 
 // A state that has begun is not refused, however many others wait.
 func TestCompressedStateIsNotRefused(t *testing.T) {
-	slots := fair.NewSlots(5 << 10) // room for no waiting claim
-	for range slots.Capacity {
-		if !slots.Try(fair.Claim{User: "other", Size: 1, Cost: 1}) {
-			t.Fatal("no slot is free")
+	synctest.Test(t, func(t *testing.T) {
+		slots := fair.NewSlots(5 << 10) // room for no waiting claim
+		for range slots.Capacity {
+			if !slots.Try(fair.Claim{User: "other", Size: 1, Cost: 1}) {
+				t.Fatal("no slot is free")
+			}
 		}
-	}
-	defer time.AfterFunc(100*time.Millisecond, func() { slots.Give("other", slots.Capacity) }).Stop()
-	p, objects := stateOf(t, slots)
-	form := &countedForm{Form: p.Form}
-	p.Form = form
-	w := New(p)
-	defer w.Close()
-	if !w.Open(t.Context(), &exchange.ChunkWriter{To: &countingWriter{}, Unframed: true}) || form.n != objects {
-		t.Errorf("%d of %d objects, then %q", form.n, objects, w.Reason())
-	}
+		p, objects := stateOf(t, slots)
+		form := &countedForm{Form: p.Form}
+		p.Form = form
+		w := New(p)
+		defer w.Close()
+		opened := make(chan bool)
+		go func() { opened <- w.Open(t.Context(), &exchange.ChunkWriter{To: &countingWriter{}, Unframed: true}) }()
+		synctest.Wait() // until the state waits for a slot
+		if form.n == objects {
+			t.Error("the state needs no slot")
+		}
+		slots.Give("other", slots.Capacity)
+		if !<-opened || form.n != objects {
+			t.Errorf("%d of %d objects, then %q", form.n, objects, w.Reason())
+		}
+	})
 }
 
 // Old events, which a watch that catches up needs, do not replace new ones.
 func TestOldEventsAreNotKept(t *testing.T) {
-	var events Events
-	old := &watchcache.Delta{Type: watchcache.Added, RV: 1, Object: cachetest.ConfigMap(t, 0, 1), Received: watchcache.Moment(time.Now().Add(-time.Minute))}
-	recent := &watchcache.Delta{Type: watchcache.Added, RV: 1, Object: cachetest.ConfigMap(t, 0, 1), Received: watchcache.Moment(time.Now())}
-	for want, d := range []*watchcache.Delta{old, recent} {
-		e := events.find(d, wire.Choice{})
-		e.segment = wire.EventSegment([]byte("event"))
-		events.keep(e, d)
-		if got := len(events.shards[1].kept); got != want {
-			t.Errorf("%d events are kept instead of %d", got, want)
+	synctest.Test(t, func(t *testing.T) {
+		var events Events
+		for want, age := range []time.Duration{eventLife + time.Millisecond, eventLife} {
+			d := &watchcache.Delta{Type: watchcache.Added, RV: 1, Object: cachetest.ConfigMap(t, 0, 1), Received: watchcache.Moment(time.Now().Add(-age))}
+			e := events.find(d, wire.Choice{})
+			e.segment = wire.EventSegment([]byte("event"))
+			events.keep(e, d)
+			if got := len(events.shards[1].kept); got != want {
+				t.Errorf("%d events are kept instead of %d", got, want)
+			}
 		}
-	}
+	})
 }
 
 // The same change may be ADDED for one selector and MODIFIED or DELETED for another, and each form has

@@ -49,9 +49,8 @@ func (g *gated) writes() (n, last int) {
 // If a client does not read, its watch writes one piece. It polls nothing until the client reads
 // this piece. Small events are written together.
 func TestUnreadWatchHoldsOnePiece(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	for run := range uint64(30) {
+	seed := cachetest.Seed(t)
+	for run := range uint64(cachetest.Rounds(10, 100)) {
 		synctest.Test(t, func(t *testing.T) { unreadAtRandom(t, rand.New(rand.NewPCG(seed, run))) })
 	}
 }
@@ -72,7 +71,7 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 	happen := func(n int) {
 		for range n {
 			rv++
-			sizes = append(sizes, cachetest.AnySize(random, 1<<20))
+			sizes = append(sizes, cachetest.AnySize(random, 1<<18))
 			cachetest.Apply(t, c, cachetest.Sized(t, rv, sizes[len(sizes)-1]))
 		}
 		synctest.Wait()

@@ -51,9 +51,8 @@ func (s *sluggish) Write(p []byte) (int, error) {
 // up, its client leaves or the server drains. All this is true whatever happens at the same time,
 // however slow the client is, and whether the watch is compressed or not.
 func TestWatchesAtRandom(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	for run := range uint64(100) {
+	seed := cachetest.Seed(t)
+	for run := range uint64(cachetest.Rounds(10, 100)) {
 		synctest.Test(t, func(t *testing.T) { watchAtRandom(t, rand.New(rand.NewPCG(seed, run))) })
 	}
 }
@@ -99,26 +98,26 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	}()
 	events := 0
 	for quiet := began.Add(time.Duration(random.IntN(250)) * time.Second); time.Now().Before(quiet); {
-		objects := make([]*object.Object, 1+random.IntN(200))
+		objects := make([]*object.Object, 1+random.IntN(100))
 		for i := range objects {
 			events++
 			size := random.IntN(200)
 			if random.IntN(200) == 0 {
-				size = cachetest.AnySize(random, 1<<20)
+				size = cachetest.AnySize(random, 1<<18)
 			}
 			objects[i] = cachetest.Sized(t, uint64(events+1), size)
 		}
 		cachetest.Apply(t, c, objects...)
 		time.Sleep(time.Duration(random.IntN(20_000)) * time.Millisecond)
 	}
-	const atRest, backlog = 10 * time.Minute, time.Hour // time to read all waiting events
+	const atRest, backlog = 10 * time.Minute, 6 // the times to rest until all waiting events are read
 	came := func() int {
 		read, _ := got(client.got())
 		return bytes.Count(read, []byte(`"object"`)) - bytes.Count(read, []byte("BOOKMARK"))
 	}
 	time.Sleep(atRest)
-	for quiet := time.Now(); time.Since(quiet) < backlog && came() < events && !isClosed(ended); {
-		time.Sleep(time.Minute)
+	for rests := 0; rests < backlog && came() < events && !isClosed(ended); rests++ {
+		time.Sleep(atRest)
 	}
 	// Otherwise it ended in time, as checked below, or its reviews failed for too long.
 	if !isClosed(ended) {

@@ -1,23 +1,16 @@
-package tree
+package tree_test
 
 import (
-	"flag"
-	"math/rand/v2"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes one from the clock")
-
-func random(t *testing.T) *rand.Rand {
-	t.Helper()
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("to repeat: -run '^%s$' -seed %d", t.Name(), *seed)
-	return rand.New(rand.NewPCG(*seed, 0))
+// TestMain sets the seed for the tests in package tree, which cannot import cachetest.
+func TestMain(m *testing.M) {
+	tree.Seed = cachetest.DefaultSeed()
+	goleak.VerifyTestMain(m)
 }

@@ -76,7 +76,7 @@ func TestMadeUpNames(t *testing.T) {
 		core, logs := observer.New(zap.DebugLevel)
 		feeds := newFeeds(t, upstream, registry, feed.Options{}, zap.New(core))
 		defer feeds.Stop()
-		const each, rounds = 300, 4
+		const each, rounds = 100, 4
 		long := strings.Repeat("a", 16<<10)
 		shapes := map[string]func(i int) schema.GroupVersionResource{
 			"resource":             func(i int) schema.GroupVersionResource { return gvrOf("", "v1", fmt.Sprint("r", i)) },

@@ -12,8 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tidwall/gjson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
@@ -170,11 +172,10 @@ func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
 	}
 	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatUint(f.mu.rev, 10)}}
 	for _, name := range slices.Sorted(maps.Keys(f.mu.objects)) {
-		var o metav1.PartialObjectMetadata
-		if err := json.Unmarshal([]byte(f.mu.objects[name]), &o); err != nil {
-			return nil, err
-		}
-		list.Items = append(list.Items, o)
+		m := gjson.GetMany(f.mu.objects[name], "metadata.namespace", "metadata.uid", "metadata.resourceVersion")
+		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: m[0].String(), UID: types.UID(m[1].String()), ResourceVersion: m[2].String(),
+		}})
 	}
 	raw, err := list.Marshal()
 	if err != nil {

@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -23,8 +22,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
-
-var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes the time")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

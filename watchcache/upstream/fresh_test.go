@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -60,19 +62,15 @@ func readFresh(t *testing.T, f *fakeUpstream, feed *fresh.Feed) watchcache.Snaps
 // same checks that a state equals upstream's present state.
 func same(t *testing.T, f *fakeUpstream, s watchcache.Snapshot) {
 	t.Helper()
-	want, got := map[string]bool{}, map[string]bool{}
-	for _, json := range f.state() {
-		o, err := (&object.Resource{GVR: configmaps, Kind: "ConfigMap", Namespaced: true}).ParseObject([]byte(json))
-		if err != nil {
-			t.Fatal(err)
-		}
-		want[fmt.Sprint(o.Key(), o.ResourceVersion())] = true
-	}
+	want := f.state()
 	for o := range s.Objects("", "") {
-		got[fmt.Sprint(o.Key(), o.ResourceVersion())] = true
+		if upstream := gjson.Get(want[o.Name()], "metadata.resourceVersion").String(); upstream != strconv.FormatUint(o.ResourceVersion(), 10) {
+			t.Errorf("%s is at %d, upstream at %q", o.Key(), o.ResourceVersion(), upstream)
+		}
+		delete(want, o.Name())
 	}
-	if !maps.Equal(want, got) {
-		t.Errorf("the state is %v, upstream has %v", got, want)
+	if len(want) > 0 {
+		t.Errorf("the state misses %v", want)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
@@ -16,12 +17,10 @@ import (
 // Writes, cut streams, losses of history and outages interleave. Then a cursor's state equals
 // upstream's state, and the cursor's events are in order and without repeats.
 func TestRandomInterleavings(t *testing.T) {
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	for round := range uint64(30) {
-		t.Run(fmt.Sprintf("seed=%d", *seed+round), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { interleave(t, rand.New(rand.NewPCG(*seed+round, 0))) })
+	seed := cachetest.Seed(t)
+	for round := range cachetest.Rounds(10, 30) {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { interleave(t, rand.New(rand.NewPCG(seed, uint64(round)))) })
 		})
 	}
 }

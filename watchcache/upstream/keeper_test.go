@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
@@ -140,9 +141,8 @@ func TestResourcesApart(t *testing.T) {
 
 // A read contains all earlier writes, in any case and with any order of watch events.
 func TestLedgerIsSound(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	for round := range 20 {
+	seed := cachetest.Seed(t)
+	for round := range cachetest.Rounds(4, 20) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, uint64(round)))

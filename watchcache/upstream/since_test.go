@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
@@ -22,11 +23,7 @@ import (
 // This holds for any order of the clients, unless upstream has lost that history. In both cases,
 // the cache serves no clients until it equals upstream's state.
 func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
-	seed := *seed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-seed %d", seed)
+	seed := cachetest.Seed(t)
 	for round := range 200 {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))

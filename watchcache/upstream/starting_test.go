@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -21,9 +22,7 @@ type starter struct {
 
 // RoundTrip implements http.RoundTripper.
 func (s *starter) RoundTrip(req *http.Request) (*http.Response, error) {
-	select {
-	case <-time.After(time.Duration(s.takes.Load())):
-	case <-req.Context().Done():
+	if !client.Sleep(req.Context(), time.Duration(s.takes.Load())) {
 		return nil, req.Context().Err()
 	}
 	check := req.URL.Path == "/readyz"

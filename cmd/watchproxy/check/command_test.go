@@ -2,8 +2,11 @@ package check
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,11 +23,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("internal/poll.runtime_pollWait"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
-// server behaves like a proxy that accepts one token. Its first responses are 503.
-func server(t *testing.T, unready int64) (url, ca string) {
+// server behaves like a proxy that accepts one token. Its first responses are 503. It writes its log
+// to failures.
+func server(t *testing.T, unready int64, failures io.Writer) (url, ca string) {
 	t.Helper()
 	var asked atomic.Int64
-	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		status := func(code int, reason string) {
 			w.WriteHeader(code)
@@ -43,6 +47,8 @@ func server(t *testing.T, unready int64) (url, ca string) {
 			status(http.StatusForbidden, "Forbidden")
 		}
 	}))
+	s.Config.ErrorLog = log.New(failures, "", 0)
+	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s.URL, file(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})))
 }
@@ -56,42 +62,79 @@ func file(t *testing.T, content string) string {
 	return path
 }
 
-func run(t *testing.T, args ...string) (string, error) {
-	t.Helper()
+func run(ctx context.Context, args ...string) (string, error) {
 	cmd := Command()
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
 	cmd.SetArgs(args)
-	err := cmd.ExecuteContext(t.Context())
+	err := cmd.ExecuteContext(ctx)
 	return out.String(), err
 }
 
 func TestCheck(t *testing.T) {
-	url, ca := server(t, 1)
-	out, err := run(t, "--server", url, "--certificate-authority", ca, "--token-file", file(t, "good"), "/api/v1/pods?limit=1")
+	url, ca := server(t, 1, io.Discard)
+	out, err := run(t.Context(), "--server", url, "--certificate-authority", ca, "--token-file", file(t, "good"), "/api/v1/pods?limit=1")
 	if err != nil || !strings.Contains(out, "the client is jane") || !strings.Contains(out, "/api/v1/pods?limit=1: 47 bytes") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
 func TestRefusals(t *testing.T) {
-	url, ca := server(t, 0)
+	url, ca := server(t, 0, io.Discard)
 	token := file(t, "good")
 	plain := "http://" + strings.TrimPrefix(url, "https://")
 	for want, args := range map[string][]string{
-		"certificate":      {"--server", url, "--token-file", token, "--timeout", "2s"},
-		"no success":       {"--server", url, "--certificate-authority", ca + ".missing", "--token-file", token, "--timeout", "2s"},
 		"Unauthorized":     {"--server", url, "--certificate-authority", ca, "--token-file", file(t, "bad")},
 		"get /api/v1/nod":  {"--server", url, "--certificate-authority", ca, "--token-file", token, "/api/v1/nodes"},
-		"other.example":    {"--server", url, "--certificate-authority", ca, "--token-file", token, "--tls-server-name", "other.example", "--timeout", "2s"},
 		"no such file":     {"--server", url, "--certificate-authority", ca, "--token-file", token + ".missing"},
 		"over https only":  {"--server", plain, "--token-file", token, "--timeout", "1ms"},
 		"begins with /":    {"--server", url, "pods"},
 		`"server" not set`: {},
 	} {
-		if out, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
+		if out, err := run(t.Context(), args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want %s\n%s", args, err, want, out)
 		}
+	}
+}
+
+// again ends a context at the second line that is written to it.
+type again struct {
+	lines atomic.Int64
+	end   context.CancelFunc
+}
+
+func (a *again) Write(line []byte) (int, error) {
+	if a.lines.Add(1) == 2 {
+		a.end()
+	}
+	return len(line), nil
+}
+
+// check tries again after a failed handshake, because the proxy may be about to publish its CA. At
+// the end it returns the reason.
+func TestFailedHandshakes(t *testing.T) {
+	t.Parallel()
+	token := file(t, "good")
+	for want, args := range map[string]func(ca string) []string{
+		"certificate": func(string) []string { return nil },
+		"no success":  func(ca string) []string { return []string{"--certificate-authority", ca + ".missing"} },
+		"other.example": func(ca string) []string {
+			return []string{"--certificate-authority", ca, "--tls-server-name", "other.example"}
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			url, ca := server(t, 0, &again{end: cancel})
+			out, err := run(ctx, append(args(ca), "--server", url, "--token-file", token)...)
+			if ctx.Err() == nil {
+				t.Error("check did not try again")
+			}
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %s\n%s", err, want, out)
+			}
+		})
 	}
 }

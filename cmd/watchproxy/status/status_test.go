@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -142,16 +143,19 @@ func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	}
 }
 
-var feeds = []upstream.FeedStatus{
-	{
-		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, LastSign: time.Now(),
-		Stats: watchcache.Stats{Ready: true, ResourceVersion: 123456, Newest: 123456, Since: 100, Objects: 2000, Bytes: 9 << 20, LogEvents: 12, LogBytes: 3 << 10, Cursors: 200, Events: 2100, Delivered: 420000},
-	},
-	{
-		GVR: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, LastSign: time.Now().Add(-2 * time.Hour), Lost: 90 * time.Second,
-		Stats: watchcache.Stats{Ready: true, Objects: 3, Bytes: 100, Cursors: 1},
-	},
-	{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, LastSign: time.Now()},
+// threeFeeds returns a synced feed, a feed that has lost upstream, and a feed that is syncing.
+func threeFeeds() []upstream.FeedStatus {
+	return []upstream.FeedStatus{
+		{
+			GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, LastSign: time.Now(),
+			Stats: watchcache.Stats{Ready: true, ResourceVersion: 123456, Newest: 123456, Since: 100, Objects: 2000, Bytes: 9 << 20, LogEvents: 12, LogBytes: 3 << 10, Cursors: 200, Events: 2100, Delivered: 420000},
+		},
+		{
+			GVR: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, LastSign: time.Now().Add(-2 * time.Hour), Lost: 90 * time.Second,
+			Stats: watchcache.Stats{Ready: true, Objects: 3, Bytes: 100, Cursors: 1},
+		},
+		{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, LastSign: time.Now()},
+	}
 }
 
 var forwarded = []metrics.Forwarded{
@@ -162,12 +166,26 @@ var forwarded = []metrics.Forwarded{
 func admin(t *testing.T) *httptest.Server {
 	t.Helper()
 	registry := counted(t, []requestRow{{"list", "pods", "cache", 12345, ""}}, map[string]float64{"process_resident_memory_bytes": 100 << 20})
-	return serving(t, registry, feeds, "")
+	return serving(t, reported(t, func() (prometheus.Gatherer, []upstream.FeedStatus) { return registry, threeFeeds() }), "")
 }
 
-// serving is the admin address of a proxy. If notReady is not empty, its lines are the failing
-// checks of /readyz, each with its reason.
-func serving(t *testing.T, registry prometheus.Gatherer, feeds []upstream.FeedStatus, notReady string) *httptest.Server {
+// reported returns the report of a proxy. No time passes between the call of state and the report.
+func reported(t *testing.T, state func() (prometheus.Gatherer, []upstream.FeedStatus)) (s *Status) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		registry, feeds := state()
+		about := About{Version: "v1", Upstream: "https://upstream", Listen: "https://127.0.0.1:6443", Began: time.Now().Add(-time.Hour)}
+		var err error
+		if s, err = Of(about, feeds, forwarded, registry); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// serving is the admin address of a proxy with a report. If notReady is not empty, its lines are
+// the failing checks of /readyz, each with its reason.
+func serving(t *testing.T, report *Status, notReady string) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -189,11 +207,7 @@ func serving(t *testing.T, registry prometheus.Gatherer, feeds []upstream.FeedSt
 			http.NotFound(w, r)
 			return
 		}
-		s, err := Of(About{Version: "v1", Upstream: "https://upstream", Listen: "https://127.0.0.1:6443", Began: time.Now().Add(-time.Hour)}, feeds, forwarded, registry)
-		if err != nil {
-			t.Error(err)
-		}
-		json.NewEncoder(w).Encode(s)
+		json.NewEncoder(w).Encode(report)
 	}))
 	t.Cleanup(func() {
 		s.Close()
@@ -245,42 +259,39 @@ func TestStatusCommand(t *testing.T) {
 // --check returns an error if the proxy is not healthy, and prints each reason on its own line.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	refused := func(value float64) *prometheus.Registry {
-		return counted(t, nil, map[string]float64{"watchproxy_config_refused": value})
-	}
-	gone := func(usable float64, ago time.Duration) *prometheus.Registry {
-		registry := refused(0)
-		for name, value := range map[string]float64{
-			"watchproxy_upstream_server_usable": usable, "watchproxy_upstream_last_answer_timestamp_seconds": float64(time.Now().Add(-ago).Unix()),
-		} {
-			g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: "As the proxy has it.", ConstLabels: prometheus.Labels{"server": "https://upstream"}})
-			g.Set(value)
-			registry.MustRegister(g)
-		}
-		return registry
-	}
 	brief := []upstream.FeedStatus{{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Lost: 9 * time.Second}}
+	lost := threeFeeds()[1]
 	for name, test := range map[string]struct {
-		registry *prometheus.Registry
+		refused  float64       // watchproxy_config_refused
+		silent   time.Duration // since upstream's last answer to a check; 0: there are no checks
+		usable   float64       // watchproxy_upstream_server_usable
 		feeds    []upstream.FeedStatus
 		notReady string
 		want     []string
 	}{
-		"no feeds":            {refused(0), nil, "", nil},
-		"syncing":             {refused(0), feeds[2:], "", nil},
-		"a break in a stream": {refused(0), brief, "", nil},
-		"upstream lost":       {refused(0), feeds, "", []string{"deployments.v1.apps (json): upstream is lost since 90s: check https://upstream"}},
-		"no feed, upstream":   {gone(0, 90*time.Second), nil, "", []string{"upstream answers no checks since 90s: check https://upstream"}},
-		"no check for long":   {gone(1, 90*time.Second), nil, "", nil},
-		"one check failed":    {gone(0, 12*time.Second), nil, "", nil},
-		"draining":            {refused(0), nil, "shutdown: it is draining", []string{"not ready: it is draining"}},
-		"refused":             {refused(1), nil, "", []string{"the configuration file is refused"}},
+		"no feeds":            {},
+		"syncing":             {feeds: threeFeeds()[2:]},
+		"a break in a stream": {feeds: brief},
+		"upstream lost":       {feeds: threeFeeds(), want: []string{"deployments.v1.apps (json): upstream is lost since 90s: check https://upstream"}},
+		"no feed, upstream":   {silent: 90 * time.Second, want: []string{"upstream answers no checks since 90s: check https://upstream"}},
+		"no check for long":   {silent: 90 * time.Second, usable: 1},
+		"one check failed":    {silent: 12 * time.Second},
+		"draining":            {notReady: "shutdown: it is draining", want: []string{"not ready: it is draining"}},
+		"refused":             {refused: 1, want: []string{"the configuration file is refused"}},
 		"all of them": {
-			refused(1), append(feeds, feeds[1]), "one: why\ntwo: because",
-			[]string{"not ready: why", "not ready: because", "the configuration file is refused", "deployments.v1.apps", "deployments.v1.apps"},
+			refused: 1, feeds: append(threeFeeds(), lost), notReady: "one: why\ntwo: because",
+			want: []string{"not ready: why", "not ready: because", "the configuration file is refused", "deployments.v1.apps", "deployments.v1.apps"},
 		},
 	} {
-		s := serving(t, test.registry, test.feeds, test.notReady)
+		report := reported(t, func() (prometheus.Gatherer, []upstream.FeedStatus) {
+			figures := map[string]float64{"watchproxy_config_refused": test.refused}
+			if test.silent > 0 {
+				figures["watchproxy_upstream_server_usable"] = test.usable
+				figures["watchproxy_upstream_last_answer_timestamp_seconds"] = float64(time.Now().Add(-test.silent).Unix())
+			}
+			return counted(t, nil, figures), test.feeds
+		})
+		s := serving(t, report, test.notReady)
 		cmd := Command()
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		cmd.SetArgs([]string{"--admin", s.URL, "--check"})

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"math/rand"
 	"net/http"
 	"reflect"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -132,11 +132,10 @@ func TestProtoPage(t *testing.T) {
 
 // A field selects the same objects in both encodings.
 func TestWireFields(t *testing.T) {
-	seed := rand.Int63()
-	t.Logf("seed %d", seed)
-	fill := randfill.NewWithSeed(seed).NilChance(0.2).NumElements(0, 2).MaxDepth(12).Funcs(func(*metav1.FieldsV1, randfill.Continue) {})
+	seed := int64(cachetest.Seed(t))
 	selected := 0
 	for gvr, kind := range messages {
+		fill := randfill.NewWithSeed(seed).NilChance(0.2).NumElements(0, 2).MaxDepth(12).Funcs(func(*metav1.FieldsV1, randfill.Continue) {})
 		written := &object.Resource{GVR: gvr, Kind: kind.Name(), Fields: BuiltinFields(gvr)}
 		onWire := &object.Resource{GVR: gvr, Kind: kind.Name(), Encoding: object.Protobuf, Fields: OnTheWire(gvr, BuiltinFields(gvr), object.Protobuf)}
 		if len(written.Fields) == 0 || len(onWire.Fields) != len(written.Fields) {

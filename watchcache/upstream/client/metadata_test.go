@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -46,8 +47,7 @@ func (l MetadataList) equal(m MetadataList) bool {
 // readMetadata returns the same result as the API's own types, for bytes that arrive in any parts.
 // A truncated list is an error.
 func TestReadMetadata(t *testing.T) {
-	seed := rand.Int63()
-	t.Logf("seed %d", seed)
+	seed := int64(cachetest.Seed(t))
 	random := rand.New(rand.NewSource(seed))
 	filler := randfill.NewWithSeed(seed).NilChance(0.5).NumElements(0, 4)
 	for range 50 {

@@ -4,14 +4,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // A ledger never proves anything false. This holds if resources write in any order, if watches show
 // the writes late, and if watches never show some writes. The ledger proves everything that it can.
 func TestLedgerAgainstAModel(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(cachetest.Seed(t), 1))
 	for range 200 {
 		const resources = 5
 		var l Ledger

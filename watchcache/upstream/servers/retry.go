@@ -47,6 +47,9 @@ func (r *Retry) After(ctx context.Context, took time.Duration, err error, relist
 	default:
 		pause = max(pause, r.backoff.Step())
 	}
+	if pause == 0 {
+		return ctx.Err() == nil
+	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,10 +22,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// apiserver is one of several servers. It implements only the requests of checks.
+// apiserver is one of several servers, in memory. It implements only the requests of checks.
 type apiserver struct {
-	*httptest.Server
-	name     string
+	*http.Server
+	network  *listener
+	name     string // also its host
 	cluster  atomic.Pointer[string]
 	rv       atomic.Int64
 	ready    atomic.Bool
@@ -34,50 +37,74 @@ type apiserver struct {
 
 func newAPIServer(t *testing.T, name string) *apiserver {
 	t.Helper()
-	a := &apiserver{name: name}
+	a := &apiserver{name: name, network: newListener()}
 	cluster := "one"
 	a.cluster.Store(&cluster)
 	a.rv.Store(100)
 	a.ready.Store(true)
-	over := make(chan struct{})
-	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.stalled.Load() || a.slow.Load() && strings.HasPrefix(r.URL.Path, "/api/") {
-			select {
-			case <-over:
-			case <-r.Context().Done():
-			}
+	a.Server = &http.Server{Handler: a}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = a.Serve(a.network) })
+	t.Cleanup(func() {
+		_ = a.Close()
+		serving.Wait()
+	})
+	return a
+}
+
+// ServeHTTP implements http.Handler.
+func (a *apiserver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if a.stalled.Load() || a.slow.Load() && strings.HasPrefix(r.URL.Path, "/api/") {
+		<-r.Context().Done()
+		return
+	}
+	switch r.URL.Path {
+	case "/readyz":
+		if !a.ready.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	case "/api/v1/namespaces/kube-system":
+		fmt.Fprintf(w, `{"metadata":{"uid":%q}}`, *a.cluster.Load())
+	case "/api/v1/namespaces":
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, a.rv.Load())
+	case "/exec":
+		conn, from, err := w.(http.Hijacker).Hijack()
+		if err != nil {
 			return
 		}
-		switch r.URL.Path {
-		case "/readyz":
-			if !a.ready.Load() {
-				w.WriteHeader(http.StatusInternalServerError)
+		defer conn.Close()
+		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n")
+		_, _ = io.Copy(io.Discard, from)
+		fmt.Fprint(conn, "last words")
+	case "/stream":
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	default:
+		a.requests.Add(1)
+		fmt.Fprint(w, a.name)
+	}
+}
+
+// stop ends the server. It returns when clients know.
+func (a *apiserver) stop() {
+	_ = a.Close()
+	synctest.Wait()
+}
+
+// wayTo returns a transport to the servers.
+func wayTo(t *testing.T, of []*apiserver) *http.Transport {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
+		for _, a := range of {
+			if address == a.name+":80" {
+				return a.network.dial()
 			}
-		case "/api/v1/namespaces/kube-system":
-			fmt.Fprintf(w, `{"metadata":{"uid":%q}}`, *a.cluster.Load())
-		case "/api/v1/namespaces":
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, a.rv.Load())
-		case "/exec":
-			conn, from, err := w.(http.Hijacker).Hijack()
-			if err != nil {
-				return
-			}
-			defer conn.Close()
-			fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n")
-			_, _ = io.Copy(io.Discard, from)
-			fmt.Fprint(conn, "last words")
-		case "/stream":
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
-		default:
-			a.requests.Add(1)
-			fmt.Fprint(w, a.name)
 		}
-	}))
-	t.Cleanup(a.Close)
-	t.Cleanup(func() { close(over) })
-	return a
+		return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("no such host: " + address)}
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return transport
 }
 
 // serversOf follows some servers until the end of the test.
@@ -96,9 +123,7 @@ func serversOf(t *testing.T, of ...*apiserver) (*Set, http.RoundTripper) {
 	t.Cleanup(func() { cancel(); <-ended })
 	ways := make([]http.RoundTripper, len(of))
 	for i := range of {
-		transport := &http.Transport{}
-		t.Cleanup(transport.CloseIdleConnections)
-		ways[i] = transport
+		ways[i] = wayTo(t, of)
 	}
 	return s, s.Transport(ways)
 }
@@ -107,13 +132,7 @@ func openServers(t *testing.T, of ...*apiserver) (*Set, error) {
 	t.Helper()
 	var servers []Server
 	for _, a := range of {
-		base, err := url.Parse(a.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		transport := &http.Transport{}
-		t.Cleanup(transport.CloseIdleConnections)
-		servers = append(servers, Server{Base: base, Transport: transport})
+		servers = append(servers, Server{Base: &url.URL{Scheme: "http", Host: a.name}, Transport: wayTo(t, of)})
 	}
 	registry := prometheus.NewRegistry()
 	return New(t.Context(), servers, NewMetrics(registry), client.NewMetrics(registry), zap.NewNop())
@@ -151,124 +170,140 @@ func checked(t *testing.T, s *Set, i int, holds func() bool) {
 	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
 		s.suspect(s.servers[i])
 		if time.Since(began) > 5*time.Minute {
-			t.Fatal("no check came to what was wanted")
+			t.Fatalf("checks of %s never had the awaited result", s.servers[i].Base.Host)
 		}
 	}
 }
 
 func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	s, way := serversOf(t, a, b)
-	wantAnswer(t, way, "a")
-	a.Close()
-	wantAnswer(t, way, "b")
-	if _, err := says(t, way, http.MethodPost, "new"); err != nil || b.requests.Load() != 2 {
-		t.Errorf("error %v, %d requests, want 2", err, b.requests.Load())
-	}
-	if n := testutil.ToFloat64(s.metrics.failovers); n != 1 {
-		t.Errorf("%v failovers counted", n)
-	}
-	if !strings.HasSuffix(b.URL, s.Current()) {
-		t.Errorf("%s is asked, want %s", s.Current(), b.URL)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, way := serversOf(t, a, b)
+		wantAnswer(t, way, "a")
+		a.stop()
+		wantAnswer(t, way, "b")
+		if _, err := says(t, way, http.MethodPost, "new"); err != nil || b.requests.Load() != 2 {
+			t.Errorf("error %v, %d requests, want 2", err, b.requests.Load())
+		}
+		if n := testutil.ToFloat64(s.metrics.failovers); n != 1 {
+			t.Errorf("%v failovers counted", n)
+		}
+		if s.Current() != b.name {
+			t.Errorf("%s is asked, want %s", s.Current(), b.name)
+		}
+	})
 }
 
 // A request that cannot be sent again is sent once. If it fails, the sender gets the error.
 func TestBodyIsNotSentTwice(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	_, way := serversOf(t, a, b)
-	a.Close()
-	if got, err := says(t, way, http.MethodPost, "new"); err == nil {
-		t.Errorf("%s took it", got)
-	}
-	if b.requests.Load() != 0 {
-		t.Error("it was sent to the second server")
-	}
-	wantAnswer(t, way, "b")
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		_, way := serversOf(t, a, b)
+		a.stop()
+		if got, err := says(t, way, http.MethodPost, "new"); err == nil {
+			t.Errorf("%s took it", got)
+		}
+		if b.requests.Load() != 0 {
+			t.Error("it was sent to the second server")
+		}
+		wantAnswer(t, way, "b")
+	})
 }
 
 func TestServerThatIsNotReadyIsLeft(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	s, way := serversOf(t, a, b)
-	a.ready.Store(false)
-	checked(t, s, 0, func() bool { return s.Current() != host(t, a) })
-	wantAnswer(t, way, "b")
-	a.ready.Store(true)
-	checked(t, s, 0, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, a))) == 1 })
-	wantAnswer(t, way, "b") // there is no reason to return to a
-	b.ready.Store(false)
-	checked(t, s, 1, func() bool { return s.Current() != host(t, b) })
-	wantAnswer(t, way, "a")
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, way := serversOf(t, a, b)
+		a.ready.Store(false)
+		checked(t, s, 0, func() bool { return s.Current() != a.name })
+		wantAnswer(t, way, "b")
+		a.ready.Store(true)
+		checked(t, s, 0, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(a.name)) == 1 })
+		wantAnswer(t, way, "b") // there is no reason to return to a
+		b.ready.Store(false)
+		checked(t, s, 1, func() bool { return s.Current() != b.name })
+		wantAnswer(t, way, "a")
+	})
 }
 
 func TestServerOfAnotherClusterIsNeverAsked(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	other := "other"
-	b.cluster.Store(&other)
-	_, way := serversOf(t, a, b)
-	a.Close()
-	if got, err := says(t, way, http.MethodGet, ""); err == nil {
-		t.Errorf("%s was asked", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		other := "other"
+		b.cluster.Store(&other)
+		_, way := serversOf(t, a, b)
+		a.stop()
+		if got, err := says(t, way, http.MethodGet, ""); err == nil {
+			t.Errorf("%s was asked", got)
+		}
+	})
 }
 
 func TestServerThatLagsIsSkipped(t *testing.T) {
-	a, b, c := newAPIServer(t, "a"), newAPIServer(t, "b"), newAPIServer(t, "c")
-	b.rv.Store(99)
-	_, way := serversOf(t, a, b, c)
-	a.Close()
-	wantAnswer(t, way, "c")
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := newAPIServer(t, "a"), newAPIServer(t, "b"), newAPIServer(t, "c")
+		b.rv.Store(99)
+		_, way := serversOf(t, a, b, c)
+		a.stop()
+		wantAnswer(t, way, "c")
+	})
 }
 
 func TestServerThatLagsIsWaitedFor(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	b.rv.Store(99)
-	s, way := serversOf(t, a, b)
-	a.Close()
-	if got, err := says(t, way, http.MethodGet, ""); err == nil {
-		t.Errorf("%s answered", got)
-	}
-	b.rv.Store(100)
-	checked(t, s, 1, func() bool { return s.Current() == host(t, b) })
-	wantAnswer(t, way, "b")
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		b.rv.Store(99)
+		s, way := serversOf(t, a, b)
+		a.stop()
+		if got, err := says(t, way, http.MethodGet, ""); err == nil {
+			t.Errorf("%s answered", got)
+		}
+		b.rv.Store(100)
+		checked(t, s, 1, func() bool { return s.Current() == b.name })
+		wantAnswer(t, way, "b")
+	})
 }
 
 // If all servers are at an earlier state and stay there, etcd was restored. Feeds then start again.
 func TestRestoreIsBelievedAfterAWhile(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	s, way := serversOf(t, a, b)
-	a.rv.Store(50)
-	b.rv.Store(50)
-	checked(t, s, 0, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, a))) == 0 })
-	checked(t, s, 1, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, b))) == 0 })
-	if _, err := says(t, way, http.MethodGet, ""); err != nil {
-		t.Errorf("while nothing else is there, the one of before is asked: %v", err)
-	}
-	checked(t, s, 0, func() bool { return s.before() == 50 })
-	wantAnswer(t, way, "a")
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, way := serversOf(t, a, b)
+		a.rv.Store(50)
+		b.rv.Store(50)
+		checked(t, s, 0, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(a.name)) == 0 })
+		checked(t, s, 1, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(b.name)) == 0 })
+		if _, err := says(t, way, http.MethodGet, ""); err != nil {
+			t.Errorf("while nothing else is there, the one of before is asked: %v", err)
+		}
+		checked(t, s, 0, func() bool { return s.before() == 50 })
+		wantAnswer(t, way, "a")
+	})
 }
 
 // If a server does not respond at all, its streams are cut. They resume at another server.
 func TestStreamsOfADeadServerAreCut(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	s, way := serversOf(t, a, b)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://any.invalid/stream", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := way.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	a.stalled.Store(true)
-	for range lostAfter {
-		s.note(s.servers[0], silentStanding)
-	}
-	if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errDead) {
-		t.Errorf("the stream ended with %v", err)
-	}
-	wantAnswer(t, way, "b")
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, way := serversOf(t, a, b)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://any.invalid/stream", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := way.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		a.stalled.Store(true)
+		for range lostAfter {
+			s.note(s.servers[0], silentStanding)
+		}
+		if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errDead) {
+			t.Errorf("the stream ended with %v", err)
+		}
+		wantAnswer(t, way, "b")
+	})
 }
 
 var silentStanding = standingAt{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}, silent: true}
@@ -276,54 +311,58 @@ var silentStanding = standingAt{err: &url.Error{Op: "Get", Err: context.Deadline
 // A server that responds keeps its streams, even if its etcd does not respond. A silent server also
 // keeps its streams if no other server is usable.
 func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	s, way := serversOf(t, a, b)
-	resp := upgrade(t, way)
-	defer resp.Body.Close()
-	life := s.servers[0].life.Load()
-	a.slow.Store(true)
-	b.slow.Store(true)
-	for range 2 * lostAfter {
-		for _, one := range s.servers {
-			s.note(one, s.ask(t.Context(), one))
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, way := serversOf(t, a, b)
+		resp := upgrade(t, way)
+		defer resp.Body.Close()
+		life := s.servers[0].life.Load()
+		a.slow.Store(true)
+		b.slow.Store(true)
+		for range 2 * lostAfter {
+			for _, one := range s.servers {
+				s.note(one, s.ask(t.Context(), one))
+			}
 		}
-	}
-	for range 2 * lostAfter {
-		for _, one := range s.servers {
-			s.note(one, silentStanding)
+		for range 2 * lostAfter {
+			for _, one := range s.servers {
+				s.note(one, silentStanding)
+			}
 		}
-	}
-	if life.Err() != nil {
-		t.Error("streams were cut, and there is nowhere to go")
-	}
-	b.slow.Store(false)
-	s.note(s.servers[1], s.ask(t.Context(), s.servers[1]))
-	s.note(s.servers[0], silentStanding)
-	if _, err := resp.Body.Read(make([]byte, 1)); err == nil || life.Err() == nil {
-		t.Errorf("the tunnel goes on: %v", err)
-	}
+		if life.Err() != nil {
+			t.Error("streams were cut, and there is nowhere to go")
+		}
+		b.slow.Store(false)
+		s.note(s.servers[1], s.ask(t.Context(), s.servers[1]))
+		s.note(s.servers[0], silentStanding)
+		if _, err := resp.Body.Read(make([]byte, 1)); err == nil || life.Err() == nil {
+			t.Errorf("the tunnel goes on: %v", err)
+		}
+	})
 }
 
 // When a client closes its side of a tunnel, the server detects this. The client still receives the
 // server's response.
 func TestHalfClosedTunnel(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	_, way := serversOf(t, a, b)
-	resp := upgrade(t, way)
-	defer resp.Body.Close()
-	tunnel := resp.Body.(interface {
-		io.Writer
-		CloseWrite() error
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		_, way := serversOf(t, a, b)
+		resp := upgrade(t, way)
+		defer resp.Body.Close()
+		tunnel := resp.Body.(interface {
+			io.Writer
+			CloseWrite() error
+		})
+		if _, err := io.WriteString(tunnel, "input"); err != nil {
+			t.Fatal(err)
+		}
+		if err := tunnel.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if said, err := io.ReadAll(resp.Body); string(said) != "last words" {
+			t.Errorf("%q, %v", said, err)
+		}
 	})
-	if _, err := io.WriteString(tunnel, "input"); err != nil {
-		t.Fatal(err)
-	}
-	if err := tunnel.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	if said, err := io.ReadAll(resp.Body); string(said) != "last words" {
-		t.Errorf("%q, %v", said, err)
-	}
 }
 
 func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
@@ -343,48 +382,49 @@ func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
 
 // The last remaining server belongs to another cluster because its address was reassigned.
 func TestTheLastServerBecomesForeign(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	s, way := serversOf(t, a, b)
-	b.ready.Store(false)
-	checked(t, s, 1, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, b))) == 0 })
-	wantAnswer(t, way, "a")
-	other := "other"
-	a.cluster.Store(&other)
-	checked(t, s, 0, func() bool { return s.servers[0].foreign.Load() })
-	if got, err := says(t, way, http.MethodPost, "new"); !errors.Is(err, errForeign) || a.requests.Load() != 1 {
-		t.Errorf("%q, %v", got, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, way := serversOf(t, a, b)
+		b.ready.Store(false)
+		checked(t, s, 1, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(b.name)) == 0 })
+		wantAnswer(t, way, "a")
+		other := "other"
+		a.cluster.Store(&other)
+		checked(t, s, 0, func() bool { return s.servers[0].foreign.Load() })
+		if got, err := says(t, way, http.MethodPost, "new"); !errors.Is(err, errForeign) || a.requests.Load() != 1 {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
 }
 
 // A request that the client cancels does not count as a failure of the server.
 func TestOnesOwnCancellationIsNoFailure(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	s, way := serversOf(t, a, b)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://any.invalid/who", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if resp, err := way.RoundTrip(req); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, %v", resp, err)
-	}
-	if s.Current() != host(t, a) {
-		t.Errorf("%s is asked", s.Current())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, way := serversOf(t, a, b)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://any.invalid/who", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := way.RoundTrip(req); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, %v", resp, err)
+		}
+		if s.Current() != a.name {
+			t.Errorf("%s is asked", s.Current())
+		}
+	})
 }
 
 func TestNoServerIsFit(t *testing.T) {
-	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-	a.ready.Store(false)
-	b.Close()
-	_, err := openServers(t, a, b)
-	if err == nil || !strings.Contains(err.Error(), host(t, a)+": /readyz: 500") || !strings.Contains(err.Error(), host(t, b)) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func host(t *testing.T, a *apiserver) string {
-	t.Helper()
-	return strings.TrimPrefix(a.URL, "http://")
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		a.ready.Store(false)
+		b.stop()
+		_, err := openServers(t, a, b)
+		if err == nil || !strings.Contains(err.Error(), a.name+": /readyz: 500") || !strings.Contains(err.Error(), b.name) {
+			t.Errorf("got %v", err)
+		}
+	})
 }

@@ -1,7 +1,10 @@
+//go:build verify && !race
+
 package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -19,6 +22,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
@@ -57,9 +61,6 @@ func connectOne(address, over string) (net.Conn, error) {
 	protocol := map[string]string{"tls": "http/1.1", "h2": "h2"}[over]
 	return tls.Dial("tcp", address, insecure(protocol))
 }
-
-// longPath is refused before the client is authenticated, and the connection stays open.
-var longPath = "/" + strings.Repeat("x", 100)
 
 // refused is a request for longPath.
 var refused = "GET " + longPath + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -123,27 +124,6 @@ var behaviours = map[string]func(net.Conn) error{
 	},
 }
 
-// greet begins HTTP/2.
-func greet(c net.Conn, settings ...http2.Setting) (*http2.Framer, error) {
-	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
-		return nil, err
-	}
-	f := http2.NewFramer(c, c)
-	return f, f.WriteSettings(settings...)
-}
-
-// ask2 sends a GET on a stream.
-func ask2(f *http2.Framer, stream uint32, path string) error {
-	var block strings.Builder
-	encoder := hpack.NewEncoder(&block)
-	for _, field := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "evil.example"}, {":path", path}} {
-		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
-			return err
-		}
-	}
-	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte(block.String()), EndStream: true, EndHeaders: true})
-}
-
 // startCrowd starts clients and waits until all clients have acted.
 func startCrowd(t *testing.T, address string, n int, over, behaviour string) (end func()) {
 	t.Helper()
@@ -174,30 +154,36 @@ func startCrowd(t *testing.T, address string, n int, over, behaviour string) (en
 	return end
 }
 
-// least returns the minimum memory in use over a while, heap and stacks, because stacks shrink only
-// during collections.
-func least() uint64 {
-	best := ^uint64(0)
-	for range 8 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		best = min(best, m.HeapAlloc+m.StackInuse)
+// init runs the clients instead of the tests in a process that startCrowd has started.
+func init() {
+	if order := os.Getenv(asCrowd); order != "" {
+		if err := runCrowd(order); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
-	return best
+}
+
+// serveStrangers runs a server that refuses long paths before it authenticates the client.
+func serveStrangers(t *testing.T, overTLS bool, limits exchange.Limits) (*Server, net.Addr) {
+	t.Helper()
+	limits.URIBytes = 64
+	o := Options{Stall: time.Minute, Limits: limits, AnyHost: true}
+	if overTLS {
+		o.TLS = selfSigned()
+	}
+	return serveSocket(t, forwardsAll{}, http.NotFound, o)
 }
 
 // A connection of an unauthenticated client costs little memory, whatever the client has sent. With
 // TLS, crypto/tls uses 7 KiB of this memory. With HTTP/2, the library uses 14 KiB, and up to 4 KiB
 // more for reads and writes.
 func TestMemoryOfUnknownConnections(t *testing.T) {
-	if cachetest.Race {
-		t.Skip("the race detector takes memory of its own")
-	}
 	const n = 500
 	for _, test := range []struct {
 		over, behaviour string
-		most            uint64 // KiB
+		most            int64 // KiB
 	}{
 		{"tcp", "silent", 8},
 		{"tcp", "half", 8},
@@ -217,15 +203,101 @@ func TestMemoryOfUnknownConnections(t *testing.T) {
 			// The first clients fill caches.
 			startCrowd(t, address.String(), 20, test.over, test.behaviour)()
 			waitFor(t, "they have gone", func() bool { return s.listening.Connections() == 0 })
-			before := least()
+			before := cachetest.Heap()
 			end := startCrowd(t, address.String(), n, test.over, test.behaviour)
 			defer end()
 			waitFor(t, "all are there", func() bool { return s.listening.Connections() == n })
-			each := (max(least(), before) - before) / n // memory of earlier tests may be freed now
+			each := (cachetest.Heap() - before) / n
 			t.Logf("%d bytes", each)
 			if each > test.most<<10 {
 				t.Errorf("%d bytes for each connection, want at most %d KiB", each, test.most)
 			}
 		})
 	}
+}
+
+// Unread watches hold one piece each, whatever the number and size of the events. The connection
+// and the stream use additional memory at both ends.
+func TestUnreadWatchesHoldLittle(t *testing.T) {
+	const (
+		watches = 100
+		stream  = 48 << 10 // for a stream; over HTTP/1 for a connection and its client
+	)
+	for _, events := range []struct{ n, size int }{{128, 30 << 10}, {40, 1 << 20}} {
+		c, _ := cachetest.Roomy(t)
+		for i := range events.n {
+			cachetest.Apply(t, c, cachetest.Sized(t, uint64(i+2), events.size))
+		}
+		for protocol, open := range map[string]func(address net.Addr){
+			"HTTP/2": func(address net.Addr) { unreadHTTP2(t, address, watches, watchTarget+"1") },
+			"HTTP/1": func(address net.Addr) {
+				for range watches {
+					unreadHTTP1(t, address, watchTarget+"1")
+				}
+			},
+		} {
+			t.Run(fmt.Sprintf("%s, %d KiB", protocol, events.size>>10), func(t *testing.T) {
+				_, address := serveSocket(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, Options{Stall: time.Minute, Limits: testLimits(), AnyHost: true, TLS: selfSigned()})
+				delivered := c.Stats().Delivered
+				before := cachetest.Heap()
+				open(address)
+				// Each watch has polled until it was blocked. Over HTTP/1, the kernel keeps a few
+				// pieces.
+				waitFor(t, "all watches have begun", func() bool { return c.Stats().Delivered-delivered >= watches })
+				var held int64
+				for still, was := 0, uint64(0); still < 5; still++ {
+					if held = cachetest.Heap() - before; held > watches*(exchange.ChunkKeep+stream) {
+						t.Fatalf("%d watches hold %d KiB each", watches, held/watches>>10)
+					}
+					if now := c.Stats().Delivered; now != was {
+						was, still = now, 0
+					}
+				}
+				t.Logf("%d KiB each", held/watches>>10)
+			})
+		}
+	}
+}
+
+// unreadHTTP2 opens watches on one connection. Its client gives no window for data.
+func unreadHTTP2(t *testing.T, address net.Addr, n int, target string) {
+	t.Helper()
+	c, err := tls.Dial(address.Network(), address.String(), insecure("h2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	send(t, c, http2.ClientPreface)
+	framer := http2.NewFramer(c, c)
+	if err := framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+		t.Fatal(err)
+	}
+	go io.Copy(io.Discard, c)
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for i := range n {
+		block.Reset()
+		for _, kv := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "localhost"}, {":path", target}} {
+			if err := encoder.WriteField(hpack.HeaderField{Name: kv[0], Value: kv[1]}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// unreadHTTP1 opens a watch on its own connection. The client reads nothing.
+func unreadHTTP1(t *testing.T, address net.Addr, target string) {
+	t.Helper()
+	c, err := net.Dial(address.Network(), address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	send(t, tls.Client(c, insecure()), "GET "+target+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
 }
