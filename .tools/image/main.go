@@ -86,15 +86,16 @@ func run(args []string) error {
 		return errors.New("no binary for Linux: linux/ARCHITECTURE=FILE")
 	}
 
+	// A module without a licence is an error of the list, so the list comes before the compression.
+	if err := r.writeBOM(sbom); err != nil {
+		return fmt.Errorf("%s: %w", sbom, err)
+	}
 	index, err := r.index()
 	if err != nil {
 		return err
 	}
 	if err := writeArchive(output, index, r); err != nil {
 		return fmt.Errorf("%s: %w", output, err)
-	}
-	if err := r.writeBOM(sbom); err != nil {
-		return fmt.Errorf("%s: %w", sbom, err)
 	}
 	digest, err := index.Digest()
 	if err != nil {

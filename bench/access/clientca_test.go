@@ -26,7 +26,7 @@ func TestClientCAFile(t *testing.T) {
 	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.foreign.Certificate.Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := w.startFront(t, w.api.URL, proxyUser, fmt.Sprintf("authentication: {x509: {clientCAFile: %q}}\n", file), false)
+	f := w.startFront(t, w.api.URL, proxyUser, fmt.Sprintf("authentication: {x509: {clientCAFile: %q}}\n", file))
 	const list = "/api/v1/namespaces/" + teamA + "/pods"
 	foreign := func(user string, groups ...string) *caller {
 		return &caller{name: "foreign " + user, cert: w.foreign.SignT(t, time.Hour, user, groups...)}

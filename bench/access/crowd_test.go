@@ -1,3 +1,5 @@
+//go:build verify
+
 package access
 
 import (
@@ -32,13 +34,12 @@ func (f *front) outlasts(t *testing.T, w *world, n, atATime int, growth int64, a
 	}
 }
 
-// expect sends a request and fails if the answer has another status.
-func (f *front) expect(ctx context.Context, c *caller, r request, status int) error {
-	got, err := f.ask(ctx, c, r)
-	if err == nil && got.status != status {
-		err = fmt.Errorf("%s: %.80s: %d instead of %d: %.300s", c.name, r.target, got.status, status, got.body)
-	}
-	return err
+// lean is front without the race detector, which takes memory of its own.
+func (w *world) lean(t *testing.T) *front {
+	t.Helper()
+	options := w.frontOptions(t, w.api.URL, proxyUser, "")
+	options.NoRace = true
+	return frontOf(t, options).warmed(t, w)
 }
 
 // Many callers, half of them unknown, do not fill the proxy's memory. Afterwards the proxy still

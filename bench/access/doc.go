@@ -7,11 +7,11 @@
 // two responses must be the same, allowed or refused.
 //
 // The other tests check properties that responses do not show: the identity with which a forwarded
-// request arrives upstream, the time until a removed right ends, the cost of many callers, and a
-// proxy that may not read some resource.
+// request arrives upstream, and a proxy that may not read some resource. With -tags verify they also
+// check that removed rights end, and the cost of many callers.
 //
-// Three of four requests use HTTP/2, the others HTTP/1.1. By default the matrix sends a random part
-// of its requests; -seed repeats a run. With -everything it sends all requests: some 43,000 with
-// full caches. With -self the apiserver is compared with itself, without a proxy. Any difference is
-// then an error of the test.
+// Three of four requests use HTTP/2, the others HTTP/1.1. By default the matrix sends a part of its
+// requests, chosen by -seed. With -everything it sends all requests: some 43,000 with full caches.
+// With -self the apiserver is compared with itself, without a proxy. Any difference is then an error
+// of the test.
 package access

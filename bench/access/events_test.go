@@ -2,6 +2,7 @@ package access
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -39,8 +41,11 @@ func eventsOf(t *testing.T, path, id string) (all []auditEvent) {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(text) {
+		if !bytes.Contains(line, []byte(id)) {
+			continue
+		}
 		var e auditEvent
-		if json.Unmarshal(line, &e) == nil && strings.EqualFold(e["auditID"].(string), id) { // the last line may be incomplete
+		if json.Unmarshal(line, &e) == nil && e["auditID"] == id { // the last line may be incomplete
 			all = append(all, e)
 		}
 	}
@@ -115,6 +120,26 @@ func auditedRequests(since string) map[string]audited {
 	}
 }
 
+// auditedAnswers are the answers to two equal requests, with the requests' ids.
+type auditedAnswers struct {
+	want, got            answer
+	direct, throughProxy string
+	err                  error
+}
+
+// ask sends a request to the apiserver and through the proxy.
+func (a *auditedAnswers) ask(ctx context.Context, w *world, f *front, c *caller, r request, what string) (err error) {
+	var first, second request
+	first, a.direct = r.named()
+	second, a.throughProxy = r.named()
+	second.protocol = cluster.DrawProtocol(c.name, what)
+	if a.want, err = w.server.ask(ctx, c, first); err != nil {
+		return err
+	}
+	a.got, err = f.ask(ctx, c, second)
+	return err
+}
+
 // The proxy's audit log has the same events as the apiserver's log has for the same requests to the
 // apiserver. Each request is in one of the two logs.
 func TestAuditEvents(t *testing.T) {
@@ -131,28 +156,42 @@ func TestAuditEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sources := map[string]int{}
+	requests, sources := auditedRequests(since), map[string]int{}
 	for _, name := range []string{
 		"admin", "reader", "robot", "certificate", "anonymous", "nobody", "garbage", "expired certificate", "certified oddity",
 		"token as reader", "token as all of it", "certificate as reader", "token as admin",
 	} {
 		c := w.callers[name]
-		for what, r := range auditedRequests(since) {
+		asked := map[string]*auditedAnswers{}
+		var watches sync.WaitGroup
+		for _, what := range slices.Sorted(maps.Keys(requests)) {
+			r := requests[what]
+			a := &auditedAnswers{}
+			asked[what] = a
+			if r.watches { // waits for the watch's end
+				watches.Go(func() { a.err = a.ask(t.Context(), w, f, c, r.request, what) })
+			} else {
+				a.err = a.ask(t.Context(), w, f, c, r.request, what)
+			}
+		}
+		watches.Wait()
+		for _, what := range slices.Sorted(maps.Keys(requests)) {
+			r := requests[what]
+			a := asked[what]
 			t.Run(name+"/"+what, func(t *testing.T) {
-				first, direct := r.named()
-				second, throughProxy := r.named()
-				second.protocol = cluster.DrawProtocol(name, what)
-				want, got := w.server.must(t, c, first), f.must(t, c, second)
-				if want.status != got.status && r.method == "" {
-					t.Fatalf("%d instead of %d: %s", got.status, want.status, got.body)
+				if a.err != nil {
+					t.Fatal(a.err)
 				}
-				if id := got.header.Get("Audit-Id"); id != throughProxy {
+				if a.want.status != a.got.status && r.method == "" {
+					t.Fatalf("%d instead of %d: %s", a.got.status, a.want.status, a.got.body)
+				}
+				if id := a.got.header.Get("Audit-Id"); id != a.throughProxy {
 					t.Errorf("the answer has the Audit-Id %q instead of the client's", id)
 				}
-				w.compareEvents(t, log, direct, throughProxy, func(source string) {
+				w.compareEvents(t, log, a.direct, a.throughProxy, func(source string) {
 					sources[source]++
 					asAnother := what == "discovery" && strings.Contains(name, " as ") // is forwarded
-					if want.status == ok && !asAnother && source != r.source && (what != "discovery" || source != "shared") {
+					if a.want.status == ok && !asAnother && source != r.source && (what != "discovery" || source != "shared") {
 						t.Errorf("the answer came from %q, want %q", source, r.source)
 					}
 				})

@@ -27,7 +27,7 @@ func TestUnauthenticatedRequestsDisturbNobody(t *testing.T) {
 		"wrong tokens":      {&front{server: newServer(t, "proxy", open.URL, open.CA), proxy: open}, "garbage", unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const clients, requests = 8, 60
+			const clients, requests = 8, 20
 			var asking sync.WaitGroup
 			for i := range clients {
 				asking.Go(func() {

@@ -19,7 +19,7 @@ func TestImpersonatedReadsAreCached(t *testing.T) {
 		for _, r := range []request{
 			{target: "/api/v1/namespaces/" + teamA + "/pods?resourceVersion=0"},
 			{target: "/api/v1/namespaces/" + teamA + "/pods/one?resourceVersion=0"},
-			{target: "/api/v1/namespaces/" + teamA + "/pods?watch=1&timeoutSeconds=1&resourceVersion=0", watches: true},
+			{target: "/api/v1/namespaces/" + teamA + "/pods?" + watchWithState, watches: true},
 		} {
 			before := f.fromCache(t)
 			want, got := w.server.must(t, c, r), f.must(t, c, r)

@@ -10,13 +10,19 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// While upstream is down, the cache answers only callers whose reviews are cached, and only for as
-// long as they are cached.
+// rememberAll are the settings of a proxy that lets anonymous clients in and keeps reviews for longer
+// than a test lasts.
+const rememberAll = `
+authentication: {anonymous: {enabled: true}, webhook: {cacheTTL: 1h}}
+authorization: {webhook: {cacheAuthorizedTTL: 1h, cacheUnauthorizedTTL: 1h}}
+`
+
+// While upstream is down, the cache answers only callers whose reviews are cached.
 func TestReviewsUnavailable(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
 	between := cluster.RelayT(t, w.api.Address)
-	f := w.startFront(t, "https://"+between.Address(), proxyUser, withAnonymous, false).warmed(t, w)
+	f := w.startFront(t, "https://"+between.Address(), proxyUser, rememberAll).warmed(t, w)
 	const list = "/api/v1/namespaces/" + teamA + "/pods?resourceVersion=0"
 	known := []string{"reader", "certificate"}
 	for _, name := range known {

@@ -68,9 +68,12 @@ func collections() (all []*collection) {
 		&collection{path: "/api/v1/nodes", name: "n1", selectors: []string{"", name + "n1", name + "n2", label}})
 }
 
+// watchWithState is the query of a watch that begins with the state. It is read until the state is
+// complete.
+const watchWithState = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=60"
+
 // reads returns all reads of a collection in JSON. Watches begin at the resourceVersion since.
 func (c *collection) reads(since string) (all []read) {
-	const withState = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=10"
 	for _, selector := range c.selectors {
 		for _, kind := range []struct {
 			name, query string
@@ -84,8 +87,8 @@ func (c *collection) reads(since string) (all []read) {
 			{"exact list", "resourceVersionMatch=Exact&resourceVersion=" + since, false},
 			{"watch at N", "watch=1&timeoutSeconds=1&resourceVersion=" + since, true},
 			{"watch", "watch=true&timeoutSeconds=1", true},
-			{"watch with state", withState, true},
-			{"watch with state at N", withState + "&resourceVersion=" + since, true},
+			{"watch with state", watchWithState, true},
+			{"watch with state at N", watchWithState + "&resourceVersion=" + since, true},
 		} {
 			target := c.path + "?" + strings.Trim(kind.query+"&"+selector, "&")
 			all = append(all, read{name: kind.name, list: true, request: request{target: target, watches: kind.watches}})
@@ -105,7 +108,7 @@ func (c *collection) reads(since string) (all []read) {
 // oddReads are reads whose authorization depends on how the server parses them.
 func oddReads() (all []read) {
 	const (
-		withState = "&watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=10"
+		withState = "&" + watchWithState
 		local     = "/api/v1/namespaces/" + teamA + "/pods"
 	)
 	for _, query := range []string{

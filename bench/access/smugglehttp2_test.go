@@ -3,17 +3,17 @@ package access
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-
-	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // TestSmugglingHTTP2 does the same as TestSmuggling over HTTP/2, with frames that no library would
@@ -99,7 +99,7 @@ func (s *smuggled) smuggleFrames(ctx context.Context, to *server, fields smuggle
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(cluster.Limit)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
@@ -157,6 +157,9 @@ func smuggleHonest(caller *caller, fields smuggleFields, target string) (all smu
 func (s *smuggled) readFrames(framer *http2.Framer) error {
 	for {
 		frame, err := framer.ReadFrame()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return fmt.Errorf("neither the stream nor the connection ends within %v", limit)
+		}
 		if err != nil {
 			return nil // refused
 		}

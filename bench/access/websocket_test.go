@@ -84,29 +84,3 @@ func TestWebSocketTokens(t *testing.T) {
 		}
 	}
 }
-
-// A browser uses its certificate for WebSockets of any page, and pages of any site use its place in
-// the network. So pages of other origins need a token.
-func TestWebSocketOrigins(t *testing.T) {
-	w := sharedWorld(t)
-	f := w.front(t, proxyUser, withAnonymous)
-	const watch = "/api/v1/namespaces/" + teamA + "/pods?watch=1&timeoutSeconds=1&resourceVersion=0"
-	for name, test := range map[string]struct {
-		caller *caller
-		token  string
-		want   int
-	}{
-		"token":       {&caller{}, tokenOf("reader"), http.StatusSwitchingProtocols},
-		"header":      {w.callers["reader"], "", http.StatusSwitchingProtocols},
-		"certificate": {w.callers["certificate"], "", http.StatusForbidden},
-		"nobody":      {&caller{}, "", http.StatusForbidden},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := request{method: http.MethodGet, target: watch, header: webSocket(test.token, "binary.k8s.io")}
-			r.header.Set("Origin", "https://evil.example")
-			if _, _, got := f.handshake(t, test.caller, r); got.StatusCode != test.want {
-				t.Errorf("%s instead of %d", got.Status, test.want)
-			}
-		})
-	}
-}

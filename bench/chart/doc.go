@@ -7,7 +7,8 @@
 //	go tool helm template watchproxy ../../charts/watchproxy --show-only templates/rbac.yaml
 //
 // TestMatrix installs 50 combinations of values, upgrades each of them to two others and uninstalls
-// it. -seed repeats the choice of combinations. TestHelmTest acts as the kubelet for `helm test`.
+// it. -seed repeats the choice of combinations. Like all that takes minutes, it needs -tags verify.
+// TestHelmTest acts as the kubelet for `helm test`.
 //
 // testdata/values contains the combinations of values that the tests render. The tests lint each
 // rendering, validate its configuration, and submit all of its objects to the apiserver.

@@ -38,15 +38,17 @@ func TestImpersonation(t *testing.T) {
 	if err := create("john"); !apierrors.IsForbidden(err) {
 		t.Errorf("the proxy may not impersonate john, and he got %v", err)
 	}
-	for _, r := range w.audit.PeekT(t) {
-		if r.Verb == "create" && r.ObjectRef.Resource == "configmaps" && r.ObjectRef.Namespace == namespace && r.ResponseStatus.Code == 201 && r.ImpersonatedUser != nil {
-			if r.User.Username != proxyIdentity || r.ImpersonatedUser.Username != "jane" {
-				t.Errorf("it arrived as %s by %s", r.ImpersonatedUser.Username, r.User.Username)
+	cluster.Within(t, limit, "a record of the created configmap", func() bool {
+		for _, r := range w.audit.PeekT(t) {
+			if r.Verb == "create" && r.ObjectRef.Resource == "configmaps" && r.ObjectRef.Namespace == namespace && r.ResponseStatus.Code == 201 && r.ImpersonatedUser != nil {
+				if r.User.Username != proxyIdentity || r.ImpersonatedUser.Username != "jane" {
+					t.Errorf("it arrived as %s by %s", r.ImpersonatedUser.Username, r.User.Username)
+				}
+				return true
 			}
-			return
 		}
-	}
-	t.Error("it did not arrive")
+		return false
+	})
 }
 
 // certified returns a client with a certificate from the cluster's CA.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -62,78 +61,34 @@ func application() error {
 	return nil
 }
 
-// pythonApplication and nodeApplication do the same as application.
-const (
-	pythonApplication = `
-from kubernetes import client, config, watch
-config.load_incluster_config()
-ns = open("` + cluster.AccountPath + `/namespace").read()
-v1 = client.CoreV1Api()
-found = v1.list_namespaced_pod(ns)
-for p in found.items:
-    print("LISTED", p.metadata.name, flush=True)
-print("ready", flush=True)
-for e in watch.Watch().stream(v1.list_namespaced_pod, ns, resource_version=found.metadata.resource_version):
-    print(e["type"], e["object"].metadata.name, flush=True)
-`
-	nodeApplication = `
-const k8s = require('@kubernetes/client-node'), fs = require('fs')
-const kc = new k8s.KubeConfig()
-kc.loadFromCluster()
-const ns = fs.readFileSync('` + cluster.AccountPath + `/namespace', 'utf8')
-kc.makeApiClient(k8s.CoreV1Api).listNamespacedPod({namespace: ns}).then(list => {
-	list.items.forEach(p => console.log('LISTED', p.metadata.name))
-	console.log('ready')
-	return new k8s.Watch(kc).watch('/api/v1/namespaces/' + ns + '/pods', {resourceVersion: list.metadata.resourceVersion},
-		(type, o) => console.log(type, o.metadata.name), err => console.log('END', err))
-}).catch(err => { console.error(err); process.exit(1) })
-`
-)
-
 // The sidecar of the example is the apiserver of an application that knows only its in-cluster
-// configuration, in three languages. The service account has rights in its namespace only.
+// configuration. The service account has rights in its namespace only.
 func TestInCluster(t *testing.T) {
-	t.Run("chart", func(t *testing.T) { testInCluster(newPodRun(t, fromChart)) })
-	t.Run("YAML", func(t *testing.T) { testInCluster(newPodRun(t, fromYAML)) })
+	for name, pod := range map[string]func(*podRun){"chart": fromChart, "YAML": fromYAML} {
+		t.Run(name, func(t *testing.T) {
+			r := newPodRun(t, pod)
+			r.createPod("first")
+			r.reads(r.newApplication(), "second")
+		})
+	}
 }
 
-func testInCluster(r *podRun) {
-	t := r.T
-	t.Helper()
+// reads starts an application, which lists the pod first and watches the named one. The cache answers
+// both.
+func (r *podRun) reads(app *cluster.Container, name string) {
+	r.Helper()
 	if text, _ := r.ask(r.adminURL + "/status"); r.spec.InitContainers[0].Args[0] == "serve" && !strings.Contains(text, `"namespace=`+r.ns+`"`) {
-		t.Errorf("the sidecar is ready without a cache of its namespace: %s", text)
+		r.Errorf("the sidecar is ready without a cache of its namespace: %s", text)
 	}
-	r.createPod("first")
-	spec := r.spec.Containers[0]
-	apps := map[string]*cluster.Container{"Go": r.newApplication()}
-	if python := filepath.Join(cluster.Root(), "bin", "python-client"); exec.CommandContext(t.Context(), python, "-c", "import kubernetes").Run() == nil {
-		apps["Python"] = r.container(spec, python)
-		apps["Python"].Command = append(apps["Python"].Command, "-c", pythonApplication)
-	} else {
-		t.Log("NOT CHECKED: Python's client is not installed (make bin/python-client)")
-	}
-	if modules := filepath.Join(cluster.Root(), "bin", "node-client", "node_modules"); exists(modules) {
-		node, err := exec.LookPath("node")
-		must(t, err)
-		apps["Node"] = r.container(spec, node)
-		apps["Node"].Command = append(apps["Node"].Command, "-e", nodeApplication)
-		apps["Node"].Env = append(apps["Node"].Env, "NODE_PATH="+modules)
-	} else {
-		t.Log("NOT CHECKED: Node's client is not installed (make bin/node-client)")
-	}
-	for name, app := range apps {
-		before := r.cached()
-		_, err := app.Start(t.Context())
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		t.Cleanup(app.Kill)
-		r.shows(app, "LISTED first")
-		r.createPod(strings.ToLower(name))
-		r.shows(app, "ADDED "+strings.ToLower(name))
-		if got := r.cached() - before; got < 2 {
-			t.Errorf("%s: %v answers came from the cache", name, got)
-		}
+	before := r.cached()
+	_, err := app.Start(r.Context())
+	must(r.T, err)
+	r.Cleanup(app.Kill)
+	r.shows(app, "LISTED first")
+	r.createPod(name)
+	r.shows(app, "ADDED "+name)
+	if got := r.cached() - before; got < 2 {
+		r.Errorf("%s: %v answers came from the cache", name, got)
 	}
 }
 
@@ -145,66 +100,6 @@ func (r *podRun) newApplication() *cluster.Container {
 	app := r.container(r.spec.Containers[0], own)
 	app.Env = append(app.Env, applicationVariable+"=yes")
 	return app
-}
-
-// startApplication starts application, which ends with the test.
-func (r *podRun) startApplication() *cluster.Container {
-	r.Helper()
-	app := r.newApplication()
-	_, err := app.Start(r.Context())
-	must(r.T, err)
-	r.Cleanup(app.Kill)
-	return app
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// A running application notices neither a new token, nor that the sidecar is killed and starts
-// again, nor that upstream is away.
-func TestInClusterOutages(t *testing.T) {
-	r := newPodRun(t, fromChart)
-	app := r.startApplication()
-	published := r.volumes["watchproxy-serviceaccount"]
-	ca, err := os.ReadFile(filepath.Join(published, "ca.crt"))
-	must(t, err)
-	client := func() *cluster.Endpoint {
-		t.Helper()
-		token, err := os.ReadFile(filepath.Join(published, "token"))
-		must(t, err)
-		return cluster.EndpointT(t, "sidecar", "https://"+r.listen, string(token), ca)
-	}
-	first := client()
-	pods := "/api/v1/namespaces/" + r.ns + "/pods?resourceVersion=0"
-	fromCache := func(whose string, e *cluster.Endpoint) {
-		t.Helper()
-		cluster.Eventually(t, "an answer from the cache to "+whose, func() bool {
-			before := r.cached()
-			return e.GetT(t, pods, nil).Status == 200 && r.cached() > before
-		})
-	}
-	fromCache("the pod's token", first)
-
-	r.mountAccount(applicationAccount)
-	cluster.Eventually(t, "the new token is published", func() bool { return client().Token != first.Token })
-	fromCache("the new token", client())
-	fromCache("the replaced token", first)
-
-	r.sidecar.Kill()
-	r.createPod("meanwhile")
-	r.startSidecar()
-	r.shows(app, "ADDED meanwhile")
-	fromCache("the CA that was read before the restart", client())
-
-	must(t, r.api.Stop())
-	if got := client().GetT(t, pods, nil); got.Status != 200 {
-		t.Errorf("while upstream is away, a list from the cache has the status %d", got.Status)
-	}
-	must(t, r.api.Start(t.Context()))
-	r.createPod("afterwards")
-	r.shows(app, "ADDED afterwards")
 }
 
 // Requests without a token are refused, and upstream judges all tokens but the pod's.

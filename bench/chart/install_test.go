@@ -100,32 +100,6 @@ func (w *world) hasNothingOf(t *testing.T, ns string, except ...string) {
 	}
 }
 
-// everything returns the names of all objects of all kinds in the cluster, except for those that
-// the apiserver itself makes as time passes.
-func (w *world) everything(t *testing.T) map[string]bool {
-	t.Helper()
-	lists, err := w.admin.Discovery().ServerPreferredResources()
-	must(t, err)
-	all := map[string]bool{}
-	for _, list := range lists {
-		gv, err := schema.ParseGroupVersion(list.GroupVersion)
-		must(t, err)
-		for _, r := range list.APIResources {
-			if !slices.Contains(r.Verbs, "list") || slices.Contains([]string{"leases", "events", "componentstatuses"}, r.Name) {
-				continue
-			}
-			found, err := w.dynamic.Resource(gv.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
-			must(t, err)
-			for _, o := range found.Items {
-				if o.GetDeletionTimestamp() == nil {
-					all[r.Kind+" "+o.GetNamespace()+"/"+o.GetName()] = true
-				}
-			}
-		}
-	}
-	return all
-}
-
 // kinds returns all kinds of objects that the chart can create.
 func (w *world) kinds(t *testing.T) []schema.GroupVersionKind {
 	t.Helper()

@@ -1,3 +1,5 @@
+//go:build verify
+
 package chart
 
 import (
@@ -8,6 +10,8 @@ import (
 	"testing"
 
 	"helm.sh/helm/v4/pkg/chart/common/util"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -204,4 +208,30 @@ func (c combination) describe() string {
 		}
 	}
 	return strings.Join(all, "\n")
+}
+
+// everything returns the names of all objects of all kinds in the cluster, except for those that
+// the apiserver itself makes as time passes.
+func (w *world) everything(t *testing.T) map[string]bool {
+	t.Helper()
+	lists, err := w.admin.Discovery().ServerPreferredResources()
+	must(t, err)
+	all := map[string]bool{}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		must(t, err)
+		for _, r := range list.APIResources {
+			if !slices.Contains(r.Verbs, "list") || slices.Contains([]string{"leases", "events", "componentstatuses"}, r.Name) {
+				continue
+			}
+			found, err := w.dynamic.Resource(gv.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
+			must(t, err)
+			for _, o := range found.Items {
+				if o.GetDeletionTimestamp() == nil {
+					all[r.Kind+" "+o.GetNamespace()+"/"+o.GetName()] = true
+				}
+			}
+		}
+	}
+	return all
 }

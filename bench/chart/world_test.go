@@ -118,3 +118,10 @@ func (w *world) apply(ctx context.Context, o *unstructured.Unstructured, dryRun 
 		metav1.PatchOptions{FieldManager: "test", FieldValidation: metav1.FieldValidationStrict, DryRun: dryRun})
 	return err
 }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

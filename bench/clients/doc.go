@@ -4,11 +4,11 @@
 // The package is the library of its subpackages (World, Watch, Run), and contains the tests of
 // informers and watches. Each subpackage tests one kind of client or event: kubectl, commandline
 // (watchproxy's own commands and the commands in the README), wire (HTTP/1.1, HTTP/2, TLS, limits),
-// outage (the apiserver or the proxy goes down), and linearizability.
+// outage (apiservers fail or cannot be reached), linearizability, and kubelets.
 //
 // The tests do the same through the proxy and directly at the apiserver. Then they compare the
-// output, the exit code, and the stored objects. The proxy makes two more promises: a thousand
-// watches cost upstream a single watch, and they survive a crash of the apiserver.
+// output, the exit code, and the stored objects. The proxy makes another promise: many watches cost
+// upstream a single watch.
 //
 // There is no real node. A Node object makes the apiserver use the test's own kubelet. This kubelet
 // runs the commands of kubectl exec as processes on this machine.

@@ -14,6 +14,10 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
+// patient are settings by which the cache answers each read that it can, however long its feeds take
+// to start. Otherwise a proxy forwards reads when it expects the apiserver to be faster.
+const patient = "cache: {syncTimeout: 1m, consistentReads: {forwardIfSooner: false}}\n"
+
 // inProtobuf makes a client ask for protobuf, like in-tree controllers.
 func inProtobuf(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
@@ -62,7 +66,7 @@ func syncAll(t *testing.T, f informers.SharedInformerFactory) {
 // freshness proofs, and one proof serves any number of clients.
 func TestSchedulerLikeInformers(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.FreshProxy(t, "")
+	p := w.FreshProxy(t, patient)
 	w.CreatePod(t, w.Namespace(t, "scheduler"), cluster.NewPod("one"))
 	syncAll(t, schedulerLike(t, p))
 	first := p.MetricsT(t)
@@ -98,7 +102,7 @@ func TestSchedulerLikeInformers(t *testing.T) {
 func TestMetadataInformers(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
-	p := w.FreshProxy(t, "")
+	p := w.FreshProxy(t, patient)
 	ns := w.Namespace(t, "metadata")
 	w.CreatePod(t, ns, cluster.NewPod("one"))
 	client, err := metadata.NewForConfig(p.RESTConfig())

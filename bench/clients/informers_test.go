@@ -26,7 +26,7 @@ import (
 )
 
 // Informers behind the proxy have upstream's state in the end, whichever way they read their first
-// state, and even if the proxy restarts.
+// state, even if the proxy is killed, and if it restarts.
 func TestInformers(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
@@ -87,6 +87,12 @@ func testInformers(t *testing.T, w *World, ns string) {
 	settled("first")
 	writer.write(t, some)
 	settled("after changes")
+	proxy.Kill()
+	if err := proxy.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	writer.write(t, some)
+	settled("after the proxy was killed")
 	if err := errors.Join(proxy.Stop(), proxy.Start(t.Context())); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func TestReload(t *testing.T) {
 	ns := w.Namespace(t, "reload")
 	w.CreatePod(t, ns, cluster.NewPod("a"))
 	var stay, end []*Watch
-	for range 20 {
+	for range 5 {
 		stay = append(stay, WatchAt(t, e, "/api/v1/namespaces/"+ns+"/pods?watch=1&resourceVersion=0"))
 		end = append(end, WatchAt(t, e, "/api/v1/namespaces/"+ns+"/secrets?watch=1&resourceVersion=0"))
 	}

@@ -7,8 +7,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// During writes, the self-check compares caches of all kinds with the apiserver and finds no
-// difference.
+// The self-check compares caches of all kinds with the apiserver and finds no difference.
 func TestSelfCheck(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)

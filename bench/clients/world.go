@@ -10,7 +10,6 @@ import (
 	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -190,9 +189,9 @@ func Terminate(tb testing.TB, p *cluster.Proxy) {
 }
 
 // AwaitEnd waits until a proxy's process has ended.
-func AwaitEnd(tb testing.TB, p *cluster.Proxy, bound time.Duration) {
+func AwaitEnd(tb testing.TB, p *cluster.Proxy) {
 	tb.Helper()
-	cluster.Within(tb, bound, "the process ends", func() bool {
+	cluster.Eventually(tb, "the process ends", func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID()))
 		return errors.Is(err, os.ErrNotExist)
 	})

@@ -17,10 +17,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// apiServerLimit limits the start of an apiserver. On an idle machine with two cores the start
-// takes 3 s, and several times as long while other tests compile.
-const apiServerLimit = 2 * time.Minute
-
 // Options configure an APIServer. The zero value has usable defaults.
 type Options struct {
 	Dir      string   // directory of its state, kept by Close; empty: a temporary directory
@@ -161,7 +157,6 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 		path:  binary,
 		args:  args,
 		ready: "kubeapi ready: ",
-		limit: apiServerLimit,
 		log:   s.logFile(),
 	})
 	if err != nil {

@@ -26,7 +26,7 @@ func ComponentT(tb testing.TB, name string, args ...string) *Component {
 		args = append(args, "--root-dir", c.Dir)
 	}
 	c.process, _, err = start(tb.Context(), command{
-		path: path, args: append([]string{name}, args...), ready: "kubenode started: ", limit: Limit,
+		path: path, args: append([]string{name}, args...), ready: "kubenode started: ",
 		log: filepath.Join(c.Dir, "log"),
 	})
 	if err != nil {

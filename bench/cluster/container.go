@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 )
 
 // AccountPath is the path at which a container has the files of its service account.
@@ -24,9 +23,6 @@ type Container struct {
 	process *process
 }
 
-// containerLimit limits the start of a container.
-const containerLimit = time.Minute
-
 // Start returns when the container is ready, with the rest of the line that announces this.
 func (c *Container) Start(ctx context.Context) (announced string, err error) {
 	own, err := os.Executable()
@@ -39,7 +35,7 @@ func (c *Container) Start(ctx context.Context) (announced string, err error) {
 	}
 	c.process, announced, err = start(ctx, command{
 		path: own, args: append([]string{podArgument, string(mounts)}, c.Command...),
-		ready: c.Ready, limit: containerLimit, log: c.Log, env: c.Env, unshare: true,
+		ready: c.Ready, log: c.Log, env: c.Env, unshare: true,
 	})
 	return announced, err
 }

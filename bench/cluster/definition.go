@@ -17,7 +17,7 @@ import (
 var Definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // Define creates a namespaced custom resource if it does not exist, and waits until the apiserver
-// serves it. properties is the objects' schema beyond metadata. more has further fields of the
+// serves it, for at most Limit. properties is the objects' schema beyond metadata. more has further fields of the
 // version.
 func (s *APIServer) Define(ctx context.Context, of schema.GroupVersionResource, kind string, properties, more map[string]any) error {
 	version := map[string]any{
@@ -25,6 +25,8 @@ func (s *APIServer) Define(ctx context.Context, of schema.GroupVersionResource, 
 		"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": properties}},
 	}
 	maps.Copy(version, more)
+	ctx, cancel := context.WithTimeout(ctx, Limit)
+	defer cancel()
 	client := s.Dynamic()
 	_, err := client.Resource(Definitions).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

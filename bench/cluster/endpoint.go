@@ -108,7 +108,7 @@ func client(config *tls.Config, http2 bool) *http.Client {
 			TLSClientConfig:       config.Clone(),
 			Protocols:             &protocols,
 			MaxIdleConnsPerHost:   idle,
-			ResponseHeaderTimeout: 2 * Limit,
+			ResponseHeaderTimeout: Limit,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

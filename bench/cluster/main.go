@@ -4,12 +4,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 var seed uint64
@@ -22,7 +24,7 @@ func Seed() uint64 { return seed }
 // leaked goroutine fails the package.
 func Main(m *testing.M, setUp ...func(testing.TB)) {
 	enterPod()
-	flag.Uint64Var(&seed, "seed", rand.Uint64(), "what tests draw from")
+	flag.Uint64Var(&seed, "seed", cachetest.DefaultSeed(), "what tests draw from")
 	// Without this setting each proxy takes a second longer to end.
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
 		panic(err)
@@ -38,9 +40,8 @@ func Main(m *testing.M, setUp ...func(testing.TB)) {
 		code = 1
 	}
 	if code == 0 {
-		// klog, which client-go uses, has a goroutine that never ends.
-		if err := goleak.Find(goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1")); err != nil {
-			fmt.Fprintln(os.Stderr, errors.Join(errors.New("goroutines were left"), err))
+		if err := leaked(); err != nil {
+			fmt.Fprintln(os.Stderr, errors.Join(fmt.Errorf("goroutines were left after %v", Limit), err))
 			code = 1
 		}
 	}
@@ -48,4 +49,16 @@ func Main(m *testing.M, setUp ...func(testing.TB)) {
 		fmt.Fprintf(os.Stderr, "drawn with -seed=%d\n", seed)
 	}
 	os.Exit(code)
+}
+
+// leaked waits until no goroutine is left. After Limit it returns an error that names those that are
+// left.
+func leaked() error {
+	for end := time.Now().Add(Limit); ; {
+		// klog, which client-go uses, has a goroutine that never ends.
+		err := goleak.Find(goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,15 +14,12 @@ import (
 	"time"
 )
 
-// stopLimit is the time from SIGTERM to SIGKILL for a process that does not end.
-const stopLimit = 20 * time.Second
-
 // command is a program to start, and the line by which it announces that it is ready.
 type command struct {
 	path  string
 	args  []string
 	ready string        // prefix of the line that announces readiness
-	limit time.Duration // maximum time until this line
+	limit time.Duration // maximum time until this line; 0: Limit
 	log   string        // file to which all output is appended
 	env   []string      // nil: the environment of this process
 	// unshare makes the child see its own mounts only.
@@ -50,7 +48,7 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Stdout = &announcement{prefix: []byte(c.ready), log: log, announced: announced}
 	cmd.Stderr = log
-	cmd.WaitDelay = time.Second // a grandchild may keep the pipe open
+	cmd.WaitDelay = Limit // a grandchild may keep the pipe open
 	cmd.Env = c.env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if c.unshare {
@@ -79,7 +77,8 @@ func start(ctx context.Context, c command) (*process, string, error) {
 		return nil, "", fmt.Errorf("cannot start %s: %w", c.path, err)
 	}
 
-	limit := time.NewTimer(c.limit)
+	most := cmp.Or(c.limit, Limit)
+	limit := time.NewTimer(most)
 	defer limit.Stop()
 	select {
 	case rest := <-announced:
@@ -87,7 +86,7 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	case <-p.exited:
 		err = fmt.Errorf("%s ended before it was ready: %w", p.name, p.exit())
 	case <-limit.C:
-		err = fmt.Errorf("%s was not ready after %v", p.name, c.limit)
+		err = fmt.Errorf("%s was not ready after %v", p.name, most)
 	case <-ctx.Done():
 		err = fmt.Errorf("%s was not ready: %w", p.name, context.Cause(ctx))
 	}
@@ -95,14 +94,14 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	return nil, "", p.withOutput(err)
 }
 
-// stop ends the process with SIGTERM, or with SIGKILL if that takes too long. It returns nil if the
-// process ended with code 0 or was already ended by kill.
+// stop ends the process with SIGTERM, or with SIGKILL if that takes more than Limit. It returns nil
+// if the process ended with code 0 or was already ended by kill.
 func (p *process) stop() error {
 	if p.killed {
 		return nil
 	}
 	p.child.Signal(syscall.SIGTERM) //nolint:errcheck // fails if the process has already ended, and then exited is closed
-	limit := time.NewTimer(stopLimit)
+	limit := time.NewTimer(Limit)
 	defer limit.Stop()
 	select {
 	case <-p.exited:
@@ -112,7 +111,7 @@ func (p *process) stop() error {
 		return nil
 	case <-limit.C:
 		p.kill()
-		return p.withOutput(fmt.Errorf("%s did not end within %v of SIGTERM", p.name, stopLimit))
+		return p.withOutput(fmt.Errorf("%s did not end within %v of SIGTERM", p.name, Limit))
 	}
 }
 

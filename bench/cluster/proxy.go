@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
-	"time"
 
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -21,9 +20,6 @@ import (
 // detector build proxies with the race detector. So the proxy is checked for races, and the tests
 // themselves are much faster.
 const raceVariable = "WATCHPROXY_RACE"
-
-// proxyLimit limits the start of a proxy.
-const proxyLimit = time.Minute
 
 // ProxyOptions configure a Proxy.
 type ProxyOptions struct {
@@ -121,7 +117,6 @@ func (p *Proxy) Start(ctx context.Context) (err error) {
 		path:  p.binary,
 		args:  append([]string{"serve", "--listen", p.listen, "--admin-listen", p.admin}, p.args...),
 		ready: "watchproxy ready: ",
-		limit: proxyLimit,
 		log:   p.file("watchproxy.log"),
 	})
 	if err != nil {

@@ -35,7 +35,7 @@ func TestProxyStart(t *testing.T) {
 }
 
 func TestProxyStartRefusesAnotherAnnouncement(t *testing.T) {
-	binary := fakeProxy(t, `echo "watchproxy ready: soon"; exec sleep 60`)
+	binary := fakeProxy(t, `echo "watchproxy ready: soon"; exec sleep 600`)
 	if _, err := StartProxy(t.Context(), ProxyOptions{Binary: binary}); err == nil || !strings.Contains(err.Error(), `"soon"`) {
 		t.Errorf("got %v", err)
 	}

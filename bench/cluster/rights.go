@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -41,7 +42,7 @@ func (s *APIServer) Allow(ctx context.Context, namespace, name string, to []rbac
 	return errors.Join(roleErr, bindingErr)
 }
 
-// AwaitRights waits until the apiserver uses the rights. The apiserver reads the objects of each
+// AwaitRights waits until the apiserver uses the rights, for at most Limit. The apiserver reads the objects of each
 // kind in the order of their creation.
 func (s *APIServer) AwaitRights(ctx context.Context, user string, rights ...authorizationv1.ResourceAttributes) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
@@ -54,7 +55,9 @@ func (s *APIServer) AwaitRights(ctx context.Context, user string, rights ...auth
 			if err != nil {
 				return fmt.Errorf("%s may not %s %s: %w", user, may.Verb, may.Resource, err)
 			}
-			allowed = review.Status.Allowed
+			if allowed = review.Status.Allowed; !allowed {
+				Pause(ctx, 20*time.Millisecond)
+			}
 		}
 	}
 	return nil

@@ -1,8 +1,9 @@
 package cluster
 
 import (
-	"crypto/rand"
-	"strings"
+	"context"
+	"fmt"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,8 +60,23 @@ func (s *APIServer) NamespaceT(tb testing.TB, name string) string {
 	return name
 }
 
-// UniqueName adds a unique suffix to a name, so that a test can be repeated.
-func UniqueName(name string) string { return name + "-" + strings.ToLower(rand.Text()[:6]) }
+// names counts the calls of UniqueName by name.
+var names struct {
+	sync.Mutex
+	given map[string]int
+}
+
+// UniqueName adds a number to a name, so that a test can be repeated in the same cluster. Names are
+// not random, because choices by the seed depend on names (see Draw).
+func UniqueName(name string) string {
+	names.Lock()
+	defer names.Unlock()
+	if names.given == nil {
+		names.given = map[string]int{}
+	}
+	names.given[name]++
+	return fmt.Sprintf("%s-%d", name, names.given[name])
+}
 
 // KubectlT returns the path of bin/kubectl.
 func KubectlT(tb testing.TB) string {
@@ -75,7 +91,9 @@ func KubectlT(tb testing.TB) string {
 // MetricsT returns the proxy's metrics.
 func (p *Proxy) MetricsT(tb testing.TB) Metrics {
 	tb.Helper()
-	m, err := p.Metrics(tb.Context())
+	ctx, cancel := context.WithTimeout(tb.Context(), Limit)
+	defer cancel()
+	m, err := p.Metrics(ctx)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -85,9 +103,11 @@ func (p *Proxy) MetricsT(tb testing.TB) Metrics {
 // MetricsT returns the apiserver's metrics.
 func (s *APIServer) MetricsT(tb testing.TB) Metrics {
 	tb.Helper()
-	text, err := s.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(tb.Context())
+	ctx, cancel := context.WithTimeout(tb.Context(), Limit)
+	defer cancel()
+	text, err := s.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
-		tb.Fatal(err)
+		tb.Fatalf("cannot read the apiserver's metrics: %v", err)
 	}
 	return Metrics(text)
 }

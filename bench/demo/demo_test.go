@@ -1,3 +1,5 @@
+//go:build verify
+
 package main
 
 import (
@@ -10,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,12 +22,11 @@ import (
 // asDemo names the environment variable that makes the test binary the demo.
 const asDemo = "DEMO_TEST_AS_DEMO"
 
-func TestMain(m *testing.M) {
+func init() {
 	if os.Getenv(asDemo) != "" {
 		main()
-		return
+		os.Exit(0)
 	}
-	cluster.Main(m)
 }
 
 // startable returns the demo with few pods and informers, and the directory of its temporary files.
@@ -186,20 +186,4 @@ func TestDemoIsInterrupted(t *testing.T) {
 		t.Error(err)
 	}
 	checkNothingLeft(t, dir)
-}
-
-func TestFlagsAreChecked(t *testing.T) {
-	for _, test := range []struct{ args, want string }{
-		{"--pods=0", "--pods=0: must be at least 1"},
-		{"--informers=-1 --rate=0", "--informers=-1: must be at least 1\n--rate=0: must be at least 1"},
-		{"--for=-1s --direct=-2s", "--direct=-2s: must not be negative\n--for=-1s: must not be negative"},
-		{"--for=0s --exit", "--exit needs a --for longer than 0s"},
-		{"--watchproxy=/nowhere/watchproxy", "--watchproxy: stat /nowhere/watchproxy: no such file or directory (make build)"},
-	} {
-		cmd := newCommand()
-		cmd.SetArgs(append([]string{"--watchproxy=" + os.Args[0]}, strings.Fields(test.args)...))
-		if err := cmd.Execute(); err == nil || err.Error() != test.want {
-			t.Errorf("%s: got %v, want %s", test.args, err, strconv.Quote(test.want))
-		}
-	}
 }

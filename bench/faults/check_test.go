@@ -161,8 +161,8 @@ func present(t *testing.T, s *cluster.Endpoint, of resource, namespace string, s
 	return nil
 }
 
-// reads compares lists of the most recent state with the reference of all events in an era.
-func (v *verdict) reads(r *reader, ref *conformance.Reference, era int64) {
+// reads compares lists of the most recent state with the reference of all events.
+func (v *verdict) reads(r *reader, ref *conformance.Reference) {
 	v.answered += r.answered
 	v.failed += r.failed
 	v.stale += len(r.stale)
@@ -173,9 +173,6 @@ func (v *verdict) reads(r *reader, ref *conformance.Reference, era int64) {
 		return
 	}
 	for _, s := range r.seen {
-		if s.era != era {
-			continue // the expected answer is no longer known
-		}
 		want := map[string]string{}
 		for _, e := range ref.State {
 			_, name, _ := strings.Cut(e.Key, "/")

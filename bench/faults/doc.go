@@ -11,12 +11,11 @@
 //
 // In some scenarios upstream loses its history. Then the events of a watcher must be consistent
 // with each other and lead to the final state. Watchers with a label selector may get a 410 and
-// begin anew. In other scenarios upstream returns to an earlier state. Then the comparison uses the
-// apiserver's events after this return.
+// begin anew.
 //
-// `make faults` runs all scenarios and writes the table in bench/results; `make test` runs a few.
+// `make faults` runs all scenarios and writes the table in bench/results; `make verify` runs a few.
 //
 // Other tests cover restarts under thousands of informers (TestRestarts), kills at random moments
-// (TestKills) and a client that does not read (TestStalled). In TestSoak clients come and go for a
-// configurable time.
+// (TestKills), and unusual sizes (TestExtremes). In TestSoak clients come and go for a configurable
+// time.
 package faults

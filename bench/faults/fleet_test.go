@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -24,7 +25,11 @@ import (
 )
 
 // followed are the resources that a fleet watches. Its informers get them in turn.
-var followed = builtIn[:3]
+var followed = []resource{
+	configMaps,
+	{schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "/api/v1", "ServiceAccount", "spec"},
+	{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, "/apis/coordination.k8s.io/v1", "Lease", "spec"},
+}
 
 const (
 	fleetNamespace = "fleet"

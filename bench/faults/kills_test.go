@@ -124,7 +124,7 @@ func (k *killer) examine(t *testing.T, log string) {
 // for byte.
 func (k *killer) compare(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), readLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), scenarioLimit)
 	defer cancel()
 	path := k.of.root + "/" + k.of.Resource
 	ours, err := body(ctx, k.client(t), path+"?resourceVersion=0")

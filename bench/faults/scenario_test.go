@@ -11,7 +11,7 @@ import (
 // scenario is a fault, and what clients may notice of it.
 type scenario struct {
 	name    string
-	short   bool // part of make test
+	short   bool // runs without -everything
 	disturb func(t *testing.T, w *world)
 	// own, if set, starts a separate apiserver for this scenario, with these options.
 	own *cluster.Options
@@ -127,7 +127,6 @@ func scenarios() []scenario {
 				w.up.Mend()
 			},
 		},
-		scenario{name: "etcd restored", short: true, own: &cluster.Options{}, again: true, relists: 2, disturb: restoreEtcd},
 		scenario{name: "definition changed, deleted, made again", short: true, custom: true, forgets: true, again: true, relists: 3, disturb: churn},
 		scenario{name: "apiserver suspended for 20 s", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api, lastingLong) }},
 		scenario{name: "proxy suspended for 20 s", disturb: func(_ *testing.T, w *world) { suspend(w.proxy, lastingLong) }},

@@ -36,8 +36,6 @@ type world struct {
 	api       *cluster.APIServer
 	dynamic   dynamic.Interface
 	of        resource
-	writers   *writers
-	trails    []*trail       // of each selection, after a restore of etcd
 	up, down  *cluster.Relay // upstream of the proxy, and downstream
 	proxy     *cluster.Proxy
 	dir       string // of saved caches

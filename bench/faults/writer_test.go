@@ -23,8 +23,6 @@ type writers struct {
 	of        resource
 	objects   dynamic.ResourceInterface
 	acked     atomic.Uint64 // the largest resourceVersion that was acknowledged
-	era       atomic.Int64  // number of times that acked went back
-	paused    sync.RWMutex
 	writes    atomic.Int64
 	running   sync.WaitGroup
 	stop      context.CancelFunc
@@ -65,8 +63,6 @@ func (w *writers) write(ctx context.Context, me int, random *rand.Rand) {
 }
 
 func (w *writers) change(ctx context.Context, name string, n int, random *rand.Rand) {
-	w.paused.RLock()
-	defer w.paused.RUnlock()
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	const deletions = 6 // one write in six

@@ -42,11 +42,7 @@ type attack struct {
 }
 
 func (w *world) newAttack(ctx context.Context, b behaviour) *attack {
-	p := w.front
-	if b.on != nil {
-		p = b.on(w)
-	}
-	a := &attack{behaviour: b, target: p, w: w, ctx: ctx, clients: b.count(), ticker: time.NewTicker(b.every())}
+	a := &attack{behaviour: b, target: w.front, w: w, ctx: ctx, clients: b.count(), ticker: time.NewTicker(b.every())}
 	a.mu.codes, a.mu.conns, a.mu.bad = map[string]int{}, map[net.Conn]bool{}, map[string]int{}
 	return a
 }
@@ -153,11 +149,9 @@ func (s *socket) Close() error {
 }
 
 // dial opens a TCP connection.
-func (a *attack) dial() (net.Conn, error) { return a.dialTo(a.address) }
-
-func (a *attack) dialTo(address string) (net.Conn, error) {
+func (a *attack) dial() (net.Conn, error) {
 	dialer := net.Dialer{Timeout: limit, KeepAlive: -1}
-	conn, err := dialer.DialContext(a.ctx, "tcp", address)
+	conn, err := dialer.DialContext(a.ctx, "tcp", a.address)
 	if err != nil {
 		a.got(noEntry)
 		return nil, err
@@ -175,11 +169,11 @@ func (a *attack) dialTo(address string) (net.Conn, error) {
 	return &socket{conn, a}, nil
 }
 
-// open opens a connection. If the target has TLS, the connection uses TLS and the given protocol.
+// open opens a TLS connection for the given protocol.
 func (a *attack) open(protocol string, certificates ...tls.Certificate) (net.Conn, error) {
 	conn, err := a.dial()
-	if err != nil || !a.tls {
-		return conn, err
+	if err != nil {
+		return nil, err
 	}
 	secure := tls.Client(conn, &tls.Config{
 		InsecureSkipVerify: true, //nolint:gosec // loopback
@@ -263,11 +257,9 @@ func (a *attack) client(protocol string, certificates ...tls.Certificate) *http.
 	var protocols http.Protocols
 	protocols.SetHTTP1(protocol == http1)
 	protocols.SetHTTP2(protocol == http2Protocol)
-	tr := &http.Transport{Protocols: &protocols, DisableCompression: true, MaxResponseHeaderBytes: 1 << 20}
-	if a.tls {
-		tr.DialTLSContext = func(context.Context, string, string) (net.Conn, error) { return a.open(protocol, certificates...) }
-	} else {
-		tr.DialContext = func(context.Context, string, string) (net.Conn, error) { return a.dial() }
+	tr := &http.Transport{
+		Protocols: &protocols, DisableCompression: true, MaxResponseHeaderBytes: 1 << 20,
+		DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return a.open(protocol, certificates...) },
 	}
 	context.AfterFunc(a.ctx, tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
@@ -283,11 +275,7 @@ func (a *attack) ask(c *http.Client, method, target string, header http.Header, 
 
 // send sends a request, and returns the response with its body unread.
 func (a *attack) send(c *http.Client, method, target string, header http.Header, body io.Reader) *http.Response {
-	scheme := "http://"
-	if a.tls {
-		scheme = "https://"
-	}
-	req, err := http.NewRequestWithContext(a.ctx, method, scheme+a.address, body)
+	req, err := http.NewRequestWithContext(a.ctx, method, "https://"+a.address, body)
 	if err != nil {
 		a.got("not sent: " + err.Error())
 		return nil

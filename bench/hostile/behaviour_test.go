@@ -20,8 +20,6 @@ type behaviour struct {
 	rate int
 	// do runs one client. It returns when its attack is over, see attack.turn and attack.stay.
 	do func(a *attack, client int)
-	// on returns the attacked proxy; nil means the front.
-	on func(w *world) *target
 	// beside runs concurrently with the clients. It calls ready when the clients may start.
 	beside func(a *attack, ready func())
 	// never lists prefixes of codes that no response may have.
@@ -47,8 +45,7 @@ func behaviours() (all []behaviour) {
 		// This row is first, because after a minute upstream drops its history from before the
 		// caches.
 		watches(),
-		loris(), readers(), framing(), http2Floods(), http2Windows(), requests(), selectors(), reviews(), tunnels(),
-		crossSite(), descriptors(),
+		readers(), framing(), http2Floods(), http2Windows(), requests(), selectors(), reviews(), tunnels(),
 	} {
 		all = append(all, family...)
 	}
@@ -74,10 +71,6 @@ func (b behaviour) every() time.Duration {
 	}
 	return time.Second / time.Duration(b.rate)
 }
-
-func local(w *world) *target { return w.local }
-
-func few(w *world) *target { return w.few }
 
 const (
 	attackedPodsPath   = "/api/v1/namespaces/" + attackerSpace + "/pods"

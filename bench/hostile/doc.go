@@ -1,8 +1,8 @@
 // Package hostile attacks the proxy as its clients could, and measures the effect on other users.
 //
-// One proxy has the chart's limits: 1 GiB of memory, two processors, TLS and delegated
-// authentication. A few rows use two more proxies: one on loopback without authentication, for
-// pages in a browser, and one with few file descriptors. All proxies share one real apiserver.
+// The proxy has the chart's limits: 1 GiB of memory, two processors, TLS and delegated
+// authentication. Other packages test clients that send or read slowly (proxy), pages of other sites
+// (proxy, bench/page) and a lack of file descriptors (cmd/watchproxy).
 //
 // A row of the table is one behaviour (see behaviour). Its clients have no credentials, or
 // those of the user attacker. This user may use one namespace. Each row limits the pace and number
@@ -28,6 +28,6 @@
 // table shows the processor time of each process, so that a slow victim can be distinguished from a
 // busy machine.
 //
-// `make test` runs each row for less than a second, so its latencies are from few reads. `make
+// `make verify` runs each row for less than a second, so its latencies are from few reads. `make
 // hostile` runs each row for 10 seconds with more clients and writes bench/results/hostile.md.
 package hostile

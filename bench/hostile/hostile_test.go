@@ -81,20 +81,18 @@ func TestBehaviours(t *testing.T) {
 // warm fills the caches and opens the connections to upstream, as ordinary use does.
 func (w *world) warm(t *testing.T) {
 	t.Helper()
-	for _, p := range []*target{w.front, w.local, w.few} {
-		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		a := w.newAttack(ctx, behaviour{clients: 1, on: func(*world) *target { return p }})
-		c := a.client(http1)
-		for _, path := range []string{
-			cachedList, attackedConfigMaps + "?resourceVersion=0", deniedPodsPath + "?resourceVersion=0", counterPath + "?resourceVersion=0",
-			"/api", "/version", attackedPodsPath + "?fieldSelector=spec.unknown%3Da",
-		} {
-			a.ask(c, "GET", path, bearer(w.api.Token), nil)
-		}
-		a.ask(c, "GET", cachedList, asAttacker("Accept-Encoding", "gzip"), nil)
-		cancel()
-		a.leave()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	a := w.newAttack(ctx, behaviour{clients: 1})
+	defer a.leave()
+	c := a.client(http1)
+	for _, path := range []string{
+		cachedList, attackedConfigMaps + "?resourceVersion=0", deniedPodsPath + "?resourceVersion=0", counterPath + "?resourceVersion=0",
+		"/api", "/version", attackedPodsPath + "?fieldSelector=spec.unknown%3Da",
+	} {
+		a.ask(c, "GET", path, bearer(w.api.Token), nil)
 	}
+	a.ask(c, "GET", cachedList, asAttacker("Accept-Encoding", "gzip"), nil)
 }
 
 // calm measures the victim without attackers.
@@ -111,12 +109,6 @@ func (w *world) calm(t *testing.T) {
 // revive replaces a proxy that has ended, and a victim that has failed.
 func (w *world) revive(t *testing.T) {
 	t.Helper()
-	if !w.local.alive() {
-		w.local = w.startLocal(t)
-	}
-	if !w.few.alive() {
-		w.few = w.startFew(t)
-	}
 	if !w.front.alive() {
 		w.front = w.startFront(t)
 		w.warm(t)
@@ -250,7 +242,7 @@ func (a *attack) judge(t *testing.T, before, after census, peak int64, seen repo
 	if a.after != nil {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		probe := a.w.newAttack(ctx, behaviour{on: a.on, clients: 1})
+		probe := a.w.newAttack(ctx, behaviour{clients: 1})
 		defer probe.leave()
 		if err := a.after(probe); err != nil {
 			t.Error(err)

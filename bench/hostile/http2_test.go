@@ -1,10 +1,8 @@
 package hostile
 
 import (
-	"bufio"
 	"encoding/binary"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 
@@ -204,10 +202,8 @@ func http2Windows() []behaviour {
 			do:     streams(perConnection, zero, opens(attackedConfigMaps+"?watch=true&timeoutSeconds=600&resourceVersion=0&fieldSelector=metadata.name%3Dlarge-0", asAttacker())),
 			beside: writeLarge,
 		},
-		{name: "HTTP2: 1,000 lists that nobody reads", clients: 1, most: 8, rate: 2000, least: 1000, lingers: true, small: true, do: unread(1000, cachedList, never)},
-		{name: "HTTP2: 1,000 watches that nobody reads", clients: 1, most: 8, rate: 2000, least: 1000, small: true, do: unread(1000, cachedWatch, never)},
-		{name: "HTTP2: reads a byte a second of a list", clients: 50, rate: 200, small: true, do: unread(1, cachedList, byteBySecond)},
-		{name: "HTTP2: reads a byte a second of a watch", clients: 50, rate: 200, small: true, do: unread(1, cachedWatch, byteBySecond)},
+		{name: "HTTP2: 1,000 lists that nobody reads", clients: 1, most: 8, rate: 2000, least: 1000, lingers: true, small: true, do: unreadStreams(cachedList)},
+		{name: "HTTP2: 1,000 watches that nobody reads", clients: 1, most: 8, rate: 2000, least: 1000, small: true, do: unreadStreams(cachedWatch)},
 	}
 }
 
@@ -230,14 +226,14 @@ func trickles(a *attack, _ int) {
 	}
 }
 
-// unread opens n streams with the widest windows, and then calls read.
-func unread(n int, path string, read func(*attack, net.Conn, *bufio.Reader)) func(*attack, int) {
+// unreadStreams opens 1,000 streams with the widest windows, and reads nothing.
+func unreadStreams(path string) func(*attack, int) {
 	return func(a *attack, _ int) {
 		f, err := a.frames(false, window(widest))
 		if err != nil || !f.frame(func() error { return f.WriteWindowUpdate(0, widest-1<<16+1) }) {
 			return
 		}
-		for range n {
+		for range 1000 {
 			if !a.turn() {
 				return
 			}
@@ -245,6 +241,6 @@ func unread(n int, path string, read func(*attack, net.Conn, *bufio.Reader)) fun
 				break
 			}
 		}
-		read(a, f.conn, bufio.NewReader(f.conn))
+		a.stay()
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // In production a proxy has its own processors. Here it shares them with the apiserver and the
-// attackers. So the apiserver and the attackers run only when no thread of the proxies and the
+// attackers. So the apiserver and the attackers run only when no thread of the proxy and the
 // victim needs a processor. A nice value is not enough: a running thread of nice 19 keeps its
 // processor for up to 3 ms while others wake up, and a get needs several wake-ups.
 const (
@@ -26,9 +26,7 @@ const (
 func (w *world) share() {
 	prioritize(ownPID, whenIdle)
 	prioritize(w.api.PID(), whenIdle)
-	for _, p := range []*target{w.front, w.local, w.few} {
-		prioritize(p.proxy.PID(), asUsual)
-	}
+	prioritize(w.front.proxy.PID(), asUsual)
 	prioritize(w.victim.cmd.Process.Pid, asUsual)
 }
 

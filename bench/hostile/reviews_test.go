@@ -63,3 +63,10 @@ func reviews() []behaviour {
 		row("denied names", 200, gets(http2Protocol, func(i int64) string { return deniedPodsPath + "/" + made(i) + "?resourceVersion=0" })).refused(),
 	}
 }
+
+// upgradeToWebSocket is the header of a browser's handshake.
+func upgradeToWebSocket() http.Header {
+	return http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
+	}
+}

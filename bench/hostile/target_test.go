@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,12 +21,6 @@ const memoryLimit = 1 << 30
 type target struct {
 	proxy   *cluster.Proxy
 	address string // host:port
-	admin   string // host:port of metrics and probes
-	tls     bool
-}
-
-func targetOf(p *cluster.Proxy) *target {
-	return &target{proxy: p, address: p.Address(), admin: strings.TrimPrefix(p.AdminURL, "http://"), tls: p.CA != nil}
 }
 
 // deadlines has timeouts only slightly longer than a row, because the suite waits for them. The
@@ -36,44 +29,17 @@ func targetOf(p *cluster.Proxy) *target {
 const deadlines = "cache: {consistentReads: {ledger: false}}\n" +
 	"limits: {readTimeout: 15s, writeTimeout: 15s, idleTimeout: 30s}\n"
 
-// start starts a proxy with limits. Its profiles show the size of the heap after a collection.
-func (w *world) start(t *testing.T, opts cluster.ProxyOptions) *target {
-	t.Helper()
-	t.Setenv("GOMAXPROCS", "2") // the chart's proxies have two processors
-	opts.NoRace = true
-	opts.Settings = fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", memoryLimit, deadlines)
-	// The user is an admin, so that a client with the proxy's rights is refused nothing.
-	opts.Kubeconfig = w.api.Kubeconfig
-	return targetOf(cluster.ProxyT(t, opts))
-}
-
-// startFront starts the proxy that most rows attack.
+// startFront starts the proxy. Its profiles show the size of the heap after a collection.
 func (w *world) startFront(t *testing.T) *target {
 	t.Helper()
-	return w.start(t, cluster.ProxyOptions{TLS: true, Args: []string{"--authentication=delegated"}})
-}
-
-// startLocal starts a developer's proxy: on loopback, all clients have the developer's rights.
-func (w *world) startLocal(t *testing.T) *target {
-	t.Helper()
-	return w.start(t, cluster.ProxyOptions{})
-}
-
-const fewDescriptors = 256
-
-// startFew starts a proxy with a low limit of open descriptors.
-func (w *world) startFew(t *testing.T) *target {
-	t.Helper()
-	binary, err := cluster.BuildProxy(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := filepath.Join(t.TempDir(), "watchproxy")
-	text := fmt.Sprintf("#!/bin/sh\nulimit -n %d\nexec %s \"$@\"\n", fewDescriptors, binary)
-	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return w.start(t, cluster.ProxyOptions{Binary: script})
+	t.Setenv("GOMAXPROCS", "2") // the chart's proxies have two processors
+	p := cluster.ProxyT(t, cluster.ProxyOptions{
+		TLS: true, NoRace: true, Args: []string{"--authentication=delegated"},
+		Settings: fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", memoryLimit, deadlines),
+		// The user is an admin, so that a client with the proxy's rights is refused nothing.
+		Kubeconfig: w.api.Kubeconfig,
+	})
+	return &target{proxy: p, address: p.Address()}
 }
 
 // census has the resources that a proxy uses at a moment.

@@ -162,7 +162,7 @@ func (s *suffering) fail(format string, args ...any) {
 }
 
 // read gets a pod from the cache on every tick, even if earlier gets are unanswered. So a slow
-// proxy receives as many requests as a fast proxy.
+// proxy receives as many requests as a fast proxy, while at most a hundred are unanswered.
 func (s *suffering) read(ctx context.Context, going *sync.WaitGroup) {
 	const atATime = 100
 	places := make(chan struct{}, atATime)
@@ -177,7 +177,6 @@ func (s *suffering) read(ctx context.Context, going *sync.WaitGroup) {
 		select {
 		case places <- struct{}{}:
 		default:
-			s.fail("%d gets wait for their answer", atATime)
 			continue
 		}
 		going.Go(func() {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -49,7 +48,7 @@ func watches() []behaviour {
 			_, ok := f.get(quiet, asAttacker())
 			return ok
 		})),
-		row("hundreds, a connection each", 200, 2000, 200, reads(quiet, func(a *attack, _ net.Conn, _ *bufio.Reader) { a.stay() })),
+		row("hundreds, a connection each", 200, 2000, 200, unread(quiet)),
 		row("all of the state, unread, 200 on a connection", 1, 4, 500, streams(200, []http2.Setting{window(64 << 10)}, func(f *frames, _ int) bool {
 			_, ok := f.get(cachedWatch+"&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", asAttacker())
 			return ok

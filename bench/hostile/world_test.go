@@ -42,10 +42,8 @@ func attackedPods() int {
 type world struct {
 	api   *cluster.APIServer
 	admin *kubernetes.Clientset
-	old   string // a resourceVersion from before the proxies' caches
+	old   string // a resourceVersion from before the proxy's caches
 	front *target
-	local *target
-	few   *target
 	stray tls.Certificate // from a CA that no server trusts
 
 	victim      *victim
@@ -65,8 +63,6 @@ func newWorld(t *testing.T) *world {
 	w.fill(t)
 	w.api.KubeletT(t, tunnelled, attackerSpace, tunnelled, http.HandlerFunc(silent))
 	w.front = w.startFront(t)
-	w.local = w.startLocal(t)
-	w.few = w.startFew(t)
 	return w
 }
 

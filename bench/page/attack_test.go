@@ -1,3 +1,5 @@
+//go:build verify
+
 package page
 
 import (
@@ -159,7 +161,8 @@ func TestHostilePages(t *testing.T) {
 	// If a user follows a link from another site, the proxy refuses with an explanation. It does
 	// not refuse a typed address.
 	run(ctx, t, "open a page", chromedp.Navigate("http://evil.example"+port))
-	run(ctx, t, "follow a link", chromedp.Evaluate[chromedp.Void](fmt.Sprintf("location.href = %q", proxy.URL+"/version")))
+	// The browser must have answered before it leaves the page.
+	run(ctx, t, "follow a link", chromedp.Evaluate[bool](fmt.Sprintf("(setTimeout(() => { location.href = %q }), true)", proxy.URL+"/version")))
 	until(ctx, t, `document.body?.innerText.includes("type the address into the browser")`)
 	run(ctx, t, "type the address", chromedp.Navigate(proxy.URL+"/version"))
 	until(ctx, t, `document.body.innerText.includes("gitVersion")`)

@@ -6,7 +6,7 @@
 	const victim = configMaps + "/victim";
 	const object = (name) => JSON.stringify({ apiVersion: "v1", kind: "ConfigMap", metadata: { name: `written-${tag}-${name}` } });
 	const untyped = (text) => new Blob([text]);
-	const patience = 20000;
+	const patience = 60000;
 
 	const element = (name, attributes) => new Promise((resolve) => {
 		const e = Object.assign(document.createElement(name), attributes);

@@ -1,3 +1,5 @@
+//go:build verify
+
 package page
 
 import (
@@ -18,30 +20,28 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// column returns an expression for the first words of a table's rows, in order.
-func column(table string) string {
-	return fmt.Sprintf(`[...document.querySelectorAll("#%s tr")].map(r => r.firstChild.firstChild.textContent).join(" ")`, table)
-}
-
-// names checks that the page names the users of the last minutes.
-func names(ctx context.Context, t *testing.T) {
+// The page can be used with a mouse, a keyboard, a finger and a screen reader, at any width.
+func TestUse(t *testing.T) {
+	proxy, ctx := open(t)
+	client := proxy.Client(tokenOf("agent"))
+	create(t, client, 5)
+	list(t, client)
+	watch(t, proxy.Client(tokenOf("dashboard")))
+	until(ctx, t, cell("limitranges", "State")+` === "synced"`)
 	until(ctx, t, column("users")+`.split(" ").sort().join(" ") === "agent dashboard"`)
-	until(ctx, t, `[...document.querySelectorAll("#users tr")].find(r => r.textContent.startsWith("dashboard"))?.querySelector("[data-label='Watches']").textContent === "1"`)
-	if evaluate[string](ctx, t, `document.querySelector("#users [data-label='Requests']").textContent`) == "0" {
-		t.Error("the first user has no requests")
+	t.Run("charts", func(t *testing.T) { draws(ctx, t, client) })
+	t.Run("by keyboard", func(t *testing.T) { byKeyboard(ctx, t) })
+	t.Run("by touch", func(t *testing.T) { byTouch(ctx, t) })
+	t.Run("axe-core", func(t *testing.T) { axe(ctx, t) })
+	t.Run("for eyes", func(t *testing.T) { looks(ctx, t) })
+	t.Run("for assistive technology", func(t *testing.T) { accessible(ctx, t) })
+
+	proxy.Kill()
+	until(ctx, t, `document.getElementById("connection").textContent.startsWith("connection lost; figures of ")`)
+	if evaluate[string](ctx, t, `getComputedStyle(document.querySelector("main")).filter`) == "none" {
+		t.Error("old figures look like new ones")
 	}
-	// If the proxy refuses, the page says why.
-	refuse := `(() => {
-		const real = window.fetch;
-		window.fetch = (path, ...more) => path === "users" ? Promise.resolve(new Response("403: not for you", {status: 403})) : real(path, ...more);
-	})()`
-	run(ctx, t, "refuse users", chromedp.Evaluate[chromedp.Void](refuse))
-	until(ctx, t, `document.getElementById("withheld").innerText === "403: not for you" && document.getElementById("users").parentElement.hidden`)
-	if got := evaluate[string](ctx, t, `document.getElementById("connection").textContent`); got != "live" {
-		t.Errorf("the connection is %q", got)
-	}
-	run(ctx, t, "reload", chromedp.Reload())
-	until(ctx, t, column("users")+`.includes("agent")`)
+	t.Run("axe-core, connection lost", func(t *testing.T) { axe(ctx, t) })
 }
 
 // draws checks the lines and axes of the charts while a client lists.
@@ -83,35 +83,6 @@ func draws(ctx context.Context, t *testing.T, client kubernetes.Interface) {
 	}
 	if n := evaluate[int](ctx, t, `[...document.querySelectorAll("#charts .legend li")].filter(e => e.title.length < 20).length`); n != 0 {
 		t.Errorf("%d lines are not explained", n)
-	}
-}
-
-// remembers checks the history with made-up answers: time instead of samples, gaps, restarts.
-func remembers(ctx context.Context, t *testing.T) {
-	const script = `(async () => {
-		const h = await import("./history.js?alone"), c = await import("./charts.js?alone");
-		const found = [], want = (what, got, wanted) => { if (JSON.stringify(got) !== JSON.stringify(wanted)) found.push(what + ": " + JSON.stringify(got) + " instead of " + JSON.stringify(wanted)); };
-		const slow = (n) => ({count: n, seconds: 0, buckets: [{upToSeconds: 1, count: n / 2}, {upToSeconds: 2, count: n}]});
-		const none = {count: 0, seconds: 0, buckets: []};
-		const status = (up, n) => ({uptimeSeconds: up, version: "v" + up, requests: {cache: n, forwarded: 0, refused: 0}, upstreamRequests: {total: 0},
-			errors: {server: n, limited: 0, client: 0}, latency: {cache: slow(n), forwarded: none, delivery: none}});
-		h.add(100, status(10, 0)); h.add(101, status(11, 10)); h.add(103, status(13, 50));   // 10/s, 20/s over 2 s
-		h.add(120, status(30, 60)); h.add(121, status(31, 60));                              // after a gap: 0/s
-		h.add(124, status(2, 5)); h.add(125, status(3, 9));                                  // restarted at 122
-		want("rates by time", h.lines("clients"), [[[101, 10], [103, 20]], [[121, 0]], [[125, 4]]]);
-		want("nothing sent", h.lines("upstream"), [[[101, 0], [103, 0]], [[121, 0]], [[125, 0]]]);
-		want("no latency without requests", h.lines("forwardedMost"), []);
-		want("median", h.lines("cacheHalf"), [[[101, 1], [103, 1]], [[125, 1]]]);
-		want("99 %", h.lines("cacheMost")[0].map(([, v]) => v.toFixed(2)), ["1.98", "1.98"]);
-		want("restarts", h.starts, [{at: 122, version: "v2"}]);
-		want("nearest", [h.nearest(101.4).at, h.nearest(110), h.nearest(126).at], [101, null, 125]);
-		h.add(240, status(118, 9));
-		want("forgotten", [h.lines("clients"), h.starts.length], [[[[121, 0]], [[125, 4]]], 1]);
-		want("scales", [1, 4, 4.1, 37, 0.0031, 8e6].map((n) => c.scale(n)).map((s) => [+s.step.toPrecision(3), s.ticks]), [[0.5, 2], [1, 4], [2, 3], [10, 4], [0.001, 4], [2e6, 4]]);
-		return found;
-	})()`
-	for _, wrong := range run(ctx, t, "history", chromedp.Evaluate[[]string](script, chromedp.EvalAwaitPromise)) {
-		t.Error(wrong)
 	}
 }
 

@@ -1,9 +1,8 @@
+//go:build verify
+
 package main
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -102,55 +101,5 @@ func checkFreshnessT(t *testing.T, u upstream, objects int, o *options) {
 		t.Errorf("%d side watches and %d lists of metadata of a small collection", u.SideWatches, u.Metadata)
 	case u.Probes+u.Lists == 0:
 		t.Error("nobody asked upstream where it stands")
-	}
-}
-
-func TestReportIsWritten(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "report.json")
-	r := report{
-		Sync:   []solo{{Collection: "1 quiet", Direct: times{1e9, 3e9, 2e9}, Upstream: upstream{Probes: 3}}},
-		Herd:   []herd{{Members: 4}},
-		Writes: 5,
-	}
-	if err := r.write(path); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got struct {
-		Sync []struct {
-			Direct struct {
-				MedianSeconds, WorstSeconds float64
-				Seconds                     []float64
-			}
-			Upstream struct{ Probes int }
-		}
-		Herd []struct{ Informers int }
-	}
-	if err := json.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
-	if d := got.Sync[0].Direct; d.MedianSeconds != 2 || d.WorstSeconds != 3 || len(d.Seconds) != 3 {
-		t.Errorf("times are %+v", d)
-	}
-	if got.Sync[0].Upstream.Probes != 3 || got.Herd[0].Informers != 4 {
-		t.Errorf("got %s", b)
-	}
-}
-
-func TestFlagsAreChecked(t *testing.T) {
-	for _, test := range []struct{ args, want string }{
-		{"--informers=0", "--informers=0: must be at least 1"},
-		{"--small=-1 --writes=0", "--small=-1: must be at least 1\n--writes=0: must be at least 1"},
-		{"--herds=10,0", "--herds=0: must be at least 1"},
-		{"--watchproxy=/nowhere/watchproxy", "--watchproxy: stat /nowhere/watchproxy: no such file or directory (make build)"},
-	} {
-		cmd := newCommand()
-		cmd.SetArgs(append([]string{"--watchproxy=" + os.Args[0]}, strings.Fields(test.args)...))
-		if err := cmd.Execute(); err == nil || err.Error() != test.want {
-			t.Errorf("%s: got %v, want %q", test.args, err, test.want)
-		}
 	}
 }

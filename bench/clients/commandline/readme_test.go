@@ -3,7 +3,6 @@ package commandline
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +29,10 @@ var elsewhere = map[string]string{
 	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace --set kind=DaemonSet,service.internalTrafficPolicy=Local": "bench/chart renders it among others",
 }
 
+// firstAnswerCommands is the README's promise about the number of commands, including the build, up to
+// the first answer from the cache.
+const firstAnswerCommands = 3
+
 // Every command in the documents works, in the given order, for a user who has only a kubeconfig.
 // The test uses other ports than the documents, so that several runs do not collide.
 func TestReadme(t *testing.T) {
@@ -42,7 +44,7 @@ func TestReadme(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	must(t, os.Symlink(binary, filepath.Join(dir, "bin/watchproxy")))
 	shell := newShell(t, w, dir)
-	began, seen := time.Now(), false // the binary is built
+	seen := false
 	for _, document := range []string{"README.md", "cmd/watchproxy/README.md", "proxy/access/README.md", ".github/SUPPORT.md"} {
 		commands := cluster.CommandsT(t, document)
 		if len(commands) == 0 {
@@ -61,7 +63,6 @@ func TestReadme(t *testing.T) {
 			}
 			if strings.Contains(out, "readme-pod") && !seen {
 				seen = true
-				t.Logf("the first answer from the cache came after %d commands and %v", n+1, time.Since(began))
 				if n >= firstAnswerCommands {
 					t.Errorf("a newcomer needs %d commands", n+1)
 				}
@@ -191,7 +192,7 @@ func (b *syncedBuffer) String() string {
 }
 
 // run runs a command as in the document, except for the ports. serve runs until the end of the
-// test. status --watch never ends by itself, so it is stopped after a moment.
+// test.
 func (s *shell) run(t *testing.T, command string) (output string, err error) {
 	t.Helper()
 	if strings.Contains(command+" ", " serve ") {
@@ -203,17 +204,9 @@ func (s *shell) run(t *testing.T, command string) (output string, err error) {
 	if strings.Contains(command, "watchproxy status") {
 		command += " --admin " + s.admin
 	}
-	bound := cluster.Limit
-	if strings.Contains(command, "--watch") {
-		bound = 3 * time.Second
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
 	defer cancel()
-	cmd := s.command(ctx, command)
-	cmd.Cancel = func() error { // like Ctrl-C; the command's exit code then counts
-		return errors.Join(cmd.Process.Signal(syscall.SIGINT), os.ErrProcessDone)
-	}
-	out, err := cmd.CombinedOutput()
+	out, err := s.command(ctx, command).CombinedOutput()
 	return string(out), err
 }
 

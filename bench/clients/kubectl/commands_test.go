@@ -82,10 +82,10 @@ get priorityclasses
 get endpointslices -A
 get ingresses,networkpolicies
 get resourcequotas,limitranges
-get pods -w --request-timeout=2s
-get pods -w -o wide --show-labels --request-timeout=2s
-get pods -A -w -l app=web --output-watch-events --request-timeout=2s
-get widgets -w --request-timeout=2s
+get pods -w
+get pods -w -o wide --show-labels
+get pods -A -w -l app=web --output-watch-events
+get widgets -w
 get pods --watch-only --no-headers
 get pods --watch-only -o name -l app=web
 get widgets -A --watch-only --no-headers
@@ -103,8 +103,8 @@ describe pods
 describe node nowhere
 describe service web
 wait pod web-1 --for=jsonpath={.metadata.labels.app}=web
-wait pod db-1 --for=delete --timeout=1s
-rollout status deployment web --timeout=1s
+wait pod db-1 --for=delete --timeout=0s
+rollout status deployment web --watch=false
 rollout history deployment web
 top pods
 api-resources --no-headers
@@ -144,8 +144,14 @@ func TestCommands(t *testing.T) {
 			t.Run(strings.Join(command, " "), func(t *testing.T) {
 				do := clients.Kubectl(append([]string{"-n", ns}, command...)...)
 				run := func(f clients.Front) string { return stable(f.Run(t, do)) }
-				if slices.Contains(command, "--watch-only") {
+				switch watch := slices.Index(command, "-w"); {
+				case slices.Contains(command, "--watch-only"):
 					run = func(f clients.Front) string { return firstChange(t, w, ns, f, do) }
+				case watch > 0:
+					// The state has as many lines as the list.
+					list := slices.DeleteFunc(slices.Clone(do.Args), func(arg string) bool { return arg == "-w" || arg == "--output-watch-events" })
+					lines := strings.Count(fronts[0].Must(t, clients.Kubectl(list...)), "\n")
+					run = func(f clients.Front) string { return state(t, f, do, lines) }
 				}
 				want := run(fronts[0])
 				audit.SkipT(t)
@@ -174,6 +180,19 @@ func TestCommands(t *testing.T) {
 			})
 		}
 	}
+}
+
+// state returns the first lines of a watch, sorted, and then kills kubectl.
+func state(t *testing.T, f clients.Front, i clients.Invocation, lines int) string {
+	t.Helper()
+	r := f.Start(t, i)
+	defer r.Kill()
+	all := make([]string, lines)
+	for i := range all {
+		all[i] = r.Line(t) + "\n"
+	}
+	slices.Sort(all)
+	return stable(clients.Outcome{Stdout: strings.Join(all, "")})
 }
 
 // firstChange returns the first line of a watch without a state, and then kills kubectl. Objects

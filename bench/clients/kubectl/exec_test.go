@@ -37,7 +37,7 @@ func TestKubectlExec(t *testing.T) {
 	run := func(args ...string) clients.Invocation {
 		return clients.Kubectl(append([]string{"-n", k.namespace, "exec", "-i", k.pod, "--"}, args...)...)
 	}
-	const large = 8 << 20
+	const large = 2 << 20
 	noise := random(large)
 	long := strings.Repeat("ü ", 20<<10/3) + "end" // about 40 KB once escaped in the request line
 	for carrier, env := range carriers {

@@ -100,7 +100,7 @@ func digest(address string) error {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(cluster.Limit))
-	const size = 1 << 20
+	const size = 512 << 10
 	data := random(size)
 	if _, err := io.Copy(c, strings.NewReader(data)); err != nil {
 		return err

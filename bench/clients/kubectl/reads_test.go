@@ -1,8 +1,6 @@
 package kubectl
 
 import (
-	"fmt"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Every read by kubectl has the same output and exit code through the proxy.
+// Reads that are not in TestCommands have the same output and exit code through the proxy, too.
 func TestKubectlReads(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "kubectl-reads")
@@ -37,40 +35,17 @@ func TestKubectlReads(t *testing.T) {
 
 	fronts := w.Fronts(t)
 	for _, args := range [][]string{
-		{"get", "pods"},
-		{"get", "pods", "-o", "wide", "--show-labels"},
 		{"get", "pods", "-o", "yaml"},
-		{"get", "pods", "-o", "json"},
-		{"get", "pods", "-o", "name", "-l", "app=test"},
-		{"get", "pods", "-l", "app!=test"},
-		{"get", "pods", "--field-selector", "metadata.name=b"},
-		{"get", "pods", "--field-selector", "status.phase=Running"},
-		{"get", "pods", "--field-selector", "no.such.field=1"},
 		{"get", "pods", "--chunk-size", "1", "-o", "json"},
-		{"get", "pods", "--sort-by", "{.metadata.name}"},
 		{"get", "pod", "b", "-o", "jsonpath={.metadata.uid}"},
-		{"get", "pod", "missing"},
-		{"get", "nonsense"},
-		{"get", "all"},
 		{"get", "pods,configmaps,clients.Widgets", "-o", "custom-columns=KIND:.kind,NAME:.metadata.name"},
-		{"get", "widgets"},
 		{"get", "widget", "w", "-o", "yaml"},
 		{"get", "secret", "secret", "-o", "json"},
-		{"get", "namespace", ns, "-o", "json"},
-		{"describe", "pod", "a"},
-		{"describe", "pods"},
 		{"describe", "configmap", "settings"},
 		{"describe", "widget", "w"},
 		{"describe", "namespace", ns},
 		{"describe", "pod", "missing"},
-		{"wait", "pod", "a", "--for=jsonpath={.metadata.labels.app}=test", "--timeout=10s"},
-		{"wait", "pod", "a", "--for=condition=Ready", "--timeout=1s"},
-		{"events"},
-		{"api-resources", "--no-headers"},
-		{"api-versions"},
-		{"explain", "pod.spec.containers"},
-		{"explain", "widget.spec"},
-		{"auth", "can-i", "delete", "pods"},
+		{"wait", "pod", "a", "--for=condition=Ready", "--timeout=0s"},
 		{"auth", "whoami"},
 		{"get", "--raw", "/version"},
 		{"get", "--raw", "/readyz?verbose"},
@@ -145,40 +120,4 @@ func bodies(t *testing.T, p *cluster.Proxy) float64 {
 	t.Helper()
 	m := p.MetricsT(t)
 	return m.Sum("watchproxy_requests_total", `verb="get"`, `source="upstream"`, `resource=""`) + m.Sum("watchproxy_revalidations_total", `result="new"`)
-}
-
-// Over plain HTTP, kubectl shows the same through the proxy in all output formats.
-func TestKubectlForms(t *testing.T) {
-	w := sharedWorld(t)
-	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig})
-	fronts := w.Fronts(t)
-	fronts[1].Args = []string{"--server", p.URL, "--kubeconfig", os.DevNull}
-	ns := w.Namespace(t, "forms")
-	w.CreatePod(t, ns, cluster.NewPod("one"))
-	for _, args := range [][]string{
-		{"get", "pods", "-n", ns},
-		{"get", "pods", "-n", ns, "-o", "wide"},
-		{"get", "pods", "-n", ns, "-o", "yaml"},
-		{"get", "pod", "one", "-n", ns, "-o", "json"},
-		{"get", "pods", "-n", ns, "-o", "name"},
-		{"get", "pods", "-A", "--chunk-size=2"},
-		{"get", "pods", "-n", ns, "-o", "custom-columns=NAME:.metadata.name"},
-		{"describe", "ns", ns},
-	} {
-		if o := same(t, fronts, clients.Kubectl(args...)); o.Code != 0 {
-			t.Errorf("kubectl %v: exit code %d", args, o.Code)
-		}
-	}
-	for i, args := range [][]string{
-		{"get", "pods", "-n", ns, "-w", "-o", "name"}, {"get", "pods", "-n", ns, "-w"}, {"get", "pods", "-n", ns, "-w", "-o", "yaml"},
-	} {
-		watching := fronts[1].Start(t, clients.Kubectl(args...))
-		for !strings.Contains(watching.Line(t), "one") { // Line fails the test if no line comes
-		}
-		name := fmt.Sprint("later-", i)
-		w.CreatePod(t, ns, cluster.NewPod(name))
-		for !strings.Contains(watching.Line(t), name) {
-		}
-		watching.Kill()
-	}
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // session is an upgraded connection on which the other side opens streams.
@@ -55,10 +57,9 @@ func (k *kubelet) upgrade(w http.ResponseWriter, r *http.Request, protocols ...s
 
 // leave gives the client time to close the connection first, after it has read all data.
 func (s *session) leave() {
-	const patience = 10 * time.Second
 	select {
 	case <-s.ctx.Done():
-	case <-time.After(patience):
+	case <-time.After(cluster.Limit):
 	}
 	s.end()
 }
@@ -78,7 +79,7 @@ func (s *session) take(types ...string) (map[string]httpstream.Stream, error) {
 			got[stream.Headers().Get(corev1.StreamType)] = stream
 		case <-s.ctx.Done():
 			return nil, errors.New("hung up")
-		case <-time.After(remotecommand.DefaultStreamCreationTimeout):
+		case <-time.After(cluster.Limit):
 			return nil, errors.New("streams are missing")
 		}
 	}

@@ -4,7 +4,7 @@
 // for all. A Deployment must have the same life each time, and the apiserver's audit log shows what
 // it sees of the kubelets.
 //
-// bin/kubenode takes minutes to compile, so the test runs only with -kubelets (make kubelets).
+// bin/kubenode takes minutes to compile, so the test runs only in make verify and make kubelets.
 package kubelets
 
 import (

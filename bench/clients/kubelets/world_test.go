@@ -23,7 +23,7 @@ const (
 	proxyUser  = "watchproxy"
 	proxyToken = "watchproxy-token"
 	// startLimit is the time in which all nodes must be ready.
-	startLimit = 3 * time.Minute
+	startLimit = 10 * time.Minute
 )
 
 // world is a cluster whose kubelets take one of the roads to the apiserver.

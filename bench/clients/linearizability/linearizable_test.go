@@ -78,6 +78,8 @@ func TestLinearizable(t *testing.T) {
 const (
 	readsMin  = 5 // of each kind; with fewer of any kind, the test proves nothing
 	writesMin = 5
+	// enoughLimit limits the time after which there must be enough reads and writes.
+	enoughLimit = 5 * time.Minute
 )
 
 // awaitEnough waits until there are enough reads to judge.
@@ -89,7 +91,7 @@ func (o *trial) awaitEnough(t *testing.T) {
 			t.Log(missing)
 		}
 	}()
-	cluster.Eventually(t, "there is enough to judge by", func() bool {
+	cluster.Within(t, enoughLimit, "there is enough to judge by", func() bool {
 		missing = o.missing(o.outcomes(t))
 		return missing == ""
 	})
@@ -148,7 +150,7 @@ func (o *trial) judge(t *testing.T) (reads int) {
 	report(t, o.mu.wrong)
 	writes := o.ledger.writes()
 	var events []conformance.Event
-	cluster.Eventually(t, "the witness has seen all writes", func() bool {
+	cluster.Within(t, enoughLimit, "the witness has seen all writes", func() bool {
 		events = slices.DeleteFunc(slices.Clone(o.witness.Events()), func(e conformance.Event) bool {
 			_, ours := o.ledger.places[e.Key]
 			return !ours
@@ -171,8 +173,8 @@ func (o *trial) judge(t *testing.T) (reads int) {
 		"reads of any state: %d, %d of them stale; states that watches came to: %d",
 		reads, float64(reads)/o.took.Seconds(), writes-o.objects, source("cache"), source("upstream"), o.outcome, o.outcomes(t),
 		o.mu.kinds[lax].reads, o.mu.stale, o.mu.followed)
-	if o.outcome != leftToUpstream && source("cache") < source("upstream") {
-		t.Error("most reads were forwarded")
+	if o.outcome != leftToUpstream && source("cache") == 0 {
+		t.Error("all reads were forwarded")
 	}
 	if n := found.Sum("watchproxy_feed_relists_total"); n > 0 {
 		t.Errorf("the cache has lost its way %v times", n)

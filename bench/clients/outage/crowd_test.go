@@ -1,7 +1,6 @@
 package outage
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"net/url"
@@ -64,22 +63,10 @@ func newCrowd(t *testing.T, w *clients.World) crowd {
 func (c crowd) stay(t *testing.T) {
 	t.Helper()
 	for _, o := range c {
-		if err := o.Ended(); err != nil && !toldExpired(o) {
+		if err := o.Ended(); err != nil {
 			t.Fatalf("a watch has ended: %v: %s", err, o.Name)
 		}
 	}
-}
-
-// toldExpired reports whether a watch with a label selector has ended with 410. This may happen
-// after a relist, because objects may have left the selection and come back
-// (watchcache.Cache.Replace).
-func toldExpired(o *clients.Watch) bool {
-	events := o.Events()
-	if selectorOf(o) == "" || len(events) == 0 {
-		return false
-	}
-	last := events[len(events)-1]
-	return last.Type == "ERROR" && bytes.Contains(last.Line, []byte(`"code":410`))
 }
 
 // check compares each watch's events with the writes and with upstream's present state.
@@ -97,7 +84,7 @@ func (c crowd) check(t *testing.T, w *clients.World, o *writer) {
 			want[object.Namespace+"/"+object.Name] = object.ResourceVersion
 		}
 		for _, seen := range c {
-			if !strings.HasSuffix(selector, selectorOf(seen)) || (selector == "") != (selectorOf(seen) == "") || toldExpired(seen) {
+			if !strings.HasSuffix(selector, selectorOf(seen)) || (selector == "") != (selectorOf(seen) == "") {
 				continue
 			}
 			fromN := !strings.Contains(seen.Name, "resourceVersion=0")

@@ -131,3 +131,10 @@ func contexts(t *testing.T, servers map[string]*cluster.APIServer) (path string)
 	}
 	return path
 }
+
+func start(t *testing.T, s *cluster.APIServer) {
+	t.Helper()
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,5 +1,5 @@
-// Package outage stops apiservers under many watches and informers, and stops proxies in front of
-// them. Each client must still see every change.
+// Package outage stops one of several apiservers under many watches, each of which must see every
+// change, and cuts a proxy off from its apiserver. Package faults restarts a single apiserver.
 package outage
 
 import (

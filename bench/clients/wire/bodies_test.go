@@ -1,12 +1,10 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -78,38 +76,5 @@ func TestBrokenBody(t *testing.T) {
 	}
 	if got := readAnswers(answers); len(got) != 1 || !strings.HasPrefix(got[0], "400 ") {
 		t.Errorf("got %q", got)
-	}
-}
-
-// The proxy accepts long request lines and many headers.
-func TestLongRequests(t *testing.T) {
-	w := sharedWorld(t)
-	ns := w.Namespace(t, "long-requests")
-	w.CreateConfigMap(t, ns, "named", "n", "value-77")
-	values := make([]string, 4000)
-	for i := range values {
-		values[i] = fmt.Sprintf("value-%d", i)
-	}
-	selector := url.QueryEscape("n in (" + strings.Join(values, ",") + ")") // about 50 KB
-	many := http.Header{"X-Large": {strings.Repeat("x", 30<<10)}}
-	for i := range 100 {
-		many.Set(fmt.Sprintf("X-Header-%d", i), strings.Repeat("y", 100))
-	}
-	for name, test := range map[string]struct {
-		target string
-		header http.Header
-	}{
-		"forwarded list": {"/api/v1/namespaces/" + ns + "/configmaps?labelSelector=" + selector, nil},
-		"cached list":    {"/api/v1/namespaces/" + ns + "/configmaps?resourceVersion=0&labelSelector=" + selector, nil},
-		"headers":        {"/api/v1/namespaces/" + ns + "/configmaps", many},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, e := range w.Endpoints(t) {
-				got := e.GetT(t, test.target, test.header)
-				if got.Status != http.StatusOK || !bytes.Contains(got.Body, []byte(`"name":"named"`)) {
-					t.Errorf("%s: %d %.200s", e.Name, got.Status, got.Body)
-				}
-			}
-		})
 	}
 }

@@ -40,7 +40,7 @@ func TestCurl(t *testing.T) {
 	// The apiserver indents answers to curl.
 	run := func(wantStatus string, args ...string) string {
 		t.Helper()
-		args = append([]string{"--http2", "--user-agent", "test", "--silent", "--show-error", "--max-time", "20", "--cacert", ca, "--write-out", "\n%{http_version} %{http_code}"}, args...)
+		args = append([]string{"--http2", "--user-agent", "test", "--silent", "--show-error", "--max-time", "120", "--cacert", ca, "--write-out", "\n%{http_version} %{http_code}"}, args...)
 		out, err := exec.CommandContext(t.Context(), curl, args...).CombinedOutput()
 		body, status, ok := strings.Cut(string(out), "\n2 ")
 		if err != nil || !ok || status != wantStatus {

@@ -59,28 +59,3 @@ func TestIdentityOfTheClient(t *testing.T) {
 }
 
 func bearer(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
-
-// A web page could make a browser send requests to loopback. Such requests have the page's own name
-// as Host.
-func TestHostProtection(t *testing.T) {
-	w := sharedWorld(t)
-	proxy := w.Proxy.EndpointT(t)
-	for host, want := range map[string]int{
-		"evil.example":           http.StatusForbidden,
-		"evil.example:8001":      http.StatusForbidden,
-		"127.0.0.1.evil.example": http.StatusForbidden,
-		"localhost.evil.example": http.StatusForbidden,
-		"10.0.0.1":               http.StatusForbidden,
-		"127.0.0.1":              http.StatusOK,
-		"127.0.0.1:1234":         http.StatusOK,
-		"localhost:8001":         http.StatusOK,
-		"LOCALHOST":              http.StatusOK,
-		"[::1]:8001":             http.StatusOK,
-	} {
-		for _, target := range []string{"/version", "/api/v1/pods?resourceVersion=0"} {
-			if got := proxy.GetT(t, target, http.Header{"Host": {host}}); got.Status != want {
-				t.Errorf("Host: %s: %s: %d instead of %d", host, target, got.Status, want)
-			}
-		}
-	}
-}

@@ -3,7 +3,6 @@ package wire
 import (
 	"bufio"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/util/cert"
 
@@ -103,45 +101,6 @@ func refuse(t *testing.T, resp *http.Response, what string) {
 	body, _ := io.ReadAll(resp.Body)
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), what) {
 		t.Errorf("%s, Retry-After %q: %s", resp.Status, resp.Header.Get("Retry-After"), body)
-	}
-}
-
-// The proxy disconnects a client that sends too slowly: before its request, within the headers, or
-// within the body. It does not disconnect a client that waits for an answer, however long.
-func TestSlowClientsAreCut(t *testing.T) {
-	w := sharedWorld(t)
-	proxy := w.FreshProxy(t, "limits: {readTimeout: 1s}\n").EndpointT(t)
-	patient := dial(t, proxy)
-	if got := ask(t, patient, "GET /api/v1/configmaps?watch=1&resourceVersion=0&timeoutSeconds=4 HTTP/1.1\r\nHost: localhost\r\n\r\n").StatusCode; got != http.StatusOK {
-		t.Fatalf("watch: %d", got)
-	}
-	forwarded := dial(t, proxy)
-	began := time.Now()
-	if got := ask(t, forwarded, "GET /api/v1/configmaps?watch=1&timeoutSeconds=4 HTTP/1.1\r\nHost: localhost\r\nAccept: application/json;as=Table;g=meta.k8s.io;v=v1\r\nConnection: close\r\n\r\n").StatusCode; got != http.StatusOK {
-		t.Fatalf("forwarded watch: %d", got)
-	}
-	for name, part := range map[string]string{
-		"nothing":        "",
-		"a request line": "GET /version HTTP/1.1\r\n",
-		"half a header":  "GET /version HTTP/1.1\r\nHost: local",
-		"half a body": "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
-			"Content-Length: 100000\r\n\r\n" + strings.Repeat("x", 70_000),
-	} {
-		conn := dial(t, proxy)
-		if _, err := io.WriteString(conn, part); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: not cut", name)
-		}
-	}
-	for _, conn := range []net.Conn{patient, forwarded} {
-		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error("a watch did not end")
-		}
-		if took := time.Since(began); took < 3*time.Second {
-			t.Errorf("a watch of 4 s was cut after %v", took)
-		}
 	}
 }
 

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/conformance"
@@ -131,61 +128,5 @@ func (o *trail) upTo(ctx context.Context, rv uint64) (*conformance.Reference, er
 			return nil, ctx.Err()
 		}
 		pause(ctx)
-	}
-}
-
-// restoreEtcd restores etcd to its state of a few seconds earlier. The later writes are lost, and
-// their resourceVersions occur again.
-func restoreEtcd(t *testing.T, w *world) {
-	data, kept := filepath.Join(w.api.Dir, "etcd"), filepath.Join(w.api.Dir, "etcd-before")
-	stop := func() {
-		if err := w.api.Stop(); err != nil {
-			t.Error(err)
-		}
-	}
-	start := func() {
-		if err := w.api.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	stop()
-	if err := os.CopyFS(kept, os.DirFS(data)); err != nil {
-		t.Fatal(err)
-	}
-	start()
-	time.Sleep(lasting)
-
-	o := w.writers
-	o.paused.Lock()
-	defer o.paused.Unlock()
-	lost := o.acked.Load()
-	stop()
-	if err := os.RemoveAll(data); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(kept, data); err != nil {
-		t.Fatal(err)
-	}
-	o.acked.Store(0)
-	o.era.Add(1)
-	start()
-	w.trails = startTrails(t.Context(), t, w, o.namespace)
-	if ref, err := w.trails[0].upTo(t.Context(), 0); err != nil || ref.Since >= lost {
-		t.Fatalf("restored to %+v, %v: nothing that was acknowledged (%d) is lost", ref, err, lost)
-	}
-}
-
-// restored compares the watcher's events after its 410 with the apiserver's events since the
-// restore. The watcher must have got the 410.
-func (v *verdict) restored(w *watcher, ref *conformance.Reference) {
-	if w.expired.Load() == 0 {
-		v.invented++
-		v.complain("a watcher of %q was not told that its history is no more", selections[w.selection])
-		return
-	}
-	h := w.histories[len(w.histories)-1]
-	for _, violation := range conformance.Check(ref, &h) {
-		v.complain("%s: %v", h.Name, violation)
-		v.lost++
 	}
 }
