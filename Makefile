@@ -87,29 +87,30 @@ test: ## the gate: lint, then all tests that judge values, each package that nee
 
 # gate runs the packages $(2) with the flags $(3), and remembers in bin/gate/$(1).flaky what failed once.
 GOTESTSUM := go tool -modfile=$(CURDIR)/.tools/go.mod gotestsum
-gate = $(GOTESTSUM) --format pkgname --format-hide-empty-pkg --rerun-fails=1 --rerun-fails-max-failures=3 \
+gate = mkdir -p $(CURDIR)/bin/gate && $(GOTESTSUM) --format pkgname --format-hide-empty-pkg --rerun-fails=1 --rerun-fails-max-failures=3 \
 	--rerun-fails-report=$(CURDIR)/bin/gate/$(1).flaky --packages='$(2)' -- $(TAGS) -count=1 -shuffle=$(SEED) -timeout 10m $(3)
 
 test-units:
-	$(call gate,units,$(PACKAGES),-race)
+	@$(call gate,units,$(PACKAGES),-race)
 
 # The race detector allocates, and makes pools forget. So tests that count allocations are in files without it.
 BUDGETS = $(shell grep -rl --include='*_test.go' '^//go:build !race' watchcache proxy cmd config)
 names = -run '^($(subst $() ,|,$(shell sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' $(1))))$$'
 folders = $(sort $(dir $(1:%=./%)))
 test-budgets:
-	$(call gate,budgets,$(call folders,$(BUDGETS)),$(call names,$(BUDGETS)))
+	@$(call gate,budgets,$(call folders,$(BUDGETS)),$(call names,$(BUDGETS)))
 
 # These have whole suites of their own in make verify.
 RIGS := faults hostile sync demo clients/linearizability clients/outage clients/kubelets
+test-servers: export WATCHPROXY_RACE = 1
 test-servers: kubeapi kubectl
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./cmd/kubeapi ./cmd/kubectl
-	WATCHPROXY_RACE=1 $(call gate,servers,$(filter-out $(addprefix %/bench/,$(RIGS)),$(shell go list ./bench/...)),-p 1)
+	@$(call gate,servers,$(filter-out $(addprefix %/bench/,$(RIGS)),$(shell go list ./bench/...)),-p 1)
 
 test-modules: kubeapi bin/chromium
-	cd bench/chart && go vet ./... && $(call gate,chart,./...)
-	cd bench/page && $(call gate,page,.)
-	cd .tools/image && go vet . && $(call gate,image,.)
+	@cd bench/chart && go vet ./... && $(call gate,chart,./...)
+	@cd bench/page && $(call gate,page,.)
+	@cd .tools/image && go vet . && $(call gate,image,.)
 
 # What make verify runs, in this order. Each is a target.
 VERIFIED := go test -tags grpcnotrace$(comma)verify -count=1 -shuffle=on -p 1 -timeout 30m

@@ -120,12 +120,12 @@ func (f *front) warm(t *testing.T, as *caller, all []*collection) {
 
 // cells returns a caller's questions, with random protocols and forms. With all, each read is asked
 // in JSON, and a third of the reads also in another form. Otherwise each read is asked in one form.
-// Without -everything, only every third question is asked, and fewer for callers that always get the
+// Without -everything, only every fifth question is asked, and fewer for callers that always get the
 // same answer.
 func (c *caller) cells(reads []read, all bool) (cells []cell) {
 	for i, r := range reads {
 		draw := func(n int, of string) int { return cluster.Draw(n, c.name, r.name, r.target, of) }
-		if draw(max(3, c.part), "part") != 0 && !*everything || !all && r.watches && draw(3, "cold") != 0 {
+		if draw(max(5, c.part), "part") != 0 && !*everything || !all && r.watches && draw(3, "cold") != 0 {
 			continue
 		}
 		r.protocol = cluster.DrawProtocol(c.name, r.name, r.target)

@@ -25,6 +25,14 @@ func TestReload(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The proxy looks at the file every few seconds. The signal saves the wait.
+	load := func(settings string) {
+		t.Helper()
+		write(settings)
+		if err := p.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
 	e := p.EndpointT(t)
 	reloads := func(outcome string) float64 {
 		return p.MetricsT(t).Sum("watchproxy_config_reloads_total", cluster.Label("outcome", outcome))
@@ -44,7 +52,7 @@ func TestReload(t *testing.T) {
 		{"cache: {exclude: [Pods]}\nlimits: {writeTimeout: -1s}\n", "limits.writeTimeout"},
 		{"listen: 127.0.0.1:1\ncache: {persistence: {interval: 7s}, exclude: [pods]}\n", "cache.persistence.interval"},
 	} {
-		write(wrong.settings)
+		load(wrong.settings)
 		cluster.Eventually(t, "the file is refused", func() bool { return reloads("refused") >= float64(i+1) })
 		if !strings.Contains(p.Log(), wrong.says) {
 			t.Errorf("%q is not named: %s", wrong.says, p.Log())
@@ -55,7 +63,7 @@ func TestReload(t *testing.T) {
 	}
 
 	write("cache: {resources: [{name: pods, consistentReads: forward}]}\nlimits: {maxURIBytes: 4Ki}\nlogLevel: debug\n")
-	cluster.Eventually(t, "the file is in effect", func() bool { return reloads("applied") == 1 })
+	cluster.Eventually(t, "the file is in effect", func() bool { return reloads("applied") > 0 })
 	cluster.Eventually(t, "secrets are not cached any more", func() bool { return !cached("secrets") })
 	for _, o := range end {
 		cluster.Eventually(t, "watches of secrets end", func() bool { return o.Ended() != nil })
@@ -71,11 +79,9 @@ func TestReload(t *testing.T) {
 		t.Errorf("a consistent read is not forwarded: %d", got.Status)
 	}
 
-	write("")
-	if err := p.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	cluster.Eventually(t, "the signal reloads", func() bool { return reloads("applied") == 2 })
+	before := reloads("applied")
+	load("")
+	cluster.Eventually(t, "the signal reloads", func() bool { return reloads("applied") > before })
 	if p.MetricsT(t).Sum("watchproxy_config_refused") != 0 {
 		t.Error("the file is in effect and said not to be")
 	}
