@@ -46,12 +46,22 @@ var (
 	widgetsAlpha = &collection{name: "widgets v1alpha1, deprecated", root: "/apis/example.com/v1alpha1", resource: "widgets", kind: "Widget", namespaced: true, one: "numbers"}
 	planets      = &collection{name: "planets", root: "/apis/example.com/v1", resource: "planets", kind: "Planet", one: "earth"}
 
+	// They have many objects, or none.
+	accounts   = &collection{name: "serviceaccounts", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
+	templates  = &collection{name: "podtemplates", root: "/api/v1", resource: "podtemplates", kind: "PodTemplate", namespaced: true}
+	priorities = &collection{name: "priorityclasses", root: "/apis/scheduling.k8s.io/v1", resource: "priorityclasses"}
+
 	// Both groups of events have the same objects.
 	coreEvents = &collection{name: "events", root: "/api/v1", resource: "events", kind: "Event", namespaced: true, one: "started", uncached: true}
 	newEvents  = &collection{name: "events of events.k8s.io", root: "/apis/events.k8s.io/v1", resource: "events", kind: "Event", namespaced: true, one: "started", uncached: true}
 
 	collections = []*collection{
 		pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, widgetsAlpha, planets, coreEvents, newEvents,
+	}
+
+	// others are further collections that tests read.
+	others = []*collection{
+		accounts, templates, priorities, services, controllers, jobs, signingRequests, trustBundles, podCertificates, resourceSlices,
 	}
 
 	// samples has one resource of each kind: namespaced and cluster-scoped, built-in and custom,

@@ -1,3 +1,5 @@
+//go:build verify
+
 package conformance
 
 import (
@@ -34,9 +36,9 @@ func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings string) {
 	t.Helper()
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.KubeconfigT(t, server.URL, token), Settings: settings})
-	was, wasPartial := [...]*cluster.Endpoint{apiserver, proxied, admin}, inParts
+	was, wasLog, wasPartial := [...]*cluster.Endpoint{apiserver, proxied, admin}, logOf, inParts
 	t.Cleanup(func() {
-		apiserver, proxied, admin, inParts = was[0], was[1], was[2], wasPartial
+		apiserver, proxied, admin, logOf, inParts = was[0], was[1], was[2], wasLog, wasPartial
 		forget()
 	})
 	inParts = false
@@ -68,6 +70,8 @@ func TestCompaction(t *testing.T) {
 	for _, c := range samples {
 		exact := fmt.Sprintf("%s?resourceVersionMatch=Exact&resourceVersion=%d", c.all(), gone[c])
 		await(t, get(exact), 410)
+	}
+	for _, c := range append([]*collection{widgetsAlpha}, samples...) {
 		if err := c.follow(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -82,10 +86,17 @@ func TestCompaction(t *testing.T) {
 	for range 32 {
 		openPairUnseen(t, get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", configMaps.all(), gone[configMaps])))
 	}
-	row{
-		name: "too old", request: get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", coreEvents.all(), gone[coreEvents])), status: 200, from: cache,
-		says: "The resourceVersion for the provided watch is too old.",
-	}.run(t)
+	const ever = "?watch=true&resourceVersion=1"
+	check(t, []row{
+		{
+			name: "too old for etcd", request: get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", coreEvents.all(), gone[coreEvents])), status: 200, from: cache,
+			says: "The resourceVersion for the provided watch is too old.",
+		},
+		{name: "too old", request: get(widgets.all() + ever), status: 200, from: cache, open: reach, says: `"reason":"Expired"`},
+		{name: "too old, with bookmarks", request: get(widgets.all() + ever + "&allowWatchBookmarks=true"), status: 200, from: cache, open: reach},
+		{name: "too old, deprecated", request: get(widgetsAlpha.in("default") + ever), status: 200, from: cache, open: reach},
+		{name: "too old, by name", request: get(planets.all() + ever + "&fieldSelector=metadata.name%3Done"), status: 200, from: cache, open: reach},
+	})
 }
 
 // compacted returns requests that use a resourceVersion from before the compaction.

@@ -17,17 +17,17 @@ import (
 func TestCompressedLists(t *testing.T) {
 	needsWhole(t)
 	homes := newNamespaces(t, "compressed", 2)
-	small := &collection{name: "small objects", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
-	large := &collection{name: "large objects", root: "/api/v1", resource: "podtemplates", kind: "PodTemplate", namespaced: true}
-	custom := &collection{name: "custom resources", root: "/apis/example.com/v1", resource: "widgets", kind: "Widget", namespaced: true}
+	// The apiserver may end watches of widgets if there are many events at once. The proxy then reads
+	// the rows of Tables again, and forgets earlier rows, which other tests list.
+	custom := newGadgets(t, version("v1", true, ""))
 	for _, tc := range []struct {
 		of     *collection
 		n      int
 		fields func(i int) map[string]any
 	}{
-		{small, 900, func(int) map[string]any { return nil }},
-		{large, 150, func(i int) map[string]any { return map[string]any{"template": podTemplate(i)} }},
-		{custom, 500, func(i int) map[string]any { return map[string]any{"spec": map[string]any{"color": fmt.Sprint("c", i)}} }},
+		{accounts, 900, func(int) map[string]any { return nil }},
+		{templates, 150, func(i int) map[string]any { return map[string]any{"template": podTemplate(i)} }},
+		{&custom.collection, 500, func(i int) map[string]any { return map[string]any{"spec": map[string]any{"color": fmt.Sprint("c", i)}} }},
 	} {
 		t.Run(tc.of.name, func(t *testing.T) {
 			if err := tc.of.follow(t.Context()); err != nil {
@@ -129,10 +129,13 @@ func TestCompressionThreshold(t *testing.T) {
 		return len(must(t, apiserver, get(o.path()), 200).Body)
 	}
 	size := threshold - (create("c-0", 1000) - 1000)
-	seen := map[int]bool{}
-	for i := range 5 {
-		name := fmt.Sprint("c-", i+1)
-		seen[create(name, size-2+i)-threshold] = true
+	for i, from := 1, -2; from <= 2; i++ {
+		name := fmt.Sprint("c-", i)
+		if off := create(name, size+from) - threshold - from; off == 0 {
+			from++
+		} else {
+			size -= off // the resourceVersion has another digit now, or the name has
+		}
 		catchUp(t, configMaps, revision(t, must(t, apiserver, get(configMaps.all()+"?limit=1"), 200)))
 		for _, accept := range []string{"gzip", "deflate, gzip", "gzip;q=1.0", "*", "br, zstd"} {
 			r := get(configMaps.in(home)+"/"+name+"?resourceVersion=0").With("Accept-Encoding", accept)
@@ -143,9 +146,6 @@ func TestCompressionThreshold(t *testing.T) {
 				row{name: "list of " + name + " " + form.String(), request: r, status: 200, from: cache, open: SomeState(1)}.run(t)
 			}
 		}
-	}
-	if !seen[0] || !seen[1] {
-		t.Errorf("lengths from the threshold: %v", seen)
 	}
 }
 

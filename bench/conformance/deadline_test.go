@@ -2,11 +2,7 @@ package conformance
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"testing"
-	"time"
 )
 
 // The test reads watches with a time limit to their end and compares everything.
@@ -52,8 +48,8 @@ func TestFiniteWatches(t *testing.T) {
 	))
 }
 
-// historyRows are watches from before some writes. These writes are recent, because the apiserver
-// keeps events for only 75 seconds.
+// historyRows are watches from before some writes. The apiserver keeps the last hundred events of a
+// resource, however old they are.
 func historyRows(t *testing.T, c *collection) (rows []row) {
 	t.Helper()
 	s := newScript(t, c)
@@ -83,26 +79,11 @@ func (c *collection) brief() string {
 	return "watch=true&timeoutSeconds=1"
 }
 
-// The proxy forwards watches that start before its history. If there are many such watches, some of
-// them get "too old resource version", like watches that start before the apiserver's history.
-func TestCrowdOfLateWatches(t *testing.T) {
-	const crowd = 32
-	// The apiserver has this history, because few endpoints are written.
-	late := get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", endpoints.all(), old))
-	for range crowd {
-		openPairUnseen(t, late)
-	}
-	check(t, []row{
-		{name: "too old", request: get(widgets.all() + "?watch=1&resourceVersion=1"), status: 200, from: cache, open: reach, says: `"reason":"Expired"`},
-		{name: "too old, with bookmarks", request: get(widgets.all() + "?watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=9"), status: 200, from: cache, open: reach},
-		{name: "too old, deprecated", request: get(widgetsAlpha.in("a") + "?watch=1&resourceVersion=1"), status: 200, from: cache, open: reach},
-		{name: "too old, by name", request: get(planets.all() + "?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dearth"), status: 200, from: cache, open: reach},
-	})
-}
-
-// There is no limit for forwarded watches that the cache can never answer.
+// There is no limit for forwarded watches that the cache can never answer. The limit for others is
+// 32.
 func TestCrowdOfForwardedWatches(t *testing.T) {
-	for range 100 {
+	const crowd = 40
+	for range crowd {
 		openPairUnseen(t, get(coreEvents.in("a")+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"))
 	}
 }
@@ -140,97 +121,5 @@ func TestRefusedWatches(t *testing.T) {
 				{name: "as HTML", request: get(c.all()+"?watch=true&resourceVersion=0").With("Accept", "text/html"), status: 406, from: upstream},
 			})
 		})
-	}
-}
-
-// A watch with bookmarks gets a bookmark shortly before it times out, so that its client can resume
-// from there.
-func TestLastBookmark(t *testing.T) {
-	const lifetime = 4 * time.Second
-	var streams []*stream
-	var unseen []uint64 // resourceVersions of writes that no watch receives
-	cs := []*collection{pods, nodes, leases, widgets, planets, coreEvents}
-	began := time.Now()
-	for _, c := range cs {
-		s := newScript(t, c)
-		n := s.object(s.home, unique("before"), "web", "").createT(t)
-		catchUp(t, c, n)
-		target := fmt.Sprintf("%s?watch=true&labelSelector=app%%3Dnobody&resourceVersion=%d&timeoutSeconds=%d", c.all(), n, lifetime/time.Second)
-		silent, marked := openPair(t, "silent", get(target), cache), openPair(t, "marked", get(target+"&allowWatchBookmarks=true"), cache)
-		streams = append(streams, silent.want, silent.got, marked.want, marked.got)
-		unseen = append(unseen, s.object(s.home, unique("unseen"), "web", "").createT(t))
-	}
-	opened := time.Now()
-	for i, four := range slices.Collect(slices.Chunk(toEnd(streams), 4)) {
-		t.Run(cs[i].name, func(t *testing.T) {
-			silent, marked := four[:2], four[2:]
-			if cs[i].uncached {
-				silent, marked = four, nil // etcd's watch has no bookmarks
-			}
-			for _, w := range silent {
-				if w.err != nil || len(w.events) > 0 {
-					t.Errorf("%s: a watch without bookmarks gave %v, %v", w.name, w.events, w.err)
-				}
-			}
-			marks := map[string]bool{}
-			for _, w := range marked {
-				w.check(t, unseen[i], began, opened, lifetime)
-				for _, e := range w.events {
-					marks[string(Settled(e))] = true
-				}
-			}
-			if len(marks) > 1 {
-				t.Errorf("bookmarks differ: %v", slices.Collect(maps.Keys(marks)))
-			}
-		})
-	}
-}
-
-// watched has the bookmarks of a watch, until its end.
-type watched struct {
-	name        string // the server's name
-	events      []Event
-	err         error
-	last, ended time.Time // when the last event and the end arrived
-}
-
-// toEnd reads watches concurrently.
-func toEnd(streams []*stream) []watched {
-	all := make([]watched, len(streams))
-	var reading sync.WaitGroup
-	for i, s := range streams {
-		w := &all[i]
-		w.name = s.name
-		reading.Go(func() {
-			w.events, w.err = s.untilWithin(2*minuteLife, func(Event) bool {
-				w.last = time.Now()
-				return false
-			})
-			w.ended = time.Now()
-		})
-	}
-	reading.Wait()
-	return all
-}
-
-// check checks a watch that received only bookmarks. Its lifetime began between the times after and
-// before.
-func (w *watched) check(t *testing.T, unseen uint64, after, before time.Time, lifetime time.Duration) {
-	t.Helper()
-	// The apiserver checks once a second which bookmarks are due.
-	const early = 3500 * time.Millisecond
-	if w.err != nil || len(w.events) == 0 {
-		t.Fatalf("%s: %d bookmarks, %v", w.name, len(w.events), w.err)
-	}
-	for _, e := range w.events {
-		if e.Type != "BOOKMARK" || e.InitialEnd || e.RV < unseen {
-			t.Errorf("%s: %s", w.name, e.Line)
-		}
-	}
-	if w.last.Before(after.Add(lifetime-early)) || w.last.After(before.Add(lifetime)) {
-		t.Errorf("%s: the last bookmark came %v before the end", w.name, w.ended.Sub(w.last))
-	}
-	if w.ended.Before(after.Add(lifetime)) {
-		t.Errorf("%s: the end came after %v of %v", w.name, w.ended.Sub(after), lifetime)
 	}
 }

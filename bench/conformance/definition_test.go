@@ -29,10 +29,13 @@ func newGadgets(t *testing.T, versions ...string) *gadgets {
 		name: plural, root: "/apis/example.com/v1", resource: plural, kind: strings.ToUpper(plural[:1]) + plural[1:], namespaced: true, one: "one",
 	}, t}
 	g.define(versions...)
-	t.Cleanup(func() {
-		_, _ = write(context.WithoutCancel(t.Context()), http.MethodDelete, g.definition(), "")
-	})
+	t.Cleanup(g.remove)
 	return g
+}
+
+// remove removes the definition.
+func (g *gadgets) remove() {
+	_, _ = write(context.WithoutCancel(g.t.Context()), http.MethodDelete, g.definition(), "")
 }
 
 func (g *gadgets) definition() string { return definitions + "/" + g.resource + ".example.com" }
@@ -56,30 +59,48 @@ func (g *gadgets) add(name, color string) {
 	o.createT(g.t)
 }
 
+// compared checks that both servers answer a request alike, and returns the source of the proxy's
+// answer.
+func (g *gadgets) compared(target string) source {
+	g.t.Helper()
+	before, err := sources(g.t.Context())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	want, got, err := row{request: get(target)}.ask(g.t.Context())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	after, err := sources(g.t.Context())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if want.Status == http.StatusTooManyRequests || got.Status == http.StatusTooManyRequests {
+		return "nowhere" // upstream is initializing, and one of the two servers asked it too early
+	}
+	var open rule
+	if want.Status == http.StatusOK {
+		open = SomeState(0)
+	}
+	if err := Compare(want, got, open); err != nil {
+		g.t.Fatalf("%s: %v", target, err)
+	}
+	return counted(before, after)
+}
+
 // cached waits until the proxy answers from its cache. Until then it checks each answer.
 func (g *gadgets) cached(target string) {
 	g.t.Helper()
 	path, _, _ := strings.Cut(target, "?")
 	// The apiserver's own cache of this version may have just started.
 	must(g.t, apiserver, get(path+"?limit=1"), http.StatusOK)
-	var last error
-	for end := time.Now().Add(streamLimit); time.Now().Before(end); {
-		r := row{request: get(target), status: 200, from: cache, open: SomeState(0)}
-		if last = r.try(g.t.Context()); last == nil {
-			return
-		}
-		if !strings.Contains(last.Error(), "the answer came from") {
-			break
-		}
-		cluster.Pause(g.t.Context(), 100*time.Millisecond)
-	}
-	g.t.Fatalf("%s is not answered from the cache: %v", target, last)
+	cluster.Eventually(g.t, target+" is answered from the cache", func() bool { return g.compared(target) == cache })
 }
 
 // ended reads a watch to its end, which must be clean.
 func (g *gadgets) ended(s *stream) {
 	g.t.Helper()
-	timeout := time.After(streamLimit)
+	timeout := time.After(cluster.Limit)
 	for {
 		select {
 		case e, ok := <-s.lines:
@@ -93,31 +114,19 @@ func (g *gadgets) ended(s *stream) {
 				g.t.Errorf("%s: %s", s.name, e.Line)
 			}
 		case <-timeout:
-			g.t.Fatalf("%s: the watch goes on", s.name)
+			g.t.Fatalf("%s: the watch did not end within %v", s.name, cluster.Limit)
 		}
 	}
 }
 
-// same checks for a while that every response equals the apiserver's, whether it comes from the
+// same checks several times that every response equals the apiserver's, whether it comes from the
 // cache or from upstream.
 func (g *gadgets) same(targets ...string) {
 	g.t.Helper()
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && !g.t.Failed(); {
+	const times = 20
+	for range times {
 		for _, target := range targets {
-			want, got, err := row{request: get(target)}.ask(g.t.Context())
-			if err != nil {
-				g.t.Fatal(err)
-			}
-			if want.Status == http.StatusTooManyRequests || got.Status == http.StatusTooManyRequests {
-				continue // upstream is initializing, and one of the two servers asked it too early
-			}
-			var open rule
-			if want.Status == http.StatusOK {
-				open = SomeState(0)
-			}
-			if err := Compare(want, got, open); err != nil {
-				g.t.Errorf("%s: %v", target, err)
-			}
+			g.compared(target)
 		}
 	}
 }
@@ -210,6 +219,7 @@ func TestDefinitionAppears(t *testing.T) {
 	row{name: "not there yet", request: get(target), status: 404, from: upstream}.run(t)
 	writeT(t, http.MethodPost, definitions, definition(strings.ToUpper(plural[:1])+plural[1:], plural, "Cluster", version("v1", true, "")))
 	g := &gadgets{collection{name: plural, root: "/apis/example.com/v1", resource: plural}, t}
+	t.Cleanup(g.remove)
 	await(g.t, get(g.all()), http.StatusOK)
 	g.cached(target)
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // This user has no rights, and the proxy must not use its own rights to answer.
@@ -94,7 +96,8 @@ func TestAggregatedServerDown(t *testing.T) {
 		"spec":{"group":"down.example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,"service":{"namespace":"default","name":"down"}}}`)
 	const things = "/apis/down.example.com/v1/things"
 	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), cluster.Limit)
+		defer cancel()
 		_, err := write(ctx, http.MethodDelete, apiservices+"/"+name, "")
 		if err == nil {
 			// Otherwise discovery may still list the API for other tests.

@@ -8,8 +8,6 @@ import (
 
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/fields"
-
-	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // The cache supports every field selector of the apiserver.
@@ -73,16 +71,16 @@ func (s *selectables) check(t *testing.T, home string, last uint64) {
 // catchUp waits until both servers have reached a resourceVersion.
 func catchUp(t *testing.T, c *collection, rv uint64) {
 	t.Helper()
-	parts := []string{c.all() + "?limit=1&"}
-	if inParts {
+	parts, due := []string{c.all() + "?limit=1&"}, anywhere
+	switch {
+	case inParts:
 		parts = append(parts, c.parts()...)
+	case c.uncached:
+		due = cache
 	}
-	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
-		for _, part := range parts {
-			caught := get(fmt.Sprintf("%sresourceVersionMatch=NotOlderThan&resourceVersion=%d", part, rv))
-			for _, accept := range kept {
-				must(t, e, caught.With("Accept", accept), 200)
-			}
+	for _, part := range parts {
+		if err := c.reach(t.Context(), part, rv, due); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -142,7 +140,7 @@ func (s *selectables) watches(home string) (rows []row) {
 	for _, f := range s.fields {
 		for _, operator := range []string{"=", "!="} {
 			selector := f.is(operator, f.value)
-			target := s.of.in(home) + "?watch=true&timeoutSeconds=2&fieldSelector=" + url.QueryEscape(selector)
+			target := s.of.in(home) + "?" + s.of.brief() + "&fieldSelector=" + url.QueryEscape(selector)
 			rows = append(rows,
 				row{name: s.of.name + " by " + selector + ", state", request: get(target + "&resourceVersion=0"), status: 200, from: s.of.source(cache)},
 				row{name: s.of.name + " by " + selector + ", most recent state", request: get(target), status: 200, from: s.of.source(ifCached)},

@@ -79,9 +79,25 @@ func lots(name string, forms []form) []form {
 	if *allForms {
 		return forms
 	}
+	name = stable(name)
 	f := forms[cluster.Draw(len(forms), name)]
 	f.protocol = cluster.DrawProtocol(name)
 	return []form{f}
+}
+
+// fleeting matches the parts of names and targets that differ from run to run, such as
+// resourceVersions.
+var fleeting = regexp.MustCompile(`continue=[^&]*|\d+`)
+
+// stable removes these parts, so that a draw depends only on the seed.
+func stable(name string) string { return fleeting.ReplaceAllString(name, "") }
+
+// settled chooses the protocol of a request that names none.
+func settled(r request) request {
+	if r.Protocol == cluster.Drawn && r.Header.Get("Connection") == "" && r.Header.Get("Upgrade") == "" {
+		r.Protocol = cluster.DrawProtocol(r.Method, stable(r.Target), r.Header.Get("Accept"))
+	}
+	return r
 }
 
 // watchedForms are the forms of watches, which are never compressed.

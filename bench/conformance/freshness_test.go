@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/tidwall/gjson"
 )
@@ -26,40 +25,6 @@ func TestProbeTellsTheRevision(t *testing.T) {
 			got := must(t, apiserver, get(target), 200)
 			if rv := revision(t, got); rv < written || gjson.GetBytes(got.Body, "items.#").Int() != 0 {
 				t.Errorf("after a write at %d: %s", written, got.Body)
-			}
-		})
-	}
-}
-
-// A probe is a list that matches nothing. A watch of a quiet collection with a timeout of three
-// seconds gets a bookmark long before an ordinary watch. The bookmark is at or beyond the revision
-// of the previous probe. Without a probe of the same collection there is no such bookmark, because
-// only the probe makes the apiserver ask etcd for the progress of this collection.
-func TestSideWatchBringsABookmark(t *testing.T) {
-	for _, c := range []*collection{endpoints, nodes, planets, widgetsV2} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			from := revision(t, must(t, apiserver, get(c.all()+"?limit=1"), 200))
-			elsewhere(t)
-			probe := c.all() + "?limit=1&fieldSelector=metadata.name%3Dwatchproxy.dev:none"
-			if c.namespaced {
-				probe = c.in("watchproxy.none") + "?limit=1"
-			}
-			probed := revision(t, must(t, apiserver, get(probe), 200))
-			began := time.Now()
-			s, err := openStream(t.Context(), apiserver, get(fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&timeoutSeconds=3&resourceVersion=%d", c.all(), from)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.close()
-			events, err := s.until(func(e Event) bool { return e.Type == "BOOKMARK" })
-			if err != nil || len(events) == 0 {
-				t.Fatalf("the watch gave %v: %v", events, err)
-			}
-			last := events[len(events)-1]
-			t.Logf("a bookmark at %d after %.1f s, probed %d, watched from %d", last.RV, time.Since(began).Seconds(), probed, from)
-			if last.Type != "BOOKMARK" || last.RV < probed {
-				t.Errorf("%v does not reach %d", last, probed)
 			}
 		})
 	}

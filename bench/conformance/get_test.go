@@ -108,10 +108,11 @@ func TestTooLargeResourceVersion(t *testing.T) {
 			rows = append(rows, state)
 		}
 	}
-	checkTogether(t, append(rows,
+	rows = append(rows,
 		row{name: "tells when to come again", request: get(pods.in("a") + "/web-1?" + future), status: 504, from: cache, open: reach, says: `"retryAfterSeconds":1`},
 		row{name: "within the time that the client gives", request: get(pods.all() + "?timeout=1s&" + future), status: 504, from: upstream},
-	))
+	)
+	checkAtOnce(t, withForms(rows), atOnce)
 }
 
 // The resourceVersion of a write to another collection is not in the future for the apiserver. This

@@ -12,7 +12,7 @@ import (
 // client must see no difference: the state, its end, and later events equal the apiserver's.
 func TestLargeState(t *testing.T) {
 	const objects = 700
-	c := &collection{name: "serviceaccounts", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
+	c := accounts
 	home := newNamespaces(t, "large", 1)[0]
 	if err := createMany(t.Context(), objects, func(i int) object {
 		return object{of: c, namespace: home, name: fmt.Sprintf("sa-%03d", i)}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,10 +55,30 @@ func setUp(tb testing.TB) {
 	if err := seed(ctx); err != nil {
 		tb.Fatalf("seed: %v", err)
 	}
-	tb.Cleanup(closeMinute)
-	if err := startMinute(ctx); err != nil {
-		tb.Fatal(err)
-	}
+	keepBookmarks(tb, apiserver)
+}
+
+// keepBookmarks reads the most recent state of collections from time to time. Each read makes the
+// apiserver ask etcd for the progress of the collection, so that its watches get bookmarks. A quiet
+// collection would have no bookmarks here, because etcd does not report its progress unasked. The
+// proxy would take such a stream for broken, and would warn its clients until the next stream is
+// open.
+func keepBookmarks(tb testing.TB, server *cluster.Endpoint) {
+	tb.Helper()
+	const pause = 20 * time.Second // there is a bookmark about once a minute
+	ctx, cancel := context.WithCancel(tb.Context())
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for ; ctx.Err() == nil; cluster.Pause(ctx, pause) {
+			for _, c := range slices.Concat(collections, others) {
+				_, _ = server.Ask(ctx, get(c.all()+"?labelSelector=nobody"))
+			}
+		}
+	})
+	tb.Cleanup(func() {
+		cancel()
+		reading.Wait()
+	})
 }
 
 // minor is the version of the apiserver: 36 for 1.36.
@@ -90,8 +111,9 @@ func speakTo(tb testing.TB, server *cluster.APIServer, token string, proxy *clus
 var longHistory = []string{"--etcd-compaction-interval=0"}
 
 // settings are the proxy's settings for such runs, in which one user sends all requests. With these
-// settings, the source of a response does not depend on timing or on other requests.
-const settings = "cache: {log: {maxAge: 2h}, consistentReads: {ledger: false, forwardIfSooner: false}}\nlimits: {maxForwardsInFlight: 4000}\n"
+// settings, the source of a response does not depend on timing or on other requests: requests wait
+// for a cache that is being filled, and no list is forwarded because upstream is faster.
+const settings = "cache: {syncTimeout: 2m, log: {maxAge: 2h}, consistentReads: {ledger: false, forwardIfSooner: false}}\nlimits: {maxForwardsInFlight: 4000}\n"
 
 // restricted is the kubeconfig of the account of -rbac.
 var restricted string

@@ -1,3 +1,5 @@
+//go:build verify
+
 package conformance
 
 import (
@@ -75,7 +77,7 @@ func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 	case <-called:
 	case <-ended:
 		t.Errorf("%s is answered without a conversion", r.Target)
-	case <-time.After(streamLimit):
+	case <-time.After(cluster.Limit):
 		end()
 		t.Fatalf("the conversion for %s is not asked for", r.Target)
 	}
@@ -102,7 +104,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 		Flags: []string{"--request-timeout=6s", "--shutdown-send-retry-after=true"},
 		Grace: 10 * time.Second,
 	})
-	anotherProxy(t, server, server.Token, strings.Replace(settings, "cache: {", "cache: {syncTimeout: 1s, ", 1))
+	anotherProxy(t, server, server.Token, strings.Replace(settings, "syncTimeout: 2m", "syncTimeout: 1s", 1))
 	if err := configMaps.follow(t.Context()); err != nil {
 		t.Fatal(err)
 	}

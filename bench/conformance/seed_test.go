@@ -19,7 +19,7 @@ import (
 // seed makes the objects that read-only rows use. They never change afterwards. Half of them exist
 // before the proxy follows their collection; the others are created and changed after that.
 func seed(ctx context.Context) error {
-	for _, s := range []func(context.Context) error{defineCustom, createFirst, startFeeds, createRest, reachLast} {
+	for _, s := range []func(context.Context) error{defineCustom, createFirst, startFeeds, createRest, startFeeds} {
 		if err := s(ctx); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func eventually(ctx context.Context, e *cluster.Endpoint, r request, status int)
 // await repeats a request to the apiserver until the response has the given status.
 func await(t *testing.T, r request, status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*streamLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
 	defer cancel()
 	if err := eventually(ctx, apiserver, r, status); err != nil {
 		t.Fatal(err)
@@ -133,6 +133,7 @@ func writeT(t *testing.T, method, path, body string) {
 	}
 }
 
+// startFeeds starts the proxy's feeds of all collections.
 func startFeeds(ctx context.Context) error {
 	for _, c := range collections {
 		if err := c.follow(ctx); err != nil {
@@ -145,55 +146,41 @@ func startFeeds(ctx context.Context) error {
 // kept are the Accept headers for the forms that caches keep. Custom resources have no protobuf.
 var kept = []string{"application/json", "application/vnd.kubernetes.protobuf,application/json", table}
 
-// follow starts the proxy's feeds of a collection, and waits until they answer. On a busy machine,
-// the first request may be forwarded before its feed has a state.
+// follow starts the proxy's feeds of a collection, and waits until they answer with a state that
+// includes the last write.
 func (c *collection) follow(ctx context.Context) error {
 	for _, part := range c.parts() {
-		if err := c.followPart(ctx, part); err != nil {
+		if err := c.reach(ctx, part, c.now, c.source(cache)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *collection) followPart(ctx context.Context, part string) error {
-	ctx, cancel := context.WithTimeout(ctx, 4*streamLimit)
+// reach waits until both servers have answered a list of a part with a state that is not older than
+// rv, in all forms that caches keep, and the proxy from the given source. A cache of events cannot
+// prove that it is up to date, so the proxy forwards such a list while the cache's stream is late.
+func (c *collection) reach(ctx context.Context, part string, rv uint64, due source) error {
+	ctx, cancel := context.WithTimeout(ctx, cluster.Limit)
 	defer cancel()
 	for _, accept := range kept {
-		// A cache of a part may begin before the last write to another part.
-		r := c.notOlder(part, accept)
-		for from := source(""); from != c.source(cache); {
+		r := get(fmt.Sprintf("%sresourceVersionMatch=NotOlderThan&resourceVersion=%d", part, rv)).With("Accept", accept)
+		if err := eventually(ctx, apiserver, r, http.StatusOK); err != nil {
+			return err
+		}
+		for from := source("none yet"); from != due && due != anywhere || from == "none yet"; {
 			before, err := sources(ctx)
 			if err != nil {
 				return err
 			}
 			if err := eventually(ctx, proxied, r, http.StatusOK); err != nil {
-				return err
+				return fmt.Errorf("from the %s: %w", due, err)
 			}
 			after, err := sources(ctx)
 			if err != nil {
 				return err
 			}
 			from = counted(before, after)
-		}
-	}
-	return nil
-}
-
-func (c *collection) notOlder(part, accept string) request {
-	return get(part+"resourceVersion="+fmt.Sprint(c.now)).With("Accept", accept)
-}
-
-// reachLast asks all caches for a state that includes the last write. The cache of a part would not
-// learn of writes to other parts otherwise, and rows that accept any state expect none from before.
-func reachLast(ctx context.Context) error {
-	for _, c := range collections {
-		for _, part := range c.parts() {
-			for _, accept := range kept {
-				if err := eventually(ctx, proxied, c.notOlder(part, accept), http.StatusOK); err != nil {
-					return err
-				}
-			}
 		}
 	}
 	return nil

@@ -125,7 +125,6 @@ func TestSelectors(t *testing.T) {
 	}
 	// Built-in resources without their own fields also accept this label, although no object has a
 	// value for it.
-	priorities := &collection{name: "priorityclasses", root: "/apis/scheduling.k8s.io/v1", resource: "priorityclasses"}
 	table(priorities, "fieldSelector", []form{
 		{"metadata.namespace=a", 200, upstream},
 		{"metadata.namespace!=a", 200, upstream},

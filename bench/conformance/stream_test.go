@@ -9,9 +9,6 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// streamLimit limits a test's wait for an event of a watch.
-const streamLimit = 30 * time.Second
-
 // stream is an open watch.
 type stream struct {
 	name   string // the server's name
@@ -25,12 +22,13 @@ type stream struct {
 // openStream opens a watch. The caller must close it.
 func openStream(ctx context.Context, e *cluster.Endpoint, r request) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	resp, err := e.Watch(ctx, r)
+	resp, err := e.Watch(ctx, settled(r))
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	lines := make(chan Event, 64)
+	const ahead = 1024 // the apiserver disconnects slow clients, so streams are read ahead of the test
+	lines := make(chan Event, ahead)
 	s := &stream{name: e.Name, header: resp.Header, lines: lines, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
@@ -67,12 +65,7 @@ func (s *stream) close() {
 // until collects events up to the first one for which last returns true, or to the end of the
 // watch.
 func (s *stream) until(last func(Event) bool) ([]Event, error) {
-	return s.untilWithin(streamLimit, last)
-}
-
-// untilWithin is like until, with another time limit.
-func (s *stream) untilWithin(bound time.Duration, last func(Event) bool) ([]Event, error) {
-	limit := time.NewTimer(bound)
+	limit := time.NewTimer(cluster.Limit)
 	defer limit.Stop()
 	var events []Event
 	for {
@@ -85,7 +78,7 @@ func (s *stream) untilWithin(bound time.Duration, last func(Event) bool) ([]Even
 				return events, nil
 			}
 		case <-limit.C:
-			return events, fmt.Errorf("the watch did not come to its end within %v", bound)
+			return events, fmt.Errorf("%s: the awaited event did not come within %v", s.name, cluster.Limit)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 func TestTables(t *testing.T) {
 	// The test has its own proxy. With a hundred feeds, other tests would wait for the metrics of
 	// each row.
-	direct, through, figures := apiserver, proxied, admin
-	t.Cleanup(func() { apiserver, proxied, admin = direct, through, figures; forget() })
+	direct, through, figures, log := apiserver, proxied, admin, logOf
+	t.Cleanup(func() { apiserver, proxied, admin, logOf = direct, through, figures, log; forget() })
 	token := ""
 	if *rights != "" {
 		token = suite.Token
