@@ -144,11 +144,11 @@ gameday: kubeapi ## faults like those at three in the morning: for each, the ale
 rights: kubeapi kubectl ## the differential suite through a proxy with the rights that the chart gives it with cacheEverything
 	cd bench/chart && go tool helm template watchproxy ../../charts/watchproxy --namespace watchproxy --kube-version $(KUBE_VERSION) \
 		--set cacheEverything=true --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml >../../bin/rights.yaml
-	go test -shuffle=on -timeout 15m -count 1 ./bench/conformance -rbac $(CURDIR)/bin/rights.yaml
+	go test -tags grpcnotrace,verify -shuffle=on -timeout 15m -count 1 ./bench/conformance -rbac $(CURDIR)/bin/rights.yaml
 
 scopes: kubeapi kubectl ## the differential suite through a proxy that may read only some namespaces, and through a node's proxy
-	go test -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped -rbac testdata/namespaces.yaml
-	go test -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped
+	go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped -rbac testdata/namespaces.yaml
+	go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped
 
 # The controllers, the scheduler and the kubelet take some six minutes to compile, so this is no part of make test.
 KUBELETS ?= 8
@@ -157,14 +157,14 @@ kubelets: kubeapi bin/kubenode ## a Deployment's life on KUBELETS real kubelets 
 	go test -v -count 1 -timeout 20m -run TestKubelets ./bench/clients/kubelets -kubelets $(KUBELETS) -report $(CURDIR)/bench/results/kubelets.txt
 
 tiers: kubeapi ## the whole differential suite through two proxies, one behind the other
-	go test -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2
+	go test -tags grpcnotrace,verify -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2
 
 compat: $(COMPAT:%=bin/kubeapi-%) kubectl ## the differential suite against five minors of kube-apiserver: bench/results/compat.md
 	WATCHPROXY_KUBEAPI_NEXT=$(CURDIR)/bin/kubeapi-$(lastword $(COMPAT)) go test $(TAGS) -count 1 -timeout 5m -run '^TestRollingUpgrade$$' ./bench/clients/outage
 	go run ./bench/compat --versions $(subst $() ,$(comma),$(strip $(COMPAT))) --report bench/results/compat.md
 
 forms: kubeapi ## the differential suite, each row in every form: encodings, gzip, HTTP/2; half an hour
-	go test -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
+	go test -tags grpcnotrace,verify -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
 
 # The picture shows the version that the chart has.
 screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after two minutes of work
