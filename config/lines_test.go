@@ -25,7 +25,8 @@ func TestLinesOfSyntax(t *testing.T) {
 		head + many + "listen: \xff\n" + many:                                 23,
 		head + many + "listen: @a\n" + many:                                   23,
 		head + "cache: {exclude: [a,\n b,\n c]}\n" + many + " x: y\n":         26,
-		"drain: }\n": 1,
+		"drain: }\n":     1,
+		"\n\n- listen\n": 3,
 		head + "upstream: {contexts: [a, b]\n" + many + "drain: 1s\n": 3,
 		head + "---\n" + many + "drain: [\n":                          24,
 	} {

@@ -66,7 +66,7 @@ func TestReadsAreAuthorized(t *testing.T) {
 		_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "upstream's answer")
 		}, testLimits(), judging(t))
-		client := http2To(t, address)
+		client := clientTo(t, address, "h2")
 		const path = "/api/v1/namespaces/a/configmaps"
 		for what, target := range map[string]string{
 			"get": path + "/c-000000?resourceVersion=0", "list": path + "?resourceVersion=0",
@@ -82,28 +82,24 @@ func TestReadsAreAuthorized(t *testing.T) {
 				"reader as other": {http.StatusOK, forwarded}, "stranger as reader": {http.StatusOK, forwarded},
 				"other as reader": {http.StatusOK, forwarded}, "reader as system:node:reader": {http.StatusOK, forwarded},
 			} {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+target, http.NoBody)
-				if err != nil {
-					t.Fatal(err)
-				}
-				token, as, impersonates := strings.Cut(user, " as ")
-				req.Header.Set("Authorization", "Bearer "+token)
-				if impersonates {
-					req.Header.Set("Impersonate-User", as)
-				}
-				resp, err := client.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				body, err := io.ReadAll(resp.Body)
-				_ = resp.Body.Close()
-				leaks := want.says != data && strings.Contains(string(body), `"uid":"u"`)
-				if err != nil || resp.StatusCode != want.code || !strings.Contains(string(body), want.says) || leaks {
-					t.Errorf("%s by %s: %s, %.200q, %v", what, user, resp.Status, body, err)
+				resp, body := client.get(t, target, credentials(user)...)
+				leaks := want.says != data && strings.Contains(body, `"uid":"u"`)
+				if resp.StatusCode != want.code || !strings.Contains(body, want.says) || leaks {
+					t.Errorf("%s by %s: %s, %.200q", what, user, resp.Status, body)
 				}
 			}
 		}
 	})
+}
+
+// credentials returns the header of a user such as "sender" or "sender as other".
+func credentials(user string) []string {
+	token, as, impersonates := strings.Cut(user, " as ")
+	header := []string{"Authorization", "Bearer " + token}
+	if impersonates {
+		header = append(header, "Impersonate-User", as)
+	}
+	return header
 }
 
 // A watch counts as its sender's watch, whichever user the sender impersonates.
@@ -113,29 +109,17 @@ func TestImpersonatedWatchesAreCounted(t *testing.T) {
 		limits := testLimits()
 		limits.UserWatches = 1
 		_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, limits, judging(t))
-		client := http2To(t, address)
+		client := clientTo(t, address, "h2")
 		for i, test := range []struct {
-			sender, as string
-			want       int
+			user string
+			want int
 		}{
-			{"reader", "reader1", http.StatusOK},
-			{"reader", "reader2", http.StatusTooManyRequests},
-			{"reader1", "", http.StatusOK},
-			{"reader1", "", http.StatusTooManyRequests},
+			{"reader as reader1", http.StatusOK},
+			{"reader as reader2", http.StatusTooManyRequests},
+			{"reader1", http.StatusOK},
+			{"reader1", http.StatusTooManyRequests},
 		} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/api/v1/configmaps?watch=1&resourceVersion=0", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header.Set("Authorization", "Bearer "+test.sender)
-			if test.as != "" {
-				req.Header.Set("Impersonate-User", test.as)
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
+			resp := client.open(t, "/api/v1/configmaps?watch=1&resourceVersion=0", credentials(test.user)...)
 			if resp.StatusCode != test.want {
 				t.Errorf("watch %d: %s", i, resp.Status)
 			}
@@ -164,28 +148,11 @@ func TestDiscoveryIsAuthorized(t *testing.T) {
 				_, _ = io.WriteString(w, "documents")
 			}
 		}, testLimits(), judging(t))
-		client := http2To(t, address)
-		ask := func(user string) (code int, body string) {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/openapi/v2?timeout=32s", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header.Set("Authorization", "Bearer "+user)
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			text, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return resp.StatusCode, string(text)
-		}
+		client := clientTo(t, address, "h2")
 		for range 3 {
 			for user, want := range map[string]int{"reader": 200, "stranger": 403, "other": 200} {
-				if code, body := ask(user); code != want || (body == "documents") != (want == 200) {
-					t.Errorf("%s: %d %q", user, code, body)
+				if resp, body := client.get(t, "/openapi/v2?timeout=32s", credentials(user)...); resp.StatusCode != want || (body == "documents") != (want == 200) {
+					t.Errorf("%s: %s %q", user, resp.Status, body)
 				}
 			}
 		}

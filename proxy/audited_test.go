@@ -3,18 +3,15 @@ package proxy
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/audit"
-	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
@@ -65,13 +62,15 @@ func TestAuditIDs(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3)
 		auditor, log := auditing(t, "- level: RequestResponse\n  verbs: [get]\n- level: Metadata\n")
 		seen := make(chan string, 1)
+		options := testOptions()
+		options.Audit = auditor
 		_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, r *http.Request) {
 			seen <- r.Header.Get("Audit-Id")
 			w.Header().Set("Audit-Id", r.Header.Get("Audit-Id"))
-		}, Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true, TLS: selfSigned(), Audit: auditor})
-		client := http2To(t, address)
+		}, options)
+		client := clientTo(t, address, "h2")
 		const path = "/api/v1/namespaces/a/configmaps"
-		for _, own := range []string{"", "mine"} {
+		for _, own := range [][]string{nil, {"Audit-Id", "mine"}} {
 			for target, test := range map[string]struct {
 				forwarded bool
 				stages    int
@@ -83,22 +82,10 @@ func TestAuditIDs(t *testing.T) {
 				"/version": {true, 0},
 			} {
 				before := len(eventsIn(t, log))
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+target, http.NoBody)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if own != "" {
-					req.Header.Set("Audit-Id", own)
-				}
-				resp, err := client.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, err = io.Copy(io.Discard, resp.Body)
-				_ = resp.Body.Close()
+				resp, _ := client.get(t, target, own...)
 				id := resp.Header.Get("Audit-Id")
-				if err != nil || id == "" || own != "" && id != own {
-					t.Errorf("%s: Audit-Id %q, %v", target, id, err)
+				if id == "" || own != nil && id != own[1] {
+					t.Errorf("%s: Audit-Id %q", target, id)
 				}
 				select {
 				case upstream := <-seen:

@@ -20,25 +20,16 @@ func TestWaitingBodiesLetOthersPass(t *testing.T) {
 				t.Errorf("upstream has read %d bytes, %v", n, err)
 			}
 		}, limits)
-		client := http2To(t, address)
-		url := "https://" + address.String() + "/api/v1/namespaces/a/configmaps"
+		client := clientTo(t, address, "h2")
 		ctx, cancel := context.WithTimeout(t.Context(), testWait)
 		defer cancel()
 		done := make(chan int, 2)
 		post := func(body io.Reader) {
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+			code, err := client.send(ctx, "", http.MethodPost, "/api/v1/namespaces/a/configmaps", body)
 			if err != nil {
 				t.Error(err)
 			}
-			req.Header.Set("Content-Type", "application/json")
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Error(err)
-				done <- 0
-				return
-			}
-			_ = resp.Body.Close()
-			done <- resp.StatusCode
+			done <- code
 		}
 		slowly, rest := io.Pipe()
 		go post(slowly)

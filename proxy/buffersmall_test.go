@@ -1,56 +1,33 @@
 package proxy
 
 import (
+	"bufio"
 	"net/http"
 	"testing"
 	"testing/synctest"
-	"time"
-
-	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Short responses of kube-apiserver's own groups are written as a whole. Other responses may be
-// streams, so each of their pieces is written when it arrives.
+// Short responses of kube-apiserver's own groups are written as a whole, so their length is known.
+// Other responses may be streams, so each of their pieces is written when it arrives.
 func TestShortAnswersAreBuffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		over := make(chan struct{})
-		defer close(over)
-		s, _ := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
-			_, _ = w.Write([]byte("first line\n"))
+		const text = "first line\n"
+		_, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte(text))
 			w.(http.Flusher).Flush()
 			if r.URL.Query().Has("follow") {
-				select {
-				case <-over:
-				case <-r.Context().Done():
-				}
+				<-r.Context().Done()
 			}
 		}, testLimits())
-		ask := func(path, query string) chan *exchange.Response {
-			answered := make(chan *exchange.Response, 1)
-			go func() {
-				req := &exchange.Request{Method: http.MethodGet, Target: path + "?" + query, Path: path, Query: query, Header: http.Header{}, Client: exchange.Nobody{}, Conn: noConn{}}
-				rt := exchange.ParseRoute(req.Method, path)
-				answered <- s.handle(t.Context(), req, &rt)
-			}()
-			return answered
-		}
+		client := clientTo(t, address, "http/1.1")
 		for range 2 { // a response in flight does not block the next response
-			select {
-			case resp := <-ask("/apis/example.org/v1/namespaces/n/things/t", "follow=1"):
-				if resp.Reader == nil {
-					t.Errorf("%d: a stream was read to its end", resp.Status)
-				}
-			case <-time.After(testWait):
-				t.Fatal("a stream is held back")
+			resp := client.open(t, "/apis/example.org/v1/namespaces/n/things/t?follow=1")
+			if line, err := bufio.NewReader(resp.Body).ReadString('\n'); line != text || err != nil || resp.ContentLength >= 0 {
+				t.Errorf("%q, %v, with a length of %d", line, err, resp.ContentLength)
 			}
 		}
-		select {
-		case resp := <-ask("/api/v1/namespaces/n/pods/p", "x=1"):
-			if string(resp.Bytes) != "first line\n" {
-				t.Errorf("%d: %q was not buffered", resp.Status, resp.Bytes)
-			}
-		case <-time.After(testWait):
-			t.Fatal("no answer")
+		if resp, body := client.get(t, podsPath+"/p?x=1"); body != text || resp.ContentLength != int64(len(text)) {
+			t.Errorf("%q, with a length of %d", body, resp.ContentLength)
 		}
 	})
 }

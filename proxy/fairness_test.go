@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,28 +24,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// http2To returns a client with one connection.
-func http2To(t *testing.T, l *rawListener) *http.Client {
-	t.Helper()
-	return &http.Client{Transport: protocolTransport(t, l, "h2")}
-}
-
-func askAs(ctx context.Context, client *http.Client, user, method, url, body string) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-	if err != nil {
-		return 0, err
-	}
-	req.Header.Set("Authorization", "Bearer "+user)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return resp.StatusCode, err
-}
-
 // A controller manager updates a Deployment with a burst of writes. The writes wait for slots, and
 // no write is refused. Other users are served meanwhile.
 func TestBurstOfWritesIsQueued(t *testing.T) {
@@ -65,8 +42,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 			}
 		}, limits, judging(t))
 		defer open()
-		client := http2To(t, address)
-		url := "https://" + address.String() + "/api/v1/namespaces/default/pods"
+		client := clientTo(t, address, "h2")
 		codes := make(chan int, burst)
 		var asking sync.WaitGroup
 		defer asking.Wait()
@@ -74,7 +50,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 		defer cancel()
 		for range burst {
 			asking.Go(func() {
-				code, err := askAs(ctx, client, "controller", http.MethodPost, url, strings.Repeat("x", 8<<10))
+				code, err := client.send(ctx, "controller", http.MethodPost, podsPath, strings.NewReader(strings.Repeat("x", 8<<10)))
 				if err != nil {
 					t.Error(err)
 				}
@@ -84,7 +60,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 		waitFor(t, "all of them are under way", func() bool {
 			return len(codes) > 0 || testutil.ToFloat64(s.metrics.Forwards.WithLabelValues("create")) == burst
 		})
-		if code, err := askAs(ctx, client, "other", http.MethodGet, url+"/p", ""); code != http.StatusOK || err != nil {
+		if code, err := client.send(ctx, "other", http.MethodGet, podsPath+"/p", nil); code != http.StatusOK || err != nil {
 			t.Errorf("another user's get: %d, %v", code, err)
 		}
 		if n := written.Load(); n != 0 {
@@ -124,11 +100,11 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 			_ = leaver.Close()
 			waitFor(t, name+" does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
 		}
-		client := http2To(t, address)
+		client := clientTo(t, address, "h2")
 		ctx, cancel := context.WithCancel(t.Context())
 		var asking sync.WaitGroup
 		asking.Go(func() {
-			if code, err := askAs(ctx, client, "x", http.MethodPost, "https://"+address.String()+"/api/v1/namespaces/a/pods", strings.Repeat("x", 200<<10)); err == nil {
+			if code, err := client.send(ctx, "x", http.MethodPost, podsPath, strings.NewReader(strings.Repeat("x", 200<<10))); err == nil {
 				t.Errorf("answered with %d", code)
 			}
 		})
@@ -187,20 +163,15 @@ func TestExpensiveReadWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cache, _ := cachetest.ConfigMaps(t, 2000)
 		s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
-		const list = "GET /api/v1/namespaces/a/configmaps%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
-		expensive, cheap := fmt.Sprintf(list, "?resourceVersion=0&labelSelector="+expensiveSelector()), fmt.Sprintf(list, "/c-000001?resourceVersion=0")
-		answer := func(request string) int {
-			c := dialTLS(t, address)
-			defer c.Close()
-			send(t, c, request)
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		const list = "/api/v1/namespaces/a/configmaps"
+		expensive, cheap := list+"?resourceVersion=0&labelSelector="+expensiveSelector(), list+"/c-000001?resourceVersion=0"
+		client := clientTo(t, address, "http/1.1")
+		answer := func(target string) int {
+			code, err := client.send(t.Context(), "", http.MethodGet, target, nil)
 			if err != nil {
-				t.Fatal(err)
+				t.Error(err)
 			}
-			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-				t.Fatal(err)
-			}
-			return resp.StatusCode
+			return code
 		}
 		if code := answer(expensive); code != http.StatusOK {
 			t.Fatalf("expensive, alone: %d", code)
@@ -210,7 +181,7 @@ func TestExpensiveReadWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		leaver, stayer := dialTLS(t, address), make(chan int, 1)
-		send(t, leaver, expensive)
+		send(t, leaver, "GET "+expensive+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		waitFor(t, "an expensive read waits", func() bool { return s.readSlots.Waiting() == 1 })
 		if code := answer(cheap); code != http.StatusOK {
 			t.Errorf("cheap: %d", code)
@@ -304,34 +275,20 @@ func TestOneOffListsOverTheWire(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3000)
 		_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
 		const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&pretty=1"
-		var bodies [][]byte
-		for _, version := range []string{"1.0", "1.1"} {
-			c := dialTLS(t, address)
-			send(t, c, "GET "+path+" HTTP/"+version+"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Errorf("HTTP/%s: %v", version, err)
-			}
-			bodies = append(bodies, body)
-			_ = c.Close()
-		}
-		resp, err := http2To(t, address).Get("https://" + address.String() + path)
+		old := dialTLS(t, address)
+		send(t, old, "GET "+path+" HTTP/1.0\r\nHost: localhost\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(old), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer resp.Body.Close()
-		over2, err := io.ReadAll(resp.Body)
+		over0, err := io.ReadAll(resp.Body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, body := range append(bodies, over2) {
-			if !json.Valid(body) || !bytes.Equal(body, over2) || len(body) < wire.GzipThreshold {
-				t.Errorf("%d bytes beside %d: %.200q", len(body), len(over2), body)
-			}
+		_, over1 := clientTo(t, address, "http/1.1").get(t, path)
+		_, over2 := clientTo(t, address, "h2").get(t, path)
+		if !json.Valid(over0) || string(over0) != over1 || over1 != over2 || len(over0) < wire.GzipThreshold {
+			t.Errorf("%d bytes beside %d and %d: %.200q", len(over0), len(over1), len(over2), over0)
 		}
 	})
 }

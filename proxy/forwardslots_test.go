@@ -33,15 +33,7 @@ func TestUnreadForwardIsCut(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gaveUp := make(chan struct{}, 1)
 				s, l := serveForwards(t, endless(gaveUp), testLimits())
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://localhost/api/v1/pods", http.NoBody)
-				if err != nil {
-					t.Fatal(err)
-				}
-				resp, err := protocolTransport(t, l, protocol).RoundTrip(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer resp.Body.Close()
+				resp := clientTo(t, l, protocol).open(t, "/api/v1/pods")
 				time.Sleep(testLimits().Write - time.Second)
 				if n := s.forwardSlots.Taken(); n != 1 {
 					t.Fatalf("%d slots are taken", n)
@@ -108,18 +100,12 @@ func TestSlotsOfForwards(t *testing.T) {
 				case <-time.After(testWait):
 					t.Fatal("upstream was not asked")
 				}
-				s.limits.watches.mu.Lock()
-				got := taken{slots: int(s.forwardSlots.Taken()), watches: s.limits.watches.mu.held[""]}
-				s.limits.watches.mu.Unlock()
+				got := taken{slots: int(s.forwardSlots.Taken()), watches: watchesOf(s)[""]}
 				if got != test.want {
 					t.Errorf("it takes %+v, want %+v", got, test.want)
 				}
 				_ = client.Close()
-				waitFor(t, "what was taken is given back", func() bool {
-					s.limits.watches.mu.Lock()
-					defer s.limits.watches.mu.Unlock()
-					return int(s.forwardSlots.Taken())+len(s.limits.watches.mu.held) == 0
-				})
+				waitFor(t, "what was taken is given back", func() bool { return int(s.forwardSlots.Taken())+len(watchesOf(s)) == 0 })
 			})
 		})
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -55,11 +53,7 @@ func (w *lateWorld) reset() {
 }
 
 // free reports whether all slots and counts are free.
-func (w *lateWorld) free() bool {
-	w.s.limits.watches.mu.Lock()
-	defer w.s.limits.watches.mu.Unlock()
-	return w.s.late.Load() == 0 && len(w.s.limits.watches.mu.held) == 0
-}
+func (w *lateWorld) free() bool { return w.s.late.Load() == 0 && len(watchesOf(w.s)) == 0 }
 
 // Whenever the client of a late watch leaves, its slot becomes free.
 func TestLateSlotsComeBack(t *testing.T) {
@@ -97,17 +91,12 @@ func TestLateSlotsComeBack(t *testing.T) {
 			t.Run(protocol+", "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newLateWorld(t)
-					transport := protocolTransport(t, w.address, protocol)
+					client := clientTo(t, w.address, protocol)
 					for range 3 * lateMax {
 						ctx, leave := context.WithCancel(t.Context())
 						w.reset()
 						stage(w, leave)
-						if req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+w.address.String()+lateTarget, nil); err != nil {
-							t.Fatal(err)
-						} else if resp, err := transport.RoundTrip(req); err == nil {
-							_, _ = io.Copy(io.Discard, resp.Body)
-							_ = resp.Body.Close()
-						}
+						_, _ = client.send(ctx, "", http.MethodGet, lateTarget, nil) // ends with an error or not
 						leave()
 					}
 					synctest.Wait()
@@ -135,18 +124,9 @@ func TestLateSlotsAreFew(t *testing.T) {
 			}
 		})
 		w.asked.Store(&asked)
-		transport := protocolTransport(t, w.address, "h2")
+		client := clientTo(t, w.address, "h2")
 		watch := func() string {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.address.String()+lateTarget, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := transport.RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { resp.Body.Close() })
-			line, err := bufio.NewReader(resp.Body).ReadString('\n')
+			line, err := bufio.NewReader(client.open(t, lateTarget).Body).ReadString('\n')
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,15 +157,12 @@ func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistak
 // A panic gives back all resources of its request.
 func TestPanicGivesBack(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 10)
-	behind := httptest.NewServer(http.NotFoundHandler())
-	defer behind.Close()
-	forwards, err := forward.New(&rest.Config{Host: behind.URL}, func(forward.Adaptation) (http.RoundTripper, error) { return panics{}, nil })
+	forwards, err := forwarderTo(&rest.Config{Host: "http://localhost"}, func(http.RoundTripper) http.RoundTripper { return panics{} })
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry := prometheus.NewRegistry()
 	s := NewServer(oneFeed{feed: &rawFeed{c}}, forwards, newStore(t, 1<<20),
-		Options{Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute}}, metrics.New(registry), zap.NewNop())
+		Options{Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute}}, metrics.New(prometheus.NewRegistry()), zap.NewNop())
 	client := &watchingClient{}
 	for _, sent := range []string{"GET " + lateTarget, "GET /api/v1/namespaces/a/pods/x", "GET /version", "POST /api/v1/namespaces/a/configmaps"} {
 		method, target, _ := strings.Cut(sent, " ")
@@ -199,12 +176,9 @@ func TestPanicGivesBack(t *testing.T) {
 		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
-		s.limits.watches.mu.Lock()
-		taken := s.forwardSlots.Taken()
-		if held := fmt.Sprint(s.late.Load(), taken, s.limits.watches.mu.held, s.sharing.Waiting()); held != "0 0 map[] 0" {
+		if held := fmt.Sprint(s.late.Load(), s.forwardSlots.Taken(), watchesOf(s), s.sharing.Waiting()); held != "0 0 map[] 0" {
 			t.Errorf("after %s: %s", sent, held)
 		}
-		s.limits.watches.mu.Unlock()
 	}
 	if n := client.watched.Load(); n != 0 {
 		t.Errorf("clients are still watched %d times", n)
@@ -241,15 +215,7 @@ func TestForwardEndsWithItsClient(t *testing.T) {
 						ended <- false
 					}
 				}, testLimits())
-				req, err := http.NewRequestWithContext(ctx, stage.method, "https://"+address.String()+stage.path, strings.NewReader(body[stage.method]))
-				if err != nil {
-					t.Fatal(err)
-				}
-				req.Header.Set("Content-Type", "application/json")
-				if resp, err := protocolTransport(t, address, stage.protocol).RoundTrip(req); err == nil {
-					_, _ = io.Copy(io.Discard, resp.Body)
-					_ = resp.Body.Close()
-				}
+				_, _ = clientTo(t, address, stage.protocol).send(ctx, "", stage.method, stage.path, strings.NewReader(body[stage.method]))
 				if !<-ended {
 					t.Error("upstream's request goes on")
 				}

@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"bufio"
+	"maps"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -17,6 +17,13 @@ func testLimits() exchange.Limits {
 		Read: time.Minute, Write: time.Minute, Idle: time.Minute,
 		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
 	}
+}
+
+// watchesOf returns the number of watches of each user.
+func watchesOf(s *Server) map[string]int {
+	s.limits.watches.mu.Lock()
+	defer s.limits.watches.mu.Unlock()
+	return maps.Clone(s.limits.watches.mu.held)
 }
 
 // A user is counted until all its items are given back. Each item counts once. Then the user is
@@ -53,25 +60,13 @@ func TestLastingForwardsAreCounted(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		}, limits)
-		held := func() int {
-			s.limits.watches.mu.Lock()
-			defer s.limits.watches.mu.Unlock()
-			return s.limits.watches.mu.held[""]
-		}
 		first := dialTLS(t, address)
 		send(t, first, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		waitFor(t, "the watch is counted", func() bool { return held() == 1 })
-		second := dialTLS(t, address)
-		send(t, second, "GET /api/v1/namespaces/a/pods/p/log?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		resp, err := http.ReadResponse(bufio.NewReader(second), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusTooManyRequests {
+		waitFor(t, "the watch is counted", func() bool { return watchesOf(s)[""] == 1 })
+		if resp := clientTo(t, address, "http/1.1").open(t, podsPath+"/p/log?follow=1"); resp.StatusCode != http.StatusTooManyRequests {
 			t.Errorf("another one: %s", resp.Status)
 		}
 		_ = first.Close()
-		waitFor(t, "the watch is forgotten", func() bool { return held() == 0 })
+		waitFor(t, "the watch is forgotten", func() bool { return len(watchesOf(s)) == 0 })
 	})
 }

@@ -62,17 +62,14 @@ func TestLogsHaveNoSecrets(t *testing.T) {
 // A client that leaves while its request is forwarded is not a failure of the proxy or of upstream:
 // metrics, audit log and log say that the client has left.
 func TestClientLeavesForward(t *testing.T) {
-	for name, method := range map[string]string{"HTTP/1.1": http.MethodGet, "HTTP/2": http.MethodPost} {
-		t.Run(name, func(t *testing.T) {
+	for protocol, method := range map[string]string{"http/1.1": http.MethodGet, "h2": http.MethodPost} {
+		t.Run(protocol, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				core, logs := observer.New(zapcore.WarnLevel)
 				registry, arrived := prometheus.NewRegistry(), make(chan struct{}, 1)
 				auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n")
-				options, protocol, scheme := loggedOptions(), "http/1.1", "http://"
-				options.Audit = auditor
-				if name == "HTTP/2" {
-					options.TLS, protocol, scheme = selfSigned(), "h2", "https://"
-				}
+				options := loggedOptions()
+				options.Audit, options.TLS = auditor, selfSigned()
 				_, address := serveLogged(t, oneFeed{}, func(_ http.ResponseWriter, r *http.Request) {
 					_, _ = io.Copy(io.Discard, r.Body)
 					arrived <- struct{}{}
@@ -85,14 +82,8 @@ func TestClientLeavesForward(t *testing.T) {
 					<-arrived
 					leave()
 				})
-				req, err := http.NewRequestWithContext(ctx, method, scheme+address.String()+"/api/v1/namespaces/a/pods", strings.NewReader("{}"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				req.Header.Set("Content-Type", "application/json")
-				if resp, err := protocolTransport(t, address, protocol).RoundTrip(req); err == nil {
-					_ = resp.Body.Close()
-					t.Fatalf("got %s", resp.Status)
+				if code, err := clientTo(t, address, protocol).send(ctx, "", method, podsPath, strings.NewReader("{}")); err == nil {
+					t.Fatalf("got %d", code)
 				}
 				waitFor(t, "the audit event", func() bool { return len(eventsIn(t, log)) > 0 })
 				e := eventsIn(t, log)[0]
@@ -145,9 +136,7 @@ func TestNobodyDecided(t *testing.T) {
 		const decision = "authorization.k8s.io/decision"
 		for user, want := range map[string]string{"reader": "allow", "stranger": "forbid", "other": ""} {
 			before := len(eventsIn(t, log))
-			if _, err := askAs(t.Context(), http2To(t, address), user, http.MethodGet, "https://"+address.String()+"/api/v1/namespaces/a/configmaps?resourceVersion=0", ""); err != nil {
-				t.Fatal(err)
-			}
+			_ = clientTo(t, address, "h2").open(t, "/api/v1/namespaces/a/configmaps?resourceVersion=0", credentials(user)...)
 			waitFor(t, "the audit event", func() bool { return len(eventsIn(t, log)) > before })
 			if e := eventsIn(t, log)[before]; e.Annotations[decision] != want {
 				t.Errorf("%s: decision %q, want %q", user, e.Annotations[decision], want)

@@ -5,9 +5,7 @@ import (
 	"net/http"
 	"testing"
 	"testing/synctest"
-	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
@@ -16,12 +14,11 @@ import (
 func TestOwnToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3)
+		options := testOptions()
+		options.OwnToken = func(token string) bool { return token == "own" }
 		_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, "upstream got "+r.Header.Get("Authorization"))
-		}, Options{
-			Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true,
-			OwnToken: func(token string) bool { return token == "own" },
-		})
+		}, options)
 		const cached, forwarded = "/api/v1/namespaces/a/configmaps/c-000000?resourceVersion=0", "/version"
 		for _, test := range []struct{ path, authorization, want string }{
 			{cached, "", ""},
@@ -33,22 +30,14 @@ func TestOwnToken(t *testing.T) {
 			{forwarded, "Bearer own", "upstream got "},
 			{forwarded, "Bearer other", "upstream got Bearer other"},
 		} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address.String()+test.path, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			var header []string
 			if test.authorization != "" {
-				req.Header.Set("Authorization", test.authorization)
+				header = []string{"Authorization", test.authorization}
 			}
-			resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: address.dial}}).Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
+			resp, body := clientTo(t, address, "http/1.1").get(t, test.path, header...)
 			fromCache := resp.Header.Get("Content-Type") == "application/json"
-			if err != nil || fromCache != (test.want == "") || !fromCache && string(body) != test.want {
-				t.Errorf("%s with %q: %s, %.100s, %v", test.path, test.authorization, resp.Status, body, err)
+			if fromCache != (test.want == "") || !fromCache && body != test.want {
+				t.Errorf("%s with %q: %s, %.100s", test.path, test.authorization, resp.Status, body)
 			}
 		}
 	})
@@ -58,12 +47,11 @@ func TestOwnToken(t *testing.T) {
 func TestNeedsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3)
+		options := testOptions()
+		options.OwnToken, options.NeedsToken = func(token string) bool { return token == "own" }, true
 		_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(_ http.ResponseWriter, r *http.Request) {
 			t.Errorf("upstream got %s", r.URL)
-		}, Options{
-			Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true,
-			OwnToken: func(token string) bool { return token == "own" }, NeedsToken: true,
-		})
+		}, options)
 		const cached = "/api/v1/namespaces/a/configmaps/c-000000?resourceVersion=0"
 		for _, test := range []struct {
 			path          string
@@ -79,19 +67,12 @@ func TestNeedsToken(t *testing.T) {
 			{"/version", nil, http.StatusUnauthorized},
 			{cached, []string{"Bearer own"}, http.StatusOK},
 		} {
-			path, authorization, want := test.path, test.authorization, test.want
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address.String()+path, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
+			var header []string
+			for _, value := range test.authorization {
+				header = append(header, "Authorization", value)
 			}
-			req.Header["Authorization"] = authorization
-			resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: address.dial}}).Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = resp.Body.Close()
-			if resp.StatusCode != want {
-				t.Errorf("%s with %q: %s", path, authorization, resp.Status)
+			if resp := clientTo(t, address, "http/1.1").open(t, test.path, header...); resp.StatusCode != test.want {
+				t.Errorf("%s with %q: %s", test.path, test.authorization, resp.Status)
 			}
 		}
 	})

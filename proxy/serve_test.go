@@ -2,16 +2,13 @@ package proxy
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -78,27 +75,25 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits exchange.Limi
 // serveFeeds runs a server over TLS whose upstream is the handler.
 func serveFeeds(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, limits exchange.Limits, by *access.Access) (*Server, *rawListener) {
 	t.Helper()
-	return serveTo(t, feeds, upstream, Options{
-		Options: read.Options{SyncTimeout: time.Minute, Access: by}, Stall: time.Minute, Limits: limits, AnyHost: true, TLS: selfSigned(),
-	})
+	o := testOptions()
+	o.Limits, o.Access = limits, by
+	return serveTo(t, feeds, upstream, o)
 }
 
-// certificate is the certificate of all servers. No client verifies it.
-var certificate = sync.OnceValue(func() tls.Certificate {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		panic(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+// testOptions are the options of a server over TLS.
+func testOptions() Options {
+	return Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true, TLS: selfSigned()}
+}
+
+// certificates are those of all servers. No client verifies them.
+var certificates = sync.OnceValue(func() []tls.Certificate {
+	lender := httptest.NewTLSServer(nil)
+	defer lender.Close()
+	return lender.TLS.Certificates
 })
 
 func selfSigned() *tls.Config {
-	return &tls.Config{Certificates: []tls.Certificate{certificate()}, NextProtos: []string{"h2", "http/1.1"}} //nolint:gosec // a test
+	return &tls.Config{Certificates: certificates(), NextProtos: []string{"h2", "http/1.1"}} //nolint:gosec // a test
 }
 
 // serveTo runs a server in front of a handler until the test ends. All connections are pipes, so
@@ -164,22 +159,67 @@ func insecure(protocols ...string) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols} //nolint:gosec // a test
 }
 
-// protocolTransport returns a transport of clients that all speak one protocol.
-func protocolTransport(t *testing.T, l *rawListener, protocol string) *http.Transport {
-	t.Helper()
-	transport := socketTransport(t, protocol)
-	transport.DialContext = l.dial
-	return transport
+// httpClient is a client that always speaks the same protocol, over TLS.
+type httpClient struct {
+	*http.Transport
+	url string
 }
 
-// socketTransport is like protocolTransport, for a server on a socket.
-func socketTransport(t *testing.T, protocol string) *http.Transport {
+func clientTo(t *testing.T, l *rawListener, protocol string) *httpClient {
 	t.Helper()
-	transport := &http.Transport{TLSClientConfig: insecure(protocol), Protocols: new(http.Protocols)}
+	transport := &http.Transport{TLSClientConfig: insecure(protocol), Protocols: new(http.Protocols), DialContext: l.dial}
 	transport.Protocols.SetHTTP1(protocol == "http/1.1")
 	transport.Protocols.SetHTTP2(protocol == "h2")
 	t.Cleanup(transport.CloseIdleConnections)
-	return transport
+	return &httpClient{transport, "https://" + l.String()}
+}
+
+// open sends a GET with pairs of a header's name and value. The body stays open until the test ends.
+func (c *httpClient) open(t *testing.T, target string, header ...string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+target, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pair := range slices.Chunk(header, 2) {
+		req.Header.Add(pair[0], pair[1])
+	}
+	resp, err := c.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// get is like open, and reads the body.
+func (c *httpClient) get(t *testing.T, target string, header ...string) (*http.Response, string) {
+	t.Helper()
+	resp := c.open(t, target, header...)
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("%s: %v", target, err)
+	}
+	return resp, string(body)
+}
+
+// send sends a request and reads its response. The user may be empty.
+func (c *httpClient) send(ctx context.Context, user, method, target string, body io.Reader) (code int, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.url+target, body)
+	if err != nil {
+		return 0, err
+	}
+	if user != "" {
+		req.Header.Set("Authorization", "Bearer "+user)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
 }
 
 // testWait limits every wait in a test.

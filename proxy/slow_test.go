@@ -111,8 +111,8 @@ var slowClients = map[string]struct {
 	"tcp: silent":             {over: "tcp", want: 30 * time.Second},
 	"tcp: head":               {over: "tcp", then: drips(veryLongHead), want: 30 * time.Second},
 	"tcp: empty lines":        {over: "tcp", then: drips(strings.Repeat("\r\n", 500)), want: 30 * time.Second},
-	"tcp: body":               {over: "tcp", begin: posts("1000"), then: drips(strings.Repeat("x", 1000)), want: 30 * time.Second},
-	"tcp: chunks":             {over: "tcp", begin: postsChunks, then: drips(strings.Repeat("1\r\nx\r\n", 500)), want: 30 * time.Second},
+	"tcp: body":               {over: "tcp", begin: posts("Content-Length: 1000"), then: drips(strings.Repeat("x", 1000)), want: 30 * time.Second},
+	"tcp: chunks":             {over: "tcp", begin: posts("Transfer-Encoding: chunked"), then: drips(strings.Repeat("1\r\nx\r\n", 500)), want: 30 * time.Second},
 	"tcp: next request":       {over: "tcp", begin: asks("/version"), want: 3 * time.Minute},
 	"tcp: next head":          {over: "tcp", begin: asks("/version"), then: drips(veryLongHead), want: 30 * time.Second},
 	"tcp: next, refused":      {over: "tcp", begin: asks(longPath), want: 3 * time.Minute},
@@ -125,7 +125,7 @@ var slowClients = map[string]struct {
 	"tls: handshake": {over: "handshake", then: drips("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("x", 500)), want: 10 * time.Second},
 	"tls: no head":   {over: "tls", want: 30 * time.Second},
 	"tls: head":      {over: "tls", then: drips(veryLongHead), want: 30 * time.Second},
-	"tls: body":      {over: "tls", begin: posts("1000"), then: drips(strings.Repeat("x", 1000)), want: 30 * time.Second},
+	"tls: body":      {over: "tls", begin: posts("Content-Length: 1000"), then: drips(strings.Repeat("x", 1000)), want: 30 * time.Second},
 	"tls: next":      {over: "tls", begin: asks("/version"), want: 3 * time.Minute},
 	"tls: next head": {over: "tls", begin: asks("/version"), then: drips(veryLongHead), want: 30 * time.Second},
 	"h2: silent":     {over: "h2", want: 10 * time.Second},
@@ -140,17 +140,16 @@ var slowClients = map[string]struct {
 	}, want: 45 * time.Second},
 	"h2: no request": {over: "h2", begin: greets, pings: true, want: 3*time.Minute + time.Second},
 	"h2: body": {over: "h2", begin: greets, then: func(c *slowClient) {
-		c.open(http2.HeadersFrameParam{EndHeaders: true}, "POST", "/version", "content-type", "application/json")
+		p := http2.HeadersFrameParam{StreamID: 1, EndHeaders: true}
+		if err := openStream(c.frames, p, "POST", "/version", "content-type", "application/json"); err != nil {
+			c.t.Error(err)
+		}
 		for c.frames.WriteData(1, false, []byte("x")) == nil {
 			time.Sleep(time.Second)
 		}
 	}, want: 30 * time.Second},
-	"h2: unread refusal": {over: "h2", pings: true, begin: shuts, then: func(c *slowClient) {
-		c.open(http2.HeadersFrameParam{EndHeaders: true, EndStream: true}, "GET", longPath)
-	}, want: time.Minute},
-	"h2: unread answer": {over: "h2", pings: true, begin: shuts, then: func(c *slowClient) {
-		c.open(http2.HeadersFrameParam{EndHeaders: true, EndStream: true}, "GET", "/version")
-	}, want: time.Minute},
+	"h2: unread refusal": {over: "h2", pings: true, begin: shuts, then: gets(longPath), want: time.Minute},
+	"h2: unread answer":  {over: "h2", pings: true, begin: shuts, then: gets("/version"), want: time.Minute},
 }
 
 var veryLongHead = "GET /version HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 1000)
@@ -166,30 +165,20 @@ func asks(path string) func(*slowClient) {
 
 func posts(length string) func(*slowClient) {
 	return func(c *slowClient) {
-		c.send("POST /version HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + length + "\r\n\r\n")
+		c.send("POST /version HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + length + "\r\n\r\n")
 	}
-}
-
-func postsChunks(c *slowClient) {
-	c.send("POST /version HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
 }
 
 func greets(c *slowClient) { c.greet() }
 
 func shuts(c *slowClient) { c.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) }
 
-// open opens the first stream.
-func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more ...string) {
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	fields := append([]string{":method", method, ":scheme", "https", ":authority", "localhost", ":path", path}, more...)
-	for pair := range slices.Chunk(fields, 2) {
-		// A write to memory does not fail.
-		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]})
-	}
-	p.StreamID, p.BlockFragment = 1, block.Bytes()
-	if err := c.frames.WriteHeaders(p); err != nil {
-		c.t.Error(err)
+// gets sends a GET on the first stream.
+func gets(path string) func(*slowClient) {
+	return func(c *slowClient) {
+		if err := ask2(c.frames, 1, path); err != nil {
+			c.t.Error(err)
+		}
 	}
 }
 
@@ -297,14 +286,20 @@ func greet(c net.Conn, settings ...http2.Setting) (*http2.Framer, error) {
 	return f, f.WriteSettings(settings...)
 }
 
+// openStream sends the header of a request, with pairs of a field's name and value.
+func openStream(f *http2.Framer, p http2.HeadersFrameParam, method, path string, more ...string) error {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	fields := append([]string{":method", method, ":scheme", "https", ":authority", "localhost", ":path", path}, more...)
+	for pair := range slices.Chunk(fields, 2) {
+		// A write to memory does not fail.
+		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]})
+	}
+	p.BlockFragment = block.Bytes()
+	return f.WriteHeaders(p)
+}
+
 // ask2 sends a GET on a stream.
 func ask2(f *http2.Framer, stream uint32, path string) error {
-	var block strings.Builder
-	encoder := hpack.NewEncoder(&block)
-	for _, field := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "evil.example"}, {":path", path}} {
-		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
-			return err
-		}
-	}
-	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte(block.String()), EndStream: true, EndHeaders: true})
+	return openStream(f, http2.HeadersFrameParam{StreamID: stream, EndStream: true, EndHeaders: true}, "GET", path)
 }

@@ -92,20 +92,9 @@ func rival(t *testing.T, upstream http.HandlerFunc, joins ...object.Encoding) (*
 		feeds.joins[e] = true
 	}
 	s, l := serveFeeds(t, feeds, upstream, testLimits(), nil)
-	transport := protocolTransport(t, l, "http/1.1")
-	transport.DisableCompression = true
-	return feed, s, func(path, accept string) *http.Response {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.String()+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Accept", accept)
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp
-	}
+	client := clientTo(t, l, "http/1.1")
+	client.DisableCompression = true
+	return feed, s, func(path, accept string) *http.Response { return client.open(t, path, "Accept", accept) }
 }
 
 const (

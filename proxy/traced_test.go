@@ -2,19 +2,16 @@ package proxy
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 
-	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
@@ -60,25 +57,12 @@ func TestSpansOfOddRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	feeds := oneFeed{opening: func(context.Context) { panic("a bug") }}
-	_, address := serveTo(t, feeds, func(http.ResponseWriter, *http.Request) {}, Options{
-		Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AnyHost: true, TLS: selfSigned(), Tracer: tracer,
-	})
-	client := http2To(t, address)
+	options := testOptions()
+	options.Tracer = tracer
+	_, address := serveTo(t, feeds, func(http.ResponseWriter, *http.Request) {}, options)
+	client := clientTo(t, address, "h2")
 	for _, path := range []string{"/api/v1/%ff", "/version", "/api/v1/" + strings.Repeat("x", 30<<10), "/api/v1/pods?resourceVersion=0"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Audit-Id", "\xff")
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = io.Copy(io.Discard, resp.Body)
-		_ = resp.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		client.get(t, path, "Audit-Id", "\xff")
 	}
 	closing, cancel := context.WithTimeout(t.Context(), testWait)
 	defer cancel()

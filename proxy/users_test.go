@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"sync"
 	"testing"
@@ -31,14 +30,13 @@ func TestUsersOfForwards(t *testing.T) {
 		limits.Forwards, limits.UserConnections = 1, 1
 		gate := make(chan struct{})
 		s, address := serveFeeds(t, forwardsAll{}, func(http.ResponseWriter, *http.Request) { <-gate }, limits, judging(t))
-		url := "https://" + address.String() + "/api/v1/namespaces/a/pods/p"
 		var asking sync.WaitGroup
 		ask := func(user string) {
-			client := http2To(t, address)
+			client := clientTo(t, address, "h2")
 			asking.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), testWait)
 				defer cancel()
-				if code, err := askAs(ctx, client, user, http.MethodGet, url, ""); code != http.StatusOK || err != nil {
+				if code, err := client.send(ctx, user, http.MethodGet, podsPath+"/p", nil); code != http.StatusOK || err != nil {
 					t.Errorf("%s: %d, %v", user, code, err)
 				}
 			})
@@ -47,8 +45,8 @@ func TestUsersOfForwards(t *testing.T) {
 		synctest.Wait() // upstream has the first
 		ask("second")
 		synctest.Wait() // the second waits
-		if code, err := askAs(t.Context(), http2To(t, address), "first", http.MethodGet, url, ""); code != http.StatusTooManyRequests || err != nil {
-			t.Errorf("a connection above the limit: %d, %v", code, err)
+		if resp, _ := clientTo(t, address, "h2").get(t, podsPath+"/p", credentials("first")...); resp.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("a connection above the limit: %s", resp.Status)
 		}
 		time.Sleep(7 * time.Second)
 		close(gate)
@@ -68,22 +66,11 @@ func TestUsersOfForwards(t *testing.T) {
 func TestUsersOfExpensiveReads(t *testing.T) {
 	cache, _ := cachetest.ConfigMaps(t, 2000)
 	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
-	client := http2To(t, address)
-	url := "https://" + address.String() + "/api/v1/namespaces/a/configmaps?resourceVersion=0"
+	client := clientTo(t, address, "h2")
 	read := func(query string) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+query, http.NoBody)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer resp.Body.Close()
-		if _, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != http.StatusOK || err != nil {
-			t.Errorf("%d, %v", resp.StatusCode, err)
+		code, err := client.send(t.Context(), "", http.MethodGet, "/api/v1/namespaces/a/configmaps?resourceVersion=0"+query, nil)
+		if code != http.StatusOK || err != nil {
+			t.Errorf("%d, %v", code, err)
 		}
 	}
 	read("&limit=1")

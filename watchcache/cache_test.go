@@ -40,23 +40,6 @@ func everything(t testing.TB) *filter.Filter {
 	return watchcache.Select(t, watchcache.Pods, "", nil, nil)
 }
 
-func watch(t testing.TB, c *watchcache.Cache, from uint64) *watchcache.Cursor {
-	t.Helper()
-	cursor, err := c.Watch(everything(t), from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cursor.Close)
-	return cursor
-}
-
-func apply(t testing.TB, c *watchcache.Cache, changes ...watchcache.Change) {
-	t.Helper()
-	if err := c.Apply(changes, watchcache.Noon); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // show formats deltas as "ADDED web@2 2": the type, the object with its own resourceVersion, and
 // the resourceVersion of the change.
 func show(deltas []watchcache.Delta) string {
@@ -106,26 +89,22 @@ func TestCacheNotReady(t *testing.T) {
 		t.Errorf("stats of an empty cache: %+v", s)
 	}
 	c.Reset(nil, 5)
-	cursor := watch(t, c, 5)
+	cursor := watchcache.Watch(t, c, "", 5)
 	c.End()
 	c.End()
 	check(watchcache.ErrEnded)
 	if _, _, err := cursor.Poll(nil, 1); !errors.Is(err, watchcache.ErrEnded) {
 		t.Errorf("Poll: %v, want ErrEnded", err)
 	}
-	select {
-	case <-cursor.Ready():
-	default:
-		t.Error("not signalled")
-	}
+	watchcache.WantSignal(t, cursor)
 }
 
 func TestCacheApply(t *testing.T) {
 	c := filled(10, pod("x", 5))
-	cursor := watch(t, c, 10)
-	apply(t, c, pod("x", 11).Set(), pod("y", 12).Set())
-	apply(t, c, pod("x", 11).Set(), pod("y", 12).Set(), pod("x", 13).Delete()) // repeats
-	apply(t, c, pod("x", 13).Delete())
+	cursor := watchcache.Watch(t, c, "", 10)
+	watchcache.Apply(t, c, pod("x", 11).Set(), pod("y", 12).Set())
+	watchcache.Apply(t, c, pod("x", 11).Set(), pod("y", 12).Set(), pod("x", 13).Delete()) // repeats
+	watchcache.Apply(t, c, pod("x", 13).Delete())
 	wantPoll(t, cursor, 10, "MODIFIED x@11 11, ADDED y@12 12, DELETED x@13 13", 13)
 	for rv, want := range map[uint64]string{10: "x@5", 11: "x@11", 12: "x@11 y@12", 13: "y@12"} {
 		s, err := c.SnapshotAt(rv)
@@ -165,22 +144,18 @@ func TestCacheDiverged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := filled(10, pod("x", 5))
-			cursor := watch(t, c, 10)
+			cursor := watchcache.Watch(t, c, "", 10)
 			err := c.Apply([]watchcache.Change{pod("y", 11).Set(), bad, pod("y", 13).Set()}, watchcache.Noon)
 			if !errors.Is(err, watchcache.ErrDiverged) {
 				t.Fatalf("Apply: %v", err)
 			}
-			select {
-			case <-cursor.Ready():
-			default:
-				t.Error("not signalled")
-			}
+			watchcache.WantSignal(t, cursor)
 			wantPoll(t, cursor, 10, "ADDED y@11 11", 11)
 			s, _ := c.Snapshot()
 			if got := names(s); got != "x@5 y@11" {
 				t.Errorf("state is %s", got)
 			}
-			apply(t, c, pod("x", 14).Set())
+			watchcache.Apply(t, c, pod("x", 14).Set())
 			wantPoll(t, cursor, 10, "MODIFIED x@14 14", 14)
 		})
 	}
@@ -194,10 +169,10 @@ func TestCacheOneRevisionManyDeletions(t *testing.T) {
 	for _, batch := range []int{1, 2, 3} {
 		t.Run(fmt.Sprintf("batch=%d", batch), func(t *testing.T) {
 			c := filled(10, pod("x", 5), pod("y", 6), pod("z", 7))
-			cursor, resumed := watch(t, c, 10), watch(t, c, 10)
+			cursor, resumed := watchcache.Watch(t, c, "", 10), watchcache.Watch(t, c, "", 10)
 			for part := range slices.Chunk(deletions, batch) {
-				apply(t, c, part...)
-				apply(t, c, part...) // repeats
+				watchcache.Apply(t, c, part...)
+				watchcache.Apply(t, c, part...) // repeats
 			}
 			s, err := c.SnapshotAt(20)
 			if err != nil || s.Len() != 0 {
@@ -206,22 +181,22 @@ func TestCacheOneRevisionManyDeletions(t *testing.T) {
 			wantPoll(t, cursor, 10, want, 20)
 			// A position between events of one revision is below that revision.
 			wantPoll(t, resumed, 1, "DELETED x@20 20", 19)
-			wantPoll(t, watch(t, c, 19), 10, want, 20)
-			apply(t, c, pod("x", 21).Set())
+			wantPoll(t, watchcache.Watch(t, c, "", 19), 10, want, 20)
+			watchcache.Apply(t, c, pod("x", 21).Set())
 			wantPoll(t, cursor, 10, "ADDED x@21 21", 21)
 		})
 	}
 	t.Run("watch begun in between", func(t *testing.T) {
 		c := filled(10, pod("x", 5), pod("y", 6), pod("z", 7))
-		apply(t, c, deletions[0])
+		watchcache.Apply(t, c, deletions[0])
 		s, _ := c.Snapshot()
-		cursor := watch(t, c, s.ResourceVersion())
-		apply(t, c, deletions[1:]...)
+		cursor := watchcache.Watch(t, c, "", s.ResourceVersion())
+		watchcache.Apply(t, c, deletions[1:]...)
 		wantPoll(t, cursor, 10, "DELETED y@20 20, DELETED z@20 20", 20)
 	})
 	t.Run("repeats at the same revision", func(t *testing.T) {
 		c := filled(10, pod("x", 5))
-		apply(t, c, pod("x", 11).Set(), pod("x", 11).Set(), pod("y", 11).Delete())
+		watchcache.Apply(t, c, pod("x", 11).Set(), pod("x", 11).Set(), pod("y", 11).Delete())
 		if s := c.Stats(); s.Events != 1 || s.Objects != 1 {
 			t.Errorf("repeats were not dropped: %+v", s)
 		}
@@ -230,78 +205,18 @@ func TestCacheOneRevisionManyDeletions(t *testing.T) {
 
 func TestCursorPosition(t *testing.T) {
 	c := filled(10)
-	apply(t, c, pod("x", 12).Set(), pod("y", 15).Set(), pod("z", 16).Set())
+	watchcache.Apply(t, c, pod("x", 12).Set(), pod("y", 15).Set(), pod("z", 16).Set())
 	c.Advance(18, watchcache.Noon)
-	cursor := watch(t, c, 10)
+	cursor := watchcache.Watch(t, c, "", 10)
 	wantPoll(t, cursor, 0, "", 11)
 	wantPoll(t, cursor, 1, "ADDED x@12 12", 14)
 	wantPoll(t, cursor, 1, "ADDED y@15 15", 15)
 	wantPoll(t, cursor, 1, "ADDED z@16 16", 18)
 	wantPoll(t, cursor, 1, "", 18)
-	future := watch(t, c, 25)
+	future := watchcache.Watch(t, c, "", 25)
 	wantPoll(t, future, 10, "", 18)
-	apply(t, c, pod("x", 24).Set(), pod("y", 25).Set(), pod("z", 26).Set())
+	watchcache.Apply(t, c, pod("x", 24).Set(), pod("y", 25).Set(), pod("z", 26).Set())
 	wantPoll(t, future, 10, "MODIFIED z@26 26", 26)
-}
-
-// A new epoch may begin at an earlier resourceVersion.
-func TestCacheReset(t *testing.T) {
-	c := filled(100, pod("x", 50))
-	apply(t, c, pod("x", 101).Set())
-	before := watch(t, c, 100)
-	snapshot, _ := c.Snapshot()
-	c.Reset(objects(pod("x", 30)), 40)
-	select {
-	case <-before.Ready():
-	default:
-		t.Error("not signalled")
-	}
-	for range 2 {
-		if _, _, err := before.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
-			t.Errorf("Poll: %v, want ErrEnded", err)
-		}
-	}
-	if got := names(snapshot); got != "x@101" {
-		t.Errorf("old snapshot is %s now", got)
-	}
-	after := watch(t, c, 40)
-	apply(t, c, pod("x", 41).Set())
-	wantPoll(t, after, 10, "MODIFIED x@41 41", 41)
-	if s := c.Stats(); s.Epoch != 2 || s.Since != 40 || s.ResourceVersion != 41 || s.LogEvents != 1 {
-		t.Errorf("stats: %+v", s)
-	}
-	if _, err := c.SnapshotAt(101); !errors.Is(err, watchcache.ErrTooNew) {
-		t.Errorf("SnapshotAt: %v", err)
-	}
-}
-
-func TestCacheTrim(t *testing.T) {
-	c := watchcache.New(*watchcache.Pods, watchcache.Limits{Age: time.Minute, Events: 1 << 30, Bytes: 1 << 40})
-	c.Reset(nil, 1)
-	for rv := uint64(2); rv < 1000; rv++ {
-		apply(t, c, pod("x", rv).Set())
-	}
-	if s := c.Stats(); s.LogEvents != 998 || s.Since != 1 {
-		t.Fatalf("trimmed too early: %+v", s)
-	}
-	c.Trim(watchcache.Noon.Add(time.Minute))
-	if s := c.Stats(); s.LogEvents != 998 {
-		t.Fatalf("trimmed too early: %+v", s)
-	}
-	c.Trim(watchcache.Noon.Add(time.Minute + 1))
-	s := c.Stats()
-	if s.LogEvents >= 998 || s.Since == 1 || s.LogBytes <= 0 {
-		t.Fatalf("not trimmed: %+v", s)
-	}
-	if _, err := c.SnapshotAt(s.Since - 1); !errors.Is(err, watchcache.ErrTooOld) {
-		t.Errorf("before since: %v", err)
-	}
-	for rv := s.Since; rv <= s.ResourceVersion; rv++ {
-		at, err := c.SnapshotAt(rv)
-		if want := fmt.Sprintf("x@%d", rv); err != nil || names(at) != want {
-			t.Fatalf("at %d: %s, %v", rv, names(at), err)
-		}
-	}
 }
 
 // The guarantee Not older than.
@@ -355,7 +270,7 @@ func TestCacheWaitFresh(t *testing.T) {
 		answered(zero, 5)
 		answered(five, 5)
 		pending(six)
-		apply(t, c, pod("x", 7).Set())
+		watchcache.Apply(t, c, pod("x", 7).Set())
 		answered(six, 7)
 
 		ten, eleven := ask(t.Context(), 10), ask(t.Context(), 11)

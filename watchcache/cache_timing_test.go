@@ -62,9 +62,7 @@ func BenchmarkApply(b *testing.B) {
 					changes = append(changes, update(objects[rv*7919%10_000], rv))
 				}
 				if len(changes) == cap(changes) {
-					if err := c.Apply(changes, Noon); err != nil {
-						b.Fatal(err)
-					}
+					Apply(b, c, changes...)
 					changes = changes[:0]
 				}
 			}
@@ -83,9 +81,7 @@ func BenchmarkPoll(b *testing.B) {
 			}
 			defer cursor.Close()
 			for i := range events {
-				if err := c.Apply([]Change{update(objects[i], 10_001+uint64(i))}, Noon); err != nil {
-					b.Fatal(err)
-				}
+				Apply(b, c, update(objects[i], 10_001+uint64(i)))
 			}
 			deltas := make([]Delta, 0, 256)
 			b.ReportAllocs()

@@ -44,9 +44,9 @@ func newSelection(t testing.TB, namespace, ls, fs string) *selection {
 func randomSelection(t testing.TB, r *rand.Rand) *selection {
 	t.Helper()
 	return newSelection(t,
-		pick(r, "", "", "a", "a-b", "b", "none"),
-		pick(r, "", "", "", "app=web", "app!=web", "app", "!app", "app in (web,db)", "app notin (db),tier=1", "tier>1"),
-		pick(r, "", "", "", "metadata.name=web", "metadata.name!=web", "spec.nodeName=n1", "spec.nodeName!=n1",
+		watchcache.Pick(r, "", "", "a", "a-b", "b", "none"),
+		watchcache.Pick(r, "", "", "", "app=web", "app!=web", "app", "!app", "app in (web,db)", "app notin (db),tier=1", "tier>1"),
+		watchcache.Pick(r, "", "", "", "metadata.name=web", "metadata.name!=web", "spec.nodeName=n1", "spec.nodeName!=n1",
 			"spec.nodeName=", "status.phase=Running", "spec.nodeName=n2,status.phase!=Running",
 			"metadata.namespace=a", "metadata.namespace=b,metadata.name=db"))
 }
@@ -57,16 +57,7 @@ func (s *selection) String() string {
 
 // matches is the reference: apimachinery's own selectors applied to the decoded object.
 func (s *selection) matches(v *version) bool {
-	return v != nil && s.matchesPod(v.pod)
-}
-
-func (s *selection) matchesPod(p watchcache.Pod) bool {
-	set := fields.Set{
-		"metadata.name": p.Name, "metadata.namespace": p.Namespace,
-		"spec.nodeName": p.Node, "status.phase": p.Phase,
-	}
-	return (s.namespace == "" || s.namespace == p.Namespace) &&
-		s.labels.Matches(labels.Set(p.Labels)) && s.fields.Matches(set)
+	return v != nil && v.pod.Matches(s.namespace, s.labels, s.fields)
 }
 
 // fickle reports whether an object can leave the selection and come back.
@@ -203,12 +194,7 @@ func (c *client) close() {
 // the last delta that it kept.
 func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	c.t.Helper()
-	signalled := false
-	select {
-	case <-c.cursor.Ready():
-		signalled = true
-	default:
-	}
+	signalled := c.cursor.Signalled()
 	into := make([]watchcache.Delta, r.IntN(3), 8)
 	poll, room := c.cursor.Poll, math.MaxInt
 	if r.IntN(2) == 0 {

@@ -1,8 +1,6 @@
 package watchcache_test
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"testing"
 	"time"
@@ -24,16 +22,7 @@ func TestRestoreFromTheFuture(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var dump bytes.Buffer
-	if err := before.Dump(&dump); err != nil {
-		t.Fatal(err)
-	}
-	c := watchcache.New(*watchcache.Pods, limits)
-	_, publish, err := c.Restore(bufio.NewReader(&dump))
-	if err != nil {
-		t.Fatal(err)
-	}
-	publish()
+	c := restored(t, dump(t, before), limits)
 	if n := c.Stats().LogEvents; n != events {
 		t.Fatalf("%d events were restored", n)
 	}
@@ -43,12 +32,15 @@ func TestRestoreFromTheFuture(t *testing.T) {
 	}
 }
 
-// After a restore of upstream to an earlier state, clients that saw later states cannot resume.
-// Their resourceVersions then belong to other changes.
+// After a restore of upstream to an earlier state, watches end at once, and clients that saw later
+// states cannot resume. Their resourceVersions then belong to other changes.
 func TestWatchFromAnAbandonedEpoch(t *testing.T) {
 	c := filled(10, pod("x", 5))
-	apply(t, c, pod("x", 30).Set())
+	watchcache.Apply(t, c, pod("x", 30).Set())
+	waiting := watchcache.Watch(t, c, "", 30)
+	wantPoll(t, waiting, 10, "", 30)
 	c.Reset([]*object.Object{pod("x", 5).Object()}, 20)
+	watchcache.WantSignal(t, waiting)
 	for from, gone := range map[uint64]bool{10: true, 19: true, 20: false, 21: true, 30: true, 31: false} {
 		cursor, err := c.Watch(everything(t), from)
 		tooOld, _ := errors.AsType[*watchcache.TooOldError](err)
@@ -59,10 +51,6 @@ func TestWatchFromAnAbandonedEpoch(t *testing.T) {
 			cursor.Close()
 		}
 	}
-	apply(t, c, pod("x", 40).Set())
-	cursor, err := c.Watch(everything(t), 35)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cursor.Close()
+	watchcache.Apply(t, c, pod("x", 40).Set())
+	watchcache.Watch(t, c, "", 35)
 }

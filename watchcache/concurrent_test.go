@@ -101,7 +101,7 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 		history = append(history, w)
 	}
 	for range events {
-		add(pick(r, "x", "y", "z"), pick(r, namespaces...), pick(r, nodes...), pick(r, "web", "db"), r.IntN(4) == 0)
+		add(watchcache.Pick(r, "x", "y", "z"), watchcache.Pick(r, namespaces...), watchcache.Pick(r, nodes...), watchcache.Pick(r, "web", "db"), r.IntN(4) == 0)
 	}
 	for i := range namespaces {
 		for _, node := range nodes {
@@ -114,7 +114,7 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 	var readers []*reader
 	var done sync.WaitGroup
 	for i, s := range append(selections, selections...) {
-		rd := &reader{selection: s, limit: pick(r, 1, 3, 1000)}
+		rd := &reader{selection: s, limit: watchcache.Pick(r, 1, 3, 1000)}
 		if i%4 == 0 {
 			rd.eager = fork(r)
 		}
@@ -144,7 +144,7 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 				next++
 			}
 		}
-		apply(t, c, batch...)
+		watchcache.Apply(t, c, batch...)
 		switch r.IntN(20) {
 		case 0:
 			synctest.Wait() // all readers are asleep
@@ -233,9 +233,9 @@ func TestConcurrentEnd(t *testing.T) {
 			case 2:
 				synctest.Wait()
 			default:
-				p := pod(pick(r, "x", "y"), rv)
-				p.Node = pick(r, "n1", "n2")
-				apply(t, c, p.Set())
+				p := pod(watchcache.Pick(r, "x", "y"), rv)
+				p.Node = watchcache.Pick(r, "n1", "n2")
+				watchcache.Apply(t, c, p.Set())
 			}
 		}
 		c.End()
@@ -289,7 +289,7 @@ func TestConcurrentOpen(t *testing.T) {
 				batch = append(batch, pod("x", rv).Set())
 				rv++
 			}
-			apply(t, c, batch...)
+			watchcache.Apply(t, c, batch...)
 			if r.IntN(3) == 0 {
 				synctest.Wait()
 			}
@@ -350,7 +350,7 @@ func TestWatchAfterAnotherEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	filter := watchcache.Select(t, watchcache.Pods, "", nil, nil)
+	filter := everything(t)
 	if cursor, err := c.WatchAfter(filter, state); err != nil {
 		t.Error(err)
 	} else {

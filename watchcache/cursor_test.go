@@ -14,28 +14,6 @@ import (
 // web returns a pod in the namespace a that matches all filters in this file.
 func web(rv uint64) Pod { return Pod{Namespace: "a", Name: "web", UID: "u", RV: rv} }
 
-// watchFrom returns a cursor over a namespace (empty for all), with its signal drained.
-func watchFrom(t *testing.T, c *Cache, namespace string, rv uint64) *Cursor {
-	t.Helper()
-	f := Select(t, Pods, namespace, nil, nil)
-	cursor, err := c.Watch(f, rv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cursor.Close)
-	return cursor
-}
-
-// signalled receives the signal, if there is one.
-func (c *Cursor) signalled() bool {
-	select {
-	case <-c.Ready():
-		return true
-	default:
-		return false
-	}
-}
-
 // wantDeltas polls and compares the resourceVersions of the deltas.
 func wantDeltas(t *testing.T, c *Cursor, limit int, want ...uint64) {
 	t.Helper()
@@ -86,25 +64,21 @@ func TestCursorMarks(t *testing.T) {
 				t.Helper()
 				c := New(*Pods, Roomy)
 				c.Reset(nil, 1)
-				cursor := watchFrom(t, c, namespace, 1)
+				cursor := Watch(t, c, namespace, 1)
 				wantDeltas(t, cursor, 10)
 				return c, cursor
 			}
 			t.Run("no poll in between", func(t *testing.T) {
 				c, cursor := start(t)
 				applyPods(t, c, nothing, web(2))
-				if !cursor.signalled() {
-					t.Fatal("no signal")
-				}
+				WantSignal(t, cursor)
 				wantDeltas(t, cursor, 10, 2)
 				wantDeltas(t, cursor, 10)
 			})
 			t.Run("one poll", func(t *testing.T) {
 				c, cursor := start(t)
 				applyPods(t, c, func() { wantDeltas(t, cursor, 10) }, web(2))
-				if !cursor.signalled() {
-					t.Fatal("no signal")
-				}
+				WantSignal(t, cursor)
 				wantDeltas(t, cursor, 10, 2)
 			})
 			t.Run("two polls", func(t *testing.T) {
@@ -113,21 +87,15 @@ func TestCursorMarks(t *testing.T) {
 					wantDeltas(t, cursor, 10)
 					wantDeltas(t, cursor, 10)
 				}, web(2))
-				if !cursor.signalled() {
-					t.Fatal("no signal")
-				}
+				WantSignal(t, cursor)
 				wantDeltas(t, cursor, 10, 2)
 			})
 			t.Run("earlier mark stands", func(t *testing.T) {
 				c, cursor := start(t)
 				applyPods(t, c, nothing, web(2))
-				if !cursor.signalled() {
-					t.Fatal("no signal")
-				}
+				WantSignal(t, cursor)
 				applyPods(t, c, func() { wantDeltas(t, cursor, 10, 2) }, web(3))
-				if !cursor.signalled() {
-					t.Fatal("no signal")
-				}
+				WantSignal(t, cursor)
 				wantDeltas(t, cursor, 10, 3)
 			})
 			t.Run("earlier mark stands and limit", func(t *testing.T) {
@@ -137,11 +105,9 @@ func TestCursorMarks(t *testing.T) {
 					wantDeltas(t, cursor, 1, 2)
 					wantDeltas(t, cursor, 1, 3)
 					wantDeltas(t, cursor, 1)
-					cursor.signalled()
+					cursor.Signalled()
 				}, web(4), web(5))
-				if !cursor.signalled() {
-					t.Fatal("no signal")
-				}
+				WantSignal(t, cursor)
 				wantDeltas(t, cursor, 1, 4)
 				wantDeltas(t, cursor, 1, 5)
 				wantDeltas(t, cursor, 1)
@@ -168,17 +134,15 @@ func TestCursorMarks(t *testing.T) {
 				}
 				// This is the state of a Watch that registered before the writer published but
 				// loads the view afterwards.
-				cursor := watchFrom(t, c, namespace, 8)
+				cursor := Watch(t, c, namespace, 8)
 				applyPods(t, c, nothing, web(9))
 				c.Reset(nil, 20)
 				cursor.epoch, cursor.next, cursor.behind = c.view.Load().epoch, c.view.Load().end, true
-				cursor.signalled()
+				cursor.Signalled()
 				wantDeltas(t, cursor, 10)
 				for rv := uint64(21); rv < 40; rv++ {
 					applyPods(t, c, nothing, web(rv))
-					if !cursor.signalled() {
-						t.Fatal("no signal")
-					}
+					WantSignal(t, cursor)
 					wantDeltas(t, cursor, 10, rv)
 				}
 			})
@@ -192,9 +156,9 @@ func TestCursorMarks(t *testing.T) {
 func TestCursorStartSwallowedByGap(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset([]*object.Object{web(5).Object()}, 10)
-	cursor := watchFrom(t, c, "", 15)
-	narrow := watchFrom(t, c, "b", 15)
-	atEnd := watchFrom(t, c, "", 20)
+	cursor := Watch(t, c, "", 15)
+	narrow := Watch(t, c, "b", 15)
+	atEnd := Watch(t, c, "", 20)
 	for _, cursor := range []*Cursor{cursor, narrow, atEnd} {
 		wantDeltas(t, cursor, 10)
 	}
@@ -202,7 +166,7 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, cursor := range map[string]*Cursor{"wide": cursor, "narrow": narrow} {
-		if !cursor.signalled() {
+		if !cursor.Signalled() {
 			t.Errorf("%s: no signal", name)
 		}
 		for range 2 {
@@ -212,9 +176,7 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 		}
 	}
 	wantDeltas(t, atEnd, 10)
-	if err := c.Apply([]Change{web(21).Set()}, Noon); err != nil {
-		t.Fatal(err)
-	}
+	Apply(t, c, web(21).Set())
 	wantDeltas(t, atEnd, 10, 21)
 }
 
@@ -222,15 +184,13 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset([]*object.Object{web(5).Object()}, 10)
-	cursor := watchFrom(t, c, "b", 15)
+	cursor := Watch(t, c, "b", 15)
 	wantDeltas(t, cursor, 10)
 	if err := c.Replace(nil, 20, Noon); err != nil {
 		t.Fatal(err)
 	}
 	for rv := uint64(21); rv < 21+3*segmentLen; rv++ {
-		if err := c.Apply([]Change{web(rv).Set()}, Noon); err != nil {
-			t.Fatal(err)
-		}
+		Apply(t, c, web(rv).Set())
 	}
 	if len(c.view.Load().gaps) > 0 {
 		t.Fatal("gap is still known: test does not test")
@@ -245,20 +205,20 @@ func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 func TestCursorOutlivesLog(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)
-	narrow, wide := watchFrom(t, c, "b", 1), watchFrom(t, c, "", 1)
+	narrow, wide := Watch(t, c, "b", 1), Watch(t, c, "", 1)
 	wantDeltas(t, narrow, 10)
 	wantDeltas(t, wide, 10)
 	rv := uint64(2)
 	for ; rv < 4*segmentLen; rv++ {
 		applyPods(t, c, nothing, web(rv))
 	}
-	if narrow.signalled() {
+	if narrow.Signalled() {
 		t.Error("woken by an event of another namespace")
 	}
 	match := web(rv)
 	match.Namespace = "b"
 	applyPods(t, c, nothing, match)
-	if !narrow.signalled() {
+	if !narrow.Signalled() {
 		t.Error("not woken by an event of its namespace")
 	}
 	wantDeltas(t, narrow, 10, rv)
@@ -271,7 +231,7 @@ func TestCursorOutlivesLog(t *testing.T) {
 func TestCursorLosesToBatch(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)
-	narrow, other := watchFrom(t, c, "b", 1), watchFrom(t, c, "c", 1)
+	narrow, other := Watch(t, c, "b", 1), Watch(t, c, "c", 1)
 	wantDeltas(t, narrow, 10)
 	wantDeltas(t, other, 10)
 	match := web(2)
@@ -280,10 +240,8 @@ func TestCursorLosesToBatch(t *testing.T) {
 	for rv := uint64(3); rv < 4*segmentLen; rv++ {
 		changes = append(changes, web(rv).Set())
 	}
-	if err := c.Apply(changes, Noon); err != nil {
-		t.Fatal(err)
-	}
-	if !narrow.signalled() || other.signalled() {
+	Apply(t, c, changes...)
+	if !narrow.Signalled() || other.Signalled() {
 		t.Error("wrong cursors signalled")
 	}
 	if _, _, err := narrow.Poll(nil, 10); !errors.Is(err, ErrLagged) {
@@ -297,7 +255,7 @@ func TestCursorLosesToBatch(t *testing.T) {
 func TestPollWithin(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
-	cursor := watchFrom(t, c, "a", 1)
+	cursor := Watch(t, c, "a", 1)
 	wantDeltas(t, cursor, 10)
 	applyPods(t, c, nothing, web(2), web(3), web(4))
 	each := len(web(2).Object().Item()) + EventOverhead
@@ -341,9 +299,7 @@ func TestPollWithinLooksAtFew(t *testing.T) {
 	for rv := uint64(2); rv < 2+2*pollLooks; rv++ {
 		changes = append(changes, web(rv).Set())
 	}
-	if err := c.Apply(changes, Noon); err != nil {
-		t.Fatal(err)
-	}
+	Apply(t, c, changes...)
 	for turn, more := range []bool{true, false} {
 		deltas, position, err := cursor.PollWithin(nil, 10, 1<<20)
 		if want := uint64(1 + (turn+1)*pollLooks); err != nil || len(deltas) > 0 || position != want || cursor.More() != more {
@@ -356,7 +312,7 @@ func TestPollWithinLooksAtFew(t *testing.T) {
 func TestCursorErr(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)
-	cursor := watchFrom(t, c, "a", 1)
+	cursor := Watch(t, c, "a", 1)
 	if err := cursor.Err(); err != nil {
 		t.Errorf("a new cursor: %v", err)
 	}

@@ -28,20 +28,35 @@ func dumped(t testing.TB) []byte {
 	for _, w := range up.writes[fed:] {
 		changes = append(changes, w.change())
 	}
-	if err := c.Apply(changes, watchcache.Noon); err != nil {
-		t.Fatal(err)
-	}
+	watchcache.Apply(t, c, changes...)
 	for range 50 {
 		up.step()
 	}
 	if err := c.Replace(up.now.list(), up.rv, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
-	var dump bytes.Buffer
-	if err := c.Dump(&dump); err != nil {
+	return dump(t, c).Bytes()
+}
+
+func dump(t testing.TB, c *watchcache.Cache) *bytes.Buffer {
+	t.Helper()
+	var into bytes.Buffer
+	if err := c.Dump(&into); err != nil {
 		t.Fatal(err)
 	}
-	return dump.Bytes()
+	return &into
+}
+
+// restored returns a cache that was restored from a dump.
+func restored(t testing.TB, from io.Reader, limits watchcache.Limits) *watchcache.Cache {
+	t.Helper()
+	c := watchcache.New(*watchcache.Pods, limits)
+	_, publish, err := c.Restore(bufio.NewReader(from))
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish()
+	return c
 }
 
 // No file causes harm. A truncated dump is an error. A changed dump is an error or a valid state.

@@ -24,23 +24,6 @@ var Pods = &object.Resource{
 	Fields:     []object.Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}}},
 }
 
-// Widgets is a custom resource.
-var Widgets = &object.Resource{
-	GVR:            schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
-	Kind:           "Widget",
-	ListKind:       "WidgetList",
-	Namespaced:     true,
-	SelfDescribing: true,
-	Fields:         []object.Field{{Name: "spec.color", Paths: []string{"spec.color"}}},
-}
-
-// Nodes is a cluster-scoped resource.
-var Nodes = &object.Resource{
-	GVR:      schema.GroupVersionResource{Version: "v1", Resource: "nodes"},
-	Kind:     "Node",
-	ListKind: "NodeList",
-}
-
 // Roomy are limits that tests reach only on purpose.
 var Roomy = Limits{Age: time.Hour, Events: 1 << 30, Bytes: 1 << 40}
 
@@ -101,6 +84,13 @@ func (p Pod) Set() Change { return Change{Object: p.Object()} }
 // Delete returns the change that deletes the pod at its RV.
 func (p Pod) Delete() Change { return Change{Deleted: true, Object: p.Object()} }
 
+// Matches is apimachinery's own matching, on labels and fields in maps.
+func (p Pod) Matches(namespace string, ls labels.Selector, fs fields.Selector) bool {
+	set := fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Node, "status.phase": p.Phase}
+	return (namespace == "" || namespace == p.Namespace) &&
+		(ls == nil || ls.Matches(labels.Set(p.Labels))) && (fs == nil || fs.Matches(set))
+}
+
 // Select compiles a filter.
 func Select(tb testing.TB, r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) *filter.Filter {
 	tb.Helper()
@@ -109,4 +99,41 @@ func Select(tb testing.TB, r *object.Resource, namespace string, ls labels.Selec
 		tb.Fatal(err)
 	}
 	return f
+}
+
+// Watch opens a cursor over a namespace (empty for all) until the end of the test.
+func Watch(tb testing.TB, c *Cache, namespace string, from uint64) *Cursor {
+	tb.Helper()
+	cursor, err := c.Watch(Select(tb, Pods, namespace, nil, nil), from)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(cursor.Close)
+	return cursor
+}
+
+// Apply applies changes at noon.
+func Apply(tb testing.TB, c *Cache, changes ...Change) {
+	tb.Helper()
+	if err := c.Apply(changes, Noon); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Signalled receives the signal, if there is one.
+func (c *Cursor) Signalled() bool {
+	select {
+	case <-c.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// WantSignal receives the signal, and fails if there is none.
+func WantSignal(tb testing.TB, c *Cursor) {
+	tb.Helper()
+	if !c.Signalled() {
+		tb.Fatal("no signal")
+	}
 }

@@ -1,8 +1,6 @@
 package watchcache_test
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -38,37 +36,6 @@ func selecting(t *testing.T, c *watchcache.Cache, labels, fields string, from ui
 	return cursor
 }
 
-// Upstream deleted b at 101 and a at 102. One replica saw both deletions. A second replica
-// relisted. A client may leave the second replica after any event and resume at the first replica.
-// It misses no change.
-func TestGapElsewhere(t *testing.T) {
-	saw, relisted := filled(100, pod("a", 90), pod("b", 91)), filled(100, pod("a", 90), pod("b", 91))
-	apply(t, saw, pod("b", 101).Delete(), pod("a", 102).Delete())
-	if err := relisted.Replace(nil, 102, watchcache.Noon); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 3 {
-		left := map[string]bool{"a": true, "b": true}
-		last := uint64(100)
-		for _, c := range []*watchcache.Cache{relisted, saw} {
-			deltas, _, err := watch(t, c, last).Poll(nil, 100)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if c == relisted {
-				deltas = deltas[:n]
-			}
-			for _, d := range deltas {
-				delete(left, d.Object.Name())
-				last = d.RV
-			}
-		}
-		if len(left) > 0 {
-			t.Errorf("cut after %d events: %v are left", n, left)
-		}
-	}
-}
-
 // After a gap, an object that left a selection is removed together with the deletions. It is not
 // removed again at its own revision.
 func TestGapSelections(t *testing.T) {
@@ -90,23 +57,7 @@ func TestGapSelections(t *testing.T) {
 		checkGap(t, c, 10, 20, 21)
 	}
 	check(c)
-	check(restored(t, c))
-}
-
-// restored returns a cache that was restored from another cache's dump.
-func restored(t *testing.T, c *watchcache.Cache) *watchcache.Cache {
-	t.Helper()
-	var dump bytes.Buffer
-	if err := c.Dump(&dump); err != nil {
-		t.Fatal(err)
-	}
-	again := watchcache.New(*watchcache.Pods, watchcache.Roomy)
-	_, publish, err := again.Restore(bufio.NewReader(&dump))
-	if err != nil {
-		t.Fatal(err)
-	}
-	publish()
-	return again
+	check(restored(t, dump(t, c), watchcache.Roomy))
 }
 
 // An object that is selected before and after a gap may have been outside the selection in between.
@@ -183,27 +134,6 @@ func TestGapFinalField(t *testing.T) {
 	}
 }
 
-// An object left the selection and returned. Upstream and a second replica saw both changes. Then
-// the second replica lost its stream, too, and the object left again.
-func TestGapLeftAndCameBack(t *testing.T) {
-	first, second := filled(100, labelled("o", 90, "web")), filled(100, labelled("o", 90, "web"))
-	cursor := selecting(t, first, "app=web", "", 100)
-	apply(t, second, labelled("o", 102, "db").Set(), labelled("new", 105, "web").Set())
-	if err := first.Replace(objects(labelled("o", 106, "web"), labelled("new", 105, "web")), 107, watchcache.Noon); err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Replace(objects(labelled("o", 108, "db"), labelled("new", 105, "web")), 120, watchcache.Noon); err != nil {
-		t.Fatal(err)
-	}
-	deltas, _, err := cursor.Poll(nil, 1)
-	for _, d := range deltas {
-		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // the client may still have the object
-	}
-	if !errors.Is(err, watchcache.ErrTooOld) {
-		t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
-	}
-}
-
 // After the log has dropped some of a gap's removals, it refuses every reader that needs them.
 func TestGapTrimmed(t *testing.T) {
 	var cached pods
@@ -212,14 +142,14 @@ func TestGapTrimmed(t *testing.T) {
 	}
 	c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
 	c.Reset(objects(cached...), 10)
-	cursor := watch(t, c, 10)
+	cursor := watchcache.Watch(t, c, "", 10)
 	if err := c.Replace(objects(labelled("new", 800, "web")), 1000, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
 	if s := c.Stats(); s.LogEvents >= 300 {
 		t.Fatalf("%d events are left: test does not test", s.LogEvents)
 	}
-	for _, c := range []*watchcache.Cache{c, restored(t, c)} {
+	for _, c := range []*watchcache.Cache{c, restored(t, dump(t, c), watchcache.Roomy)} {
 		for _, rv := range []uint64{10, 11, 500, 800, 999} {
 			if _, err := c.Watch(everything(t), rv); !errors.Is(err, watchcache.ErrTooOld) {
 				t.Errorf("Watch(%d): %v", rv, err)
@@ -228,7 +158,7 @@ func TestGapTrimmed(t *testing.T) {
 				t.Errorf("SnapshotAt(%d): %v", rv, err)
 			}
 		}
-		wantPoll(t, watch(t, c, 1000), 10, "", 1000)
+		wantPoll(t, watchcache.Watch(t, c, "", 1000), 10, "", 1000)
 	}
 	if deltas, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrLagged) {
 		t.Errorf("polled [%s], %v", show(deltas), err)
@@ -239,7 +169,7 @@ func TestGapTrimmed(t *testing.T) {
 // concerns it.
 func TestGapWholeHistory(t *testing.T) {
 	c := filled(10, pod("a", 1))
-	before, inside, at := watch(t, c, 10), watch(t, c, 15), watch(t, c, 20)
+	before, inside, at := watchcache.Watch(t, c, "", 10), watchcache.Watch(t, c, "", 15), watchcache.Watch(t, c, "", 20)
 	for _, cursor := range []*watchcache.Cursor{before, inside, at} {
 		cursor.WholeHistory()
 		wantPoll(t, cursor, 10, "", 10)
@@ -247,14 +177,14 @@ func TestGapWholeHistory(t *testing.T) {
 	if err := c.Replace(objects(pod("a", 1)), 20, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
-	after := watch(t, c, 10)
+	after := watchcache.Watch(t, c, "", 10)
 	after.WholeHistory()
 	for _, cursor := range []*watchcache.Cursor{before, inside, after} {
 		if deltas, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrTooOld) {
 			t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
 		}
 	}
-	apply(t, c, pod("a", 21).Set())
+	watchcache.Apply(t, c, pod("a", 21).Set())
 	wantPoll(t, at, 10, "MODIFIED a@21 21", 21)
-	wantPoll(t, watch(t, c, 10), 10, "MODIFIED a@21 21", 21)
+	wantPoll(t, watchcache.Watch(t, c, "", 10), 10, "MODIFIED a@21 21", 21)
 }

@@ -11,16 +11,14 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
-func one[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
-
 func randomPod(r *rand.Rand) Pod {
 	p := Pod{
-		Namespace: one(r, "a", "a-b", "b"), Name: one(r, "web", "db"), UID: "u", RV: 1,
-		Node: one(r, "", "n1", "n2"), Phase: one(r, "", "Running", "Failed"), Labels: map[string]string{},
+		Namespace: Pick(r, "a", "a-b", "b"), Name: Pick(r, "web", "db"), UID: "u", RV: 1,
+		Node: Pick(r, "", "n1", "n2"), Phase: Pick(r, "", "Running", "Failed"), Labels: map[string]string{},
 	}
 	for _, key := range []string{"app", "tier", "example.com/z", "A"} {
 		if r.IntN(2) == 0 {
-			p.Labels[key] = one(r, "", "web", "db", "1", "7", "20")
+			p.Labels[key] = Pick(r, "", "web", "db", "1", "7", "20")
 		}
 	}
 	return p
@@ -30,17 +28,17 @@ func randomLabels(t *testing.T, r *rand.Rand) labels.Selector {
 	t.Helper()
 	text := ""
 	for range r.IntN(4) {
-		key := one(r, "app", "tier", "example.com/z", "A")
+		key := Pick(r, "app", "tier", "example.com/z", "A")
 		if text != "" {
 			text += ","
 		}
-		text += one(r, key, "!"+key, key+"=web", key+"==1", key+"!=db", key+"=", key+" in (web,1)", key+" notin (web,7)", key+">5", key+"<8")
+		text += Pick(r, key, "!"+key, key+"=web", key+"==1", key+"!=db", key+"=", key+" in (web,1)", key+" notin (web,7)", key+">5", key+"<8")
 	}
 	s, err := labels.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return one(r, s, s, s, s, s, s, s, s, nil, labels.Everything(), labels.Nothing())
+	return Pick(r, s, s, s, s, s, s, s, s, nil, labels.Everything(), labels.Nothing())
 }
 
 func randomFields(t *testing.T, r *rand.Rand) fields.Selector {
@@ -50,31 +48,24 @@ func randomFields(t *testing.T, r *rand.Rand) fields.Selector {
 		if text != "" {
 			text += ","
 		}
-		text += one(r, "metadata.name", "metadata.namespace", "spec.nodeName", "status.phase") +
-			one(r, "=", "==", "!=") + one(r, "", "web", "a", "b", "n1", "Running")
+		text += Pick(r, "metadata.name", "metadata.namespace", "spec.nodeName", "status.phase") +
+			Pick(r, "=", "==", "!=") + Pick(r, "", "web", "a", "b", "n1", "Running")
 	}
 	s, err := fields.ParseSelector(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return one(r, s, s, s, s, s, s, s, s, nil, fields.Everything(), fields.Nothing())
-}
-
-// reference is apimachinery's own matching, on labels and fields in maps.
-func reference(p Pod, namespace string, ls labels.Selector, fs fields.Selector) bool {
-	set := fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Node, "status.phase": p.Phase}
-	return (namespace == "" || namespace == p.Namespace) &&
-		(ls == nil || ls.Matches(labels.Set(p.Labels))) && (fs == nil || fs.Matches(set))
+	return Pick(r, s, s, s, s, s, s, s, s, nil, fields.Everything(), fields.Nothing())
 }
 
 func TestFilterMatches(t *testing.T) {
 	r := Random(t)
 	matched := 0
 	for range 20000 {
-		p, namespace, ls, fs := randomPod(r), one(r, "", "", "a", "b"), randomLabels(t, r), randomFields(t, r)
+		p, namespace, ls, fs := randomPod(r), Pick(r, "", "", "a", "b"), randomLabels(t, r), randomFields(t, r)
 		o := p.Object()
 		f := Select(t, Pods, namespace, ls, fs)
-		want := reference(p, namespace, ls, fs)
+		want := p.Matches(namespace, ls, fs)
 		if f.Matches(o) != want {
 			t.Fatalf("namespace %q, labels %v, fields %v on %s: %t, want %t", namespace, ls, fs, p.JSON(), !want, want)
 		}
@@ -125,7 +116,7 @@ func TestInterests(t *testing.T) {
 	state := map[string]Pod{}
 	for rv := uint64(2); rv < 3000; rv++ {
 		if len(watchers) < 60 || r.IntN(10) == 0 {
-			w := watcher{namespace: one(r, "", "a", "b", "c"), ls: randomLabels(t, r), fs: randomFields(t, r)}
+			w := watcher{namespace: Pick(r, "", "a", "b", "c"), ls: randomLabels(t, r), fs: randomFields(t, r)}
 			f := Select(t, Pods, w.namespace, w.ls, w.fs)
 			cursor, err := c.Watch(f, rv-1)
 			if err != nil {
@@ -150,13 +141,11 @@ func TestInterests(t *testing.T) {
 			change = p.Delete()
 			delete(state, p.Namespace+"/"+p.Name)
 		}
-		if err := c.Apply([]Change{change}, Noon); err != nil {
-			t.Fatal(err)
-		}
+		Apply(t, c, change)
 		for _, w := range watchers {
-			matches := func(p Pod) bool { return reference(p, w.namespace, w.ls, w.fs) }
+			matches := func(p Pod) bool { return p.Matches(w.namespace, w.ls, w.fs) }
 			concerned := had && matches(prev) || !change.Deleted && matches(p)
-			woken := w.cursor.signalled()
+			woken := w.cursor.Signalled()
 			if concerned && !woken {
 				t.Fatalf("%q %v %v was not woken by %s after %s", w.namespace, w.ls, w.fs, p.JSON(), prev.JSON())
 			}

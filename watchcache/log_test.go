@@ -110,7 +110,7 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits, objects []*object.Object
 	for step := range 2500 {
 		next := *v
 		for range r.IntN(4) {
-			o := one(r, objects...)
+			o := Pick(r, objects...)
 			e := Event{Type: Modified, RV: next.rv + 1 + r.Uint64N(3), Object: o, at: now.UnixNano()}
 			if r.IntN(30) == 0 && next.rv > next.since {
 				e.RV = next.rv // one of several deletions in a revision

@@ -51,7 +51,7 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			m := &model{t: t, r: r, now: watchcache.Noon, counts: total}
 			m.up = &upstream{r: r, rv: 100}
-			limits := watchcache.Limits{Age: time.Minute, Events: pick(r, 0, 300, 1000), Bytes: pick[int64](r, 1<<20, 8<<20)}
+			limits := watchcache.Limits{Age: time.Minute, Events: watchcache.Pick(r, 0, 300, 1000), Bytes: watchcache.Pick[int64](r, 1<<20, 8<<20)}
 			m.cache = watchcache.New(*watchcache.Pods, limits)
 			m.run(5000)
 		})
@@ -111,7 +111,7 @@ func (m *model) run(steps int) {
 		case n < 700:
 			m.checkSnapshots()
 		case len(m.clients) > 0:
-			pick(m.r, m.clients...).poll(m.r, 1+m.r.IntN(20))
+			watchcache.Pick(m.r, m.clients...).poll(m.r, 1+m.r.IntN(20))
 		}
 	}
 	m.finish()
@@ -228,18 +228,15 @@ func (m *model) restore() {
 // restart replaces the cache with a cache that is restored from its dump. The clients stay.
 func (m *model) restart() {
 	m.t.Helper()
-	var dump bytes.Buffer
-	if err := m.cache.Dump(&dump); err != nil {
-		m.t.Fatalf("Dump: %v", err)
-	}
+	saved := dump(m.t, m.cache)
 	before, limits := m.cache.Stats(), m.cache.Limits()
 	for _, c := range m.clients {
 		c.close()
 	}
 	m.cache.End()
 	m.cache = watchcache.New(*watchcache.Pods, limits)
-	dump.WriteString("rest")
-	from := bufio.NewReader(&dump)
+	saved.WriteString("rest")
+	from := bufio.NewReader(saved)
 	rv, publish, err := m.cache.Restore(from)
 	if err != nil {
 		m.t.Fatalf("Restore: %v", err)

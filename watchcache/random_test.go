@@ -8,6 +8,9 @@ import (
 // Seed is the seed of all random tests.
 var Seed uint64
 
+// Pick returns one of several values.
+func Pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
 // Random returns a test's source of randomness, and logs its seed.
 func Random(tb testing.TB) *rand.Rand {
 	tb.Helper()

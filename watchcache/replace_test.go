@@ -37,13 +37,13 @@ func TestReplace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := filled(10, test.cached...)
-			cursor := watch(t, c, 10)
+			cursor := watchcache.Watch(t, c, "", 10)
 			wantPoll(t, cursor, 10, "", 10)
 			if err := c.Replace(objects(test.listed...), test.rv, watchcache.Noon); err != nil {
 				t.Fatal(err)
 			}
 			wantPoll(t, cursor, 100, test.want, test.rv)
-			wantPoll(t, watch(t, c, 10), 100, test.want, test.rv)
+			wantPoll(t, watchcache.Watch(t, c, "", 10), 100, test.want, test.rv)
 			s, err := c.Snapshot()
 			if want := names(fresh(t, test.listed)); err != nil || names(s) != want || s.ResourceVersion() != test.rv {
 				t.Errorf("state is [%s] at %d, want [%s]", names(s), s.ResourceVersion(), want)
@@ -90,7 +90,7 @@ func TestReplaceDiverged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := filled(10, test.cached...)
-			cursor := watch(t, c, 10)
+			cursor := watchcache.Watch(t, c, "", 10)
 			stats, before := c.Stats(), names(fresh(t, test.cached))
 			if err := c.Replace(objects(test.listed...), test.rv, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
 				t.Fatalf("Replace: %v, want ErrDiverged", err)
@@ -104,26 +104,6 @@ func TestReplaceDiverged(t *testing.T) {
 			checkGap(t, c, 20, 20, 20)
 		})
 	}
-}
-
-// There are two gaps with true history between them.
-func TestReplaceTwice(t *testing.T) {
-	c := filled(10, pod("a", 1))
-	for _, err := range []error{
-		c.Replace(nil, 15, watchcache.Noon),
-		c.Apply([]watchcache.Change{pod("a", 17).Set()}, watchcache.Noon),
-		c.Replace(objects(pod("a", 19)), 20, watchcache.Noon),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for rv, sound := range map[uint64]bool{10: true, 11: false, 14: false, 15: true, 16: true, 17: true, 18: false, 19: false, 20: true} {
-		if _, err := c.SnapshotAt(rv); (err == nil) != sound {
-			t.Errorf("SnapshotAt(%d): %v", rv, err)
-		}
-	}
-	wantPoll(t, watch(t, c, 10), 10, "DELETED a@10 10, ADDED a@17 17, MODIFIED a@19 19", 20)
 }
 
 // fresh returns the state of a newly filled cache.

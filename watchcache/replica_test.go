@@ -1,7 +1,6 @@
 package watchcache_test
 
 import (
-	"bufio"
 	"bytes"
 	"maps"
 	"slices"
@@ -218,15 +217,6 @@ func (r *replica) relist(rv uint64) {
 	}
 }
 
-func (r *replica) save() {
-	r.t.Helper()
-	var dump bytes.Buffer
-	if err := r.cache.Dump(&dump); err != nil {
-		r.t.Fatal(err)
-	}
-	r.saved = dump.Bytes()
-}
-
 // restart restores the replica from a dump, which may be old. All watches end.
 func (r *replica) restart() {
 	r.t.Helper()
@@ -235,12 +225,7 @@ func (r *replica) restart() {
 	}
 	r.unfollow()
 	r.cache.End()
-	r.cache = watchcache.New(*watchcache.Pods, r.cache.Limits())
-	_, publish, err := r.cache.Restore(bufio.NewReader(bytes.NewReader(r.saved)))
-	if err != nil {
-		r.t.Fatalf("Restore: %v", err)
-	}
-	publish()
+	r.cache = restored(r.t, bytes.NewReader(r.saved), r.cache.Limits())
 	r.counts["restart"]++
 }
 

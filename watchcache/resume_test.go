@@ -57,7 +57,7 @@ func newWorld(t testing.TB, r *rand.Rand, counts map[string]int) *world {
 		w.up.step()
 	}
 	for i := range 3 {
-		limits := watchcache.Limits{Age: time.Minute, Events: pick(r, 0, 1000), Bytes: 8 << 20}
+		limits := watchcache.Limits{Age: time.Minute, Events: watchcache.Pick(r, 0, 1000), Bytes: 8 << 20}
 		replica := &replica{t: t, up: w.up, cache: watchcache.New(*watchcache.Pods, limits), now: watchcache.Noon, counts: counts}
 		if i == 2 && r.IntN(2) == 0 {
 			replica.of = w.replicas[0]
@@ -76,7 +76,7 @@ func newWorld(t testing.TB, r *rand.Rand, counts map[string]int) *world {
 
 func (w *world) step() {
 	w.t.Helper()
-	replica := pick(w.r, w.replicas...)
+	replica := watchcache.Pick(w.r, w.replicas...)
 	replica.now = replica.now.Add(time.Duration(w.r.IntN(100)) * time.Millisecond)
 	switch n := w.r.IntN(200); {
 	case n < 60:
@@ -96,7 +96,7 @@ func (w *world) step() {
 			w.t.Fatal(err)
 		}
 	case n < 110:
-		replica.save()
+		replica.saved = dump(w.t, replica.cache).Bytes()
 	case n < 112:
 		replica.restart()
 	case n < 113:
@@ -104,7 +104,7 @@ func (w *world) step() {
 	case n < 114:
 		w.api.compacted = w.up.rv - w.r.Uint64N(w.up.rv-100)
 	default:
-		pick(w.r, w.informers...).step(1 + w.r.IntN(5))
+		watchcache.Pick(w.r, w.informers...).step(1 + w.r.IntN(5))
 	}
 }
 

@@ -133,22 +133,20 @@ func (u *upstream) someKey() string {
 	return keys[u.r.IntN(len(keys))]
 }
 
-func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
-
 // put creates or updates an object. If key is empty, the object is random.
 func (u *upstream) put(key string) {
 	p := watchcache.Pod{
-		Namespace: pick(u.r, "a", "a-b", "b"),
-		Name:      pick(u.r, "web", "db", "x", "y", "z"),
+		Namespace: watchcache.Pick(u.r, "a", "a-b", "b"),
+		Name:      watchcache.Pick(u.r, "web", "db", "x", "y", "z"),
 		RV:        u.rv,
-		Node:      pick(u.r, "", "n1", "n2"),
-		Phase:     pick(u.r, "Running", "Pending"),
+		Node:      watchcache.Pick(u.r, "", "n1", "n2"),
+		Phase:     watchcache.Pick(u.r, "Running", "Pending"),
 		Labels:    map[string]string{},
 	}
-	if app := pick(u.r, "", "web", "db"); app != "" {
+	if app := watchcache.Pick(u.r, "", "web", "db"); app != "" {
 		p.Labels["app"] = app
 	}
-	if tier := pick(u.r, "", "1", "2"); tier != "" {
+	if tier := watchcache.Pick(u.r, "", "1", "2"); tier != "" {
 		p.Labels["tier"] = tier
 	}
 	if u.r.IntN(100) == 0 {

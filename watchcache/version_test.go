@@ -3,18 +3,15 @@ package watchcache_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Version finds an object's version while the log has it, regardless of later changes. Last finds
 // the content of a deleted object.
 func TestVersions(t *testing.T) {
-	c, _ := cachetest.Roomy(t)
-	of := c.Resource()
+	c := filled(1)
 	r := watchcache.Random(t)
 	rv := c.Stats().Newest
 	type version struct {
@@ -24,15 +21,10 @@ func TestVersions(t *testing.T) {
 	written, gone, latest := map[version]*object.Object{}, map[version]*object.Object{}, map[string]*object.Object{}
 	for range 500 {
 		rv++
-		o, err := of.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, r.IntN(10), rv))
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := pod(fmt.Sprint(r.IntN(10)), rv).Object()
 		was := latest[o.Key()]
 		change := watchcache.Change{Object: o, Deleted: was != nil && r.IntN(3) == 0}
-		if err := c.Apply([]watchcache.Change{change}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		watchcache.Apply(t, c, change)
 		at := version{o.Key(), rv}
 		if change.Deleted {
 			gone[at], latest[o.Key()] = o, nil

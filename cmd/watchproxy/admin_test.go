@@ -1,13 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -21,7 +20,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/util/cert"
 )
 
 // reviewer is an apiserver with two users: good, who may read /metrics, and poor.
@@ -98,28 +96,12 @@ func ask(t *testing.T, client *http.Client, method, url, body string, header ...
 // credentials. A header marks requests from other machines.
 func TestAdminFromElsewhere(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600), os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	program := startWith(t, reviewer(t).URL, []string{
-		"--admin-listen", ":0", "--tls-cert-file", filepath.Join(dir, "tls.crt"), "--tls-private-key-file", filepath.Join(dir, "tls.key"),
-	}, os.Stderr)
-	_, admin := program.ready(t)
-	_, port, err := net.SplitHostPort(strings.TrimPrefix(admin, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, port, certificate := startTLS(t, os.Stderr)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: time.Minute}
-	far := []string{"X-Forwarded-For", "192.0.2.1"}
 	for _, test := range []struct {
 		scheme, method, path, token string
 		far                         bool
@@ -142,7 +124,7 @@ func TestAdminFromElsewhere(t *testing.T) {
 	} {
 		var header []string
 		if test.far {
-			header = append(header, far...)
+			header = append(header, "X-Forwarded-For", "192.0.2.1")
 		}
 		if test.token != "" {
 			header = append(header, "Authorization", "Bearer "+test.token)
@@ -163,17 +145,8 @@ func TestSwitchedWhileItRuns(t *testing.T) {
 	if err := os.WriteFile(path, []byte(head), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log, stderr, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := startWith(t, reviewer(t).URL, []string{"--config", path}, stderr)
-	stderr.Close()
-	logged := make(chan string, 1)
-	go func() {
-		all, _ := io.ReadAll(log) // until the program ends
-		logged <- string(all)
-	}()
+	var log bytes.Buffer
+	program := start(t, reviewer(t).URL, &log, "--config", path)
 	_, admin := program.ready(t)
 	expect := func(method, path, body string, code int, says string) {
 		t.Helper()
@@ -201,14 +174,8 @@ func TestSwitchedWhileItRuns(t *testing.T) {
 	}
 	expect("GET", "/debug/log-level", "", 200, "debug\n")
 	http.DefaultClient.CloseIdleConnections()
-	if err := program.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	said := <-logged
-	if err := program.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
-	if !strings.Contains(said, "log level changed") || !strings.Contains(said, "configuration reloaded") {
+	program.end(t)
+	if said := log.String(); !strings.Contains(said, "log level changed") || !strings.Contains(said, "configuration reloaded") {
 		t.Errorf("it logged %s", said)
 	}
 }
@@ -225,7 +192,7 @@ func TestProfilingFlag(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, admin := startWith(t, reviewer(t).URL, []string{"--config", path, test.flag}, os.Stderr).ready(t)
+		_, admin := start(t, reviewer(t).URL, os.Stderr, "--config", path, test.flag).ready(t)
 		if code, text := ask(t, http.DefaultClient, "GET", admin+"/debug/pprof/", ""); code != test.code {
 			t.Errorf("%s: %d %.100s", test.flag, code, text)
 		}

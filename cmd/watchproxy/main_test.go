@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"k8s.io/client-go/util/cert"
 )
 
 // If asProgram is in the environment, the test's binary runs as watchproxy.
@@ -65,18 +68,12 @@ type program struct {
 	stdout *bufio.Reader
 }
 
-func start(t *testing.T, upstream string, stderr io.Writer, env ...string) *program {
-	t.Helper()
-	return startWith(t, upstream, nil, stderr, env...)
-}
-
-// startWith starts a program with further arguments.
-func startWith(t *testing.T, upstream string, args []string, stderr io.Writer, env ...string) *program {
+func start(t *testing.T, upstream string, stderr io.Writer, args ...string) *program {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), programLimit)
 	all := append([]string{"serve", "--kubeconfig", kubeconfigFor(t, upstream), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, args...)
 	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], all...)}
-	p.Env = append(append(os.Environ(), asProgram+"=1", endsAtOnce), env...)
+	p.Env = append(os.Environ(), asProgram+"=1", endsAtOnce)
 	p.Stderr = stderr
 	stdout, err := p.StdoutPipe()
 	if err != nil {
@@ -88,15 +85,40 @@ func startWith(t *testing.T, upstream string, args []string, stderr io.Writer, e
 	}
 	t.Cleanup(func() {
 		defer cancel()
-		if p.ProcessState != nil { // the test has already waited for the process
-			return
-		}
-		_ = p.Process.Signal(syscall.SIGTERM) // if the process has ended, Wait reports it
-		if err := p.Wait(); err != nil {
-			t.Errorf("it ended with %v", err)
+		if p.ProcessState == nil { // the test has not waited for the process
+			p.end(t)
 		}
 	})
 	return p
+}
+
+// startTLS starts a program whose admin address others reach over TLS at a port.
+func startTLS(t *testing.T, stderr io.Writer) (p *program, port string, certificate []byte) {
+	t.Helper()
+	dir := t.TempDir()
+	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	if err := errors.Join(os.WriteFile(certFile, certificate, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, reviewer(t).URL, stderr, "--admin-listen", ":0", "--tls-cert-file", certFile, "--tls-private-key-file", keyFile)
+	_, admin := p.ready(t)
+	if _, port, err = net.SplitHostPort(strings.TrimPrefix(admin, "http://")); err != nil {
+		t.Fatal(err)
+	}
+	return p, port, certificate
+}
+
+// end ends the program.
+func (p *program) end(t *testing.T) {
+	t.Helper()
+	_ = p.Process.Signal(syscall.SIGTERM) // if the process has ended, Wait reports it
+	if err := p.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
 }
 
 // ready waits until the program serves, and returns its URLs.

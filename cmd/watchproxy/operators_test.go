@@ -1,21 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"k8s.io/client-go/util/cert"
 )
 
 // Clients that occupy all connections of the admin address, and send nothing, do not block probes.
@@ -56,32 +52,8 @@ func TestProbesBesideSilentConnections(t *testing.T) {
 // log.
 func TestFailedHandshakes(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600), os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	log, stderr, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := startWith(t, reviewer(t).URL, []string{
-		"--admin-listen", ":0", "--tls-cert-file", filepath.Join(dir, "tls.crt"), "--tls-private-key-file", filepath.Join(dir, "tls.key"),
-	}, stderr)
-	stderr.Close()
-	logged := make(chan string, 1)
-	go func() {
-		all, _ := io.ReadAll(log) // until the program ends
-		logged <- string(all)
-	}()
-	_, admin := program.ready(t)
-	_, port, err := net.SplitHostPort(strings.TrimPrefix(admin, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var log bytes.Buffer
+	program, port, _ := startTLS(t, &log)
 	const failures = 20
 	for range failures {
 		c, err := net.Dial("tcp", "127.0.0.1:"+port)
@@ -94,13 +66,8 @@ func TestFailedHandshakes(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c) // until the proxy closes it
 		c.Close()
 	}
-	if err := program.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	said := <-logged
-	if err := program.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	program.end(t)
+	said := log.String()
 	for line := range strings.Lines(said) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("no JSON: %s", line)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -27,19 +29,11 @@ func TestStreamWindow(t *testing.T) {
 		"wrapped": func(rc *rest.Config) { rc.Wrap(func(rt http.RoundTripper) http.RoundTripper { return rt }) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
-				Certificates: lender.TLS.Certificates, NextProtos: []string{http2.NextProtoTLS},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			here, there := net.Pipe()
+			c := tls.Server(there, &tls.Config{Certificates: lender.TLS.Certificates, NextProtos: []string{http2.NextProtoTLS}}) //nolint:gosec // a test
 			told := make(chan uint32, 1)
 			go func() {
 				defer close(told)
-				c, err := listener.Accept()
-				if err != nil {
-					return
-				}
 				defer c.Close()
 				if _, err := io.CopyN(io.Discard, c, int64(len(http2.ClientPreface))); err != nil {
 					return
@@ -50,7 +44,8 @@ func TestStreamWindow(t *testing.T) {
 					told <- window
 				}
 			}()
-			rc := &rest.Config{Host: "https://" + listener.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true, NextProtos: []string{http2.NextProtoTLS}}}
+			dial := func(context.Context, string, string) (net.Conn, error) { return here, nil }
+			rc := &rest.Config{Host: "https://localhost", Dial: dial, TLSClientConfig: rest.TLSClientConfig{Insecure: true, NextProtos: []string{http2.NextProtoTLS}}}
 			change(rc)
 			transport, err := transportFor(rc, streamWindow(0), client.NewMetrics(prometheus.NewRegistry()))
 			if err != nil {
@@ -63,7 +58,6 @@ func TestStreamWindow(t *testing.T) {
 			if resp, err := transport.RoundTrip(req); err == nil { // the server only reads the settings; it never responds
 				resp.Body.Close()
 			}
-			listener.Close()
 			if window := <-told; int(window) != streamWindow(0) {
 				t.Errorf("upstream may send %d bytes ahead, want %d", window, streamWindow(0))
 			}

@@ -215,15 +215,4 @@ drain: 2s
 	}
 	same("<stdin>", finish(t, wrong, nil, "config", "validate", "-"), want)
 	same("<stdin>", finish(t, wrong, nil, "config", "validate", "--no-files", "-"), slices.Delete(slices.Clone(want), 2, 3))
-	for text, want := range map[string]string{
-		"listen: {\n":              "1: not YAML: ", // line number from the parser
-		"kind: a\nlisten: b: c\n":  "2: not YAML: mapping values are not allowed in this context",
-		"\n\n- listen\n":           "3: must be an object with the fields apiVersion and kind, but is a list",
-		"kind: a\n---\nkind: b\n":  "1: apiVersion: Required value",
-		"kind: ProxyConfiguration": "1: apiVersion: Required value: must be watchproxy.dev/v1alpha1",
-	} {
-		if got := finish(t, text, nil, "config", "validate", "-"); got.code != 1 || !strings.HasPrefix(got.stderr, "<stdin>:"+want) {
-			t.Errorf("%q: %+v", text, got)
-		}
-	}
 }

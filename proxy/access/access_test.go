@@ -33,7 +33,7 @@ type judge struct {
 	reason           string       // of refusals
 	denies           func(*authorizationv1.SubjectAccessReviewSpec) bool
 	broken           atomic.Int64  // the status code of failures; 0 for no failures
-	hold             chan struct{} // responses wait until it is closed
+	hold             chan struct{} // responses wait until it is closed; nil: they do not wait
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -65,10 +65,12 @@ func (j *judge) RoundTrip(req *http.Request) (*http.Response, error) {
 		r.Spec = authorizationv1.SubjectAccessReviewSpec{}
 		answer = r
 	}
-	select {
-	case <-j.hold:
-	case <-req.Context().Done():
-		return nil, req.Context().Err()
+	if j.hold != nil {
+		select {
+		case <-j.hold:
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
 	}
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Type", "application/json")
@@ -84,7 +86,7 @@ func (j *judge) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func newTrial(t *testing.T, options Options) (*Access, *judge) {
 	t.Helper()
-	j := &judge{hold: make(chan struct{})}
+	j := &judge{}
 	a, err := New(&rest.Config{Host: "https://upstream", Transport: j}, nil, options, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
@@ -120,6 +122,7 @@ func reading(name string) authorizer.Attributes {
 func TestReviewsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
+		j.hold = make(chan struct{})
 		const crowd = 50
 		var all sync.WaitGroup
 		for i := range crowd {
@@ -153,7 +156,6 @@ func TestFailedReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, code := range []int64{http.StatusForbidden, http.StatusNotFound, http.StatusConflict} {
 			a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
-			close(j.hold)
 			j.broken.Store(code)
 			if c, err := a.ask(t, "good"); !errors.Is(err, ErrUnavailable) {
 				t.Errorf("%d: %+v, %v", code, c, err)
@@ -177,8 +179,7 @@ func TestFailedReviews(t *testing.T) {
 func TestAnonymous(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, enabled := range []bool{false, true} {
-			a, j := newTrial(t, Options{Anonymous: enabled, TokenTTL: time.Minute})
-			close(j.hold)
+			a, _ := newTrial(t, Options{Anonymous: enabled, TokenTTL: time.Minute})
 			if c, err := a.ask(t, ""); (err == nil) != enabled || enabled && c.User.GetName() != user.Anonymous {
 				t.Errorf("enabled %v: %+v, %v", enabled, c, err)
 			}

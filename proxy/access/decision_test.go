@@ -135,7 +135,6 @@ func TestQuestionsAreToldApart(t *testing.T) {
 			}),
 		}
 		a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
-		close(j.hold)
 		for range 3 {
 			for i, q := range questions {
 				if decision, _, err := a.Authorize(t.Context(), q); decision != authorizer.DecisionAllow || err != nil {
@@ -156,7 +155,6 @@ func TestDecisionsTakeLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
 		j.reason = "no role binding"
-		close(j.hold)
 		const lists, terms = 50, 2000
 		large := selecting(t, "bad", strings.Repeat("a.example.com/b!=c,", terms)+"z", "").LabelSelectorRequirements
 		sent := int64(len("a.example.com/b!=c,")*terms) * lists

@@ -144,7 +144,6 @@ func TestDoubtfulImpersonation(t *testing.T) {
 			"too many rights":      {"Impersonate-User": {"a"}, "Impersonate-Group": groups},
 		} {
 			a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
-			close(j.hold)
 			as, err := a.EffectiveUser(t.Context(), &Caller{User: &user.DefaultInfo{Name: "good"}}, h)
 			if as != nil || !errors.Is(err, ErrUndecided) || j.accesses.Load() > 0 {
 				t.Errorf("%s: %+v, %v, %d reviews", what, as, err, j.accesses.Load())
@@ -164,7 +163,6 @@ func TestImpersonationNeedsEveryRight(t *testing.T) {
 		caller := &Caller{User: &user.DefaultInfo{Name: "good"}}
 		for denied := range needed + 1 {
 			a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
-			close(j.hold)
 			asked := 0
 			j.denies = func(*authorizationv1.SubjectAccessReviewSpec) bool { asked++; return asked == denied+1 }
 			if _, ok := a.KnownUser(caller, header); ok {
@@ -195,7 +193,6 @@ func TestImpersonationNeedsEveryRight(t *testing.T) {
 func TestReviewsOfTheImpersonatedAreTheCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
-		close(j.hold)
 		var users []string
 		j.denies = func(spec *authorizationv1.SubjectAccessReviewSpec) bool {
 			if spec.ResourceAttributes.Verb == "list" {

@@ -55,8 +55,7 @@ func TestMemoryOfTokens(t *testing.T) {
 
 // The heap holds almost nothing for refused lists with large selectors.
 func TestMemoryOfDecisions(t *testing.T) {
-	a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
-	close(j.hold)
+	a, _ := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
 	large := selecting(t, "bad", strings.Repeat("a.example.com/b!=c,", 5000)+"z", "").LabelSelectorRequirements
 	before := cachetest.Heap()
 	for i := range 200 {

@@ -52,13 +52,19 @@ func TestOutcomesAreBounded(t *testing.T) {
 	}
 }
 
-// An outcome is valid for its TTL. Its memory is freed soon after.
+// An outcome is valid for its TTL. Its memory is freed soon after. A new outcome that is not
+// remembered still removes the previous one.
 func TestOutcomesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutcomes[int](1 << 20)
 		o.put("u", keyOf("short"), 1, 0, time.Minute)
 		o.put("u", keyOf("long"), 2, 0, time.Hour)
 		o.put("v", keyOf("none"), 3, 0, 0)
+		o.put("u", keyOf("replaced"), 4, 0, time.Hour)
+		o.put("u", keyOf("replaced"), 5, 0, 0)
+		if v, ok := o.get(keyOf("replaced")); ok {
+			t.Errorf("still %d", v)
+		}
 		time.Sleep(time.Minute - time.Nanosecond)
 		if v, ok := o.get(keyOf("short")); v != 1 || !ok {
 			t.Error("it has expired too soon")

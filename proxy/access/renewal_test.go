@@ -69,13 +69,3 @@ func TestOutcomesAreRenewed(t *testing.T) {
 		})
 	}
 }
-
-// A new outcome that is not remembered still removes the previous outcome.
-func TestWhatIsNotRememberedReplaces(t *testing.T) {
-	o := newOutcomes[int](1 << 20)
-	o.put("a", keyOf("k"), 1, 0, time.Hour)
-	o.put("a", keyOf("k"), 2, 0, 0)
-	if v, ok := o.get(keyOf("k")); ok {
-		t.Errorf("still %d", v)
-	}
-}

@@ -64,6 +64,7 @@ func TestTokensAreBounded(t *testing.T) {
 func TestMadeUpTokensBlockNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, j := newTrial(t, Options{TokenTTL: time.Minute})
+		j.hold = make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		const flood = 5 * reviewsMax
 		var all sync.WaitGroup

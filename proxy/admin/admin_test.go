@@ -11,9 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -23,11 +21,7 @@ import (
 // The admin address answers scrapes and probes under any name. It answers browsers only under names
 // that pages cannot make resolve to it.
 func TestAdminVisits(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	counts := metrics.New(registry)
-	admin := New(registry, counts, Options{
-		Status: func() (any, error) { return "x", nil }, Profiling: true, Everybody: true, Level: zap.NewAtomicLevel(), Log: zap.NewNop(),
-	})
+	admin, counts := newAdmin(Options{Status: func() (any, error) { return "x", nil }, Profiling: true, Everybody: true})
 	const (
 		service    = "watchproxy-admin.watchproxy.svc:8002"
 		prometheus = "User-Agent: Prometheus/3.7.0\r\nAccept: text/plain;version=0.0.4\r\nX-Prometheus-Scrape-Timeout-Seconds: 10\r\n"
@@ -99,13 +93,9 @@ func TestAdminVisits(t *testing.T) {
 // Probes respond like kube-apiserver's: in detail on request or after a failure, without the
 // excluded checks, and for a single check.
 func TestProbes(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	admin := New(registry, metrics.New(registry), Options{Everybody: true, Level: zap.NewAtomicLevel(), Log: zap.NewNop()})
+	admin, _ := newAdmin(Options{Everybody: true})
 	ask := func(path string) (code int, body string) {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
-		r.Host = "10.0.0.1:8002"
-		w := httptest.NewRecorder()
-		admin.Server().Handler.ServeHTTP(w, r)
+		w := visit(t, admin, nil, false, http.MethodGet, path, "")
 		return w.Code, w.Body.String()
 	}
 	for _, step := range []struct {
@@ -146,17 +136,11 @@ func TestProbes(t *testing.T) {
 
 // The separate counter of requests equals the counter among all metrics.
 func TestCountsAlone(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	counted := metrics.New(registry)
+	admin, counted := newAdmin(Options{Everybody: true})
 	counted.Request(exchange.Route{Verb: "list"}, exchange.NewResponse(http.StatusOK, exchange.FromCache), time.Second)
-	admin := New(registry, counted, Options{Everybody: true, Level: zap.NewAtomicLevel(), Log: zap.NewNop()})
 	ask := func(path string) (series map[string]bool) {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
-		r.Host = "10.0.0.1:8002"
-		w := httptest.NewRecorder()
-		admin.Server().Handler.ServeHTTP(w, r)
 		series = map[string]bool{}
-		for line := range strings.Lines(w.Body.String()) {
+		for line := range strings.Lines(visit(t, admin, nil, false, http.MethodGet, path, "").Body.String()) {
 			if strings.Contains(line, metrics.RequestsTotal) {
 				series[line] = true
 			} else if strings.Contains(path, metrics.RequestsTotal) {

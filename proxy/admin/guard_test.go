@@ -46,6 +46,14 @@ func (a *reviews) Authorize(_ context.Context, attributes authorizer.Attributes)
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
+// newAdmin returns an admin handler that logs nothing, and its metrics.
+func newAdmin(o Options) (*Admin, *metrics.Metrics) {
+	registry := prometheus.NewRegistry()
+	counts := metrics.New(registry)
+	o.Level, o.Log = zap.NewAtomicLevel(), zap.NewNop()
+	return New(registry, counts, o), counts
+}
+
 // visit sends a request to an admin handler as if the request had arrived at an address.
 func visit(t *testing.T, a *Admin, local net.IP, overTLS bool, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
@@ -75,6 +83,7 @@ var (
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	open := []string{"/livez", "/readyz", "/"}
+	relayed := []string{"X-Forwarded-For", "10.0.0.7"}
 	for name, test := range map[string]struct {
 		local     net.IP
 		plain     bool
@@ -122,16 +131,28 @@ func TestGuard(t *testing.T) {
 		"level with the right":        {local: elsewhere, path: "/debug/log-level", token: "good", method: "PUT", want: 200},
 		"level without the right":     {local: elsewhere, path: "/debug/log-level", token: "poor", method: "PUT", want: 403, says: `cannot put path "/debug/log-level"`},
 		"level on loopback":           {local: loopback, plain: true, path: "/debug/log-level", method: "PUT", want: 200},
+		// No setting opens the names of users to everybody.
+		"names on loopback":             {local: loopback, path: "/users", want: 200},
+		"names on loopback, IPv6":       {local: net.IPv6loopback, path: "/users", want: 200},
+		"names relayed to loopback":     {local: loopback, path: "/users", header: relayed, everybody: true, noTLS: true, want: 403},
+		"names for a page of elsewhere": {local: loopback, path: "/users", header: []string{"Sec-Fetch-Site", "cross-site"}, want: 403},
+		"names without authentication":  {local: elsewhere, path: "/users", everybody: true, noTLS: true, want: 403},
+		"names at an unknown address":   {path: "/users", everybody: true, noTLS: true, want: 403},
+		"names without credentials":     {local: elsewhere, path: "/users", want: 401},
+		"names without the right":       {local: elsewhere, path: "/users", token: "poor", want: 403},
+		"names with the right":          {local: elsewhere, path: "/users", token: "good", want: 200},
+		"names without a review":        {local: elsewhere, path: "/users", token: "unknown", want: 503},
+		"names without a certificate":   {local: elsewhere, path: "/users", noTLS: true, want: 403},
 	} {
-		registry, known := prometheus.NewRegistry(), &reviews{}
+		known := &reviews{}
 		options := Options{
-			Status:    func() (any, error) { return "x", nil },
-			Profiling: true, Everybody: test.everybody, Open: open, Level: zap.NewAtomicLevel(), Log: zap.NewNop(),
+			Status: func() (any, error) { return "x", nil }, Users: func() any { return map[string]string{"name": "alice"} },
+			Profiling: true, Everybody: test.everybody, Open: open,
 		}
 		if !test.noTLS {
 			options.Access = known
 		}
-		a := New(registry, metrics.New(registry), options)
+		a, _ := newAdmin(options)
 		a.Ready()
 		header := test.header
 		if test.token != "" {
@@ -144,6 +165,9 @@ func TestGuard(t *testing.T) {
 		w := visit(t, a, test.local, !test.plain, method, test.path, "debug", header...)
 		if w.Code != test.want || !strings.Contains(w.Body.String(), test.says) {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+		if named := strings.Contains(w.Body.String(), "alice"); named != (test.path == "/users" && test.want == http.StatusOK) {
+			t.Errorf("%s: users are named: %t", name, named)
 		}
 		if (w.Code == http.StatusUnauthorized) != (w.Header().Get("WWW-Authenticate") != "") {
 			t.Errorf("%s: %v", name, w.Header())
@@ -160,10 +184,9 @@ func TestGuard(t *testing.T) {
 // authentication.
 func TestRestrictedLoopback(t *testing.T) {
 	for _, everybody := range []bool{false, true} {
-		registry := prometheus.NewRegistry()
-		admin := New(registry, metrics.New(registry), Options{
+		admin, _ := newAdmin(Options{
 			Status: func() (any, error) { return "x", nil }, Users: func() any { return "names" }, Profiling: true, Everybody: everybody,
-			Restricted: true, Open: []string{"/livez", "/readyz", "/metrics"}, Level: zap.NewAtomicLevel(), Log: zap.NewNop(),
+			Restricted: true, Open: []string{"/livez", "/readyz", "/metrics"},
 		})
 		for path, want := range map[string]int{
 			"/livez": 200, "/metrics": 200, "/status": 403, "/users": 403, "/": 403, "/debug/log-level": 403, "/debug/pprof/": 403,
@@ -221,8 +244,7 @@ func TestLogLevel(t *testing.T) {
 // Profiles are switched on and off while the proxy runs.
 func TestProfilingIsSwitched(t *testing.T) {
 	t.Parallel()
-	registry := prometheus.NewRegistry()
-	a := New(registry, metrics.New(registry), Options{Level: zap.NewAtomicLevel(), Log: zap.NewNop()})
+	a, _ := newAdmin(Options{})
 	for _, on := range []bool{false, true, false} {
 		a.SetProfiling(on)
 		want := map[bool]int{true: 200, false: 404}[on]

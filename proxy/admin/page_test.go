@@ -8,25 +8,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-
-	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // The page loads only its own files, and each file has the right Content-Type.
 func TestPage(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	admin := New(registry, metrics.New(registry), Options{
-		Status: func() (any, error) { return nil, errors.New("no figures") }, Everybody: true, Level: zap.NewAtomicLevel(), Log: zap.NewNop(),
-	})
+	admin, _ := newAdmin(Options{Status: func() (any, error) { return nil, errors.New("no figures") }, Everybody: true})
 	const svg = "http://www.w3.org/2000/svg" // a name, not an address
 	kinds := map[string]string{"": "text/html", ".css": "text/css", ".js": "text/javascript"}
 	get := func(method, path string) *httptest.ResponseRecorder {
-		w := httptest.NewRecorder()
-		admin.Server().Handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, http.NoBody))
-		return w
+		return visit(t, admin, nil, false, method, path, "")
 	}
 	for path := range pageFiles {
 		kind := kinds[filepath.Ext(path)]

@@ -3,32 +3,13 @@ package admin
 import (
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-
-	"github.com/watchproxy/watchproxy/proxy/metrics"
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 )
-
-// pipes is a listener for connections in memory. Their addresses are not local.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	conn, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return conn, nil
-}
-
-func (p pipes) Close() error { close(p); return nil }
-
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: elsewhere, Port: 8002} }
 
 // A client that begins a body and does not finish it loses its connection, like a client that does
 // not finish its header. Otherwise a few such clients take all connections from the probes.
@@ -42,14 +23,15 @@ func TestUnfinishedRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				registry := prometheus.NewRegistry()
-				a := New(registry, metrics.New(registry), Options{Open: []string{"/livez"}, Level: zap.NewAtomicLevel(), Log: zap.NewNop()})
-				server, listener := a.Server(), make(pipes)
+				a, _ := newAdmin(Options{})
+				server, listener := a.Server(), conntest.Listen(4<<10)
 				server.IdleTimeout = time.Minute
 				ended := make(chan error, 1)
 				go func() { ended <- server.Serve(listener) }()
-				here, there := net.Pipe()
-				listener <- there
+				here, err := listener.Dial()
+				if err != nil {
+					t.Fatal(err)
+				}
 				began := time.Now()
 				if _, err := io.WriteString(here, sent); err != nil {
 					t.Fatal(err)

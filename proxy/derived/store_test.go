@@ -2,7 +2,7 @@ package derived
 
 import (
 	"bytes"
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -100,31 +101,6 @@ func churn(t *testing.T, budget int64) {
 	}
 }
 
-// A budget that is too small does not change the pieces that readers receive.
-func TestDerivedWithinBudget(t *testing.T) {
-	d := newStore(t, 2000)
-	page := func() tree.Span { return tree.Span{Page: &tree.Page{}} }
-	for i := range 10 {
-		want := bytes.Repeat([]byte{byte(i)}, i*300)
-		p, err := d.Get(&fair.Meter{}, page(), Variant{First: i%2 == 0, Form: FormID(i)}, func() (_, plain []byte, err error) { return nil, want, nil })
-		if err != nil || !bytes.Equal(p.Plain, want) {
-			t.Fatalf("%d: %d bytes, %v", i, len(p.Plain), err)
-		}
-		if d.Cost() > 2000 {
-			t.Fatalf("%d bytes are kept", d.Cost())
-		}
-	}
-	for i := range 20 { // larger pieces replace smaller ones
-		d.keep(&Piece{key: derivedKey{page: spanKey{page: uint64(i), slot: uint64(i % 2)}}, Plain: make([]byte, 50*i)})
-		if d.Cost() > 2000 {
-			t.Fatalf("%d bytes are kept", d.Cost())
-		}
-	}
-	if _, err := d.Get(&fair.Meter{}, page(), Variant{Object: true}, func() (_, _ []byte, err error) { return nil, nil, io.EOF }); err == nil {
-		t.Error("an error is taken for a piece")
-	}
-}
-
 // Reads that wait for turns together make each piece once, even if the store keeps nothing.
 func TestHerdMakesEachPieceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +115,7 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 		var all sync.WaitGroup
 		pieces := make([]*Piece, herd)
 		for i := range herd {
-			m := fair.NewMeter(t.Context(), one{}, slots, false)
+			m := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
 			_ = m.Spend(fair.CheapWork) // the next piece needs a slot
 			all.Go(func() {
 				for span := range snapshot.Spans(from, to) {
@@ -186,13 +162,17 @@ func TestOldSnapshotsKeepNothing(t *testing.T) {
 }
 
 // Pages change, old and new snapshots are read, and the limit changes. Each reader receives the
-// requested piece (D1). The cost of the kept pieces equals the store's figure, and stays within the
+// requested piece (D1), or the error of its maker. The cost of the kept pieces equals the store's figure, and stays within the
 // limit (D2).
 func TestDerivedKeepsToTheLimit(t *testing.T) {
 	seed := cachetest.Seed(t)
 	const objects, rounds, updates, readers = 1000, 60, 10, 4
 	c, snapshot := cachetest.ConfigMaps(t, objects)
 	d := newStore(t, 1)
+	page := tree.Span{Page: &tree.Page{}}
+	if _, err := d.Get(&fair.Meter{}, page, Variant{}, func() (_, _ []byte, err error) { return nil, nil, io.EOF }); !errors.Is(err, io.EOF) {
+		t.Errorf("a piece that could not be made: %v", err)
+	}
 	snapshots := []watchcache.Snapshot{snapshot}
 	for round := range rounds {
 		random := rand.New(rand.NewPCG(seed, uint64(round)))
@@ -235,15 +215,3 @@ func readPages(t *testing.T, d *Store, snapshot watchcache.Snapshot, v Variant) 
 		}
 	}
 }
-
-// one is a claimant.
-type one struct{}
-
-// User implements fair.Claimant.
-func (one) User() string { return "" }
-
-// Held implements fair.Claimant.
-func (one) Held() int64 { return 1 }
-
-// Attended implements fair.Claimant.
-func (one) Attended(ctx context.Context) (_ context.Context, stop func()) { return ctx, func() {} }

@@ -35,16 +35,19 @@ type world struct {
 	takes    time.Duration
 }
 
-func newWorld(t *testing.T, most int64) *world {
+// inWorld runs a test in a bubble. Copies have up to most bytes.
+func inWorld(t *testing.T, most int64, test func(*testing.T, *world)) {
 	t.Helper()
 	const memory = 256 << 20
-	w := &world{version: 1, size: 100, results: map[string]int{}}
-	w.Copies = New(Config{
-		Most: most, Send: w.send, Workspace: fair.NewWorkspace(memory, memory, memory), Serving: t.Context(),
-		Access: func() *access.Access { return nil }, Shared: func() { w.shared.Add(1) },
-		Revalidated: func(result string) { w.mu.Lock(); w.results[result]++; w.mu.Unlock() },
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{version: 1, size: 100, results: map[string]int{}}
+		w.Copies = New(Config{
+			Most: most, Send: w.send, Workspace: fair.NewWorkspace(memory, memory, memory), Serving: t.Context(),
+			Access: func() *access.Access { return nil }, Shared: func() { w.shared.Add(1) },
+			Revalidated: func(result string) { w.set(func() { w.results[result]++ }) },
+		})
+		test(t, w)
 	})
-	return w
 }
 
 // send is upstream. The response shows the state at the request's end, because upstream may do so.
@@ -131,8 +134,7 @@ func (w *world) expect(t *testing.T, req *exchange.Request, want string) {
 
 // Upstream confirms each response after the client's request.
 func TestRevalidated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		for _, target := range []string{"/apis?timeout=32s", "/openapi/v2", "/openapi/v3/apis/apps/v1"} {
 			w.set(func() { w.version = 1 })
 			w.expect(t, get(target), "upstream 200 1")
@@ -161,8 +163,7 @@ func TestRevalidated(t *testing.T) {
 
 // A copy of a document with a hash is not used when upstream redirects to another document.
 func TestHash(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		w.set(func() { w.version = 17 })
 		const target = "/openapi/v3/api/v1?hash="
 		w.expect(t, get(target+"17"), "upstream 200 17")
@@ -180,8 +181,7 @@ func TestHash(t *testing.T) {
 
 // A response has upstream's headers, except the headers of upstream's own request.
 func TestHeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		w.ask(t, get("/apis"))
 		resp := w.Answer(t.Context(), get("/apis", "Audit-Id", "mine"))
 		if h := resp.Header; h.Get("Audit-Id") != "mine" || h.Get("Etag") != `"1"` || h.Get("Content-Type") == "" || h.Get("Vary") != "Accept" {
@@ -196,8 +196,7 @@ func TestHeaders(t *testing.T) {
 
 // Documents in different forms do not replace each other, although their headers are the same.
 func TestForms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		pretty := get("/apis", "Accept", "application/json;as=APIGroupDiscoveryList;pretty=1")
 		for _, from := range []string{"upstream", "cache", "cache"} {
 			w.expect(t, get("/apis"), from+" 200 1")
@@ -218,8 +217,7 @@ func TestForms(t *testing.T) {
 
 // Unusual requests are forwarded without any other request upstream.
 func TestForwarded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		for _, req := range []*exchange.Request{
 			get("/api/v1"), get("/apis/apps"), get("/apis/apps/v1"), get("/version"), get("/apis/"), get("/apis", "Accept", "application/json"),
 			get("/openapi/v3/"), get("/openapi/v3/../v2"), get("/openapi/v3/a%2Fb"), get("/openapi/v3//a"), get("/openapi/v3/" + strings.Repeat("x", pathMost)),
@@ -243,8 +241,7 @@ func TestForwarded(t *testing.T) {
 // If upstream refuses the proxy, each client's request is forwarded. All waiting clients receive a
 // redirect, 404 or 406.
 func TestRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		w.expect(t, get("/openapi/v2"), "upstream 200 1")
 		for _, status := range []int{401, 403, 429, 500, 503} {
 			w.set(func() { w.status = status })
@@ -262,8 +259,7 @@ func TestRefused(t *testing.T) {
 
 // If upstream does not answer in time, each client's request is forwarded.
 func TestUnansweredRevalidation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		w.set(func() { w.takes = time.Hour })
 		began := time.Now()
 		w.expect(t, get("/openapi/v2"), "")
@@ -276,8 +272,7 @@ func TestUnansweredRevalidation(t *testing.T) {
 
 // A document that is too long for a copy is forwarded.
 func TestTooLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		w.set(func() { w.size = bodyMost })
 		w.expect(t, get("/openapi/v2"), "")
 		w.set(func() { w.size = bodyMost - 100 })
@@ -291,8 +286,7 @@ func TestTooLong(t *testing.T) {
 // Clients that arrive together share a revalidation. No client receives a document from before its
 // arrival.
 func TestClientsShareARevalidation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		w.set(func() { w.takes = 10 * time.Millisecond })
 		var clients sync.WaitGroup
 		for i := range 1000 {
@@ -330,8 +324,7 @@ func (leaver) Interrupt() {}
 
 // A revalidation continues if the client that began it leaves.
 func TestLeavingLeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Most)
+	inWorld(t, Most, func(t *testing.T, w *world) {
 		w.set(func() { w.takes = time.Second })
 		var clients sync.WaitGroup
 		for i := range 10 {
@@ -355,9 +348,8 @@ func TestLeavingLeader(t *testing.T) {
 
 // Copies stay within their bound, and made-up headers add no copies.
 func TestBounds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const most = 100 << 10
-		w := newWorld(t, most)
+	const most = 100 << 10
+	inWorld(t, most, func(t *testing.T, w *world) {
 		w.set(func() { w.size = 10 << 10 })
 		for i := range 2 * formsMost {
 			w.expect(t, get("/openapi/v2", "Accept", fmt.Sprint("text/x", i)), "upstream 200 1")

@@ -310,19 +310,6 @@ func TestFairQueueIsFull(t *testing.T) {
 	})
 }
 
-// BenchmarkFairQueue measures a claim that does not wait.
-func BenchmarkFairQueue(b *testing.B) {
-	q := NewQueue(10, 5, 100)
-	c := Claim{"system:serviceaccount:kube-system:deployment-controller", 1, 1, 1}
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := q.Take(b.Context(), c); err != nil {
-			b.Fatal(err)
-		}
-		q.Give(c.User, c.Size)
-	}
-}
-
 // A claim that holds no memory while it waits is never refused for lack of room, because it is for
 // the rest of a response that has begun.
 func TestClaimWithoutMemoryIsNotRefused(t *testing.T) {

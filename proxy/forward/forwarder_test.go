@@ -53,14 +53,7 @@ func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 
 // If a request is not sent, the forwarder does not touch its client's connection.
 func TestUnsentRequestIsNotWatched(t *testing.T) {
-	server := httptest.NewServer(http.NotFoundHandler())
-	defer server.Close()
-	config := &rest.Config{Host: server.URL}
-	f, err := New(config, func(adapt Adaptation) (http.RoundTripper, error) { return rest.TransportFor(adapt(config)) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := &watchedClient{}
+	f, client := overTLS(t, http.NotFound), &watchedClient{}
 	resp := f.Send(t.Context(), nil, &exchange.Request{
 		Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: client,
 		Identity: &access.Caller{ActsAs: &user.DefaultInfo{Name: "a\nb"}},

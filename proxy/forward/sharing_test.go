@@ -108,6 +108,16 @@ func TestShareKey(t *testing.T) {
 	}
 }
 
+func newSharing(t *testing.T) *Sharing {
+	const room = 64 << 20
+	return &Sharing{Workspace: fair.NewWorkspace(room, room, room), Serving: t.Context(), Shared: func() {}}
+}
+
+func (s *Sharing) list(ctx context.Context) *exchange.Response {
+	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
+	return s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), &Trip{}, func() {})
+}
+
 // A response that arrives while a client leaves gives back that client's share of the memory.
 func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 	for range 100 { // the response or the departure may come first
@@ -116,10 +126,8 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 }
 
 func testLeaver(t *testing.T) {
-	const room = 64 << 20
 	left, leave := context.WithCancel(t.Context())
-	gate, sent := make(chan struct{}), 0
-	s := &Sharing{Workspace: fair.NewWorkspace(room, room, room), Serving: t.Context(), Shared: func() {}}
+	gate, sent, s := make(chan struct{}), 0, newSharing(t)
 	s.Send = func(context.Context, *exchange.Request, exchange.Route, *Trip, func()) *exchange.Response {
 		answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
 		if sent++; sent == 1 {
@@ -133,14 +141,9 @@ func testLeaver(t *testing.T) {
 		}{strings.NewReader(strings.Repeat("x", 2*exchange.SmallBody)), closer(leave)}
 		return answer
 	}
-	ask := func(ctx context.Context) {
-		req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
-		resp := s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), &Trip{}, func() {})
-		resp.CloseBody()
-	}
 	var all sync.WaitGroup
 	for _, ctx := range []context.Context{t.Context(), t.Context(), left} {
-		all.Go(func() { ask(ctx) })
+		all.Go(func() { s.list(ctx).CloseBody() })
 		synctest.Wait()
 	}
 	close(gate)
@@ -154,9 +157,7 @@ func testLeaver(t *testing.T) {
 // Audit-Id, which is also in upstream's audit log. The other requests have their own.
 func TestAuditIDsOfASharedAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const room = 64 << 20
-		gate, sent := make(chan struct{}), 0
-		s := &Sharing{Workspace: fair.NewWorkspace(room, room, room), Serving: t.Context(), Shared: func() {}}
+		gate, sent, s := make(chan struct{}), 0, newSharing(t)
 		s.Send = func(_ context.Context, _ *exchange.Request, _ exchange.Route, _ *Trip, done func()) *exchange.Response {
 			defer done()
 			if sent++; sent == 1 {
@@ -170,10 +171,7 @@ func TestAuditIDsOfASharedAnswer(t *testing.T) {
 		var all sync.WaitGroup
 		var answers [4]*exchange.Response
 		for i := range answers {
-			all.Go(func() {
-				req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
-				answers[i] = s.share(t.Context(), req, exchange.ParseRoute(req.Method, req.Path), &Trip{}, func() {})
-			})
+			all.Go(func() { answers[i] = s.list(t.Context()) })
 			synctest.Wait()
 		}
 		close(gate)

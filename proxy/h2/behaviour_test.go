@@ -103,7 +103,7 @@ func (s *shape) respond(ctx context.Context, h *heard) *exchange.Response {
 	case inBytes:
 		resp.Bytes = s.answer
 	case inList, inEndlessList:
-		resp.List = writerTo{pieces}
+		resp.List = pieces.(io.WriterTo)
 	case inReader, inEndlessReader:
 		resp.Reader = io.NopCloser(io.MultiReader(pieces, readerFunc(func() error {
 			if s.cancels {
@@ -119,11 +119,6 @@ func (s *shape) respond(ctx context.Context, h *heard) *exchange.Response {
 	}
 	return resp
 }
-
-type writerTo struct{ from io.Reader }
-
-// WriteTo implements io.WriterTo.
-func (l writerTo) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, l.from) }
 
 type readerFunc func() error
 

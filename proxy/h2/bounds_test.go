@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,20 +43,12 @@ func TestTableSizeChanges(t *testing.T) {
 			id, n := uint32(i)*40+2*j+1, strconv.Itoa(i*100+int(j))
 			p.request(id, true, "GET", "x-n", n, "x-long", strings.Repeat("x", int(j)*100))
 			f := p.until("head", headers(id)).(*http2.MetaHeadersFrame)
-			if got := f.Fields; !contains(got, "x-n", n) || !contains(got, "x-same", strings.Repeat("s", 100)) {
+			if got := f.Fields; !slices.Contains(got, hpack.HeaderField{Name: "x-n", Value: n}) ||
+				!slices.Contains(got, hpack.HeaderField{Name: "x-same", Value: strings.Repeat("s", 100)}) {
 				t.Fatal(size, got)
 			}
 		}
 	}
-}
-
-func contains(fields []hpack.HeaderField, name, value string) bool {
-	for _, f := range fields {
-		if f.Name == name && f.Value == value {
-			return true
-		}
-	}
-	return false
 }
 
 // SETTINGS can make a window negative. Data continues when the window is positive again.
@@ -148,35 +141,33 @@ func (p *peer) lasts(answers bool) (goaways int, d time.Duration) {
 	}
 }
 
-func TestSilentConnectionEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := piped(t, waiting)
-		p.request(1, true, "POST")
-		if _, d := p.lasts(false); d < pingAfter || d > pingAfter+2*pingTimeout {
-			t.Error(d)
-		}
-	})
-}
-
-func TestIdleConnectionEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := piped(t, waiting)
-		goaways, d := p.lasts(true)
-		if idle := options().Limits.Idle; goaways != 2 || d < idle || d > idle+2*drainGrace {
-			t.Error(goaways, d)
-		}
-	})
-}
-
-func TestWaitingConnectionGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := piped(t, waiting)
-		p.request(1, true, "POST")
-		time.AfterFunc(time.Hour, func() { p.Close() })
-		if _, d := p.lasts(true); d < time.Hour {
-			t.Error(d)
-		}
-	})
+// A connection ends if its client does not answer pings, or if it has no stream for a while. An open
+// stream keeps it.
+func TestConnectionLasts(t *testing.T) {
+	const hour = time.Hour
+	idle := options().Limits.Idle
+	for name, test := range map[string]struct {
+		asks, answers bool
+		goaways       int
+		least, most   time.Duration
+	}{
+		"silent":  {true, false, 0, pingAfter, pingAfter + 2*pingTimeout},
+		"idle":    {false, true, 2, idle, idle + 2*drainGrace},
+		"waiting": {true, true, 0, hour, hour}, // until the client leaves
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := piped(t, waiting)
+				if test.asks {
+					p.request(1, true, "POST")
+				}
+				time.AfterFunc(hour, func() { p.Close() })
+				if goaways, d := p.lasts(test.answers); goaways != test.goaways || d < test.least || d > test.most {
+					t.Error(goaways, d)
+				}
+			})
+		})
+	}
 }
 
 // A client that reads one byte a second is disconnected after the stall time, even if it sends

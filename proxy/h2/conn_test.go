@@ -20,7 +20,6 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -49,7 +48,6 @@ type peer struct {
 	net.Conn
 	*http2.Framer
 	t       *testing.T
-	server  *Server
 	block   bytes.Buffer
 	encoder *hpack.Encoder
 	served  chan struct{}
@@ -80,16 +78,9 @@ func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 
 func greet(t *testing.T, s *Server, client, accepted net.Conn, settings []http2.Setting) *peer {
 	t.Helper()
-	p := &peer{
-		Conn: client, Framer: http2.NewFramer(client, client), t: t, server: s,
-		served: make(chan struct{}),
-	}
+	p := &peer{Conn: client, Framer: http2.NewFramer(client, client), t: t, served: serving(s, accepted)}
 	p.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
 	p.encoder = hpack.NewEncoder(&p.block)
-	go func() {
-		defer close(p.served)
-		s.Serve(conn.New(accepted))
-	}()
 	t.Cleanup(func() {
 		client.Close()
 		select {
@@ -204,16 +195,6 @@ func TestQuietConnectionIsWrittenAfterTheStall(t *testing.T) {
 	})
 }
 
-// The bytes that fit into a small window are sent, although the rest must wait.
-func TestSmallWindow(t *testing.T) {
-	p := dial(t, newServer(saying("hello"), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
-	p.until("settings", func(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && s.IsAck() })
-	p.request(1, true, "GET")
-	p.until("data", data(1))
-	p.sent(p.WriteWindowUpdate(1, 4))
-	p.until("end", ended(1))
-}
-
 // Padding is returned to the window.
 func TestPaddingIsGivenBack(t *testing.T) {
 	p := dial(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
@@ -233,16 +214,6 @@ func TestPaddingIsGivenBack(t *testing.T) {
 		}
 		return ended(1)(f)
 	})
-}
-
-// A client whose request is answered before its upload ends is told to stop the upload.
-func TestEarlyAnswerStopsTheUpload(t *testing.T) {
-	p := dial(t, newServer(saying("no"), options()))
-	p.request(1, false, "POST")
-	p.until("end", ended(1))
-	if f := p.until("reset", isReset(1)); f.(*http2.RSTStreamFrame).ErrCode != http2.ErrCodeNo {
-		t.Error(f)
-	}
 }
 
 // Responses to a client that does not read need only a little more memory than the buffer.

@@ -1,17 +1,12 @@
 package h2
 
 import (
-	"bytes"
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"reflect"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,28 +19,27 @@ import (
 
 // session is a connection with its settings, and the shapes that it carries at the same time.
 type session struct {
-	raw                   bool // by single frames instead of x/net's client
 	window, frame, widens int
 	shapes                []*shape
 }
 
 func newSession(random *rand.Rand) *session {
-	s := &session{raw: random.IntN(3) > 0, window: cachetest.AnySize(random, 4<<20), frame: 16 << 10}
+	s := &session{window: cachetest.AnySize(random, 4<<20), frame: 16 << 10}
 	if random.IntN(2) == 0 {
 		s.frame += random.IntN(1 << 20)
 	}
 	n := pick(random, 1, 1, 2, 4, 8)
 	for i := range n {
-		s.shapes = append(s.shapes, newShape(random, i, s.raw, n == 1))
+		s.shapes = append(s.shapes, newShape(random, i, n == 1))
 	}
 	s.widens = cachetest.AnySize(random, 1<<20) + 8<<10
 	return s
 }
 
 // run runs a session with a server.
-func (s *session) run(t *testing.T, with func(*testing.T) *server) (all []seen, said []*heard) {
+func (s *session) run(t *testing.T, with func() *server) (all []seen, said []*heard) {
 	t.Helper()
-	srv := with(t)
+	srv := with()
 	srv.shapes, srv.heard = s.shapes, make([]*heard, len(s.shapes))
 	for _, shape := range s.shapes {
 		shape.started, shape.read = make(chan struct{}), make(chan struct{})
@@ -56,11 +50,7 @@ func (s *session) run(t *testing.T, with func(*testing.T) *server) (all []seen, 
 	}
 	nc.SetDeadline(time.Now().Add(patience))
 	all = make([]seen, len(s.shapes))
-	connect := s.transport
-	if s.raw {
-		connect = s.frames
-	}
-	ask, done := connect(nc)
+	ask, done := s.frames(nc)
 	var asking sync.WaitGroup
 	for i, shape := range s.shapes {
 		asking.Go(func() { all[i] = ask(shape) })
@@ -70,63 +60,6 @@ func (s *session) run(t *testing.T, with func(*testing.T) *server) (all []seen, 
 	nc.Close()
 	srv.close()
 	return all, srv.heard
-}
-
-// transport sends requests with x/net's client.
-func (s *session) transport(nc net.Conn) (ask func(*shape) seen, done func()) {
-	transport := &http2.Transport{ //nolint:staticcheck // client-go uses this client
-		AllowHTTP: true, DisableCompression: true, MaxReadFrameSize: uint32(s.frame), StrictMaxConcurrentStreams: true, //nolint:staticcheck // likewise
-		DialTLSContext: func(context.Context, string, string, *tls.Config) (net.Conn, error) { return nc, nil }, //nolint:staticcheck // likewise
-	}
-	cc, dialed := transport.NewClientConn(nc) //nolint:staticcheck // likewise
-	return func(shape *shape) (got seen) {
-		if dialed != nil {
-			return seen{end: dialed.Error()}
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		var body io.Reader
-		if shape.hasBody {
-			body = bytes.NewReader(shape.body)
-		}
-		r, err := http.NewRequestWithContext(ctx, shape.method, "http://a"+shape.target, body)
-		if err != nil {
-			return seen{end: err.Error()}
-		}
-		if shape.hasBody && shape.declared < 0 {
-			r.ContentLength = -1
-		}
-		for _, f := range shape.header {
-			r.Header.Add(f.Name, f.Value)
-		}
-		r.Host = shape.host
-		if shape.cancels && shape.kind == inBytes {
-			go func() { <-shape.read; cancel() }()
-		}
-		resp, err := cc.RoundTrip(r)
-		if err != nil {
-			return seen{end: ending(err)}
-		}
-		defer resp.Body.Close()
-		got = seen{status: strconv.Itoa(resp.StatusCode), header: resp.Header}
-		var p []byte
-		if shape.cancels {
-			p = make([]byte, len(shape.answer))
-			_, err = io.ReadFull(resp.Body, p)
-			cancel()
-		} else {
-			p, err = io.ReadAll(resp.Body)
-		}
-		got.body, got.end = digest(p), ending(err)
-		return got
-	}, func() {}
-}
-
-func ending(err error) string {
-	if reset, ok := errors.AsType[http2.StreamError](err); ok {
-		return reset.Code.String()
-	}
-	return fmt.Sprint(err)
 }
 
 // frames sends requests as single frames.

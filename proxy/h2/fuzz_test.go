@@ -108,6 +108,7 @@ func FuzzStreams(f *testing.F) {
 		f.Add(socket, uint32(windowInitial), program(op(opGet, 0, 60000), op(opGet, 0, 60000), op(opConnWindow, 0, 100)))
 		f.Add(socket, uint32(1), program(op(opGet, 0, 500), op(opWindow, 0, 3), op(opSettings, 0, 20), op(opSettings, 0, 0), op(opWindow, 0, 10)))
 		f.Add(socket, uint32(10), program(op(opWatch, 0, 0), op(opEvent, 0, 1000), op(opWindow, 0, 400), op(opEvent, 0, 40000), op(opCut, 0, 0)))
+		f.Add(socket, uint32(10), program(op(opWatch, 0, 0), op(opCut, 0, 0))) // its last event comes before its end
 		f.Add(socket, uint32(1<<20), program(op(opWatch, 0, 0), op(opWatch, 0, 0), op(opEvent, 0, 60000), op(opEvent, 0, 60000),
 			op(opConnWindow, 0, 9), op(opReset, 0, 0), op(opCut, 0, 0)))
 		f.Add(socket, uint32(100), program(op(opUpload, 0, 1000), op(opData, 0, 500), op(opPing, 0, 0), op(opData, 0, 500), op(opEnd, 0, 0), op(opReset, 0, 0)))

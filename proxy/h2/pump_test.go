@@ -41,34 +41,6 @@ func headers(id uint32) func(http2.Frame) bool {
 	return func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok && f.Header().StreamID == id }
 }
 
-// If a watch ends while its client gives no window, the client still receives the last event before
-// the end.
-func TestWatchEndsBehindItsLastEvent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, _ := cachetest.Roomy(t)
-		p := dial(t, newServer(watching(t, c, time.Hour, ""), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
-		p.request(1, true, "GET")
-		p.until("head", headers(1))
-		c.Reset(nil, 5) // the watch ends with an ERROR, for which there is no window
-		var got strings.Builder
-		f := p.until("data", func(f http2.Frame) bool { return data(1)(f) || ended(1)(f) })
-		for widened := false; ; f = p.until("end", func(f http2.Frame) bool { return data(1)(f) || ended(1)(f) }) {
-			got.Write(f.(*http2.DataFrame).Data())
-			if ended(1)(f) {
-				break
-			}
-			if !widened {
-				widened = true
-				synctest.Wait()
-				p.sent(p.WriteWindowUpdate(1, 1<<20))
-			}
-		}
-		if !strings.HasSuffix(got.String(), "}\n") {
-			t.Errorf("%q", got.String())
-		}
-	})
-}
-
 // widening gives a window as soon as a write to an eager stream has found no window.
 type widening struct {
 	s    *stream

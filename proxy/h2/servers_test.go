@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"testing"
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
@@ -33,19 +33,15 @@ func (s *server) begin(h http.Header, heard *heard) (*shape, bool) {
 	return s.shapes[i], true
 }
 
-func (s *server) listen(t *testing.T, serve func(l net.Listener)) net.Listener {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.dial = func() (net.Conn, error) { return net.Dial("tcp", l.Addr().String()) }
+func (s *server) listen(serve func(l net.Listener)) net.Listener {
+	l := conntest.Listen(unread)
+	s.dial = l.Dial
 	s.running.Go(func() { serve(l) })
 	return l
 }
 
 // ours returns the server of this package.
-func ours(t *testing.T) *server {
-	t.Helper()
+func ours() *server {
 	s := &server{}
 	h2 := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
 		h := &heard{method: req.Method, target: req.Target, host: req.Host}
@@ -60,7 +56,7 @@ func ours(t *testing.T) *server {
 		shape.hear(ctx, h, body)
 		return shape.respond(ctx, h)
 	}, options())
-	l := s.listen(t, func(l net.Listener) {
+	l := s.listen(func(l net.Listener) {
 		for {
 			accepted, err := l.Accept()
 			if err != nil {
@@ -74,8 +70,7 @@ func ours(t *testing.T) *server {
 }
 
 // theirs returns net/http's server.
-func theirs(t *testing.T) *server {
-	t.Helper()
+func theirs() *server {
 	s := &server{}
 	var handlers sync.WaitGroup
 	h1 := &http.Server{
@@ -91,7 +86,7 @@ func theirs(t *testing.T) *server {
 		}),
 	}
 	h1.Protocols.SetUnencryptedHTTP2(true)
-	s.listen(t, func(l net.Listener) { h1.Serve(l) })
+	s.listen(func(l net.Listener) { h1.Serve(l) })
 	s.close = func() { h1.Close(); s.running.Wait(); handlers.Wait() }
 	return s
 }

@@ -66,7 +66,7 @@ func bytesOf(random *rand.Rand, most int) []byte {
 	return p
 }
 
-func newShape(random *rand.Rand, number int, raw, alone bool) *shape {
+func newShape(random *rand.Rand, number int, alone bool) *shape {
 	one := func(in int) bool { return random.IntN(in) == 0 }
 	s := &shape{
 		method: pick(random, "GET", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"),
@@ -97,7 +97,7 @@ func newShape(random *rand.Rand, number int, raw, alone bool) *shape {
 	}
 	if s.hasBody = s.method != "GET" && s.method != "HEAD" && one(2); s.hasBody {
 		s.body = bytesOf(random, 1<<20)
-		if s.declared = len(s.body); one(2) && (raw || len(s.body) > 0) {
+		if s.declared = len(s.body); one(2) {
 			s.declared = -1
 		}
 		s.reads = pick(random, -1, -1, 0, random.IntN(len(s.body)+1))
@@ -107,9 +107,7 @@ func newShape(random *rand.Rand, number int, raw, alone bool) *shape {
 	if s.status == 204 || s.status == 304 {
 		s.fails, s.cancels = false, false
 	}
-	if raw {
-		s.unusual(random, alone)
-	}
+	s.unusual(random, alone)
 	if !s.hasBody {
 		s.declared, s.trailers, s.holds = -1, nil, false
 	}
@@ -119,7 +117,7 @@ func newShape(random *rand.Rand, number int, raw, alone bool) *shape {
 	return s
 }
 
-// unusual makes a shape that x/net's client does not send. A shape that ends its connection must be
+// unusual adds parts that Go's clients do not send. A shape that ends its connection must be
 // alone.
 func (s *shape) unusual(random *rand.Rand, alone bool) {
 	one := func(in int) bool { return random.IntN(in) == 0 }

@@ -2,7 +2,6 @@ package issuer
 
 import (
 	"bytes"
-	"crypto/x509"
 	"errors"
 	"io/fs"
 	"os"
@@ -67,12 +66,8 @@ func (p pod) published(name string) string {
 // accepts fails the test unless a client with the bundle accepts the certificate.
 func (p pod) accepts(made *Pod, bundle string) {
 	p.Helper()
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM([]byte(bundle))
-	for _, name := range []string{"127.0.0.1", "localhost"} {
-		if _, err := leaf(p.T, &made.served).Verify(x509.VerifyOptions{Roots: roots, DNSName: name, CurrentTime: time.Now()}); err != nil {
-			p.Errorf("%s: %v", name, err)
-		}
+	if err := verify(p.T, &made.served, bundle, "127.0.0.1", "localhost"); err != nil {
+		p.Error(err)
 	}
 }
 
@@ -83,11 +78,7 @@ func TestPodPublishes(t *testing.T) {
 	made := p.start()
 	bundle := p.published("ca.crt")
 	p.accepts(made, bundle)
-	cluster, err := os.ReadFile(filepath.Join(p.Account, "ca.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasSuffix(bundle, string(cluster)) {
+	if cluster, err := os.ReadFile(filepath.Join(p.Account, "ca.crt")); err != nil || !bytes.HasSuffix([]byte(bundle), cluster) {
 		t.Error("the cluster's CA is missing")
 	}
 	if p.published("token") != "first" || p.published("namespace") != "shop" {

@@ -2,7 +2,6 @@ package read
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"sync"
 	"testing"
@@ -24,22 +23,14 @@ func TestMissingRows(t *testing.T) {
 		j.reset(10, version{0, 5, time.Now(), "x"})
 		list := func() error {
 			r := j.read(wire.IncludeNone, "")
-			r.derived = newDerived(t, 1<<20)
-			_, end := r.filter.KeyRange(r.resource)
-			answer := func() error {
-				_, err := r.page(cachetest.Snapshot(t, j.objects), "a/", end)
-				return err
-			}
-			err := answer()
+			_, err := j.page(r)
 			if err != nil {
-				_, err = r.retried(t.Context(), err, func(context.Context) (*exchange.Response, error) { return nil, answer() })
+				_, err = r.retried(t.Context(), err, func(context.Context) (*exchange.Response, error) { return j.page(r) })
 			}
 			return err
 		}
 		late := version{0, 11, time.Now(), "y"}
-		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(late)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, j.objects, j.object(late))
 		written := make(chan error, 1)
 		time.AfterFunc(rowWait/2, func() { written <- j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()) })
 		if began := time.Now(); list() != nil || time.Since(began) != rowWait/2 {
@@ -49,13 +40,9 @@ func TestMissingRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		lost := version{0, 12, time.Now(), "lost history"}
-		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(lost)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, j.rows, j.row(lost))
 		lost.created = lost.created.Add(-time.Second) // other metadata
-		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(lost)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, j.objects, j.object(lost))
 		if list() == nil || j.tables.Of(j.rows).Usable() {
 			t.Error("a row of another history is shown")
 		}
@@ -75,18 +62,11 @@ func TestUnwritableRows(t *testing.T) {
 		j.objects = watchcache.New(r, j.rows.Limits())
 		j.objects.Reset(nil, 10)
 		j.rows.Reset(nil, 10)
-		o, err := j.objects.Resource().ParseObject(fmt.Appendf(nil,
+		o := objectOf(t, j.objects.Resource(),
 			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"creationTimestamp":%q,"fieldOfTomorrow":"1","name":"c-000000","namespace":"a","resourceVersion":"11","uid":"u"}}`,
-			time.Now().UTC().Format(time.RFC3339)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := j.objects.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(version{0, 11, time.Now(), "x"})}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+			time.Now().UTC().Format(time.RFC3339))
+		cachetest.Apply(t, j.objects, o)
+		cachetest.Apply(t, j.rows, j.row(version{0, 11, time.Now(), "x"}))
 		open := func() error {
 			r := j.read(wire.IncludeMetadata, "")
 			r.RV, r.WatchSeconds = 10, 60
@@ -114,25 +94,17 @@ func TestCrowdOfALateRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const readers = 100
 		j := newJoined(t)
-		store := newDerived(t, 1<<20)
 		time.Sleep(time.Hour)
 		j.reset(10, version{0, 5, time.Now(), "x"}, version{1, 6, time.Now(), "x"})
 		late := version{1, 11, time.Now(), "y"}
-		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(late)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, j.objects, j.object(late))
 		var crowd sync.WaitGroup
 		for range readers {
 			crowd.Go(func() {
 				r := j.read(wire.IncludeMetadata, "")
-				r.derived = store
-				_, end := r.filter.KeyRange(r.resource)
-				answer := func(context.Context) (*exchange.Response, error) {
-					return r.page(cachetest.Snapshot(t, j.objects), "a/", end)
-				}
-				resp, err := answer(t.Context())
+				resp, err := j.page(r)
 				if err != nil {
-					resp, err = r.retried(t.Context(), err, answer)
+					resp, err = r.retried(t.Context(), err, func(context.Context) (*exchange.Response, error) { return j.page(r) })
 				}
 				if err != nil {
 					t.Error(err)
@@ -142,9 +114,7 @@ func TestCrowdOfALateRow(t *testing.T) {
 			})
 		}
 		time.Sleep(rowWait / 2)
-		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, j.rows, j.row(late))
 		crowd.Wait()
 		if n := j.workspace.Taken(); n != 0 {
 			t.Errorf("%d bytes of the workspace are still taken", n)

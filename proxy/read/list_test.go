@@ -1,6 +1,8 @@
 package read
 
 import (
+	"bytes"
+	"compress/gzip"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 var configMaps = wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}
@@ -31,35 +34,50 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 	}, snapshot
 }
 
-func itemsOf(tb testing.TB, r *read, snapshot watchcache.Snapshot, from, to string) (items int) {
+// pageAt returns the response to a read from a key on.
+func pageAt(tb testing.TB, r *read, snapshot watchcache.Snapshot, from string) *exchange.Response {
 	tb.Helper()
-	resp, err := r.page(snapshot, from, to)
+	_, end := r.filter.KeyRange(r.resource)
+	resp, err := r.page(snapshot, from, end)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for _, span := range resp.List.(*derived.List).Spans {
-		items += span.Hi - span.Lo
-	}
-	return items
+	return resp
 }
 
-func BenchmarkPage(b *testing.B) {
-	for _, size := range []int{1_000, 10_000, 100_000} {
-		r, snapshot := pageOf(b, size, 500)
-		_, end := r.filter.KeyRange(r.resource)
-		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				resp, err := r.page(snapshot, fmt.Sprintf("a/c-%06d", size/2), end)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if _, err := resp.List.WriteTo(io.Discard); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
+// bodyOf writes and closes a response's body, and returns it.
+func bodyOf(t *testing.T, resp *exchange.Response) []byte {
+	t.Helper()
+	defer resp.CloseBody()
+	if resp.List == nil && resp.Reader == nil {
+		return resp.Bytes
 	}
+	var b bytes.Buffer
+	if n, err := resp.WriteBody(t.Context(), &b, nil, nil); err != nil || resp.Length >= 0 && n != resp.Length {
+		t.Fatalf("%d bytes, told %d: %v", n, resp.Length, err)
+	}
+	return b.Bytes()
+}
+
+func unzipped(t *testing.T, body []byte) []byte {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(body))
+	if err == nil {
+		body, err = io.ReadAll(z)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+func objectOf(tb testing.TB, of *object.Resource, format string, values ...any) *object.Object {
+	tb.Helper()
+	o, err := of.ParseObject(fmt.Appendf(nil, format, values...))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return o
 }
 
 // newDerived returns a test's store.

@@ -2,10 +2,8 @@ package read
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
@@ -18,7 +16,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
@@ -33,18 +30,10 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	plain := *r
 	plain.Request = &exchange.Request{Header: http.Header{}}
 	for step := range 40 {
-		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d","labels":{"x":"%x"}}}`,
-			random.IntN(objects), objects+2+step, random.Uint64()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.cache.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		snapshot, err := r.cache.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := objectOf(t, r.resource, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d","labels":{"x":"%x"}}}`,
+			random.IntN(objects), objects+2+step, random.Uint64())
+		cachetest.Apply(t, r.cache, o)
+		snapshot := cachetest.Snapshot(t, r.cache)
 		r.choice = wire.Choice{Partial: step%2 == 0}
 		r.form = wire.NewForm(r.choice, configMaps)
 		r.Limit = []int64{0, 2000 + random.Int64N(1000)}[random.IntN(2)]
@@ -53,36 +42,12 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 		if r.Limit == 0 && random.IntN(2) == 0 {
 			from = "a/"
 		}
-		want := bodyOf(t, &plain, snapshot, from)
-		got := bodyOf(t, r, snapshot, from)
-		z, err := gzip.NewReader(bytes.NewReader(got))
-		if err != nil {
-			t.Fatalf("step %d: %v", step, err)
-		}
-		if got, err = io.ReadAll(z); err != nil {
-			t.Fatalf("step %d: %v", step, err)
-		}
+		want := bodyOf(t, pageAt(t, &plain, snapshot, from))
+		got := unzipped(t, bodyOf(t, pageAt(t, r, snapshot, from)))
 		if !bytes.Equal(got, want) {
 			t.Fatalf("step %d, from %s, limit %d: %d bytes differ from %d", step, from, r.Limit, len(got), len(want))
 		}
 	}
-}
-
-func bodyOf(t *testing.T, r *read, snapshot watchcache.Snapshot, from string) []byte {
-	t.Helper()
-	_, end := r.filter.KeyRange(r.resource)
-	resp, err := r.page(snapshot, from, end)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if resp.List == nil {
-		return resp.Bytes
-	}
-	var b bytes.Buffer
-	if n, err := resp.List.WriteTo(&b); err != nil || n != resp.Length {
-		t.Fatalf("%d bytes, told %d: %v", n, resp.Length, err)
-	}
-	return b.Bytes()
 }
 
 // Lists that wait for slow clients share derived bytes, even bytes that the store does not keep. So
@@ -96,15 +61,11 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 		r.choice = wire.Choice{Partial: true}
 		r.form = wire.NewForm(r.choice, configMaps)
 		r.derived = newDerived(t, 1) // too small to keep any piece
-		want := bodyOf(t, r, snapshot, "a/")
-		_, end := r.filter.KeyRange(r.resource)
+		want := bodyOf(t, pageAt(t, r, snapshot, "a/"))
 		var waiting []*exchange.Response
 		pieces := map[*byte]int{} // the length of each piece of all lists
 		for range lists {
-			resp, err := r.page(snapshot, "a/", end)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := pageAt(t, r, snapshot, "a/")
 			waiting = append(waiting, resp)
 			for _, p := range resp.List.(*derived.List).Pieces {
 				pieces[unsafe.SliceData(p)] = len(p)

@@ -28,11 +28,6 @@ func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Sn
 	return r, snapshot
 }
 
-// meterWithin gives a read a meter with a context.
-func meterWithin(ctx context.Context, r *read, slots *fair.Queue) {
-	r.meter = fair.NewMeter(ctx, r.Request, slots, false)
-}
-
 // A walk through a large collection ends its turn, and continues in a later turn.
 func TestExpensiveReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +106,7 @@ func TestReadIsGivenUp(t *testing.T) {
 				slots := fair.NewQueue(1, 1, 1<<20)
 				r, snapshot := metered(t, 5000, slots)
 				ctx, cancel := context.WithCancel(t.Context())
-				meterWithin(&endsLater{ctx, cancel, after / fair.TurnWork}, r, slots)
+				r.meter = fair.NewMeter(&endsLater{ctx, cancel, after / fair.TurnWork}, r.Request, slots, false)
 				got, err := answer(r, snapshot)
 				r.meter.End()
 				if got != nil || err == nil {
@@ -138,19 +133,6 @@ func (e *endsLater) Err() error {
 		e.cancel()
 	}
 	return e.Context.Err()
-}
-
-// BenchmarkMeter measures the cost of a cheap read's meter.
-func BenchmarkMeter(b *testing.B) {
-	slots := fair.NewQueue(1, 1, 1)
-	r, _ := pageOf(b, 1, 0)
-	ctx := b.Context()
-	b.ReportAllocs()
-	for b.Loop() {
-		r.meter = fair.NewMeter(ctx, r.Request, slots, true)
-		_ = r.meter.Spend(1)
-		r.meter.End()
-	}
 }
 
 // expensiveSelector returns an expensive selector that selects everything.

@@ -2,10 +2,8 @@ package read
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"testing"
 	"testing/synctest"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // A list that is indented or compressed while it is written equals the plain list, and gives back
@@ -49,7 +46,12 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
 			r.choice = wire.Choice{Partial: c.partial}
 			r.form = wire.NewForm(r.choice, configMaps)
-			want := wholeBody(t, r, snapshot)
+			whole := func() []byte {
+				resp := pageAt(t, r, snapshot, "a/")
+				r.meter.End()
+				return bodyOf(t, resp)
+			}
+			want := whole()
 			r.choice.Pretty = c.pretty
 			if c.pretty {
 				var indented bytes.Buffer
@@ -61,15 +63,9 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			if c.zips {
 				r.Header.Set("Accept-Encoding", "gzip")
 			}
-			got := wholeBody(t, r, snapshot)
+			got := whole()
 			if c.zips && len(want) > wire.GzipThreshold {
-				z, err := gzip.NewReader(bytes.NewReader(got))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got, err = io.ReadAll(z); err != nil {
-					t.Fatal(err)
-				}
+				got = unzipped(t, got)
 			}
 			if !bytes.Equal(got, want) {
 				t.Errorf("%d bytes differ from %d", len(got), len(want))
@@ -79,32 +75,6 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			}
 		})
 	}
-}
-
-// wholeBody returns a list as a client receives it.
-func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
-	t.Helper()
-	_, end := r.filter.KeyRange(r.resource)
-	resp, err := r.page(snapshot, "a/", end)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.meter.End()
-	var b bytes.Buffer
-	switch {
-	case resp.List != nil:
-		_, err = resp.WriteBody(t.Context(), &b, nil, nil)
-		resp.CloseBody()
-	case resp.Reader != nil:
-		_, err = io.Copy(&b, resp.Reader)
-		_ = resp.Reader.Close()
-	default:
-		b.Write(resp.Bytes)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
 }
 
 // The pieces of a long list take turns with other expensive reads. A client that does not read
@@ -154,11 +124,7 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 		r, snapshot := metered(t, 5000, slots)
 		selecting(t, r, "labelSelector=none!=x")
 		r.choice.Pretty = true
-		_, end := r.filter.KeyRange(r.resource)
-		resp, err := r.page(snapshot, "a/", end)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := pageAt(t, r, snapshot, "a/")
 		r.meter.End()
 		if err := r.meter.Spend(fair.CheapWork); err != nil { // the first piece then needs a slot
 			t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -28,13 +27,11 @@ func TestLateRowIsReadAgain(t *testing.T) {
 				return Table
 			}
 			r := j.read(wire.IncludeNone, "")
-			r.derived = newDerived(t, 1<<20)
 			r.rows.Reread = func(error) {
 				rereads++
 				j.rows.Reset([]*object.Object{fresh()}, 12)
 			}
-			_, end := r.filter.KeyRange(r.resource)
-			resp, err := r.page(cachetest.Snapshot(t, j.objects), "a/", end)
+			resp, err := j.page(r)
 			if err == nil {
 				resp.CloseBody()
 			}
@@ -49,13 +46,9 @@ func TestLateRowIsReadAgain(t *testing.T) {
 			return o
 		}
 		v.rv = 12
-		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(v)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, j.objects, j.object(v))
 		time.Sleep(2 * time.Minute)
-		if err := j.rows.Apply([]watchcache.Change{{Object: late()}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, j.rows, late())
 		if err := list(); err == nil || rereads != 1 {
 			t.Fatalf("a late row: %v, read again %d times", err, rereads)
 		}

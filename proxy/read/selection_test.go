@@ -28,12 +28,8 @@ func TestSelectionIsTheFilters(t *testing.T) {
 		rv := uint64(1)
 		makeObject := func(name, color int) *object.Object {
 			rv++
-			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u%d","resourceVersion":"%d","labels":{"app":"x","color":"%d"}}}`,
-				name, name, rv, color))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return o
+			return objectOf(t, r.resource, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u%d","resourceVersion":"%d","labels":{"app":"x","color":"%d"}}}`,
+				name, name, rv, color)
 		}
 		const names, colors = 500, 5
 		there := map[int]bool{}
@@ -49,10 +45,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 			if err := r.cache.Apply(changes, time.Now()); err != nil {
 				t.Fatal(err)
 			}
-			snapshot, err := r.cache.Snapshot()
-			if err != nil {
-				t.Fatal(err)
-			}
+			snapshot := cachetest.Snapshot(t, r.cache)
 			selector, err := labels.Parse([]string{"color=1", "color in (1,2)", "color!=3", "nothing=1"}[random.IntN(4)])
 			if err != nil {
 				t.Fatal(err)
@@ -95,10 +88,7 @@ func selecting(tb testing.TB, r *read, parameters string) int {
 	if r.filter, err = filter.New(r.resource, "a", p.Labels, p.Fields); err != nil {
 		tb.Fatal(err)
 	}
-	snapshot, err := r.cache.Snapshot()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	snapshot := cachetest.Snapshot(tb, r.cache)
 	n := 0
 	from, to := r.filter.KeyRange(r.resource)
 	for span := range r.spans(snapshot, from, to) {
@@ -115,10 +105,7 @@ func TestSelectorsAreToldApart(t *testing.T) {
 	r.derived = newDerived(t, 1<<20)
 	resource := *r.resource
 	resource.Fields = []object.Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}, Kept: true}}
-	o, err := resource.ParseObject([]byte(`{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"n1"},"status":{"phase":"Running"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := objectOf(t, &resource, `{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"n1"},"status":{"phase":"Running"}}`)
 	r.resource, r.cache = &resource, watchcache.New(resource, watchcache.Limits{})
 	r.cache.Reset([]*object.Object{o}, 2)
 	for range 3 {
@@ -168,13 +155,7 @@ func TestSelectionMemory(t *testing.T) {
 		t.Fatalf("%d pages are known", before)
 	}
 	for i := range 10 * before { // each change replaces a page
-		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i%50, objects+10+i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.cache.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, r.cache, cachetest.ConfigMap(t, i%50, objects+10+i))
 		if now := known(); i == 0 && now < before || now > 10*before {
 			t.Fatalf("%d pages are known after %d changes, %d before", now, i+1, before)
 		}

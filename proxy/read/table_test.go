@@ -2,9 +2,7 @@ package read
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -14,9 +12,9 @@ import (
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/query"
@@ -24,7 +22,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -35,6 +32,7 @@ type joined struct {
 	objects, rows *watchcache.Cache
 	tables        table.Registry
 	reader        *Reader
+	derived       *derived.Store
 	workspace     *fair.Workspace
 }
 
@@ -42,7 +40,7 @@ func newJoined(t *testing.T) *joined {
 	t.Helper()
 	limits := watchcache.Limits{Age: 1000 * time.Hour, Events: 1 << 20, Bytes: 1 << 30}
 	r := cachetest.Resource()
-	j := &joined{t: t, objects: watchcache.New(r, limits), tables: table.Registry{Log: zap.NewNop()}}
+	j := &joined{t: t, objects: watchcache.New(r, limits), tables: table.Registry{Log: zap.NewNop()}, derived: newDerived(t, 1<<20)}
 	r.Encoding = object.Table
 	r.Columns.Definitions = []byte(`[{"name":"Name","type":"string"},{"name":"Data","type":"string"},{"name":"Age","type":"string"}]`)
 	j.rows = watchcache.New(r, limits)
@@ -66,11 +64,7 @@ type version struct {
 }
 
 func (j *joined) object(v version) *object.Object {
-	o, err := j.objects.Resource().ParseObject(fmt.Appendf(nil, `{"metadata":%s,"data":{"v":%q}}`, v.metadata(), v.text))
-	if err != nil {
-		j.t.Fatal(err)
-	}
-	return o
+	return objectOf(j.t, j.objects.Resource(), `{"metadata":%s,"data":{"v":%q}}`, v.metadata(), v.text)
 }
 
 func (v version) metadata() string {
@@ -113,30 +107,44 @@ func (j *joined) read(include wire.Include, encoding string) *read {
 		Request: &exchange.Request{Header: http.Header{"Accept-Encoding": {encoding}}}, Params: query.Params{Include: include}, Route: exchange.Route{Namespace: "a"},
 		cache: j.objects, resource: j.objects.Resource(), filter: cachetest.Filter(j.t, j.objects),
 		form: wire.NewTable(configMaps, include, rows), rows: rows, choice: wire.Choice{Table: true},
-		workspace: j.workspace,
+		workspace: j.workspace, derived: j.derived,
 	}
+}
+
+func (j *joined) page(r *read) (*exchange.Response, error) {
+	_, end := r.filter.KeyRange(r.resource)
+	return r.page(cachetest.Snapshot(j.t, j.objects), "a/", end)
 }
 
 // list returns the rows of a list from the key on, decompressed.
 func (j *joined) list(r *read, from string) gjson.Result {
 	j.t.Helper()
-	body := bodyOf(j.t, r, cachetest.Snapshot(j.t, j.objects), from)
+	resp := pageAt(j.t, r, cachetest.Snapshot(j.t, j.objects), from)
 	if j.workspace.Taken() == 0 {
 		j.t.Error("an unread list holds memory without room for it")
 	}
+	body := bodyOf(j.t, resp)
 	if bytes.HasPrefix(body, []byte("\x1f\x8b")) {
-		z, err := gzip.NewReader(bytes.NewReader(body))
-		if err == nil {
-			body, err = io.ReadAll(z)
-		}
-		if err != nil {
-			j.t.Fatal(err)
-		}
+		body = unzipped(j.t, body)
 	}
 	if !gjson.ValidBytes(body) {
 		j.t.Fatalf("not JSON: %.200s", body)
 	}
 	return gjson.GetBytes(body, "rows")
+}
+
+// watch returns what a watch after resourceVersion 10 writes. Once it is open, meanwhile runs.
+func (j *joined) watch(r *read, meanwhile func()) (written string) {
+	j.t.Helper()
+	r.RV, r.WatchSeconds = 10, 5
+	resp, err := j.reader.watch(j.t.Context(), r)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	meanwhile()
+	var to strings.Builder
+	resp.Stream.Run(j.t.Context(), &exchange.ChunkWriter{To: &to, Unframed: true})
+	return to.String()
 }
 
 // Whatever changes, and whichever pieces were kept from earlier lists, each row has the cells of
@@ -147,7 +155,6 @@ func TestTablesAreThoseOfNow(t *testing.T) {
 		const objects, steps = 300, 40
 		random := rand.New(rand.NewPCG(seed, 2))
 		j := newJoined(t)
-		store := newDerived(t, 1<<20)
 		time.Sleep(1000 * time.Hour)
 		now := make([]version, objects)
 		rv := 1
@@ -171,7 +178,6 @@ func TestTablesAreThoseOfNow(t *testing.T) {
 			from := random.IntN(objects / 2)
 			for _, encoding := range []string{"gzip", ""} {
 				r := j.read(wire.Include(step%3), encoding)
-				r.derived = store
 				rows := j.list(r, fmt.Sprintf("a/c-%06d", from)).Array()
 				if len(rows) != objects-from {
 					t.Fatalf("%d rows instead of %d", len(rows), objects-from)
@@ -194,7 +200,6 @@ func TestPiecesReferToNoAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const objects = 400
 		j := newJoined(t)
-		store := newDerived(t, 1<<20)
 		began := time.Now()
 		time.Sleep(240*time.Hour - time.Minute)
 		// Each object is 13 minutes younger than the object before it, and all are about ten days old.
@@ -205,7 +210,6 @@ func TestPiecesReferToNoAges(t *testing.T) {
 		j.reset(objects, now...)
 		for range 125 { // 25 hours
 			r := j.read(wire.IncludeMetadata, "gzip")
-			r.derived = store
 			for i, row := range j.list(r, "a/").Array() {
 				age := duration.HumanDuration(time.Since(now[i].created.Truncate(time.Second)))
 				if want := fmt.Sprintf(`["c-%06d","same",%q]`, i, age); row.Get("cells").Raw != want {
@@ -227,23 +231,16 @@ func TestRowsOfWatches(t *testing.T) {
 			v := func(i, rv int, text string) version { return version{i, rv, time.Now().Add(-time.Minute), text} }
 			j.reset(10, v(0, 5, "old"), v(1, 6, "other"))
 			j.apply(v(0, 11, "new"), false)
-			r := j.read(include, "")
-			r.RV, r.WatchSeconds = 10, 5
-			resp, err := j.reader.watch(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			j.apply(v(1, 12, "last"), true)
-			if err := j.objects.Replace(nil, 20, time.Now()); err != nil {
-				t.Fatal(err)
-			}
-			if err := j.rows.Replace(nil, 20, time.Now()); err != nil {
-				t.Fatal(err)
-			}
-			var written bytes.Buffer
-			resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
+			written := j.watch(j.read(include, ""), func() {
+				j.apply(v(1, 12, "last"), true)
+				for _, c := range []*watchcache.Cache{j.objects, j.rows} {
+					if err := c.Replace(nil, 20, time.Now()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
 			var got []string
-			for line := range strings.Lines(written.String()) {
+			for line := range strings.Lines(written) {
 				got = append(got, gjson.Get(line, "type").Str+" "+gjson.Get(line, "object.rows.0.cells.1").Str)
 			}
 			if want := "[MODIFIED new DELETED last DELETED new]"; fmt.Sprint(got) != want {
@@ -260,21 +257,11 @@ func TestRowOfALeaver(t *testing.T) {
 		time.Sleep(time.Hour)
 		j.reset(10, version{0, 5, time.Now(), "selected"})
 		r := j.read(wire.IncludeMetadata, "")
-		var err error
-		if r.filter, err = filter.New(r.resource, "a", labels.SelectorFromSet(labels.Set{"of": "5"}), nil); err != nil {
-			t.Fatal(err)
-		}
-		r.RV, r.WatchSeconds = 10, 5
-		resp, err := j.reader.watch(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		j.apply(version{0, 11, time.Now(), "not selected"}, false)
-		var written bytes.Buffer
-		resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
-		event := gjson.Parse(written.String())
+		selecting(t, r, "labelSelector=of%3D5")
+		written := j.watch(r, func() { j.apply(version{0, 11, time.Now(), "not selected"}, false) })
+		event := gjson.Parse(written)
 		if event.Get("type").Str != "DELETED" || event.Get("object.rows.0.cells.1").Str != "selected" || event.Get("object.rows.0.object.metadata.resourceVersion").Str != "11" {
-			t.Error(written.String())
+			t.Error(written)
 		}
 	})
 }

@@ -16,11 +16,8 @@ import (
 func TestEventAllocatesNothing(t *testing.T) {
 	const ahead = 1000
 	c, initial := cachetest.Roomy(t)
-	w, out := New(paramsOf(t, c, initial)), &exchange.ChunkWriter{To: io.Discard}
-	if !w.Open(t.Context(), out) {
-		t.Fatal("it does not open")
-	}
-	t.Cleanup(w.Close)
+	out := &exchange.ChunkWriter{To: io.Discard}
+	w := opened(t, paramsOf(t, c, initial), out)
 	objects := make([]*object.Object, ahead)
 	for i := range objects {
 		objects[i] = cachetest.ConfigMap(t, 0, i+10)

@@ -47,12 +47,8 @@ func benchmarkDelivery(b *testing.B, events, size int, pumped, gzip bool) {
 	for i := range all {
 		p := paramsOf(b, c, initial)
 		p.Lifetime, p.Lag, p.Compressed = 10*time.Hour, &lag, compressed
-		all[i] = New(p)
 		outs[i] = &exchange.ChunkWriter{To: io.Discard}
-		if !all[i].Open(b.Context(), outs[i]) {
-			b.Fatal("it does not open")
-		}
-		b.Cleanup(all[i].Close)
+		all[i] = opened(b, p, outs[i])
 	}
 	objects := make([]*object.Object, events)
 	rv := uint64(10)

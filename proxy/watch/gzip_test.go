@@ -109,13 +109,10 @@ func compressedWatches(t *testing.T) {
 				}
 				p.Form = forms[choice]
 			}
-			w := New(p)
-			got[w] = new(bytes.Buffer)
-			outs[w] = &exchange.ChunkWriter{To: got[w], Unframed: true}
-			if !w.Open(t.Context(), outs[w]) {
-				t.Fatal("it does not open")
-			}
-			defer w.Close()
+			to := new(bytes.Buffer)
+			out := &exchange.ChunkWriter{To: to, Unframed: true}
+			w := opened(t, p, out)
+			got[w], outs[w] = to, out
 			if compressed == nil {
 				plain = append(plain, w)
 			} else {

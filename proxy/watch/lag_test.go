@@ -33,11 +33,8 @@ func TestDeliveryLag(t *testing.T) {
 				cachetest.Apply(t, c, cachetest.ConfigMap(t, 0, 10)) // before the watch opens
 				time.Sleep(time.Minute)
 				var written bytes.Buffer
-				w, out := New(p), &exchange.ChunkWriter{To: &written}
-				if !w.Open(t.Context(), out) {
-					t.Fatal("it does not open")
-				}
-				defer w.Close()
+				out := &exchange.ChunkWriter{To: &written}
+				w := opened(t, p, out)
 				var s *Scratch
 				if pumped {
 					s = NewScratch()
@@ -83,11 +80,8 @@ func TestLagOfSlowClients(t *testing.T) {
 		p := paramsOf(t, c, initial)
 		p.Lag, p.Lifetime = new(Lag), time.Hour
 		slow := &slowly{}
-		w, out := New(p), &exchange.ChunkWriter{To: slow}
-		if !w.Open(t.Context(), out) {
-			t.Fatal("it does not open")
-		}
-		defer w.Close()
+		out := &exchange.ChunkWriter{To: slow}
+		w := opened(t, p, out)
 		deliver := func(rv int) {
 			cachetest.Apply(t, c, cachetest.ConfigMap(t, 0, rv))
 			if on, behind := w.Turn(t.Context(), out, nil); !on || behind {
@@ -117,11 +111,8 @@ func TestLateRowsAreNotTheClients(t *testing.T) {
 		p := paramsOf(t, c, initial)
 		p.Lag, p.Lifetime = new(Lag), time.Hour
 		p.Form = lateForm{p.Form}
-		w, out := New(p), &exchange.ChunkWriter{To: io.Discard}
-		if !w.Open(t.Context(), out) {
-			t.Fatal("it does not open")
-		}
-		defer w.Close()
+		out := &exchange.ChunkWriter{To: io.Discard}
+		w := opened(t, p, out)
 		cachetest.Apply(t, c, cachetest.ConfigMap(t, 0, 10))
 		if on, behind := w.Turn(t.Context(), out, nil); !on || behind {
 			t.Fatalf("goes on: %t, behind: %t", on, behind)

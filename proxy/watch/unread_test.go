@@ -124,15 +124,12 @@ func TestSmallEventsAreWrittenTogether(t *testing.T) {
 	for rv := uint64(2); rv < 102; rv++ {
 		cachetest.Apply(t, c, cachetest.Sized(t, rv, 100))
 	}
-	var client countingWriter
-	out := &exchange.ChunkWriter{To: &client, Unframed: true}
-	w := New(p)
-	if !w.Open(t.Context(), out) {
-		t.Fatal("it does not open")
-	}
-	defer w.Close()
-	if on, behind := w.Turn(t.Context(), out, nil); !on || behind || client.writes != 1 || bytes.Count(client.Bytes(), []byte("\n")) != 100 {
-		t.Errorf("%d writes, behind %t", client.writes, behind)
+	client := &gated{take: make(chan struct{})}
+	close(client.take)
+	out := &exchange.ChunkWriter{To: client, Unframed: true}
+	on, behind := opened(t, p, out).Turn(t.Context(), out, nil)
+	if writes, _ := client.writes(); !on || behind || writes != 1 || bytes.Count(client.got.Bytes(), []byte("\n")) != 100 {
+		t.Errorf("%d writes, behind %t", writes, behind)
 	}
 }
 
@@ -163,12 +160,7 @@ func TestLargeEventIsNotCopied(t *testing.T) {
 	now := cachetest.Snapshot(t, c)
 	client := &aliasing{of: now.Get("a/c-000000").Item()}
 	out := &exchange.ChunkWriter{To: client}
-	w := New(p)
-	if !w.Open(t.Context(), out) {
-		t.Fatal("it does not open")
-	}
-	defer w.Close()
-	if on, behind := w.Turn(t.Context(), out, nil); !on || behind || client.shared < large || client.own > 200 {
+	if on, behind := opened(t, p, out).Turn(t.Context(), out, nil); !on || behind || client.shared < large || client.own > 200 {
 		t.Errorf("%d shared bytes and %d of its own, behind %t", client.shared, client.own, behind)
 	}
 }
@@ -203,15 +195,4 @@ func TestStateEndsWithTheLog(t *testing.T) {
 			t.Errorf("it has written %d pieces", writes)
 		}
 	})
-}
-
-type countingWriter struct {
-	bytes.Buffer
-	writes int
-}
-
-// Write implements io.Writer.
-func (w *countingWriter) Write(p []byte) (int, error) {
-	w.writes++
-	return w.Buffer.Write(p)
 }

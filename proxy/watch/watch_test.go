@@ -117,3 +117,14 @@ func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Par
 		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
 	}
 }
+
+// opened returns a watch that has begun. It is closed at the end.
+func opened(tb testing.TB, p Params, out *exchange.ChunkWriter) *Watch {
+	tb.Helper()
+	w := New(p)
+	if !w.Open(tb.Context(), out) {
+		tb.Fatal("it does not open")
+	}
+	tb.Cleanup(w.Close)
+	return w
+}

@@ -117,22 +117,21 @@ func TestProtobuf(t *testing.T) {
 		}
 		const metaVersion = "meta.k8s.io/v1"
 		for name, tc := range map[string]struct {
-			form        Form
-			kept        []byte
-			list, one   []byte
-			object, doc string
+			form      Form
+			kept      []byte
+			list, one []byte
 		}{
 			"plain": {
 				NewForm(inProto, protoPodKind), message,
-				inEnvelope(t, "v1", "PodList", &pods), inEnvelope(t, "v1", "Pod", pod), "", "",
+				inEnvelope(t, "v1", "PodList", &pods), inEnvelope(t, "v1", "Pod", pod),
 			},
 			"metadata": {
 				NewForm(metaProto, protoPodKind), message,
-				inEnvelope(t, metaVersion, "PartialObjectMetadataList", &partials), inEnvelope(t, metaVersion, "PartialObjectMetadata", &partial), "", "",
+				inEnvelope(t, metaVersion, "PartialObjectMetadataList", &partials), inEnvelope(t, metaVersion, "PartialObjectMetadata", &partial),
 			},
 			"metadata, from JSON": {
 				NewForm(metaProto, gadgetKind), written,
-				inEnvelope(t, metaVersion, "PartialObjectMetadataList", &partials), inEnvelope(t, metaVersion, "PartialObjectMetadata", &partial), "", "",
+				inEnvelope(t, metaVersion, "PartialObjectMetadataList", &partials), inEnvelope(t, metaVersion, "PartialObjectMetadata", &partial),
 			},
 		} {
 			var items []byte

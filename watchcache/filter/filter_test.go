@@ -24,6 +24,19 @@ var (
 	nodes = &object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node", ListKind: "NodeList"}
 )
 
+func mustNew(t *testing.T, r *object.Resource, namespace, labelSelector, fieldSelector string) *Filter {
+	t.Helper()
+	ls, err := labels.Parse(labelSelector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := New(r, namespace, ls, fields.ParseSelectorOrDie(fieldSelector))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 func TestFilterFields(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"metadata.name=x": true, "metadata.namespace!=x": true, "spec.nodeName=x": true, "status.phase=x,spec.nodeName!=y": true,
@@ -38,11 +51,7 @@ func TestFilterFields(t *testing.T) {
 	if _, err := New(nodes, "", nil, fields.ParseSelectorOrDie("metadata.namespace=x")); err == nil {
 		t.Error("nodes have no namespace to select by")
 	}
-	f, err := New(nodes, "", nil, fields.ParseSelectorOrDie("metadata.name=n1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if from, to := f.KeyRange(nodes); from != "n1" || to != "n1\x00" {
+	if from, to := mustNew(t, nodes, "", "", "metadata.name=n1").KeyRange(nodes); from != "n1" || to != "n1\x00" {
 		t.Errorf("one node is [%q, %q)", from, to)
 	}
 }
@@ -71,12 +80,9 @@ func TestInterestNarrows(t *testing.T) {
 		{"", "spec.nodeName=n1,status.phase=Running", 0, "n1"},
 	} {
 		t.Run(fmt.Sprint(test.namespace, " ", test.fields), func(t *testing.T) {
-			f, err := New(pods, test.namespace, nil, fields.ParseSelectorOrDie(test.fields))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := (Interest{test.by, test.value}); f.Interest() != want {
-				t.Errorf("interest is %+v, want %+v", f.Interest(), want)
+			got := mustNew(t, pods, test.namespace, "", test.fields).Interest()
+			if want := (Interest{test.by, test.value}); got != want {
+				t.Errorf("interest is %+v, want %+v", got, want)
 			}
 		})
 	}
@@ -96,19 +102,7 @@ func TestFilterCost(t *testing.T) {
 		{"app", "status.phase!=Failed", 2 + readCost},
 		{"", "status.phase!=Failed,metadata.name!=a,status.phase!=Succeeded", 3 + readCost}, // read once
 	} {
-		ls, err := labels.Parse(c.labels)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fs, err := fields.ParseSelector(c.fields)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := New(pods, "", ls, fs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := f.Cost(); got != c.want {
+		if got := mustNew(t, pods, "", c.labels, c.fields).Cost(); got != c.want {
 			t.Errorf("%q %q costs %d, want %d", c.labels, c.fields, got, c.want)
 		}
 	}

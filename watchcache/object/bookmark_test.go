@@ -3,13 +3,9 @@ package object
 import (
 	"errors"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func TestBookmarkForms(t *testing.T) {
-	pods := &Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
-	widgets := &Resource{GVR: schema.GroupVersionResource{Group: "e.c", Version: "v1", Resource: "widgets"}, Kind: "Widget", SelfDescribing: true}
 	for name, tc := range map[string]struct {
 		resource         *Resource
 		plain, annotated string
@@ -26,13 +22,13 @@ func TestBookmarkForms(t *testing.T) {
 		},
 		"between two of its own": {
 			widgets,
-			`{"apiVersion":"e.c/v1","kind":"Widget","metadata":{"annotations":{"a":"}","z":"0"},"resourceVersion":"208"}}`,
-			`{"apiVersion":"e.c/v1","kind":"Widget","metadata":{"annotations":{"a":"}","k8s.io/initial-events-end":"true","z":"0"},"resourceVersion":"208"}}`,
+			`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"annotations":{"a":"}","z":"0"},"resourceVersion":"208"}}`,
+			`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"annotations":{"a":"}","k8s.io/initial-events-end":"true","z":"0"},"resourceVersion":"208"}}`,
 		},
 		"custom resource": {
 			widgets,
-			`{"apiVersion":"e.c/v1","kind":"Widget","metadata":{"resourceVersion":"208"}}`,
-			`{"apiVersion":"e.c/v1","kind":"Widget","metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"208"}}`,
+			`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"resourceVersion":"208"}}`,
+			`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"208"}}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +50,6 @@ func TestBookmarkForms(t *testing.T) {
 }
 
 func TestBookmarksThatAreNotUnderstoodAreRefused(t *testing.T) {
-	pods := &Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
 	for object, want := range map[string]error{
 		`{"metadata":{"resourceVersion":"opaque"}}`: ErrOpaqueResourceVersion,
 		`{"metadata":{}}`: ErrOpaqueResourceVersion,

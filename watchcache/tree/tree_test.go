@@ -28,6 +28,14 @@ func entry(key string, size int) *object.Object {
 // model is the expected content of a tree: objects sorted by key. It is changed in place.
 type model []*object.Object
 
+// numbered returns n objects, whose keys are 00000, 00001 and so on.
+func numbered(n int) (m model) {
+	for i := range n {
+		m = append(m, entry(fmt.Sprintf("%05d", i), 1))
+	}
+	return m
+}
+
 func (m model) find(key string) (int, bool) {
 	return slices.BinarySearchFunc(m, key, func(o *object.Object, key string) int { return cmp.Compare(o.Key(), key) })
 }
@@ -265,10 +273,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 
 // An update leaves all other pages unchanged, so the bytes derived from them stay valid.
 func TestTreeSharesPages(t *testing.T) {
-	var m model
-	for n := range 5000 {
-		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
-	}
+	m := numbered(5000)
 	pages := func(tree Tree) map[*Page]uint64 {
 		set := map[*Page]uint64{}
 		for span := range tree.Spans("", "") {
@@ -298,10 +303,7 @@ func TestTreeSharesPages(t *testing.T) {
 // While a tree shrinks, its pages stay well filled.
 func TestTreeStaysDense(t *testing.T) {
 	r := random(t)
-	var m model
-	for n := range 20000 {
-		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
-	}
+	m := numbered(20000)
 	tr := Build(m, 0)
 	r.Shuffle(len(m), func(i, j int) { m[i], m[j] = m[j], m[i] })
 	for _, o := range m[:19000] {
@@ -320,10 +322,7 @@ func TestTreeStaysDense(t *testing.T) {
 func TestTreeLonelyChild(t *testing.T) {
 	full := PageMax * 3 / 4 * (fanout * 3 / 4) // objects in a node of leaves that Build has filled
 	for _, tail := range []int{1, 2, PageMax / 4, PageMax * 3 / 4} {
-		var m model
-		for n := range full + tail {
-			m = append(m, entry(fmt.Sprintf("%05d", n), 1))
-		}
+		m := numbered(full + tail)
 		tr := Build(m, 0)
 		checkTree(t, tr, m)
 		for n := len(m) - 1; n >= full-1; n-- {

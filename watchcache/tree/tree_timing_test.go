@@ -1,26 +1,9 @@
 package tree
 
-import (
-	"fmt"
-	"slices"
-	"strings"
-	"testing"
-
-	"github.com/watchproxy/watchproxy/watchcache/object"
-)
-
-// manyEntries returns n entries, sorted by key.
-func manyEntries(n int) []*object.Object {
-	all := make([]*object.Object, n)
-	for i := range all {
-		all[i] = entry(fmt.Sprintf("namespace-%02d/pod-%06d", i%20, i), 100)
-	}
-	slices.SortFunc(all, func(a, b *object.Object) int { return strings.Compare(a.Key(), b.Key()) })
-	return all
-}
+import "testing"
 
 func BenchmarkTreeGet(b *testing.B) {
-	all := manyEntries(100_000)
+	all := numbered(100_000)
 	t := Build(all, 0)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
@@ -31,7 +14,7 @@ func BenchmarkTreeGet(b *testing.B) {
 }
 
 func BenchmarkTreeSet(b *testing.B) {
-	all := manyEntries(100_000)
+	all := numbered(100_000)
 	t := Build(all, 0)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
@@ -40,7 +23,7 @@ func BenchmarkTreeSet(b *testing.B) {
 }
 
 func BenchmarkTreeSpans(b *testing.B) {
-	t := Build(manyEntries(10_000), 0)
+	t := Build(numbered(10_000), 0)
 	b.ReportAllocs()
 	for b.Loop() {
 		n := 0
@@ -54,7 +37,7 @@ func BenchmarkTreeSpans(b *testing.B) {
 }
 
 func BenchmarkTreeBuild(b *testing.B) {
-	all := manyEntries(10_000)
+	all := numbered(10_000)
 	b.ReportAllocs()
 	for b.Loop() {
 		Build(all, 0)

@@ -3,7 +3,6 @@ package upstream
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -35,29 +34,15 @@ func (d *datedUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		if d.wide.Load() {
 			columns = `,{"name":"Age"}`
 		}
-		whole := resp
+		_ = resp.Body.Close()
 		resp = reply(200, fmt.Sprintf(body, columns, ""))
 		if req.URL.Query().Get("watch") != "" {
-			_ = whole.Body.Close()
 			bookmark := fmt.Sprintf(body, columns, `{"cells":[""],"object":`+bookmarkJSON(100, true)+`}`)
-			resp.Body = struct {
-				io.Reader
-				io.Closer
-			}{io.MultiReader(strings.NewReader(`{"type":"BOOKMARK","object":`+bookmark+"}\n"), silence(req)), io.NopCloser(nil)}
+			resp = silentAfter(req, `{"type":"BOOKMARK","object":`+bookmark+"}\n")
 		}
 	}
 	resp.Header.Set("Date", time.Now().Add(time.Duration(d.ahead.Load())).UTC().Format(http.TimeFormat))
 	return resp, nil
-}
-
-// silence delivers nothing until the request ends.
-func silence(req *http.Request) io.Reader {
-	r, w := io.Pipe()
-	go func() {
-		<-req.Context().Done()
-		w.CloseWithError(req.Context().Err())
-	}()
-	return r
 }
 
 // While the clocks differ, no feed of rows starts. A difference that appears or ends later is
@@ -106,7 +91,7 @@ func TestResponsesAreDated(t *testing.T) {
 				t.Errorf("%v ahead: right is %v", ahead, right)
 			}
 		}
-		d.takes = time.Minute
+		d.locked(func() { d.mu.takes = time.Minute })
 		if _, err := c.Cluster(t.Context()); err != nil {
 			t.Fatal(err)
 		}

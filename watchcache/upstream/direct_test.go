@@ -200,9 +200,7 @@ func TestMaxAge(t *testing.T) {
 		for i := range 400 {
 			if i%7 == 0 {
 				f.set(fmt.Sprintf("o%03d", i%5), fmt.Sprint(i))
-				f.mu.Lock()
-				past = append(past, moment{time.Now(), f.mu.rev})
-				f.mu.Unlock()
+				past = append(past, moment{time.Now(), f.revision()})
 			}
 			began := time.Now()
 			s, age, ok := feed.Recent()

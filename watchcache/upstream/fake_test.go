@@ -2,10 +2,8 @@ package upstream
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -18,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,10 +30,10 @@ import (
 // objects with revisions. Tests can drop its watch history and can cut or stall its streams. It
 // does no I/O, so tests can run it in synctest's time.
 type fakeUpstream struct {
-	takes time.Duration                           // for each request
-	slow  struct{ probe, metadata time.Duration } // in addition to takes
-	mu    struct {
+	mu struct {
 		sync.Mutex
+		takes      time.Duration            // for each request
+		slow       map[string]time.Duration // in addition, by verb; "state" is what a watch sends first
 		rev        uint64
 		objects    map[string]string // name to JSON
 		uids       int
@@ -69,6 +68,8 @@ type fakeEvent struct {
 	object string
 }
 
+func (e fakeEvent) name() string { return gjson.Get(e.object, "metadata.name").String() }
+
 func newFake() *fakeUpstream {
 	f := &fakeUpstream{}
 	f.mu.rev = 100
@@ -93,22 +94,19 @@ func (f *fakeUpstream) set(name, value string) {
 	f.locked(func() {
 		f.mu.rev++
 		kind := "MODIFIED"
-		var uid string
-		if old, ok := f.mu.objects[name]; ok {
-			var o struct{ Metadata struct{ UID string } }
-			_ = json.Unmarshal([]byte(old), &o)
-			uid = o.Metadata.UID
-		} else {
+		uid := gjson.Get(f.mu.objects[name], "metadata.uid").String()
+		if uid == "" {
 			f.mu.uids++
 			kind, uid = "ADDED", fmt.Sprintf("uid-%d", f.mu.uids)
 		}
-		rv := f.mu.rev
-		f.mu.objects[name] = fmt.Sprintf(
-			`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":"ns","uid":%q,"resourceVersion":"%d"},"data":{"v":%q}}`,
-			name, uid, rv, value,
-		)
-		f.mu.history = append(f.mu.history, fakeEvent{rv, kind, f.mu.objects[name]})
+		f.mu.objects[name] = objectJSON(name, uid, f.mu.rev, value)
+		f.mu.history = append(f.mu.history, fakeEvent{f.mu.rev, kind, f.mu.objects[name]})
 	})
+}
+
+func objectJSON(name, uid string, rv uint64, value string) string {
+	return fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":"ns","uid":%q,"resourceVersion":"%d"},"data":{"v":%q}}`,
+		name, uid, rv, value)
 }
 
 func (f *fakeUpstream) remove(name string) {
@@ -118,13 +116,27 @@ func (f *fakeUpstream) remove(name string) {
 			return
 		}
 		f.mu.rev++
-		var o map[string]any
-		_ = json.Unmarshal([]byte(old), &o)
-		rv := o["metadata"].(map[string]any)["resourceVersion"].(string)
+		rv := gjson.Get(old, "metadata.resourceVersion").String()
 		gone := strings.Replace(old, `"resourceVersion":"`+rv+`"`, fmt.Sprintf(`"resourceVersion":"%d"`, f.mu.rev), 1)
 		delete(f.mu.objects, name)
 		f.mu.history = append(f.mu.history, fakeEvent{f.mu.rev, "DELETED", gone})
 	})
+}
+
+// restore replaces the cluster with an empty one at a revision, like a restore of etcd. Watches must
+// start at oldest or later.
+func (f *fakeUpstream) restore(rev, oldest uint64) {
+	f.locked(func() {
+		f.mu.rev, f.mu.oldest, f.mu.history = rev, oldest, nil
+		clear(f.mu.objects)
+	})
+}
+
+// revision returns the present revision.
+func (f *fakeUpstream) revision() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.rev
 }
 
 // cutStreams ends every open watch. If forget is true, it also drops the history, like a restart.
@@ -160,9 +172,14 @@ func (f *fakeUpstream) bookmark() {
 	})
 }
 
+// slowState makes watches send their initial state after some time.
+func (f *fakeUpstream) slowState(takes time.Duration) {
+	f.locked(func() { f.mu.slow = map[string]time.Duration{"state": takes} })
+}
+
 // delays sets the duration of probes and metadata lists.
 func (f *fakeUpstream) delays(probe, metadata time.Duration) {
-	f.locked(func() { f.slow.probe, f.slow.metadata = probe, metadata })
+	f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": probe, "metadata": metadata} })
 }
 
 func (f *fakeUpstream) count(verb string) int {
@@ -196,35 +213,14 @@ func (f *fakeUpstream) revLocked(collection string) uint64 {
 func (f *fakeUpstream) ledgerLocked(req *http.Request) *http.Response {
 	resource := path.Base(req.URL.Path)
 	from, _ := strconv.ParseUint(req.URL.Query().Get("resourceVersion"), 10, 64)
-	r, w := io.Pipe()
-	cut := f.mu.cut
-	go func() {
-		for {
-			f.mu.Lock()
-			changed := f.mu.changed
-			var frames []byte
-			for _, e := range f.mu.others {
-				if e.rev > from && e.resource == resource {
-					frames = append(frames, metadataFrame(e.rev)...)
-					from = e.rev
-				}
-			}
-			f.mu.Unlock()
-			if _, err := w.Write(frames); err != nil {
-				return
-			}
-			select {
-			case <-changed:
-			case <-cut:
-				w.Close()
-				return
-			case <-req.Context().Done():
-				w.CloseWithError(req.Context().Err())
-				return
+	return f.streamLocked(req.Context(), 0, nil, func() (frames []string) {
+		for _, e := range f.mu.others {
+			if e.rev > from && e.resource == resource {
+				frames, from = append(frames, string(metadataFrame(e.rev))), e.rev
 			}
 		}
-	}()
-	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
+		return frames
+	})
 }
 
 // metadataFrame returns an event with an object's metadata at a revision.

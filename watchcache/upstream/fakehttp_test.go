@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -22,10 +21,12 @@ import (
 )
 
 // RoundTrip implements http.RoundTripper.
-func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
-	time.Sleep(f.takes)
+func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if takes := f.mu.takes; takes > 0 && !f.passLocked(req.Context(), takes) {
+		return nil, req.Context().Err()
+	}
 	q := req.URL.Query()
 	verb := "list"
 	switch {
@@ -51,11 +52,12 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "watch"
 	}
 	f.mu.requests[verb]++
-	if slow := map[string]time.Duration{"probe": f.slow.probe, "metadata": f.slow.metadata}[verb]; slow > 0 {
+	if slow := f.mu.slow[verb]; slow > 0 {
 		defer func() { // delay the response, but not the read of the state
-			f.mu.Unlock()
-			time.Sleep(slow)
-			f.mu.Lock()
+			if !f.passLocked(req.Context(), slow) && err == nil {
+				_ = resp.Body.Close()
+				resp, err = nil, req.Context().Err()
+			}
 		}()
 	}
 	if f.mu.down != nil {
@@ -97,6 +99,13 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	return listOf(f.mu.objects, f.mu.rev, q.Get("limit"), "")
 }
 
+// passLocked lets time pass, without the lock. It reports whether the request still goes on.
+func (f *fakeUpstream) passLocked(ctx context.Context, d time.Duration) bool {
+	f.mu.Unlock()
+	defer f.mu.Lock()
+	return client.Sleep(ctx, d)
+}
+
 // stateAtLocked returns the state at a revision.
 func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 	state := map[string]string{}
@@ -107,10 +116,8 @@ func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 		if e.kind == "BOOKMARK" {
 			continue
 		}
-		var o struct{ Metadata struct{ Name string } }
-		_ = json.Unmarshal([]byte(e.object), &o)
-		if state[o.Metadata.Name] = e.object; e.kind == "DELETED" {
-			delete(state, o.Metadata.Name)
+		if state[e.name()] = e.object; e.kind == "DELETED" {
+			delete(state, e.name())
 		}
 	}
 	return state
@@ -147,6 +154,11 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 	}
 	from, _ := strconv.ParseUint(rv, 10, 64)
 	var first []string
+	var after time.Duration
+	if initial {
+		f.mu.requests["state"]++
+		after = f.mu.slow["state"]
+	}
 	switch {
 	case from > f.mu.rev && initial:
 		first = []string{fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Timeout","message":"Too large resource version: %d, current: %d","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}],"retryAfterSeconds":1},"code":504}}`, from, f.mu.rev), ""}
@@ -161,9 +173,23 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 	case from < f.mu.oldest:
 		first = []string{tooOld(from, f.mu.oldest), ""}
 	}
-	r, w := io.Pipe()
-	go f.serve(ctx, w, first, from, f.mu.cut)
-	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}, nil
+	return f.streamLocked(ctx, after, first, func() (lines []string) {
+		if f.mu.stalled {
+			return nil
+		}
+		lines, from = f.eventsLocked(from)
+		return lines
+	}), nil
+}
+
+// eventsLocked returns the lines of a watch after a revision, and the last one's revision.
+func (f *fakeUpstream) eventsLocked(from uint64) (lines []string, last uint64) {
+	for _, e := range f.mu.history {
+		if e.rev > from {
+			lines, from = append(lines, `{"type":"`+e.kind+`","object":`+e.object+"}\n"), e.rev
+		}
+	}
+	return lines, from
 }
 
 func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
@@ -189,12 +215,10 @@ func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
 // watch's start, then a bookmark after one second, and ends the watch.
 func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Response {
 	from, _ := strconv.ParseUint(rv, 10, 64)
-	r, w := io.Pipe()
-	resp := &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
 	if from < f.mu.oldest {
-		go f.serve(ctx, w, []string{tooOld(from, f.mu.oldest), ""}, 0, nil)
-		return resp
+		return f.streamLocked(ctx, 0, []string{tooOld(from, f.mu.oldest), ""}, nil)
 	}
+	r, w := io.Pipe()
 	go func() {
 		defer w.Close()
 		send := func(bookmark bool) bool {
@@ -215,56 +239,71 @@ func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Res
 		}
 		_ = send(false) && client.Sleep(ctx, time.Second) && send(true) && client.Sleep(ctx, 2*time.Second)
 	}()
-	return resp
+	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
 }
 
 func tooOld(from, oldest uint64) string {
 	return fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version: %d (%d)","code":410}}`, from, oldest)
 }
 
-// serve writes a watch. If first ends with "", it ends the watch.
-func (f *fakeUpstream) serve(ctx context.Context, w *io.PipeWriter, first []string, from uint64, cut chan struct{}) {
-	for _, line := range first {
-		if line == "" {
-			w.Close()
+// streamLocked returns a watch that sends first after some time, and then what next returns after each
+// change. Next is called with the lock. If first ends with "", the watch ends there.
+func (f *fakeUpstream) streamLocked(ctx context.Context, after time.Duration, first []string, next func() []string) *http.Response {
+	r, w := io.Pipe()
+	cut := f.mu.cut
+	go func() {
+		if !client.Sleep(ctx, after) {
+			w.CloseWithError(ctx.Err())
 			return
 		}
-		if _, err := io.WriteString(w, line+"\n"); err != nil {
-			return
-		}
-	}
-	for {
-		f.mu.Lock()
-		changed, stalled := f.mu.changed, f.mu.stalled
-		var lines []string
-		for _, e := range f.mu.history {
-			if e.rev > from && !stalled {
-				lines = append(lines, `{"type":"`+e.kind+`","object":`+e.object+`}`)
-				from = e.rev
-			}
-		}
-		f.mu.Unlock()
-		for _, line := range lines {
-			select {
-			case <-cut:
-				w.CloseWithError(io.ErrUnexpectedEOF) // in the middle of a batch
+		for _, line := range first {
+			if line == "" {
+				w.Close()
 				return
-			default:
 			}
 			if _, err := io.WriteString(w, line+"\n"); err != nil {
 				return
 			}
 		}
-		select {
-		case <-changed:
-		case <-cut:
-			w.Close()
-			return
-		case <-ctx.Done():
-			w.CloseWithError(ctx.Err())
-			return
+		for {
+			f.mu.Lock()
+			changed, lines := f.mu.changed, next()
+			f.mu.Unlock()
+			for _, line := range lines {
+				select {
+				case <-cut:
+					w.CloseWithError(io.ErrUnexpectedEOF) // in the middle of a batch
+					return
+				default:
+				}
+				if _, err := io.WriteString(w, line); err != nil {
+					return
+				}
+			}
+			select {
+			case <-changed:
+			case <-cut:
+				w.Close()
+				return
+			case <-ctx.Done():
+				w.CloseWithError(ctx.Err())
+				return
+			}
 		}
-	}
+	}()
+	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
+}
+
+// silentAfter returns a watch that sends some lines, and then nothing until the request ends.
+func silentAfter(req *http.Request, lines string) *http.Response {
+	r, w := io.Pipe()
+	context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
+	resp := reply(200, "")
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(strings.NewReader(lines), r), r}
+	return resp
 }
 
 func bookmarkJSON(rv uint64, end bool) string {

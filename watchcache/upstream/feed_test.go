@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -48,12 +47,9 @@ func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
 func reached(t *testing.T, f *fakeUpstream, cache *watchcache.Cache) {
 	t.Helper()
 	f.bookmark()
-	f.mu.Lock()
-	rev := f.mu.rev
-	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	s, err := cache.WaitFresh(ctx, rev)
+	s, err := cache.WaitFresh(ctx, f.revision())
 	if err != nil {
 		t.Fatalf("cache did not follow: %v", err)
 	}
@@ -131,9 +127,7 @@ func TestRefusedWatchCausesNoList(t *testing.T) {
 		f := newFake()
 		f.set("a", "1")
 		reached(t, f, open(t, start(t, f)))
-		f.mu.Lock()
-		f.mu.noWatch = true
-		f.mu.Unlock()
+		f.locked(func() { f.mu.noWatch = true })
 		f.cutStreams(false)
 		time.Sleep(time.Minute)
 		if watches, lists := f.count("watch"), f.count("list"); watches < 2 || lists != 0 {
@@ -160,79 +154,6 @@ func TestFeedResumesWithoutRelist(t *testing.T) {
 			t.Errorf("epoch %d, want 1", cache.Stats().Epoch)
 		}
 	})
-}
-
-// If upstream loses the history, the feed relists and turns the differences into events. The watch
-// continues.
-func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.set("stays", "1")
-		f.set("goes", "1")
-		f.set("again", "1")
-		feeds := start(t, f)
-		cache := open(t, feeds)
-		cursor := watchAll(t, cache)
-		defer cursor.Close()
-
-		f.locked(func() { f.mu.down = errDown })
-		f.cutStreams(false)
-		f.set("stays", "2")
-		f.remove("goes")
-		f.remove("again")
-		f.set("again", "2")
-		f.set("new", "1")
-		f.cutStreams(true)
-		time.Sleep(10 * time.Second)
-		f.locked(func() { f.mu.down = nil })
-		reached(t, f, cache)
-
-		got := drain(t, cursor)
-		want := map[string]string{"stays": "MODIFIED", "goes": "DELETED", "again": "DELETED ADDED", "new": "ADDED"}
-		if !maps.Equal(got, want) {
-			t.Errorf("events %v, want %v", got, want)
-		}
-		if n := testutil.ToFloat64(feeds.metrics.feed.Relists.WithLabelValues("", "v1", "configmaps", "expired")); n != 1 {
-			t.Errorf("%v relists, want 1", n)
-		}
-	})
-}
-
-// A restore of etcd begins a new epoch. No state of the old epoch is kept.
-func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
-	for _, silent := range []bool{false, true} {
-		t.Run(fmt.Sprintf("silent=%t", silent), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				f.set("a", "1")
-				cache := open(t, start(t, f))
-				for i := range 50 {
-					f.set("a", fmt.Sprint(i))
-				}
-				reached(t, f, cache)
-				cursor := watchAll(t, cache)
-				defer cursor.Close()
-				f.locked(func() {
-					f.mu.rev, f.mu.history = 110, nil
-					f.mu.objects = map[string]string{}
-					if silent { // the watch then resumes at a future revision
-						f.mu.oldest = 0
-					} else {
-						f.mu.oldest = 1 << 60
-					}
-				})
-				f.cutStreams(false)
-				f.set("z", "1")
-				time.Sleep(longEnough)
-				f.locked(func() { f.mu.oldest = 0 })
-				time.Sleep(longEnough)
-				if _, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
-					t.Errorf("the old watch goes on: %v", err)
-				}
-				reached(t, f, cache)
-			})
-		})
-	}
 }
 
 // A stream that stays silent while upstream moves on is cut, and the watch resumes.
@@ -303,14 +224,19 @@ func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 	})
 }
 
-// watchAll opens a cursor on all future events.
+// watchAll opens a cursor on all future events until the end of the test.
 func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
 	t.Helper()
-	filter := mustFilter(t, cache)
-	cursor, err := cache.Watch(filter, cache.Stats().ResourceVersion)
+	return watchFrom(t, cache, cache.Stats().ResourceVersion)
+}
+
+func watchFrom(t *testing.T, cache *watchcache.Cache, since uint64) *watchcache.Cursor {
+	t.Helper()
+	cursor, err := cache.Watch(mustFilter(t, cache), since)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(cursor.Close)
 	return cursor
 }
 

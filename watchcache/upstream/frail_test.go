@@ -40,12 +40,13 @@ const (
 	unready        // it responds, but is not ready yet
 	unwell         // it reports that it is not ready, but serves
 	refusing       // it has just started and refuses all requests, because it has no access rules yet
+	starting       // the same, but it reports that it is not ready
 	breaking       // it reports that it is ready, but breaks off all other requests
 )
 
 func newFrail() *frail {
 	f := &frail{fakeUpstream: newFake()}
-	f.takes = takes
+	f.fakeUpstream.mu.takes = takes
 	f.mu.refuses = map[string]int{}
 	return f
 }
@@ -63,9 +64,9 @@ func (f *frail) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case state == away, state == breaking && path != "/readyz":
 		return nil, errDown
-	case state == refusing, private:
+	case state == refusing, private, state == starting && path != "/readyz":
 		return statusReply(403), nil
-	case path == "/readyz" && (state == unready || state == unwell):
+	case path == "/readyz" && (state == unready || state == unwell || state == starting):
 		return reply(500, "not yet"), nil
 	case state == unready:
 		return statusReply(503), nil
@@ -100,6 +101,13 @@ func (f *frail) stateAndEnd() string {
 		lines.WriteString(`{"type":"ADDED","object":` + o + "}\n")
 	}
 	return lines.String() + `{"type":"BOOKMARK","object":` + bookmarkJSON(f.fakeUpstream.mu.rev, true) + "}\n" + tooOld(1, 2) + "\n"
+}
+
+// refuse makes upstream refuse a resource with a status code, or, with 0, no longer.
+func (f *frail) refuse(resource string, code int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.refuses[resource] = code
 }
 
 func (f *frail) turn(to state) {

@@ -50,10 +50,7 @@ func TestFreshNoticesARestore(t *testing.T) {
 					f.set("o001", fmt.Sprint(i))
 				}
 				synctest.Wait()
-				f.locked(func() {
-					f.mu.rev, f.mu.oldest, f.mu.history = 110, 0, nil
-					f.mu.objects = map[string]string{}
-				})
+				f.restore(110, 0)
 				if s, err := feed.Fresh(t.Context(), nil); err == nil {
 					t.Errorf("a state at %d was called fresh, upstream is at %d", s.ResourceVersion(), f.mu.rev)
 				}

@@ -33,7 +33,6 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 	feed := openFeed(t, f)
 	cache := feed.Cache()
 	cursor := watchAll(t, cache)
-	defer cursor.Close()
 	replica, last := uids(t, cache), uint64(0)
 	follow := func() {
 		deltas, _, err := cursor.Poll(nil, 1<<20)

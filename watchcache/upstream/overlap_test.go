@@ -1,10 +1,8 @@
 package upstream
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -26,71 +24,26 @@ import (
 // During the read of a state, these tests start freshness runs, changes of definitions, and
 // restores.
 
-// slowSync is a fakeUpstream that delivers its state slowly.
-type slowSync struct {
-	*fakeUpstream
-	mu    sync.Mutex
-	delay time.Duration
-	syncs int
-}
-
-func (s *slowSync) set(delay time.Duration) (syncs int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.delay = delay
-	return s.syncs
-}
-
-// RoundTrip implements http.RoundTripper.
-func (s *slowSync) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := s.fakeUpstream.RoundTrip(req)
-	if err == nil && req.URL.Query().Get("sendInitialEvents") == "true" {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.syncs++
-		resp.Body = &slowBody{resp.Body, req.Context(), s.delay}
-	}
-	return resp, err
-}
-
-type slowBody struct {
-	io.ReadCloser
-	ctx   context.Context
-	delay time.Duration
-}
-
-func (b *slowBody) Read(p []byte) (int, error) {
-	delay := b.delay
-	b.delay = 0
-	if !client.Sleep(b.ctx, delay) {
-		return 0, b.ctx.Err()
-	}
-	return b.ReadCloser.Read(p)
-}
-
 // Readers that detect a restore must not prevent the feed from reading the restored state.
 func TestReadersLetARestoreBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		fill(f, fresh.TinyObjects+100)
-		s := &slowSync{fakeUpstream: f}
-		feed := openFrom(t, start(t, s))
+		feed := openFeed(t, f)
 		for i := range 300 {
 			f.set("o001", fmt.Sprint(i))
 		}
 		synctest.Wait()
-		f.locked(func() {
-			f.mu.rev, f.mu.oldest, f.mu.history = 110, 0, nil
-			f.mu.objects = map[string]string{}
-		})
+		f.restore(110, 0)
 		f.set("z", "1")
-		before := s.set(700 * time.Millisecond)
+		f.slowState(700 * time.Millisecond)
+		before := f.count("state")
 		for range 60 { // two reads a second
 			_, _ = feed.Fresh(t.Context(), nil)
 			time.Sleep(500 * time.Millisecond)
 		}
 		same(t, f, readFresh(t, f, feed))
-		if n := s.set(0) - before; n > 3 {
+		if n := f.count("state") - before; n > 3 {
 			t.Errorf("%d syncs", n)
 		}
 	})
@@ -105,12 +58,10 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 				f := newFake()
 				f.mu.noMetadata = true
 				fill(f, objects)
-				s := &slowSync{fakeUpstream: f}
-				feed := openFrom(t, start(t, s))
+				feed := openFeed(t, f)
 				synctest.Wait()
 				cursor := watchAll(t, feed.Cache())
-				defer cursor.Close()
-				s.set(5 * time.Second)
+				f.slowState(5 * time.Second)
 				f.set("o001", "x")
 				synctest.Wait()
 				f.locked(func() { f.mu.oldest = f.mu.rev + 1 }) // the stream ends, its resume gets 410, and the feed relists
@@ -167,18 +118,13 @@ var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", R
 func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) roundTrip {
 	var mu sync.Mutex
 	version := "old"
-	silent := func(req *http.Request) (*http.Response, error) {
-		r, w := io.Pipe()
-		context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
-		return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}, nil
-	}
 	return func(req *http.Request) (*http.Response, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		q, path := req.URL.Query(), req.URL.Path
 		switch {
 		case strings.Contains(path, "customresourcedefinitions") && q.Get("watch") != "":
-			return silent(req)
+			return silentAfter(req, ""), nil
 		case strings.Contains(path, "customresourcedefinitions"):
 			return definitions(req)
 		case strings.Contains(path, "apiservices"):
@@ -192,18 +138,13 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 		case q.Get("sendInitialEvents") == "true":
 			body := fmt.Sprintf(`{"type":"ADDED","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":%q}}}`+"\n"+
 				`{"type":"BOOKMARK","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"100"}}}`+"\n", version)
-			resp := reply(200, body)
 			if version == "new" {
-				rest, _ := silent(req)
-				resp.Body = struct {
-					io.Reader
-					io.Closer
-				}{io.MultiReader(strings.NewReader(body), rest.Body), rest.Body}
+				return silentAfter(req, body), nil
 			}
 			version = "new"
-			return resp, nil
+			return reply(200, body), nil
 		}
-		return silent(req)
+		return silentAfter(req, ""), nil
 	}
 }
 

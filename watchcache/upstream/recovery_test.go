@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -60,13 +61,10 @@ func wantFresh(t *testing.T, f *frail, feeds []*fresh.Feed) {
 	t.Helper()
 	began := time.Now()
 	f.set("new", "1")
-	f.fakeUpstream.mu.Lock()
-	rev := f.fakeUpstream.mu.rev
-	f.fakeUpstream.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
 	for _, feed := range feeds {
-		if _, err := feed.Cache().WaitFresh(ctx, rev); err != nil {
+		if _, err := feed.Cache().WaitFresh(ctx, f.revision()); err != nil {
 			t.Fatalf("%s: %v", feed, err)
 		}
 	}
@@ -107,8 +105,10 @@ func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 				f.turn(up)
 				wantFresh(t, f, all)
 				time.Sleep(longEnough)
-				if got := testutil.CollectAndCount(feeds.metrics.feed.Relists); got != manyFeeds {
-					t.Errorf("%d feeds have relisted, want each", got)
+				for i := range manyFeeds {
+					if got := testutil.ToFloat64(feeds.metrics.feed.Relists.WithLabelValues("", "v1", resourceName(i), "expired")); got != 1 {
+						t.Errorf("feed %d has relisted %v times", i, got)
+					}
 				}
 				const each = 3 // a probe, a watch that gets 410, a relist
 				if got := len(f.since(back)); got > (each+5)*manyFeeds {
@@ -127,9 +127,7 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 		_, all := startMany(t, f)
 		feed := all[0]
 		time.Sleep(time.Minute)
-		f.mu.Lock()
-		f.mu.refuses["r00"] = 500
-		f.mu.Unlock()
+		f.refuse("r00", 500)
 		f.elsewhere()
 		f.cutStreams(true)
 		asked := func() (times []time.Time) {
@@ -141,9 +139,7 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 			return times
 		}
 		time.Sleep(20 * time.Second) // the back-off has grown to seconds
-		f.mu.Lock()
-		f.mu.refuses["r00"] = 0
-		f.mu.Unlock()
+		f.refuse("r00", 0)
 		f.set("a", "1")
 		ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 		defer cancel()
@@ -176,9 +172,7 @@ func TestOneResourceFails(t *testing.T) {
 				f := newFrail()
 				_, all := startMany(t, f)
 				time.Sleep(time.Minute)
-				f.mu.Lock()
-				f.mu.refuses["r07"] = code
-				f.mu.Unlock()
+				f.refuse("r07", code)
 				began := time.Now()
 				f.elsewhere()
 				f.cutStreams(true)
@@ -199,9 +193,7 @@ func TestOneResourceFails(t *testing.T) {
 				if checks > bad+5 {
 					t.Errorf("%d asks of /readyz for %d failures", checks, bad)
 				}
-				f.mu.Lock()
-				f.mu.refuses["r07"] = 0
-				f.mu.Unlock()
+				f.refuse("r07", 0)
 				time.Sleep(10 * time.Second)
 				if s, err := all[7].Cache().Snapshot(); err != nil || s.Len() != 1 {
 					t.Errorf("the one that failed does not follow: %v", err)
@@ -261,7 +253,6 @@ func TestRefusalsOfAServerThatStarts(t *testing.T) {
 				f.mu.private = private
 				_, all := startMany(t, f)
 				cursor := watchAll(t, all[0].Cache())
-				defer cursor.Close()
 				time.Sleep(time.Minute)
 				began := time.Now()
 				f.leave()
@@ -293,8 +284,8 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 		time.Sleep(time.Second)
 		f.turn(away)
 		for _, feed := range all {
-			if _, err := feed.Fresh(t.Context(), nil); err == nil {
-				t.Fatal("upstream is away, and a read is fresh")
+			if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
+				t.Fatalf("upstream is away, and a read got %v", err)
 			}
 			if _, lost := feed.Lost(); !lost {
 				t.Fatal("nobody answered, and upstream is not lost")

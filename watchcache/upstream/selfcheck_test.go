@@ -2,8 +2,6 @@ package upstream
 
 import (
 	"errors"
-	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,10 +17,10 @@ func TestSelfCheck(t *testing.T) {
 		outcome string
 	}{
 		"same":      {func(*fakeUpstream) {}, "same"},
-		"missing":   {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["x"] = f.objectLocked("x", "uid-x", 90, "1") }) }, "different"},
+		"missing":   {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["x"] = objectJSON("x", "uid-x", 90, "1") }) }, "different"},
 		"gone":      {func(f *fakeUpstream) { f.locked(func() { delete(f.mu.objects, "a") }) }, "different"},
-		"changed":   {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = f.objectLocked("a", "uid-1", 95, "2") }) }, "different"},
-		"replaced":  {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = f.objectLocked("a", "uid-9", 101, "1") }) }, "different"},
+		"changed":   {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = objectJSON("a", "uid-1", 95, "2") }) }, "different"},
+		"replaced":  {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = objectJSON("a", "uid-9", 101, "1") }) }, "different"},
 		"elsewhere": {func(f *fakeUpstream) { f.stall(true); f.elsewhere() }, "inconclusive"},
 		"down":      {func(f *fakeUpstream) { f.locked(func() { f.mu.down = errDown }) }, "inconclusive"},
 	} {
@@ -65,11 +63,6 @@ func TestSelfChecksComeByThemselves(t *testing.T) {
 			t.Errorf("%d checks in ten hours", got)
 		}
 	})
-}
-
-func (f *fakeUpstream) objectLocked(name, uid string, rv int, value string) string {
-	return strings.NewReplacer("$NAME", name, "$UID", uid, "$RV", strconv.Itoa(rv), "$VALUE", value).Replace(
-		`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"$NAME","namespace":"ns","uid":"$UID","resourceVersion":"$RV"},"data":{"v":"$VALUE"}}`)
 }
 
 // If a reader finds an error in the cache, the feed reads the state again.

@@ -28,7 +28,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake()
-			f.takes = time.Millisecond // long enough for all of the clients below to arrive
+			f.mu.takes = time.Millisecond // long enough for all of the clients below to arrive
 			for range random.IntN(2) * 3 * store.LittleMore {
 				f.elsewhere()
 			}
@@ -150,8 +150,7 @@ func (f *fakeUpstream) since(rev uint64) (events []string) {
 	defer f.mu.Unlock()
 	for _, e := range f.mu.history {
 		if e.rev > rev {
-			name := e.object[strings.Index(e.object, `"name":"`)+len(`"name":"`):]
-			events = append(events, fmt.Sprintf("%s %s %d", e.kind, name[:strings.IndexByte(name, '"')], e.rev))
+			events = append(events, fmt.Sprintf("%s %s %d", e.kind, e.name(), e.rev))
 		}
 	}
 	return events

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,13 +22,13 @@ import (
 )
 
 // startSaved is like start, with a directory of saved caches.
-func startSaved(t *testing.T, f *fakeUpstream, dir string, change ...func(*feed.Options)) *Feeds {
+func startSaved(t *testing.T, way http.RoundTripper, dir string, change ...func(*feed.Options)) *Feeds {
 	t.Helper()
-	store, err := store.Open(t.Context(), dir, clientOf(f), zaptest.NewLogger(t))
+	store, err := store.Open(t.Context(), dir, clientOf(way), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	feeds := start(t, f, change...)
+	feeds := start(t, way, change...)
 	if err := feeds.Restore(store); err != nil {
 		t.Fatal(err)
 	}
@@ -86,13 +85,7 @@ func TestRestoredFeed(t *testing.T) {
 				if got := cache.Stats(); got.ResourceVersion < at || got.Since > since {
 					t.Errorf("it answers at %d since %d, want %d since %d", got.ResourceVersion, got.Since, at, since)
 				}
-				everything := mustFilter(t, cache)
-				cursor, err := cache.Watch(everything, since)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer cursor.Close()
-				if deltas, _, err := cursor.Poll(nil, 100); err != nil || len(deltas) < 3 {
+				if deltas, _, err := watchFrom(t, cache, since).Poll(nil, 100); err != nil || len(deltas) < 3 {
 					t.Errorf("%d events since, %v", len(deltas), err)
 				}
 				f.set("d", "1")
@@ -123,20 +116,15 @@ func TestUselessFiles(t *testing.T) {
 		}
 	}
 	for name, spoil := range map[string]func(*testing.T, *fakeUpstream, string){
-		"cut":         rewrite(func(b []byte) []byte { return b[:len(b)-10] }),
-		"cut short":   rewrite(func(b []byte) []byte { return b[:20] }),
-		"empty":       rewrite(func([]byte) []byte { return nil }),
-		"longer":      rewrite(func(b []byte) []byte { return append(b, 0) }),
-		"a bit":       rewrite(func(b []byte) []byte { b[len(b)/2] ^= 1; return b }),
-		"not a cache": rewrite(func([]byte) []byte { return []byte(strings.Repeat("x", 200)) }),
-		"of a restored upstream": func(_ *testing.T, f *fakeUpstream, _ string) {
-			f.locked(func() {
-				f.mu.rev, f.mu.oldest, f.mu.history = 90, 90, nil
-				clear(f.mu.objects)
-			})
-		},
-		"of another cluster": func(_ *testing.T, f *fakeUpstream, _ string) { f.locked(func() { f.mu.cluster = "another" }) },
-		"of another version": func(_ *testing.T, f *fakeUpstream, _ string) { f.locked(func() { f.mu.version = "v1.37.0" }) },
+		"cut":                    rewrite(func(b []byte) []byte { return b[:len(b)-10] }),
+		"cut short":              rewrite(func(b []byte) []byte { return b[:20] }),
+		"empty":                  rewrite(func([]byte) []byte { return nil }),
+		"longer":                 rewrite(func(b []byte) []byte { return append(b, 0) }),
+		"a bit":                  rewrite(func(b []byte) []byte { b[len(b)/2] ^= 1; return b }),
+		"not a cache":            rewrite(func([]byte) []byte { return []byte(strings.Repeat("x", 200)) }),
+		"of a restored upstream": func(_ *testing.T, f *fakeUpstream, _ string) { f.restore(90, 90) },
+		"of another cluster":     func(_ *testing.T, f *fakeUpstream, _ string) { f.locked(func() { f.mu.cluster = "another" }) },
+		"of another version":     func(_ *testing.T, f *fakeUpstream, _ string) { f.locked(func() { f.mu.version = "v1.37.0" }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -205,15 +193,7 @@ func TestFilesGoAway(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		store, err := store.Open(t.Context(), dir, clientOf(f), zaptest.NewLogger(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		excluding := newFeeds(t, f, prometheus.NewRegistry(), feed.Options{Excluded: []schema.GroupResource{configmaps.GroupResource()}}, zaptest.NewLogger(t))
-		defer excluding.Stop()
-		if err := excluding.Restore(store); err != nil {
-			t.Fatal(err)
-		}
+		startSaved(t, f, dir, func(o *feed.Options) { o.Excluded = []schema.GroupResource{configmaps.GroupResource()} })
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 			t.Errorf("%v are left, %v", entries, err)
 		}
@@ -252,10 +232,7 @@ func TestRestoredUpstreamHasGoneOn(t *testing.T) {
 			f.set(fmt.Sprintf("old-%d", i), "1")
 		}
 		saved(t, f, dir)
-		f.locked(func() {
-			f.mu.rev, f.mu.oldest, f.mu.history = 100, 100, nil
-			clear(f.mu.objects)
-		})
+		f.restore(100, 100)
 		for i := range 300 {
 			f.set(fmt.Sprintf("new-%d", i), "1")
 		}
@@ -292,16 +269,7 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
 		saved(t, f, dir)
 		f.elsewhere()
-		client := clientOf(watchless{f})
-		store, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		feeds := newFeeds(t, watchless{f}, prometheus.NewRegistry(), feed.Options{}, zaptest.NewLogger(t))
-		defer feeds.Stop()
-		if err := feeds.Restore(store); err != nil {
-			t.Fatal(err)
-		}
+		feeds := startSaved(t, watchless{f}, dir)
 		time.Sleep(time.Minute)
 		began := time.Now()
 		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); err == nil || time.Since(began) > time.Second {
@@ -313,31 +281,29 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 // The store refuses a directory that other users can write to, and a directory that another process
 // uses.
 func TestDirectoryOfOthers(t *testing.T) {
-	f := newFake()
-	client := clientOf(f)
 	dir := t.TempDir()
+	open := func() (*store.Store, error) {
+		return store.Open(t.Context(), dir, clientOf(newFake()), zaptest.NewLogger(t))
+	}
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t)); err == nil {
+	if _, err := open(); err == nil {
 		t.Error("a directory that all can write to is taken")
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	first, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
-	if err != nil {
-		t.Fatal(err)
+	for range 2 {
+		first, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := open(); err == nil {
+			t.Error("a directory is taken twice")
+		}
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t)); err == nil {
-		t.Error("a directory is taken twice")
-	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	again, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	again.Close()
 }

@@ -235,7 +235,6 @@ clusters: [{name: b, cluster: {server: "http://a", extensions: [{name: watchprox
 		args []string
 		says []string
 	}{
-		"no server":            {nil, []string{"server", "undo"}},
 		"Unix socket":          {[]string{"--server", "unix:///run/p.sock"}, []string{"--server", "Unix socket", "--listen 127.0.0.1:8001"}},
 		"no scheme":            {[]string{"--server", "127.0.0.1:8001"}, []string{"--server", `"127.0.0.1:8001"`}},
 		"no host":              {[]string{"--server", "http://"}, []string{"--server", "host"}},
@@ -255,7 +254,6 @@ clusters: [{name: b, cluster: {server: "http://a", extensions: [{name: watchprox
 		"undo of an extension": {[]string{"--undo", "--kubeconfig", foreign}, []string{"watchproxy.dev", "from.server"}},
 		"nothing to undo":      {[]string{"--undo"}, []string{`"one"`, path, "does not lead to a proxy"}},
 		"undo to a server":     {[]string{"--undo", "--server", local}, []string{"undo", "server"}},
-		"force alone":          {[]string{"--force", "--server", local}, []string{"--force", "--undo"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := test.args

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -31,11 +30,7 @@ func TestStatusNamesUsers(t *testing.T) {
 			answer(w)
 			return
 		}
-		s, err := Of(About{Version: "v1", Upstream: "https://upstream", Began: time.Now()}, nil, nil, prometheus.NewRegistry())
-		if err != nil {
-			t.Error(err)
-		}
-		json.NewEncoder(w).Encode(s)
+		json.NewEncoder(w).Encode(statusOf(t, prometheus.NewRegistry()))
 	}))
 	t.Cleanup(s.Close)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
@@ -98,10 +93,7 @@ func TestStatusHasErrorsAndLatency(t *testing.T) {
 	}
 	took.WithLabelValues("watch", "pods", "cache").Observe(60)
 	took.WithLabelValues("list", "pods", "upstream").Observe(3)
-	s, err := Of(About{Version: "v1", Upstream: "https://upstream", Began: time.Now()}, nil, nil, registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := statusOf(t, registry)
 	if want := (failures{Server: 3, Limited: 12, Client: 48}); s.Errors != want {
 		t.Errorf("got %+v, want %+v", s.Errors, want)
 	}

@@ -10,14 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
 // All requests count, by method, host and status code. Clients cannot invent methods.
 func TestMeasure(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	transport := NewMetrics(registry).Measure(roundTripper(func(req *http.Request) (*http.Response, error) {
+	transport := NewMetrics(registry).Measure(roundTrip(func(req *http.Request) (*http.Response, error) {
 		if req.URL.Path == "/gone" {
 			return nil, errors.New("no answer")
 		}

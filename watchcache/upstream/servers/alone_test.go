@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -62,13 +61,7 @@ func startAlone(t *testing.T, log *zap.Logger) (*answering, *Set, *Metrics) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.Run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-ended })
+	follow(t, s)
 	return server, s, metrics
 }
 

@@ -19,15 +19,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest" //nolint:depguard // a network in memory, for tests alone
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // apiserver is one of several servers, in memory. It implements only the requests of checks.
 type apiserver struct {
 	*http.Server
-	network  *listener
+	network  *conntest.Listener
 	name     string // also its host
-	cluster  atomic.Pointer[string]
+	cluster  atomic.Int64
 	rv       atomic.Int64
 	ready    atomic.Bool
 	stalled  atomic.Bool // the server does not respond
@@ -37,9 +38,7 @@ type apiserver struct {
 
 func newAPIServer(t *testing.T, name string) *apiserver {
 	t.Helper()
-	a := &apiserver{name: name, network: newListener()}
-	cluster := "one"
-	a.cluster.Store(&cluster)
+	a := &apiserver{name: name, network: conntest.Listen(1 << 16)}
 	a.rv.Store(100)
 	a.ready.Store(true)
 	a.Server = &http.Server{Handler: a}
@@ -64,7 +63,7 @@ func (a *apiserver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 	case "/api/v1/namespaces/kube-system":
-		fmt.Fprintf(w, `{"metadata":{"uid":%q}}`, *a.cluster.Load())
+		fmt.Fprintf(w, `{"metadata":{"uid":"%d"}}`, a.cluster.Load())
 	case "/api/v1/namespaces":
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, a.rv.Load())
@@ -98,10 +97,12 @@ func wayTo(t *testing.T, of []*apiserver) *http.Transport {
 	transport := &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
 		for _, a := range of {
 			if address == a.name+":80" {
-				return a.network.dial()
+				if c, err := a.network.Dial(); err == nil {
+					return c, nil
+				}
 			}
 		}
-		return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("no such host: " + address)}
+		return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("refused, or no such host: " + address)}
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return transport
@@ -114,18 +115,21 @@ func serversOf(t *testing.T, of ...*apiserver) (*Set, http.RoundTripper) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.Run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-ended })
+	follow(t, s)
 	ways := make([]http.RoundTripper, len(of))
 	for i := range of {
 		ways[i] = wayTo(t, of)
 	}
 	return s, s.Transport(ways)
+}
+
+// follow runs the checks of the servers until the end of the test.
+func follow(t *testing.T, s *Set) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
 func openServers(t *testing.T, of ...*apiserver) (*Set, error) {
@@ -141,12 +145,9 @@ func openServers(t *testing.T, of ...*apiserver) (*Set, error) {
 // says sends a request and returns the name of the server that answered.
 func says(t *testing.T, way http.RoundTripper, method, body string) (string, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://any.invalid/who", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if body == "" {
-		req.Body = http.NoBody
+	req := request(t, method, "/who")
+	if body != "" {
+		req.Body = io.NopCloser(strings.NewReader(body))
 	}
 	resp, err := way.RoundTrip(req)
 	if err != nil {
@@ -155,6 +156,15 @@ func says(t *testing.T, way http.RoundTripper, method, body string) (string, err
 	defer resp.Body.Close()
 	name, err := io.ReadAll(resp.Body)
 	return string(name), err
+}
+
+func request(t *testing.T, method, path string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://any.invalid"+path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
 }
 
 func wantAnswer(t *testing.T, way http.RoundTripper, want string) {
@@ -229,8 +239,7 @@ func TestServerThatIsNotReadyIsLeft(t *testing.T) {
 func TestServerOfAnotherClusterIsNeverAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-		other := "other"
-		b.cluster.Store(&other)
+		b.cluster.Store(2)
 		_, way := serversOf(t, a, b)
 		a.stop()
 		if got, err := says(t, way, http.MethodGet, ""); err == nil {
@@ -286,11 +295,7 @@ func TestStreamsOfADeadServerAreCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 		s, way := serversOf(t, a, b)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://any.invalid/stream", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := way.RoundTrip(req)
+		resp, err := way.RoundTrip(request(t, http.MethodGet, "/stream"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,10 +372,7 @@ func TestHalfClosedTunnel(t *testing.T) {
 
 func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://any.invalid/exec", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := request(t, http.MethodGet, "/exec")
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", "test")
 	resp, err := way.RoundTrip(req)
@@ -388,8 +390,7 @@ func TestTheLastServerBecomesForeign(t *testing.T) {
 		b.ready.Store(false)
 		checked(t, s, 1, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(b.name)) == 0 })
 		wantAnswer(t, way, "a")
-		other := "other"
-		a.cluster.Store(&other)
+		a.cluster.Store(2)
 		checked(t, s, 0, func() bool { return s.servers[0].foreign.Load() })
 		if got, err := says(t, way, http.MethodPost, "new"); !errors.Is(err, errForeign) || a.requests.Load() != 1 {
 			t.Errorf("%q, %v", got, err)
@@ -404,11 +405,7 @@ func TestOnesOwnCancellationIsNoFailure(t *testing.T) {
 		s, way := serversOf(t, a, b)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://any.invalid/who", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp, err := way.RoundTrip(req); !errors.Is(err, context.Canceled) {
+		if resp, err := way.RoundTrip(request(t, http.MethodGet, "/who").WithContext(ctx)); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, %v", resp, err)
 		}
 		if s.Current() != a.name {
