@@ -46,5 +46,11 @@ func (w *world) recorded(t *testing.T, id string) (r cluster.AuditRecord) {
 // records returns the records of a request so far.
 func (w *world) records(t *testing.T, id string) []cluster.AuditRecord {
 	t.Helper()
-	return slices.DeleteFunc(w.audit.PeekT(t), func(r cluster.AuditRecord) bool { return !strings.EqualFold(r.AuditID, id) })
+	return slices.DeleteFunc(responses(w.audit.PeekT(t)), func(r cluster.AuditRecord) bool { return !strings.EqualFold(r.AuditID, id) })
+}
+
+// responses returns the records of the later stages. The first stage, when a request is received,
+// comes before impersonation.
+func responses(all []cluster.AuditRecord) []cluster.AuditRecord {
+	return slices.DeleteFunc(all, func(r cluster.AuditRecord) bool { return r.Stage == "RequestReceived" })
 }

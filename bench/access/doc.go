@@ -8,10 +8,8 @@
 //
 // The other tests check properties that responses do not show: the identity with which a forwarded
 // request arrives upstream, and a proxy that may not read some resource. With -tags verify they also
-// check that removed rights end, and the cost of many callers.
+// check that removed rights end.
 //
 // Three of four requests use HTTP/2, the others HTTP/1.1. By default the matrix sends a part of its
 // requests, chosen by -seed. With -everything it sends all requests: some 43,000 with full caches.
-// With -self the apiserver is compared with itself, without a proxy. Any difference is then an error
-// of the test.
 package access

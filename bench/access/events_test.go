@@ -33,20 +33,19 @@ rules:
 // auditEvent is an event with all of its fields.
 type auditEvent map[string]any
 
-// eventsOf returns a request's events in a log so far.
-func eventsOf(t *testing.T, path, id string) (all []auditEvent) {
+// eventsIn returns the events in a log after an offset, by request.
+func eventsIn(t *testing.T, path string, offset int) map[string][]auditEvent {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range bytes.Lines(text) {
-		if !bytes.Contains(line, []byte(id)) {
-			continue
-		}
+	all := map[string][]auditEvent{}
+	for line := range bytes.Lines(text[min(offset, len(text)):]) {
 		var e auditEvent
-		if json.Unmarshal(line, &e) == nil && e["auditID"] == id { // the last line may be incomplete
-			all = append(all, e)
+		if json.Unmarshal(line, &e) == nil { // the last line may be incomplete
+			id, _ := e["auditID"].(string)
+			all[id] = append(all[id], e)
 		}
 	}
 	return all
@@ -115,88 +114,88 @@ func auditedRequests(since string) map[string]audited {
 		"a widget":               {request{target: widgets + "/one?resourceVersion=0"}, ""},
 		"version":                {request{target: "/version"}, ""},
 		"parameters":             {request{target: pods + "?resourceVersion=x"}, ""},
-		"write":                  {request{method: http.MethodPost, target: configs, body: `{"metadata":{"name":"x"}}`}, ""},
+		"write":                  {request{method: http.MethodPost, target: configs + "?dryRun=All", body: `{"metadata":{"name":"x"}}`}, ""},
 		"nodes":                  {request{target: "/api/v1/nodes?resourceVersion=0"}, ""}, // in neither log
 	}
 }
 
 // auditedAnswers are the answers to two equal requests, with the requests' ids.
 type auditedAnswers struct {
+	audited
+	name                 string // of the subtest
+	caller               *caller
 	want, got            answer
 	direct, throughProxy string
 	err                  error
 }
 
 // ask sends a request to the apiserver and through the proxy.
-func (a *auditedAnswers) ask(ctx context.Context, w *world, f *front, c *caller, r request, what string) (err error) {
+func (a *auditedAnswers) ask(ctx context.Context, w *world, f *front) {
 	var first, second request
-	first, a.direct = r.named()
-	second, a.throughProxy = r.named()
-	second.protocol = cluster.DrawProtocol(c.name, what)
-	if a.want, err = w.server.ask(ctx, c, first); err != nil {
-		return err
+	first, a.direct = a.named()
+	second, a.throughProxy = a.named()
+	second.protocol = cluster.DrawProtocol(a.name)
+	if a.want, a.err = w.server.ask(ctx, a.caller, first); a.err == nil {
+		a.got, a.err = f.ask(ctx, a.caller, second)
 	}
-	a.got, err = f.ask(ctx, c, second)
-	return err
+}
+
+// auditedEvents are the events in the apiserver's log and in the proxy's, by request.
+type auditedEvents struct{ upstream, own map[string][]auditEvent }
+
+// complete reports whether all events of the two requests have been written.
+func (e auditedEvents) complete(a *auditedAnswers) bool {
+	want, upstream, own := e.upstream[a.direct], e.upstream[a.throughProxy], e.own[a.throughProxy]
+	for _, events := range [][]auditEvent{want, upstream, own} {
+		if n := len(events); n > 0 && events[n-1]["stage"] != "ResponseComplete" && events[0]["stage"] != "ResponseStarted" {
+			return false
+		}
+	}
+	return len(upstream)+len(own) >= len(want)
 }
 
 // The proxy's audit log has the same events as the apiserver's log has for the same requests to the
 // apiserver. Each request is in one of the two logs.
 func TestAuditEvents(t *testing.T) {
-	notWithSelf(t)
-	dir := t.TempDir()
-	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
-	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w := newWorldWith(t, "--audit-policy-file="+policy)
-	f := w.front(t, proxyUser, withAnonymous+"audit: {policyFile: "+policy+", logPath: "+log+"}\n")
+	w := sharedWorld(t)
+	log := filepath.Join(t.TempDir(), "audit.log")
+	f := w.front(t, proxyUser, withAnonymous+"audit: {policyFile: "+w.policy+", logPath: "+log+"}\n")
 	f.warm(t, w.callers["admin"], collections())
 	since, err := w.newest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	requests, sources := auditedRequests(since), map[string]int{}
+	earlier, err := os.Stat(w.audit.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []*auditedAnswers
+	var watches sync.WaitGroup
 	for _, name := range []string{
 		"admin", "reader", "robot", "certificate", "anonymous", "nobody", "garbage", "expired certificate", "certified oddity",
 		"token as reader", "token as all of it", "certificate as reader", "token as admin",
 	} {
-		c := w.callers[name]
-		asked := map[string]*auditedAnswers{}
-		var watches sync.WaitGroup
+		requests := auditedRequests(since)
 		for _, what := range slices.Sorted(maps.Keys(requests)) {
 			r := requests[what]
-			a := &auditedAnswers{}
-			asked[what] = a
+			a := &auditedAnswers{audited: r, name: name + "/" + what, caller: w.callers[name]}
+			asked = append(asked, a)
 			if r.watches { // waits for the watch's end
-				watches.Go(func() { a.err = a.ask(t.Context(), w, f, c, r.request, what) })
+				watches.Go(func() { a.ask(t.Context(), w, f) })
 			} else {
-				a.err = a.ask(t.Context(), w, f, c, r.request, what)
+				a.ask(t.Context(), w, f)
 			}
 		}
-		watches.Wait()
-		for _, what := range slices.Sorted(maps.Keys(requests)) {
-			r := requests[what]
-			a := asked[what]
-			t.Run(name+"/"+what, func(t *testing.T) {
-				if a.err != nil {
-					t.Fatal(a.err)
-				}
-				if a.want.status != a.got.status && r.method == "" {
-					t.Fatalf("%d instead of %d: %s", a.got.status, a.want.status, a.got.body)
-				}
-				if id := a.got.header.Get("Audit-Id"); id != a.throughProxy {
-					t.Errorf("the answer has the Audit-Id %q instead of the client's", id)
-				}
-				w.compareEvents(t, log, a.direct, a.throughProxy, func(source string) {
-					sources[source]++
-					asAnother := what == "discovery" && strings.Contains(name, " as ") // is forwarded
-					if a.want.status == ok && !asAnother && source != r.source && (what != "discovery" || source != "shared") {
-						t.Errorf("the answer came from %q, want %q", source, r.source)
-					}
-				})
-			})
-		}
+	}
+	watches.Wait()
+	var events auditedEvents
+	cluster.Eventually(t, "complete events", func() bool {
+		events = auditedEvents{eventsIn(t, w.audit.Path, int(earlier.Size())), eventsIn(t, log, 0)}
+		return !slices.ContainsFunc(asked, func(a *auditedAnswers) bool { return a.err == nil && !events.complete(a) })
+	})
+	sources := map[string]int{}
+	for _, a := range asked {
+		t.Run(a.name, func(t *testing.T) { sources[a.check(t, events)]++ })
 	}
 	if sources["cache"] < len(sources) || sources["proxy"] == 0 || sources[""] == 0 {
 		t.Errorf("the answers came from: %v", sources)
@@ -204,31 +203,37 @@ func TestAuditEvents(t *testing.T) {
 	t.Logf("the answers came from: %v", sources)
 }
 
-// compareEvents compares the events of two equal requests, to the apiserver and through the proxy.
-func (w *world) compareEvents(t *testing.T, log, direct, throughProxy string, from func(source string)) {
+// check compares the answers, and the events of the two requests. It returns the source of the
+// proxy's answer.
+func (a *auditedAnswers) check(t *testing.T, events auditedEvents) (source string) {
 	t.Helper()
-	var want, own, upstream []auditEvent
-	complete := func(events []auditEvent) bool {
-		return len(events) == 0 || events[len(events)-1]["stage"] == "ResponseComplete" || events[0]["stage"] == "ResponseStarted"
+	if a.err != nil {
+		t.Fatal(a.err)
 	}
-	cluster.Eventually(t, "complete events", func() bool {
-		want, upstream, own = eventsOf(t, w.audit.Path, direct), eventsOf(t, w.audit.Path, throughProxy), eventsOf(t, log, throughProxy)
-		return complete(want) && complete(upstream) && complete(own) && len(upstream)+len(own) >= len(want)
-	})
+	if a.want.status != a.got.status {
+		t.Fatalf("%d instead of %d: %s", a.got.status, a.want.status, a.got.body)
+	}
+	if id := a.got.header.Get("Audit-Id"); id != a.throughProxy {
+		t.Errorf("the answer has the Audit-Id %q instead of the client's", id)
+	}
+	want, upstream, own := events.upstream[a.direct], events.upstream[a.throughProxy], events.own[a.throughProxy]
 	if len(own) > 0 && len(upstream) > 0 {
 		t.Errorf("both logs have the request:\n%v\n%v", own, upstream)
 	}
-	from(sourceOf(own))
+	source = sourceOf(own)
+	discovers := strings.HasSuffix(a.name, "/discovery")
+	asAnother := discovers && strings.Contains(a.name, " as ") // is forwarded
+	if a.want.status == ok && !asAnother && source != a.source && (!discovers || source != "shared") {
+		t.Errorf("the answer came from %q, want %q", source, a.source)
+	}
 	if len(own) == 0 {
 		if len(upstream) != len(want) {
 			t.Errorf("the apiserver logged %d events of the forwarded request, want %d", len(upstream), len(want))
 		}
-		return
+		return source
 	}
-	for _, events := range [][]auditEvent{want, own} {
-		for _, e := range events {
-			e.comparable(t)
-		}
+	for _, e := range slices.Concat(want, own) {
+		e.comparable(t)
 	}
 	for i := range max(len(want), len(own)) {
 		var wanted, written auditEvent
@@ -244,6 +249,7 @@ func (w *world) compareEvents(t *testing.T, log, direct, throughProxy string, fr
 			}
 		}
 	}
+	return source
 }
 
 // sourceOf returns the source in the last event.

@@ -8,47 +8,45 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// front is a proxy that authenticates its clients. With -self it is the apiserver.
+// front is a proxy that authenticates its clients.
 type front struct {
 	*server
-	proxy *cluster.Proxy // nil with -self
+	proxy *cluster.Proxy
+}
+
+// openFront lets anonymous clients in, closedFront does not. Tests that only need an ordinary proxy
+// share them.
+var openFront, closedFront = sharedFront(withAnonymous), sharedFront("")
+
+func sharedFront(settings string) func(testing.TB) *front {
+	return cluster.Shared(func(tb testing.TB) *front {
+		tb.Helper()
+		return sharedWorld(tb).front(tb, proxyUser, settings)
+	})
 }
 
 // front starts a proxy with the given user's credentials and settings. It ends with the test.
-func (w *world) front(t *testing.T, user, settings string) *front {
-	t.Helper()
-	return w.startFront(t, w.api.URL, user, settings).warmed(t, w)
+func (w *world) front(tb testing.TB, user, settings string) *front {
+	tb.Helper()
+	return w.startFront(tb, w.api.URL, user, settings).warmed(tb, w)
 }
 
 // startFront starts a proxy that reaches the apiserver at the URL upstream.
-func (w *world) startFront(t *testing.T, upstream, user, settings string) *front {
-	t.Helper()
-	if *self {
-		return &front{server: newServer(t, "apiserver again", w.api.URL, w.api.CA)}
-	}
-	return frontOf(t, w.frontOptions(t, upstream, user, settings))
-}
-
-func (w *world) frontOptions(t *testing.T, upstream, user, settings string) cluster.ProxyOptions {
-	t.Helper()
-	return cluster.ProxyOptions{
-		Kubeconfig: w.api.KubeconfigT(t, upstream, tokenOf(user)), TLS: true,
+func (w *world) startFront(tb testing.TB, upstream, user, settings string) *front {
+	tb.Helper()
+	proxy := cluster.ProxyT(tb, cluster.ProxyOptions{
+		Kubeconfig: w.api.KubeconfigT(tb, upstream, tokenOf(user)), TLS: true,
 		Settings: "drain: 100ms\n" + settings, Args: []string{"--authentication=delegated"},
-	}
-}
-
-func frontOf(t *testing.T, options cluster.ProxyOptions) *front {
-	t.Helper()
-	proxy := cluster.ProxyT(t, options)
-	return &front{server: newServer(t, "proxy", proxy.URL, proxy.CA), proxy: proxy}
+	})
+	return &front{server: newServer(tb, "proxy", proxy.URL, proxy.CA), proxy: proxy}
 }
 
 // warmed performs one successful impersonation, because until then the proxy refuses impersonation
 // with other words.
-func (f *front) warmed(t *testing.T, w *world) *front {
-	t.Helper()
-	if got := f.must(t, w.callers["certificate as reader"], request{target: "/version"}); got.status != ok {
-		t.Fatalf("%d %s", got.status, got.body)
+func (f *front) warmed(tb testing.TB, w *world) *front {
+	tb.Helper()
+	if got := f.must(tb, w.callers["certificate as reader"], request{target: "/version"}); got.status != ok {
+		tb.Fatalf("%d %s", got.status, got.body)
 	}
 	return f
 }
@@ -69,8 +67,5 @@ func (f *front) expect(ctx context.Context, c *caller, r request, status int) er
 // counts before its answer is written.
 func (f *front) fromCache(t *testing.T) int {
 	t.Helper()
-	if f.proxy == nil {
-		return 0
-	}
 	return int(f.proxy.MetricsT(t).Sum("watchproxy_requests_total", `source="cache"`, `code="200"`))
 }

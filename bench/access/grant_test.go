@@ -51,7 +51,6 @@ func (w *world) grant(ctx context.Context) error {
 		{"", "certified", cluster.Groups(certified), append(writing, rule(reading, append(namespaced, "namespaces")))},
 		{teamB, "mates", cluster.Groups("system:serviceaccounts:" + teamB), []rbacv1.PolicyRule{rule(reading, namespaced)}},
 		{teamB, "public", cluster.Groups("system:unauthenticated"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
-		{teamA, "crowd", cluster.Groups("crowd"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
 		{"default", "smugglers", cluster.Users("bob", "carol"), []rbacv1.PolicyRule{rule([]string{"list"}, []string{"configmaps"})}},
 		{teamA, "leaver", cluster.Users("leaver"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
 		{"", "delegates", cluster.Users("delegate"), []rbacv1.PolicyRule{rule([]string{impersonate}, []string{"users"}, "reader")}},

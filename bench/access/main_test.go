@@ -1,20 +1,16 @@
 package access
 
 import (
-	"flag"
+	"os"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-var self = flag.Bool("self", false, "compare the apiserver with itself: no proxy is started")
-
-func TestMain(m *testing.M) { cluster.Main(m) }
-
-// notWithSelf skips a test of something that the apiserver does not do.
-func notWithSelf(t *testing.T) {
-	t.Helper()
-	if *self {
-		t.Skip("the apiserver is no proxy")
+func TestMain(m *testing.M) {
+	// In milliseconds. Without this setting, servers wait for five seconds before they send spans.
+	if err := os.Setenv("OTEL_BSP_SCHEDULE_DELAY", "100"); err != nil {
+		panic(err)
 	}
+	cluster.Main(m)
 }

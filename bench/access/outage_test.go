@@ -19,7 +19,6 @@ authorization: {webhook: {cacheAuthorizedTTL: 1h, cacheUnauthorizedTTL: 1h}}
 
 // While upstream is down, the cache answers only callers whose reviews are cached.
 func TestReviewsUnavailable(t *testing.T) {
-	notWithSelf(t)
 	w := sharedWorld(t)
 	between := cluster.RelayT(t, w.api.Address)
 	f := w.startFront(t, "https://"+between.Address(), proxyUser, rememberAll).warmed(t, w)
@@ -59,9 +58,8 @@ func TestReviewsUnavailable(t *testing.T) {
 // If no known user has used a connection, the proxy closes it after a refusal, because no user's
 // limit covers it.
 func TestRefusalEndsConnection(t *testing.T) {
-	notWithSelf(t)
 	w := sharedWorld(t)
-	f := w.front(t, proxyUser, "")
+	f := closedFront(t)
 	conn, from := f.endpoint(w.callers["garbage"]).DialT(t)
 	const asked = "GET /version HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer garbage\r\n\r\n"
 	if _, err := io.WriteString(conn, asked+asked); err != nil {

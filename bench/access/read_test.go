@@ -4,9 +4,14 @@ import (
 	"flag"
 	"net/url"
 	"strings"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 var everything = flag.Bool("everything", false, "ask for all of it, instead of a part that is drawn")
+
+// drawn reports whether a question is asked. Without -everything, one in n is.
+func drawn(n int, names ...string) bool { return *everything || cluster.Draw(n, names...) == 0 }
 
 // read is a request that the cache can answer, or one that is very similar.
 type read struct {

@@ -72,7 +72,6 @@ func (l leaver) leaves(t *testing.T, w *world, f *front, status int) {
 
 // When a right is removed, cached reads and open watches end. Other callers are not affected.
 func TestRevocation(t *testing.T) {
-	notWithSelf(t)
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, shortLived)
 	stays := f.joins(t, w, w.callers["reader"])

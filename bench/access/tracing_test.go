@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -35,11 +33,11 @@ type span struct {
 }
 
 // collect starts a collector that ends with the test.
-func collect(t *testing.T) *spans {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+func collect(tb testing.TB) *spans {
+	tb.Helper()
+	l, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	s := &spans{address: l.Addr().String()}
 	s.mu.byTrace = map[string][]span{}
@@ -47,7 +45,7 @@ func collect(t *testing.T) *spans {
 	collector.RegisterTraceServiceServer(server, s)
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		server.Stop()
 		running.Wait()
 	})
@@ -104,15 +102,8 @@ func path(all []span, s span, client string) string {
 // A client's trace goes through the proxy into the apiserver. The spans of the proxy have the right
 // parents. Only privileged clients decide whether their requests are traced.
 func TestTraces(t *testing.T) {
-	notWithSelf(t)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "100") // milliseconds until both servers send their spans
-	s := collect(t)
-	config := filepath.Join(t.TempDir(), "tracing.yaml")
-	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: " + s.address + "\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w := newWorldWith(t, "--tracing-config-file="+config)
+	w := sharedWorld(t)
+	s := w.spans
 	f := w.front(t, proxyUser, "tracing: {endpoint: '"+s.address+"'}\n")
 	f.warm(t, w.callers["admin"], collections())
 	const (

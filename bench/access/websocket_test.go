@@ -23,7 +23,7 @@ func webSocket(token string, subprotocols ...string) http.Header {
 // A WebSocket uses the token in its handshake, both for exec at the kubelet and for a watch.
 func TestWebSocketTokens(t *testing.T) {
 	w := sharedWorld(t)
-	f := w.front(t, proxyUser, withAnonymous)
+	f := openFront(t)
 	const pod = "websocket"
 	startKubelet(t, w, pod)
 	const (
@@ -78,7 +78,7 @@ func TestWebSocketTokens(t *testing.T) {
 					t.Errorf("subprotocol %q instead of %q", a, b)
 				}
 				if want.StatusCode == http.StatusSwitchingProtocols {
-					w.sameIdentity(t, f, &c, r, direct, forwarded)
+					w.sameIdentity(t, &c, r, direct, forwarded)
 				}
 			})
 		}

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,14 +16,16 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// world is an apiserver with users, objects and rights. All tests share it. Each test starts
-// proxies of its own.
+// world is an apiserver with users, objects and rights. All tests share it. A test starts proxies of
+// its own, or shares openFront or closedFront.
 type world struct {
 	api     *cluster.APIServer
 	server  *server // the same apiserver, as callers reach it
 	admin   *kubernetes.Clientset
 	dynamic *dynamic.DynamicClient
 	audit   *cluster.AuditLog
+	policy  string // file with auditPolicy
+	spans   *spans // of the apiserver, and of proxies that are told to send theirs
 	ca      *cluster.Authority
 	foreign *cluster.Authority // trusted by no server
 	saKey   *ecdsa.PrivateKey
@@ -34,14 +37,21 @@ var sharedWorld = cluster.Shared(newWorld)
 
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
-	return newWorldWith(tb)
-}
-
-// newWorldWith starts a world whose apiserver has further flags.
-func newWorldWith(tb testing.TB, flags ...string) *world {
-	tb.Helper()
-	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(tb.TempDir(), "audit.log")}}
-	w.api = cluster.APIServerT(tb, cluster.Options{Users: tokenFile(), AuditLog: w.audit.Path, Flags: flags})
+	dir := tb.TempDir()
+	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(dir, "audit.log")}, policy: filepath.Join(dir, "policy.yaml"), spans: collect(tb)}
+	tracing := filepath.Join(dir, "tracing.yaml")
+	for file, text := range map[string]string{
+		w.policy: auditPolicy,
+		tracing:  "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: " + w.spans.address + "\n",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	w.api = cluster.APIServerT(tb, cluster.Options{
+		Users: tokenFile(), AuditLog: w.audit.Path,
+		Flags: []string{"--audit-policy-file=" + w.policy, "--tracing-config-file=" + tracing},
+	})
 	w.server = newServer(tb, "apiserver", w.api.URL, w.api.CA)
 	w.admin, w.dynamic = w.api.Client(), w.api.Dynamic()
 	w.ca = w.api.AuthorityT(tb)
@@ -69,7 +79,6 @@ const (
 	poorProxy   = "watchproxy-poor"   // lacks one right
 	masterProxy = "watchproxy-master" // has all rights
 	nodeUser    = "system:node:n1"
-	crowdSize   = 5000
 )
 
 func tokenOf(user string) string { return user + "-token" }
@@ -82,10 +91,5 @@ func tokenFile() string {
 	}
 	fmt.Fprintf(&b, "%s,%s,master-uid,system:masters\n", tokenOf(masterProxy), masterProxy)
 	fmt.Fprintf(&b, "%s,%s,node-uid,system:nodes\n", tokenOf(nodeUser), nodeUser)
-	for i := range crowdSize {
-		fmt.Fprintf(&b, "%s,crowd-%d,crowd-%d,crowd\n", tokenOf(crowdUser(i)), i, i)
-	}
 	return b.String()
 }
-
-func crowdUser(i int) string { return fmt.Sprintf("crowd-%d", i) }

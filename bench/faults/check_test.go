@@ -34,7 +34,7 @@ func (v *verdict) complain(format string, args ...any) {
 // reference reads the events of a selection from the apiserver itself, after a resourceVersion at
 // which there were no objects.
 func reference(ctx context.Context, s *cluster.Endpoint, of resource, namespace string, selection int, first, last uint64) (*conformance.Reference, error) {
-	resp, err := s.Watch(ctx, cluster.Get(of.watch(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=30", first))))
+	resp, err := s.Watch(ctx, cluster.Get(of.watch(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=300", first))))
 	if err != nil {
 		return nil, err
 	}

@@ -85,10 +85,6 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 	if err := w.awaken(ctx, w.client(t), namespace); err != nil {
 		t.Fatal(err)
 	}
-	var trails []*trail
-	if s.long {
-		trails = startTrails(ctx, t, w, namespace)
-	}
 	changing := startWriters(ctx, w.dynamic, w.of, namespace, seed)
 	defer changing.end()
 
@@ -136,14 +132,15 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 
 	v.watchers, v.relists, v.lists = len(watchers), w.relists, w.lists
 	direct := w.direct(t)
+	if s.long {
+		// Without a watch cache, an apiserver has the whole history that is in etcd.
+		whole := cluster.APIServerT(t, cluster.Options{Etcd: w.api.Etcd, Flags: append([]string{"--watch-cache=false"}, longHistory...)})
+		direct = whole.EndpointT(t)
+	}
 	refs := make([]*conformance.Reference, len(selections))
 	states := make([]map[string]uint64, len(selections))
 	for i := range selections {
 		switch {
-		case trails != nil:
-			if refs[i], err = trails[i].upTo(ctx, last[i]); err == nil {
-				refs[i].Since = first // there were no objects at this resourceVersion
-			}
 		case s.forgets:
 			states[i] = present(t, direct, w.of, namespace, i)
 		default:

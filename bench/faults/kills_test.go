@@ -50,7 +50,7 @@ func TestKills(t *testing.T) {
 			}
 		},
 	}
-	w := newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, s.settings, "")
+	w := newWorld(t, cluster.APIServerT(t, cluster.Options{Flags: longHistory}), configMaps, s.settings, "")
 	v := s.run(t, w, "kills", seed)
 	summary := fmt.Sprintf("%s, seed %d.\n\n%s\n%s\n\n%d more proxies were killed before they were ready. %d started from a saved cache. "+
 		"%d comparisons with upstream covered %d objects, byte for byte.\n", time.Now().UTC().Format(time.DateOnly), seed,

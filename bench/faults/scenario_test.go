@@ -27,10 +27,13 @@ type scenario struct {
 	// custom says that the scenario needs a custom resource, clock that it sets the proxy's clock.
 	custom, clock bool
 	limit         time.Duration // 0 for the default
-	// long says that the scenario exceeds the apiserver's history, so the test has to record the
-	// events during the scenario.
+	// long says that the scenario exceeds the history in the apiserver's watch cache. Its apiserver
+	// needs longHistory.
 	long bool
 }
+
+// longHistory are an apiserver's flags that keep the whole history in etcd.
+var longHistory = []string{"--etcd-compaction-interval=0"}
 
 const persistent = "cache: {persistence: {directory: %q, interval: 1s}}\n"
 

@@ -285,51 +285,5 @@ func (o *soak) table(samples []sample, rate float64) string {
 		fmt.Fprintf(&b, "| %v | %d | %d | %d | %d | %d | %.0f | %.0f | %.1f | %.1f |\n", s.at.Round(time.Second), s.events, s.clients, s.reads,
 			s.watches, s.logged, s.goroutines, s.files, s.resident, s.heap)
 	}
-	var trends []string
-	half := samples[len(samples)/2:]
-	for _, what := range []struct {
-		name string
-		of   func(sample) float64
-	}{
-		{"goroutines", func(s sample) float64 { return s.goroutines }},
-		{"file descriptors", func(s sample) float64 { return s.files }},
-		{"memory", func(s sample) float64 { return s.resident }},
-		{"heap", func(s sample) float64 { return s.heap }},
-	} {
-		trends = append(trends, fmt.Sprintf("%s %+.1f %%", what.name, 100*drift(half, what.of)))
-	}
-	fmt.Fprintf(&b, "\nChange from the beginning to the end of the second half, by a linear fit, in percent of the mean: %s.\n", strings.Join(trends, ", "))
 	return b.String()
-}
-
-// drift is the change of a figure from the first sample to the last, by a linear fit, as a share of
-// the mean.
-func drift(samples []sample, of func(sample) float64) float64 {
-	var n, t, y, tt, ty float64
-	for _, s := range samples {
-		x := s.at.Seconds()
-		n, t, y, tt, ty = n+1, t+x, y+of(s), tt+x*x, ty+x*of(s)
-	}
-	if n < 2 || y == 0 {
-		return 0
-	}
-	slope := (n*ty - t*y) / (n*tt - t*t)
-	return slope * (samples[len(samples)-1].at - samples[0].at).Seconds() / (y / n)
-}
-
-// drift finds the trend of noisy values.
-func TestDrift(t *testing.T) {
-	var up, flat []sample
-	for i := range 11 {
-		at := time.Duration(i) * time.Minute
-		up = append(up, sample{at: at, heap: 95 + float64(i)})
-		flat = append(flat, sample{at: at, heap: 100 + float64(i%2)})
-	}
-	heap := func(s sample) float64 { return s.heap }
-	if got := drift(up, heap); got < 0.099 || got > 0.101 {
-		t.Errorf("from 95 to 105 is %v", got)
-	}
-	if got := drift(flat, heap); got < -0.001 || got > 0.001 {
-		t.Errorf("up and down is %v", got)
-	}
 }

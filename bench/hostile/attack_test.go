@@ -2,10 +2,8 @@ package hostile
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -54,9 +52,7 @@ func (a *attack) run() {
 	defer stop()
 	var going sync.WaitGroup
 	if a.beside != nil {
-		ready := make(chan struct{})
-		going.Go(func() { a.beside(a, sync.OnceFunc(func() { close(ready) })) })
-		<-ready
+		going.Go(func() { a.beside(a) })
 	}
 	for i := range a.clients {
 		going.Go(func() { a.do(a, i) })
@@ -170,7 +166,7 @@ func (a *attack) dial() (net.Conn, error) {
 }
 
 // open opens a TLS connection for the given protocol.
-func (a *attack) open(protocol string, certificates ...tls.Certificate) (net.Conn, error) {
+func (a *attack) open(protocol string) (net.Conn, error) {
 	conn, err := a.dial()
 	if err != nil {
 		return nil, err
@@ -178,12 +174,6 @@ func (a *attack) open(protocol string, certificates ...tls.Certificate) (net.Con
 	secure := tls.Client(conn, &tls.Config{
 		InsecureSkipVerify: true, //nolint:gosec // loopback
 		NextProtos:         []string{protocol},
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			if len(certificates) == 0 {
-				return &tls.Certificate{}, nil
-			}
-			return &certificates[0], nil
-		},
 	})
 	if err := secure.HandshakeContext(a.ctx); err != nil {
 		a.got(cut)
@@ -195,71 +185,38 @@ func (a *attack) open(protocol string, certificates ...tls.Certificate) (net.Con
 
 const http1, http2Protocol = "http/1.1", "h2"
 
-// write sends raw bytes and counts a request.
-func (a *attack) write(conn net.Conn, text string) error {
-	a.sent.Add(1)
-	_, err := io.WriteString(conn, text)
-	if err != nil {
-		a.got(cut)
-	}
-	return err
-}
-
-// request returns the text of an HTTP/1.1 request, without any checks.
-func (a *attack) request(method, path string, header http.Header) string {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\n", method, path)
-	if header.Get("Host") == "" {
-		fmt.Fprintf(&b, "Host: %s\r\n", a.address)
-	}
-	for _, name := range slices.Sorted(maps.Keys(header)) {
-		for _, value := range header[name] {
-			fmt.Fprintf(&b, "%s: %s\r\n", name, value)
-		}
-	}
-	b.WriteString("\r\n")
-	return b.String()
-}
-
-// answer reads the head of an HTTP/1.1 response and counts its code.
-func (a *attack) answer(from *bufio.Reader) (*http.Response, error) {
-	resp, err := http.ReadResponse(from, nil)
-	if err != nil {
-		a.got(cut)
-		return nil, err
-	}
-	a.got(strconv.Itoa(resp.StatusCode))
-	return resp, nil
-}
-
-// asks sends an HTTP/1.1 request on a new connection and reads the response's head. The connection
-// stays open.
-func (a *attack) asks(method, path string, header http.Header) (net.Conn, *bufio.Reader, *http.Response) {
+// asks sends a GET over HTTP/1.1 on a new connection, and reads only the response's head. The
+// connection stays open. It reports whether there was a response.
+func (a *attack) asks(path string, header http.Header) bool {
 	conn, err := a.open(http1)
 	if err != nil {
-		return nil, nil, nil
+		return false
 	}
-	if a.write(conn, a.request(method, path, header)) != nil {
-		conn.Close()
-		return nil, nil, nil
+	var text strings.Builder
+	fmt.Fprintf(&text, "GET %s HTTP/1.1\r\nHost: %s\r\n", path, a.address)
+	_ = header.Write(&text) // does not fail
+	a.sent.Add(1)
+	var resp *http.Response
+	if _, err = io.WriteString(conn, text.String()+"\r\n"); err == nil {
+		resp, err = http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), nil)
 	}
-	from := bufio.NewReaderSize(conn, 1<<10)
-	resp, err := a.answer(from)
 	if err != nil {
+		a.got(cut)
 		conn.Close()
-		return nil, nil, nil
+		return false
 	}
-	return conn, from, resp
+	a.got(strconv.Itoa(resp.StatusCode))
+	return true
 }
 
 // client returns an http.Client with its own connections, which end with the row.
-func (a *attack) client(protocol string, certificates ...tls.Certificate) *http.Client {
+func (a *attack) client(protocol string) *http.Client {
 	var protocols http.Protocols
 	protocols.SetHTTP1(protocol == http1)
 	protocols.SetHTTP2(protocol == http2Protocol)
 	tr := &http.Transport{
 		Protocols: &protocols, DisableCompression: true, MaxResponseHeaderBytes: 1 << 20,
-		DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return a.open(protocol, certificates...) },
+		DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return a.open(protocol) },
 	}
 	context.AfterFunc(a.ctx, tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
@@ -329,5 +286,5 @@ func (a *attack) spent() (s [3]time.Duration, err error) {
 		return s, err
 	}
 	api, err := a.w.api.CPU()
-	return [3]time.Duration{own, proxy, api}, errors.Join(err)
+	return [3]time.Duration{own, proxy, api}, err
 }

@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -12,23 +13,15 @@ type behaviour struct {
 	// clients is the number of clients in a short run, and most is the number in a long run. If
 	// most is 0, the number in a long run is ten times clients.
 	clients, most int
-	// least is the minimum number of turns before the row may end, because fewer turns would show
-	// nothing.
-	least int64
 	// rate is the number of turns per second of all clients together. A turn is a request, a frame
 	// or a bundle of frames.
 	rate int
 	// do runs one client. It returns when its attack is over, see attack.turn and attack.stay.
 	do func(a *attack, client int)
-	// beside runs concurrently with the clients. It calls ready when the clients may start.
-	beside func(a *attack, ready func())
+	// beside runs concurrently with the clients.
+	beside func(a *attack)
 	// never lists prefixes of codes that no response may have.
 	never []string
-	// after checks the proxy after the attackers have left.
-	after func(a *attack) error
-	// lingers is true if in a long run the clients leave silently. Their sockets stay open, and the
-	// proxy must detect on its own that they have left.
-	lingers bool
 	// small gives the clients small receive buffers, for clients that do not read.
 	small bool
 }
@@ -42,10 +35,7 @@ func (b behaviour) refused() behaviour {
 
 func behaviours() (all []behaviour) {
 	for _, family := range [][]behaviour{
-		// This row is first, because after a minute upstream drops its history from before the
-		// caches.
-		watches(),
-		readers(), framing(), http2Floods(), http2Windows(), requests(), selectors(), reviews(), tunnels(),
+		watches(), http2Floods(), requests(), selectors(), reviews(),
 	} {
 		all = append(all, family...)
 	}
@@ -78,8 +68,6 @@ const (
 	deniedPodsPath     = "/api/v1/namespaces/" + victimSpace + "/pods"
 	cachedList         = attackedPodsPath + "?resourceVersion=0"
 	cachedWatch        = attackedPodsPath + "?watch=true&resourceVersion=0&timeoutSeconds=600"
-	forwardedList      = attackedPodsPath // with a selector that only upstream supports
-	forwardedWatch     = cachedWatch + "&unknown=1"
 )
 
 // bearer returns the header of a client with a token.
@@ -94,3 +82,6 @@ func asAttacker(fields ...string) http.Header {
 	}
 	return h
 }
+
+// made returns a name of an object that does not exist.
+func made(i int64) string { return fmt.Sprintf("made-up-%d", i) }

@@ -1,8 +1,10 @@
 // Package hostile attacks the proxy as its clients could, and measures the effect on other users.
 //
 // The proxy has the chart's limits: 1 GiB of memory, two processors, TLS and delegated
-// authentication. Other packages test clients that send or read slowly (proxy), pages of other sites
-// (proxy, bench/page) and a lack of file descriptors (cmd/watchproxy).
+// authentication. Other packages test clients that send or read slowly (proxy, proxy/h2, proxy/conn),
+// requests that are too large or broken (proxy, bench/clients/wire, bench/access), late watches and
+// upgrades (proxy), pages of other sites (proxy, bench/page) and a lack of file descriptors
+// (cmd/watchproxy).
 //
 // A row of the table is one behaviour (see behaviour). Its clients have no credentials, or
 // those of the user attacker. This user may use one namespace. Each row limits the pace and number

@@ -28,7 +28,6 @@ func reviews() []behaviour {
 		}
 	}
 	return []behaviour{
-		row("none", 200, stranger(func(int64) http.Header { return http.Header{} })).refused(),
 		row("made-up tokens", 200, stranger(func(i int64) http.Header { return bearer(made(i)) })).refused(),
 		row("made-up tokens of 60 KB", 100, stranger(func(i int64) http.Header { return bearer(made(i) + strings.Repeat("x", 60<<10)) })).refused(),
 		row("made-up service accounts", 200, stranger(func(i int64) http.Header {
@@ -38,20 +37,6 @@ func reviews() []behaviour {
 		})).refused(),
 		row("made-up tokens of WebSockets", 200, stranger(socket(1))).refused(),
 		row("100 made-up tokens of a WebSocket", 100, stranger(socket(100))).refused(),
-		row("other schemes", 200, stranger(func(i int64) http.Header {
-			return http.Header{"Authorization": {[]string{"Basic YWRtaW46YWRtaW4=", "Negotiate " + made(i), "bearer", "Bearer  ", strings.Repeat("x", 8<<10)}[i%5]}}
-		})).refused(),
-		row("certificates that nobody trusts", 100, func(a *attack, _ int) {
-			for a.turn() {
-				c := a.client([]string{http1, http2Protocol}[a.next.Add(1)%2], a.w.stray)
-				a.ask(c, http.MethodGet, oneRow, nil, nil)
-				c.CloseIdleConnections()
-			}
-		}).refused(),
-		row("front-proxy headers", 200, stranger(func(int64) http.Header {
-			return http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
-		})).refused(),
-		row("impersonation", 200, gets(http2Protocol, func(int64) string { return oneRow }, "Impersonate-User", "admin", "Impersonate-Group", "system:masters")).refused(),
 		row("1,000 groups to impersonate", 50, each(http2Protocol, func(_ *attack, i int64) (string, string, http.Header) {
 			h := asAttacker("Impersonate-User", made(i))
 			for n := range int64(1000) {

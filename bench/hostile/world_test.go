@@ -2,13 +2,9 @@ package hostile
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -23,7 +19,6 @@ import (
 const (
 	attackerUser, attackerSpace = "attacker", "attacked"
 	victimUser, victimSpace     = "victim", "victims"
-	tunnelled                   = "tunnelled" // a pod with a kubelet
 	victimPods                  = 200
 )
 
@@ -42,9 +37,7 @@ func attackedPods() int {
 type world struct {
 	api   *cluster.APIServer
 	admin *kubernetes.Clientset
-	old   string // a resourceVersion from before the proxy's caches
 	front *target
-	stray tls.Certificate // from a CA that no server trusts
 
 	victim      *victim
 	undisturbed report
@@ -58,10 +51,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{api: cluster.APIServerT(t, cluster.Options{Users: users.String()})}
 	w.admin = w.api.Client()
-	// The certificate has the name of an admin.
-	w.stray = *w.api.AuthorityT(t).ImpostorT(t).SignT(t, 24*time.Hour, "admin", "system:masters")
 	w.fill(t)
-	w.api.KubeletT(t, tunnelled, attackerSpace, tunnelled, http.HandlerFunc(silent))
 	w.front = w.startFront(t)
 	return w
 }
@@ -74,20 +64,15 @@ func (w *world) fill(t *testing.T) {
 	for user, namespace := range map[string]string{attackerUser: attackerSpace, victimUser: victimSpace} {
 		w.api.NamespaceT(t, namespace)
 		err := w.api.Allow(ctx, namespace, user, cluster.Users(user),
-			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "configmaps"}, Verbs: []string{"get", "list", "watch", "create"}},
-			rbacv1.PolicyRule{
-				APIGroups: []string{""}, Resources: []string{"pods/exec", "pods/attach", "pods/portforward", "pods/log"}, Verbs: []string{"get", "create"},
-			})
+			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "configmaps"}, Verbs: []string{"get", "list", "watch", "create"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	made, err := w.admin.CoreV1().ConfigMaps(victimSpace).Create(ctx,
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: counterName}, Data: map[string]string{"n": "0"}}, create)
-	if err != nil {
+	counter := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: counterName}, Data: map[string]string{"n": "0"}}
+	if _, err := w.admin.CoreV1().ConfigMaps(victimSpace).Create(ctx, counter, create); err != nil {
 		t.Fatal(err)
 	}
-	w.old = made.ResourceVersion
 	hidden := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}, Data: map[string][]byte{"is": []byte("hidden")}}
 	if _, err := w.admin.CoreV1().Secrets(metav1.NamespaceDefault).Create(ctx, hidden, create); err != nil {
 		t.Fatal(err)
@@ -117,22 +102,4 @@ func podName(namespace string, i int) string { return fmt.Sprintf("%s-%05d", nam
 
 func podsPath(namespace string) string {
 	return "/api/v1/namespaces/" + namespace + "/pods"
-}
-
-// silent is a kubelet that accepts every upgrade and then sends nothing. Its logs have no end
-// either.
-func silent(rw http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Upgrade") == "" {
-		_, _ = io.WriteString(rw, "a line\n")
-		_ = http.NewResponseController(rw).Flush()
-		<-r.Context().Done()
-		return
-	}
-	conn, stream, err := http.NewResponseController(rw).Hijack()
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
-	_, _ = io.Copy(io.Discard, stream)
 }
