@@ -17,6 +17,7 @@ import (
 
 // For every field, Helm refuses the same durations, quantities and numbers as the proxy.
 func TestBoundsAreTheProxys(t *testing.T) {
+	t.Parallel()
 	candidates := map[reflect.Type][]any{
 		reflect.TypeFor[metav1.Duration](): {"0", "10ms", "0.5s", "999ms", "1s", "1500ms", "0.5m", "1h0m0s", "999999h", "9999999h"},
 		reflect.TypeFor[resource.Quantity](): {
@@ -52,6 +53,7 @@ func TestBoundsAreTheProxys(t *testing.T) {
 
 // The proxy accepts every configuration that Helm accepts.
 func TestWhatRendersIsTaken(t *testing.T) {
+	t.Parallel()
 	for _, values := range []string{
 		`{config: {tls: {generated: {namespace: a, secretName: b, configMapName: c, dnsNames: [d]}}}, tls: {mode: none}}`,
 		`{config: {tls: {generated: {namespace: a, secretName: b, configMapName: c}}}, tls: {mode: none}}`,
@@ -142,9 +144,7 @@ func refusal(t *testing.T, c map[string]any) error {
 		all[name] = value
 	}
 	text, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = load(t, string(text))
 	return err
 }
@@ -153,9 +153,7 @@ func refusal(t *testing.T, c map[string]any) error {
 func load(t *testing.T, text string) (*config.ProxyConfiguration, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	c, err := config.Load(path)
 	if err != nil {
 		return nil, err

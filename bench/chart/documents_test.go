@@ -25,18 +25,19 @@ var elsewhere = map[string]string{
 // Every command of the chart's documents works, in the given order, for a user who has a kubeconfig
 // and a checkout. There is no kubelet, so the proxy of the runbook runs as a process.
 func TestDocuments(t *testing.T) {
-	api := cluster.APIServerT(t, cluster.Options{})
+	t.Parallel()
+	api := sharedWorld(t).api
 	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig})
 	home := t.TempDir()
 	bin := filepath.Join(home, "bin")
 	must(t, os.Mkdir(bin, 0o700))
-	watchproxy, err := cluster.BuildProxy(t.Context(), false)
+	watchproxy, err := cluster.BuildProxy(t.Context(), true)
 	must(t, err)
 	must(t, os.Symlink(watchproxy, filepath.Join(bin, "watchproxy")))
 	must(t, os.Symlink(cluster.KubectlT(t), filepath.Join(bin, "kubectl")))
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "helm.sh/helm/v4/cmd/helm").CombinedOutput(); err != nil {
-		t.Fatalf("helm: %v\n%s", err, out)
-	}
+	helm, err := exec.CommandContext(t.Context(), "go", "tool", "-n", "helm").Output() // Go keeps it linked
+	must(t, err)
+	must(t, os.Symlink(strings.TrimSpace(string(helm)), filepath.Join(bin, "helm")))
 	secrets := api.Client().CoreV1().Secrets("watchproxy")
 	ports := strings.NewReplacer("http://127.0.0.1:8002", p.AdminURL)
 	for _, document := range []string{"charts/watchproxy/README.md", "charts/watchproxy/runbook.md"} {

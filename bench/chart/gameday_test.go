@@ -3,179 +3,143 @@
 package chart
 
 import (
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"maps"
-	"math"
-	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/rulefmt"
-	"github.com/prometheus/prometheus/model/textparse"
-	"github.com/prometheus/prometheus/model/value"
-	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/util/teststorage"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
-
-var faultsDrawn = flag.Int("faults", 3, "how many faults TestGameDay injects, drawn by -seed")
 
 // fault is something that goes wrong at three in the morning.
 type fault struct {
 	fires []string // the alerts that have to fire
 	also  []string // alerts that may fire, too
 	log   string   // the part of the proxy's log that explains the fault
-	// begin starts a proxy. inject causes the fault, and load is called each second.
-	begin func(t *testing.T, w *world) situation
+	begin func(n *night)
 }
 
-type situation struct {
+// night is a proxy at which something goes wrong.
+type night struct {
+	*testing.T
+	w      *world
 	proxy  *cluster.Proxy
-	inject func()
-	load   func() // may be nil
+	way    *cluster.Relay // from the proxy to the apiserver
+	inject func()         // causes the fault
+	load   func()         // is called again and again after the fault; may be nil
 }
 
-// A proxy is scraped each second, and for Prometheus a minute passes. So an alert that waits for ten
-// minutes fires after ten seconds, and rates are a sixtieth of what they are.
-const pace = 60
+// start starts the proxy. Its way to the apiserver can be cut.
+func (n *night) start(settings string) {
+	n.Helper()
+	n.way = cluster.RelayT(n, n.w.api.Address)
+	kubeconfig := n.w.api.KubeconfigT(n, "https://"+n.way.Address(), n.w.api.Token)
+	n.proxy = cluster.ProxyT(n, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings, TLS: true})
+}
 
 // Real proxies meet real faults. Before, no alert fires. After, those fire that should, no others,
 // and the log has the line that explains the fault.
 func TestGameDay(t *testing.T) {
-	names := slices.Sorted(maps.Keys(gameDay))
-	rand.New(rand.NewPCG(cluster.Seed(), 0)).Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	for _, name := range names[:min(*faultsDrawn, len(names))] {
-		t.Run(name, func(t *testing.T) { gameDay[name].run(t) })
+	for name, f := range gameDay {
+		t.Run(name, func(t *testing.T) {
+			n := &night{T: t, w: sharedWorld(t)}
+			f.begin(n)
+			before := n.scrape()
+			n.inject()
+			first := n.scrape()
+			var fire []string
+			defer func() { t.Logf("%v fire", fire) }()
+			cluster.Eventually(t, fmt.Sprintf("of all alerts but %v, just %v fire, and the log has %s", f.also, f.fires, f.log), func() bool {
+				change := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "changed-"}} // feeds have news
+				_, err := n.w.admin.CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(t.Context(), change, metav1.CreateOptions{})
+				must(t, err)
+				const pause = 500 * time.Millisecond
+				cluster.Pause(t.Context(), pause)
+				if n.load != nil {
+					n.load()
+				}
+				fire = slices.DeleteFunc(n.firing(before, first, n.scrape()), func(name string) bool { return slices.Contains(f.also, name) })
+				return slices.Equal(fire, f.fires) && strings.Contains(n.proxy.Log(), f.log)
+			})
+		})
 	}
 }
 
-func (f fault) run(t *testing.T) {
-	const before, longest = 6, 90 // seconds
-	s := f.begin(t, sharedWorld(t))
-	g := newScraped(t, s.proxy)
-	due := slices.Clone(f.fires)
-	for second := range longest {
-		if second == before {
-			s.inject()
-		}
-		if s.load != nil {
-			s.load()
-		}
-		for _, name := range g.minute(t) {
-			switch at := slices.Index(due, name); {
-			case second < before:
-				t.Fatalf("%s fires before anything has happened", name)
-			case at >= 0:
-				due = slices.Delete(due, at, at+1)
-				t.Logf("%s fires %d minutes after the fault", name, second-before)
-			case !slices.Contains(f.fires, name) && !slices.Contains(f.also, name):
-				t.Fatalf("%s fires", name)
-			}
-		}
-		if len(due) == 0 && strings.Contains(s.proxy.Log(), f.log) {
-			return
-		}
-	}
-	if len(due) > 0 {
-		t.Errorf("%v do not fire", due)
-	}
-	if !strings.Contains(s.proxy.Log(), f.log) {
-		t.Errorf("the log has no %s", f.log)
-	}
+// scrape is what Prometheus gets from a proxy.
+type scrape struct {
+	at      float64            // seconds, as in the metrics
+	samples map[string]float64 // by series
 }
 
-// scraped is a Prometheus that scrapes a proxy.
-type scraped struct {
-	proxy   *cluster.Proxy
-	series  *teststorage.TestStorage
-	engine  *engine
-	rules   []rulefmt.Rule
-	began   time.Time
-	minutes int
-	last    map[string]labels.Labels // the series of the last scrape
-}
-
-func newScraped(t *testing.T, p *cluster.Proxy) *scraped {
-	t.Helper()
-	series := teststorage.New(t)
-	return &scraped{proxy: p, series: series, engine: newEngine(t, series), rules: alerts(t), began: time.Now()}
-}
-
-// minute scrapes the proxy and returns the alerts that fire. It takes the rest of the second.
-func (g *scraped) minute(t *testing.T) (firing []string) {
-	t.Helper()
-	time.Sleep(time.Until(g.began.Add(time.Duration(g.minutes) * time.Second)))
-	at := time.Duration(g.minutes) * time.Minute
-	g.minutes++
-	text, err := g.proxy.Metrics(t.Context())
+func (n *night) scrape() scrape {
+	s := scrape{float64(time.Now().UnixMilli()) / 1000, map[string]float64{}}
+	text, err := n.proxy.Metrics(n.Context())
+	up := "up 1\n"
 	if err != nil {
-		text = "" // up is 0
+		text, up = "", "up 0\n"
 	}
-	if err := g.add(t, string(text), at); err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range g.rules {
-		if len(g.engine.eval(t, r, at)) > 0 {
-			firing = append(firing, r.Alert)
+	for line := range strings.Lines(up + string(text)) {
+		series, text, _ := strings.Cut(line, " ")
+		if end := strings.LastIndex(line, "} "); end >= 0 {
+			series, text = line[:end], line[end+2:]
+		}
+		if value, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil && line[0] != '#' {
+			name, labels, _ := strings.Cut(series, "{")
+			s.samples[name+`{job="watchproxy",`+pod+","+labels+"}"] = value
 		}
 	}
-	return firing
+	return s
 }
 
-// add stores the samples of a scrape. Series that it does not have any more become stale.
-func (g *scraped) add(t *testing.T, text string, at time.Duration) error {
-	t.Helper()
-	app := g.series.Appender(t.Context())
-	now := map[string]labels.Labels{}
-	put := func(l labels.Labels, v float64) error {
-		now[l.String()] = l
-		_, err := app.Append(0, l, at.Milliseconds(), v)
-		return err
+// firing returns the alerts that fire within an hour after the fault if the proxy goes on as between
+// the scrapes first and last. No alert may fire in the half hour before.
+func (n *night) firing(before, first, last scrape) (all []string) {
+	n.Helper()
+	const quiet, end = 30, 90
+	var text strings.Builder
+	samples := maps.Clone(before.samples)
+	maps.Copy(samples, last.samples)
+	for series := range samples {
+		fmt.Fprintf(&text, "\t\t%s %s %s\n", series, notation(series, before, before, 0, quiet), notation(series, first, last, quiet, end-quiet))
 	}
-	scrape := labels.FromStrings("job", "watchproxy", "namespace", "ns", "pod", "p", "instance", "a")
-	up := labels.NewBuilder(scrape).Set(labels.MetricName, "up").Labels()
-	if text == "" {
-		return errors.Join(put(up, 0), g.stale(app, now, at), app.Commit())
-	}
-	errs := []error{put(up, 1)}
-	for p := textparse.NewPromParser([]byte(text), labels.NewSymbolTable(), false); ; {
-		entry, err := p.Next()
-		if err == io.EOF { //nolint:errorlint // the parser does not wrap it
+	prometheus := newPrometheus(n.T, text.String())
+	for _, r := range alerts(n.T) {
+		for minute := range end {
+			if len(prometheus.eval(n.T, r, time.Duration(minute)*time.Minute)) == 0 {
+				continue
+			}
+			if minute < quiet {
+				n.Fatalf("%s fires before anything has happened", r.Alert)
+			}
+			all = append(all, r.Alert)
 			break
 		}
-		if err != nil {
-			return fmt.Errorf("the proxy's metrics: %w", err)
-		}
-		if entry != textparse.EntrySeries {
-			continue
-		}
-		var l labels.Labels
-		p.Labels(&l)
-		_, _, v := p.Series()
-		if strings.HasSuffix(l.Get(labels.MetricName), "_timestamp_seconds") && v != 0 {
-			v = (v - float64(g.began.UnixNano())/1e9) * pace
-		}
-		all := labels.NewBuilder(l)
-		scrape.Range(func(s labels.Label) { all.Set(s.Name, s.Value) })
-		errs = append(errs, put(all.Labels(), v))
 	}
-	return errors.Join(append(errs, g.stale(app, now, at), app.Commit())...)
+	return all
 }
 
-func (g *scraped) stale(app storage.Appender, now map[string]labels.Labels, at time.Duration) (err error) {
-	for name, l := range g.last {
-		if _, ok := now[name]; !ok {
-			_, each := app.Append(0, l, at.Milliseconds(), math.Float64frombits(value.StaleNaN))
-			err = errors.Join(err, each)
-		}
+// notation returns a series for some minutes, as it went on between two scrapes: a counter
+// grows, and so does a time, unless it stood still. All else stays as it was at last.
+func notation(series string, first, last scrape, from, minutes int) string {
+	value, ok := last.samples[series]
+	if !ok {
+		return fmt.Sprintf("stale _x%d", minutes-1)
 	}
-	g.last = now
-	return err
+	name, _, _ := strings.Cut(series, "{")
+	step := value - first.samples[series]
+	switch {
+	case strings.HasSuffix(name, "_timestamp_seconds") && value != 0:
+		if value += float64(60*from) - last.at; step != 0 || first.at == last.at {
+			step = 60
+		}
+	case !slices.ContainsFunc([]string{"_total", "_count", "_sum", "_bucket"}, func(end string) bool { return strings.HasSuffix(name, end) }):
+		step = 0
+	}
+	return fmt.Sprintf("%f%+fx%d", value, step, minutes-1)
 }

@@ -2,6 +2,7 @@ package chart
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -27,8 +28,17 @@ import (
 // `helm test` succeeds against a proxy that makes its own certificate. The proxy and the test's pod run
 // as processes, with the arguments, files and credentials that the chart gives them.
 func TestHelmTest(t *testing.T) {
-	r, p, k := newHelmTest(t, "tested")
-	if err := r.test(t, k); err != nil {
+	t.Parallel()
+	w := sharedWorld(t)
+	r := w.release(t, "tested")
+	p, token := r.proxy(t, configuration(t, r.install(t, parseValues(t, `{persistence: {type: none}, cachedResources: [namespaces, pods]}`))))
+	k := &kubelet{w: w, ns: r.ns, token: token, network: serviceNetwork(t, r.host(), p.Address())}
+	wait := k.start(t)
+	test := action.NewReleaseTesting(r.helm)
+	test.Namespace, test.Timeout = r.ns, limit
+	_, cleanUp, err := test.Run(releaseName)
+	wait()
+	if err := errors.Join(err, cleanUp()); err != nil {
 		t.Errorf("%v\n%s", err, k.output)
 	}
 	for _, line := range []string{"https://" + r.host() + ": the client is " + r.user(), "/api/v1/namespaces?resourceVersion=0: "} {
@@ -42,30 +52,8 @@ func TestHelmTest(t *testing.T) {
 	r.uninstall(t)
 }
 
-// newHelmTest installs a release and starts its proxy, and returns a kubelet for the pod of `helm test`.
-func newHelmTest(t *testing.T, ns string) (*release, *cluster.Proxy, *kubelet) {
-	t.Helper()
-	w := sharedWorld(t)
-	r := w.release(t, ns)
-	p, token := r.proxy(t, configuration(t, r.install(t, parseValues(t, `{persistence: {type: none}, cachedResources: [namespaces, pods]}`))))
-	return r, p, &kubelet{w: w, ns: ns, token: token, network: serviceNetwork(t, r.host(), p.Address())}
-}
-
 // host returns the address of the release's Service.
 func (r *release) host() string { return releaseName + "." + r.ns + ".svc:443" }
-
-// test runs `helm test`.
-func (r *release) test(t *testing.T, k *kubelet) error {
-	t.Helper()
-	defer k.start(t)()
-	test := action.NewReleaseTesting(r.helm)
-	test.Namespace, test.Timeout = r.ns, limit
-	_, cleanUp, err := test.Run(releaseName)
-	if cleaned := cleanUp(); err == nil && cleaned != nil {
-		t.Error(cleaned)
-	}
-	return err
-}
 
 // user returns the name of the proxy's service account.
 func (r *release) user() string { return "system:serviceaccount:" + r.ns + ":" + releaseName }
@@ -82,13 +70,9 @@ func (r *release) proxy(t *testing.T, c *config.ProxyConfiguration) (p *cluster.
 		authorizationv1.ResourceAttributes{Verb: "update", Resource: "configmaps", Namespace: r.ns, Name: c.TLS.Generated.ConfigMapName})
 	token = r.w.identity(t, r.ns, releaseName).BearerToken
 	text, err := yaml.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, text, 0o600))
 	kubeconfig := r.w.api.KubeconfigT(t, r.w.api.URL, token)
 	return cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Args: []string{"--config", file, "--authentication", "delegated"}}), token
 }
@@ -127,8 +111,7 @@ func serviceNetwork(t *testing.T, host, address string) string {
 type kubelet struct {
 	w                  *world
 	ns, token, network string
-	arguments          []string // further ones, for each container
-	output             string   // of the last pod
+	output             string // of the pod
 }
 
 // start returns a function that waits until the pod has run.
@@ -136,9 +119,7 @@ func (k *kubelet) start(t *testing.T) (wait func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	pods, err := k.w.admin.CoreV1().Pods(k.ns).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for e := range pods.ResultChan() {
@@ -153,7 +134,7 @@ func (k *kubelet) start(t *testing.T) (wait func()) {
 
 func (k *kubelet) run(ctx context.Context, t *testing.T, pod *corev1.Pod) {
 	c := pod.Spec.Containers[0]
-	binary, err := cluster.BuildProxy(ctx, false)
+	binary, err := cluster.BuildProxy(ctx, true)
 	if err != nil {
 		t.Error(err)
 	}
@@ -197,7 +178,7 @@ func (k *kubelet) translated(ctx context.Context, t *testing.T, pod *corev1.Pod)
 	}
 	// In a cluster, this volume is added when the pod is created.
 	write("token", "token", k.token)
-	text := strings.Join(append(c.Args, k.arguments...), "\x00")
+	text := strings.Join(c.Args, "\x00")
 	for _, m := range append(c.VolumeMounts, corev1.VolumeMount{Name: "token", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount"}) {
 		text = strings.ReplaceAll(text, "="+m.MountPath+"/", "="+filepath.Join(dir, m.Name)+"/")
 	}

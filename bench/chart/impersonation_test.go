@@ -22,9 +22,7 @@ func TestImpersonation(t *testing.T) {
 		rbac: {impersonation: {enabled: true, users: [jane], groups: [developers, "system:authenticated"]}}}`)
 	err := w.api.Allow(t.Context(), "", "writer", cluster.Groups("developers"),
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.awaitRights(t, proxyIdentity, authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "users", Name: "jane"})
 
 	create := func(user string) error {
@@ -57,8 +55,6 @@ func (w *world) certified(t *testing.T, p *cluster.Proxy, user string, groups ..
 	config := p.RESTConfig()
 	config.CertData, config.KeyData = cluster.PEM(w.api.AuthorityT(t).SignT(t, time.Hour, user, groups...))
 	c, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }

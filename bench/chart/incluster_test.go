@@ -69,6 +69,9 @@ func TestInCluster(t *testing.T) {
 			r := newPodRun(t, pod)
 			r.createPod("first")
 			r.reads(r.newApplication(), "second")
+			if name == "chart" {
+				r.judges()
+			}
 		})
 	}
 }
@@ -102,23 +105,22 @@ func (r *podRun) newApplication() *cluster.Container {
 	return app
 }
 
-// Requests without a token are refused, and upstream judges all tokens but the pod's.
-func TestInClusterTokens(t *testing.T) {
-	r := newPodRun(t, fromChart)
+// judges checks that requests without a token are refused, and that upstream judges all tokens but the
+// pod's.
+func (r *podRun) judges() {
+	r.Helper()
 	ca, err := os.ReadFile(filepath.Join(r.volumes["watchproxy-serviceaccount"], "ca.crt"))
-	must(t, err)
-	_, err = r.api.Client().CoreV1().ServiceAccounts(r.ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
-	must(t, err)
-	other, err := r.api.Client().CoreV1().ServiceAccounts(r.ns).CreateToken(t.Context(), "other", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	must(t, err)
-	for name, test := range map[string]struct {
-		token string
-		want  int
-	}{"no token": {"", 401}, "an invalid token": {"invalid", 401}, "the token of an account without rights": {other.Status.Token, 403}, "an administrator's token": {r.api.Token, 200}} {
-		before := r.cached()
-		e := cluster.EndpointT(t, "sidecar", "https://"+r.listen, test.token, ca)
-		if got := e.GetT(t, "/api/v1/namespaces/"+r.ns+"/pods?resourceVersion=0", nil); got.Status != test.want || r.cached() != before {
-			t.Errorf("%s: %d, want %d, and nothing from the cache", name, got.Status, test.want)
+	must(r.T, err)
+	accounts := r.api.Client().CoreV1().ServiceAccounts(r.ns)
+	_, err = accounts.Create(r.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
+	must(r.T, err)
+	other, err := accounts.CreateToken(r.Context(), "other", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(r.T, err)
+	before := r.cached()
+	for token, want := range map[string]int{"": 401, "invalid": 401, other.Status.Token: 403, r.api.Token: 200} {
+		e := cluster.EndpointT(r, "sidecar", "https://"+r.listen, token, ca)
+		if got := e.GetT(r, "/api/v1/namespaces/"+r.ns+"/pods?resourceVersion=0", nil); got.Status != want || r.cached() != before {
+			r.Errorf("with the token %.20q: %d, want %d, and nothing from the cache", token, got.Status, want)
 		}
 	}
 }

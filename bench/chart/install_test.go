@@ -31,9 +31,7 @@ func (w *world) accepts(t *testing.T, all objects) {
 	}
 	for _, o := range all.of("Deployment", "DaemonSet") {
 		template, _, err := unstructured.NestedMap(o.Object, "spec", "template")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		template["apiVersion"], template["kind"] = "v1", "Pod"
 		pod := &unstructured.Unstructured{Object: template}
 		pod.SetName("of-" + o.GetName())
@@ -85,13 +83,9 @@ func (w *world) hasNothingOf(t *testing.T, ns string, except ...string) {
 	t.Helper()
 	for _, gvk := range w.kinds(t) {
 		mapping, err := w.mapping.RESTMapping(gvk.GroupKind(), gvk.Version)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		list, err := w.dynamic.Resource(mapping.Resource).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, o := range list.Items {
 			if (o.GetNamespace() == ns || strings.Contains(o.GetName(), ns)) && o.GetDeletionTimestamp() == nil && !slices.Contains(except, o.GetKind()+"/"+o.GetName()) {
 				t.Errorf("%s %s/%s is left", o.GetKind(), o.GetNamespace(), o.GetName())

@@ -52,9 +52,7 @@ func testNames(t *testing.T, known map[string]*dto.MetricFamily) {
 		}
 	}
 	problems, err := promlint.NewWithMetricFamilies(ours).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -143,9 +141,7 @@ func labelsOf(series string, known map[string]*dto.MetricFamily) (labels []strin
 func dashboardQueries(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(chartDir(), "dashboards", "watchproxy.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var dashboard struct {
 		Panels []struct {
 			ID          int    `json:"id"`
@@ -162,9 +158,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 			List []struct{ Name, Expr string } `json:"list"`
 		} `json:"annotations"`
 	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &dashboard))
 	queries := map[string]string{}
 	ids, taken := map[int]bool{}, map[[2]int]string{}
 	for _, p := range dashboard.Panels {
@@ -228,9 +222,7 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	registry := &touching{Registry: prometheus.NewRegistry()}
 	proxymetrics.New(registry).Lag(exchange.Route{})
 	certificate, _, err := cert.GenerateSelfSignedCertKey("client", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	registry.Registry.MustRegister(&access.Expiries{Upstream: []*rest.Config{{TLSClientConfig: rest.TLSClientConfig{CertData: certificate}}}})
 	defer derived.New(1, registry).Close()
 	audit.HandlePluginError("log", errors.New("for the metric"))
@@ -240,9 +232,7 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 		touch(t, c)
 	}
 	gathered, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := sharedWorld(t)
 	p := w.proxyWithRights(t, `{persistence: {type: none}}`)
 	client := w.client(t, p)
@@ -260,9 +250,7 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	})
 	format := expfmt.NewTextParser(model.LegacyValidation)
 	all, err := format.TextToMetricFamilies(strings.NewReader(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range gathered {
 		if served := all[f.GetName()]; served != nil {
 			f.Metric = append(slices.DeleteFunc(f.GetMetric(), func(m *dto.Metric) bool {

@@ -32,9 +32,7 @@ func TestNotes(t *testing.T) {
 		"sidecarmonitored": "service account application",
 	} {
 		r, err := template(loadChart(t), combinations(t)[name])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !strings.Contains(r.Info.Notes, next) {
 			t.Errorf("%s: the notes do not tell %q:\n%s", name, next, r.Info.Notes)
 		}
@@ -45,6 +43,7 @@ func TestNotes(t *testing.T) {
 // The README shows its output and the status. There is no kubelet, so the proxy runs as a process,
 // and the port-forward only records its arguments.
 func TestCommandsOfTheNotes(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	r := w.release(t, "noted")
 	all := r.install(t, parseValues(t, `{persistence: {type: none}}`))

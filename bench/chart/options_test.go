@@ -116,9 +116,7 @@ func TestImageOfARelease(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "make", "--dry-run", "--no-print-directory", "image", "VERSION=v"+version)
 	cmd.Dir = cluster.Root()
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if listed := loadChart(t).Metadata.Annotations["artifacthub.io/images"]; !strings.Contains(listed, ":"+version+"\n") {
 		t.Errorf("Artifact Hub is told of other images than %s: %s", version, listed)
 	}
@@ -136,9 +134,7 @@ func TestDocumentedInstallations(t *testing.T) {
 	local := false
 	for _, document := range []string{"README.md", "cmd/watchproxy/README.md", "charts/watchproxy/README.md"} {
 		text, err := os.ReadFile(filepath.Join(cluster.Root(), document))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, command := range installs.FindAllStringSubmatch(string(text), -1) {
 			values := map[string]any{}
 			for _, set := range sets.FindAllStringSubmatch(command[1], -1) {
@@ -202,9 +198,7 @@ func TestOpenShift(t *testing.T) {
 		install := newTemplate()
 		install.APIVersions = common.VersionSet{"security.openshift.io/v1"}
 		r, err := install.Run(loadChart(t), parseValues(t, values))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		template := as[appsv1.Deployment](t, parseObjects(t, r.(*releasev1.Release).Manifest).one(t, "Deployment")).Spec.Template.Spec
 		pod := template.SecurityContext
 		if adapted := pod.RunAsUser == nil && pod.RunAsGroup == nil && pod.FSGroup == nil; adapted != want {
@@ -233,9 +227,7 @@ func TestMonitorsInAnotherNamespace(t *testing.T) {
 		t.Errorf("it scrapes the namespaces %v", in)
 	}
 	text, err := all.one(t, "PrometheusRule").MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(string(text), `job=\"observability/`+name+`\"`) {
 		t.Errorf("the alerts ask for another job: %s", text)
 	}
@@ -245,9 +237,7 @@ func TestMonitorsInAnotherNamespace(t *testing.T) {
 // ServiceMonitor. So the alerts ask for the namespace as well.
 func TestAlertsOfOneNamespace(t *testing.T) {
 	text, err := render(t, combinations(t)["servicemonitor"]).one(t, "PrometheusRule").MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const job = `job=\"` + releaseName + `-admin\"`
 	if all, of := strings.Count(string(text), `job=\"`), strings.Count(string(text), job+`,namespace=\"`+namespace+`\"`); all == 0 || of != all {
 		t.Errorf("%d of %d selectors name the namespace", of, all)
@@ -257,9 +247,7 @@ func TestAlertsOfOneNamespace(t *testing.T) {
 // A headless Service leads to the pods. So its port is theirs, and helm test and the notes use it.
 func TestHeadlessService(t *testing.T) {
 	r, err := template(loadChart(t), parseValues(t, `{service: {clusterIP: None}, config: {listen: ":8443"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if port := as[corev1.Service](t, parseObjects(t, r.Manifest).one(t, "Service")).Spec.Ports[0]; port.Port != 8443 {
 		t.Errorf("the Service has port %d", port.Port)
 	}
@@ -276,9 +264,7 @@ func TestHeadlessService(t *testing.T) {
 func TestPodOfHelmTest(t *testing.T) {
 	const values = `{networkPolicy: {enabled: true, clients: [{namespaceSelector: {}}]}}`
 	r, err := template(loadChart(t), parseValues(t, values))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var hooks objects
 	for _, h := range r.Hooks {
 		hooks = append(hooks, parseObjects(t, h.Manifest)...)

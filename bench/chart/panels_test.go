@@ -76,9 +76,7 @@ func testReference(t *testing.T, known map[string]*dto.MetricFamily) {
 	}
 	path := filepath.Join(chartDir(), "metrics.md")
 	if *update {
-		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text.String()), 0o644))
 	}
 	if written, err := os.ReadFile(path); err != nil || string(written) != text.String() {
 		t.Errorf("metrics.md differs from the metrics (%v): go test -run TestMetrics . -update", err)
@@ -162,9 +160,7 @@ func seriesOf(known map[string]*dto.MetricFamily) string {
 // it.
 func TestRunbook(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir(), "runbook.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sections := map[string]string{}
 	for _, section := range strings.Split(string(text), "\n## ")[1:] {
 		title, body, _ := strings.Cut(section, "\n")

@@ -35,9 +35,9 @@ const applicationAccount = "application"
 // newPodRun starts the sidecar of a pod in a namespace whose service account may read pods there.
 func newPodRun(t *testing.T, pod func(r *podRun)) *podRun {
 	t.Helper()
-	r := &podRun{T: t, api: cluster.APIServerT(t, cluster.Options{}), volumes: map[string]string{}, account: t.TempDir(), listen: freeAddress(t)}
+	r := &podRun{T: t, api: sharedWorld(t).api, volumes: map[string]string{}, account: t.TempDir(), listen: freeAddress(t)}
 	r.adminURL = "http://" + freeAddress(t)
-	r.ns = r.api.NamespaceT(t, "incluster")
+	r.ns = r.api.NamespaceT(t, cluster.UniqueName("incluster"))
 	ctx := t.Context()
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: applicationAccount}}
 	_, err := r.api.Client().CoreV1().ServiceAccounts(r.ns).Create(ctx, sa, metav1.CreateOptions{})
@@ -47,7 +47,7 @@ func newPodRun(t *testing.T, pod func(r *podRun)) *podRun {
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "services"}, Verbs: []string{"get", "list", "watch"}},
 		rbacv1.PolicyRule{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}}))
 	must(t, r.api.AwaitRights(ctx, user, authorizationv1.ResourceAttributes{Namespace: r.ns, Verb: "watch", Group: "discovery.k8s.io", Resource: "endpointslices"}))
-	r.mountAccount(applicationAccount)
+	r.mountAccount()
 	pod(r)
 	r.sidecar = r.container(r.spec.InitContainers[0], r.proxy())
 	r.sidecar.Ready = "watchproxy ready: "
@@ -101,14 +101,13 @@ func (r *podRun) proxy() string {
 	return binary
 }
 
-// mountAccount writes the files that the kubelet mounts, with a new token of a service account.
-func (r *podRun) mountAccount(name string) {
+// mountAccount writes the files that the kubelet mounts, with a token of the service account.
+func (r *podRun) mountAccount() {
 	r.Helper()
-	token, err := r.api.Client().CoreV1().ServiceAccounts(r.ns).CreateToken(r.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := r.api.Client().CoreV1().ServiceAccounts(r.ns).CreateToken(r.Context(), applicationAccount, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	must(r.T, err)
 	for name, content := range map[string][]byte{"token": []byte(token.Status.Token), "ca.crt": r.api.CA, "namespace": []byte(r.ns)} {
-		must(r.T, os.WriteFile(filepath.Join(r.account, "."+name), content, 0o600))
-		must(r.T, os.Rename(filepath.Join(r.account, "."+name), filepath.Join(r.account, name)))
+		must(r.T, os.WriteFile(filepath.Join(r.account, name), content, 0o600))
 	}
 }
 

@@ -22,29 +22,21 @@ var update = flag.Bool("update", false, "write the table of values into the char
 // The README's table of values matches values.yaml, and every value in it has a description.
 func TestReadmeHasAllValues(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir(), "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(text, &document))
 	table := "| Key | Type | Default | Description |\n|---|---|---|---|\n" + strings.Join(rows(t, "", document.Content[0]), "")
 
 	path := filepath.Join(chartDir(), "README.md")
 	readme, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const head = "| Key |"
 	before, _, _ := strings.Cut(string(readme), head)
 	if want := before + table; want != string(readme) {
 		if !*update {
 			t.Fatalf("the table in %s is not that of values.yaml: cd bench/chart && go test -run %s -update .", path, t.Name())
 		}
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(want), 0o644))
 	}
 }
 
@@ -78,13 +70,9 @@ func rows(t *testing.T, path string, mapping *yaml.Node) (all []string) {
 func inline(t *testing.T, value *yaml.Node) string {
 	t.Helper()
 	var decoded any
-	if err := value.Decode(&decoded); err != nil {
-		t.Fatal(err)
-	}
+	must(t, value.Decode(&decoded))
 	text, err := json.Marshal(decoded)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const most = 90
 	if len(text) > most {
 		return "see values.yaml"

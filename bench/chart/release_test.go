@@ -36,9 +36,7 @@ func (w *world) release(t *testing.T, ns string) *release {
 	flags.KubeConfig, flags.Namespace, flags.CacheDir = &w.api.Kubeconfig, &ns, &w.discovery
 	flags.WrapConfigFn = func(c *rest.Config) *rest.Config { c.QPS = -1; return c }
 	r := &release{w: w, helm: action.NewConfiguration(), ns: ns}
-	if err := r.helm.Init(flags, ns, "secret"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.helm.Init(flags, ns, "secret"))
 	return r
 }
 
@@ -113,9 +111,7 @@ func (r *release) proxies(t *testing.T, all objects) *x509.Certificate {
 			authorizationv1.ResourceAttributes{Verb: "update", Resource: "configmaps", Namespace: r.ns, Name: generated.ConfigMapName})
 	}
 	i, err := issuer.New(t.Context(), rc, issuer.Options(*generated), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	serving, _ := i.CurrentCertKeyContent()
 	return r.verified(t, serving, generated)
 }
@@ -125,9 +121,7 @@ func (r *release) proxies(t *testing.T, all objects) *x509.Certificate {
 func (r *release) verified(t *testing.T, serving []byte, g *config.GeneratedCertificate) *x509.Certificate {
 	t.Helper()
 	published, err := r.w.admin.CoreV1().ConfigMaps(r.ns).Get(t.Context(), g.ConfigMapName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ca, leaf := parseCertificate(t, []byte(published.Data["ca.crt"])), parseCertificate(t, serving)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
@@ -146,9 +140,7 @@ func parseCertificate(t *testing.T, text []byte) *x509.Certificate {
 		t.Fatalf("no PEM: %q", text)
 	}
 	c, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -156,9 +148,7 @@ func parseCertificate(t *testing.T, text []byte) *x509.Certificate {
 func (w *world) identity(t *testing.T, ns, account string) *rest.Config {
 	t.Helper()
 	request, err := w.admin.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := rest.AnonymousClientConfig(w.api.RESTConfig())
 	c.BearerToken = request.Status.Token
 	return c
@@ -167,6 +157,7 @@ func (w *world) identity(t *testing.T, ns, account string) *rest.Config {
 // The certificate can come from elsewhere, and be generated again. Each switch works although
 // cert-manager's Secret is not the release's.
 func TestSourceOfTheCertificateCanChange(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	r := w.release(t, "switched")
 	r.proxies(t, r.install(t, nil))
@@ -189,15 +180,14 @@ func TestSourceOfTheCertificateCanChange(t *testing.T) {
 
 // Rollbacks, and upgrades by Helm 3, which compares three versions of an object, keep the CA too.
 func TestRollbackKeepsTheCA(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	r := w.release(t, "rolledback")
 	install := action.NewInstall(r.helm)
 	install.ReleaseName, install.Namespace, install.CreateNamespace, install.WaitStrategy = releaseName, r.ns, true, kube.HookOnlyStrategy
 	install.ServerSideApply = false
 	installed, err := install.RunWithContext(t.Context(), loadChart(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := parseObjects(t, installed.(*releasev1.Release).Manifest)
 	first := r.proxies(t, all)
 	u := action.NewUpgrade(r.helm)
@@ -207,9 +197,7 @@ func TestRollbackKeepsTheCA(t *testing.T) {
 	}
 	back := action.NewRollback(r.helm)
 	back.Version, back.WaitStrategy, back.ServerSideApply = 1, kube.HookOnlyStrategy, "false"
-	if err := back.Run(releaseName); err != nil {
-		t.Fatal(err)
-	}
+	must(t, back.Run(releaseName))
 	if again := r.proxies(t, all); !again.Equal(first) {
 		t.Error("another CA")
 	}

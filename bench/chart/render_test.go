@@ -33,9 +33,7 @@ func chartDir() string { return filepath.Join(cluster.Root(), "charts", "watchpr
 func loadChart(t *testing.T) *chartv2.Chart {
 	t.Helper()
 	c, err := loader.Load(chartDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -60,15 +58,11 @@ func combinations(t *testing.T) map[string]map[string]any {
 	all := map[string]map[string]any{}
 	for _, file := range append(files, filepath.Join(chartDir(), "values-sidecar.yaml"), filepath.Join(chartDir(), "values-node.yaml")) {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = parseValues(t, string(text))
 	}
 	readme, err := os.ReadFile(filepath.Join(chartDir(), "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, text, ok := strings.Cut(string(readme), "\n```yaml\n")
 	if text, _, _ = strings.Cut(text, "\n```"); !ok || !strings.Contains(text, "audit:") {
 		t.Fatal("the README has no values for an audit log")
@@ -98,9 +92,7 @@ func newTemplate() *action.Install {
 func render(t *testing.T, values map[string]any) objects {
 	t.Helper()
 	r, err := template(loadChart(t), values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return parseObjects(t, r.Manifest)
 }
 
@@ -154,9 +146,7 @@ func (all objects) of(kinds ...string) (found objects) {
 func as[T any](t *testing.T, o *unstructured.Unstructured) (into T) {
 	t.Helper()
 	text, err := yaml.Marshal(o.Object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := yaml.UnmarshalStrict(text, &into); err != nil {
 		t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
 	}

@@ -21,7 +21,10 @@ import (
 // because the sidecar renews it two years before its end.
 func TestInClusterRenewal(t *testing.T) {
 	r := newPodRun(t, fromChart)
-	app := r.startApplication()
+	app := r.newApplication()
+	_, err := app.Start(t.Context())
+	must(t, err)
+	t.Cleanup(app.Kill)
 	for _, name := range []string{"listed", "watched"} { // after the second pod, the watch is open
 		r.createPod(name)
 		r.shows(app, "ADDED "+name)

@@ -94,12 +94,8 @@ func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 	all := w.grant(t, values)
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	text, err := yaml.Marshal(configuration(t, all))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(file, text, 0o600))
 	return cluster.ProxyT(t, cluster.ProxyOptions{
 		Kubeconfig: w.api.KubeconfigT(t, w.api.URL, w.token(t, releaseName)), TLS: true,
 		Args: []string{"--config", file, "--authentication", "delegated"},
@@ -111,9 +107,7 @@ func (w *world) grant(t *testing.T, values string) objects {
 	t.Helper()
 	all := render(t, parseValues(t, values))
 	for _, o := range all.of("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding") {
-		if err := w.apply(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.apply(t.Context(), o))
 	}
 	// The proxy needs these rights to start. They come from all kinds of bindings.
 	w.awaitRights(t, proxyIdentity,
@@ -128,18 +122,14 @@ func (w *world) grant(t *testing.T, values string) objects {
 // awaitRights waits until the apiserver knows a user's rights.
 func (w *world) awaitRights(t *testing.T, user string, rights ...authorizationv1.ResourceAttributes) {
 	t.Helper()
-	if err := w.api.AwaitRights(t.Context(), user, rights...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.api.AwaitRights(t.Context(), user, rights...))
 }
 
 // token returns a token of a service account, like the one that the kubelet gets.
 func (w *world) token(t *testing.T, name string) string {
 	t.Helper()
 	request, err := w.admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return request.Status.Token
 }
 
@@ -148,9 +138,7 @@ func (w *world) token(t *testing.T, name string) string {
 func (w *world) clientConfig(t *testing.T, p *cluster.Proxy) *rest.Config {
 	t.Helper()
 	for _, o := range parseObjects(t, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: proxies}}`) {
-		if err := w.apply(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.apply(t.Context(), o))
 	}
 	err := w.api.Allow(t.Context(), "", reader, cluster.Users("system:serviceaccount:"+namespace+":"+reader), rbacv1.PolicyRule{
 		APIGroups: []string{"", "apps", "example.com"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch", "create", "delete"},
@@ -169,9 +157,7 @@ func (w *world) client(t *testing.T, p *cluster.Proxy) *kubernetes.Clientset {
 	config := w.clientConfig(t, p)
 	w.awaitRights(t, "system:serviceaccount:"+namespace+":"+reader, authorizationv1.ResourceAttributes{Verb: "create", Resource: "pods"})
 	c, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -182,14 +168,10 @@ func (w *world) readThrough(t *testing.T, p *cluster.Proxy) {
 	defer cancel()
 	client := w.client(t, p)
 	custom, err := dynamic.NewForConfig(w.clientConfig(t, p))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pods := client.CoreV1().Pods(namespace)
 	events, err := pods.Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer events.Stop()
 	if _, err := pods.Create(ctx, examplePod(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -203,16 +185,12 @@ func (w *world) readThrough(t *testing.T, p *cluster.Proxy) {
 	}
 	for version, want := range map[string]int{"": 1, "0": 1} {
 		list, err := pods.List(ctx, metav1.ListOptions{ResourceVersion: version})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(list.Items) != want {
 			t.Errorf("resourceVersion %q: %d pods", version, len(list.Items))
 		}
 	}
-	if err := pods.Delete(ctx, examplePod().Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pods.Delete(ctx, examplePod().Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	if _, err := client.AppsV1().Deployments("").List(ctx, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -247,6 +247,7 @@ func TestAllWatchesDropped(t *testing.T) {
 // No alert fires for a proxy that works for two hours with some relists, some errors, and a
 // changing number of watches.
 func TestAlertsAreQuiet(t *testing.T) {
+	t.Parallel()
 	prometheus := newPrometheus(t, `
 		up{job="watchproxy",`+pod+`} 1x120
 		watchproxy_upstream_server_usable{job="watchproxy",`+pod+`,server="https://10.0.0.1:6443"} 1x50 0 1x69
@@ -269,6 +270,8 @@ func TestAlertsAreQuiet(t *testing.T) {
 		watchproxy_self_checks_total{`+feed+`,outcome="same"} 1x60 2x60
 		watchproxy_self_checks_total{`+feed+`,outcome="inconclusive"} _x60 1x60
 		watchproxy_cache_saves_total{job="watchproxy",`+pod+`,outcome="saved"} 0+1x120
+		watchproxy_cache_saves_total{job="watchproxy",`+pod+`,outcome="failed"} 0x120
+		watchproxy_self_checks_total{`+feed+`,outcome="different"} 0x120
 		watchproxy_memory_budget_bytes{job="watchproxy",`+pod+`} 1000x120
 		watchproxy_memory_in_use_bytes{job="watchproxy",`+pod+`} 640x120
 		go_gc_gomemlimit_bytes{job="watchproxy",`+pod+`} 1000x120
@@ -315,9 +318,7 @@ func (e *engine) eval(t *testing.T, r rulefmt.Rule, at time.Duration) (firing []
 	rule, ok := e.rules[r.Alert]
 	if !ok {
 		expr, err := promQL.ParseExpr(r.Expr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		rule = rules.NewAlertingRule(r.Alert, expr, time.Duration(r.For), time.Duration(r.KeepFiringFor), labels.FromMap(r.Labels),
 			labels.FromMap(r.Annotations), labels.EmptyLabels(), "", true, slog.New(slog.DiscardHandler))
 		e.rules[r.Alert] = rule

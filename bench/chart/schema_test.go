@@ -18,6 +18,7 @@ import (
 
 // The chart refuses an invalid value with a message that names the field and the valid values.
 func TestBadValues(t *testing.T) {
+	t.Parallel()
 	for values, want := range map[string]string{
 		`{replica: 3}`:                                       `additional properties 'replica' not allowed`,
 		`{kind: StatefulSet}`:                                `at '/kind': value must be one of 'Deployment', 'DaemonSet', 'Sidecar'`,
@@ -153,6 +154,7 @@ func TestBadValues(t *testing.T) {
 // A value that is set to null has its default, is empty, or is refused by a message that names it. It
 // never breaks a template.
 func TestNullValues(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(chartDir(), "values.yaml"))
 	must(t, err)
 	var paths []string
@@ -194,15 +196,11 @@ func sidecarWith(more string) string {
 // sets.
 func TestSchemaHasAllOfTheConfiguration(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir(), "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var schema struct {
 		Properties map[string]schemaNode `json:"properties"`
 	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &schema))
 	compareFields(t, "config", schema.Properties["config"], reflect.TypeFor[config.ProxyConfiguration](), "apiVersion", "kind")
 }
 

@@ -21,15 +21,11 @@ import (
 func embedded(t *testing.T, values map[string]any) objects {
 	t.Helper()
 	application, err := loader.Load("testdata/application")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	application.AddDependency(loadChart(t))
 	values["enabled"] = true // the condition of the dependency
 	r, err := template(application, map[string]any{"watchproxy": values})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return parseObjects(t, r.Manifest)
 }
 
@@ -67,9 +63,7 @@ func TestSidecarPods(t *testing.T) {
 			}
 			if text, ok := configMap.Data["kubeconfig"]; ok {
 				c, err := clientcmd.Load([]byte(text))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if got := c.Contexts[c.CurrentContext].Namespace; got != namespace {
 					t.Errorf("the kubeconfig's namespace is %q", got)
 				}
@@ -82,6 +76,7 @@ func TestSidecarPods(t *testing.T) {
 
 // The policy adds the sidecar to pods with its label, and the apiserver accepts the pod.
 func TestInjection(t *testing.T) {
+	t.Parallel()
 	w := worldOf(cluster.APIServerT(t, cluster.Options{Flags: []string{"--enable-admission-plugins=ServiceAccount"}}))
 	namespace := w.api.NamespaceT(t, "injection")
 	text, err := os.ReadFile("testdata/policy.yaml")

@@ -20,6 +20,7 @@ import (
 )
 
 func TestLint(t *testing.T) {
+	t.Parallel()
 	for name, values := range combinations(t) {
 		lint := action.NewLint()
 		lint.Strict, lint.Namespace = true, namespace
@@ -43,9 +44,7 @@ func TestConfigurations(t *testing.T) {
 				return
 			}
 			template, _, err := unstructured.NestedMap(pods[0].Object, "spec", "template")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			checkPod(t, as[corev1.PodTemplateSpec](t, &unstructured.Unstructured{Object: template}).Spec, c)
 		})
 	}
@@ -171,9 +170,7 @@ func TestImage(t *testing.T) {
 func TestPrometheusRule(t *testing.T) {
 	rule := render(t, combinations(t)["monitored"]).one(t, "PrometheusRule")
 	text, err := yaml.Marshal(rule.Object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, missing := range []string{"alert: WatchproxyDown", `job="` + namespace + "/" + releaseName + `"`, "team: platform", "severity: critical"} {
 		if !strings.Contains(string(text), missing) {
 			t.Errorf("no %s", missing)
@@ -198,9 +195,7 @@ func TestAlertsOfShortCertificates(t *testing.T) {
 	} {
 		rule := render(t, parseValues(t, `{monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}}, `+values+`}`)).one(t, "PrometheusRule")
 		groups, _, err := unstructured.NestedSlice(rule.Object, "spec", "groups")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i, alert := range []string{"WatchproxyServingCertificateExpires", "WatchproxyServingCertificateExpiresToday"} {
 			if expr := exprOf(groups, alert); !strings.HasSuffix(expr, "- time() < "+want[i]) {
 				t.Errorf("%s: %s is %s", values, alert, expr)

@@ -25,9 +25,7 @@ func TestNotesOfAnUnreleasedChart(t *testing.T) {
 			delete(c.Metadata.Annotations, annotation)
 		}
 		r, err := template(c, parseValues(t, test.values))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := strings.Contains(r.Info.Notes, "This chart is unreleased"); got != test.mentions {
 			t.Errorf("%s: the notes mention it: %v\n%s", name, got, r.Info.Notes)
 		}

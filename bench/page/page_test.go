@@ -17,7 +17,7 @@ import (
 
 // browser starts a browser with an empty profile. Exceptions and console messages of its pages fail
 // the test.
-func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context {
+func browser(t *testing.T) context.Context {
 	t.Helper()
 	path := filepath.Join(cluster.Root(), "bin", "chromium")
 	if _, err := os.Stat(path); err != nil {
@@ -30,7 +30,7 @@ func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context
 		chromedp.WSURLReadTimeout(limit),
 		chromedp.Flag("disable-dev-shm-usage", true),
 	)
-	allocated, release := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
+	allocated, release := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(release)
 	ctx, cancel := chromedp.NewContext(allocated)
 	t.Cleanup(cancel)
