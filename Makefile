@@ -101,7 +101,7 @@ test-budgets:
 	@$(call gate,budgets,$(call folders,$(BUDGETS)),$(call names,$(BUDGETS)))
 
 # These have whole suites of their own in make verify.
-RIGS := faults hostile sync demo clients/linearizability clients/outage clients/kubelets
+RIGS := faults hostile demo clients/linearizability clients/outage clients/kubelets
 test-servers: export WATCHPROXY_RACE = 1
 test-servers: kubeapi kubectl
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./cmd/kubeapi ./cmd/kubectl
@@ -200,18 +200,18 @@ demo: build kubeapi kubectl ## 200 informers directly and through the proxy, wha
 	@exec bin/demo
 
 bench-sync: build kubeapi ## how long informers take to sync, at the apiserver, through the proxy, and in herds
-	@go build -o bin/bench-sync ./bench/sync
-	@exec bin/bench-sync
+	@go build -o bin/bench-load ./bench/load
+	@exec bin/bench-load --herds 10,100,1000
 
 bench: build kubeapi bin/nginx ## what reads cost: the apiserver, the proxy and a floor side by side; half an hour
 	@go build -o bin/bench-load ./bench/load
 	@mkdir -p bench/results; bin/bench-load --results bench/results && exec bin/bench-load --ingest --pods 100000 --results bench/results
 
-bench-recent: build kubeapi bin/nginx ## how long lists of the most recent state take while others write, beside the apiserver: bench/results/recent.txt
+bench-recent: build kubeapi ## how long lists of the most recent state take while others write, beside the apiserver: bench/results/recent.txt
 	@go build -o bin/bench-load ./bench/load
 	@mkdir -p bench/results; bin/bench-load --recent --results bench/results && exec bin/bench-load --recent --no-ledger --results bench/results
 
-bench-growth: build kubeapi bin/nginx ## what they cost at 1,000, 10,000 and 100,000 pods; a quarter of an hour
+bench-growth: build kubeapi ## what they cost at 1,000, 10,000 and 100,000 pods; a quarter of an hour
 	@go build -o bin/bench-load ./bench/load
 	@exec bin/bench-load --growth 1000,10000,100000
 

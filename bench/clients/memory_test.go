@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -121,18 +120,8 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	e := p.EndpointT(t)
 	cluster.Eventually(t, "the cache has come as far as upstream", func() bool {
-		return versionOf(t, ListVersion(t, e.GetT(t, configmaps+"?limit=1", nil))) >= versionOf(t, list.ResourceVersion)
+		return Number(t, ListVersion(t, e.GetT(t, configmaps+"?limit=1", nil))) >= Number(t, list.ResourceVersion)
 	})
-}
-
-// versionOf returns a resourceVersion as a number.
-func versionOf(t *testing.T, text string) uint64 {
-	t.Helper()
-	rv, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rv
 }
 
 // peakOf returns a proxy's peak memory without its program file, which the kernel can drop and read

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -147,6 +148,16 @@ func ListVersion(tb testing.TB, a cluster.Answer) string {
 		tb.Fatalf("no resourceVersion in %d %.500s: %v", a.Status, a.Body, err)
 	}
 	return list.ResourceVersion
+}
+
+// Number returns a resourceVersion as a number.
+func Number(tb testing.TB, version string) uint64 {
+	tb.Helper()
+	rv, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return rv
 }
 
 // Widgets are custom resources.

@@ -63,7 +63,10 @@ func (d *demo) show(ctx context.Context) error {
 	var without bill
 	if d.direct > 0 {
 		d.screen.say("first without watchproxy: %d informers directly at kube-apiserver", d.informers)
-		wait := func(ctx context.Context) error { return pause(ctx, d.direct) }
+		wait := func(ctx context.Context) error {
+			cluster.Pause(ctx, d.direct)
+			return context.Cause(ctx)
+		}
 		if without, err = d.run(ctx, m, d.api.RESTConfig(), newWriter(direct, pods), wait); err != nil {
 			return err
 		}
@@ -114,16 +117,6 @@ func (d *demo) run(ctx context.Context, m *meter, config *rest.Config, w *writer
 		}
 	}
 	return bill{start: readings[1].cost(readings[0]), running: readings[2].cost(readings[1])}, d.settle(ctx)
-}
-
-// pause waits.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 func (d *demo) startAPIServer(ctx context.Context) (*kubernetes.Clientset, error) {

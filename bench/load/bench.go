@@ -66,6 +66,8 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 	switch {
 	case len(o.growth) > 0:
 		return b.report, b.growth(ctx, o.growth)
+	case len(o.herds) > 0:
+		return b.report, b.informers(ctx, o.herds)
 	case o.ingest:
 		return b.report, b.ingest(ctx)
 	case o.recent:
@@ -93,7 +95,7 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 			continue
 		}
 		b.say("measuring: %s", scenario.name)
-		if err := b.profiled(ctx, scenario.name, scenario.measure); err != nil {
+		if err := scenario.measure(ctx); err != nil {
 			return b.report, fmt.Errorf("%s: %w", scenario.name, err)
 		}
 	}
@@ -132,14 +134,17 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if err := b.grow(ctx, wanted); err != nil {
 		return err
 	}
-	b.say("starting watchproxy and nginx")
-	if b.secure.proxy, err = b.startProxy(ctx, true); err != nil {
+	b.say("starting watchproxy")
+	if b.secure.proxy, err = b.startProxy(ctx, b.api.Kubeconfig, true); err != nil {
 		return err
 	}
-	if b.plain.proxy, err = b.startProxy(ctx, false); err != nil {
+	if b.plain.proxy, err = b.startProxy(ctx, b.api.Kubeconfig, false); err != nil {
 		return err
 	}
-	if b.nginx, err = startNginx(ctx, b.options.nginx, b.direct.url.Host); err != nil {
+	if len(b.options.growth) > 0 || len(b.herds) > 0 || b.options.ingest || b.options.recent {
+		return nil // only the scenarios need nginx
+	}
+	if b.nginx, err = startNginx(ctx, b.direct.url.Host); err != nil {
 		return err
 	}
 	pid := b.nginx.cmd.Process.Pid
@@ -153,14 +158,14 @@ func (b *bench) start(ctx context.Context) (err error) {
 	return err
 }
 
-// startProxy starts a proxy, either with TLS, authentication and authorization or without all
-// three.
-func (b *bench) startProxy(ctx context.Context, secure bool) (*server, error) {
+// startProxy starts a proxy in front of the server of a kubeconfig, either with TLS, authentication
+// and authorization or without all three.
+func (b *bench) startProxy(ctx context.Context, kubeconfig string, secure bool) (*server, error) {
 	config, err := b.config()
 	if err != nil {
 		return nil, err
 	}
-	options := cluster.ProxyOptions{Kubeconfig: b.api.Kubeconfig, Binary: b.watchproxy, TLS: secure, Args: []string{"--config", config}}
+	options := cluster.ProxyOptions{Kubeconfig: kubeconfig, Binary: b.watchproxy, TLS: secure, Args: []string{"--config", config}}
 	token := ""
 	if secure {
 		options.Args = append(options.Args, "--authentication=delegated")
@@ -239,11 +244,15 @@ func (b *bench) lists(ctx context.Context) error {
 		}
 		file := request{path: "/" + form.file, accept: "*/*", gzip: form.gzip}
 		for _, clients := range form.clients {
-			if err := b.compare(ctx, row{Scenario: "list, " + form.name + ", TLS", Clients: clients, Target: form.target}, b.direct, r, b.secure, file); err != nil {
+			err := b.compare(ctx, row{Scenario: "list, " + form.name + ", TLS", Clients: clients, Target: form.target},
+				ask{b.direct, r}, ask{b.secure.proxy, r}, ask{b.secure.nginx, file})
+			if err != nil {
 				return err
 			}
 		}
-		if err := b.compare(ctx, row{Scenario: "list, " + form.name + ", plain", Clients: 4, Target: target{OfFloor: form.target.OfFloor}}, nil, r, b.plain, file); err != nil {
+		err := b.compare(ctx, row{Scenario: "list, " + form.name + ", plain", Clients: 4, Target: target{OfFloor: form.target.OfFloor}},
+			ask{b.plain.proxy, r}, ask{b.plain.nginx, file})
+		if err != nil {
 			return err
 		}
 	}
@@ -280,27 +289,28 @@ func (b *bench) smallReads(ctx context.Context) error {
 		if err := b.publish(ctx, "read.json", r); err != nil {
 			return err
 		}
-		if err := b.compare(ctx, row{Scenario: read.name, Clients: 4, Target: read.target}, b.direct, r, b.secure, request{path: "/read.json", accept: "*/*"}); err != nil {
+		err := b.compare(ctx, row{Scenario: read.name, Clients: 4, Target: read.target},
+			ask{b.direct, r}, ask{b.secure.proxy, r}, ask{b.secure.nginx, request{path: "/read.json", accept: "*/*"}})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// compare measures a request at the apiserver (if direct is not nil) and at the proxy, and a
-// request for the saved response at nginx.
-func (b *bench) compare(ctx context.Context, r row, direct *server, asked request, at pair, file request) error {
+// ask is a request for a server. At nginx it is for the saved response.
+type ask struct {
+	*server
+	request
+}
+
+// compare measures requests at their servers.
+func (b *bench) compare(ctx context.Context, r row, asks ...ask) error {
 	r.Unit, r.Servers = "request", map[string]spent{}
 	// The servers take turns, because the machine's speed changes from second to second.
 	const rounds = 3
 	for range rounds {
-		for _, s := range []struct {
-			*server
-			request
-		}{{direct, asked}, {at.proxy, asked}, {at.nginx, file}} {
-			if s.server == nil {
-				continue
-			}
+		for _, s := range asks {
 			got, err := b.measureReads(ctx, s.server, s.request, r.Clients)
 			if err != nil {
 				return fmt.Errorf("%s: %w", r.Scenario, err)

@@ -18,22 +18,20 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// child is a server of this program in its own process.
-type child struct {
-	*server
+// process is this program in another process, with one of its other commands.
+type process struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser // its standard input
+	out   *bufio.Reader  // its standard output
 	ended chan struct{}
 }
 
-// startChild runs this program with arguments that make it a server. The server announces its
-// address by listen.
-func startChild(token string, secure bool, args ...string) (*child, error) {
+func startProcess(args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	c := &child{cmd: exec.Command(self, args...), ended: make(chan struct{})}
+	c := &process{cmd: exec.Command(self, args...), ended: make(chan struct{})}
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	c.cmd.Stderr = os.Stderr
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
@@ -43,35 +41,50 @@ func startChild(token string, secure bool, args ...string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer out.Close() //nolint:errcheck // it was read
-	c.cmd.Stdout = in
+	c.cmd.Stdout, c.out = in, bufio.NewReader(out)
 	err = run(c.cmd, c.ended)
 	_ = in.Close()
 	if err != nil {
 		return nil, fmt.Errorf("cannot start the %s: %w", args[0], err)
 	}
-	said := bufio.NewReader(out)
+	return c, nil
+}
+
+func (c *process) close() error {
+	err := c.in.Close()
+	_ = c.cmd.Process.Kill()
+	<-c.ended
+	return err
+}
+
+// child is a server of this program in its own process.
+type child struct {
+	*server
+	*process
+}
+
+// startChild runs a command of this program that is a server. The server announces its address by
+// listen.
+func startChild(token string, secure bool, args ...string) (*child, error) {
+	p, err := startProcess(args...)
+	if err != nil {
+		return nil, err
+	}
+	c := &child{process: p}
 	var certificate, address string
 	scheme := "http://"
 	if secure {
 		scheme = "https://"
-		if _, err := fmt.Fscanf(said, "%q\n", &certificate); err != nil {
+		if _, err := fmt.Fscanf(c.out, "%q\n", &certificate); err != nil {
 			return nil, errors.Join(fmt.Errorf("certificate of the %s: %w", args[0], err), c.close())
 		}
 	}
-	if address, err = said.ReadString('\n'); err != nil {
+	if address, err = c.out.ReadString('\n'); err != nil {
 		return nil, errors.Join(fmt.Errorf("address of the %s: %w", args[0], err), c.close())
 	}
 	cpu := func() (time.Duration, error) { return cluster.CPUOf(c.cmd.Process.Pid) }
 	c.server, err = newServer(theFloor, scheme+strings.TrimSpace(address), []byte(certificate), token, cpu, c.cmd.Process.Pid)
 	return c, err
-}
-
-func (c *child) close() error {
-	err := c.in.Close()
-	_ = c.cmd.Process.Kill()
-	<-c.ended
-	return err
 }
 
 // listen listens on loopback and announces the address to the parent. If secure, it uses TLS with

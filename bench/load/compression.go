@@ -13,6 +13,7 @@ import (
 )
 
 const (
+	// withState is an informer's query for the current state of a collection and then its events.
 	withState = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 	// compressingMinor is the first version of kube-apiserver that compresses watches.
 	compressingMinor = 37
@@ -53,8 +54,7 @@ func (b *bench) compression(ctx context.Context) error {
 
 func (b *bench) compressedSyncs(ctx context.Context, how string, servers ...*server) error {
 	r := row{Scenario: "sync of all pods by watch, HTTP/2, " + how, Clients: 1, Unit: "informer", Servers: map[string]spent{}}
-	wire := row{Scenario: r.Scenario + ": MiB on the wire", Clients: 1, Unit: "MiB", Value: map[string]float64{}}
-	took := row{Scenario: r.Scenario + ": processor time of the client", Clients: 1, Unit: "s", Value: map[string]float64{}}
+	wire, took := r.values("MiB on the wire", "MiB"), r.values("processor time of the client", "s")
 	const rounds, times = 4, 5 // the first round is not measured
 	for round := range rounds {
 		for _, s := range servers {
@@ -64,7 +64,7 @@ func (b *bench) compressedSyncs(ctx context.Context, how string, servers ...*ser
 			}
 			bytes := received.Load()
 			for range times {
-				if err := s.sync(ctx, "/api/v1/pods?"+withState); err != nil {
+				if _, err := s.sync(ctx, "/api/v1/pods?"+withState); err != nil {
 					return err
 				}
 			}
@@ -90,7 +90,7 @@ func (b *bench) compressedEvents(ctx context.Context, how string, servers ...*se
 	pod := workload.NewPod(0)
 	path := "/api/v1/namespaces/" + pod.Namespace + "/pods?fieldSelector=metadata.name%3D" + pod.Name + "&" + withState
 	r := row{Scenario: fmt.Sprintf("an event to %d watches, HTTP/2, %s", watchers, how), Clients: watchers, Unit: "delivery", Servers: map[string]spent{}}
-	wire := row{Scenario: r.Scenario + ": KiB on the wire", Clients: watchers, Unit: "KiB", Value: map[string]float64{}}
+	wire := r.values("KiB on the wire", "KiB")
 	write := func(ctx context.Context, _ int) error { return b.updatePod(ctx, 0) }
 	for range rounds {
 		for _, s := range servers {

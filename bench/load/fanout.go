@@ -48,16 +48,13 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	r := row{
 		Scenario: fmt.Sprintf("fan-out, %d events/s, %s", rate, name), Clients: watchers, Unit: "delivery", Servers: map[string]spent{},
 	}
-	delay := row{Scenario: r.Scenario + ": event delay, p50", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
-	late := row{Scenario: r.Scenario + ": event delay, p99", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
-	meanwhile := row{
-		Scenario: r.Scenario + ": event delay of another watcher at kube-apiserver, p99", Clients: watchers, Unit: "ms",
-		Value: map[string]float64{},
-	}
-	kernel := row{Scenario: r.Scenario + ": processor time in the kernel", Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
-	last := row{Scenario: r.Scenario + ": event delay, max", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
-	clients := row{Scenario: r.Scenario + ": processor time of the clients", Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
-	busy := row{Scenario: r.Scenario + ": time of server and clients on all processors", Clients: watchers, Unit: "ms/event", Value: map[string]float64{}}
+	kernel := r.values("processor time in the kernel", "µs/delivery")
+	clients := r.values("processor time of the clients", "µs/delivery")
+	busy := r.values("time of server and clients on all processors", "ms/event")
+	delay := r.values("event delay, p50", "ms")
+	late := r.values("event delay, p99", "ms")
+	meanwhile := r.values("event delay of another watcher at kube-apiserver, p99", "ms")
+	last := r.values("event delay, max", "ms")
 	rounds := fanOutRounds
 	if watchers == targeted {
 		r.Target.OfFloor = 1.2
@@ -70,35 +67,22 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	if secure {
 		over = "tls"
 	}
-	f, err := startFloor(over)
-	if err != nil {
-		return err
-	}
-	defer f.close() //nolint:errcheck // it is killed
 	frame, err := b.frame(ctx)
 	if err != nil {
 		return err
 	}
-	writeFloor := func(ctx context.Context, _ int) error { return f.write(ctx, frame) }
-	delays := delays{}
-	servers := []written{{at.proxy, b.updatePod}, {f.server, writeFloor}}
+	f, floor, err := startFloor(over, frame)
+	if err != nil {
+		return err
+	}
+	defer f.close() //nolint:errcheck // it is killed
+	servers := []written{{at.proxy, b.updatePod}, floor}
 	if direct != nil {
 		servers = append([]written{{direct, b.updatePod}}, servers...)
 	}
-	for range rounds {
-		for _, s := range servers {
-			// The result excludes the server's cost of the writes themselves.
-			alone, acknowledged, err := b.writes(ctx, s.server, rate, s.write)
-			if err != nil {
-				return err
-			}
-			delays.of(s.name).alone = alone.by(len(acknowledged))
-			got, err := b.deliver(ctx, s, watchers, rate, delays.of(s.name), nil)
-			if err != nil {
-				return err
-			}
-			r.Servers[s.name] = r.Servers[s.name].and(got)
-		}
+	delays, _, err := b.deliveries(ctx, r, rate, rounds, servers)
+	if err != nil {
+		return err
 	}
 	for name, d := range delays {
 		n := float64(r.Servers[name].Units)
@@ -119,6 +103,30 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 		return nil
 	}
 	return b.profileFanOut(ctx, r.Scenario, watchers, rate, servers)
+}
+
+// deliveries measures the deliveries of r at all servers in turn. It also returns the KiB on the
+// wire of one delivery.
+func (b *bench) deliveries(ctx context.Context, r row, rate, rounds int, servers []written) (delays, map[string]float64, error) {
+	delays, wire := delays{}, map[string]float64{}
+	for range rounds {
+		for _, s := range servers {
+			// The result excludes the server's cost of the writes themselves.
+			alone, acknowledged, err := b.writes(ctx, s.server, rate, s.write)
+			if err != nil {
+				return nil, nil, err
+			}
+			delays.of(s.name).alone = alone.by(len(acknowledged))
+			before := received.Load()
+			got, err := b.deliver(ctx, s, r.Clients, rate, delays.of(s.name), nil)
+			if err != nil {
+				return nil, nil, err
+			}
+			wire[s.name] = float64(received.Load()-before) / float64(got.Units) / kib
+			r.Servers[s.name] = r.Servers[s.name].and(got)
+		}
+	}
+	return delays, wire, nil
 }
 
 // written is a server and a function that writes events for its watches.

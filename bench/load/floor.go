@@ -17,12 +17,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// floor is a program that does only the necessary work of a fan-out: it writes prepared frames to
-// every connection. No server can deliver events at a lower cost.
-type floor struct{ *child }
-
-// newFloorCommand returns the program. It listens, announces its address, and treats every
-// connection as a watch. It writes the frames from its standard input to all connections.
+// newFloorCommand returns a program that does only the necessary work of a fan-out: it writes
+// prepared frames to every connection. No server can deliver events at a lower cost. It listens,
+// announces its address, and treats every connection as a watch. It writes the frames from its
+// standard input to all connections.
 func newFloorCommand() *cobra.Command {
 	var over string
 	cmd := &cobra.Command{Use: "floor", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
@@ -133,14 +131,15 @@ func (s stream) write(frame []byte) {
 	_, _ = s.Write(frame) // errors of clients that have left do not matter
 }
 
-// startFloor starts the floor. over is plain HTTP, "tls" or "h2".
-func startFloor(over string) (floor, error) {
+// startFloor starts the floor. over is empty for plain HTTP, "tls" or "h2". Each write makes the
+// floor write the frame to all watches. On its standard input, the frame's length precedes the frame.
+func startFloor(over string, frame []byte) (*child, written, error) {
 	c, err := startChild("", over != "", "floor", "--over="+over)
-	return floor{c}, err
-}
-
-// write makes the floor write a frame to all watches. The frame's length precedes the frame.
-func (f floor) write(_ context.Context, frame []byte) error {
-	_, err := f.in.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
-	return err
+	if err != nil {
+		return nil, written{}, err
+	}
+	return c, written{c.server, func(context.Context, int) error {
+		_, err := c.in.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
+		return err
+	}}, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -35,7 +36,7 @@ func (b *bench) http2s(ctx context.Context) error {
 		const clients, rounds = 4, 3
 		two := row{Scenario: read.name + ", HTTP/2", Clients: clients, Unit: "request", Servers: map[string]spent{}}
 		one := row{Scenario: read.name + ", HTTP/1.1", Clients: clients, Unit: "request", Servers: map[string]spent{}}
-		wire := row{Scenario: read.name + ", HTTP/2: KiB on the wire", Clients: clients, Unit: "KiB", Value: map[string]float64{}}
+		wire := two.values("KiB on the wire", "KiB")
 		for range rounds {
 			for _, s := range []*server{b.direct, b.secure.proxy} {
 				for _, r := range []struct {
@@ -72,41 +73,26 @@ func (b *bench) fanOut2(ctx context.Context, watchers, rate, streams int) error 
 	}
 	name = fmt.Sprintf("fan-out, %d events/s, HTTP/2, %s", rate, name)
 	r := row{Scenario: name, Clients: watchers, Unit: "delivery", Servers: map[string]spent{}}
-	p50 := row{Scenario: name + ": event delay, p50", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
-	p99 := row{Scenario: name + ": event delay, p99", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
-	f, err := startFloor("h2")
-	if err != nil {
-		return err
-	}
-	defer f.close() //nolint:errcheck // it is killed
+	p50, p99, wire := r.values("event delay, p50", "ms"), r.values("event delay, p99", "ms"), r.values("KiB on the wire", "KiB")
 	frame, err := b.frame(ctx)
 	if err != nil {
 		return err
 	}
-	_, event, _ := strings.Cut(strings.TrimSuffix(string(frame), "\r\n"), "\r\n")
-	writeFloor := func(ctx context.Context, _ int) error { return f.write(ctx, []byte(event)) }
-	wire := row{Scenario: name + ": KiB on the wire", Clients: watchers, Unit: "KiB", Value: map[string]float64{}}
+	_, event, _ := bytes.Cut(bytes.TrimSuffix(frame, []byte("\r\n")), []byte("\r\n"))
+	f, floor, err := startFloor("h2", event)
+	if err != nil {
+		return err
+	}
+	defer f.close() //nolint:errcheck // it is killed
 	if watchers == targeted && streams == 1 {
 		r.Target.LessThanAPIServer, r.Target.OfFloor, p99.Target.LessThanAPIServer = 2.5, 1, 1.43
 	}
-	delays := delays{}
-	servers := []written{{b.direct.over2(streams), b.updatePod}, {b.secure.proxy.over2(streams), b.updatePod}, {f.over2(streams), writeFloor}}
-	for range fanOutRounds {
-		for _, s := range servers {
-			alone, acknowledged, err := b.writes(ctx, s.server, rate, s.write)
-			if err != nil {
-				return err
-			}
-			delays.of(s.name).alone = alone.by(len(acknowledged))
-			before := received.Load()
-			got, err := b.deliver(ctx, s, watchers, rate, delays.of(s.name), nil)
-			if err != nil {
-				return err
-			}
-			wire.Value[s.name] = float64(received.Load()-before) / float64(got.Units) / kib
-			r.Servers[s.name] = r.Servers[s.name].and(got)
-		}
+	servers := []written{{b.direct.over2(streams), b.updatePod}, {b.secure.proxy.over2(streams), b.updatePod}, {floor.over2(streams), floor.write}}
+	delays, onWire, err := b.deliveries(ctx, r, rate, fanOutRounds, servers)
+	if err != nil {
+		return err
 	}
+	wire.Value = onWire
 	for name, d := range delays {
 		p50.Value[name], p99.Value[name], _ = percentiles(d.all)
 	}
@@ -140,19 +126,14 @@ func (s *server) two(conn net.Conn) (*http2.ClientConn, error) { //nolint:static
 
 // send2 is send over HTTP/2.
 func (c *client) send2(r request, path string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(context.Background(), cmpMethod(r.method), c.server.url.Scheme+"://localhost"+path, strings.NewReader(r.body))
+	req, err := http.NewRequestWithContext(context.Background(), r.method, c.server.url.Scheme+"://localhost"+path, strings.NewReader(r.body))
 	if err != nil {
 		return nil, err
 	}
-	if r.body == "" {
-		req.Body, req.ContentLength = nil, 0
-	} else {
+	if r.body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	req.Header.Set("Accept", r.accept)
-	if r.accept == "" {
-		req.Header.Set("Accept", "application/json")
-	}
 	if c.server.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.server.token)
 	}
@@ -160,13 +141,6 @@ func (c *client) send2(r request, path string) (*http.Response, error) {
 		req.Header.Set("Accept-Encoding", "gzip")
 	}
 	return c.cc.RoundTrip(req)
-}
-
-func cmpMethod(method string) string {
-	if method == "" {
-		return http.MethodGet
-	}
-	return method
 }
 
 // watch2 answers each request on a connection as a watch, which receives prepared DATA frames. It

@@ -80,9 +80,6 @@ func (b *bench) idle(ctx context.Context) error {
 			return err
 		}
 		after, err := b.resident(ctx, way.server)
-		if err == nil {
-			err = b.heapProfile(ctx, way.server, "idle, "+way.name)
-		}
 		c.close()
 		if err != nil {
 			return err

@@ -10,9 +10,6 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// initialState is a feed's query for the current state of a collection.
-const initialState = "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-
 // ingest measures the time in which a cold proxy caches all pods. Upstream is the apiserver, and
 // then another proxy, which is faster. The floor is a client that sends the same request and
 // discards the response, so it shows upstream's own speed. The rounds alternate, and the best round
@@ -49,7 +46,7 @@ func (b *bench) ingest(ctx context.Context) error {
 		for range rounds {
 			time.Sleep(settle)
 			began := time.Now()
-			if err := from.sync(ctx, "/api/v1/pods"+initialState); err != nil {
+			if _, err := from.sync(ctx, "/api/v1/pods?"+withState); err != nil {
 				return err
 			}
 			least := time.Since(began)
@@ -89,16 +86,7 @@ type coldSync struct {
 // coldSync starts a proxy and sends it a list of pods with a selector that matches nothing. The
 // proxy answers when it has all pods.
 func (b *bench) coldSync(ctx context.Context, kubeconfig string) (s *server, c coldSync, err error) {
-	config, err := b.config()
-	if err != nil {
-		return nil, c, err
-	}
-	p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig, Binary: b.watchproxy, Args: []string{"--config", config}})
-	if err != nil {
-		return nil, c, err
-	}
-	b.proxies = append(b.proxies, p)
-	if s, err = newServer(ours, p.URL, nil, "", p.CPU, p.PID()); err != nil {
+	if s, err = b.startProxy(ctx, kubeconfig, false); err != nil {
 		return nil, c, err
 	}
 	began := time.Now()
@@ -106,7 +94,7 @@ func (b *bench) coldSync(ctx context.Context, kubeconfig string) (s *server, c c
 		return nil, c, err
 	}
 	c.took = time.Since(began)
-	if c.cpu, err = p.CPU(); err != nil {
+	if c.cpu, err = s.cpu(); err != nil {
 		return nil, c, err
 	}
 	if _, c.peak, err = cluster.MemoryOf(s.pid); err != nil {
@@ -117,22 +105,31 @@ func (b *bench) coldSync(ctx context.Context, kubeconfig string) (s *server, c c
 
 // hasAll checks that a proxy has cached all pods, instead of just forwarding a request.
 func (b *bench) hasAll(ctx context.Context, s *server) error {
-	var status struct {
-		Feeds []struct{ Objects int }
-	}
-	text, err := b.adminGet(ctx, s, "/status")
-	if err == nil {
-		err = json.Unmarshal(text, &status)
-	}
+	feeds, err := b.feeds(ctx, s)
 	if err != nil {
-		return fmt.Errorf("status of the proxy: %w", err)
+		return err
 	}
 	most := 0
-	for _, f := range status.Feeds {
+	for _, f := range feeds {
 		most = max(most, f.Objects)
 	}
 	if most < b.pods {
 		return fmt.Errorf("the proxy has %d of %d pods", most, b.pods)
 	}
 	return nil
+}
+
+// feedStatus is what a proxy tells of one of its caches.
+type feedStatus struct{ Objects, LogEvents int }
+
+func (b *bench) feeds(ctx context.Context, s *server) ([]feedStatus, error) {
+	var status struct{ Feeds []feedStatus }
+	text, err := b.adminGet(ctx, s, "/status")
+	if err == nil {
+		err = json.Unmarshal(text, &status)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("status of the proxy: %w", err)
+	}
+	return status.Feeds, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/command"
 )
 
@@ -26,15 +24,11 @@ type options struct {
 	only       string
 	results    string
 	watchproxy string
-	nginx      string
-	enough     time.Duration
-	patience   time.Duration
-	profiles   string
 	growth     []int
+	herds      []int
 	ingest     bool
 	recent     bool
 	noLedger   bool
-	foreign    []int
 }
 
 func main() {
@@ -51,17 +45,13 @@ to standard output, progress to standard error.`,
 	flags := cmd.Flags()
 	flags.IntVar(&o.pods, "pods", 10_000, "`PODS` that there are, of 4.5 KB of JSON each")
 	flags.StringVar(&o.only, "only", "", "measure only the groups of scenarios whose names match a `REGEXP`")
-	flags.DurationVar(&o.enough, "enough", 500*time.Millisecond, "processor `TIME` of a server in each of three rounds")
-	flags.DurationVar(&o.patience, "patience", 10*time.Second, "`TIME` after which less than that has to do")
 	flags.IntSliceVar(&o.growth, "growth", nil, "`SIZES` of the collection, ascending, to measure the proxy alone at instead of all servers at one size")
+	flags.IntSliceVar(&o.herds, "herds", nil, "`INFORMERS` of each herd, to measure instead how long informers take to sync, alone and in herds")
 	flags.BoolVar(&o.ingest, "ingest", false, "measure instead how long a cold proxy takes to have all pods")
 	flags.BoolVar(&o.recent, "recent", false, "measure instead how long lists of the most recent state take while others write")
 	flags.BoolVar(&o.noLedger, "no-ledger", false, "have the proxies keep no ledger of what is written to other resources")
-	flags.IntSliceVar(&o.foreign, "foreign", []int{0, 5, 20, 200}, "`WRITES` a second to other resources, for --recent")
-	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg; or growth.*, ingest.*, or the only group's name")
-	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
+	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json; or growth.*, ingest.*, or the only group's name")
 	command.ProxyFlag(cmd, &o.watchproxy)
-	flags.StringVar(&o.nginx, "nginx", filepath.Join(cluster.Root(), "bin", "nginx"), "`FILE` to run as nginx")
 	cmd.AddCommand(newFloorCommand(), newGatewayCommand(), newNodesCommand())
 	return cmd
 }
@@ -80,10 +70,11 @@ func (o *options) validate() error {
 	if !slices.IsSorted(o.growth) || len(o.growth) > 0 && o.growth[0] < 1 {
 		errs = append(errs, fmt.Errorf("--growth=%v: must be ascending sizes", o.growth))
 	}
-	for flag, file := range map[string]string{"--watchproxy": o.watchproxy, "--nginx": o.nginx} {
-		if _, err := os.Stat(file); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w (make build bin/nginx)", flag, err))
-		}
+	if len(o.herds) > 0 && slices.Min(o.herds) < 1 {
+		errs = append(errs, fmt.Errorf("--herds=%v: must be at least 1", o.herds))
+	}
+	if _, err := os.Stat(o.watchproxy); err != nil {
+		errs = append(errs, fmt.Errorf("--watchproxy: %w (make build)", err))
 	}
 	return errors.Join(errs...)
 }
@@ -96,6 +87,8 @@ func (o *options) name() string {
 	switch {
 	case len(o.growth) > 0:
 		return "growth"
+	case len(o.herds) > 0:
+		return "sync"
 	case o.ingest:
 		return "ingest"
 	case o.recent && o.noLedger:

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -16,7 +15,7 @@ const mib = 1 << 20
 // memory measures the servers' memory with all pods, at rest and during lists.
 func (b *bench) memory(ctx context.Context) error {
 	const path = "/api/v1/pods?resourceVersion=0"
-	fresh, err := b.startProxy(ctx, true)
+	fresh, err := b.startProxy(ctx, b.api.Kubeconfig, true)
 	if err != nil {
 		return err
 	}
@@ -70,10 +69,7 @@ func (b *bench) history(ctx context.Context, s *server) error {
 		written.Add(1)
 		return b.patchPod(ctx, i, historyFrom+i)
 	}, func(ctx context.Context) error {
-		select {
-		case <-time.After(historyTime):
-		case <-ctx.Done():
-		}
+		cluster.Pause(ctx, historyTime)
 		return context.Cause(ctx)
 	})
 	if err != nil {
@@ -83,16 +79,12 @@ func (b *bench) history(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	var status struct{ Feeds []struct{ LogEvents int } }
-	text, err := b.adminGet(ctx, s, "/status")
-	if err == nil {
-		err = json.Unmarshal(text, &status)
-	}
+	feeds, err := b.feeds(ctx, s)
 	if err != nil {
-		return fmt.Errorf("status of the proxy: %w", err)
+		return err
 	}
 	held := 0
-	for _, f := range status.Feeds {
+	for _, f := range feeds {
 		held += f.LogEvents
 	}
 	b.add(row{

@@ -22,7 +22,7 @@ import (
 // them receive events.
 func (b *bench) multitude(ctx context.Context) error {
 	const watchers, streams, rate = 100_000, 100, 1
-	proxy, err := b.startProxy(ctx, true) // a new proxy, without memory from earlier scenarios
+	proxy, err := b.startProxy(ctx, b.api.Kubeconfig, true) // a new proxy, without memory from earlier scenarios
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ http {
 `))
 
 // startNginx starts nginx in front of the apiserver at host:port.
-func startNginx(ctx context.Context, binary, upstream string) (n *nginx, err error) {
+func startNginx(ctx context.Context, upstream string) (n *nginx, err error) {
 	n = &nginx{ended: make(chan struct{})}
 	if n.dir, err = os.MkdirTemp("", "nginx-"); err != nil {
 		return nil, err
@@ -109,10 +109,10 @@ func startNginx(ctx context.Context, binary, upstream string) (n *nginx, err err
 	); err != nil {
 		return nil, err
 	}
-	n.cmd = exec.Command(binary, "-p", n.dir, "-e", filepath.Join(n.dir, "error.log"), "-c", config.Name())
+	n.cmd = exec.Command(filepath.Join(cluster.Root(), "bin", "nginx"), "-p", n.dir, "-e", filepath.Join(n.dir, "error.log"), "-c", config.Name())
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := run(n.cmd, n.ended); err != nil {
-		return nil, fmt.Errorf("cannot start nginx: %w", err)
+		return nil, fmt.Errorf("cannot start nginx: %w (make bin/nginx)", err)
 	}
 	return n, n.wait(ctx, settings.Secure)
 }

@@ -7,11 +7,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +20,7 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/transport"
 
 	"github.com/watchproxy/watchproxy/bench/workload"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -43,12 +42,7 @@ func nodeOf(i int) string {
 
 // nodes is a process with the caches of many nodes. Each cache has its own connection, as if it were
 // in a proxy of its own.
-type nodes struct {
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	ended chan struct{}
-	said  *bufio.Reader
-}
+type nodes struct{ *process }
 
 // newNodesCommand returns the program. It prints a line when all caches are filled, and then, for
 // each line on its standard input, the number of events of the first cache.
@@ -65,19 +59,6 @@ func newNodesCommand() *cobra.Command {
 	return cmd
 }
 
-// bearer adds a token to requests.
-type bearer struct {
-	http.RoundTripper
-	token string
-}
-
-// RoundTrip implements http.RoundTripper.
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+b.token)
-	return b.RoundTripper.RoundTrip(r)
-}
-
 func serveNodes(ctx context.Context, address, token string, authority []byte, count int) error {
 	base, err := url.Parse(address)
 	if err != nil {
@@ -86,14 +67,13 @@ func serveNodes(ctx context.Context, address, token string, authority []byte, co
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	metrics := upstream.NewMetrics(prometheus.NewRegistry())
-	all := make([]*upstream.Feeds, count)
 	var first *watchcache.Cache
 	var mu sync.Mutex
 	const parallel = 16
 	err = workload.Parallel(ctx, count, parallel, func(ctx context.Context, i int) error {
-		transport := metrics.Client.Measure(bearer{&http.Transport{
+		transport := metrics.Client.Measure(transport.NewBearerAuthRoundTripper(token, &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-		}, token})
+		}))
 		set, err := servers.New(ctx, []servers.Server{{Base: base, Transport: transport}}, metrics.Servers, metrics.Client, zap.NewNop())
 		if err != nil {
 			return err
@@ -102,11 +82,11 @@ func serveNodes(ctx context.Context, address, token string, authority []byte, co
 		if err != nil {
 			return err
 		}
-		all[i] = upstream.NewFeeds(set.Client(transport, metrics.Client), set, metrics, feed.Options{
+		feeds := upstream.NewFeeds(set.Client(transport, metrics.Client), set, metrics, feed.Options{
 			Limits: watchcache.Limits{Age: 5 * time.Minute, Events: 100_000, Bytes: 256 << 20}, MaxProbes: 1,
 			OtherScopes: []object.Scope{scope},
 		}, zap.NewNop())
-		f, err := all[i].Open(ctx, podResource, object.Want{Fields: fields.ParseSelectorOrDie(scope.Fields)}, object.JSON, 0)
+		f, err := feeds.Open(ctx, podResource, object.Want{Fields: fields.ParseSelectorOrDie(scope.Fields)}, object.JSON, 0)
 		if err == nil && i == 0 {
 			mu.Lock()
 			first = f.Cache()
@@ -121,36 +101,17 @@ func serveNodes(ctx context.Context, address, token string, authority []byte, co
 	for asked := bufio.NewScanner(os.Stdin); asked.Scan(); {
 		fmt.Println(first.Stats().Events)
 	}
-	for _, feeds := range all {
-		feeds.Stop()
-	}
-	return nil
+	return nil // all ends with the process
 }
 
 // startNodes returns when all caches are filled.
 func (b *bench) startNodes(proxy *server, count int) (*nodes, error) {
-	self, err := os.Executable()
+	p, err := startProcess("nodes", "--address", proxy.url.String(), "--token", proxy.token, "--authority", string(b.proxyAt(proxy).CA), "--count", strconv.Itoa(count))
 	if err != nil {
 		return nil, err
 	}
-	n := &nodes{ended: make(chan struct{})}
-	n.cmd = exec.Command(self, "nodes", "--address", proxy.url.String(), "--token", proxy.token, "--authority", string(b.proxyAt(proxy).CA), "--count", strconv.Itoa(count))
-	n.cmd.Stderr = os.Stderr
-	if n.in, err = n.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, in, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	n.cmd.Stdout = in
-	err = run(n.cmd, n.ended)
-	_ = in.Close()
-	if err != nil {
-		return nil, err
-	}
-	n.said = bufio.NewReader(out)
-	if line, err := n.said.ReadString('\n'); line != "filled\n" {
+	n := &nodes{p}
+	if line, err := n.out.ReadString('\n'); line != "filled\n" {
 		return nil, errors.Join(fmt.Errorf("the caches of nodes are not filled: %q: %w", line, err), n.close())
 	}
 	return n, nil
@@ -161,21 +122,10 @@ func (n *nodes) events() (count int64, err error) {
 	if _, err := fmt.Fprintln(n.in); err != nil {
 		return 0, err
 	}
-	line, err := n.said.ReadString('\n')
+	line, err := n.out.ReadString('\n')
 	if err != nil {
 		return 0, err
 	}
 	_, err = fmt.Sscan(strings.TrimSpace(line), &count)
 	return count, err
-}
-
-func (n *nodes) close() error {
-	err := n.in.Close()
-	select {
-	case <-n.ended:
-	case <-time.After(time.Minute):
-		_ = n.cmd.Process.Kill()
-		<-n.ended
-	}
-	return err
 }

@@ -34,7 +34,7 @@ var parts = []string{partWrite, partKernel, partEncryption, partProgram}
 func (b *bench) profileFanOut(ctx context.Context, scenario string, watchers, rate int, servers []written) error {
 	rows := make([]row, len(parts))
 	for i, part := range parts {
-		rows[i] = row{Scenario: scenario + ": profile: " + part, Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
+		rows[i] = row{Scenario: scenario, Clients: watchers}.values("profile: "+part, "µs/delivery")
 	}
 	for _, s := range servers {
 		if s.name == kubeAPIServer { // it does much work for the writes

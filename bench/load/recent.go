@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
@@ -36,7 +38,7 @@ func (b *bench) recent(ctx context.Context) error {
 	}
 	pod := workload.NewPod(0)
 	path := "/api/v1/namespaces/" + pod.Namespace + "/pods?labelSelector=" + url.QueryEscape("app.kubernetes.io/name="+pod.Labels["app.kubernetes.io/name"])
-	for _, rate := range b.foreign {
+	for _, rate := range []int{0, 5, 20, 200} {
 		err := b.whileForeign(ctx, rate, true, func(ctx context.Context) error {
 			if err := b.measureQuiet(ctx); err != nil {
 				return err
@@ -53,16 +55,12 @@ func (b *bench) recent(ctx context.Context) error {
 		}
 	}
 	const own = 100
-	err := workload.During(ctx, own, seedLimit, func(ctx context.Context, i int) error { return b.patchPod(ctx, i, i) }, func(ctx context.Context) error {
+	return workload.During(ctx, own, seedLimit, func(ctx context.Context, i int) error { return b.patchPod(ctx, i, i) }, func(ctx context.Context) error {
 		if err := b.measureQuiet(ctx); err != nil {
 			return err
 		}
 		return b.recentRows(ctx, fmt.Sprintf("most recent list, %d writes/s to the collection", own), path, 1, 4)
 	})
-	if err != nil {
-		return err
-	}
-	return b.recentInformers(ctx)
 }
 
 func (b *bench) recentRows(ctx context.Context, name, path string, clients ...int) error {
@@ -74,39 +72,6 @@ func (b *bench) recentRows(ctx context.Context, name, path string, clients ...in
 		}
 	}
 	return nil
-}
-
-// recentInformers measures the sync of an informer of many config maps with the most recent state,
-// during writes to other resources.
-func (b *bench) recentInformers(ctx context.Context) error {
-	const many, rate, rounds = 10_000, 200, 5
-	err := workload.Parallel(ctx, many, seedLimit, func(ctx context.Context, i int) error {
-		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("quiet-%d", i), Namespace: metav1.NamespaceDefault}, Data: map[string]string{"k": "v"}}
-		_, err := b.admin.CoreV1().ConfigMaps(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	const path = "/api/v1/configmaps"
-	took := map[string]float64{}
-	err = b.whileForeign(ctx, rate, false, func(ctx context.Context) error {
-		if _, err := b.secure.proxy.recentReads(ctx, path+"?labelSelector=none", 1, true, ledgerSettle); err != nil {
-			return err
-		}
-		for range rounds {
-			for _, s := range []*server{b.direct, b.secure.proxy} {
-				began := time.Now()
-				if err := s.sync(ctx, path+initialState); err != nil {
-					return err
-				}
-				took[s.name] += float64(time.Since(began).Microseconds()) / 1e3 / rounds
-			}
-		}
-		return nil
-	})
-	b.add(row{Scenario: fmt.Sprintf("informer of %d config maps, %d writes/s to other resources: ms, mean", many, rate), Clients: 1, Unit: "sync", Value: took})
-	return err
 }
 
 // recentRow measures both servers in turn.
@@ -152,14 +117,10 @@ func (b *bench) measureQuiet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-time.After(recentFor):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	cluster.Pause(ctx, recentFor)
 	after, err := b.direct.cpu()
 	b.quiet = (after - before).Seconds() / recentFor.Seconds()
-	return err
+	return errors.Join(context.Cause(ctx), err)
 }
 
 // recentReads reads for a while, and returns the duration of each read in milliseconds.

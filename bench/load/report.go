@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,7 +65,7 @@ func (r *report) header() string {
 	return fmt.Sprintf("bench-load%s, %s, commit %s, %s.", groups, r.Date, r.Commit, r.Machine)
 }
 
-// write writes the report to a directory: as text, as JSON and as a picture.
+// write writes the report to a directory: as text and as JSON.
 func (r *report) write(dir, about string) error {
 	figures, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -78,9 +77,6 @@ func (r *report) write(dir, about string) error {
 		return fmt.Errorf("report: %w", err)
 	}
 	files := map[string]string{"txt": text.String(), "json": string(figures) + "\n"}
-	if slices.ContainsFunc(r.Rows, func(row row) bool { return len(row.Servers) > 0 }) {
-		files["svg"] = r.svg()
-	}
 	for kind, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, about+"."+kind), []byte(content), 0o644); err != nil {
 			return fmt.Errorf("report: %w", err)
@@ -98,6 +94,11 @@ type row struct {
 	Target   target           `json:"target"`
 	// Value has the measured values of a row that is not about processor time.
 	Value map[string]float64 `json:"value,omitempty"`
+}
+
+// values returns a row for other measurements of the same scenario.
+func (r row) values(what, unit string) row {
+	return row{Scenario: r.Scenario + ": " + what, Clients: r.Clients, Unit: unit, Value: map[string]float64{}}
 }
 
 // target has the proxy's target ratios. A zero value means that there is no target.
@@ -122,7 +123,7 @@ func (r row) ratio(one, other string) float64 {
 func (r row) String() string {
 	cells := r.cells()
 	if len(r.Value) > 0 {
-		cells = r.values()
+		cells = r.valueCells()
 	}
 	return fmt.Sprintf("%s, %d clients: %s", r.Scenario, r.Clients, strings.Join(cells, " | "))
 }
@@ -186,7 +187,7 @@ func (r *report) print(w io.Writer) {
 	others := &workload.Table{Left: 1, Rows: [][]string{{"SCENARIO", "CLIENTS", "UNIT", "KUBE-APISERVER", "WATCHPROXY", "FLOOR", "TARGET"}}}
 	for _, row := range r.Rows {
 		if len(row.Value) > 0 {
-			others.Add(append([]string{row.Scenario, strconv.Itoa(row.Clients), row.Unit}, row.values()...)...)
+			others.Add(append([]string{row.Scenario, strconv.Itoa(row.Clients), row.Unit}, row.valueCells()...)...)
 		}
 	}
 	if len(others.Rows) > 1 {
@@ -195,8 +196,8 @@ func (r *report) print(w io.Writer) {
 	}
 }
 
-// values returns the value of each server, and the proxy's target.
-func (r row) values() (cells []string) {
+// valueCells returns the value of each server, and the proxy's target.
+func (r row) valueCells() (cells []string) {
 	for _, s := range []string{kubeAPIServer, ours, theFloor} {
 		cell := ""
 		if v, ok := r.Value[s]; ok {

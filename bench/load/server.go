@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -114,13 +115,7 @@ var numbers atomic.Int64
 
 // send sends a request and returns when the response's header has arrived.
 func (c *client) send(r request) (*http.Response, error) {
-	method, accept := r.method, r.accept
-	if method == "" {
-		method = http.MethodGet
-	}
-	if accept == "" {
-		accept = "application/json"
-	}
+	r.method, r.accept = cmp.Or(r.method, http.MethodGet), cmp.Or(r.accept, "application/json")
 	number := numbers.Add(1)
 	path := strings.ReplaceAll(r.path, "NUMBER", strconv.FormatInt(number, 10))
 	if at := number % int64(len(r.pages)+1); at > 0 {
@@ -131,7 +126,7 @@ func (c *client) send(r request) (*http.Response, error) {
 		return c.checked(r, resp, err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\n", method, path, accept)
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\n", r.method, path, r.accept)
 	if c.server.token != "" {
 		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", c.server.token)
 	}

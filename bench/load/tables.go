@@ -44,18 +44,11 @@ func (b *bench) tables(ctx context.Context) error {
 		{"Table, by label, 1 %", 4, request{path: "/api/v1/pods?labelSelector=" + url.QueryEscape("app.kubernetes.io/name=api,app.kubernetes.io/part-of in (ads,mail)"), accept: table, gzip: true}, target{}},
 		{"Table of one object", 4, request{path: namespace + "/" + pod.Name + "?resourceVersion=0", accept: table}, target{}},
 	} {
-		const rounds = 3
-		r := row{Scenario: read.name + ", HTTP/2", Clients: read.clients, Unit: "request", Servers: map[string]spent{}, Target: read.target}
-		for range rounds {
-			for _, s := range []*server{b.direct, b.secure.proxy} {
-				got, err := b.measureReads(ctx, s.over2(1), read.request, read.clients)
-				if err != nil {
-					return fmt.Errorf("%s: %w", r.Scenario, err)
-				}
-				r.Servers[s.name] = r.Servers[s.name].and(got)
-			}
+		err := b.compare(ctx, row{Scenario: read.name + ", HTTP/2", Clients: read.clients, Target: read.target},
+			ask{b.direct.over2(1), read.request}, ask{b.secure.proxy.over2(1), read.request})
+		if err != nil {
+			return err
 		}
-		b.add(r)
 	}
 	return b.kubectl(ctx)
 }

@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 // tiers measures the caches of 1,000 nodes behind one proxy: what each costs the proxy, what the
 // apiserver sees of them, and the memory of a node's proxy.
 func (b *bench) tiers(ctx context.Context) error {
 	const count, rate = 1000, 200
-	proxy, err := b.startProxy(ctx, true)
+	proxy, err := b.startProxy(ctx, b.api.Kubeconfig, true)
 	if err != nil {
 		return err
 	}
@@ -29,7 +28,7 @@ func (b *bench) tiers(ctx context.Context) error {
 		return err
 	}
 	value := func(x float64) map[string]float64 { return map[string]float64{ours: x} }
-	narrow, err := b.nodeWatch(ctx, proxy, rate)
+	narrow, err := b.nodeWatches(ctx, proxy, 1, rate)
 	if err != nil {
 		return err
 	}
@@ -63,41 +62,6 @@ func (b *bench) tiers(ctx context.Context) error {
 	b.add(row{Scenario: "the same against 1 watch", Clients: count, Unit: "ratio", Target: target{AtMost: 2}, Value: value(cached / narrow)})
 	b.add(row{Scenario: "memory of a node's cache in a common process", Clients: count, Unit: "MiB", Target: target{AtMost: 15}, Value: value(float64(rss) / kib / kib / count)})
 	return b.nodeProxy(ctx, proxy)
-}
-
-// firstNode returns a function that updates pods of the first node.
-func (b *bench) firstNode() func(context.Context, int) error {
-	var pods []int
-	for i := range b.pods {
-		if workload.NewPod(i).Spec.NodeName == nodeOf(0) {
-			pods = append(pods, i)
-		}
-	}
-	return func(ctx context.Context, i int) error { return b.updatePod(ctx, pods[i%len(pods)]) }
-}
-
-// nodeWatch returns the proxy's processor time for an event to one watch of a node's pods, in µs.
-func (b *bench) nodeWatch(ctx context.Context, proxy *server, rate int) (float64, error) {
-	if _, err := proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil { // fills the cache
-		return 0, err
-	}
-	rv, err := b.resourceVersion(ctx)
-	if err != nil {
-		return 0, err
-	}
-	c, err := proxy.watch(ctx, 1, func(int) string {
-		return "/api/v1/pods?watch=1&resourceVersion=" + rv + "&fieldSelector=spec.nodeName%3D" + nodeOf(0)
-	})
-	if err != nil {
-		return 0, err
-	}
-	defer c.close()
-	time.Sleep(time.Second)
-	took, acknowledged, err := b.writes(ctx, proxy, rate, b.firstNode())
-	if err == nil {
-		err = c.wait(ctx, int64(len(acknowledged)))
-	}
-	return took.server.Seconds() / float64(max(len(acknowledged), 1)) * 1e6, err
 }
 
 // wait returns when the first node's cache has had a number of events.

@@ -21,7 +21,7 @@ func TestKubectlLogs(t *testing.T) {
 	for _, args := range [][]string{
 		{"logs", k.pod},
 		{"logs", k.pod, "-c", "main", "--tail=3", "--timestamps"},
-		{"logs", k.pod, "--previous", "--since=1h", "--cluster.Limit-bytes=100"},
+		{"logs", k.pod, "--previous", "--since=1h", "--limit-bytes=100"},
 		{"logs", k.pod, "-c", "missing"},
 		{"logs", "missing"},
 		{"logs", "-l", "app=test", "--prefix"},

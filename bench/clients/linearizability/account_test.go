@@ -31,11 +31,6 @@ func (c *tally) add(object int, n uint32) {
 	c.sum += fingerprint(object, n)
 }
 
-func (c *tally) remove(object int, n uint32) {
-	c.objects--
-	c.sum -= fingerprint(object, n)
-}
-
 // fingerprint uses splitmix64, so that different sets have different sums.
 func fingerprint(object int, n uint32) uint64 {
 	x := uint64(object)<<32 | uint64(n)
@@ -59,38 +54,23 @@ func (s sight) account() account {
 func (l *ledger) confirm(events []conformance.Event, accounts []account) (wrong []string) {
 	slices.SortFunc(accounts, func(a, b account) int { return cmp.Compare(a.version, b.version) })
 	state := make([]write, len(l.objects))
-	tallies := map[selection]*tally{}
-	each := func(object int, change func(*tally)) {
-		for _, namespace := range []int{anything, l.objects[object].namespace} {
-			for _, colour := range []int{anything, state[object].colour} {
-				s := selection{namespace, colour, anything}
-				if tallies[s] == nil {
-					tallies[s] = &tally{}
-				}
-				change(tallies[s])
-			}
-		}
-	}
 	for _, a := range accounts {
 		for ; len(events) > 0 && events[0].RV <= a.version; events = events[1:] {
 			object, ours := l.places[events[0].Key]
 			if !ours {
 				continue
 			}
-			if was := state[object]; was.in(anything) {
-				each(object, func(c *tally) { c.remove(object, was.n) })
-			}
 			var err error
 			if state[object], err = writeOf(gjson.GetBytes(events[0].Line, "object")); err != nil {
 				return append(wrong, err.Error())
 			}
-			if state[object].gone = events[0].Type == "DELETED"; !state[object].gone {
-				each(object, func(c *tally) { c.add(object, state[object].n) })
-			}
+			state[object].gone = events[0].Type == "DELETED"
 		}
 		var want tally
-		if c := tallies[a.of]; c != nil {
-			want = *c
+		for object, w := range state {
+			if l.covers(a.of, object) && w.in(a.of.colour) {
+				want.add(object, w.n)
+			}
 		}
 		if a.tally != want {
 			wrong = append(wrong, fmt.Sprintf("%+v at resourceVersion %d showed %d objects, which is not what the %d there were then looked like",

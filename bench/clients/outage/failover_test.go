@@ -20,23 +20,13 @@ import (
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
-	admin := w.API.Token + `,admin,admin,"system:masters"` + "\n"
-	var servers []*cluster.APIServer
-	for range 2 {
-		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin}))
-	}
-	const settings = "upstream: {contexts: [first, second]}\n"
-	// Restore the world's own proxy at the end. The proxy under test has two servers.
-	defer func(before *cluster.Proxy) { w.Proxy = before }(w.Proxy)
-	kubeconfig := contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]})
-	front := func(more ...string) *cluster.Proxy {
-		return cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings, TLS: true, Args: more})
-	}
-	w.Proxy = front()
-	strict := front("--authentication", "delegated") // asks upstream to authenticate its clients
+	servers, options := twoServers(t, w)
+	w.Proxy = cluster.ProxyT(t, options)
+	options.Args = []string{"--authentication", "delegated"} // asks upstream to authenticate its clients
+	strict := cluster.ProxyT(t, options)
 	guarded := cluster.EndpointT(t, "guarded", strict.URL, w.API.Token, strict.CA)
 	crowd := newCrowd(t, w)
-	writer := startWriter(t, w, crowd[0])
+	writer := startWriter(t, w)
 	writer.proceed(t, 50)
 
 	proxy := w.Endpoints(t)[1]
@@ -86,10 +76,24 @@ func TestFailover(t *testing.T) {
 		}
 	}, func() { start(t, servers[0]) })
 
-	writer.stop()
 	crowd.check(t, w, writer)
 	if n := w.Proxy.MetricsT(t).Sum("watchproxy_feed_relists_total"); n != 0 {
 		t.Errorf("%v relists", n)
+	}
+}
+
+// twoServers starts two further apiservers of the world's cluster. It returns the options of a proxy
+// in front of both.
+func twoServers(t *testing.T, w *clients.World) ([]*cluster.APIServer, cluster.ProxyOptions) {
+	t.Helper()
+	admin := w.API.Token + `,admin,admin,"system:masters"` + "\n"
+	var servers []*cluster.APIServer
+	for range 2 {
+		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin}))
+	}
+	return servers, cluster.ProxyOptions{
+		Kubeconfig: contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]}),
+		Settings:   "upstream: {contexts: [first, second]}\n", TLS: true,
 	}
 }
 

@@ -17,20 +17,12 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Skip("needs kube-apiserver of another version: make compat runs it")
 	}
 	w := clients.NewWorld(t)
-	admin := w.API.Token + `,admin,admin,"system:masters"` + "\n"
-	var servers []*cluster.APIServer
-	for range 2 {
-		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin}))
-	}
-	defer func(before *cluster.Proxy) { w.Proxy = before }(w.Proxy) // the world ends its own proxy
-	w.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{
-		Kubeconfig: contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]}),
-		Settings:   "upstream: {contexts: [first, second]}\n", TLS: true,
-	})
+	servers, options := twoServers(t, w)
+	w.Proxy = cluster.ProxyT(t, options)
 	version := func() string { return string(w.Proxy.EndpointT(t).GetT(t, "/version", nil).Body) }
 	before := version()
 	crowd := newCrowd(t, w)
-	writer := startWriter(t, w, crowd[0])
+	writer := startWriter(t, w)
 	writer.proceed(t, 50)
 	for _, s := range servers {
 		if err := s.Stop(); err != nil {
@@ -48,7 +40,6 @@ func TestRollingUpgrade(t *testing.T) {
 	cluster.Eventually(t, "the proxy shows another version", func() bool { return version() != before })
 	writer.proceed(t, 100)
 	crowd.stay(t)
-	writer.stop()
 	crowd.check(t, w, writer)
 	if n := w.Proxy.MetricsT(t).Sum("watchproxy_feed_relists_total"); n != 0 {
 		t.Errorf("%v relists", n)
