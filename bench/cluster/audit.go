@@ -73,21 +73,11 @@ func (l *AuditLog) PeekT(tb testing.TB) (all []AuditRecord) {
 // read returns the complete records in the log, and the offset of their end.
 func (l *AuditLog) read(tb testing.TB) (all []AuditRecord, end int64) {
 	tb.Helper()
-	file, err := os.Open(l.Path)
+	text, end, err := LinesFrom(l.Path, l.at)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // it was only read
-	text, err := io.ReadAll(io.NewSectionReader(file, l.at, math.MaxInt64-l.at))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	end = l.at
 	for line := range bytes.Lines(text) {
-		if !bytes.HasSuffix(line, []byte("\n")) {
-			break
-		}
-		end += int64(len(line))
 		var r AuditRecord
 		// Otherwise a kill or SkipT has cut off the record.
 		if err := json.Unmarshal(line, &r); err == nil {
@@ -95,4 +85,16 @@ func (l *AuditLog) read(tb testing.TB) (all []AuditRecord, end int64) {
 		}
 	}
 	return all, end
+}
+
+// LinesFrom returns the complete lines of a file from an offset on, and the offset of their end.
+func LinesFrom(path string, at int64) (lines []byte, end int64, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, at, err
+	}
+	defer file.Close() //nolint:errcheck // it was only read
+	text, err := io.ReadAll(io.NewSectionReader(file, at, math.MaxInt64-at))
+	lines = text[:bytes.LastIndexByte(text, '\n')+1]
+	return lines, at + int64(len(lines)), err
 }

@@ -14,14 +14,12 @@ func (s *APIServer) CPU() (time.Duration, error) {
 	if s.process == nil {
 		return 0, fmt.Errorf("the apiserver at %s is not running", s.URL)
 	}
-	return s.process.cpu()
+	return CPUOf(s.PID())
 }
 
 // CPU returns the processor time that the proxy has used since its last start, to a hundredth of a
 // second.
-func (p *Proxy) CPU() (time.Duration, error) { return p.process.cpu() }
-
-func (p *process) cpu() (time.Duration, error) { return CPUOf(p.child.Pid) }
+func (p *Proxy) CPU() (time.Duration, error) { return CPUOf(p.PID()) }
 
 // CPUOf returns the processor time that a process has used, to a hundredth of a second.
 func CPUOf(pid int) (time.Duration, error) { return statOf(pid, utime, stime) }

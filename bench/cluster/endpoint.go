@@ -87,7 +87,7 @@ func NewEndpoint(name, url, token string, config *tls.Config) *Endpoint {
 func (s *APIServer) EndpointT(tb testing.TB) *Endpoint {
 	tb.Helper()
 	e := EndpointT(tb, "apiserver", s.URL, s.Token, s.CA)
-	e.HTTP1Only()
+	e.http2 = e.http1
 	return e
 }
 
@@ -239,9 +239,6 @@ func (e *Endpoint) DialT(tb testing.TB) (net.Conn, *bufio.Reader) {
 	}
 	return conn, bufio.NewReader(conn)
 }
-
-// HTTP1Only makes all requests use HTTP/1.1.
-func (e *Endpoint) HTTP1Only() { e.http2 = e.http1 }
 
 // Address returns the address of the server without the scheme.
 func (e *Endpoint) Address() string { return address(e.URL) }

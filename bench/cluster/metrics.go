@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,24 +15,16 @@ type Metrics string
 
 // Metrics returns the proxy's metrics.
 func (p *Proxy) Metrics(ctx context.Context) (Metrics, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.AdminURL+"/metrics", http.NoBody)
-	if err != nil {
-		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
-	}
-	req.Close = true // otherwise an idle connection stays open
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
-	}
-	defer resp.Body.Close() //nolint:errcheck // what was read is what counts
-	b, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", resp.Status, b)
+	e := NewEndpoint("watchproxy", p.AdminURL, "", nil)
+	defer e.CloseIdle()
+	got, err := e.Ask(ctx, Get("/metrics"))
+	if err == nil && got.Status != http.StatusOK {
+		err = fmt.Errorf("%d: %s", got.Status, got.Body)
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
 	}
-	return Metrics(b), nil
+	return Metrics(got.Body), nil
 }
 
 // Sum adds up the metric's samples that have all the labels. Each label has the form name="value".

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +17,9 @@ import (
 type command struct {
 	path  string
 	args  []string
-	ready string        // prefix of the line that announces readiness
-	limit time.Duration // maximum time until this line; 0: Limit
-	log   string        // file to which all output is appended
-	env   []string      // nil: the environment of this process
+	ready string   // prefix of the line that announces readiness
+	log   string   // file to which all output is appended
+	env   []string // nil: the environment of this process
 	// unshare makes the child see its own mounts only.
 	unshare bool
 }
@@ -37,7 +35,7 @@ type process struct {
 }
 
 // start returns when the command is ready, together with the rest of the line that announces this.
-// If ctx ends, the limit passes or the command exits earlier, start ends the command and returns an
+// If ctx ends, Limit passes or the command exits earlier, start ends the command and returns an
 // error.
 func start(ctx context.Context, c command) (*process, string, error) {
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -77,8 +75,7 @@ func start(ctx context.Context, c command) (*process, string, error) {
 		return nil, "", fmt.Errorf("cannot start %s: %w", c.path, err)
 	}
 
-	most := cmp.Or(c.limit, Limit)
-	limit := time.NewTimer(most)
+	limit := time.NewTimer(Limit)
 	defer limit.Stop()
 	select {
 	case rest := <-announced:
@@ -86,7 +83,7 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	case <-p.exited:
 		err = fmt.Errorf("%s ended before it was ready: %w", p.name, p.exit())
 	case <-limit.C:
-		err = fmt.Errorf("%s was not ready after %v", p.name, most)
+		err = fmt.Errorf("%s was not ready after %v", p.name, Limit)
 	case <-ctx.Done():
 		err = fmt.Errorf("%s was not ready: %w", p.name, context.Cause(ctx))
 	}

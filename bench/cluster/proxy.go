@@ -109,7 +109,7 @@ func replaceFile(path string, content []byte) error {
 
 // Start starts the proxy again after Stop or Kill, with the same files at the same addresses.
 func (p *Proxy) Start(ctx context.Context) (err error) {
-	if log, err := os.Stat(p.file("watchproxy.log")); err == nil {
+	if log, err := os.Stat(p.LogFile()); err == nil {
 		p.logged = int(log.Size())
 	}
 	var announced string
@@ -117,7 +117,7 @@ func (p *Proxy) Start(ctx context.Context) (err error) {
 		path:  p.binary,
 		args:  append([]string{"serve", "--listen", p.listen, "--admin-listen", p.admin}, p.args...),
 		ready: "watchproxy ready: ",
-		log:   p.file("watchproxy.log"),
+		log:   p.LogFile(),
 	})
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (p *Proxy) Stop() error {
 	if err := p.process.stop(); err != nil {
 		return err
 	}
-	log := contentOf(p.file("watchproxy.log"))
+	log := contentOf(p.LogFile())
 	for _, disaster := range []string{"DATA RACE", "panic:"} {
 		if at := strings.Index(log, disaster); at >= 0 {
 			return fmt.Errorf("watchproxy's log holds a %q\n--- from there on\n%s", disaster, log[at:])
@@ -205,8 +205,11 @@ func (p *Proxy) WriteKubeconfig(path string) error {
 	return WriteKubeconfig(path, p.URL, p.CA, user)
 }
 
+// LogFile returns the path of the file with the proxy's output.
+func (p *Proxy) LogFile() string { return p.file("watchproxy.log") }
+
 // Log returns the proxy's output since its last start.
 func (p *Proxy) Log() string {
-	log := contentOf(p.file("watchproxy.log"))
+	log := contentOf(p.LogFile())
 	return log[min(p.logged, len(log)):]
 }

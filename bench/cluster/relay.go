@@ -3,7 +3,6 @@ package cluster
 import (
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -23,8 +22,7 @@ type Relay struct {
 		cut     bool
 		pairs   map[*pair]struct{}
 		latency time.Duration
-		pace    int         // bytes/s, 0 means no limit
-		refused []time.Time // times of connections that the server did not accept
+		pace    int // bytes/s, 0 means no limit
 	}
 }
 
@@ -84,9 +82,6 @@ func (r *Relay) join(near net.Conn) {
 	}
 	far, err := net.Dial("tcp", to)
 	if err != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.mu.refused = append(r.mu.refused, time.Now())
 		return
 	}
 	defer far.Close() //nolint:errcheck // the server notices errors itself
@@ -157,13 +152,6 @@ func (r *Relay) write(p *pair, to net.Conn, b []byte, answers bool) bool {
 	}
 	_, err := to.Write(b)
 	return err == nil && damage != Truncated
-}
-
-// Refused returns the times of connections that the server did not accept.
-func (r *Relay) Refused() []time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.mu.refused)
 }
 
 // Cut cuts all connections and accepts no new ones until Mend.

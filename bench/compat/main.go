@@ -27,7 +27,7 @@ import (
 )
 
 // packages are the tests that run for each version.
-var packages = []string{"./bench/conformance", "./bench/sync"}
+var packages = []string{"./bench/conformance", "./bench/load"}
 
 // difference is a known difference: rows that fail with some versions, and why.
 type difference struct {
@@ -121,7 +121,7 @@ func test(ctx context.Context, version string) (outcomes, error) {
 		return outcomes{}, fmt.Errorf("%w: make bin/kubeapi-%s", err, version)
 	}
 	fmt.Fprintf(os.Stderr, "compat: testing with %s\n", version)
-	args := []string{"test", "-json", "-tags", "grpcnotrace", "-count", "1", "-shuffle", "on", "-timeout", "30m", "-p", "1"}
+	args := []string{"test", "-json", "-tags", "grpcnotrace,verify", "-count", "1", "-shuffle", "on", "-timeout", "30m", "-p", "1"}
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	cmd.Dir = cluster.Root()
 	cmd.Env = append(os.Environ(), "WATCHPROXY_KUBEAPI="+binary)

@@ -79,15 +79,3 @@ func TestExplain(t *testing.T) {
 		t.Errorf("unknown %q, stale %q", unknown, stale)
 	}
 }
-
-func TestKnownDifferences(t *testing.T) {
-	all, err := known()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range all {
-		if len(d.Versions) == 0 || d.Rows == "" || d.Why == "" {
-			t.Errorf("incomplete: %+v", d)
-		}
-	}
-}

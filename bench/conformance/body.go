@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,13 +108,13 @@ func shownAsJSON(body []byte) ([]byte, error) {
 
 // eventsAsJSON converts the events of a protobuf watch.
 func eventsAsJSON(body []byte) (shown []byte, err error) {
-	for len(body) >= 4 {
-		n := 4 + int(binary.BigEndian.Uint32(body))
-		if n > len(body) {
-			break
+	for rest := bytes.NewReader(body); rest.Len() > 0; {
+		frame, err := readFrame(rest)
+		if err != nil {
+			return nil, err
 		}
 		var e metav1.WatchEvent
-		if err := e.Unmarshal(body[4:n]); err != nil {
+		if err := e.Unmarshal(frame[4:]); err != nil {
 			return nil, err
 		}
 		object, err := shownAsJSON(e.Object.Raw)
@@ -123,12 +122,8 @@ func eventsAsJSON(body []byte) (shown []byte, err error) {
 			return nil, err
 		}
 		shown = fmt.Appendf(shown, "%s %s\n", e.Type, object)
-		body = body[n:]
 	}
-	if len(body) > 0 {
-		err = fmt.Errorf("%d bytes are no watch event", len(body))
-	}
-	return shown, err
+	return shown, nil
 }
 
 // written checks that a list keeps its bytes after it is decoded into the API's own types and

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // collection is one resource in one version.
@@ -68,6 +71,12 @@ var (
 	// and one without a cache in the apiserver.
 	samples = []*collection{configMaps, nodes, widgets, planets, coreEvents}
 )
+
+// spares reports whether a test leaves out a row about a collection. A third of the rows, chosen by
+// the seed, suffices for a collection that resembles one of the samples.
+func (c *collection) spares(name string) bool {
+	return !*allForms && c != pods && !slices.Contains(samples, c) && cluster.Draw(3, name, c.name) != 0
+}
 
 // all is the path of the whole collection.
 func (c *collection) all() string { return c.root + "/" + c.resource }

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,11 +37,8 @@ func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings string) {
 	t.Helper()
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.KubeconfigT(t, server.URL, token), Settings: settings})
-	was, wasLog, wasPartial := [...]*cluster.Endpoint{apiserver, proxied, admin}, logOf, inParts
-	t.Cleanup(func() {
-		apiserver, proxied, admin, logOf, inParts = was[0], was[1], was[2], wasLog, wasPartial
-		forget()
-	})
+	was, wasLog, wasPartial := [...]*cluster.Endpoint{apiserver, proxied, admin}, answers, inParts
+	t.Cleanup(func() { apiserver, proxied, admin, answers, inParts = was[0], was[1], was[2], wasLog, wasPartial })
 	inParts = false
 	speakTo(t, server, token, proxy, "")
 }
@@ -80,12 +78,11 @@ func TestCompaction(t *testing.T) {
 	for _, c := range samples {
 		rows = append(rows, compacted(t, c, gone[c])...)
 	}
-	checkTogether(t, rows)
+	check(t, rows)
 	// If many watches start before the proxy's history, the proxy stops forwarding them. It then
 	// answers itself that they are too old.
-	for range 32 {
-		openPairUnseen(t, get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", configMaps.all(), gone[configMaps])))
-	}
+	old := get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", configMaps.all(), gone[configMaps]))
+	openPairs(t, slices.Repeat([]asked{{"old", old, anywhere, false}}, 32))
 	const ever = "?watch=true&resourceVersion=1"
 	check(t, []row{
 		{

@@ -2,11 +2,16 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// The test reads watches with a time limit to their end and compares everything.
+// The test reads watches with a time limit to their end and compares everything. TestWatches has
+// more forms of watches.
 func TestFiniteWatches(t *testing.T) {
+	t.Parallel()
 	var rows []row
 	for _, c := range samples {
 		for _, f := range []struct {
@@ -18,33 +23,19 @@ func TestFiniteWatches(t *testing.T) {
 			{"largest future that etcd knows", "resourceVersion=9223372036854775806", cache},
 			{"future beyond etcd's", "resourceVersion=9223372036854775807", ifCached},
 			{"largest future", "resourceVersion=18446744073709551615", ifCached},
-			{"changes after any", "resourceVersion=0&sendInitialEvents=0&resourceVersionMatch=NotOlderThan", cache},
-			{"initial events", "resourceVersion=$N&sendInitialEvents=1&resourceVersionMatch=NotOlderThan", cache},
-			{"initial events by label", "resourceVersion=0&labelSelector=changed", cache},
-			{"one by name", "resourceVersion=0&fieldSelector=metadata.name%3D$NAME", cache},
 			{"nobody by name", "resourceVersion=0&fieldSelector=metadata.name%3Dnobody", cache},
 			{"most recent state", "", ifCached},
-			{"changes after the most recent", "sendInitialEvents=0&resourceVersionMatch=NotOlderThan", ifCached},
-			{"most recent state of one by name", "fieldSelector=metadata.name%3D$NAME", ifCached},
 			{"from before the proxy followed", "resourceVersion=$OLD", upstream},
 		} {
 			target := c.expand(c.in("a") + "?" + c.brief() + "&" + f.query)
 			rows = append(rows, row{name: c.name + ", " + f.name, request: get(target), status: 200, from: c.source(f.from)})
 		}
 		rows = append(rows, historyRows(t, c)...)
-		prefixed := c.root + "/watch" + c.in("a")[len(c.root):]
-		rows = append(rows,
-			row{name: c.name + ", prefix", request: get(prefixed + "?timeoutSeconds=1"), status: 200, from: upstream},
-			row{name: c.name + ", prefix of one", request: get(prefixed + "/" + c.one + "?resourceVersion=0&timeoutSeconds=1"), status: 200, from: upstream},
-		)
 	}
-	long := configMaps.in("a") + "?watch=true&resourceVersion=0&timeoutSeconds=1"
-	checkTogether(t, append(rows,
+	check(t, append(rows,
 		row{name: "too old", request: get(widgets.all() + "?watch=1&resourceVersion=1"), status: 200, from: upstream, open: reach, says: `"reason":"Expired"`},
 		row{name: "too old, with bookmarks", request: get(widgets.all() + "?watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=9"), status: 200, from: upstream, open: reach},
 		row{name: "too old, by name", request: get(planets.all() + "?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dearth"), status: 200, from: upstream, open: reach},
-		row{name: "metadata", request: get(long).With("Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"), status: 200, from: cache},
-		row{name: "protobuf", request: get(long).With("Accept", "application/vnd.kubernetes.protobuf;stream=watch"), status: 200, from: cache},
 	))
 }
 
@@ -53,11 +44,11 @@ func TestFiniteWatches(t *testing.T) {
 func historyRows(t *testing.T, c *collection) (rows []row) {
 	t.Helper()
 	s := newScript(t, c)
-	n := s.object(s.home, unique("before"), "web", "").createT(t)
+	n := s.object(s.home, cluster.UniqueName("before"), "web", "").createT(t)
 	if err := s.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	last := s.object(s.home, unique("after"), "web", "").createT(t)
+	last := s.object(s.home, cluster.UniqueName("after"), "web", "").createT(t)
 	catchUp(t, c, last)
 	for name, selector := range map[string]string{
 		"history": "", "history by name": "&fieldSelector=metadata.name%3D" + s.first, "history by label": "&labelSelector=app%3Dweb",
@@ -83,15 +74,15 @@ func (c *collection) brief() string {
 // 32.
 func TestCrowdOfForwardedWatches(t *testing.T) {
 	const crowd = 40
-	for range crowd {
-		openPairUnseen(t, get(coreEvents.in("a")+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"))
-	}
+	r := get(coreEvents.in("a") + "?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
+	openPairs(t, slices.Repeat([]asked{{"most recent", r, upstream, false}}, crowd))
 }
 
 // If a watch request is invalid, the response is an error instead of a stream.
 func TestRefusedWatches(t *testing.T) {
-	for _, c := range samples {
+	for _, c := range []*collection{configMaps, widgets, coreEvents} {
 		t.Run(c.name, func(t *testing.T) {
+			var rows []row
 			for _, f := range []struct {
 				query  string
 				status int
@@ -114,12 +105,12 @@ func TestRefusedWatches(t *testing.T) {
 				{"watch=true&resourceVersion=0&limit=x", 400},
 			} {
 				target := c.expand(c.all() + "?" + f.query)
-				row{name: target, request: get(target), status: f.status, from: upstream}.run(t)
+				rows = append(rows, row{name: target, request: get(target), status: f.status, from: upstream})
 			}
-			check(t, []row{
-				{name: "as YAML", request: get(c.all()+"?watch=true&resourceVersion=0").With("Accept", "application/yaml"), status: 406, from: upstream},
-				{name: "as HTML", request: get(c.all()+"?watch=true&resourceVersion=0").With("Accept", "text/html"), status: 406, from: upstream},
-			})
+			check(t, append(rows,
+				row{name: "as YAML", request: get(c.all()+"?watch=true&resourceVersion=0").With("Accept", "application/yaml"), status: 406, from: upstream},
+				row{name: "as HTML", request: get(c.all()+"?watch=true&resourceVersion=0").With("Accept", "text/html"), status: 406, from: upstream},
+			))
 		})
 	}
 }

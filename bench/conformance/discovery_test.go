@@ -74,9 +74,10 @@ func TestDiscovery(t *testing.T) {
 	} {
 		for _, target := range targets.all {
 			t.Run(strings.ReplaceAll(target[:min(len(target), 60)], "/", "|"), func(t *testing.T) {
+				t.Parallel()
 				for _, accept := range documentForms {
 					for _, gzip := range []bool{false, true} {
-						if !*allForms && cluster.Draw(4, target, accept, strconv.FormatBool(gzip)) != 0 {
+						if !*allForms && cluster.Draw(8, target, accept, strconv.FormatBool(gzip)) != 0 {
 							continue
 						}
 						sameDocument(t, asForm(get(target), accept, gzip), targets.from)

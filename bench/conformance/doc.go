@@ -6,12 +6,13 @@
 // The suite is a table of requests. Each request goes unchanged to both servers, without a client
 // library. To the proxy, three of four requests use HTTP/2 and the others HTTP/1.1; -seed selects
 // them. Each request is sent once for plain JSON, and once for another form that the apiserver
-// offers. -seed selects this form. With -all-forms, each request is sent for every form. Status,
-// headers and body must be the same.
+// offers. -seed selects this form. Collections that resemble others get a third of the requests, which
+// -seed selects, too. With -all-forms, all requests are sent, each for every form. Status, headers and
+// body must be the same.
 //
 // Each row also says whether the proxy's response must come from its cache or from the apiserver.
-// The proxy's own metrics must agree. So a row about the cache cannot pass because the proxy
-// forwards the request.
+// The proxy's access log must agree. So a row about the cache cannot pass because the proxy forwards
+// the request.
 //
 // The comparison ignores only the possible differences between two responses of the apiserver
 // itself:

@@ -9,7 +9,7 @@ import (
 type (
 	// request is the request of a row.
 	request = cluster.Request
-	// reply is the response. If the request is a watch, its body has not been read.
+	// reply is the response.
 	reply = cluster.Answer
 )
 

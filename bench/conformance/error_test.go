@@ -101,7 +101,7 @@ func TestAggregatedServerDown(t *testing.T) {
 		_, err := write(ctx, http.MethodDelete, apiservices+"/"+name, "")
 		if err == nil {
 			// Otherwise discovery may still list the API for other tests.
-			err = eventually(ctx, apiserver, get(things), 404)
+			_, err = eventually(ctx, apiserver, get(things), 404)
 		}
 		if err != nil {
 			t.Error(err)

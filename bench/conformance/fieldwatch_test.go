@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // passage describes how objects enter a selection by a field and leave it again.
@@ -56,11 +58,11 @@ func TestFieldWatches(t *testing.T) {
 }
 
 func (p passage) check(t *testing.T, home string) {
-	name := unique("passage")
+	name := cluster.UniqueName("passage")
 	catchUp(t, p.watched, 1) // a cache that a read has just started has no earlier history
 	before := p.object(home, name+"-before").createT(t)
 	catchUp(t, p.watched, before)
-	var open []*pair
+	var open []asked
 	for _, selector := range []string{p.selector, strings.Replace(p.selector, "=", "!=", 1)} {
 		for _, f := range []struct {
 			query string
@@ -73,18 +75,21 @@ func (p passage) check(t *testing.T, home string) {
 			if withoutStreaming(t, "most recent state", f.query) {
 				continue
 			}
+			// Before the first write, the object is in the opposite selection.
+			begins := f.from == ifCached || strings.Contains(selector, "!=") && strings.HasPrefix(f.query, "resourceVersion=0")
 			for _, path := range []string{p.watched.in(home), p.watched.all()} {
 				target := path + "?watch=true&" + f.query + "&fieldSelector=" + url.QueryEscape(selector)
-				open = append(open, openPair(t, target, get(target), p.watched.source(f.from)))
+				open = append(open, asked{target, get(target), p.watched.source(f.from), begins})
 			}
 		}
 	}
+	pairs := openPairs(t, open)
 	last := p.object(home, name+"-last")
 	if err := p.run(t.Context(), p.object(home, name), last); err != nil {
 		t.Fatal(err)
 	}
 	ofLast := func(e Event) bool { return bytes.Contains(e.Line, []byte(`"name":"`+last.name+`"`)) }
-	for _, o := range open {
+	for _, o := range pairs {
 		t.Run(o.name, func(t *testing.T) { o.compare(t, ofLast) })
 	}
 }

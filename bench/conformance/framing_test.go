@@ -66,6 +66,7 @@ func conversation() []request {
 // connection. Only after a watch may the proxy announce that it will close the connection. Then it
 // closes the connection, and the client opens another connection.
 func TestConnectionReuse(t *testing.T) {
+	t.Parallel()
 	for _, sending := range []struct {
 		name string
 		// piece is the number of bytes sent together. If it is 0, each request is sent after the
@@ -165,29 +166,33 @@ func (x exchange) answered(t *testing.T, br *bufio.Reader) *http.Response {
 // If a client asks for the end of the connection, the proxy closes it after the response. An
 // HTTP/1.0 client asks for that by default and does not understand chunks.
 func TestLastRequestOfAConnection(t *testing.T) {
+	t.Parallel()
 	requests := append(conversation(), get(configMaps.in("a")+"?resourceVersion=0&watch=true&timeoutSeconds=1"))
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
-		exchanges := alone(t, e, requests)
-		for _, last := range []struct{ protocol, connection string }{{"HTTP/1.1", "close"}, {"HTTP/1.0", ""}} {
-			// Send all requests before reading the first response, because some responses take a
-			// second.
-			readers := make([]*bufio.Reader, len(exchanges))
-			for i, x := range exchanges {
-				var conn net.Conn
-				conn, readers[i] = e.DialT(t)
-				if _, err := io.WriteString(conn, text(e, last.protocol, x.With("Connection", last.connection))); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for i, x := range exchanges {
-				t.Run(fmt.Sprintf("%s, %s, %s %s", e.Name, last.protocol, x.Method, x.Target), func(t *testing.T) {
-					resp := x.answered(t, readers[i])
-					if last.protocol == "HTTP/1.0" && len(resp.TransferEncoding) > 0 {
-						t.Errorf("transfer encoding %q", resp.TransferEncoding)
+		for protocol, connection := range map[string]string{"HTTP/1.1": "close", "HTTP/1.0": ""} {
+			t.Run(e.Name+", "+protocol, func(t *testing.T) {
+				t.Parallel()
+				exchanges := alone(t, e, requests)
+				// Send all requests before reading the first response, because some responses take a
+				// second.
+				readers := make([]*bufio.Reader, len(exchanges))
+				for i, x := range exchanges {
+					var conn net.Conn
+					conn, readers[i] = e.DialT(t)
+					if _, err := io.WriteString(conn, text(e, protocol, x.With("Connection", connection))); err != nil {
+						t.Fatal(err)
 					}
-					ends(t, readers[i])
-				})
-			}
+				}
+				for i, x := range exchanges {
+					t.Run(x.Method+" "+x.Target, func(t *testing.T) {
+						resp := x.answered(t, readers[i])
+						if protocol == "HTTP/1.0" && len(resp.TransferEncoding) > 0 {
+							t.Errorf("transfer encoding %q", resp.TransferEncoding)
+						}
+						ends(t, readers[i])
+					})
+				}
+			})
 		}
 	}
 }

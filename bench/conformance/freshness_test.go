@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // These tests check assumptions of the proxy's consistent reads (watchcache/upstream/fresh,
@@ -44,7 +46,7 @@ func TestListAtTheProbedRevision(t *testing.T) {
 // elsewhere writes to a collection that the test does not read, and returns the revision.
 func elsewhere(t *testing.T) uint64 {
 	t.Helper()
-	return object{of: leases, namespace: "default", name: unique("elsewhere")}.createT(t)
+	return object{of: leases, namespace: "default", name: cluster.UniqueName("elsewhere")}.createT(t)
 }
 
 func revision(t *testing.T, list reply) uint64 {

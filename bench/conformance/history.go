@@ -59,11 +59,10 @@ func ParseEvent(line []byte) (Event, error) {
 	return e, nil
 }
 
-// as returns the event with another type and the same object.
-func (e Event) as(kind string) Event {
-	head := `{"type":"` + e.Type + `",`
-	e.Line = append([]byte(`{"type":"`+kind+`",`), e.Line[len(head):]...)
-	e.Type = kind
+// added returns the event that shows the same object in a state.
+func (e Event) added() Event {
+	_, object, _ := bytes.Cut(e.Line, []byte(`,`))
+	e.Type, e.Line = "ADDED", append([]byte(`{"type":"ADDED",`), object...)
 	return e
 }
 

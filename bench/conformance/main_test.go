@@ -22,11 +22,8 @@ var (
 	apiserver *cluster.Endpoint
 	proxied   *cluster.Endpoint
 	admin     *cluster.Endpoint // the proxy's admin address
-	logOf     func() string     // the proxy's log
+	answers   *accessLog        // the proxy's
 )
-
-// plain makes the suite use only HTTP/1.1 without TLS, like a sidecar's clients.
-var plain = flag.Bool("plain", false, "speak plain HTTP/1.1 with the proxy, without TLS")
 
 // tiers is the number of proxies in a row. The tests send requests to the last proxy.
 var tiers = flag.Int("tiers", 1, "how many proxies stand behind one another")
@@ -38,7 +35,10 @@ func setUp(tb testing.TB) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), setupLimit)
 	defer cancel()
-	var err error
+	err := flag.Set("test.parallel", "8") // parallel tests mostly wait
+	if err != nil {
+		tb.Fatal(err)
+	}
 	if minor, err = cluster.KubernetesMinor(); err != nil {
 		tb.Fatal(err)
 	}
@@ -101,9 +101,9 @@ func speakTo(tb testing.TB, server *cluster.APIServer, token string, proxy *clus
 	apiserver = server.EndpointT(tb)
 	apiserver.Token = token
 	proxied = cluster.EndpointT(tb, "proxy", proxy.URL, proxyToken, proxy.CA)
-	logOf = proxy.Log
 	admin = cluster.EndpointT(tb, "admin", proxy.AdminURL, "", nil)
-	forget()
+	answers = &accessLog{path: proxy.LogFile()}
+	answers.mu.lines = map[string][]byte{}
 }
 
 // longHistory has the apiserver's flags for runs that may be longer than etcd's usual history,
@@ -112,8 +112,9 @@ var longHistory = []string{"--etcd-compaction-interval=0"}
 
 // settings are the proxy's settings for such runs, in which one user sends all requests. With these
 // settings, the source of a response does not depend on timing or on other requests: requests wait
-// for a cache that is being filled, and no list is forwarded because upstream is faster.
-const settings = "cache: {syncTimeout: 2m, log: {maxAge: 2h}, consistentReads: {ledger: false, forwardIfSooner: false}}\nlimits: {maxForwardsInFlight: 4000}\n"
+// for a cache that is being filled, and no list is forwarded because upstream is faster. The access
+// log tells the source of each response.
+const settings = "cache: {syncTimeout: 2m, log: {maxAge: 2h}, consistentReads: {ledger: false, forwardIfSooner: false}}\nlimits: {maxForwardsInFlight: 4000}\naccessLogSampling: 1\n"
 
 // restricted is the kubeconfig of the account of -rbac.
 var restricted string
@@ -122,7 +123,7 @@ var restricted string
 // proxy.
 func startTiers(ctx context.Context, tb testing.TB, server *cluster.APIServer) (p *cluster.Proxy) {
 	tb.Helper()
-	opts := cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: !*plain, Settings: settings}
+	opts := cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: true, Settings: settings}
 	if *rights != "" {
 		if restricted == "" {
 			restricted = restrict(ctx, tb, server)

@@ -6,8 +6,9 @@ import (
 )
 
 func TestParameters(t *testing.T) {
-	for _, c := range samples {
+	for _, c := range []*collection{configMaps, widgets, coreEvents} {
 		t.Run(c.name, func(t *testing.T) {
+			var rows []row
 			for _, f := range []struct {
 				query  string
 				status int
@@ -76,8 +77,9 @@ func TestParameters(t *testing.T) {
 				{"resourceVersion=0&continue=", 200, cache, ""},
 			} {
 				target := c.expand(c.in("a-b") + "?" + f.query)
-				row{name: target, request: get(target), status: f.status, from: c.source(f.from), says: f.says, open: SomeState(0)}.run(t)
+				rows = append(rows, row{name: target, request: get(target), status: f.status, from: c.source(f.from), says: f.says, open: SomeState(0)})
 			}
+			check(t, rows)
 		})
 	}
 }

@@ -72,7 +72,7 @@ func apply(state map[string]Event, events []Event) {
 		if e.Type == "DELETED" {
 			delete(state, e.Key)
 		} else {
-			state[e.Key] = e.as("ADDED")
+			state[e.Key] = e.added()
 		}
 	}
 }

@@ -113,7 +113,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 		slows   = "/apis/example.com/v2/namespaces/default/slows"
 		configs = "/api/v1/namespaces/default/configmaps"
 	)
-	checkTogether(t, []row{
+	check(t, []row{
 		{name: "too slow, get", request: get(slows + "/one"), status: 504, from: upstream, says: "Timeout: request did not complete within the allotted timeout"},
 		{name: "too slow, page", request: get(slows + "?limit=1"), status: 504, from: upstream},
 	})
@@ -143,7 +143,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 	defer lasting(t, get(slows+"?limit=1"), called)() // keeps the apiserver from shutting down
 	stopped := make(chan error, 1)
 	go func() { stopped <- server.Stop() }()
-	if err := eventually(t.Context(), apiserver, get(configs), http.StatusTooManyRequests); err != nil {
+	if _, err := eventually(t.Context(), apiserver, get(configs), http.StatusTooManyRequests); err != nil {
 		t.Error(err)
 	}
 	check(t, []row{

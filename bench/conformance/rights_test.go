@@ -1,23 +1,19 @@
 package conformance
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	strictyaml "sigs.k8s.io/yaml"
+	"sigs.k8s.io/yaml"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -29,8 +25,8 @@ var rights = flag.String("rbac", "", "YAML `FILE` with a service account and its
 // restrict grants the file's roles to its service account, and returns a kubeconfig for this account.
 func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (kubeconfig string) {
 	tb.Helper()
-	if *plain || *tiers != 1 {
-		tb.Fatal("-rbac: clients bring a token, which takes TLS and one proxy: without -plain and -tiers")
+	if *tiers != 1 {
+		tb.Fatal("-rbac: clients bring a token, which takes one proxy: without -tiers")
 	}
 	account, err := serviceAccountIn(*rights)
 	if err != nil {
@@ -59,16 +55,10 @@ func serviceAccountIn(file string) (account corev1.ServiceAccount, err error) {
 	if err != nil {
 		return account, err
 	}
-	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return account, fmt.Errorf("%s has no service account with a namespace", file)
-		} else if err != nil {
-			return account, err
-		}
-		if err := strictyaml.Unmarshal(document, &account); err == nil && account.Kind == "ServiceAccount" && account.Namespace != "" {
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
+		if err := yaml.Unmarshal([]byte(document), &account); err == nil && account.Kind == "ServiceAccount" && account.Namespace != "" {
 			return account, nil
 		}
 	}
+	return account, fmt.Errorf("%s has no service account with a namespace", file)
 }

@@ -5,20 +5,16 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"sync/atomic"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
-
-var uniques atomic.Int64
-
-// unique makes a name that no other test uses, nor another run of this test.
-func unique(name string) string { return fmt.Sprintf("%s-%d", name, uniques.Add(1)) }
 
 // newNamespaces creates namespaces. It returns their names in sorted order.
 func newNamespaces(t *testing.T, name string, n int) []string {
 	t.Helper()
 	names := make([]string, n)
-	base := unique(name)
+	base := cluster.UniqueName(name)
 	for i := range names {
 		names[i] = fmt.Sprintf("%s-%c", base, 'a'+i)
 		(object{of: namespaces, name: names[i]}).createT(t)
@@ -37,7 +33,7 @@ type script struct {
 
 func newScript(t *testing.T, c *collection) *script {
 	t.Helper()
-	s := &script{of: c, first: unique("first")}
+	s := &script{of: c, first: cluster.UniqueName("first")}
 	if c.namespaced {
 		names := newNamespaces(t, "script", 2)
 		s.home, s.elsewhere = names[0], names[1]

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -88,7 +89,7 @@ func defineCustom(ctx context.Context) error {
 		}
 	}
 	for _, c := range []*collection{widgets, widgetsV2, widgetsAlpha, planets} {
-		if err := eventually(ctx, apiserver, get(c.all()), http.StatusOK); err != nil {
+		if _, err := eventually(ctx, apiserver, get(c.all()), http.StatusOK); err != nil {
 			return err
 		}
 	}
@@ -96,22 +97,15 @@ func defineCustom(ctx context.Context) error {
 }
 
 // eventually repeats a request until the response has the given status.
-func eventually(ctx context.Context, e *cluster.Endpoint, r request, status int) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		got, err := e.Ask(ctx, r)
-		if err != nil {
-			return err
+func eventually(ctx context.Context, e *cluster.Endpoint, r request, status int) (got reply, err error) {
+	for was := 0; ; was = got.Status {
+		if got, err = e.Ask(ctx, r); err != nil {
+			return got, fmt.Errorf("answered %d before: %w", was, err)
 		}
 		if got.Status == status {
-			return nil
+			return got, nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %s still answers %d: %w", e.Name, r.Target, got.Status, ctx.Err())
-		}
+		cluster.Pause(ctx, 50*time.Millisecond)
 	}
 }
 
@@ -120,7 +114,7 @@ func await(t *testing.T, r request, status int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
 	defer cancel()
-	if err := eventually(ctx, apiserver, r, status); err != nil {
+	if _, err := eventually(ctx, apiserver, r, status); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -165,41 +159,32 @@ func (c *collection) reach(ctx context.Context, part string, rv uint64, due sour
 	defer cancel()
 	for _, accept := range kept {
 		r := get(fmt.Sprintf("%sresourceVersionMatch=NotOlderThan&resourceVersion=%d", part, rv)).With("Accept", accept)
-		if err := eventually(ctx, apiserver, r, http.StatusOK); err != nil {
+		if _, err := eventually(ctx, apiserver, r, http.StatusOK); err != nil {
 			return err
 		}
-		for from := source("none yet"); from != due && due != anywhere || from == "none yet"; {
-			before, err := sources(ctx)
+		for from := source(""); from == "" || from != due && due != anywhere; {
+			got, err := eventually(ctx, proxied, r, http.StatusOK)
 			if err != nil {
-				return err
-			}
-			if err := eventually(ctx, proxied, r, http.StatusOK); err != nil {
 				return fmt.Errorf("from the %s: %w", due, err)
 			}
-			after, err := sources(ctx)
-			if err != nil {
+			if from, err = answers.of(ctx, got.Header); err != nil {
 				return err
 			}
-			from = counted(before, after)
 		}
 	}
 	return nil
 }
 
-func labelled(labels ...string) map[string]any {
-	m := map[string]string{}
-	for i := 0; i < len(labels); i += 2 {
-		m[labels[i]] = labels[i+1]
-	}
-	return map[string]any{"labels": m}
-}
+func labelled(pairs ...string) map[string]any { return under("labels", pairs) }
 
-func data(pairs ...string) map[string]any {
+func data(pairs ...string) map[string]any { return under("data", pairs) }
+
+func under(key string, pairs []string) map[string]any {
 	m := map[string]string{}
-	for i := 0; i < len(pairs); i += 2 {
-		m[pairs[i]] = pairs[i+1]
+	for pair := range slices.Chunk(pairs, 2) {
+		m[pair[0]] = pair[1]
 	}
-	return map[string]any{"data": m}
+	return map[string]any{key: m}
 }
 
 func podSpec(node string) map[string]any {
@@ -231,7 +216,7 @@ func createFirst(ctx context.Context) error {
 	objects := []object{
 		{of: configMaps, namespace: "a", name: "plain", fields: data("k", "v")},
 		{of: configMaps, namespace: "a", name: "escapes", fields: data("text", awkward, "empty", "")},
-		{of: configMaps, namespace: "a", name: "large", fields: data("megabyte", strings.Repeat("0123456789abcde\n", 1<<16-64))},
+		{of: configMaps, namespace: "a", name: "large", fields: data("text", strings.Repeat("0123456789abcde\n", 1<<14))},
 		{of: configMaps, namespace: "a", name: "x.1"},
 		{of: configMaps, namespace: "a", name: "x-1"},
 		{of: configMaps, namespace: "a-b", name: "plain", fields: data("k", "other")},

@@ -254,7 +254,7 @@ func custom(c *collection) selectables {
 
 func slice(driver, where string, value any) map[string]any {
 	return map[string]any{"spec": map[string]any{
-		"driver": driver, where: value, "pool": map[string]any{"name": unique("pool"), "generation": 1, "resourceSliceCount": 1},
+		"driver": driver, where: value, "pool": map[string]any{"name": cluster.UniqueName("pool"), "generation": 1, "resourceSliceCount": 1},
 	}}
 }
 
@@ -301,10 +301,12 @@ func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	t.Helper()
 	// Start the caches before the objects are created. Otherwise another write could precede the
 	// start of a cache, and the proxy would forward a watch from before this write.
-	for _, accept := range kept {
-		if _, err := proxied.Ask(t.Context(), get(s.of.all()+"?resourceVersion=0").With("Accept", accept)); err != nil {
-			t.Fatal(err)
-		}
+	due := s.of.source(cache)
+	if inParts {
+		due = anywhere
+	}
+	if err := s.of.reach(t.Context(), s.of.all()+"?", 1, due); err != nil {
+		t.Fatal(err)
 	}
 	for _, p := range s.objects {
 		o := object{of: s.of, namespace: home, name: p.name, fields: maps.Clone(p.fields)}

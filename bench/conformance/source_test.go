@@ -1,16 +1,19 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// source is the source of the proxy's response, according to the proxy's metrics.
+// source is the source of the proxy's response, according to the proxy's access log.
 type source string
 
 const (
@@ -36,68 +39,52 @@ func (c *collection) source(of source) source {
 	return cache
 }
 
-// looked is the last reading of the metrics, and the number of requests sent to the proxy before
-// it. If no request has been sent since, the reading is still valid.
-var looked struct {
-	sync.Mutex
-	sent   int64
-	counts map[source]int
+// accessLog has a line for each of the proxy's responses. The proxy writes the line when the
+// response has ended.
+type accessLog struct {
+	path string
+	mu   struct {
+		sync.Mutex
+		at    int64 // up to here the log is in lines
+		lines map[string][]byte
+	}
 }
 
-// forget discards the last reading.
-func forget() {
-	looked.Lock()
-	defer looked.Unlock()
-	looked.counts = nil
-}
-
-// sources returns the number of the proxy's responses so far from each source.
-func sources(ctx context.Context) (map[source]int, error) {
-	looked.Lock()
-	defer looked.Unlock()
-	if sent := proxied.Sent.Load(); looked.counts == nil || sent != looked.sent {
-		counts, err := look(ctx)
-		if err != nil {
-			return nil, err
-		}
-		looked.sent, looked.counts = sent, counts
-	}
-	return looked.counts, nil
-}
-
-func look(ctx context.Context) (map[source]int, error) {
-	got, err := admin.Ask(ctx, get("/metrics?name[]=watchproxy_requests_total"))
-	if err != nil {
-		return nil, err
-	}
-	if got.Status != http.StatusOK {
-		return nil, fmt.Errorf("/metrics: %d", got.Status)
-	}
-	m, counts := cluster.Metrics("\n"+string(got.Body)), map[source]int{}
-	for _, s := range []source{cache, upstream, "proxy"} {
-		counts[s] = int(m.Sum("watchproxy_requests_total", fmt.Sprintf("source=%q", s)))
-	}
-	return counts, nil
-}
-
-// reasons returns the samples of watchproxy_forwarded_total for a target's resource, and the end of
-// the proxy's log. They show why a request was forwarded.
-func reasons(ctx context.Context, target string) string {
-	const lines = 5
-	got, err := admin.Ask(ctx, get("/metrics?name[]=watchproxy_forwarded_total"))
-	if err != nil {
-		return err.Error()
-	}
-	path, _, _ := strings.Cut(target, "?")
-	var all []string
-	for line := range strings.Lines(string(got.Body)) {
-		_, resource, _ := strings.Cut(line, `resource="`)
-		if resource, _, ok := strings.Cut(resource, `"`); ok && strings.Contains(path, "/"+resource) {
-			all = append(all, line)
+// line waits for the line about a response with the given header.
+func (l *accessLog) line(ctx context.Context, header http.Header) ([]byte, error) {
+	id := header.Get("Audit-Id")
+	ctx, cancel := context.WithTimeout(ctx, cluster.Limit)
+	defer cancel()
+	for ; ctx.Err() == nil; cluster.Pause(ctx, time.Millisecond) {
+		line, err := l.known(id)
+		if line != nil || err != nil {
+			return line, err
 		}
 	}
-	log := strings.SplitAfter(logOf(), "\n")
-	return strings.Join(append(all, log[max(0, len(log)-lines):]...), "")
+	return nil, fmt.Errorf("%s has no line about the response with the Audit-Id %q: %w", l.path, id, ctx.Err())
+}
+
+// known returns the line with an Audit-Id, or nil. It reads the log if the line is not yet known.
+func (l *accessLog) known(id string) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if line := l.mu.lines[id]; line != nil {
+		return line, nil
+	}
+	text, end, err := cluster.LinesFrom(l.path, l.mu.at)
+	for line := range bytes.Lines(text) {
+		if own := gjson.GetBytes(line, "auditID").Str; own != "" {
+			l.mu.lines[own] = line
+		}
+	}
+	l.mu.at = end
+	return l.mu.lines[id], err
+}
+
+// of returns the source of a response with the given header.
+func (l *accessLog) of(ctx context.Context, header http.Header) (source, error) {
+	line, err := l.line(ctx, header)
+	return source(gjson.GetBytes(line, "source").Str), err
 }
 
 // matches reports whether a response may have come from a source.
@@ -105,17 +92,17 @@ func (s source) matches(from source) bool {
 	return from == s || s == anywhere || s == cache && inParts && from == upstream
 }
 
-// counted describes the difference between two readings: "" for nothing, "cache" or "upstream" for
-// one response, or a list of counts.
-func counted(before, after map[source]int) source {
-	var text string
-	for s, n := range after {
-		switch n -= before[s]; {
-		case n == 1 && text == "":
-			text = string(s)
-		case n != 0:
-			text += fmt.Sprintf(" %d × %s", n, s)
-		}
+// check returns an error if a response with the given header came from elsewhere.
+func (s source) check(ctx context.Context, l *accessLog, header http.Header) error {
+	if s == anywhere {
+		return nil
 	}
-	return source(text)
+	line, err := l.line(ctx, header)
+	if err != nil {
+		return err
+	}
+	if from := source(gjson.GetBytes(line, "source").Str); !s.matches(from) {
+		return fmt.Errorf("the answer came from %q instead of %q\n%s", from, s, line)
+	}
+	return nil
 }

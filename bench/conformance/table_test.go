@@ -21,28 +21,9 @@ import (
 // Tables of all resources that can be listed come from the cache, and their cells equal the
 // apiserver's. Ages may differ by the time between the responses.
 func TestTables(t *testing.T) {
-	// The test has its own proxy. With a hundred feeds, other tests would wait for the metrics of
-	// each row.
-	direct, through, figures, log := apiserver, proxied, admin, logOf
-	t.Cleanup(func() { apiserver, proxied, admin, logOf = direct, through, figures, log; forget() })
-	token := ""
-	if *rights != "" {
-		token = suite.Token
-	}
-	speakTo(t, suite, suite.Token, startTiers(t.Context(), t, suite), token)
-	namespace := "tables"
-	for n := 0; ; n++ { // a number for each run with -count
-		if _, err := write(t.Context(), http.MethodPost, "/api/v1/namespaces", object{of: namespaces, name: namespace}.json()); err == nil {
-			break
-		} else if n > 100 {
-			t.Fatal(err)
-		}
-		namespace = fmt.Sprintf("tables-%d", n)
-	}
-	if _, err := write(t.Context(), http.MethodPost, definitions, gauges); err == nil {
-		if err := eventually(t.Context(), apiserver, get("/apis/example.com/v1/gauges"), http.StatusOK); err != nil {
-			t.Fatal(err)
-		}
+	namespace := newNamespaces(t, "tables", 1)[0]
+	if _, err := write(t.Context(), http.MethodPost, definitions, gauges); err == nil { // with -count, it exists
+		await(t, get("/apis/example.com/v1/gauges"), http.StatusOK)
 	}
 	all := listable(t)
 	for text := range strings.SplitSeq(specimens(t), "\n---\n") {
@@ -51,7 +32,10 @@ func TestTables(t *testing.T) {
 	// With -count, the object exists.
 	_, _ = object{of: trustBundles, name: "tables", fields: trustBundle(t, "")}.create(t.Context())
 	for _, c := range all {
-		t.Run(c.root+"/"+c.resource, func(t *testing.T) { compareTables(t, c) })
+		t.Run(c.root+"/"+c.resource, func(t *testing.T) {
+			t.Parallel()
+			compareTables(t, c)
+		})
 	}
 }
 
@@ -83,7 +67,7 @@ func compareTables(t *testing.T, c *collection) {
 	}
 	catchUp(t, c, at)
 	exact := fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact", c.all(), at)
-	for _, r := range []row{
+	rows := []row{
 		{name: "list", request: asTable(exact)},
 		{name: "list with objects", request: asTable(exact + "&includeObject=Object")},
 		{name: "list without metadata", request: asTable(exact + "&includeObject=None")},
@@ -93,7 +77,9 @@ func compareTables(t *testing.T, c *collection) {
 		{name: "as k9s lists", request: get(exact+"&includeObject=Metadata&labelSelector=&fieldSelector=").With("Accept", k9sTable)},
 		{name: "gzip", request: asTable(exact+"&includeObject=Object").With("Accept-Encoding", "gzip")},
 		{name: "indented", request: get(exact).With("Accept", table+";pretty=1")},
-	} {
+	}
+	for i := range rows {
+		r := &rows[i]
 		r.status, r.from = http.StatusOK, listed
 		if strings.Contains(r.name, "invalid") {
 			r.status, r.from = http.StatusBadRequest, upstream
@@ -101,22 +87,22 @@ func compareTables(t *testing.T, c *collection) {
 		if r.name == "most recent" && c.uncached {
 			r.from = upstream
 		}
-		t.Run(r.name, r.check)
 	}
 	if c.resource == "gauges" {
-		compareTableWatches(t, c, at)
+		rows = append(rows, tableWatches(c, at)...)
 	}
 	const gets = 5
 	// The specimens' namespace is one of the last namespaces.
 	for _, item := range before[max(0, len(before)-gets):] {
-		row{request: asTable(c.pathOf(item) + "?resourceVersion=0"), status: http.StatusOK, from: from, moving: true}.check(t)
+		target := c.pathOf(item) + "?resourceVersion=0"
+		rows = append(rows, row{name: target, request: asTable(target), status: http.StatusOK, from: from, moving: true})
 	}
+	checkAsIs(t, rows)
 }
 
-// compareTableWatches compares watches of Tables with date columns, from the state and from the
-// change at a resourceVersion on.
-func compareTableWatches(t *testing.T, c *collection, at uint64) {
-	t.Helper()
+// tableWatches are watches of Tables with date columns, from the state and from the change at a
+// resourceVersion on.
+func tableWatches(c *collection, at uint64) (rows []row) {
 	state, change := "resourceVersion=0", fmt.Sprintf("resourceVersion=%d", at-1)
 	for name, query := range map[string]string{
 		"state":                    state,
@@ -128,12 +114,12 @@ func compareTableWatches(t *testing.T, c *collection, at uint64) {
 		"changes with objects":     change + "&includeObject=Object",
 		"changes without metadata": change + "&includeObject=None",
 	} {
-		r := row{
+		rows = append(rows, row{
 			name: "watch, " + name, request: get(c.all()+"?watch=true&timeoutSeconds=1&"+query).With("Accept", table),
 			status: http.StatusOK, from: cache, moving: true, says: `"rows":[`,
-		}
-		t.Run(r.name, r.check)
+		})
 	}
+	return rows
 }
 
 // pathOf returns the path of an item in a list.

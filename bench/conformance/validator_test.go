@@ -33,17 +33,13 @@ func TestWatchersSeeEverythingOnce(t *testing.T) {
 	// The apiserver's history begins with the oldest event that it keeps. That event must be older
 	// than the first write of the test.
 	for _, o := range []object{
-		{of: configMaps, namespace: "default", name: unique("anchor")},
-		{of: pods, namespace: "default", name: unique("anchor"), fields: podSpec("n3")},
+		{of: configMaps, namespace: "default", name: cluster.UniqueName("anchor")},
+		{of: pods, namespace: "default", name: cluster.UniqueName("anchor"), fields: podSpec("n3")},
 	} {
 		o.createT(t)
 	}
 	first, refs := references(t, ctx, all)
 
-	before, err := sources(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := newProgress(writes)
 	p.wrote(first)
 	var crowd []*watcher
@@ -66,39 +62,23 @@ func TestWatchersSeeEverythingOnce(t *testing.T) {
 		due[i] <- refs[i%len(all)].End()
 	}
 	watching.Wait()
-	after, err := sources(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
 
-	events, bookmarks, connections := 0, 0, 0
+	connections := 0
 	for i, w := range crowd {
 		if errs[i] != nil {
 			t.Errorf("%s: %v", w.history.Name, errs[i])
 		}
 		report(t, &w.history, Check(refs[i%len(all)], &w.history))
 		connections += len(w.history.Connections)
-		for _, c := range w.history.Connections {
-			events += len(c.Events)
-			for _, e := range c.Events {
-				if e.Type == "BOOKMARK" && !e.InitialEnd {
-					bookmarks++
-				}
+		for i := range w.history.Connections {
+			if err := cache.check(ctx, answers, w.headers[i]); err != nil {
+				t.Errorf("%s: %v", w.history.Name, err)
 			}
 		}
 	}
-	t.Logf("%d watchers saw %d events, %d of them bookmarks, over %d connections", watchers, events, bookmarks, connections)
-	if cached := after[cache] - before[cache]; connections == watchers || cached != connections && !inParts {
-		t.Errorf("the run proves too little: %d of %d connections were served from the cache", cached, connections)
+	if connections == watchers {
+		t.Error("the run proves too little: no watcher has resumed")
 	}
-	if t.Failed() {
-		return
-	}
-	t.Run("a wrong history is found out", func(t *testing.T) {
-		for i, w := range crowd {
-			mutateAll(t, refs[i%len(all)], &w.history, w.rand)
-		}
-	})
 }
 
 func report(t *testing.T, h *History, found []Violation) {
@@ -116,7 +96,7 @@ func report(t *testing.T, h *History, found []Violation) {
 // references reads the initial state of each selection, and also returns its resourceVersion.
 func references(t *testing.T, ctx context.Context, all []selection) (uint64, []*Reference) {
 	t.Helper()
-	marker := object{of: configMaps, namespace: "default", name: unique("marker")}
+	marker := object{of: configMaps, namespace: "default", name: cluster.UniqueName("marker")}
 	first := marker.createT(t)
 	refs := make([]*Reference, len(all))
 	for i, s := range all {
@@ -157,8 +137,8 @@ func replayed(t *testing.T, ctx context.Context, all []selection, refs []*Refere
 	// has ended.
 	end := map[*collection]uint64{}
 	for _, o := range []object{
-		{of: configMaps, namespace: "default", name: unique("end")},
-		{of: pods, namespace: "default", name: unique("end"), fields: podSpec("n3")},
+		{of: configMaps, namespace: "default", name: cluster.UniqueName("end")},
+		{of: pods, namespace: "default", name: cluster.UniqueName("end"), fields: podSpec("n3")},
 	} {
 		end[o.of] = o.createT(t)
 	}

@@ -2,11 +2,13 @@ package conformance
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 // watchForms are the ways to watch a collection. $N is the resourceVersion before the script, $HOME
@@ -86,9 +88,9 @@ func watchScript(t *testing.T, c *collection) {
 	catchUp(t, c, n)
 	fill := strings.NewReplacer("$N+4", fmt.Sprint(n+4), "$N", fmt.Sprint(n), "$HOME", s.home, "$FIRST", s.first)
 
-	var open []*pair
+	var open []asked
 	for _, f := range watchForms {
-		if f.only != nil && f.only != c || withoutStreaming(t, f.name, f.query) {
+		if f.only != nil && f.only != c || c.spares(f.name) || withoutStreaming(t, f.name, f.query) {
 			continue
 		}
 		path := c.all()
@@ -96,13 +98,12 @@ func watchScript(t *testing.T, c *collection) {
 			path = c.in(s.home)
 		}
 		r, from := get(fill.Replace(path+"?watch=true&"+f.query)), c.source(f.from)
-		open = append(open, openPair(t, f.name, r, from))
+		begins := !f.in && !strings.Contains(f.query, "=$N") && !strings.Contains(f.query, "metadata.name")
+		open = append(open, asked{f.name, r, from, begins})
 		for _, form := range lots(f.name+c.name, watchedForms) {
-			asked, ok := form.of(r)
-			if !ok {
-				continue
+			if r, ok := form.of(r); ok {
+				open = append(open, asked{f.name + ", " + form.String(), r, from, begins})
 			}
-			open = append(open, openPair(t, f.name+", "+form.String(), asked, from))
 		}
 	}
 	for name, path := range map[string]string{
@@ -110,13 +111,14 @@ func watchScript(t *testing.T, c *collection) {
 		"object":     c.root + "/watch" + c.in(s.home)[len(c.root):] + "/" + s.first,
 	} {
 		for _, query := range []string{fill.Replace("?resourceVersion=$N"), "?resourceVersion=0&allowWatchBookmarks=true", ""} {
-			open = append(open, openPair(t, "watch prefix of "+name+query, get(path+query), upstream))
+			open = append(open, asked{"watch prefix of " + name + query, get(path + query), upstream, false})
 		}
 	}
+	pairs := openPairs(t, open)
 	if err := s.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range open {
+	for _, p := range pairs {
 		t.Run(p.name, func(t *testing.T) { p.compare(t, fenced(s.first)) })
 	}
 }
@@ -127,25 +129,62 @@ type pair struct {
 	want, got *stream
 }
 
+// asked is a watch to open at both servers.
+type asked struct {
+	name string
+	request
+	from source
+	// begins is true if the watch begins with an event. From etcd, the apiserver may read the state
+	// after it has sent the header. No write may come before that.
+	begins bool
+}
+
+// openPairs opens watches concurrently. When they end, it checks the sources of the proxy's
+// responses.
+func openPairs(t *testing.T, all []asked) []*pair {
+	t.Helper()
+	pairs := make([]*pair, len(all))
+	err := workload.Parallel(t.Context(), len(all), atOnce, func(_ context.Context, i int) error {
+		p := &pair{name: all[i].name}
+		for e, s := range map[*cluster.Endpoint]**stream{apiserver: &p.want, proxied: &p.got} {
+			var err error
+			if *s, err = openStream(t.Context(), e, all[i].request); err != nil {
+				return err
+			}
+			t.Cleanup((*s).close)
+		}
+		pairs[i] = p
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range pairs {
+		for _, s := range []*stream{p.want, p.got} {
+			if all[i].begins {
+				cluster.Eventually(t, p.name+" has begun", func() bool { return len(s.lines) > 0 })
+			}
+		}
+	}
+	log := answers
+	t.Cleanup(func() {
+		for i, p := range pairs {
+			p.got.close()
+			from := all[i].from
+			if minor < 34 && strings.Contains(all[i].Target, "allowWatchBookmarks") {
+				from = anywhere // the proxy waits for the first bookmark to learn its form
+			}
+			if err := from.check(context.WithoutCancel(t.Context()), log, p.got.header); err != nil {
+				t.Errorf("%s: %v", p.name, err)
+			}
+		}
+	})
+	return pairs
+}
+
 func openPair(t *testing.T, name string, r request, from source) *pair {
 	t.Helper()
-	before, err := sources(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := openPairUnseen(t, r)
-	p.name = name
-	after, err := sources(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if minor < 34 && strings.Contains(r.Target, "allowWatchBookmarks") {
-		from = anywhere // the proxy waits for the first bookmark to learn its form
-	}
-	if got := counted(before, after); !from.matches(got) {
-		t.Errorf("%s: the answer came from %q instead of %q", name, got, from)
-	}
-	return p
+	return openPairs(t, []asked{{name, r, from, false}})[0]
 }
 
 // withoutStreaming reports whether the apiserver refuses a watch, because its feature WatchList is
@@ -159,26 +198,15 @@ func withoutStreaming(t *testing.T, name, query string) bool {
 	return refused
 }
 
-// openPairUnseen opens a pair without checking the source of the proxy's response, because other
-// tests may be running.
-func openPairUnseen(t *testing.T, r request) *pair {
-	t.Helper()
-	open := func(e *cluster.Endpoint) *stream {
-		s, err := openStream(t.Context(), e, r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.close)
-		return s
-	}
-	return &pair{want: open(apiserver), got: open(proxied)}
+func (p *pair) compareHeaders() error {
+	return Compare(reply{Status: 200, Header: p.want.header}, reply{Status: 200, Header: p.got.header}, nil)
 }
 
 // compare reads both watches up to an event and compares the events. It returns the number of
 // events.
 func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 	t.Helper()
-	if err := Compare(reply{Status: 200, Header: p.want.header}, reply{Status: 200, Header: p.got.header}, nil); err != nil {
+	if err := p.compareHeaders(); err != nil {
 		t.Error(err)
 	}
 	want, err := p.want.until(last)

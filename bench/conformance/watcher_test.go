@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 )
 
@@ -70,6 +71,7 @@ type watcher struct {
 	lifetime  int  // timeoutSeconds, 0 for none
 	rand      *rand.Rand
 	history   History
+	headers   []http.Header // of the responses, by connection
 }
 
 // newWatcher returns watcher number i. The number determines the selection and the start;
@@ -145,6 +147,7 @@ func (w *watcher) connect(ctx context.Context, from uint64, state bool, end *uin
 		return false, err
 	}
 	defer s.close()
+	w.headers = append(w.headers, s.header)
 	w.history.Connections = append(w.history.Connections, Connection{From: from, State: state})
 	conn := &w.history.Connections[len(w.history.Connections)-1]
 	position, inState := from, state
