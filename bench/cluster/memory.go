@@ -9,36 +9,25 @@ import (
 
 // MemoryOf returns the resident memory of a process and its peak, in bytes.
 func MemoryOf(pid int) (resident, peak int64, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0, fmt.Errorf("cannot read the memory of process %d: %w", pid, err)
+	if resident, err = sizeOf(pid, "VmRSS:"); err == nil {
+		peak, err = sizeOf(pid, "VmHWM:")
 	}
-	for _, of := range []struct {
-		line string
-		is   *int64
-	}{{"VmRSS:", &resident}, {"VmHWM:", &peak}} {
-		if *of.is, err = parseStatus(string(status), of.line); err != nil {
-			return 0, 0, err
-		}
-	}
-	return resident, peak, nil
+	return resident, peak, err
 }
 
 // ProgramOf returns the part of a process's resident memory that is mapped from the program's file,
 // in bytes.
-func ProgramOf(pid int) (int64, error) {
+func ProgramOf(pid int) (int64, error) { return sizeOf(pid, "RssFile:") }
+
+// sizeOf finds a size in /proc/PID/status (proc_pid_status(5)). The unit kB in that file means 1,024
+// bytes.
+func sizeOf(pid int, line string) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the memory of process %d: %w", pid, err)
 	}
-	return parseStatus(string(status), "RssFile:")
-}
-
-// parseStatus finds a size in /proc/PID/status (proc_pid_status(5)). The unit kB in that file means
-// 1,024 bytes.
-func parseStatus(status, line string) (int64, error) {
 	const kB = 1 << 10
-	_, rest, _ := strings.Cut(status, line)
+	_, rest, _ := strings.Cut(string(status), line)
 	size, _, ok := strings.Cut(rest, " kB")
 	n, err := strconv.ParseInt(strings.TrimSpace(size), 10, 64)
 	if !ok || err != nil {

@@ -115,7 +115,7 @@ func compacted(t *testing.T, c *collection, rv uint64) (rows []row) {
 		name, query string
 		status      int
 		from        source
-		open        rule
+		open        Rule
 		says        string
 	}{
 		{"list", "resourceVersion=$RV&resourceVersionMatch=Exact", 410, upstream, nil, tooOld},

@@ -70,7 +70,7 @@ func (g *gadgets) compared(target string) source {
 	if want.Status == http.StatusTooManyRequests || got.Status == http.StatusTooManyRequests {
 		return "nowhere" // upstream is initializing, and one of the two servers asked it too early
 	}
-	var open rule
+	var open Rule
 	if want.Status == http.StatusOK {
 		open = SomeState(0)
 	}

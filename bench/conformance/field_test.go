@@ -95,7 +95,7 @@ func (s *selectables) rows(home string, last uint64) (rows []row) {
 		next := s.fields[(i+1)%len(s.fields)]
 		for _, form := range []struct {
 			selector string
-			open     rule
+			open     Rule
 		}{
 			{f.is("=", f.value), something(recent)},
 			{f.is("!=", f.value), recent},
@@ -160,7 +160,7 @@ func selected(body []byte) bool {
 
 // something is the rule for lists that must not be empty, because an empty list would prove nothing
 // about a selector.
-func something(open rule) rule {
+func something(open Rule) Rule {
 	return func(body []byte) ([]byte, error) {
 		if !selected(body) {
 			return nil, errNothing
@@ -170,7 +170,7 @@ func something(open rule) rule {
 }
 
 // nothing is the rule for lists that must be empty.
-func nothing(open rule) rule {
+func nothing(open Rule) Rule {
 	return func(body []byte) ([]byte, error) {
 		if selected(body) {
 			return nil, errSomething

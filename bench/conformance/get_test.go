@@ -100,7 +100,7 @@ func TestTooLargeResourceVersion(t *testing.T) {
 			r := row{name: c.name + ", " + f.name, request: get(c.expand(c.in("a") + f.target)), status: 504, from: c.source(f.from), open: reach}
 			if c.uncached && strings.HasSuffix(f.target, "=18446744073709551615&resourceVersionMatch=Exact") {
 				// Kube-apiserver 1.37 compares the negative number with etcd's response.
-				r.status, r.open = since(37, 500, 504), since(37, rule(revisions), reach)
+				r.status, r.open = since(37, 500, 504), since(37, Rule(revisions), reach)
 			}
 			rows = append(rows, r)
 		}
@@ -132,7 +132,7 @@ func TestResourceVersionOfAnotherCollection(t *testing.T) {
 	for _, c := range []*collection{endpoints, nodes, planets, widgetsV2, coreEvents} {
 		for _, f := range []struct {
 			name, target string
-			open         rule
+			open         Rule
 		}{
 			{"get", "/" + c.one + "?" + at, nil},
 			{"list", "?" + at, SomeState(elsewhere)},

@@ -24,7 +24,7 @@ type row struct {
 	request
 	status int    // status of both responses; 0: any
 	from   source // source of the proxy's response
-	open   rule   // the parts that may differ; nil: same
+	open   Rule   // the parts that may differ; nil: same
 	says   string // a text in both bodies
 	// moving is for content that changes on its own: the apiserver renews its own lease, and Tables
 	// show ages. The two requests cannot be sent at exactly the same time, so a difference counts
@@ -177,14 +177,11 @@ func (r *row) cutShort(want, got reply) bool {
 		(want.Status == got.Status && bytes.HasPrefix(more, less) || bytes.Contains(want.Body, late) || bytes.Contains(got.Body, late))
 }
 
-// rule removes the parts of a body that the contract leaves open.
-type rule = Rule
-
 // same is the rule that leaves nothing open.
 func same(body []byte) ([]byte, error) { return body, nil }
 
 // exact returns the rule for pages of a collection at an exact resourceVersion.
-func (c *collection) exact() rule {
+func (c *collection) exact() Rule {
 	if c.uncached {
 		return same // etcd answers all of these requests
 	}

@@ -153,7 +153,7 @@ func TestScopesOfRights(t *testing.T) {
 }
 
 // openOf returns the rule for a list, whose resourceVersion may differ, or for a get.
-func openOf(path string) rule {
+func openOf(path string) Rule {
 	path, _, _ = strings.Cut(path, "?")
 	if strings.Count(strings.TrimPrefix(path, "/api/v1/namespaces/"), "/")%2 == 0 || strings.HasPrefix(path, nodes.all()+"/") {
 		return nil

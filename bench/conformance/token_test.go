@@ -17,7 +17,7 @@ func TestContinueTokens(t *testing.T) {
 				name, query, token string
 				status             int
 				from               source
-				open               rule
+				open               Rule
 				says               string
 			}{
 				{"with the slash of the apiserver's cache", "", v1 + `"rv":$N,"start":"` + start + `\u0000"}`, 200, cache, nil, ""},
