@@ -294,11 +294,11 @@ func explained(r cluster.AuditRecord) bool {
 	case "admin":
 		return r.UserAgent == userAgent
 	case masterProxy, proxyUser: // proxyUser: proxies that other tests share
-		if r.RequestURI == "/readyz" {
-			return r.Verb == "get" // a check
-		}
 		own := []string{"list", "watch", "create"} // feeds and reviews
-		return strings.HasPrefix(r.UserAgent, "watchproxy") && slices.Contains(own, r.Verb) && !strings.Contains(r.RequestURI, "/secrets")
+		if !strings.Contains(r.RequestURI, "/namespaces/") {
+			own = append(own, "get") // discovery, definitions, checks
+		}
+		return (r.RequestURI == "/readyz" || strings.HasPrefix(r.UserAgent, "watchproxy")) && slices.Contains(own, r.Verb) && !strings.Contains(r.RequestURI, "/secrets")
 	default:
 		return !strings.HasPrefix(r.UserAgent, smuggleAgent) && strings.HasPrefix(user, "system:apiserver")
 	}
