@@ -163,7 +163,7 @@ compat: $(COMPAT:%=bin/kubeapi-%) kubectl ## the differential suite against five
 	WATCHPROXY_KUBEAPI_NEXT=$(CURDIR)/bin/kubeapi-$(lastword $(COMPAT)) go test $(TAGS) -count 1 -timeout 5m -run '^TestRollingUpgrade$$' ./bench/clients/outage
 	go run ./bench/compat --versions $(subst $() ,$(comma),$(strip $(COMPAT))) --report bench/results/compat.md
 
-forms: kubeapi ## the differential suite, each row in every form: encodings, gzip, HTTP/2; half an hour
+forms: kubeapi ## the differential suite, each row in every form: encodings, gzip, HTTP/2; ten minutes
 	go test -tags grpcnotrace,verify -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
 
 # The picture shows the version that the chart has.
