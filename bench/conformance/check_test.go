@@ -33,6 +33,13 @@ func events(words string) (all []Event) {
 	return all
 }
 
+// altered returns events of which one has another byte.
+func altered(words string, i int) []Event {
+	all := events(words)
+	all[i].Line[len(all[i].Line)-2] = ' ' // JSON, and the same event
+	return all
+}
+
 func TestCheck(t *testing.T) {
 	ref := &Reference{
 		Since:  10,
@@ -59,6 +66,9 @@ func TestCheck(t *testing.T) {
 		{"gap after a state that explains itself", connections{{10, true, events("ADDED a 4, ADDED c 7, MODIFIED a 13, DELETED c 15, MODIFIED b 18")}}, []Guarantee{NoGap}},
 		{"state in another order", connections{{0, true, events("ADDED b 11, ADDED a 13, ADDED c 7, END 14, DELETED c 15, MODIFIED b 18")}}, []Guarantee{Exact}},
 		{"bookmark ahead of its event", connections{{0, true, events("ADDED a 4, ADDED c 7, END 10, BOOKMARK 11, ADDED b 11, MODIFIED a 13, DELETED c 15, MODIFIED b 18")}}, []Guarantee{Bookmarkable, Ordered}},
+		{"other bytes", connections{{10, false, altered("ADDED b 11, MODIFIED a 13, DELETED c 15, MODIFIED b 18", 1)}}, []Guarantee{Exact}},
+		{"state with other bytes", connections{{0, true, altered("ADDED a 13, ADDED b 11, ADDED c 7, END 14, DELETED c 15, MODIFIED b 18", 2)}}, []Guarantee{Exact}},
+		{"state without an object", connections{{0, true, events("ADDED a 13, ADDED c 7, END 14, DELETED c 15, MODIFIED b 18")}}, []Guarantee{Exact}},
 		{"too old a state", connections{{13, true, events("ADDED a 4, ADDED b 11, ADDED c 7, END 12, MODIFIED a 13, DELETED c 15, MODIFIED b 18")}}, []Guarantee{NotOlderThan}},
 		{"state of another time", connections{{0, true, events("ADDED a 4, ADDED b 11, ADDED c 7, END 14, DELETED c 15, MODIFIED b 18")}}, []Guarantee{Exact}},
 		{"gap", connections{{10, false, events("ADDED b 11, DELETED c 15, MODIFIED b 18")}}, []Guarantee{NoGap}},
