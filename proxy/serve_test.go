@@ -122,7 +122,13 @@ func serveSocket(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, opti
 
 func serveOn(t *testing.T, l net.Listener, feeds read.Feeds, upstream http.HandlerFunc, options Options, registry *prometheus.Registry, logger *zap.Logger) *Server {
 	t.Helper()
-	forwards, err := forwarderTo(behind(t, upstream), nil)
+	return serveBefore(t, l, feeds, behind(t, upstream), options, registry, logger)
+}
+
+// serveBefore is like serveOn. The parameter upstream is the configuration of upstream's clients.
+func serveBefore(t *testing.T, l net.Listener, feeds read.Feeds, upstream *rest.Config, options Options, registry *prometheus.Registry, logger *zap.Logger) *Server {
+	t.Helper()
+	forwards, err := forwarderTo(upstream, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

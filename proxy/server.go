@@ -335,8 +335,9 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 			return req.Fail(exchange.BodyTooLarge(most), exchange.FromProxy)
 		}
 		// Lasting requests have no slot, so their number is not limited. Other groups' responses may
-		// begin before the body ends.
-		req.Body.Most, req.Body.Keep = most, rt.Resource && forward.KubernetesOwn(rt.GVR.Group) && !lasting(rt)
+		// begin before a body without a length ends.
+		whole := rt.Resource && forward.KubernetesOwn(rt.GVR.Group) || req.Body.Length >= 0
+		req.Body.Most, req.Body.Keep = most, whole && !lasting(rt)
 	}
 	t.Lasts = lasting(rt)
 	admitted, refusal := s.admitForward(ctx, req, rt)

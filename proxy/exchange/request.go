@@ -115,6 +115,12 @@ func (r *Request) WantsUpgrade() bool {
 	return r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
+// OnlyReads reports whether upstream may execute the request twice without harm. An upgrade may
+// execute a command in a pod, whatever its method is.
+func (r *Request) OnlyReads() bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && !r.WantsUpgrade()
+}
+
 // EndsConnection reports whether upstream would close the connection after the request. Net/http
 // treats spaces like commas here.
 func (r *Request) EndsConnection() bool {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync"
@@ -76,16 +77,18 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 		x.cancel()
 		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
 	}
-	way, ok := f.way(req, t.Lasts)
-	if !ok {
-		x.cancel()
-		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
-	}
 	var whole []byte
 	if !req.WantsUpgrade() {
 		whole = x.Body.Whole()
 	}
-	out, err := x.outgoing(ctx, f.base, whole)
+	way, ok := f.way(req, t.Lasts, whole != nil)
+	if !ok {
+		x.cancel()
+		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
+	}
+	out, err := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) },
+	}), f.base, whole)
 	if err != nil {
 		x.cancel()
 		return exchange.NoRequest(exchange.BadRequest(err.Error()))
@@ -120,7 +123,7 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 		if left {
 			return exchange.ClientGone()
 		}
-		return exchange.StatusResponse(unreachable(err), exchange.FromProxy)
+		return exchange.StatusResponse(unanswered(err, !x.sent.Load() || req.OnlyReads()), exchange.FromProxy)
 	}
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(in)
@@ -182,6 +185,7 @@ type roundTrip struct {
 	finished  bool
 	over      atomic.Bool // the response ends as if upstream had ended it
 	left      atomic.Bool // the client left before the response ended
+	sent      atomic.Bool // upstream may have received the request
 }
 
 // outgoing returns the request for upstream. The parameter whole is the body, or nil if the body is
@@ -348,11 +352,17 @@ func forbidden(message string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
-// unreachable returns the Status for a request that could not be forwarded.
-func unreachable(err error) metav1.Status {
+// unanswered returns the Status for a request without a response. Many clients send a request again,
+// whatever its verb, if the Status asks for it. So only a harmless request may be retried: one that
+// upstream has not received, or a read.
+func unanswered(err error, harmless bool) metav1.Status {
 	var timeout interface{ Timeout() bool }
-	if errors.As(err, &timeout) && timeout.Timeout() {
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
 		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
+	case harmless:
+		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")
 	}
-	return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")
+	return exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
+		"the connection to the upstream apiserver broke before its response, so the request may have been executed")
 }

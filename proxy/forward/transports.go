@@ -47,10 +47,12 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 }
 
 // way selects the identity and the transport for a request: as the proxy, as a user whom the proxy
-// impersonates, or with the client's own credentials only. If ok is false, headers cannot carry the
-// user.
-func (f *Forwarder) way(req *exchange.Request, lasts bool) (way http.RoundTripper, ok bool) {
-	ts, http1 := &f.own, req.WantsUpgrade()
+// impersonates, or with the client's own credentials only. The parameter whole says that the whole
+// body has been read. If ok is false, headers cannot carry the user.
+func (f *Forwarder) way(req *exchange.Request, lasts, whole bool) (way http.RoundTripper, ok bool) {
+	ts := &f.own
+	// A body that cannot be sent again must not share a connection that upstream may end.
+	http1 := req.WantsUpgrade() || req.Body != nil && !whole && !lasts
 	switch {
 	case req.Identity.ActsAsAnother(), req.Identity == nil && !req.Identified():
 	case req.Identity != nil && req.Identity.Token:

@@ -46,8 +46,18 @@ func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		instead, ok := t.servers.failed(one, err)
-		if !ok || req.Body != nil && req.Body != http.NoBody { // the body has been closed
+		if !ok {
 			return nil, err
+		}
+		if req.Body != nil && req.Body != http.NoBody { // the first transport has closed the body
+			if req.GetBody == nil {
+				return nil, err
+			}
+			again := *req
+			if again.Body, err = req.GetBody(); err != nil {
+				return nil, err
+			}
+			req = &again
 		}
 		one = instead
 	}
