@@ -135,3 +135,63 @@ func TestUpgradedTakesNoSlot(t *testing.T) {
 		}
 	})
 }
+
+// A watch over WebSocket ends within the drain time, at a random moment. A command in a pod does not
+// end then.
+func TestTunnelsDrain(t *testing.T) {
+	const upgrade = "HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions()
+		o.TLS, o.Drain = nil, 10*time.Second
+		s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "websocket")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = io.Copy(io.Discard, c)
+		}, o)
+		open := func(target string) (ended chan time.Time) {
+			c := dial(t, l)
+			send(t, c, "GET "+target+" "+upgrade)
+			reader := bufio.NewReader(c)
+			resp, err := http.ReadResponse(reader, nil)
+			if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+				t.Fatal(resp, err)
+			}
+			ended = make(chan time.Time, 1)
+			go func() {
+				_, _ = io.Copy(io.Discard, reader)
+				ended <- time.Now()
+			}()
+			return ended
+		}
+		command := open("/api/v1/namespaces/a/pods/b/exec")
+		const watches = 20
+		var watching []chan time.Time
+		for range watches {
+			watching = append(watching, open("/api/v1/pods?watch=1"))
+		}
+		s.beginDrain()
+		end, moments := time.Now().Add(o.Drain), map[time.Time]bool{}
+		for _, ended := range watching {
+			at := <-ended
+			moments[at] = true
+			if at.After(end) {
+				t.Errorf("a watch ended %s after the drain", at.Sub(end))
+			}
+		}
+		if len(moments) == 1 {
+			t.Error("all watches ended at the same time")
+		}
+		select {
+		case <-command:
+			t.Error("the command ended too")
+		default:
+		}
+	})
+}

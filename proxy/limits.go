@@ -142,29 +142,21 @@ const (
 	lostPatience = 5 * time.Second
 )
 
-// fallbackLimiter limits the reads that fall back to upstream. A watch holds its slot while it is
-// open.
-type fallbackLimiter struct{ reads, watches chan struct{} }
-
-func newFallbackLimiter(reads, watches int) fallbackLimiter {
-	return fallbackLimiter{make(chan struct{}, reads), make(chan struct{}, watches)}
-}
-
-// admit waits for a slot. If there is none, the client is asked to retry, because the cache may
-// answer then.
-func (l fallbackLimiter) admit(ctx context.Context, verb string) (leave func(), refusal *exchange.Response) {
-	slots := l.reads
+// admitFallback waits for the slot of a read that falls back to upstream. With authentication, a
+// user can hold at most half of the slots. A watch holds its slot while it is open. Without a slot,
+// the client is asked to retry, because the cache may answer then.
+func (s *Server) admitFallback(ctx context.Context, req *exchange.Request, verb string) (leave func(), refusal *exchange.Response) {
+	slots := s.fallbackReads
 	if verb == "watch" {
-		slots = l.watches
+		slots = s.fallbackWatches
 	}
 	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
 	defer cancel()
-	select {
-	case slots <- struct{}{}:
-		return sync.OnceFunc(func() { <-slots }), nil
-	case <-ctx.Done():
-		return nil, exchange.StatusResponse(exchange.TooManyRequests(tooManyForwards), exchange.FromProxy)
+	claim := fair.Claim{User: req.User(), Size: 1, Cost: 1, Held: req.Held()}
+	if err := slots.Take(ctx, claim); err != nil {
+		return nil, s.limits.GaveUp(req, err, "fallbacks", tooManyForwards)
 	}
+	return sync.OnceFunc(func() { slots.Give(claim.User, claim.Size) }), nil
 }
 
 // lateMax limits the forwarded watches that begin before a cache's history. Upstream can serve

@@ -80,7 +80,6 @@ type Server struct {
 	late      atomic.Int64              // see lateMax
 	sharing   *forward.Sharing
 	listening *listen.Server
-	fallbacks fallbackLimiter
 	remarks   *remarkLog
 	// workspace limits responses that are made for one request.
 	workspace *fair.Workspace
@@ -90,6 +89,9 @@ type Server struct {
 	// forwardSlots are for forwarded requests, readSlots for expensive reads from the cache.
 	forwardSlots, readSlots *fair.Queue
 	soonerSlots             *fair.Queue // for lists that upstream answers faster than the cache
+	// fallbackReads and fallbackWatches are for reads that upstream answers because a cache is out
+	// of date.
+	fallbackReads, fallbackWatches *fair.Queue
 }
 
 // NewServer returns a server; Serve runs it.
@@ -97,7 +99,6 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log, remarks: newRemarkLog()}
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
-	s.fallbacks = newFallbackLimiter(fallbackReads, fallbackWatches)
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.divide(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
@@ -129,13 +130,16 @@ func (s *Server) listen(h exchange.Handler) *listen.Server {
 // one user, without a limit for each user. In addition to the workspace, waiting requests may use a
 // quarter of its size.
 func (s *Server) divide(options *Options) {
-	const waitingForwards, waitingReads = 8, 16 // an eighth and a sixteenth of the memory
+	const shares, waitingForwards, waitingFallbacks, waitingReads = 64, 6, 1, 4 // 1/64 of the memory each
 	memory, users := cmp.Or(options.Workspace, workspaceSize), int64(1)
 	if options.Access != nil {
 		users = 2
 	}
-	forwards, reads := memory/waitingForwards, memory/waitingReads
+	share := memory / shares
+	forwards, fallbacks, reads := waitingForwards*share, waitingFallbacks*share, waitingReads*share
 	s.soonerSlots = fair.NewQueue(soonerMost, soonerMost/users, 0)
+	s.fallbackReads = fair.NewQueue(fallbackReads, fallbackReads/users, fallbacks)
+	s.fallbackWatches = fair.NewQueue(fallbackWatches, fallbackWatches/users, fallbacks)
 	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
 	s.readSlots = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, memory/users, reads)
@@ -247,7 +251,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 	switch {
 	case v.Reason.Stale():
 		var refusal *exchange.Response
-		if done, refusal = s.fallbacks.admit(ctx, rt.Verb); refusal != nil {
+		if done, refusal = s.admitFallback(ctx, req, rt.Verb); refusal != nil {
 			return refusal
 		}
 	case v.Reason == read.Early:

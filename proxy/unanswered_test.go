@@ -79,7 +79,7 @@ func (c *upstreamConn) answer(stream uint32, code int, body string, cut int, hea
 	return c.frames.WriteData(stream, cut == 0, []byte(body[:len(body)-cut])) == nil
 }
 
-func dies(*upstreamConn) bool             { return false }
+func dies(*upstreamConn) bool              { return false }
 func diesOver2(*upstreamConn, uint32) bool { return false }
 
 func silentOver1(*upstreamConn) bool         { return true }

@@ -3,32 +3,37 @@
 // A [Forwarder] sends a request with the client's own credentials, as a user whom the proxy
 // impersonates, or as the proxy. It drops hop-by-hop and X-Remote headers.
 //
-// Many clients share an HTTP/2 connection. The apiserver ends such a connection after each response
-// to a request without valid credentials (its feature gate UnauthenticatedHTTP2DOSMitigation). The
-// other requests go on, except those that arrive later. Those have to be sent again. In an earlier
-// version, two clients without valid credentials made a fifth of others' POSTs fail. So requests
-// with the proxy's credentials, with tokens that the proxy has verified, and with other credentials
-// do not share connections, and the last kind uses HTTP/1.1. Only requests without a time limit use
-// HTTP/2 nevertheless: watches and logs, because each would hold a connection, and requests to pods
-// and services, because over HTTP/1.1 the apiserver drops the rest of an upload when the response
-// begins. Such uploads share connections only with each other. Upgrades need HTTP/1.1.
+// Many clients share an HTTP/2 connection. The apiserver ends it after a response to a request
+// without valid credentials (its feature gate UnauthenticatedHTTP2DOSMitigation), when it stops, and
+// with --goaway-chance. The transport sends requests that upstream has not processed again, if it
+// still has their bodies. So a body up to 64 KiB is read before its request is sent, and a longer
+// one uses HTTP/1.1. Requests with the proxy's credentials, with tokens that the proxy has verified,
+// and with other credentials do not share connections, and the last kind uses HTTP/1.1. Requests
+// without a time limit use HTTP/2 nevertheless: watches and logs, because each would hold a
+// connection, and requests to pods and services, because over HTTP/1.1 the apiserver drops the rest
+// of an upload when the response begins. Such uploads share connections only with each other.
 //
-// An apiserver also ends connections when it stops, or with --goaway-chance. So a body below 64 KiB
-// is read before its request is sent. The transport can then send a write again if upstream has
-// refused it or has received nothing of it.
+// If a request fails, the client's library may send it again. Client-go repeats any verb after 429
+// or 5xx with Retry-After, urllib3 (Python) PUT and DELETE after 429 or 503 with Retry-After, OkHttp
+// (Java) any verb after 503 with Retry-After 0, node-fetch none. So Retry-After must not follow a
+// write that upstream may have executed. TestFailuresOfUpstream compares with a direct client:
 //
-// [Sharing] lets equal gets, lists and reads of discovery share one response. These reads are
-// consistent: each reader receives the response to a request that was sent after the reader
-// arrived. Upstream receives one of several equal requests at a time. If the proxy knows how long
-// such a request takes, upstream receives a few at a time. A response above shareMax is not shared.
-// Each of the other readers then sends its own request.
+//	failure                          | executed? | read               | write
+//	too many requests wait           | no        | 429, Retry-After   | 429, Retry-After
+//	no connection to upstream        | no        | 503, Retry-After   | 503, Retry-After
+//	GOAWAY or RST before it is read  | no        | sent again         | sent again
+//	connection or stream breaks      | perhaps   | 503, Retry-After   | 502
+//	no response in time              | perhaps   | 504                | 504
+//	response breaks off              | yes       | breaks off         | breaks off
+//	client leaves, the proxy stops   | perhaps   | connection ends    | connection ends
+//	panic in the proxy               | perhaps   | 500                | 500
 //
-// A short response of a Kubernetes API group is read completely before it is written. Upstream
-// sends no length with a response above 2 KiB. Pieces written on arrival would each wake the
-// client.
+// [Sharing] lets equal gets, lists and reads of discovery share one response. Each reader receives
+// the response to a request that was sent after the reader arrived. Upstream receives one of several
+// equal requests at a time, or a few if the proxy knows how long such a request takes. A response
+// above shareMax is not shared. A short response of a Kubernetes API group is read completely before
+// it is written, because upstream sends no length above 2 KiB, and each piece would wake the client.
 //
-// An earlier version sent gets over separate HTTP/1.1 connections, which the client's goroutine
-// read. This saved 0.1 to 0.2 ms for each get, but needed 596 lines, so it was removed. 'make
-// bench' checks that the proxy adds no more time to a forwarded request than Go's ReverseProxy does
-// in the same run.
+// An earlier version sent gets over separate HTTP/1.1 connections. This saved 0.1 to 0.2 ms each, but
+// needed 596 lines, so it was removed.
 package forward

@@ -126,7 +126,7 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 		return exchange.StatusResponse(unanswered(err, !x.sent.Load() || req.OnlyReads()), exchange.FromProxy)
 	}
 	if in.StatusCode == http.StatusSwitchingProtocols {
-		return x.tunnel(in)
+		return x.tunnel(ctx, in)
 	}
 	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
 	copyHeader(resp.Header, in.Header)

@@ -240,7 +240,7 @@ func TestWriteIsNotSentTwice(t *testing.T) {
 	if first := send(); first.Status != http.StatusOK {
 		t.Fatalf("first write: %d", first.Status)
 	}
-	if second := send(); second.Status != http.StatusServiceUnavailable || writes.Load() != 2 {
+	if second := send(); second.Status != http.StatusBadGateway || second.Header.Get("Retry-After") != "" || writes.Load() != 2 {
 		t.Errorf("second write: %d after %d writes in all", second.Status, writes.Load())
 	}
 }

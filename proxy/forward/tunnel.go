@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -10,8 +11,9 @@ import (
 )
 
 // tunnel joins the client's connection with upstream's connection after both have left HTTP, for
-// exec, attach and port-forward (SPDY or WebSocket).
-func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
+// exec, attach and port-forward (SPDY or WebSocket), and for watches over WebSocket. The tunnel ends
+// with ctx.
+func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Response {
 	upstream, ok := in.Body.(io.ReadWriteCloser)
 	if !ok {
 		panic("BUG: net/http gave an upgraded response without a writable body")
@@ -20,7 +22,7 @@ func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
 	copyHeader(resp.Header, in.Header)
 	resp.Header.Set("Connection", "Upgrade")
 	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))
-	resp.Tunnel = &tunnel{x, upstream}
+	resp.Tunnel = &tunnel{x, ctx, upstream}
 	// From now on the tunnel reads from the client.
 	x.mu.Lock()
 	x.finished = true
@@ -33,12 +35,15 @@ func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
 // tunnel is a pair of connections that have left HTTP.
 type tunnel struct {
 	x        *roundTrip
+	ctx      context.Context //nolint:containedctx // it is the request's
 	upstream io.ReadWriteCloser
 }
 
 // Join implements Tunnel.
 func (t *tunnel) Join(client net.Conn, buffered io.Reader) {
 	defer t.x.cancel()
+	// Net/http does not end an upgraded connection with its request.
+	defer context.AfterFunc(t.ctx, func() { _ = t.upstream.Close() })()
 	join(client, buffered, t.upstream)
 }
 

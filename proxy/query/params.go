@@ -42,6 +42,10 @@ type Params struct {
 	WatchSeconds  int64 // timeoutSeconds, 0 if not set
 }
 
+// boundLeast is the shortest timeout of a read that the cache answers. Upstream may fail at a
+// shorter timeout, while the cache would answer in time.
+const boundLeast = 100 * time.Millisecond
+
 // Parse reads a query. For unknown, malformed and doubtful parameters the error is ErrDoubtful.
 func Parse(query string) (Params, error) {
 	var p Params
@@ -95,7 +99,9 @@ func (p *Params) set(name, value string) (err error) {
 		}
 	case "timeout":
 		if p.Timeout = value != ""; p.Timeout {
-			p.Bound, err = time.ParseDuration(value)
+			if p.Bound, err = time.ParseDuration(value); p.Bound < boundLeast {
+				err = ErrDoubtful
+			}
 		}
 	case "includeObject":
 		if p.Include, p.IncludeGiven = wire.ParseInclude(value); !p.IncludeGiven {

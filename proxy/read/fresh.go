@@ -54,7 +54,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.joinsFreshRun() {
 		wait = joinWait
 	}
-	if r.Timeout {
+	if r.Timeout && r.kind() != wire.Watch { // upstream ignores the timeout of a watch
 		wait = min(wait, r.Bound)
 	}
 	ctx, span := trace.Start(ctx, "freshness")
