@@ -195,3 +195,30 @@ func TestTunnelsDrain(t *testing.T) {
 		}
 	})
 }
+
+// If clients do not read their responses, the proxy reads the responses itself, so that the slots
+// become free for others.
+func TestUnreadForwardsShareSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits()
+		limits.Forwards = 4
+		s, l := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				_, _ = w.Write(make([]byte, 900<<10))
+			}
+		}, limits)
+		client := clientTo(t, l, "http/1.1")
+		for _, name := range strings.Split("abcdefghij", "") {
+			client.open(t, podsPath+"/"+name)
+		}
+		synctest.Wait()
+		if n := s.forwardSlots.Taken(); n > int64(limits.Forwards)/2 {
+			t.Errorf("%d of %d slots are taken", n, limits.Forwards)
+		}
+		began := time.Now()
+		code, err := client.send(t.Context(), "", http.MethodPost, podsPath, strings.NewReader("{}"))
+		if code != http.StatusOK || err != nil || time.Since(began) > 0 {
+			t.Errorf("a write: %d, %v, after %s", code, err, time.Since(began))
+		}
+	})
+}

@@ -53,6 +53,9 @@ type Options struct {
 	// YAML. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
 	// may use another quarter of this memory.
 	Workspace int64
+	// Window is the number of bytes of a forwarded response that upstream's transport may hold
+	// unread.
+	Window int64
 	// Audit writes the audit log, and Tracer records spans. Each may be nil.
 	Audit  *audit.Auditor
 	Tracer *trace.Tracer
@@ -102,7 +105,10 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.divide(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
-	s.sharing = &forward.Sharing{Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.Shared.Inc}
+	s.sharing = &forward.Sharing{
+		Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.Shared.Inc,
+		Crowded: func() bool { return 2*s.forwardSlots.Taken() > s.forwardSlots.Capacity },
+	}
 	s.reader = read.New(read.Config{
 		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
@@ -149,11 +155,11 @@ func (s *Server) divide(options *Options) {
 }
 
 // SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
-// Tracer, AnyHost, Stall, Workspace and the limits HeaderBytes, Read, Idle and Forwards. Open
+// Tracer, AnyHost, Stall, Workspace, Window and the limits HeaderBytes, Read, Idle and Forwards. Open
 // requests keep the old options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
-	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace
+	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace, o.Window = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace, now.Window
 	o.OwnToken, o.NeedsToken, o.Audit, o.Tracer = now.OwnToken, now.NeedsToken, now.Audit, now.Tracer
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)
@@ -364,6 +370,10 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		end()
 	}))
 	resp.Lasts = true
+	if resp.Reader != nil {
+		resp.Stall = s.options.Load().Stall
+		resp.Reader = s.guardUnread(req, resp.Reader, end)
+	}
 	return resp
 }
 

@@ -15,7 +15,7 @@ import (
 // limit is the garbage collector's limit, or 0. For each client that reads a forwarded response
 // slowly, the proxy buffers up to this number of bytes. Go's default is 4 MiB.
 func streamWindow(limit int64) int {
-	const share, least, most = 512, 256 << 10, 1 << 20
+	const share, least, most = 4096, 64 << 10, 1 << 20
 	if limit == 0 {
 		return most
 	}

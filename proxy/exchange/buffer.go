@@ -19,8 +19,8 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 var errLong = errors.New("answer is too long to be shared")
 
 // BufferSmall reads a short response to its end, so that the response needs only one write.
-func (r *Response) BufferSmall(method string) {
-	if method != http.MethodHead && r.Status != http.StatusNoContent && r.Status != http.StatusNotModified {
+func (r *Response) BufferSmall() {
+	if r.Status != http.StatusNoContent && r.Status != http.StatusNotModified {
 		_ = r.Buffer(SmallBody) // a longer response is written as it arrives
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,9 +35,12 @@ type Response struct {
 	Stream Stream        // an endless body
 	Tunnel Tunnel        // replaces HTTP after the header
 	Lasts  bool          // the body has no time limit
-	Shares *fair.Shares  // the part of the workspace that holds Bytes; nil for none
-	Turns  *fair.Meter   // provides the turns to write List; nil for none
-	Close  bool          // the connection must close
+	// Stall is the time for which the client may leave a lasting Reader unread before it is
+	// disconnected; 0 means any time, as for a log.
+	Stall  time.Duration
+	Shares *fair.Shares // the part of the workspace that holds Bytes; nil for none
+	Turns  *fair.Meter  // provides the turns to write List; nil for none
+	Close  bool         // the connection must close
 	// Room is the part of the workspace that List holds until CloseBody; nil for none.
 	Room *fair.Room
 }

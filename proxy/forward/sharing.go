@@ -33,6 +33,9 @@ type Sharing struct {
 	Serving context.Context //nolint:containedctx // it is the server's
 	// Shared counts a request that was answered without being sent upstream.
 	Shared func()
+	// Crowded reports whether many requests are in flight. Responses are then read completely
+	// before they are written, so that slow clients do not hold the slots of requests.
+	Crowded func() bool
 
 	flights fair.Flights[*exchange.Response]
 }
@@ -40,8 +43,14 @@ type Sharing struct {
 // Forward forwards a request. It reads a short response completely before it returns.
 func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
 	resp := s.share(ctx, req, rt, t, done)
-	if rt.Plain && rt.Resource && !resp.Lasts && KubernetesOwn(rt.GVR.Group) {
-		resp.BufferSmall(req.Method)
+	if resp.Lasts || req.Method == http.MethodHead || !rt.Resource || !KubernetesOwn(rt.GVR.Group) {
+		return resp
+	}
+	if rt.Plain {
+		resp.BufferSmall()
+	}
+	if resp.Reader != nil && s.Crowded() && s.buffer(ctx, req, resp) {
+		return shared(resp)
 	}
 	return resp
 }

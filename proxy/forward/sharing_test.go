@@ -110,7 +110,7 @@ func TestShareKey(t *testing.T) {
 
 func newSharing(t *testing.T) *Sharing {
 	const room = 64 << 20
-	return &Sharing{Workspace: fair.NewWorkspace(room, room, room), Serving: t.Context(), Shared: func() {}}
+	return &Sharing{Workspace: fair.NewWorkspace(room, room, room), Serving: t.Context(), Shared: func() {}, Crowded: func() bool { return false }}
 }
 
 func (s *Sharing) list(ctx context.Context) *exchange.Response {

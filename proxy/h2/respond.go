@@ -57,7 +57,7 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		defer resp.CloseBody()
 		s.more = resp.List != nil
 		if resp.Lasts {
-			s.stall = 0
+			s.stall = resp.Stall
 		}
 		c.head(s, resp, resp.Length, head)
 		if head {

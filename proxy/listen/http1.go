@@ -188,7 +188,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		// The head of a forwarded watch must be written at once, even if no event follows.
 		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil && resp.Length < 0
 		if resp.Lasts {
-			fctx.Conn().(*conn.Conn).Stall = 0 // a client may pause in reading a log
+			fctx.Conn().(*conn.Conn).Stall = resp.Stall
 		}
 		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp, written: written}, int(resp.Length))
 	default:
@@ -232,7 +232,7 @@ func (s *Server) runHijacked(c *conn.Conn, stream func()) {
 func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchange.Response) (bytes int64) {
 	defer resp.CloseBody()
 	if resp.Lasts {
-		c.Stall = 0
+		c.Stall = resp.Stall
 	}
 	if writeLastHead(c, resp) == nil {
 		bytes, _ = resp.WriteBody(s.Serving, c, req, s.Slots) // client or upstream may be gone

@@ -82,14 +82,14 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// twoServers starts two further apiservers of the world's cluster. It returns the options of a proxy
-// in front of both.
-func twoServers(t *testing.T, w *clients.World) ([]*cluster.APIServer, cluster.ProxyOptions) {
+// twoServers starts two further apiservers of the world's cluster, with some flags. It returns the
+// options of a proxy in front of both.
+func twoServers(t *testing.T, w *clients.World, flags ...string) ([]*cluster.APIServer, cluster.ProxyOptions) {
 	t.Helper()
 	admin := w.API.Token + `,admin,admin,"system:masters"` + "\n"
 	var servers []*cluster.APIServer
 	for range 2 {
-		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin}))
+		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin, Flags: flags}))
 	}
 	return servers, cluster.ProxyOptions{
 		Kubeconfig: contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]}),
