@@ -292,3 +292,37 @@ func TestOneOffListsOverTheWire(t *testing.T) {
 		}
 	})
 }
+
+// A user with many made-up forms of a discovery document does not delay another user's discovery.
+func TestDiscoveryTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const forms = 50
+		limits := testLimits()
+		limits.Forwards = 4
+		_, l := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Etag", `"a"`)
+			_, _ = io.WriteString(w, "{}")
+		}, limits, judging(t))
+		client := clientTo(t, l, "h2")
+		ask := func(user, form string) {
+			const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+			resp, _ := client.get(t, "/apis", "Authorization", "Bearer "+user, "Accept", aggregated+form)
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %d", user, resp.StatusCode)
+			}
+		}
+		var others sync.WaitGroup
+		for i := range forms {
+			others.Go(func() { ask("reader-a", fmt.Sprint(",x/y", i)) })
+		}
+		time.Sleep(time.Second / 2)
+		began := time.Now()
+		ask("reader-b", "")
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("another user waited for %s", took)
+		}
+		others.Wait()
+	})
+}

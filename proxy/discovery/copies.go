@@ -21,9 +21,9 @@ const (
 	bodyMost = 8 << 20
 	// formsMost limits the questions with a known form. A question needs up to 1 KiB.
 	formsMost = 1024
-	// pace is the minimum time between two revalidations of a document. So a crowd costs upstream
-	// some 10 ms of processor time a second. The start of kubectl takes longer than pace.
-	pace = 50 * time.Millisecond
+	// pace is the mean time between two revalidations of a document, after the first ones. So a
+	// crowd costs upstream some 10 ms of processor time a second, and a few readers do not wait.
+	pace, burst = 50 * time.Millisecond, 20
 	// patience limits a revalidation. After that, each client's request is forwarded.
 	patience = 10 * time.Second
 )
@@ -56,7 +56,7 @@ type Config struct {
 
 // New returns Copies.
 func New(c Config) *Copies {
-	return &Copies{Config: c, flights: fair.Flights[*outcome]{Pace: pace}, forms: newRecent[string, form](formsMost), kept: newRecent[form, *document](c.Most)}
+	return &Copies{Config: c, flights: fair.Flights[*outcome]{Pace: pace, Burst: burst}, forms: newRecent[string, form](formsMost), kept: newRecent[form, *document](c.Most)}
 }
 
 // outcome is the result of a revalidation. The document is nil if requests must be forwarded.
@@ -111,7 +111,9 @@ func (c *Copies) revalidate(q question, req *exchange.Request) *outcome {
 	ctx, cancel := context.WithTimeout(c.Serving, patience)
 	defer cancel()
 	known := c.kept.get(c.forms.get(q.key()))
-	resp := c.Send(ctx, q.request(known))
+	own := q.request(known)
+	own.For = req.User()
+	resp := c.Send(ctx, own)
 	defer resp.CloseBody()
 	unchanged := resp.Status == http.StatusNotModified
 	switch {

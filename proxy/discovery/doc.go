@@ -4,8 +4,8 @@
 // For each read, the proxy sends upstream a request with the copy's ETag. Upstream responds with
 // 304 or with a new document. All clients that wait for the same document share this revalidation.
 // It begins after their requests have arrived. So a client sees each CustomResourceDefinition that
-// was established before its request. For a short document, a revalidation costs upstream about as
-// much as the whole document. So revalidations of a document are at least 50 ms apart.
+// was established before its request. For a short document, it costs upstream about as much as the
+// document. So revalidations are 50 ms apart after a burst of 20, and use their leader's slots.
 //
 // # ETags (1.36)
 //

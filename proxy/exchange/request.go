@@ -33,6 +33,8 @@ type Request struct {
 	// Identity is the authenticated caller. Without authentication it is nil, and the request has
 	// the proxy's rights.
 	Identity *access.Caller
+	// For is the user for whom the proxy sends a request of its own.
+	For string
 	// Ended is called when the request is no longer in flight. It may be nil.
 	Ended func()
 	// Decided is the decision on a response from the cache, for the audit log.
@@ -146,7 +148,7 @@ func (r *Request) Identified() bool {
 // User returns the user whose limits apply, or "" without authentication.
 func (r *Request) User() string {
 	if r.Identity == nil {
-		return ""
+		return r.For
 	}
 	return r.Identity.User.GetName()
 }

@@ -15,10 +15,12 @@ import (
 // wait twice the time of a direct request. If the usual time of a flight is known, the next flight
 // begins after a part of that time. Upstream then sees a few flights at a time.
 //
-// Pace is the minimum time between the starts of two flights of a fleet. With a pace, a crowd costs
-// upstream a bounded number of requests, and its readers wait a little longer.
+// Pace is the mean time between the starts of two flights of a fleet. With a pace, a crowd costs
+// upstream a bounded number of requests, and its readers wait a little longer. Burst flights may
+// start ahead of the pace, so a few readers do not wait.
 type Flights[A Answer] struct {
-	Pace time.Duration
+	Pace  time.Duration
+	Burst int
 
 	mu struct {
 		sync.Mutex
@@ -36,8 +38,9 @@ type Answer interface {
 type fleet[A Answer] struct {
 	up    int           // number of flights under way
 	sent  time.Time     // the start of the last flight
+	paced time.Time     // the time at which the flights so far would have started at the pace
 	pause time.Duration // between starts while flights are under way; 0: wait for the end
-	timed bool          // a timer runs for the pause
+	timer *time.Timer   // for the next flight or the fleet's end; may be nil
 	next  *flight[A]    // for readers since the last start; nil if there are none
 }
 
@@ -73,7 +76,7 @@ func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads
 		of.pause = takes / fleetPart
 	}
 	if wait, ok := fs.due(of); ok && wait <= 0 && !of.gathers() {
-		of.begin()
+		fs.begin(of)
 		return newFlight[A](), true
 	}
 	if of.next == nil {
@@ -91,39 +94,50 @@ func (of *fleet[A]) gathers() bool { return of.next != nil && of.next.waiting > 
 // due returns the time until the next flight may begin. It returns false if the next flight must
 // wait for the end of another flight.
 func (fs *Flights[A]) due(of *fleet[A]) (wait time.Duration, ok bool) {
-	pause := fs.Pace
+	wait = max(0, time.Until(of.paced)) - time.Duration(fs.Burst)*fs.Pace
 	if of.up > 0 {
-		pause = max(pause, of.pause)
+		wait = max(wait, of.pause-time.Since(of.sent))
 	}
-	return pause - time.Since(of.sent), of.up == 0 || of.pause > 0 && of.up < fleetMost
+	return wait, of.up == 0 || of.pause > 0 && of.up < fleetMost
 }
 
-func (of *fleet[A]) begin() {
+func (fs *Flights[A]) begin(of *fleet[A]) {
 	of.up++
 	of.sent = time.Now()
+	if of.paced.Before(of.sent) {
+		of.paced = of.sent
+	}
+	of.paced = of.paced.Add(fs.Pace)
 }
 
 // proceedLocked begins the next flight if readers wait for it. If the flight must wait, it sets a
-// timer. It deletes a fleet without readers and flights.
+// timer. It deletes a fleet without readers and flights whose pace is over.
 func (fs *Flights[A]) proceedLocked(key string, of *fleet[A]) {
 	wait, ok := fs.due(of)
+	gathers := of.gathers()
+	if !gathers {
+		wait, ok = time.Until(of.paced), of.up == 0
+	}
 	switch {
-	case !ok, of.up > 0 && !of.gathers():
-	case wait <= 0 && of.gathers():
-		of.begin()
-		of.next.lead <- struct{}{}
-		of.next = nil
-	case wait <= 0:
-		delete(fs.mu.fleets, key)
-	case !of.timed:
-		of.timed = true
-		time.AfterFunc(wait, func() {
+	case !ok:
+	case wait > 0:
+		if of.timer != nil {
+			of.timer.Reset(wait)
+			return
+		}
+		of.timer = time.AfterFunc(wait, func() {
 			fs.mu.Lock()
 			defer fs.mu.Unlock()
-			if of.timed = false; fs.mu.fleets[key] == of {
+			if fs.mu.fleets[key] == of {
 				fs.proceedLocked(key, of)
 			}
 		})
+	case gathers:
+		fs.begin(of)
+		of.next.lead <- struct{}{}
+		of.next = nil
+	default:
+		delete(fs.mu.fleets, key)
 	}
 }
 

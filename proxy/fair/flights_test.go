@@ -175,26 +175,32 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 	})
 }
 
-// A reader that arrives after the pace does not wait.
+// A reader that arrives after the pace does not wait. Neither do the readers of a burst.
 func TestPace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fs := Flights[*answer]{Pace: 10 * time.Millisecond}
-		for _, step := range []struct{ pause, wait time.Duration }{
-			{0, 0}, {0, 10 * time.Millisecond}, {4 * time.Millisecond, 6 * time.Millisecond}, {20 * time.Millisecond, 0}, {10 * time.Millisecond, 0},
-		} {
-			time.Sleep(step.pause)
-			began := time.Now()
-			if got, flew := fs.Share(t.Context(), "key", 0, func(bool) (*answer, bool) { return &answer{}, true }); got == nil || !flew {
-				t.Error("no answer")
+	const pace = 10 * time.Millisecond
+	type step struct{ pause, wait time.Duration }
+	for burst, steps := range [][]step{
+		{{0, 0}, {0, pace}, {4 * time.Millisecond, 6 * time.Millisecond}, {2 * pace, 0}, {pace, 0}},
+		{{0, 0}, {0, 0}, {0, pace}, {pace / 2, pace / 2}, {2 * pace, 0}, {0, 0}, {0, pace}},
+		{{0, 0}, {0, 0}, {0, 0}, {0, pace}, {pace, 0}, {10 * pace, 0}, {0, 0}, {0, 0}, {0, pace}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			fs := Flights[*answer]{Pace: pace, Burst: burst}
+			for i, step := range steps {
+				time.Sleep(step.pause)
+				began := time.Now()
+				if got, flew := fs.Share(t.Context(), "key", 0, func(bool) (*answer, bool) { return &answer{}, true }); got == nil || !flew {
+					t.Error("no answer")
+				}
+				if waited := time.Since(began); waited != step.wait {
+					t.Errorf("burst %d: reader %d waited for %v instead of %v", burst, i, waited, step.wait)
+				}
 			}
-			if waited := time.Since(began); waited != step.wait {
-				t.Errorf("waited for %v instead of %v", waited, step.wait)
+			time.Sleep(time.Duration(burst+1) * pace)
+			synctest.Wait()
+			if len(fs.mu.fleets) != 0 {
+				t.Errorf("%d keys left", len(fs.mu.fleets))
 			}
-		}
-		time.Sleep(10 * time.Millisecond)
-		synctest.Wait()
-		if len(fs.mu.fleets) != 0 {
-			t.Errorf("%d keys left", len(fs.mu.fleets))
-		}
-	})
+		})
+	}
 }
