@@ -20,7 +20,7 @@ import (
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
-	servers, options := twoServers(t, w)
+	servers, options := twoServers(t, w, cluster.Options{})
 	w.Proxy = cluster.ProxyT(t, options)
 	options.Args = []string{"--authentication", "delegated"} // asks upstream to authenticate its clients
 	strict := cluster.ProxyT(t, options)
@@ -82,14 +82,14 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// twoServers starts two further apiservers of the world's cluster, with some flags. It returns the
-// options of a proxy in front of both.
-func twoServers(t *testing.T, w *clients.World, flags ...string) ([]*cluster.APIServer, cluster.ProxyOptions) {
+// twoServers starts two further apiservers of the world's cluster. It returns the options of a proxy
+// in front of both.
+func twoServers(t *testing.T, w *clients.World, options cluster.Options) ([]*cluster.APIServer, cluster.ProxyOptions) {
 	t.Helper()
-	admin := w.API.Token + `,admin,admin,"system:masters"` + "\n"
+	options.Etcd, options.Users = w.API.Etcd, w.API.Token+`,admin,admin,"system:masters"`+"\n"
 	var servers []*cluster.APIServer
 	for range 2 {
-		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin, Flags: flags}))
+		servers = append(servers, cluster.APIServerT(t, options))
 	}
 	return servers, cluster.ProxyOptions{
 		Kubeconfig: contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]}),

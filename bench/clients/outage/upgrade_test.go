@@ -17,7 +17,7 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Skip("needs kube-apiserver of another version: make compat runs it")
 	}
 	w := clients.NewWorld(t)
-	servers, options := twoServers(t, w)
+	servers, options := twoServers(t, w, cluster.Options{})
 	w.Proxy = cluster.ProxyT(t, options)
 	version := func() string { return string(w.Proxy.EndpointT(t).GetT(t, "/version", nil).Body) }
 	before := version()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,7 +39,9 @@ func (c *creator) run(ctx context.Context, t *testing.T, config *rest.Config, na
 			return
 		}
 		running.Go(func() {
+			const pause = 20 * time.Millisecond
 			for i := 0; ctx.Err() == nil; i++ {
+				cluster.Pause(ctx, pause)
 				label := fmt.Sprintf("%d-%d", writer, i)
 				object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a-", Labels: map[string]string{"write": label}}}
 				_, err := client.CoreV1().ConfigMaps(namespace).Create(context.WithoutCancel(ctx), object, metav1.CreateOptions{})
@@ -80,7 +83,7 @@ func (c *creator) check(t *testing.T, w *clients.World, namespace string) {
 func TestWritesThroughRestarts(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
-	servers, options := twoServers(t, w, "--goaway-chance=0.01")
+	servers, options := twoServers(t, w, cluster.Options{Grace: 10 * time.Second, Flags: []string{"--goaway-chance=0.01"}})
 	w.Proxy = cluster.ProxyT(t, options)
 	crowd := newCrowd(t, w)
 	writer := startWriter(t, w)
@@ -90,6 +93,7 @@ func TestWritesThroughRestarts(t *testing.T) {
 	var turn atomic.Int64
 	relay := cluster.RelayT(t, func() string { return servers[turn.Load()].Address() })
 	direct := servers[0].RESTConfig()
+	direct.BearerToken = w.API.Token // both servers know it
 	direct.Host, direct.TLSClientConfig = "https://"+relay.Address(), rest.TLSClientConfig{Insecure: true}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
