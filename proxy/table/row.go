@@ -10,7 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/age"
 )
 
 // ErrUnexplained says that a cell looks like an age, but no timestamp explains it.
@@ -61,7 +61,7 @@ func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (s
 		c = r.columns[i]
 	}
 	// Most cells are no ages, so this comes first.
-	if cell.Type != gjson.String || !object.LooksLikeAge(cell.Str) || c.fixed != nil && c.fixed(item) {
+	if cell.Type != gjson.String || !age.LooksLike(cell.Str) || c.fixed != nil && c.fixed(item) {
 		return since, "", "", nil
 	}
 	text := cell.Str
@@ -76,7 +76,7 @@ func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (s
 				return t, prefix, suffix, nil
 			}
 		}
-		if r.custom && len(times) == 0 && text == object.Invalid { // the value is no time
+		if r.custom && len(times) == 0 && text == age.Invalid { // the value is no time
 			return since, "", "", nil
 		}
 	} else if r.custom || r.builtin && isValue(item, cell.Raw) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/jsonpath"
 
+	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -28,7 +29,7 @@ type Rules struct {
 	// ID is the number of the rules. The rules of a later epoch or cache have a higher ID.
 	ID    uint64
 	epoch uint64
-	clock *object.Clock
+	clock *age.Clock
 	// doubts are shared by the rules of all epochs of a cache.
 	doubts *doubts
 	log    *zap.Logger

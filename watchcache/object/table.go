@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/watchcache/age"
 )
 
 // Columns are the columns of a resource's Tables.
@@ -25,7 +27,7 @@ type Columns struct {
 	// first path belongs to the second column.
 	Paths []string
 	// Clock is compared with the clock of the upstream that computes the ages.
-	Clock *Clock
+	Clock *age.Clock
 }
 
 // ErrColumns means that the columns of upstream's Tables have changed since the cache was created.

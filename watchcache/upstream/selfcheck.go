@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
@@ -113,7 +114,7 @@ func rowsDiffer(ours watchcache.Snapshot, theirs []watchcache.Change) error {
 		if row == nil || row.UID() != c.Object.UID() || row.ResourceVersion() != c.Object.ResourceVersion() {
 			return fmt.Errorf("%w: the row of %s is not cached", feed.ErrDiffers, c.Object.Key())
 		}
-		if !object.SameCells(row, c.Object) {
+		if !age.SameCells(row.Row(), c.Object.Row()) {
 			return fmt.Errorf("%w: the row of %s is %s, cached %s", feed.ErrDiffers, c.Object.Key(), c.Object.Row(), row.Row())
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -25,7 +26,7 @@ import (
 type Client struct {
 	Base  *url.URL
 	HTTP  *http.Client
-	Clock object.Clock // compared with upstream's by all responses
+	Clock age.Clock // compared with upstream's by all responses
 	// Compresses is true if upstream compressed the latest watch that began with the state.
 	Compresses atomic.Bool
 	metrics    *Metrics

@@ -1,4 +1,4 @@
-package object
+package age
 
 import (
 	"strings"
@@ -6,9 +6,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// SameCells reports whether two rows have the same cells, except for ages.
-func SameCells(a, b *Object) bool {
-	ours, theirs := gjson.GetBytes(a.Row(), "cells").Array(), gjson.GetBytes(b.Row(), "cells").Array()
+// SameCells reports whether two rows, in JSON, have the same cells, except for ages.
+func SameCells(a, b []byte) bool {
+	ours, theirs := gjson.GetBytes(a, "cells").Array(), gjson.GetBytes(b, "cells").Array()
 	if len(ours) != len(theirs) {
 		return false
 	}
@@ -22,7 +22,7 @@ func SameCells(a, b *Object) bool {
 
 // withoutAge returns a cell with a placeholder for its age.
 func withoutAge(cell gjson.Result) string {
-	if cell.Type != gjson.String || !LooksLikeAge(cell.Str) {
+	if cell.Type != gjson.String || !LooksLike(cell.Str) {
 		return cell.Raw
 	}
 	return cell.Str[:strings.LastIndexByte(cell.Str, '(')+1] + "AGE"
@@ -32,8 +32,8 @@ func withoutAge(cell gjson.Result) string {
 // time.
 const Invalid = "<invalid>"
 
-// LooksLikeAge reports whether a cell may be or contain an age, for example "5m" or "3 (2d4h ago)".
-func LooksLikeAge(text string) bool {
+// LooksLike reports whether a cell may be or contain an age, for example "5m" or "3 (2d4h ago)".
+func LooksLike(text string) bool {
 	if inner, ok := strings.CutSuffix(text, " ago)"); ok {
 		text = inner[strings.LastIndexByte(inner, '(')+1:]
 	}
