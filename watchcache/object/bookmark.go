@@ -2,8 +2,8 @@ package object
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/tidwall/gjson"
@@ -69,77 +69,139 @@ func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	case Table:
 		return r.parseTableBookmark(object)
 	}
-	object = bytes.TrimSpace(object)
-	if !gjson.ValidBytes(object) {
-		return nil, 0, fmt.Errorf("%w: bookmark is not JSON", ErrMalformed)
+	return parseJSONBookmark(object, r.SelfDescribing)
+}
+
+// parseJSONBookmark accepts JSON with white space, escapes, and any order of keys, because not all
+// aggregated APIs use Go's encoder. sorted means that upstream sorts keys. It decides where the
+// annotation is added.
+func parseJSONBookmark(object []byte, sorted bool) (*Bookmark, uint64, error) {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, object); err != nil {
+		return nil, 0, fmt.Errorf("%w: bookmark is not JSON: %w", ErrMalformed, err)
 	}
-	plain := bytes.Clone(object)
-	if r.IsInitialEventsEnd(object) {
-		plain = cutMember(object, []byte(initialEventsEnd))
-		if r.IsInitialEventsEnd(plain) {
-			plain = cutMember(object, []byte(initialEventsEndMember))
-		}
+	plain := compact.Bytes()
+	annotated := plain
+	m, err := marksOf(plain)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case !m.end.key.Exists():
+		annotated = m.annotate(plain, sorted)
+	case len(m.annotations.value.Map()) == 1:
+		plain = m.annotations.cut(plain)
+	default:
+		plain = m.end.cut(plain)
 	}
-	shape, rv, err := templateOf(plain)
-	if err != nil {
+	b := &Bookmark{}
+	if b.plain, _, err = templateOf(plain, false); err != nil {
 		return nil, 0, err
 	}
-	return &Bookmark{plain: shape, annotated: r.annotate(shape)}, rv, nil
+	annotatedAt := uint64(0)
+	b.annotated, annotatedAt, err = templateOf(annotated, true)
+	return b, annotatedAt, err
 }
 
-// cutMember removes a member of a JSON object, and its comma.
-func cutMember(object, member []byte) []byte {
-	for _, m := range [][]byte{append([]byte{','}, member...), append(bytes.Clone(member), ','), member} {
-		if before, after, ok := bytes.Cut(object, m); ok {
-			return append(bytes.Clone(before), after...)
-		}
+// templateOf splits an object around the digits of its resourceVersion. It checks that the object
+// has the annotation exactly if ends is true.
+func templateOf(object []byte, ends bool) (rvTemplate, uint64, error) {
+	m, err := marksOf(object)
+	if err == nil && m.end.key.Exists() != ends {
+		err = fmt.Errorf("%w: bookmark whose annotations are not understood: %.200s", ErrMalformed, object)
 	}
-	return bytes.Clone(object)
-}
-
-// templateOf splits an object around the digits of metadata.resourceVersion.
-func templateOf(object []byte) (rvTemplate, uint64, error) {
-	v := gjson.Get(lend(object), "metadata.resourceVersion")
+	if err != nil {
+		return rvTemplate{}, 0, err
+	}
+	v := m.version.value
 	rv, err := ParseResourceVersion(v.Str)
-	if err != nil || v.Index == 0 || len(v.Raw) != len(v.Str)+2 {
+	if err != nil || len(v.Raw) != len(v.Str)+2 {
 		return rvTemplate{}, 0, fmt.Errorf("%w: bookmark has resourceVersion %s", ErrOpaqueResourceVersion, v.Raw)
 	}
 	return rvTemplate{object[:v.Index+1], object[v.Index+1+len(v.Str):]}, rv, nil
 }
 
-// annotate adds the annotation at the place where kube-apiserver writes it. In a custom resource,
-// keys are sorted, so the annotations precede the resourceVersion. In built-in types, the
-// annotations follow the resourceVersion. The annotations themselves are sorted. For example, a
-// DaemonSet's bookmark has an annotation of its own.
-func (r *Resource) annotate(h rvTemplate) rvTemplate {
-	if before, ok := addAnnotation(h.before); ok {
-		return rvTemplate{before, h.after}
+// marks are the members of a bookmark that vary. Members that do not exist are zero.
+type marks struct{ metadata, version, annotations, end member }
+
+// marksOf finds the marks in JSON without white space. Each of them may occur once only.
+func marksOf(object []byte) (m marks, err error) {
+	whole := gjson.Result{}
+	if gjson.ValidBytes(object) {
+		whole = gjson.Parse(lend(object))
 	}
-	if after, ok := addAnnotation(h.after); ok {
-		return rvTemplate{h.before, after}
+	for _, find := range []struct {
+		name     string
+		in, into *member
+	}{
+		{"metadata", &member{value: whole}, &m.metadata},
+		{"resourceVersion", &m.metadata, &m.version},
+		{"annotations", &m.metadata, &m.annotations},
+		{initialEventsEndKey, &m.annotations, &m.end},
+	} {
+		times := 0
+		if find.in.value.IsObject() {
+			find.in.value.ForEach(func(key, value gjson.Result) bool {
+				if key.Str == find.name {
+					*find.into = member{key, value}
+					times++
+				}
+				return true
+			})
+		}
+		if times > 1 {
+			return m, fmt.Errorf("%w: bookmark with %q more than once", ErrMalformed, find.name)
+		}
 	}
-	if r.SelfDescribing {
-		key := []byte(`"resourceVersion":"`)
-		at := len(h.before) - len(key)
-		before := append(bytes.Clone(h.before[:at]), initialEventsEnd...)
-		return rvTemplate{append(append(before, ','), key...), h.after}
+	a, end := m.annotations.value, m.end.value
+	if !m.metadata.value.IsObject() || a.Exists() && !a.IsObject() && a.Type != gjson.Null || end.Exists() && end.Str != "true" {
+		return m, fmt.Errorf("%w: bookmark that is not understood: %.200s", ErrMalformed, object)
 	}
-	after := append([]byte(`",`), initialEventsEnd...)
-	return rvTemplate{h.before, append(after, h.after[1:]...)}
+	return m, nil
 }
 
-// addAnnotation adds the annotation to the existing annotations in part, if there are any.
-func addAnnotation(part []byte) (with []byte, ok bool) {
-	_, rest, ok := bytes.Cut(part, []byte(`"annotations":{`))
-	if !ok {
-		return nil, false
-	}
-	at, member := 0, initialEventsEndMember+","
-	gjson.Parse("{" + lend(rest)).ForEach(func(key, value gjson.Result) bool {
-		if key.Str < initialEventsEndKey {
-			at, member = value.Index+len(value.Raw)-len("{"), ","+initialEventsEndMember
+// annotate adds the annotation at the place where kube-apiserver writes it. Where keys are sorted,
+// the annotations come first. In built-in types they come last, because a bookmark has no later
+// members. The annotations themselves are sorted. For example, a DaemonSet's bookmark has an
+// annotation of its own.
+func (m *marks) annotate(object []byte, sorted bool) []byte {
+	meta, a := m.metadata.value, m.annotations.value
+	switch {
+	case a.Type == gjson.Null && a.Exists():
+		return splice(object, a.Index, len(a.Raw), "{"+initialEventsEndMember+"}")
+	case a.Exists():
+		at, text := a.Index+1, initialEventsEndMember+","
+		a.ForEach(func(key, value gjson.Result) bool {
+			if key.Str < initialEventsEndKey {
+				at, text = value.Index+len(value.Raw), ","+initialEventsEndMember
+			}
+			return true
+		})
+		if len(a.Raw) == len("{}") {
+			text = initialEventsEndMember
 		}
-		return true
-	})
-	return slices.Concat(part[:len(part)-len(rest)], rest[:at], []byte(member), rest[at:]), true
+		return splice(object, at, 0, text)
+	case sorted:
+		return splice(object, meta.Index+1, 0, initialEventsEnd+",")
+	}
+	return splice(object, meta.Index+len(meta.Raw)-1, 0, ","+initialEventsEnd)
+}
+
+// member is a member of a JSON object, with its place in the whole text.
+type member struct{ key, value gjson.Result }
+
+// cut removes a member and its comma from JSON without white space.
+func (m member) cut(object []byte) []byte {
+	from, to := m.key.Index, m.value.Index+len(m.value.Raw)
+	switch {
+	case object[to] == ',':
+		to++
+	case object[from-1] == ',':
+		from--
+	}
+	return splice(object, from, to-from, "")
+}
+
+// splice returns a copy of text with n bytes replaced.
+func splice(text []byte, at, n int, by string) []byte {
+	return append(append(bytes.Clone(text[:at]), by...), text[at+n:]...)
 }

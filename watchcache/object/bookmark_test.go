@@ -54,6 +54,15 @@ func TestBookmarksThatAreNotUnderstoodAreRefused(t *testing.T) {
 		`{"metadata":{"resourceVersion":"opaque"}}`: ErrOpaqueResourceVersion,
 		`{"metadata":{}}`: ErrOpaqueResourceVersion,
 		`{"metadata":`:    ErrMalformed,
+		`{"metadata":{"resourceVersion":"1"},"metadata":{"resourceVersion":"1"}}`:                                                                    ErrMalformed,
+		`{"metadata":{"resourceVersion":"1","resourceVersi\u006fn":"1"}}`:                                                                            ErrMalformed,
+		`{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"false"}}}`:                                                   ErrMalformed,
+		`{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"},"annotations":{"k8s.io/initial-events-end":"true"}}}`: ErrMalformed,
+		`{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true","k8s.io\/initial-events-end":"true"}}}`:                ErrMalformed,
+		`{"metadata":{"resourceVersion":"1","annotations":[]}}`:                                                                                      ErrMalformed,
+		`{"metadata":{"resourceVersion":"\u0031"}}`:                                                                                                  ErrOpaqueResourceVersion,
+		`{"metadata":[{"resourceVersion":"1"}]}`:                                                                                                     ErrMalformed,
+		`{"metadata":{"resourceVersion":"1"}} {"metadata":{}}`:                                                                                       ErrMalformed,
 	} {
 		if _, _, err := pods.ParseBookmark([]byte(object)); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", object, err, want)

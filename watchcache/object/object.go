@@ -192,6 +192,9 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 	top.ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "metadata":
+			if meta.Exists() { // decoders disagree which of them counts
+				err = fmt.Errorf("%w: metadata twice", ErrMalformed)
+			}
 			meta = v
 		case "kind":
 			if v.Str != r.Kind {

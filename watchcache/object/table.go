@@ -128,6 +128,9 @@ func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
 	o.raw, o.lead = append(o.raw, text...), rowLead
 	if r.Columns.KeepsMetadata {
 		at, digits := findVersion([]byte(partial))
+		if digits == 0 {
+			return nil, fmt.Errorf("%w: a row whose resourceVersion is not understood: %.200s", ErrMalformed, partial)
+		}
 		o.rvAt, o.rvLen = int32(len(o.raw)+at), int32(digits)
 		o.raw = append(o.raw, partial...)
 	}
@@ -187,20 +190,17 @@ func fingerprint(partial []byte) uint64 {
 
 var seed = maphash.MakeSeed()
 
-// findVersion returns the position of the resourceVersion's digits in PartialObjectMetadata. Before
-// the digits there are only names, which contain no quotes.
+// findVersion returns the position of the resourceVersion's digits in PartialObjectMetadata.
 func findVersion(partial []byte) (at, digits int) {
-	const name = `"resourceVersion":"`
-	i := bytes.Index(partial, []byte(name))
-	if i < 0 {
+	v := gjson.GetBytes(partial, "metadata.resourceVersion")
+	if v.Index == 0 || len(v.Raw) != len(v.Str)+2 {
 		return len(partial), 0
 	}
-	at = i + len(name)
-	return at, max(0, bytes.IndexByte(partial[at:], '"'))
+	return v.Index + 1, len(v.Str)
 }
 
 // parseTableBookmark reads a bookmark in the form of a Table. Its only row is the row of the kind's
-// zero value.
+// zero value. The bookmark's object is the row's, which has only metadata.
 func (r *Resource) parseTableBookmark(src []byte) (*Bookmark, uint64, error) {
 	table, rows, err := r.splitTable(src)
 	if err != nil {
@@ -213,8 +213,15 @@ func (r *Resource) parseTableBookmark(src []byte) (*Bookmark, uint64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	text, _, err := splitRow(rows[0].Raw)
-	return &Bookmark{row: []byte(text)}, rv, err
+	text, partial, err := splitRow(rows[0].Raw)
+	if err != nil {
+		return nil, 0, err
+	}
+	b, _, err := parseJSONBookmark([]byte(partial), false)
+	if err == nil {
+		b.row = []byte(text)
+	}
+	return b, rv, err
 }
 
 // Row returns a bookmark's row in a Table, without its object (see [Object.Row]).

@@ -267,3 +267,27 @@ func FuzzPages(f *testing.F) {
 		_, _, _ = readJSONProbe(body)
 	})
 }
+
+// JSON of an encoder other than Go's is read alike, or refused.
+func TestAnyJSON(t *testing.T) {
+	r := &object.Resource{GVR: configmaps, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true}
+	for stream, kind := range map[string]string{
+		"{\"type\":\"ADDED\",\"object\":{\"a\":1}}\n":                         "ADDED",
+		" { \"object\" : {\"a\":1} , \"t\\u0079pe\" : \"\\u0041DDED\" } \r\n": "ADDED",
+		"{\n\"type\": \"ADDED\",\n\"object\": {\"a\":1}}\n":                   "", // not one line
+	} {
+		e, err := NewJSONStream(strings.NewReader(stream)).Next()
+		if e.Kind != kind || (err == nil) != (kind != "") || kind != "" && string(e.Object) != `{"a":1}` {
+			t.Errorf("%q: %q, %q, %v", stream, e.Kind, e.Object, err)
+		}
+	}
+	page, err := jsonPage(r, []byte("{ \"items\" : [ {\"metadata\" : {\"resourceVersion\": \"3\", \"n\\u0061me\": \"a\", \"namespace\": \"b\"}} ],\n"+
+		"\"m\\u0065tadata\" : { \"continue\" : \"\\u0063\", \"resourceVersion\" : \"7\" }, \"kind\" : \"ConfigMapList\", \"apiVersion\" : \"v1\" }"))
+	if err != nil || page.RV != 7 || page.Next != "c" || len(page.Changes) != 1 || page.Changes[0].Object.Key() != "b/a" {
+		t.Errorf("%+v, %v", page, err)
+	}
+	p, version, err := readJSONProbe([]byte("{ \"k\\u0069nd\" : \"ConfigMapList\", \"metadata\": {\"resourceVersion\" : \"7\"}, \"apiVersion\": \"v1\"}"))
+	if err != nil || p.SelfDescribing || p.RV != 7 || p.ListKind != "ConfigMapList" || version != "v1" {
+		t.Errorf("%+v, %q, %v", p, version, err)
+	}
+}
