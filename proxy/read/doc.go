@@ -14,7 +14,8 @@
 // the next clause of the Accept header applies, as in kube-apiserver. Metadata and compressed
 // segments are derived from each page once (package derived). YAML and selected items are made for
 // each request. Long lists are indented, and selected lists compressed, while they are written. A
-// body made in memory first would block: one copy of 30 MB took up to 190 ms.
+// body made in memory first would block: one copy of 30 MB took up to 190 ms. Upstream answers for
+// metadata that it makes from another version than the objects' (object.InternalMetadata).
 //
 // A Table needs two feeds: the objects, and upstream's rows for these objects (package table). An
 // object's key and resourceVersion identify its row, so the feeds may differ in resourceVersion. A

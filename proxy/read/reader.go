@@ -297,6 +297,8 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 		return rd.openTable(ctx, r)
 	case r.IncludeGiven:
 		return Parameters
+	case r.choice.Partial && object.InternalMetadataOf(r.GVR).All:
+		return Form
 	case r.choice.Encoding == wire.Protobuf:
 		r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
@@ -343,7 +345,7 @@ func (r *read) prepare() (err error) {
 	}
 	kind := wire.Kind{
 		Kind: r.resource.Kind, ListKind: r.resource.ListKind, APIVersion: r.resource.APIVersion(), Sorted: r.resource.SelfDescribing,
-		Protobuf: r.resource.Encoding == object.Protobuf,
+		Protobuf: r.resource.Encoding == object.Protobuf, Foreign: r.resource.InternalMetadata().Annotation,
 	}
 	if r.rows != nil {
 		r.form = wire.NewTable(kind, r.Include, r.rows)

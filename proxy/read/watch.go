@@ -59,7 +59,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
-	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && (r.choice.Partial || r.choice.Table) {
+	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && (r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()) {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)

@@ -23,7 +23,8 @@
 //
 // A row belongs to an object if both have the same key, uid and resourceVersion. After a restore of
 // etcd, such a row may still be from another history. So rows from another epoch of their cache are
-// ignored. A hash of the row's metadata shows whether the object has the same metadata.
+// ignored. A hash of the row's metadata shows whether the object has the same metadata. Some rows
+// keep upstream's own metadata instead (object.InternalMetadata).
 //
 //	resource                    column         timestamp
 //	all                         Age            metadata.creationTimestamp

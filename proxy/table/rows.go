@@ -54,6 +54,11 @@ func (r *Rows) Columns() []byte { return r.Cache.Resource().Columns.Definitions 
 // AppendBookmarkRow implements wire.Rows.
 func (r *Rows) AppendBookmarkRow(dst []byte) []byte { return append(dst, r.Cache.Bookmark().Row()...) }
 
+// AppendBookmarkMetadata implements wire.Rows.
+func (r *Rows) AppendBookmarkMetadata(dst []byte, rv uint64, ends bool) []byte {
+	return r.Cache.Bookmark().Append(dst, rv, ends)
+}
+
 // AppendRow implements wire.Rows.
 func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 	row := r.find(o, gone)

@@ -53,6 +53,9 @@ type Kind struct {
 	Sorted bool
 	// Protobuf is true if the cache keeps the objects in protobuf.
 	Protobuf bool
+	// Foreign is an annotation, or "". Upstream shows other metadata of the objects that have it,
+	// see object.InternalMetadata.
+	Foreign string
 }
 
 // ListMeta is the metadata of a list.
@@ -77,11 +80,11 @@ func NewForm(c Choice, k Kind) Form {
 	case c.Partial && c.Encoding == Protobuf && !k.Protobuf:
 		return newPartialProtobuf(metadataFromJSON)
 	case c.Partial && c.Encoding == Protobuf:
-		return newPartialProtobuf(metadataField)
+		return newPartialProtobuf(k.own(metadataField))
 	case c.Partial && k.Sorted:
 		return &partialJSON{metadata: orderedMetadata}
 	case c.Partial:
-		return &partialJSON{metadata: metadataMember}
+		return &partialJSON{metadata: k.own(metadataMember)}
 	case c.Encoding == Protobuf:
 		return newProtobuf(k)
 	}

@@ -39,8 +39,11 @@ type Rows interface {
 	// PartialObjectMetadata that this package made from the object. Metadata fails if the row does
 	// not belong to this object.
 	Metadata(made []byte) ([]byte, error)
-	// AppendBookmarkRow is AppendRow for the object of a bookmark.
+	// AppendBookmarkRow is AppendRow for the object of a bookmark. AppendBookmarkMetadata writes
+	// the PartialObjectMetadata of that object at a resourceVersion. ends is true for the bookmark
+	// that ends the initial events.
 	AppendBookmarkRow(dst []byte) []byte
+	AppendBookmarkMetadata(dst []byte, rv uint64, ends bool) []byte
 }
 
 // tableForm writes Tables. It is made for one read, because only the first event of a watch has the
@@ -56,6 +59,7 @@ type tableForm struct {
 
 // NewTable returns the form of a Table.
 func NewTable(k Kind, include Include, rows Rows) Form {
+	k.Foreign = "" // rows have upstream's own metadata
 	return &tableForm{rows: rows, include: include, whole: NewForm(Choice{}, k), partial: NewForm(Choice{Partial: true}, k)}
 }
 
@@ -148,18 +152,16 @@ func (t *tableForm) AppendBookmark(dst, object []byte) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	begin := len(dst)
+	ends := endsInitialEvents(meta)
 	dst = t.rows.AppendBookmarkRow(t.appendEventHead(dst, "BOOKMARK", rv))
 	dst = append(dst, `,"object":`...)
 	switch {
 	case t.include == IncludeObject:
 		dst = append(dst, object...)
-	case t.include == IncludeNone && !endsInitialEvents(meta):
+	case t.include == IncludeNone && !ends:
 		dst = append(dst, "null"...)
 	default:
-		if dst, err = t.partial.AppendItem(dst, bare(object)); err != nil {
-			return dst[:begin], err
-		}
+		dst = t.rows.AppendBookmarkMetadata(dst, rv, ends)
 	}
 	t.defined = true
 	return append(append(dst, "}"+tableTail...), eventTail...), nil

@@ -9,7 +9,6 @@
 //
 // The row of a Table is kept without its object, because another cache has the object. A row uses
 // some 400 bytes. It includes a hash of the row's metadata, which shows whether the object's
-// metadata is the same. Upstream makes rows from its internal version of the API. That version
-// lacks some annotations that upstream writes into daemonsets and into horizontalpodautoscalers of
-// autoscaling/v1. The rows of these resources keep their own metadata.
+// metadata is the same. The rows of resources whose objects have other metadata keep their own, see
+// [InternalMetadata].
 package object

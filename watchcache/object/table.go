@@ -18,9 +18,6 @@ import (
 type Columns struct {
 	// Definitions is upstream's JSON array.
 	Definitions []byte
-	// KeepsMetadata means that rows keep their metadata, because it differs from the objects'
-	// metadata.
-	KeepsMetadata bool
 	// Defined means that the definition of a custom resource is known. Then Paths is valid.
 	Defined bool
 	// Paths contains the JSONPaths of the columns that a custom resource's definition adds. The
@@ -126,7 +123,7 @@ func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
 	o.raw = binary.BigEndian.AppendUint64(o.raw, fingerprint([]byte(partial)))
 	o.raw = binary.BigEndian.AppendUint32(o.raw, uint32(len(text)))
 	o.raw, o.lead = append(o.raw, text...), rowLead
-	if r.Columns.KeepsMetadata {
+	if r.InternalMetadata().Differs() {
 		at, digits := findVersion([]byte(partial))
 		if digits == 0 {
 			return nil, fmt.Errorf("%w: a row whose resourceVersion is not understood: %.200s", ErrMalformed, partial)

@@ -4,8 +4,6 @@ import (
 	"strings"
 
 	"github.com/tidwall/gjson"
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -103,12 +101,4 @@ func CustomFields(jsonPaths []string) (fields []object.Field) {
 		fields = append(fields, at(name, strings.Join(escaped, ".")))
 	}
 	return fields
-}
-
-// RowsDiffer reports whether the rows of a resource's Tables have different metadata from the
-// objects. kube-apiserver makes rows from its internal version. In the versions listed here, it
-// writes some internal fields as annotations.
-func RowsDiffer(gvr schema.GroupVersionResource) bool {
-	return gvr == appsv1.SchemeGroupVersion.WithResource("daemonsets") ||
-		gvr == autoscalingv1.SchemeGroupVersion.WithResource("horizontalpodautoscalers")
 }

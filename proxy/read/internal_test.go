@@ -1,0 +1,253 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// stillFeeds are feeds of caches that are always up to date.
+type stillFeeds struct {
+	Feeds
+	caches map[object.Encoding]*watchcache.Cache
+	aged   time.Duration // the age that a state may have; 0 for none
+	opened atomic.Int32
+}
+
+func (fs *stillFeeds) Open(_ context.Context, _ schema.GroupVersionResource, _ object.Want, e object.Encoding, _ uint64) (Feed, error) {
+	fs.opened.Add(1)
+	if fs.caches[e] == nil {
+		return nil, object.ErrNoEncoding
+	}
+	return &stillFeed{cache: fs.caches[e], aged: fs.aged}, nil
+}
+
+func (fs *stillFeeds) Caches(schema.GroupVersionResource, object.Want) bool { return true }
+
+func (fs *stillFeeds) Joins(_ schema.GroupVersionResource, _ object.Want, _ object.Encoding, allowed func() bool) bool {
+	return allowed()
+}
+
+type stillFeed struct {
+	Feed
+	cache *watchcache.Cache
+	aged  time.Duration
+}
+
+func (f *stillFeed) Cache() *watchcache.Cache                      { return f.cache }
+func (f *stillFeed) Reread(error)                                  {}
+func (f *stillFeed) Warnings() []string                            { return nil }
+func (f *stillFeed) Lost() (time.Duration, bool)                   { return 0, false }
+func (f *stillFeed) CompressesWatches() bool                       { return false }
+func (f *stillFeed) ServesConsistent() bool                        { return true }
+func (f *stillFeed) Leaves(watchcache.Work) bool                   { return false }
+func (f *stillFeed) Takes(watchcache.Work) time.Duration           { return 0 }
+func (f *stillFeed) Answered(watchcache.Work, time.Duration, bool) {}
+
+func (f *stillFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
+	if f.aged == 0 {
+		return s, 0, false
+	}
+	s, err := f.cache.Snapshot()
+	return s, f.aged, err == nil
+}
+
+func (f *stillFeed) Fresh(context.Context, *watchcache.Work) (watchcache.Snapshot, error) {
+	return f.cache.Snapshot()
+}
+
+// ask sends a GET with an Accept header, or with another header "Name: value".
+func (fs *stillFeeds) ask(t *testing.T, rd *Reader, target string, headers ...string) Verdict {
+	t.Helper()
+	req := &exchange.Request{Method: http.MethodGet, Target: target, Header: http.Header{}}
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		req.Header.Set(name, value)
+	}
+	req.SplitTarget()
+	return rd.Answer(t.Context(), req, exchange.ParseRoute(http.MethodGet, req.Path), false)
+}
+
+func newStill(t *testing.T, gvr schema.GroupVersionResource, kind string) (*stillFeeds, *Reader) {
+	t.Helper()
+	fs := &stillFeeds{caches: map[object.Encoding]*watchcache.Cache{}}
+	for _, e := range []object.Encoding{object.JSON, object.Table} {
+		r := object.Resource{GVR: gvr, Kind: kind, ListKind: kind + "List", Namespaced: true, Encoding: e}
+		r.Columns.Definitions = []byte(`[{"name":"Name","type":"string"}]`)
+		fs.caches[e] = watchcache.New(r, watchcache.Limits{Age: time.Hour, Events: 100, Bytes: 1 << 20})
+	}
+	const memory = 1 << 30
+	return fs, New(Config{
+		Feeds: fs, Derived: newDerived(t, 1<<20), Workspace: fair.NewWorkspace(memory, memory, memory), Limits: unlimited{}, Lag: uncounted, Log: zap.NewNop(),
+		Options: func() Options { return Options{SyncTimeout: time.Second} }, Draining: t.Context(), DrainShare: func() time.Duration { return 0 },
+	})
+}
+
+// fill fills the caches with objects of annotations by "namespace/name". Upstream shows none of
+// them in the rows.
+func (fs *stillFeeds) fill(t *testing.T, annotations map[string]string) {
+	t.Helper()
+	var objects, rows []*object.Object
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		annotation := annotations[key]
+		namespace, name, _ := strings.Cut(key, "/")
+		own := fmt.Sprintf(`"name":%q,"namespace":%q,"uid":"u","resourceVersion":"5"`, name, namespace)
+		meta := own
+		if annotation != "" {
+			meta += fmt.Sprintf(`,"annotations":{%q:"1"}`, annotation)
+		}
+		objects = append(objects, objectOf(t, fs.caches[object.JSON].Resource(), `{"metadata":{%s},"spec":{}}`, meta))
+		row, err := fs.caches[object.Table].Resource().ParseRow(gjson.Parse(
+			fmt.Sprintf(`{"cells":[%q],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{%s}}}`, name, own)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	fs.caches[object.JSON].Reset(objects, 10)
+	fs.caches[object.Table].Reset(rows, 10)
+}
+
+const (
+	acceptPartial  = "Accept: application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	acceptPartials = "Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	acceptTable    = "Accept: application/json;as=Table;g=meta.k8s.io;v=v1"
+)
+
+// Upstream makes the metadata of these resources from its internal version, so upstream answers,
+// without a feed.
+func TestInternalMetadataIsForwarded(t *testing.T) {
+	for collection, gvr := range map[string]schema.GroupVersionResource{
+		"/apis/apps/v1/namespaces/a/daemonsets":                      {Group: "apps", Version: "v1", Resource: "daemonsets"},
+		"/apis/autoscaling/v1/namespaces/a/horizontalpodautoscalers": {Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"},
+	} {
+		fs, rd := newStill(t, gvr, "Kind")
+		fs.fill(t, map[string]string{"a/x": ""})
+		for _, q := range []struct{ target, accept string }{
+			{collection, acceptPartials},
+			{collection + "?resourceVersion=0", acceptPartials},
+			{collection + "/x?resourceVersion=0", acceptPartial},
+			{collection + "/x", acceptPartial},
+			{collection + "?watch=1", acceptPartial},
+			{collection + "?resourceVersion=0", strings.Replace(acceptPartials, "json", "vnd.kubernetes.protobuf", 1)},
+			{collection + "?watch=1&resourceVersion=10", strings.Replace(acceptPartial, "json", "vnd.kubernetes.protobuf", 1)},
+		} {
+			if v := fs.ask(t, rd, q.target, q.accept); v.Answer != nil || v.Reason != Form || fs.opened.Load() != 0 {
+				t.Errorf("%s %s: %+v, %d feeds", q.target, q.accept, v, fs.opened.Load())
+			}
+		}
+		if v := fs.ask(t, rd, collection+"?resourceVersion=0"); v.Answer == nil {
+			t.Errorf("whole objects: %+v", v)
+		}
+	}
+}
+
+// A deployment whose rollback is an annotation makes upstream answer for its own metadata, and for
+// the metadata of collections that contain it. All Tables still come from the cache.
+func TestInternalMetadataOfOneObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs, rd := newStill(t, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment")
+		fs.fill(t, map[string]string{"a/x": "other", "b/y": "deprecated.deployment.rollback.to", "b/z": ""})
+		const all, namespaced = "/apis/apps/v1/deployments", "/apis/apps/v1/namespaces/"
+		rows := func() {
+			t.Helper()
+			v := fs.ask(t, rd, all+"?resourceVersion=0&labelSelector=!a", acceptTable)
+			if v.Answer == nil {
+				t.Fatalf("Table: %+v", v)
+			}
+			if body := string(bodyOf(t, v.Answer)); strings.Count(body, `"cells"`) != 3 || strings.Contains(body, "rollback") {
+				t.Errorf("Table: %s", body)
+			}
+		}
+		rows()
+		for target, cached := range map[string]bool{
+			namespaced + "a/deployments?resourceVersion=0":   true,
+			namespaced + "b/deployments?resourceVersion=0":   false,
+			all + "?resourceVersion=0":                       false,
+			all + "?resourceVersion=0&labelSelector=x":       true,
+			namespaced + "b/deployments/y?resourceVersion=0": false,
+			namespaced + "b/deployments/z?resourceVersion=0": true,
+		} {
+			accept := acceptPartials
+			if strings.Contains(target, "deployments/") {
+				accept = acceptPartial
+			}
+			if v := fs.ask(t, rd, target, accept); (v.Answer != nil) != cached || !cached && v.Reason != Form {
+				t.Errorf("%s: %+v", target, v)
+			}
+		}
+		rows()
+		watch := func(accept string) (reason string, v Verdict) {
+			t.Helper()
+			v = fs.ask(t, rd, all+"?watch=1&timeoutSeconds=1&resourceVersion=0", accept)
+			if v.Answer != nil {
+				var written strings.Builder
+				v.Answer.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
+				if reason = v.Answer.Stream.Reason(); strings.Contains(written.String(), "rollback") {
+					t.Errorf("%s: %s", accept, written.String())
+				}
+			}
+			return reason, v
+		}
+		if reason, v := watch(acceptPartial); reason != "unwritable" {
+			t.Errorf("first watch: %q, %+v", reason, v)
+		}
+		if _, v := watch(acceptPartial); v.Reason != Form {
+			t.Errorf("second watch: %+v", v)
+		}
+		if reason, v := watch(acceptTable); reason != "timeout" {
+			t.Errorf("watch of Tables: %q, %+v", reason, v)
+		}
+		rows()
+	})
+}
+
+// The bookmarks of a watch of Tables have the metadata that upstream shows in bookmarks of Tables.
+func TestInternalMetadataOfBookmarks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs, rd := newStill(t, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, "DaemonSet")
+		fs.fill(t, nil)
+		for e, bookmark := range map[object.Encoding]string{
+			object.JSON: `{"kind":"DaemonSet","apiVersion":"apps/v1","metadata":{"resourceVersion":"1","annotations":{"deprecated.daemonset.template.generation":"0"}},"spec":{}}`,
+			object.Table: `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"columnDefinitions":null,
+				"rows":[{"cells":[""],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"}}}]}`,
+		} {
+			b, _, err := fs.caches[e].Resource().ParseBookmark([]byte(bookmark))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fs.caches[e].SetBookmark(b)
+		}
+		for include, want := range map[string]string{
+			"":         `"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"10","annotations":{"k8s.io/initial-events-end":"true"}}}}]}}`,
+			"Metadata": `"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"10","annotations":{"k8s.io/initial-events-end":"true"}}}}]}}`,
+			"Object":   `"annotations":{"deprecated.daemonset.template.generation":"0","k8s.io/initial-events-end":"true"}},"spec":{}}}]}}`,
+		} {
+			v := fs.ask(t, rd, "/apis/apps/v1/daemonsets?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&includeObject="+include, acceptTable)
+			if v.Answer == nil {
+				t.Fatalf("%+v", v)
+			}
+			var written strings.Builder
+			v.Answer.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
+			if first, _, _ := strings.Cut(written.String(), "\n"); !strings.HasSuffix(first, want) {
+				t.Errorf("%q: got %s\nwant %s", include, first, want)
+			}
+		}
+	})
+}
