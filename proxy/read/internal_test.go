@@ -84,12 +84,14 @@ func (fs *stillFeeds) ask(t *testing.T, rd *Reader, target string, headers ...st
 	return rd.Answer(t.Context(), req, exchange.ParseRoute(http.MethodGet, req.Path), false)
 }
 
-func newStill(t *testing.T, gvr schema.GroupVersionResource, kind string) (*stillFeeds, *Reader) {
+// newStill returns empty feeds of a resource's objects and rows. The parameter empty is the JSON of
+// no rows.
+func newStill(t *testing.T, gvr schema.GroupVersionResource, kind, empty string) (*stillFeeds, *Reader) {
 	t.Helper()
 	fs := &stillFeeds{caches: map[object.Encoding]*watchcache.Cache{}}
 	for _, e := range []object.Encoding{object.JSON, object.Table} {
 		r := object.Resource{GVR: gvr, Kind: kind, ListKind: kind + "List", Namespaced: true, Encoding: e}
-		r.Columns.Definitions = []byte(`[{"name":"Name","type":"string"}]`)
+		r.Columns.Definitions, r.Columns.Empty = []byte(`[{"name":"Name","type":"string"}]`), empty
 		fs.caches[e] = watchcache.New(r, watchcache.Limits{Age: time.Hour, Events: 100, Bytes: 1 << 20})
 	}
 	const memory = 1 << 30
@@ -137,7 +139,7 @@ func TestInternalMetadataIsForwarded(t *testing.T) {
 		"/apis/apps/v1/namespaces/a/daemonsets":                      {Group: "apps", Version: "v1", Resource: "daemonsets"},
 		"/apis/autoscaling/v1/namespaces/a/horizontalpodautoscalers": {Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"},
 	} {
-		fs, rd := newStill(t, gvr, "Kind")
+		fs, rd := newStill(t, gvr, "Kind", "[]")
 		fs.fill(t, map[string]string{"a/x": ""})
 		for _, q := range []struct{ target, accept string }{
 			{collection, acceptPartials},
@@ -162,7 +164,7 @@ func TestInternalMetadataIsForwarded(t *testing.T) {
 // the metadata of collections that contain it. All Tables still come from the cache.
 func TestInternalMetadataOfOneObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs, rd := newStill(t, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment")
+		fs, rd := newStill(t, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment", "[]")
 		fs.fill(t, map[string]string{"a/x": "other", "b/y": "deprecated.deployment.rollback.to", "b/z": ""})
 		const all, namespaced = "/apis/apps/v1/deployments", "/apis/apps/v1/namespaces/"
 		rows := func() {
@@ -221,7 +223,7 @@ func TestInternalMetadataOfOneObject(t *testing.T) {
 // The bookmarks of a watch of Tables have the metadata that upstream shows in bookmarks of Tables.
 func TestInternalMetadataOfBookmarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs, rd := newStill(t, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, "DaemonSet")
+		fs, rd := newStill(t, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, "DaemonSet", "[]")
 		fs.fill(t, nil)
 		for e, bookmark := range map[object.Encoding]string{
 			object.JSON: `{"kind":"DaemonSet","apiVersion":"apps/v1","metadata":{"resourceVersion":"1","annotations":{"deprecated.daemonset.template.generation":"0"}},"spec":{}}`,
@@ -250,4 +252,35 @@ func TestInternalMetadataOfBookmarks(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A Table without rows is written as upstream writes it.
+func TestEmptyTables(t *testing.T) {
+	gvr := schema.GroupVersionResource{Version: "v1", Resource: "limitranges"}
+	for _, empty := range []string{"null", "[]", ""} {
+		fs, rd := newStill(t, gvr, "LimitRange", empty)
+		fs.fill(t, map[string]string{"a/x": ""})
+		for target, rows := range map[string]string{
+			"/api/v1/limitranges?resourceVersion=0&labelSelector=nope": empty,
+			"/api/v1/namespaces/b/limitranges?resourceVersion=0":       empty,
+			"/api/v1/namespaces/b/limitranges":                         empty,
+			"/api/v1/namespaces/b/limitranges?limit=5":                 empty,
+			"/api/v1/namespaces/a/limitranges":                         `[{"cells":["x"],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"5"}}}]`,
+		} {
+			v := fs.ask(t, rd, target, acceptTable)
+			if rows == "" {
+				if v.Answer != nil || v.Reason != Table {
+					t.Errorf("%s, not knowing how: %+v", target, v)
+				}
+				continue
+			}
+			if v.Answer == nil {
+				t.Fatalf("%s: %+v", target, v)
+			}
+			want := `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"10"},"columnDefinitions":[{"name":"Name","type":"string"}],"rows":` + rows + "}\n"
+			if got := string(bodyOf(t, v.Answer)); got != want {
+				t.Errorf("%s: got %s\nwant %s", target, got, want)
+			}
+		}
+	}
 }

@@ -116,6 +116,9 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 	if r.meter.Failed() != nil {
 		return nil, r.meter.Failed()
 	}
+	if r.rows != nil && items.count == 0 && r.rows.Empty() == "" {
+		return nil, Table
+	}
 	if last != nil && !r.filter.Single() {
 		if s := r.resource.Scope; s.Selects() || s.Namespace != "" && s.Namespace != r.Namespace {
 			return nil, Page // objects outside of the scope may follow

@@ -51,6 +51,9 @@ type Rows struct {
 // Columns implements wire.Rows.
 func (r *Rows) Columns() []byte { return r.Cache.Resource().Columns.Definitions }
 
+// Empty implements wire.Rows.
+func (r *Rows) Empty() string { return r.Cache.Resource().Columns.Empty }
+
 // AppendBookmarkRow implements wire.Rows.
 func (r *Rows) AppendBookmarkRow(dst []byte) []byte { return append(dst, r.Cache.Bookmark().Row()...) }
 

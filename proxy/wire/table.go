@@ -30,8 +30,9 @@ func ParseInclude(value string) (i Include, ok bool) {
 
 // Rows provides the parts of a Table that only upstream can make.
 type Rows interface {
-	// Columns returns the column definitions.
+	// Columns returns the column definitions, and Empty the JSON of no rows.
 	Columns() []byte
+	Empty() string
 	// AppendRow appends an object's row without the object and the closing brace:
 	// {"cells":[…],"conditions":[…]. gone is true if the object was deleted or left a selection.
 	AppendRow(dst []byte, o Object, gone bool) ([]byte, error)
@@ -93,8 +94,12 @@ func (t *tableForm) appendRow(dst []byte, o Object, gone bool) ([]byte, error) {
 	return append(dst, '}'), err
 }
 
-func (t *tableForm) AppendListHead(dst []byte, m ListMeta, _ int64) []byte {
-	return t.appendHead(dst, m, t.rows.Columns())
+func (t *tableForm) AppendListHead(dst []byte, m ListMeta, items int64) []byte {
+	dst = t.appendHead(dst, m, t.rows.Columns())
+	if items == 0 {
+		return append(dst[:len(dst)-len("[")], t.rows.Empty()...)
+	}
+	return dst
 }
 
 // appendHead begins a Table, up to its rows.
@@ -107,7 +112,10 @@ func (t *tableForm) appendHead(dst []byte, m ListMeta, columns []byte) []byte {
 
 const tableTail = "]}"
 
-func (t *tableForm) AppendListTail(dst []byte, _ ListMeta, _ int64) []byte {
+func (t *tableForm) AppendListTail(dst []byte, _ ListMeta, items int64) []byte {
+	if items == 0 {
+		return append(dst, "}\n"...)
+	}
 	return append(dst, tableTail+"\n"...)
 }
 

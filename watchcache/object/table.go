@@ -18,6 +18,8 @@ import (
 type Columns struct {
 	// Definitions is upstream's JSON array.
 	Definitions []byte
+	// Empty is the JSON of no rows, "[]" or "null". It is "" if it is unknown.
+	Empty string
 	// Defined means that the definition of a custom resource is known. Then Paths is valid.
 	Defined bool
 	// Paths contains the JSONPaths of the columns that a custom resource's definition adds. The

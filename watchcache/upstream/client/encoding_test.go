@@ -291,3 +291,13 @@ func TestAnyJSON(t *testing.T) {
 		t.Errorf("%+v, %q, %v", p, version, err)
 	}
 }
+
+// A probe shows how upstream writes a Table without rows, unless it has found a row.
+func TestEmptyRows(t *testing.T) {
+	for rows, want := range map[string]string{`,"rows":null`: "null", `,"rows":[]`: "[]", `,"rows": [ ]`: "[]", `,"rows":[{"cells":[]}]`: "", ``: ""} {
+		p, _, err := readTableProbe([]byte(`{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"columnDefinitions":[]` + rows + `}`))
+		if err != nil || p.EmptyRows != want {
+			t.Errorf("%s: %q, %v", rows, p.EmptyRows, err)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -32,6 +33,9 @@ type Probe struct {
 	SelfDescribing bool
 	Warnings       []string // the Warning headers, the same in every response
 	Columns        []byte   // the column definitions of a Table
+	// EmptyRows is how upstream writes a Table without rows, "[]" or "null". It is "" if the probe
+	// has found a row.
+	EmptyRows string
 }
 
 // maxProbeBody is the maximum size of a probe's list, in bytes. The list is empty or contains one
@@ -101,6 +105,9 @@ func readTableProbe(body []byte) (p Probe, apiVersion string, err error) {
 		err = fmt.Errorf("%w: a %s instead of a Table", object.ErrNoEncoding, p.ListKind)
 	}
 	p.Columns = []byte(columns.Raw)
+	if rows := gjson.GetBytes(body, "rows"); len(rows.Array()) == 0 {
+		p.EmptyRows = strings.Join(strings.Fields(rows.Raw), "")
+	}
 	return p, apiVersion, err
 }
 

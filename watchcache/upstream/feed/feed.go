@@ -315,7 +315,7 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 		err = errClock
 	}
 	if err == nil && f.Encoding == object.Table { // a Table does not show whether the resource is a custom resource
-		r.Columns.Definitions, r.Columns.Clock, r.Fields = p.Columns, &f.Client.Clock, nil
+		r.Columns.Definitions, r.Columns.Empty, r.Columns.Clock, r.Fields = p.Columns, p.EmptyRows, &f.Client.Clock, nil
 		objects := r
 		objects.Encoding = object.JSON
 		p, err = f.Client.Probe(ctx, "probe", &objects)
