@@ -69,7 +69,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if !r.feed.ServesConsistent() {
 		return watchcache.Snapshot{}, MostRecent
 	}
-	if !r.RVGiven {
+	if !r.RVGiven && !r.limitsAge() {
 		if snapshot, age, ok := r.feed.Recent(); ok {
 			r.age = age
 			return snapshot, nil
@@ -100,6 +100,10 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	}
 	return snapshot, &tooLargeError{r.RV, snapshot.ResourceVersion()}
 }
+
+// limitsAge reports whether the client limits the age of the response. An upper proxy does so,
+// because a response of any age proves nothing.
+func (r *read) limitsAge() bool { return r.Header.Get("Cache-Control") != "" }
 
 // upstreamWork estimates upstream's work for a list of the most recent state. It is nil for all
 // other reads, so they are not forwarded for speed. A watch would stay upstream for long. A get is

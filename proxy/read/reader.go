@@ -179,7 +179,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return nil, Parameters
 	case len(choices) == 0:
 		return nil, Form
-	case r.joinsFreshRun() && !rd.mayJoin(r, choices):
+	case r.joinsFreshRun() && (r.limitsAge() || !rd.mayJoin(r, choices)):
 		return nil, MostRecent
 	case r.joinsFreshRun():
 		choices = choices[:1] // upstream uses a later choice only if it does not support the first

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,7 +48,8 @@ func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionRe
 	return c.GetAs(ctx, MimeJSON, verb, gvr, path, query)
 }
 
-// GetAs is like get, with the given Accept header.
+// GetAs is like get, with the given Accept header. It requests a response that is not from a cache,
+// such as that of a lower proxy with a maxAge. Any other response is [ErrAged].
 func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	u := *c.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
@@ -58,6 +60,7 @@ func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.Grou
 	}
 	req.Header.Set("Accept", accept)
 	req.Header.Set("User-Agent", UserAgent)
+	req.Header.Set("Cache-Control", "no-cache")
 	sent := time.Now()
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
@@ -70,6 +73,10 @@ func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.Grou
 	}
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp)
+	}
+	if age := resp.Header.Get("Age"); age != "" {
+		_ = resp.Body.Close() // it is not read
+		return nil, fmt.Errorf("%s upstream: %w, of age %.20q", verb, ErrAged, age)
 	}
 	return resp, nil
 }
@@ -163,7 +170,7 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 var Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
 // Cluster returns an identifier of the cluster: the uid of the namespace kube-system. If the proxy
-// may not read it, Cluster returns "".
+// may not read it, or only from a cache, Cluster returns "".
 func (c *Client) Cluster(ctx context.Context) (uid string, err error) {
 	var system struct {
 		Metadata struct {
@@ -171,7 +178,7 @@ func (c *Client) Cluster(ctx context.Context) (uid string, err error) {
 		} `json:"metadata"`
 	}
 	err = c.Read(ctx, Namespaces, ResourcePath(Namespaces, "")+"/kube-system", &system)
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, ErrAged) {
 		return "", nil
 	}
 	return system.Metadata.UID, err

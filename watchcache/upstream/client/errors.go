@@ -18,17 +18,21 @@ import (
 // ErrPartial means that upstream returned only a page of a list that was requested without a limit.
 var ErrPartial = errors.New("upstream gave a page instead of the whole list")
 
+// ErrAged means that a response has an Age header: something between this proxy and the apiserver
+// answered from a cache. Such a response shows neither the present state nor that etcd was restored.
+var ErrAged = errors.New("upstream's answer comes from a cache")
+
 // Answered reports whether an error is a response from upstream.
 func Answered(err error) bool {
 	_, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok
+	return ok || errors.Is(err, ErrAged)
 }
 
 // Doubtful reports whether an error suggests that upstream is down or about to go down. Either
 // upstream sent no response, or the response is typical of a server that starts or stops.
 func Doubtful(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return !ok || status.ErrStatus.Code >= 500
+	return !errors.Is(err, ErrAged) && (!ok || status.ErrStatus.Code >= 500)
 }
 
 // NoAnswer reports whether an error means that upstream sent no response.

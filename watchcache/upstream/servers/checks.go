@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -159,7 +160,7 @@ func (s *Set) ask(ctx context.Context, one *server) (found standingAt) {
 		return found
 	}
 	p, err := one.client.Probe(within, "probe", aProbe)
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || errors.Is(err, client.ErrAged) {
 		return found
 	}
 	found.rv, found.err = p.RV, err

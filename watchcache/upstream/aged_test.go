@@ -1,0 +1,156 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
+)
+
+// agedUpstream is another proxy. While it is aged, it answers some reads with the state that it had
+// when it became aged, and an Age header.
+type agedUpstream struct {
+	*fakeUpstream
+	mu struct {
+		sync.Mutex
+		rv    uint64 // of that state; 0 if it is not aged
+		path  string // part of the paths that it answers in this way
+		asked int    // number of such answers
+		still bool   // a request lacked Cache-Control: no-cache
+	}
+}
+
+func (a *agedUpstream) age(path string) {
+	rv := a.revision()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.rv, a.mu.path, a.mu.asked = rv, path, 0
+}
+
+func (a *agedUpstream) answered() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.asked
+}
+
+func (a *agedUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	rv := a.mu.rv
+	a.mu.still = a.mu.still || req.URL.Path != "/readyz" && req.Header.Get("Cache-Control") != "no-cache"
+	aged := rv != 0 && strings.Contains(req.URL.Path, a.mu.path) && !req.URL.Query().Has("resourceVersion") && !req.URL.Query().Has("watch")
+	if aged {
+		a.mu.asked++
+	}
+	a.mu.Unlock()
+	if !aged {
+		return a.fakeUpstream.RoundTrip(req)
+	}
+	var resp *http.Response
+	a.locked(func() {
+		if strings.Contains(req.URL.Path, client.NoSuchNamespace) {
+			resp = reply(http.StatusOK, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, rv))
+		} else {
+			resp, _ = listOf(a.stateAtLocked(rv), rv, "", "")
+		}
+	})
+	resp.Header.Set("Age", "1")
+	return resp, nil
+}
+
+// An answer with an age is no proof that a cache is up to date: neither a probe of another resource
+// in the same etcd, nor a probe, nor a list of the resource itself.
+func TestAgedAnswerProvesNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		objects int
+		path    string
+	}{
+		"probe of events": {501, client.NoSuchNamespace + "/events"},
+		"probe":           {501, client.NoSuchNamespace + "/configmaps"},
+		"list":            {3, "/configmaps"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				a := &agedUpstream{fakeUpstream: f}
+				fill(f, test.objects)
+				cached := openFrom(t, start(t, a, withLedger))
+				for range 100 {
+					f.other("leases")
+					same(t, f, readFresh(t, f, cached))
+					time.Sleep(100 * time.Millisecond)
+				}
+				if ledger := cached.Ledger.Has(cached.Owner); name == "probe of events" && !ledger {
+					t.Fatal("no ledger")
+				}
+				synctest.Wait()
+				if name != "probe of events" {
+					time.Sleep(time.Hour) // the ledger has ended
+				}
+				a.age(test.path)
+				f.stall(true) // the event is on its way
+				f.set("o000", "acknowledged")
+				s, err := cached.Fresh(t.Context(), nil)
+				if a.answered() == 0 {
+					t.Error("no answer was aged")
+				}
+				f.stall(false)
+				if err == nil {
+					same(t, f, s)
+				} else if name == "probe of events" || !errors.Is(err, client.ErrAged) {
+					t.Error(err)
+				}
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				if a.mu.still {
+					t.Error("a request may be answered from a cache")
+				}
+			})
+		})
+	}
+}
+
+// An aged answer below a known revision is no sign of a restored etcd. So watches go on.
+func TestAgedAnswerEndsNoEpoch(t *testing.T) {
+	for _, objects := range []int{3, 501} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			a := &agedUpstream{fakeUpstream: f}
+			fill(f, objects)
+			cached := openFrom(t, start(t, a))
+			a.age("/configmaps")
+			f.set("o000", "new")
+			synctest.Wait()
+			before := cached.Cache().Stats()
+			if _, err := cached.Fresh(t.Context(), nil); !errors.Is(err, client.ErrAged) {
+				t.Errorf("%d objects: %v", objects, err)
+			}
+			time.Sleep(servers.Steady)
+			if after := cached.Cache().Stats(); after.Epoch != before.Epoch || a.answered() == 0 {
+				t.Errorf("%d objects: epoch %d became %d after %d aged answers", objects, before.Epoch, after.Epoch, a.answered())
+			}
+		})
+	}
+}
+
+// A feed does not begin with a state of unknown age, nor does it wait for a better one.
+func TestAgedStateIsNotCached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		a := &agedUpstream{fakeUpstream: f}
+		fill(f, 3)
+		feeds := start(t, a)
+		a.age("/configmaps")
+		began := time.Now()
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); !errors.Is(err, client.ErrAged) || time.Since(began) > time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
+}
