@@ -19,7 +19,8 @@ import (
 )
 
 // Tables of all resources that can be listed come from the cache, and their cells equal the
-// apiserver's. Ages may differ by the time between the responses.
+// apiserver's. Ages may differ by the time between the responses. The metadata of all resources
+// equals the apiserver's, too.
 func TestTables(t *testing.T) {
 	namespace := newNamespaces(t, "tables", 1)[0]
 	if _, err := write(t.Context(), http.MethodPost, definitions, gauges); err == nil { // with -count, it exists
@@ -31,12 +32,15 @@ func TestTables(t *testing.T) {
 	}
 	// With -count, the object exists.
 	_, _ = object{of: trustBundles, name: "tables", fields: trustBundle(t, "")}.create(t.Context())
-	for _, c := range all {
-		t.Run(c.root+"/"+c.resource, func(t *testing.T) {
-			t.Parallel()
-			compareTables(t, c)
-		})
-	}
+	t.Run("lists", func(t *testing.T) {
+		for _, c := range all {
+			t.Run(c.root+"/"+c.resource, func(t *testing.T) {
+				t.Parallel()
+				compareTables(t, c)
+			})
+		}
+	})
+	t.Run("watches", func(t *testing.T) { watchMetadata(t, all) })
 }
 
 // k9sTable is the Accept header of the Tables that k9s 0.51 lists every two seconds.
@@ -55,7 +59,9 @@ func compareTables(t *testing.T, c *collection) {
 	case c.resource == "flowschemas": // sorted by precedence
 		listed = upstream
 	}
-	must(t, proxied, asTable(c.all()+"?resourceVersion=0"), http.StatusOK) // starts the feeds
+	// The proxy starts its feeds.
+	must(t, proxied, asTable(c.all()+"?resourceVersion=0"), http.StatusOK)
+	must(t, proxied, get(c.all()+"?resourceVersion=0").With("Accept", metadataForms[1].list), http.StatusOK)
 	before := gjson.GetBytes(must(t, apiserver, get(c.all()), http.StatusOK).Body, "items").Array()
 	if len(before) == 0 {
 		t.Fatal("there is no specimen")
@@ -70,6 +76,7 @@ func compareTables(t *testing.T, c *collection) {
 	rows := []row{
 		{name: "list", request: asTable(exact)},
 		{name: "list with objects", request: asTable(exact + "&includeObject=Object")},
+		{name: "list without rows", request: asTable(exact + "&labelSelector=nobody")},
 		{name: "list without metadata", request: asTable(exact + "&includeObject=None")},
 		{name: "list with an invalid parameter", request: asTable(exact + "&includeObject=All")},
 		{name: "page", request: asTable(exact + "&limit=1"), open: ExactPage},
@@ -93,7 +100,9 @@ func compareTables(t *testing.T, c *collection) {
 	}
 	const gets = 5
 	// The specimens' namespace is one of the last namespaces.
-	for _, item := range before[max(0, len(before)-gets):] {
+	last := before[max(0, len(before)-gets):]
+	rows = append(rows, metadataRows(c, exact, last)...)
+	for _, item := range last {
 		target := c.pathOf(item) + "?resourceVersion=0"
 		rows = append(rows, row{name: target, request: asTable(target), status: http.StatusOK, from: from, moving: true})
 	}
