@@ -33,6 +33,9 @@
 //	refused tokens                digest         any client       8 MiB; 20 s                             the same
 //	reviews in flight             user/address   any client       50 of each kind, half each; 10 s         wait
 //	reviews that wait             user/address   any client       32 MiB of each kind; 10 s               largest waiter's last
+//	verified certificates         connection     any client       1                                       with the connection
+//	long chains of certificates   address        any client       10 certificates; 1 verified at a time   401; wait
+//	long chains that wait         address        any client       8 MiB                                   largest waiter's last
 //	rights to impersonate         request        users            32 reviews, 10 s                        forwarded
 //	impersonated users (library)  user           certificates     successful ones only; 10 s              forgotten
 //

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/watchproxy/watchproxy/proxy/access/chain"
 	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
@@ -75,7 +76,7 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 		decisions: newDecisions(client.AuthorizationV1(), options, metrics),
 	}
 	if clientCA != nil {
-		a.certificates = group.NewAuthenticatedGroupAdder(x509.NewDynamic(clientCA.content.VerifyOptions, x509.CommonNameUserConversion))
+		a.certificates = group.NewAuthenticatedGroupAdder(chain.New(clientCA.content.VerifyOptions, x509.CommonNameUserConversion, address))
 	}
 	if options.Anonymous {
 		a.anonymous = anonymous.NewAuthenticator(nil)
@@ -112,12 +113,15 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	var refused error
 	if a.certificates != nil {
 		resp, ok, err := a.certificates.AuthenticateRequest(req)
-		if ok {
+		switch {
+		case ok:
 			return certificateCaller(resp.User, req.TLS.PeerCertificates[0]), nil
+		case isUnavailable(err):
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		refused = err
 	}
-	asked := req.WithContext(withAddress(req))
+	asked := req.WithContext(context.WithValue(req.Context(), addressKey{}, address(req)))
 	asked.Header = req.Header.Clone() // authenticators delete valid credentials
 	resp, ok, err := a.tokens.AuthenticateRequest(asked)
 	switch {

@@ -62,14 +62,14 @@ func (t *tokens) requests() authenticator.Request {
 // addressKey is the context's key for the client's address.
 type addressKey struct{}
 
-// withAddress adds the client's address to a request's context. Before a review, only the client's
-// address is known, so clients take turns by address.
-func withAddress(req *http.Request) context.Context {
+// address returns the client's address. Before a request is authenticated, nothing else is known of
+// its client, so clients take turns by address.
+func address(req *http.Request) string {
 	host, _, err := net.SplitHostPort(req.RemoteAddr)
 	if err != nil {
-		host = req.RemoteAddr
+		return req.RemoteAddr
 	}
-	return context.WithValue(req.Context(), addressKey{}, host)
+	return host
 }
 
 // AuthenticateToken implements authenticator.Token.

@@ -1,0 +1,147 @@
+package chain
+
+import (
+	"crypto/tls"
+	certificates "crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"sync"
+	"time"
+	"weak"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/x509"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
+)
+
+const (
+	// longest is the maximum number of certificates that a client may send. Real chains have one
+	// to four.
+	longest = 10
+	// refusedTTL limits the time for which a refusal holds. It is needed because a root may become
+	// valid, and the roots of a refusal are unknown.
+	refusedTTL = time.Minute
+	// waitingMax limits the memory of waiting requests, in bytes; waitCost is the cost of each.
+	waitingMax = 8 << 20
+	waitCost   = 4 << 10
+)
+
+// ErrTooLong says that a client has sent too many certificates.
+var ErrTooLong = errors.New("too many certificates")
+
+// Authenticator authenticates requests by the certificates of their connection, with the
+// apiserver's own verification.
+//
+// Invariants:
+//
+//  1. A result holds only for the roots with which it was found.
+//  2. A result holds only until one of the connection's certificates, or one of the chain that was
+//     found, becomes valid or expires by the wall clock. A refusal holds for refusedTTL at most.
+//  3. Requests of one connection share a verification.
+//  4. A result does not outlive the state of its connection.
+//  5. One long chain is verified at a time. Clients take turns.
+type Authenticator struct {
+	roots  x509.VerifyOptionFunc
+	user   x509.UserConversion
+	client func(*http.Request) string
+	turns  *fair.Queue
+	states sync.Map // from weak.Pointer[tls.ConnectionState] to *result
+}
+
+// New returns an Authenticator. Roots returns the current authorities: a new pool after each
+// change. User converts a verified chain to a user. Client returns the client that takes turns.
+func New(roots x509.VerifyOptionFunc, user x509.UserConversion, client func(*http.Request) string) *Authenticator {
+	return &Authenticator{roots: roots, user: user, client: client, turns: fair.NewQueue(1, 1, waitingMax)}
+}
+
+// AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
+// same pointer to its state. The error is ErrTooLong, fair.ErrCrowded, the context's, or that of the
+// verification.
+func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+		return nil, false, nil
+	}
+	if n := len(req.TLS.PeerCertificates); n > longest {
+		return nil, false, fmt.Errorf("%w: %d, at most %d are accepted", ErrTooLong, n, longest)
+	}
+	r := a.result(req.TLS)
+	select {
+	case r.busy <- struct{}{}:
+		defer func() { <-r.busy }()
+	case <-req.Context().Done():
+		return nil, false, req.Context().Err()
+	}
+	options, ok := a.roots()
+	if !ok {
+		return nil, false, nil
+	}
+	if !r.holds(options.Roots) {
+		if len(req.TLS.PeerCertificates) > 1 {
+			client := a.client(req)
+			if err := a.turns.Take(req.Context(), fair.Claim{User: client, Size: 1, Cost: 1, Held: waitCost}); err != nil {
+				return nil, false, fmt.Errorf("wait for the verification of certificates: %w", err)
+			}
+			defer a.turns.Give(client, 1)
+		}
+		r.verify(req, options, a.user)
+	}
+	return r.response, r.ok, r.err
+}
+
+// result returns the result of a connection. A new result does not hold.
+func (a *Authenticator) result(state *tls.ConnectionState) *result {
+	key := weak.Make(state)
+	if found, ok := a.states.Load(key); ok {
+		return found.(*result)
+	}
+	found, other := a.states.LoadOrStore(key, &result{busy: make(chan struct{}, 1)})
+	if !other {
+		runtime.AddCleanup(state, func(key weak.Pointer[tls.ConnectionState]) { a.states.Delete(key) }, key)
+	}
+	return found.(*result)
+}
+
+// result is the outcome of a verification.
+type result struct {
+	busy        chan struct{} // has an element while a request uses the other fields
+	roots       *certificates.CertPool
+	from, until time.Time // it holds from an instant until just before another
+	response    *authenticator.Response
+	ok          bool
+	err         error
+}
+
+// holds reports whether another verification would have the same result.
+func (r *result) holds(roots *certificates.CertPool) bool {
+	now := time.Now()
+	return r.roots == roots && !now.Before(r.from) && now.Before(r.until)
+}
+
+// verify replaces a result.
+func (r *result) verify(req *http.Request, options certificates.VerifyOptions, user x509.UserConversion) {
+	used := req.TLS.PeerCertificates
+	verification := x509.New(options, x509.UserConversionFunc(func(chain []*certificates.Certificate) (*authenticator.Response, bool, error) {
+		used = append(used[:len(used):len(used)], chain...)
+		return user.User(chain)
+	}))
+	now := time.Now()
+	r.response, r.ok, r.err = verification.AuthenticateRequest(req)
+	r.roots, r.from, r.until = options.Roots, time.Time{}, now.Add(refusedTTL)
+	if r.ok {
+		r.until = used[0].NotAfter
+	}
+	for _, c := range used {
+		// A certificate is still valid at NotAfter.
+		for _, change := range [...]time.Time{c.NotBefore, c.NotAfter.Add(1)} {
+			switch {
+			case change.After(now) && change.Before(r.until):
+				r.until = change
+			case !change.After(now) && change.After(r.from):
+				r.from = change
+			}
+		}
+	}
+}
