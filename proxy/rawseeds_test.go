@@ -48,6 +48,8 @@ var rawSeeds = []string{
 	"GET /api/v1/namespaces/default?resourceVersion=0&watch=1 HTTP/1.1\nHost: localhost\n\n",
 	"GET /apis/apps/v1/namespaces/default/deployments?limit=1 HTTP/1.1\nHost: localhost\nAccept: application/yaml\n\n",
 	"GET /api/v1/namespaces/default/pods/a/exec HTTP/1.1\nHost: localhost\nConnection: Upgrade\nUpgrade: SPDY/3.1\n\n",
+	"GET /api/v1/pods?resourceVersion=0 HTTP/1.1\nHost: localhost\nConnection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\n\n",
+	"POST /api/v1/namespaces/default/pods HTTP/1.1\nHost: localhost\nConnection: Upgrade\nUpgrade: websocket\nContent-Type: application/json\nContent-Length: 2\n\n{}",
 	"GET /api/v1/pods?resourceVersion=0 HTTP/1.1\nHost: localhost\nUser-Agent: a\nUser-Agent: b\nContent-Type: c\nContent-Type: d\nCookie: e=f\nCookie: g\n\n",
 	"GET /api/v1/pods HTTP/1.1\nHost: localhost\nX-Fold: a\n b\n\n",
 	"GET /api/v1/pods HTTP/1.1\nHost: localhost\nImpersonate-User : a\n\n",

@@ -112,9 +112,35 @@ func isIdentity(name string) bool {
 }
 
 // WantsUpgrade reports whether the client asks to switch from HTTP to another protocol, as for
-// exec, attach and port-forward.
+// exec, attach and port-forward. With a body it does not: a server may ignore such an offer.
 func (r *Request) WantsUpgrade() bool {
-	return r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
+	return r.Body == nil && r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
+}
+
+// IgnoreUpgrade removes the offer of HTTP/2 without TLS (h2c), which Java's client and curl --http2
+// add to each request. Neither the proxy nor upstream accepts it. Other offers may be for a pod
+// behind a proxy subresource, so they remain.
+func (r *Request) IgnoreUpgrade() {
+	if !httpguts.HeaderValuesContainsToken(r.Header["Upgrade"], "h2c") {
+		return
+	}
+	delete(r.Header, "Upgrade")
+	var kept []string
+	for _, value := range r.Header["Connection"] {
+		for token := range strings.SplitSeq(value, ",") {
+			switch token = strings.TrimSpace(token); http.CanonicalHeaderKey(token) {
+			case "Upgrade":
+			case "Http2-Settings":
+				delete(r.Header, "Http2-Settings")
+			default:
+				kept = append(kept, token)
+			}
+		}
+	}
+	delete(r.Header, "Connection")
+	if len(kept) > 0 {
+		r.Header["Connection"] = []string{strings.Join(kept, ", ")}
+	}
 }
 
 // OnlyReads reports whether upstream may execute the request twice without harm. An upgrade may

@@ -77,10 +77,7 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 		x.cancel()
 		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
 	}
-	var whole []byte
-	if !req.WantsUpgrade() {
-		whole = x.Body.Whole()
-	}
+	whole := x.Body.Whole()
 	way, ok := f.way(req, t.Lasts, whole != nil)
 	if !ok {
 		x.cancel()
@@ -201,8 +198,6 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 	u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + target.EscapedPath()
 	body := io.Reader(http.NoBody)
 	switch {
-	case x.Body != nil && x.WantsUpgrade():
-		return nil, errors.New("a request to leave HTTP must not have a body")
 	case whole != nil:
 		body = bytes.NewReader(whole)
 	case x.Body != nil:

@@ -134,6 +134,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		name := http.CanonicalHeaderKey(string(name))
 		req.Header[name] = append(req.Header[name], string(value))
 	}
+	req.IgnoreUpgrade()
 	// Fasthttp's -1 means chunked, and -2 means no body.
 	if length := int64(h.ContentLength()); length > 0 || length == -1 {
 		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.Ended, Length: length}
