@@ -87,3 +87,26 @@ func TestLayout(t *testing.T) {
 		}
 	}
 }
+
+// TestClocks holds that no package measures time by the wall clock, as a time kept in Unix
+// nanoseconds would. A clock that is set back would make connections look silent, and entries
+// young. A time.Time has a reading of the monotonic clock, too.
+func TestClocks(t *testing.T) {
+	for _, name := range layers {
+		files, err := filepath.Glob(filepath.Join("..", "..", name, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A moment is the monotonic time since the start of the process.
+			if clock := filepath.Join("watchcache", "clock.go"); bytes.Contains(source, []byte(".UnixNano()")) && !strings.HasSuffix(file, clock) &&
+				!strings.HasSuffix(file, "_test.go") {
+				t.Errorf("%s uses Unix nanoseconds", file)
+			}
+		}
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // connections limits the open connections of the admin address.
@@ -16,7 +15,8 @@ const connections = 32
 // boundedListener accepts a limited number of connections, see [Bounded].
 type boundedListener struct {
 	net.Listener
-	mu struct {
+	signs atomic.Int64 // reads and writes of all connections; they order the connections
+	mu    struct {
 		sync.Mutex
 		open map[*boundedConn]struct{}
 	}
@@ -61,10 +61,10 @@ func (l *boundedListener) add(c *boundedConn) (silent *boundedConn) {
 type boundedConn struct {
 	net.Conn
 	among *boundedListener
-	last  atomic.Int64 // time of the last read or write, in Unix nanoseconds
+	last  atomic.Int64 // number of the last read or write
 }
 
-func (c *boundedConn) heard() { c.last.Store(time.Now().UnixNano()) }
+func (c *boundedConn) heard() { c.last.Store(c.among.signs.Add(1)) }
 
 // Read implements net.Conn.
 func (c *boundedConn) Read(p []byte) (int, error) {

@@ -25,7 +25,7 @@ const (
 type Workspace struct {
 	*Queue
 	garbage
-	wanted atomic.Int64 // the last time that a claim had to wait for memory, in Unix nanoseconds
+	wanted atomic.Pointer[time.Time] // when a claim last had to wait for memory; nil if none has
 }
 
 // NewWorkspace returns a workspace of size bytes; see NewQueue.
@@ -40,7 +40,8 @@ func (w *Workspace) Take(ctx context.Context, c Claim) error {
 	if waiter == nil {
 		return err
 	}
-	w.wanted.Store(time.Now().UnixNano())
+	now := time.Now()
+	w.wanted.Store(&now)
 	ctx, cancel := context.WithTimeout(ctx, workspaceWait)
 	defer cancel()
 	return w.Wait(ctx, waiter)
@@ -69,7 +70,8 @@ func (w *Workspace) room(user string, size int64) *Room {
 // number of bytes that the client has read.
 func (r *Room) late(read int64, took time.Duration) bool {
 	due := time.Duration(read) * time.Second / paceMin
-	return took > paceGrace+due && time.Since(time.Unix(0, r.in.wanted.Load())) < paceWanted
+	wanted := r.in.wanted.Load()
+	return took > paceGrace+due && wanted != nil && time.Since(*wanted) < paceWanted
 }
 
 // Make makes a body within the claimed memory. Then it gives back all memory except the body's own

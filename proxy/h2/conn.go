@@ -85,8 +85,9 @@ type Conn struct {
 	framer   *http2.Framer
 	running  sync.WaitGroup // handlers, open watches, writers
 	received atomic.Int64   // the receive window
-	heard    atomic.Int64   // time of the last frame received, in Unix nanoseconds
-	timer    *time.Timer    // calls look
+	began    time.Time
+	heard    atomic.Int64 // when the last frame was received, in nanoseconds since began
+	timer    *time.Timer  // calls look
 
 	mu struct {
 		sync.Mutex
@@ -121,7 +122,7 @@ type Conn struct {
 
 // Serve serves a connection to its end.
 func (s *Server) Serve(nc *conn.Conn) {
-	c := &Conn{server: s, net: nc}
+	c := &Conn{server: s, net: nc, began: time.Now()}
 	c.mu.written = sync.NewCond(&c.mu)
 	c.mu.streams = map[uint32]*stream{}
 	c.mu.window, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, frameMax
@@ -144,8 +145,7 @@ func (s *Server) Serve(nc *conn.Conn) {
 	c.mu.buf = frame.AppendWindowUpdate(c.mu.buf, 0, windowConn-windowInitial)
 	c.received.Store(windowConn)
 	undrain, uncut := context.AfterFunc(s.Draining, c.drain), context.AfterFunc(s.Serving, c.cut)
-	c.heard.Store(time.Now().UnixNano())
-	c.mu.idle = time.Now()
+	c.mu.idle = c.began
 	c.timer = time.AfterFunc(pingTimeout, c.look)
 	err := c.serve()
 	undrain()
@@ -164,7 +164,7 @@ func (c *Conn) serve() error {
 	}
 	for {
 		f, err := c.framer.ReadFrame()
-		c.heard.Store(time.Now().UnixNano())
+		c.heard.Store(int64(time.Since(c.began)))
 		if err == nil {
 			err = c.frame(f)
 		}
@@ -254,7 +254,7 @@ func (c *Conn) failLocked(err error) {
 // look sends a PING if the client is silent. It disconnects a client that does not respond, and
 // drains an idle connection.
 func (c *Conn) look() {
-	heard, now := time.Unix(0, c.heard.Load()), time.Now()
+	heard, now := c.began.Add(time.Duration(c.heard.Load())), time.Now()
 	c.mu.Lock()
 	next := heard.Add(pingAfter)
 	switch {
