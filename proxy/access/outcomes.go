@@ -52,6 +52,12 @@ type outcome[V any] struct {
 	place  *list.Element // element of the holder's list
 }
 
+// expired reports whether the TTL is over, by the monotonic or by the wall clock. The monotonic clock
+// stands still while the machine sleeps.
+func (o *outcome[V]) expired(now time.Time) bool {
+	return !now.Before(o.until) || !now.Round(0).Before(o.until.Round(0))
+}
+
 // holder is a client with outcomes.
 type holder[V any] struct {
 	name   key
@@ -71,7 +77,7 @@ func (o *outcomes[V]) get(k key) (value V, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	found := o.mu.found[k]
-	if found == nil || !time.Now().Before(found.until) {
+	if found == nil || found.expired(time.Now()) {
 		return value, false
 	}
 	found.holder.recent.MoveToFront(found.place)
@@ -159,7 +165,7 @@ func (o *outcomes[V]) sweep() {
 	defer o.mu.Unlock()
 	now := time.Now()
 	for _, found := range o.mu.found {
-		if !now.Before(found.until) {
+		if found.expired(now) {
 			o.dropLocked(found)
 		}
 	}

@@ -123,3 +123,16 @@ func TestOutcomesAccount(t *testing.T) {
 		}
 	})
 }
+
+// An outcome expires while the machine sleeps, too.
+func TestOutcomesExpireInSleep(t *testing.T) {
+	for sleep, want := range map[time.Duration]bool{0: true, time.Hour: false} {
+		o := newOutcomes[string](1 << 20)
+		k := keyOf("a", 1)
+		o.put("a", k, "allowed", 1, time.Minute)
+		o.mu.found[k].until = cachetest.BeforeSleep(sleep).Add(time.Minute)
+		if _, ok := o.get(k); ok != want {
+			t.Errorf("after a sleep of %v it is remembered: %t", sleep, ok)
+		}
+	}
+}

@@ -255,6 +255,13 @@ type proof struct {
 	rv uint64
 }
 
+// age returns the time since the proof, by the monotonic or by the wall clock, whichever is longer.
+// The monotonic clock stands still while the machine sleeps.
+func (p proof) age() time.Duration {
+	now := time.Now()
+	return max(now.Sub(p.at), now.Round(0).Sub(p.at.Round(0)))
+}
+
 // note records a proof.
 func (s *freshness) note(p proof) {
 	s.mu.Lock()
@@ -286,7 +293,7 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	f.fresh.mu.Lock()
 	p := f.fresh.mu.proof
 	f.fresh.mu.Unlock()
-	if age = time.Since(p.at); age > most {
+	if age = p.age(); age > most {
 		return s, 0, false
 	}
 	s, err := notOlderThan(f.Cache(), p.rv)

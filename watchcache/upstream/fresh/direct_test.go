@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
@@ -82,5 +83,13 @@ func TestRunOfAnEpochThatIsOver(t *testing.T) {
 	}
 	if _, err := notOlderThan(c, 101); !errors.Is(err, ErrNotFresh) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A proof ages while the machine sleeps, too.
+func TestProofsAgeInSleep(t *testing.T) {
+	const sleep = time.Hour
+	if slept, awake := (proof{at: cachetest.BeforeSleep(sleep)}).age(), (proof{at: cachetest.BeforeSleep(0)}).age(); slept < sleep || awake >= sleep {
+		t.Errorf("after a sleep of %v it is %v old, and without a sleep %v", sleep, slept, awake)
 	}
 }
