@@ -17,6 +17,7 @@
 //	request heads, incomplete     connection     any client       maxHeaderBytes; 16 MiB in all           closed
 //	HTTP/2 frames, incomplete     connection     any client       16 KiB                                  closed
 //	HTTP/2 bodies read ahead      connection     any client       128 KiB a stream, 4 MiB in all          flow control
+//	HTTP/2 uploads answered early stream         any client       100 a connection                        reset at once
 //	unread responses              stream         unknown clients  1,000 over all connections              reset
 //	fasthttp's buffers            request        any client       one a request; kept for 1 s             reused
 //	admin connections             connection     any client       32, idle for 1 min                      the longest silent

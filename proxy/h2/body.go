@@ -2,6 +2,7 @@ package h2
 
 import (
 	"io"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -22,7 +23,7 @@ type body struct {
 		ended   bool
 		got     int64
 		err     error
-		late    *time.Timer
+		late    *time.Timer // makes reads fail at the deadline
 	}
 }
 
@@ -30,6 +31,7 @@ func newBody(s *stream) *body {
 	b := &body{s: s, declared: -1}
 	b.mu.changed = sync.NewCond(&b.mu)
 	b.mu.window = windowStream
+	b.mu.late = time.AfterFunc(math.MaxInt64, func() { s.c.giveBack(nil, b.fail(os.ErrDeadlineExceeded)) })
 	return b
 }
 
@@ -69,9 +71,7 @@ func (b *body) fail(err error) (unwanted int64) {
 	if b.mu.err == nil {
 		b.mu.err = err
 	}
-	if b.mu.late != nil {
-		b.mu.late.Stop()
-	}
+	b.mu.late.Stop()
 	unwanted = int64(len(b.mu.data))
 	b.mu.data = nil
 	b.mu.changed.Broadcast()
@@ -81,14 +81,9 @@ func (b *body) fail(err error) (unwanted int64) {
 func (b *body) deadline(t time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.late != nil {
-		b.mu.late.Stop()
-		b.mu.late = nil
-	}
+	b.mu.late.Stop()
 	if !t.IsZero() && b.mu.err == nil {
-		b.mu.late = time.AfterFunc(time.Until(t), func() {
-			b.s.c.giveBack(nil, b.fail(os.ErrDeadlineExceeded))
-		})
+		b.mu.late.Reset(time.Until(t))
 	}
 }
 
@@ -109,9 +104,7 @@ func (b *body) Read(p []byte) (int, error) {
 		}
 		return 0, io.EOF
 	}
-	if b.mu.late != nil { // the client is not late before the next read
-		b.mu.late.Stop()
-	}
+	b.mu.late.Stop() // the client is not late before the next read
 	n := copy(p, b.mu.data)
 	if b.mu.data = b.mu.data[n:]; len(b.mu.data) == 0 {
 		b.mu.data = nil

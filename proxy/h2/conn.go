@@ -102,6 +102,7 @@ type Conn struct {
 		asked    time.Time          // when the last PING was sent
 		drain    *time.Timer        // fires when new streams must be ignored; nil before a drain
 		refusing bool               // new streams are ignored
+		early    frame.Early
 
 		window, initial int64 // send windows of the connection and of new streams
 		frameMax        int   // the largest frame that the client accepts
@@ -220,6 +221,9 @@ func (c *Conn) end(err error) {
 	c.mu.Lock()
 	for _, s := range c.mu.streams { // from now on no stream appends frames
 		s.endLocked(errClosed)
+	}
+	if resets := c.mu.early.Resets(); resets != nil {
+		c.mu.buf = append(c.bufLocked(), resets...)
 	}
 	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
 		c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCode(ce))

@@ -33,6 +33,7 @@
 //	frame that is read              | 16 KiB                   | FRAME_SIZE_ERROR
 //	body before it is read          | 128 KiB, 4 MiB for all   | FLOW_CONTROL_ERROR
 //	unread control responses        | 64 KiB                   | ENHANCE_YOUR_CALM
+//	early responses (frame.Early)   | 100                      | RST_STREAM at once
 //	time without reads by client    | limits.write, stall      | stream or connection closed
 //	time for preface, SETTINGS      | 10 s, 2 s                | closed
 //	silence                         | 30 s, then 15 s          | PING, then closed

@@ -59,10 +59,7 @@ func (c *Conn) frame(f http2.Frame) error {
 		return c.settings(f)
 	case *http2.PingFrame:
 		if f.IsAck() {
-			if f.Data == drainPing {
-				c.drained()
-			}
-			return nil
+			return c.pong(f.Data)
 		}
 		return c.answer(func(b []byte) []byte { return frame.AppendPing(b, http2.FlagPingAck, f.Data) })
 	case *http2.RSTStreamFrame:
@@ -75,6 +72,20 @@ func (c *Conn) frame(f http2.Frame) error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	return nil // GOAWAY, PRIORITY, unknown frames
+}
+
+// pong handles the answer to a PING.
+func (c *Conn) pong(payload [8]byte) error {
+	if payload == drainPing {
+		c.drained()
+	}
+	c.mu.Lock()
+	next := c.mu.early.Pong(payload)
+	c.unlock()
+	if next == nil {
+		return nil
+	}
+	return c.answer(func(b []byte) []byte { return append(b, next...) })
 }
 
 // answer responds to a client's control frame. A client that does not read the responses is
@@ -169,15 +180,14 @@ func (c *Conn) closedLocked(id uint32) error {
 
 func (c *Conn) canceled(f *http2.RSTStreamFrame) error {
 	c.mu.Lock()
-	s := c.mu.streams[f.StreamID]
-	if s == nil {
-		defer c.unlock()
-		return c.closedLocked(f.StreamID)
+	c.mu.early.Late(f.StreamID, true)
+	err := c.closedLocked(f.StreamID)
+	if s := c.mu.streams[f.StreamID]; s != nil {
+		s.endLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
 	}
-	s.endLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
 	c.unlock()
 	c.flushSoon() // there may be a WINDOW_UPDATE for the rest of an upload
-	return nil
+	return err
 }
 
 // reset ends a stream with RST_STREAM.
@@ -204,14 +214,16 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	}
 	c.mu.Lock()
 	s := c.mu.streams[f.StreamID]
-	over := s == nil || s.err != nil
+	over, late := s == nil || s.err != nil, c.mu.early.Late(f.StreamID, f.StreamEnded())
 	err := c.closedLocked(f.StreamID)
 	c.unlock()
 	if over || s.body == nil || s.body.ended() {
 		if err != nil {
 			return err
 		}
-		c.giveBack(nil, size)
+		if c.giveBack(nil, size); late {
+			return nil
+		}
 		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeStreamClosed}
 	}
 	unwanted, err := s.body.add(f.Data(), f.StreamEnded(), size)
@@ -274,7 +286,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	}
 	c.mu.Lock()
 	old, last, busy := c.mu.streams[id], c.mu.last, len(c.mu.streams)-c.mu.done
-	refusing := c.mu.refusing
+	refusing, late := c.mu.refusing, c.mu.early.Late(id, f.StreamEnded())
 	c.mu.last = max(c.mu.last, id)
 	if !refusing {
 		c.mu.taken = c.mu.last
@@ -293,7 +305,9 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	case old != nil:
 		_, err := old.body.add(nil, true, 0)
 		return err
-	case id <= last && trailers: // the trailers were on their way when the response ended
+	case late && trailers:
+		return nil
+	case id <= last && trailers: // the trailers were on their way when the stream was reset
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	case id <= last:
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)

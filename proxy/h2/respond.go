@@ -85,13 +85,12 @@ func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int
 	}
 }
 
-// endedLocked must be called after the end of a response was appended. If the request has not ended
-// yet, RST_STREAM makes the client stop sending it.
+// endedLocked must be called after the end of a response was appended.
 func (c *Conn) endedLocked(s *stream) {
 	s.done = true
 	c.mu.done++
 	if s.body != nil && !s.body.ended() {
-		c.mu.buf = frame.AppendReset(c.bufLocked(), s.id, http2.ErrCodeNo)
+		c.mu.buf = c.mu.early.AppendEarly(c.bufLocked(), s.id)
 	}
 }
 
@@ -143,18 +142,16 @@ func (c *Conn) goOn(s *stream) {
 // whole writes a small response, in one write if possible.
 func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 	p := resp.Bytes
+	if head {
+		p = nil
+	}
 	c.mu.Lock()
 	if s.awaitLocked(false) == nil {
-		bare := head || len(p) == 0
-		c.appendHeaderLocked(s, resp, int64(len(p)), bare)
-		if !bare {
-			n := c.appendDataLocked(s, p, bufferMax)
-			if p = p[n:]; len(p) == 0 {
-				c.mu.buf = frame.AppendEnd(c.mu.buf, s.id)
-				c.endedLocked(s)
-			}
-		} else {
-			p = nil
+		c.appendHeaderLocked(s, resp, int64(len(resp.Bytes)), len(p) == 0)
+		n := c.appendDataLocked(s, p, bufferMax)
+		if p = p[n:]; n > 0 && len(p) == 0 {
+			c.mu.buf = frame.AppendEnd(c.mu.buf, s.id)
+			c.endedLocked(s)
 		}
 	}
 	s.inTimeLocked()

@@ -53,14 +53,13 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	if c.server.Serving.Err() != nil { // cut may have missed this stream
 		s.ctx.End(c.running.Go)
 	}
-	if !ended {
-		s.body = newBody(s)
-	}
 	switch {
 	case ended:
 	case req == nil:
+		s.body = newBody(s)
 		_ = s.body.fail(errClosed) // no bytes have arrived yet
 	default:
+		s.body = newBody(s)
 		s.body.declared = frame.ContentLength(req.Header)
 		s.body.expects = strings.EqualFold(req.Header.Get("Expect"), "100-continue")
 		req.Body = &exchange.Body{From: s.body, Length: s.body.declared}

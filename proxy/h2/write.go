@@ -77,7 +77,12 @@ func (c *Conn) writeLocked(mayWait bool) {
 		scratch.Free()
 	}
 	c.unlock()
-	err := c.put(out, mayWait)
+	var err error
+	if mayWait && c.net.Pumpable() {
+		err = c.net.WriteWaiting(out)
+	} else {
+		_, err = c.net.Write(out)
+	}
 	if cap(out) <= 2*bufferMax {
 		*pooled = out[:0]
 		buffers.Put(pooled)
@@ -97,15 +102,6 @@ func (c *Conn) restLocked() {
 	c.unlock()
 }
 
-// put writes frames.
-func (c *Conn) put(out []byte, mayWait bool) error {
-	if mayWait && c.net.Pumpable() {
-		return c.net.WriteWaiting(out)
-	}
-	_, err := c.net.Write(out)
-	return err
-}
-
 // written waits until another writer has written the buffer.
 func (c *Conn) written() {
 	c.mu.Lock()
@@ -118,20 +114,16 @@ func (c *Conn) written() {
 // settle is the writer until no bytes are left. It writes at the client's speed.
 func (c *Conn) settle() {
 	c.mu.Lock()
-	for c.mu.err == nil {
-		switch {
-		case c.net.Unsettled():
-			c.mu.waiting = true
-			c.unlock()
-			err := c.net.Settle()
-			c.mu.Lock()
-			c.failLocked(err)
-		case len(c.mu.buf) > 0:
+	for c.mu.err == nil && (len(c.mu.buf) > 0 || c.net.Unsettled()) {
+		if !c.net.Unsettled() {
 			c.writeLocked(true)
-		default:
-			c.restLocked()
-			return
+			continue
 		}
+		c.mu.waiting = true
+		c.unlock()
+		err := c.net.Settle()
+		c.mu.Lock()
+		c.failLocked(err)
 	}
 	c.restLocked()
 }
