@@ -74,23 +74,13 @@ const (
 	adminWriteTimeout = 2 * time.Minute
 	debug             = "/debug/"
 	profiles          = debug + "pprof/"
-	// countsAlone is the query for only the counter of requests. Scripts may poll this counter
-	// often, because it costs little.
-	countsAlone = "name[]=" + metrics.RequestsTotal
 )
 
 // New returns the admin handler. It serves the gathered metrics, and counts refusals in counted.
 func New(gathered prometheus.Gatherer, counted *metrics.Metrics, options Options) *Admin {
 	a := &Admin{mux: http.NewServeMux(), metrics: counted, guard: guard{options.Everybody, options.Open, options.Access, options.Restricted}}
 	a.profiling.Store(options.Profiling)
-	all, counts := promhttp.HandlerFor(gathered, promhttp.HandlerOpts{}), promhttp.HandlerFor(a.metrics.Counts(), promhttp.HandlerOpts{})
-	a.mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.RawQuery == countsAlone {
-			counts.ServeHTTP(w, r)
-			return
-		}
-		all.ServeHTTP(w, r)
-	})
+	a.mux.Handle("GET /metrics", promhttp.HandlerFor(gathered, promhttp.HandlerOpts{}))
 	healthz.InstallLivezHandler(gets{a.mux}, healthz.PingHealthz)
 	ready := []healthz.HealthChecker{
 		healthz.PingHealthz,

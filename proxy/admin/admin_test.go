@@ -3,19 +3,15 @@ package admin
 import (
 	"bufio"
 	"context"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watchproxy/watchproxy/proxy/browser"
-	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // The admin address answers scrapes and probes under any name. It answers browsers only under names
@@ -131,28 +127,6 @@ func TestProbes(t *testing.T) {
 		if code, body := ask("/readyz"); code != step.code {
 			t.Errorf("/readyz: %d %s", code, body)
 		}
-	}
-}
-
-// The separate counter of requests equals the counter among all metrics.
-func TestCountsAlone(t *testing.T) {
-	admin, counted := newAdmin(Options{Everybody: true})
-	counted.Request(exchange.Route{Verb: "list"}, exchange.NewResponse(http.StatusOK, exchange.FromCache), time.Second)
-	ask := func(path string) (series map[string]bool) {
-		series = map[string]bool{}
-		for line := range strings.Lines(visit(t, admin, nil, false, http.MethodGet, path, "").Body.String()) {
-			if strings.Contains(line, metrics.RequestsTotal) {
-				series[line] = true
-			} else if strings.Contains(path, metrics.RequestsTotal) {
-				t.Errorf("%s has %s", path, line)
-			}
-		}
-		return series
-	}
-	const alone = "/metrics?name[]=" + metrics.RequestsTotal
-	all, one, same := ask("/metrics"), ask(alone), ask(alone+"&name[]=")
-	if len(one) != 3 || !maps.Equal(all, one) || !maps.Equal(all, same) {
-		t.Errorf("all metrics have %v, one alone is %v, and %v", all, one, same)
 	}
 }
 

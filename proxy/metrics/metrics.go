@@ -17,7 +17,6 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	bytes    *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
-	counts   *prometheus.Registry // has only the counter of requests
 	forwards *prometheus.CounterVec
 	recent   recent
 	Users    Users // counts of each user
@@ -45,17 +44,11 @@ func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
 	return o
 }
 
-// RequestsTotal is the name of the counter of requests.
-const RequestsTotal = "watchproxy_requests_total"
-
-// Counts gathers only [RequestsTotal]. It costs little, because it skips the histograms.
-func (m *Metrics) Counts() prometheus.Gatherer { return m.counts }
-
 // New registers and returns the server's metrics.
 func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: RequestsTotal,
+			Name: "watchproxy_requests_total",
 			Help: "Answered requests, by verb, resource, status code (of the ERROR, for a watch of one ERROR; 499 if the client left before the answer) and source (cache, " +
 				"upstream: forwarded, proxy: refused here).",
 		}, []string{"verb", "group", "version", "resource", "code", "source"}),
@@ -117,8 +110,6 @@ func New(r prometheus.Registerer) *Metrics {
 	for _, kind := range []string{mutating, readOnly} {
 		m.inFlight.WithLabelValues(kind)
 	}
-	m.counts = prometheus.NewRegistry()
-	m.counts.MustRegister(m.requests)
 	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.asked, m.panics)
 	m.watches.register(r)
 	return m
