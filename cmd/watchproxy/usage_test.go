@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/config"
 )
 
 // outcome is the output of a command and its exit code.
@@ -215,4 +217,22 @@ drain: 2s
 	}
 	same("<stdin>", finish(t, wrong, nil, "config", "validate", "-"), want)
 	same("<stdin>", finish(t, wrong, nil, "config", "validate", "--no-files", "-"), slices.Delete(slices.Clone(want), 2, 3))
+}
+
+// The flag --goaway-chance takes precedence over the file, and reaches the server.
+func TestGoawayFlag(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("apiVersion: "+config.APIVersion+"\nkind: "+config.Kind+"\ngoawayChance: 0.01\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[float64]float64{0: 0.01, 0.02: 0.02} {
+		f := &serveFlags{config: file, goawayChance: flag, preset: func(*config.ProxyConfiguration) error { return nil }}
+		c, err := f.configuration()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := serverOptions(c).GoawayChance; got != want {
+			t.Errorf("--goaway-chance %v over 0.01 in the file: %v", flag, got)
+		}
+	}
 }

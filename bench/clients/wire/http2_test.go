@@ -13,9 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
@@ -116,39 +113,6 @@ func TestManyWatchesOnOneConnection(t *testing.T) {
 	c.conns[0].Close()
 	cluster.Eventually(t, "no watch is left", func() bool { return open() == 0 && p.MetricsT(t).Sum("watchproxy_watches") == 0 })
 	cluster.Eventually(t, "the client knows", func() bool { return ended.Load() == watches })
-}
-
-// With a small probability, a request makes the client open another connection. Requests in flight
-// are not affected.
-func TestGoawayChance(t *testing.T) {
-	w := sharedWorld(t)
-	p := w.FreshProxy(t, "", "--goaway-chance", "0.02")
-	c := newHTTP2Client(t, p)
-	watch := c.open(t, t.Context(), "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=600")
-	for i := 0; c.dials.Load() < 3; i++ {
-		if i > 5000 {
-			t.Fatalf("%d connections after %d requests", c.dials.Load(), i)
-		}
-		resp := c.open(t, t.Context(), "/api/v1/namespaces/default/configmaps?resourceVersion=0")
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-	}
-	name := w.Namespace(t, "goaway")
-	lines := bufio.NewReader(watch.Body)
-	if _, err := w.Admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			t.Fatalf("the watch ended: %v", err)
-		}
-		if strings.Contains(line, name) {
-			return
-		}
-	}
 }
 
 // If upstream breaks off an answer, the proxy does not pass it on as complete, with or without a
