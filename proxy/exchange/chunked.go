@@ -27,9 +27,9 @@ const (
 	// PieceSize is the maximum number of bytes that are collected and written at a time. A larger
 	// event is written separately, in pieces of this size.
 	PieceSize = 64 << 10
-	// ChunkKeep is the maximum size of a reused buffer, in bytes. Append may grow the buffer of a
-	// piece to this size.
-	ChunkKeep = 96 << 10
+	// chunkKeep is the maximum size of a reused buffer, in bytes. Append may grow the buffer of a
+	// piece to this size. A large event that cannot be split needs a larger buffer.
+	chunkKeep = 96 << 10
 )
 
 var chunkBuffers = sync.Pool{New: func() any { return new([]byte) }}
@@ -124,7 +124,7 @@ func (c *ChunkWriter) Send(p []byte) error {
 }
 
 func (c *ChunkWriter) release() {
-	if cap(c.Buf) <= ChunkKeep {
+	if cap(c.Buf) <= chunkKeep {
 		*c.pooled = c.Buf[:0]
 		chunkBuffers.Put(c.pooled)
 	}

@@ -18,6 +18,8 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
+// The chunks contain all frames. The buffer of a piece is reused. A larger buffer is not, so the pool
+// holds no memory for large events.
 func TestChunksReadBackWhatWasWritten(t *testing.T) {
 	var w countingWriter
 	out := &ChunkWriter{To: &w}
@@ -26,12 +28,16 @@ func TestChunksReadBackWhatWasWritten(t *testing.T) {
 		frame := strings.Repeat("x", size)
 		want.WriteString(frame)
 		buf := out.Pending()
+		pooled := out.pooled
 		*buf = append(*buf, frame...)
 		if err := out.Flush(); err != nil {
 			t.Fatal(err)
 		}
 		if out.Buf != nil {
 			t.Error("an idle stream holds a buffer")
+		}
+		if kept := cap(*pooled); kept > chunkKeep || size <= PieceSize && kept < size {
+			t.Errorf("of a frame of %d bytes, a buffer of %d is reused", size, kept)
 		}
 	}
 	if want := 4 + 2 + 5 + 1; w.writes != want { // a piece does not include its chunk's head
