@@ -89,9 +89,7 @@ func (p passage) check(t *testing.T, home string) {
 		t.Fatal(err)
 	}
 	ofLast := func(e Event) bool { return bytes.Contains(e.Line, []byte(`"name":"`+last.name+`"`)) }
-	for _, o := range pairs {
-		t.Run(o.name, func(t *testing.T) { o.compare(t, ofLast) })
-	}
+	compareEach(t, pairs, ofLast)
 }
 
 func (p passage) object(home, name string) object {

@@ -57,9 +57,7 @@ func watchScoped(t *testing.T, s *script, within func(form string) bool) {
 			t.Fatal(err)
 		}
 	})
-	for _, p := range open {
-		t.Run(p.name, func(t *testing.T) { p.compare(t, fenced(s.first)) })
-	}
+	compareEach(t, open, fenced(s.first))
 }
 
 // asAdmin runs writes with the rights of an administrator.

@@ -118,15 +118,15 @@ func watchScript(t *testing.T, c *collection) {
 	if err := s.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range pairs {
-		t.Run(p.name, func(t *testing.T) { p.compare(t, fenced(s.first)) })
-	}
+	compareEach(t, pairs, fenced(s.first))
 }
 
 // pair is the same watch at both servers.
 type pair struct {
 	name      string
 	want, got *stream
+	from      source     // of the proxy's response
+	log       *accessLog // which tells the source; nil once it was checked
 }
 
 // asked is a watch to open at both servers.
@@ -139,13 +139,16 @@ type asked struct {
 	begins bool
 }
 
-// openPairs opens watches concurrently. When they end, it checks the sources of the proxy's
-// responses.
+// openPairs opens watches concurrently. When the test ends, it checks the sources of the proxy's
+// responses that compareEach has not checked.
 func openPairs(t *testing.T, all []asked) []*pair {
 	t.Helper()
 	pairs := make([]*pair, len(all))
 	err := workload.Parallel(t.Context(), len(all), atOnce, func(_ context.Context, i int) error {
-		p := &pair{name: all[i].name}
+		p := &pair{name: all[i].name, from: all[i].from, log: answers}
+		if minor < 34 && strings.Contains(all[i].Target, "allowWatchBookmarks") {
+			p.from = anywhere // the proxy waits for the first bookmark to learn its form
+		}
 		for e, s := range map[*cluster.Endpoint]**stream{apiserver: &p.want, proxied: &p.got} {
 			var err error
 			if *s, err = openStream(t.Context(), e, all[i].request); err != nil {
@@ -166,20 +169,37 @@ func openPairs(t *testing.T, all []asked) []*pair {
 			}
 		}
 	}
-	log := answers
 	t.Cleanup(func() {
-		for i, p := range pairs {
-			p.got.close()
-			from := all[i].from
-			if minor < 34 && strings.Contains(all[i].Target, "allowWatchBookmarks") {
-				from = anywhere // the proxy waits for the first bookmark to learn its form
-			}
-			if err := from.check(context.WithoutCancel(t.Context()), log, p.got.header); err != nil {
-				t.Errorf("%s: %v", p.name, err)
-			}
+		for _, p := range pairs {
+			p.checkSource(t)
 		}
 	})
 	return pairs
+}
+
+// checkSource ends the proxy's watch and checks its source, but only once.
+func (p *pair) checkSource(t *testing.T) {
+	t.Helper()
+	log := p.log
+	if p.log = nil; log == nil {
+		return
+	}
+	p.got.close()
+	if err := p.from.check(context.WithoutCancel(t.Context()), log, p.got.header); err != nil {
+		t.Errorf("%s: %v", p.name, err)
+	}
+}
+
+// compareEach compares the watches up to an event, and then checks their sources. Each watch is a
+// subtest, which fails for both.
+func compareEach(t *testing.T, pairs []*pair, last func(Event) bool) {
+	t.Helper()
+	for _, p := range pairs {
+		t.Run(p.name, func(t *testing.T) {
+			p.compare(t, last)
+			p.checkSource(t)
+		})
+	}
 }
 
 func openPair(t *testing.T, name string, r request, from source) *pair {
