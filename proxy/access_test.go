@@ -25,32 +25,41 @@ import (
 // users.
 func judging(t *testing.T) *access.Access {
 	t.Helper()
+	return judgedBy(t, prometheus.NewRegistry(), time.Second, func(review *authorizationv1.SubjectAccessReview) (decided bool) {
+		review.Status.Allowed = strings.HasPrefix(review.Spec.User, "reader")
+		return review.Status.Allowed || review.Spec.User == "stranger"
+	})
+}
+
+// judgedBy returns an access whose bearer tokens are user names. It remembers refusals for denyTTL.
+// review answers reviews of access, and reports whether it can decide.
+func judgedBy(t *testing.T, registry *prometheus.Registry, denyTTL time.Duration, review func(*authorizationv1.SubjectAccessReview) (decided bool)) *access.Access {
+	t.Helper()
 	config := behind(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		var answer any
 		if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
-			var review authenticationv1.TokenReview
-			if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			var asked authenticationv1.TokenReview
+			if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
 				t.Error(err)
 			}
-			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: review.Spec.Token}}
-			answer = review
+			asked.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: asked.Spec.Token}}
+			answer = asked
 		} else {
-			var review authorizationv1.SubjectAccessReview
-			if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			var asked authorizationv1.SubjectAccessReview
+			if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
 				t.Error(err)
 			}
-			review.Status.Allowed = strings.HasPrefix(review.Spec.User, "reader")
-			if !review.Status.Allowed && review.Spec.User != "stranger" {
+			if !review(&asked) {
 				w.WriteHeader(http.StatusForbidden) // this status is not retried
 				return
 			}
-			answer = review
+			answer = asked
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	})
 	config.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}
-	a, err := access.New(config, nil, access.Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Second}, prometheus.NewRegistry())
+	a, err := access.New(config, nil, access.Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: denyTTL}, registry)
 	if err != nil {
 		t.Fatal(err)
 	}
