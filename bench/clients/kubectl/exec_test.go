@@ -3,8 +3,9 @@ package kubectl
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
+	"encoding/binary"
 	"io"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -87,8 +88,10 @@ func TestKubectlExec(t *testing.T) {
 
 // random returns bytes that are not valid text in any of the protocols involved.
 func random(size int) string {
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], cluster.Seed())
 	b := make([]byte, size)
-	rand.Read(b)
+	rand.NewChaCha8(seed).Read(b)
 	return string(b)
 }
 
