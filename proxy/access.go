@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 
@@ -11,13 +12,16 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // authenticate sets req.Identity, or refuses the request.
 func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
 	asked := req.AsHTTP(ctx)
-	caller, err := s.options.Load().Access.Authenticate(asked)
+	caller, err := s.sender(req, asked)
 	switch {
+	case errors.Is(err, errUnauthenticated):
+		return s.limits.tooMany(req, "unauthenticated", err.Error())
 	case errors.Is(err, access.ErrUnavailable):
 		return req.Fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 			"the upstream apiserver cannot be asked to review the credentials of the request"), exchange.FromProxy)
@@ -37,6 +41,21 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 	}
 	caller.ActsAs = as
 	return nil
+}
+
+// errUnauthenticated says that the requests whose senders are not known yet need too much memory.
+var errUnauthenticated = errors.New("too many requests wait for authentication")
+
+// sender returns the sender of a request. Until it is known, the request holds a part of the memory
+// for such requests, because strangers may send any number of them.
+func (s *Server) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
+	client, _, _ := net.SplitHostPort(asked.RemoteAddr)
+	claim := fair.Claim{User: client, Size: req.Held()}
+	if !s.unauthenticated.Try(claim) {
+		return nil, errUnauthenticated
+	}
+	defer s.unauthenticated.Give(claim.User, claim.Size)
+	return s.options.Load().Access.Authenticate(asked)
 }
 
 // dropOwnToken removes the proxy's own bearer token from a request. Without authentication, requests

@@ -95,6 +95,8 @@ type Server struct {
 	// fallbackReads and fallbackWatches are for reads that upstream answers because a cache is out
 	// of date.
 	fallbackReads, fallbackWatches *fair.Queue
+	// unauthenticated limits the memory of requests whose senders are not known yet, by address.
+	unauthenticated *fair.Queue
 }
 
 // NewServer returns a server; Serve runs it.
@@ -147,6 +149,7 @@ func (s *Server) divide(options *Options) {
 	s.fallbackReads = fair.NewQueue(fallbackReads, fallbackReads/users, fallbacks)
 	s.fallbackWatches = fair.NewQueue(fallbackWatches, fallbackWatches/users, fallbacks)
 	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
+	s.unauthenticated = fair.NewQueue(memory, memory/users, 0)
 	s.readSlots = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, memory/users, reads)
 	s.workspace.CollectAfter(options.Workspace / 2) // never if there is no memory budget

@@ -1,14 +1,21 @@
 package proxy
 
 import (
+	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // A forwarded watch that its client does not read holds memory in the transport, so it holds room in
@@ -56,5 +63,55 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 		if held, open := s.workspace.Taken(), watchesOf(s)[""]; held != 0 || open != 1 {
 			t.Errorf("after the stall timeout, %d bytes are held and %d watches are open upstream", held, open)
 		}
+	})
+}
+
+// Requests of unknown clients hold their heads and bodies while they wait for a review. Their sum is
+// bounded, however many connections and tokens a client makes up.
+func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const connections, streams, head = 3, 200, 16 << 10
+		reviewed := make(chan struct{})
+		config := behind(t, func(w http.ResponseWriter, _ *http.Request) {
+			<-reviewed
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":false}}`)
+		})
+		config.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}
+		a, err := access.New(config, nil, access.Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Second}, prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := testOptions()
+		o.Access, o.Workspace = a, 4<<20
+		s, l := serveTo(t, forwardsAll{}, http.NotFound, o)
+		padding := strings.Repeat("x", head)
+		for i := range connections {
+			c := dialSlow(t, l, "h2")
+			c.greet()
+			go func() {
+				for {
+					if _, err := c.frames.ReadFrame(); err != nil {
+						return
+					}
+				}
+			}()
+			for j := range uint32(streams) {
+				p := http2.HeadersFrameParam{StreamID: 2*j + 1, EndHeaders: true}
+				token := fmt.Sprint("Bearer made-up-", i, "-", j)
+				if err := openStream(c.frames, p, http.MethodPost, "/api/v1/pods", "authorization", token, "padding", padding); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		synctest.Wait()
+		each := int64(2*head + exchange.BodyAhead)
+		taken := s.unauthenticated.Taken()
+		refused := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unauthenticated"))
+		if admitted := connections*streams - int64(refused); taken > s.unauthenticated.Capacity/2 || admitted == 0 || admitted*each > taken {
+			t.Errorf("%d requests wait and hold %d of %d bytes", admitted, taken, s.unauthenticated.Capacity)
+		}
+		close(reviewed)
+		waitFor(t, "the requests hold nothing", func() bool { return s.unauthenticated.Taken() == 0 })
 	})
 }

@@ -16,7 +16,8 @@
 //	connections of a user         user           users            limits.maxConnectionsPerIdentity        429
 //	request heads, incomplete     connection     any client       maxHeaderBytes; 16 MiB in all           closed
 //	HTTP/2 frames, incomplete     connection     any client       16 KiB                                  closed
-//	HTTP/2 bodies read ahead      connection     any client       128 KiB a stream, 4 MiB in all          flow control
+//	HTTP/2 bodies read ahead      connection     any client       64 KiB a stream, 4 MiB in all           flow control
+//	requests of unknown senders   address        any client       as much as the workspace, half each     429
 //	HTTP/2 uploads answered early stream         any client       100 a connection                        reset at once
 //	unread responses              stream         unknown clients  1,000 over all connections              reset
 //	fasthttp's buffers            request        any client       one a request; kept for 1 s             reused
@@ -43,14 +44,18 @@
 // Forwarded requests:
 //
 //	forwards in flight            user           clients          maxForwardsInFlight, half each           wait
-//	forwards that wait            user           clients          an eighth of the workspace; 1 min       429, largest waiter first
+//	forwards that wait            user           clients          3/32 of the workspace; 1 min            429, largest waiter first
 //	HTTP/1.1 connections upstream request        any client       1 for each forward in flight without    wait
 //	                                                              verified credentials, and each upgrade
 //	request body read ahead       request        clients          64 KiB                                  streamed
-//	unread responses              request        slow clients     256 KiB to 1 MiB                        upstream waits
+//	unread responses              request        slow clients     64 KiB to 1 MiB                         upstream waits
+//	unread watches                user           slow clients     the same, in the workspace; Stall       the watch ends
+//	responses of slow clients, if user           slow clients     4 MiB each, in the workspace            hold their slots
+//	half of the slots are taken
 //	short responses, buffered     request        clients          64 KiB                                  streamed
 //	shared responses              flight         equal reads      4 MiB each, in the workspace            each reader asks upstream
-//	reads of a stale cache        request        clients          64 reads, 256 watches                   429
+//	reads of a stale cache        user           clients          64 reads, 256 watches, half each        wait
+//	those that wait               user           clients          1/32 of the workspace; 10 s             429
 //	watches from before the log   request        clients          32                                      410
 //	equal reads in flight         flight         equal reads      1; 8 if upstream's time is known        wait for the next
 //	lists that upstream answers   user           readers          32, half each, until upstream answers   the cache answers
@@ -66,7 +71,7 @@
 //	copies of discovery, OpenAPI  path, form     upstream         half of the workspace, at most 64 MiB   least recently used
 //	requests for these copies     path, Accept   readers          1,024 of 1 KiB                          least recently used
 //	new discovery documents       user           readers          8 MiB each while they arrive            forwarded
-//	revalidations                 document       readers          1 at a time, 20 a second                wait for the next
+//	revalidations                 document       readers          1 at a time, 20 and 20 a second         wait for the next
 //	one-off bodies                user           readers          the workspace, half each                forwarded
 //	lists written for one         user           readers          64 KiB; 32 KiB more to indent, 1.5 MiB  forwarded
 //	request                                                       of the workspace to compress

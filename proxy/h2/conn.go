@@ -55,7 +55,7 @@ const (
 	// windowStream limits the bytes of a body that are received but not yet read. windowConn limits
 	// the sum of these bytes for all bodies of a connection. windowInitial is the protocol's
 	// initial window.
-	windowStream, windowConn, windowInitial = 128 << 10, 4 << 20, 1<<16 - 1
+	windowStream, windowConn, windowInitial = 64 << 10, 4 << 20, 1<<16 - 1
 	windowMax                               = 1<<31 - 1
 	// bufferMax is the number of bytes to collect before a write.
 	bufferMax = 64 << 10

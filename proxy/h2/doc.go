@@ -31,7 +31,7 @@
 //	streams, and handlers that run  | 1,000                    | REFUSED_STREAM
 //	header list                     | limits.headerBytes       | 431
 //	frame that is read              | 16 KiB                   | FRAME_SIZE_ERROR
-//	body before it is read          | 128 KiB, 4 MiB for all   | FLOW_CONTROL_ERROR
+//	body before it is read          | 64 KiB, 4 MiB for all    | FLOW_CONTROL_ERROR
 //	unread control responses        | 64 KiB                   | ENHANCE_YOUR_CALM
 //	early responses (frame.Early)   | 100                      | RST_STREAM at once
 //	time without reads by client    | limits.write, stall      | stream or connection closed
