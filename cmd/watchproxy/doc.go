@@ -21,7 +21,7 @@
 //	HTTP/2 uploads answered early stream         any client       100 a connection                        reset at once
 //	unread responses              stream         unknown clients  1,000 over all connections              reset
 //	fasthttp's buffers            request        any client       one a request; kept for 1 s             reused
-//	admin connections             connection     any client       32, idle for 1 min                      the longest silent
+//	admin connections             connection     any client       32, idle for 1 min                      silent one of the busiest address
 //	access log line               request        any client       512 bytes of each text; sampled         cut
 //	audit event of an open watch  watch          clients          3 KiB, maxHeaderBytes, maxURIBytes      none
 //	audit events, mode batch      request        any client       10,000; 64 MiB                          lost, counted

@@ -22,9 +22,10 @@ type boundedListener struct {
 	}
 }
 
-// Bounded returns a listener with at most 32 open connections. If there are more, the connection
-// that has been silent for the longest time is closed. Otherwise a few clients that send nothing
-// could block the kubelet's probes, and the kubelet would end the proxy.
+// Bounded returns a listener with at most 32 open connections. If there are more, a connection of
+// the client address with the most connections is closed, the one that has been silent for the
+// longest time. Otherwise a few clients that send nothing, or a client that opens connections as
+// fast as it can, could block the kubelet's probes, and the kubelet would end the proxy.
 func Bounded(inner net.Listener) net.Listener {
 	l := &boundedListener{Listener: inner}
 	l.mu.open = map[*boundedConn]struct{}{}
@@ -37,7 +38,10 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &boundedConn{Conn: conn, among: l}
+	c := &boundedConn{Conn: conn, among: l, client: conn.RemoteAddr().String()}
+	if host, _, err := net.SplitHostPort(c.client); err == nil {
+		c.client = host
+	}
 	c.heard()
 	if silent := l.add(c); silent != nil {
 		_ = silent.Close() // the client may have closed it
@@ -49,19 +53,27 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 func (l *boundedListener) add(c *boundedConn) (silent *boundedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.mu.open) >= connections {
-		silent = slices.MinFunc(slices.Collect(maps.Keys(l.mu.open)), func(a, b *boundedConn) int { return cmp.Compare(a.last.Load(), b.last.Load()) })
-		delete(l.mu.open, silent)
-	}
 	l.mu.open[c] = struct{}{}
+	if len(l.mu.open) <= connections {
+		return nil
+	}
+	of := map[string]int{}
+	for c := range l.mu.open {
+		of[c.client]++
+	}
+	silent = slices.MinFunc(slices.Collect(maps.Keys(l.mu.open)), func(a, b *boundedConn) int {
+		return cmp.Or(cmp.Compare(of[b.client], of[a.client]), cmp.Compare(a.last.Load(), b.last.Load()))
+	})
+	delete(l.mu.open, silent)
 	return silent
 }
 
 // boundedConn is a connection of a boundedListener.
 type boundedConn struct {
 	net.Conn
-	among *boundedListener
-	last  atomic.Int64 // number of the last read or write
+	among  *boundedListener
+	client string       // the client's address
+	last   atomic.Int64 // number of the last read or write
 }
 
 func (c *boundedConn) heard() { c.last.Store(c.among.signs.Add(1)) }

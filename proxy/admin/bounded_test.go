@@ -1,0 +1,134 @@
+package admin
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+)
+
+// caller is a connection from an address, which only counts.
+type caller struct {
+	net.Conn
+	address string
+	closed  bool
+}
+
+// RemoteAddr implements net.Conn.
+func (c *caller) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.address))
+}
+
+// Read implements net.Conn.
+func (*caller) Read(p []byte) (int, error) { return len(p), nil }
+
+// Write implements net.Conn.
+func (*caller) Write(p []byte) (int, error) { return len(p), nil }
+
+// Close implements net.Conn.
+func (c *caller) Close() error { c.closed = true; return nil }
+
+// callers is a listener of given connections.
+type callers struct {
+	net.Listener
+	next *caller
+}
+
+// Accept implements net.Listener.
+func (l *callers) Accept() (net.Conn, error) { return l.next, nil }
+
+// A crowd of connections from another address is closed before a client's connection. From the same
+// address, the most silent connections are closed.
+func TestBoundedClosesTheCrowd(t *testing.T) {
+	for name, test := range map[string]struct {
+		address string // of the crowd
+		speaks  bool   // the client, after each connection of the crowd
+		closed  bool
+	}{
+		"elsewhere":                   {"192.0.2.2", false, false},
+		"same client":                 {"192.0.2.1", false, true},
+		"same client, but not silent": {"192.0.2.1", true, false},
+	} {
+		var inner callers
+		l := Bounded(&inner)
+		open := func(address string, port int) (*caller, net.Conn) {
+			c := &caller{address: fmt.Sprintf("%s:%d", address, port)}
+			inner.next = c
+			accepted, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c, accepted
+		}
+		client, accepted := open("192.0.2.1", 1)
+		all := []*caller{client}
+		for i := range 3 * connections {
+			c, crowd := open(test.address, 2+i)
+			_, _ = crowd.Read(make([]byte, 1))
+			if all = append(all, c); test.speaks {
+				_, _ = accepted.Write([]byte("x"))
+			}
+		}
+		left := 0
+		for _, c := range all {
+			if !c.closed {
+				left++
+			}
+		}
+		if client.closed != test.closed || left != connections {
+			t.Errorf("%s: the client's connection is closed: %t; %d are open, want %d", name, client.closed, left, connections)
+		}
+	}
+}
+
+// Each probe gets its response beside more idle connections than the address may have.
+func TestProbesBesideIdleConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := newAdmin(Options{Open: []string{"/livez"}})
+		server, listener := a.Server(), conntest.Listen(4<<10)
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(Bounded(listener)) }()
+		ask := func() (net.Conn, string) {
+			c, err := listener.Dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatalf("a request is not answered: %v", err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			return c, fmt.Sprint(resp.Status, string(body))
+		}
+		const idle = 200
+		for range idle {
+			c, _ := ask()
+			defer c.Close()
+		}
+		for range 8 {
+			c, got := ask()
+			if got != "200 OKok" {
+				t.Errorf("a probe gets %q", got)
+			}
+			c.Close()
+		}
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+}
