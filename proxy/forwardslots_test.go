@@ -208,7 +208,7 @@ func TestUnreadForwardsShareSlots(t *testing.T) {
 			}
 		}, limits)
 		client := clientTo(t, l, "http/1.1")
-		for _, name := range strings.Split("abcdefghij", "") {
+		for name := range strings.SplitSeq("abcdefghij", "") {
 			client.open(t, podsPath+"/"+name)
 		}
 		synctest.Wait()

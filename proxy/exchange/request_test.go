@@ -15,19 +15,23 @@ func TestUpgrades(t *testing.T) {
 	}{
 		"h2c": {
 			http.Header{"Connection": {"Upgrade, HTTP2-Settings"}, "Upgrade": {"h2c"}, "Http2-Settings": {"AAM"}, "Accept": {"*/*"}},
-			http.Header{"Accept": {"*/*"}}, false,
+			http.Header{"Accept": {"*/*"}},
+			false,
 		},
 		"h2c beside others": {
 			http.Header{"Connection": {"keep-alive , upgrade", "X-Mine,HTTP2-SETTINGS"}, "Upgrade": {"other, H2C"}, "Http2-Settings": {"AAM"}, "X-Mine": {"1"}},
-			http.Header{"Connection": {"keep-alive, X-Mine"}, "X-Mine": {"1"}}, false,
+			http.Header{"Connection": {"keep-alive, X-Mine"}, "X-Mine": {"1"}},
+			false,
 		},
 		"h2c not for this connection": {
 			http.Header{"Upgrade": {"h2c"}, "Http2-Settings": {"AAM"}},
-			http.Header{"Http2-Settings": {"AAM"}}, false,
+			http.Header{"Http2-Settings": {"AAM"}},
+			false,
 		},
 		"websocket": {
 			http.Header{"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"websocket"}},
-			http.Header{"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"websocket"}}, true,
+			http.Header{"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"websocket"}},
+			true,
 		},
 		"nothing": {http.Header{"Connection": {"keep-alive"}}, http.Header{"Connection": {"keep-alive"}}, false},
 	} {

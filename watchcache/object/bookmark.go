@@ -97,9 +97,9 @@ func parseJSONBookmark(object []byte, sorted bool) (*Bookmark, uint64, error) {
 	if b.plain, _, err = templateOf(plain, false); err != nil {
 		return nil, 0, err
 	}
-	annotatedAt := uint64(0)
-	b.annotated, annotatedAt, err = templateOf(annotated, true)
-	return b, annotatedAt, err
+	var rv uint64
+	b.annotated, rv, err = templateOf(annotated, true)
+	return b, rv, err
 }
 
 // templateOf splits an object around the digits of its resourceVersion. It checks that the object

@@ -59,7 +59,7 @@ func checkBookmark(t *testing.T, b *Bookmark, src []byte, rv uint64) {
 	t.Helper()
 	for _, ends := range []bool{false, true} {
 		got := b.Append(nil, 7, ends)
-		if !decodersAgree(got) || (pods.IsInitialEventsEnd(got)) != ends {
+		if !decodersAgree(got) || pods.IsInitialEventsEnd(got) != ends {
 			t.Fatalf("ends=%t, learnt from %s: %s", ends, src, got)
 		}
 		if g, w := content(t, got, "7"), content(t, src, strconv.FormatUint(rv, 10)); !reflect.DeepEqual(g, w) {

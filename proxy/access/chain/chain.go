@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 	"weak"
@@ -124,7 +125,7 @@ func (r *result) holds(roots *certificates.CertPool) bool {
 func (r *result) verify(req *http.Request, options certificates.VerifyOptions, user x509.UserConversion) {
 	used := req.TLS.PeerCertificates
 	verification := x509.New(options, x509.UserConversionFunc(func(chain []*certificates.Certificate) (*authenticator.Response, bool, error) {
-		used = append(used[:len(used):len(used)], chain...)
+		used = append(slices.Clip(used), chain...)
 		return user.User(chain)
 	}))
 	now := time.Now()
