@@ -11,6 +11,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
+	"github.com/watchproxy/watchproxy/watchcache/waiters"
 )
 
 var (
@@ -40,7 +41,7 @@ type Cache struct {
 	limits    atomic.Pointer[Limits]
 	view      atomic.Pointer[view] // nil until the first Reset and after End
 	interests interests
-	waiters   waiters
+	waiters   waiters.Waiters
 	delivered atomic.Uint64
 	bookmark  atomic.Pointer[object.Bookmark]
 	ended     chan struct{}
@@ -98,7 +99,7 @@ func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 	}
 	for {
 		// Subscribe before loading the view, so that the loop misses no publication in between.
-		published := c.waiters.wait()
+		published := c.waiters.Wait()
 		v := c.view.Load()
 		if v != nil && v.newest().rv >= rv {
 			return v.newest(), nil
@@ -244,7 +245,7 @@ func (c *Cache) commit(v, next *view, now time.Time) {
 
 func (c *Cache) publish(v *view) {
 	c.view.Store(v)
-	c.waiters.release()
+	c.waiters.Release()
 }
 
 // filled returns the published view. Only writers may call it, after the first Reset.
