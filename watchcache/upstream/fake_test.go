@@ -111,16 +111,32 @@ func objectJSON(name, uid string, rv uint64, value string) string {
 
 func (f *fakeUpstream) remove(name string) {
 	f.locked(func() {
-		old := f.mu.objects[name]
-		if old == "" {
-			return
+		if f.mu.objects[name] != "" {
+			f.removeLocked("DELETED", name)
 		}
-		f.mu.rev++
+	})
+}
+
+// expire removes objects at one revision, like a lease that expires.
+func (f *fakeUpstream) expire(names ...string) {
+	f.locked(func() { f.removeLocked("DELETED", names...) })
+}
+
+// lost is the kind of a deletion that no stream shows.
+const lost = "LOST"
+
+// lose removes an object. No stream shows the deletion.
+func (f *fakeUpstream) lose(name string) { f.locked(func() { f.removeLocked(lost, name) }) }
+
+func (f *fakeUpstream) removeLocked(kind string, names ...string) {
+	f.mu.rev++
+	for _, name := range names {
+		old := f.mu.objects[name]
 		rv := gjson.Get(old, "metadata.resourceVersion").String()
 		gone := strings.Replace(old, `"resourceVersion":"`+rv+`"`, fmt.Sprintf(`"resourceVersion":"%d"`, f.mu.rev), 1)
 		delete(f.mu.objects, name)
-		f.mu.history = append(f.mu.history, fakeEvent{f.mu.rev, "DELETED", gone})
-	})
+		f.mu.history = append(f.mu.history, fakeEvent{f.mu.rev, kind, gone})
+	}
 }
 
 // restore replaces the cluster with an empty one at a revision, like a restore of etcd. Watches must

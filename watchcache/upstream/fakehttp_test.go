@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,14 +82,14 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 	case "watch":
 		return f.watchLocked(req.Context(), q.Get("resourceVersion"), q.Get("sendInitialEvents") == "true")
 	case "metadata":
-		return f.metadataLocked()
+		return f.metadataLocked(q)
 	case "side-watch":
 		return f.sideWatchLocked(req.Context(), q.Get("resourceVersion")), nil
 	}
 	if q.Get("resourceVersionMatch") == "Exact" {
 		at, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64)
 		if at < f.mu.compacted {
-			return reply(410, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`), nil
+			return reply(410, expiredStatus), nil
 		}
 		return listOf(f.stateAtLocked(at), at, "", "")
 	}
@@ -106,6 +107,8 @@ func (f *fakeUpstream) passLocked(ctx context.Context, d time.Duration) bool {
 	return client.Sleep(ctx, d)
 }
 
+const expiredStatus = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`
+
 // stateAtLocked returns the state at a revision.
 func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 	state := map[string]string{}
@@ -116,7 +119,7 @@ func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 		if e.kind == "BOOKMARK" {
 			continue
 		}
-		if state[e.name()] = e.object; e.kind == "DELETED" {
+		if state[e.name()] = e.object; e.kind == "DELETED" || e.kind == lost {
 			delete(state, e.name())
 		}
 	}
@@ -184,21 +187,36 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 
 // eventsLocked returns the lines of a watch after a revision, and the last one's revision.
 func (f *fakeUpstream) eventsLocked(from uint64) (lines []string, last uint64) {
+	last = from
 	for _, e := range f.mu.history {
-		if e.rev > from {
-			lines, from = append(lines, `{"type":"`+e.kind+`","object":`+e.object+"}\n"), e.rev
+		if e.rev > from && e.kind != lost {
+			lines, last = append(lines, `{"type":"`+e.kind+`","object":`+e.object+"}\n"), e.rev
 		}
 	}
-	return lines, from
+	return lines, last
 }
 
-func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
+func (f *fakeUpstream) metadataLocked(q url.Values) (*http.Response, error) {
 	if f.mu.noMetadata {
 		return reply(406, "not acceptable"), nil
 	}
-	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatUint(f.mu.rev, 10)}}
-	for _, name := range slices.Sorted(maps.Keys(f.mu.objects)) {
-		m := gjson.GetMany(f.mu.objects[name], "metadata.namespace", "metadata.uid", "metadata.resourceVersion")
+	objects, rev := f.mu.objects, f.mu.rev
+	if at, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64); q.Get("resourceVersionMatch") == "Exact" {
+		if at < f.mu.compacted {
+			return reply(410, expiredStatus), nil
+		}
+		if at < rev {
+			objects, rev = f.stateAtLocked(at), at
+		}
+	}
+	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatUint(rev, 10)}}
+	names := slices.Sorted(maps.Keys(objects))
+	if q.Get("limit") == "1" && len(names) > 1 {
+		left := int64(len(names) - 1)
+		list.Continue, list.RemainingItemCount, names = "more", &left, names[:1]
+	}
+	for _, name := range names {
+		m := gjson.GetMany(objects[name], "metadata.namespace", "metadata.uid", "metadata.resourceVersion")
 		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: m[0].String(), UID: types.UID(m[1].String()), ResourceVersion: m[2].String(),
 		}})
@@ -224,8 +242,9 @@ func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Res
 		send := func(bookmark bool) bool {
 			f.mu.Lock()
 			var lines strings.Builder
+			after := from
 			for _, e := range f.mu.history {
-				if e.rev > from && e.kind != "BOOKMARK" {
+				if e.rev > after && e.kind != "BOOKMARK" && e.kind != lost {
 					fmt.Fprintf(&lines, `{"type":"%s","object":%s}`+"\n", e.kind, e.object)
 					from = e.rev
 				}

@@ -24,6 +24,7 @@ type MetadataList struct {
 	States []object.State
 	RV     uint64
 	Next   string // the continue token
+	Left   *int64 // the number of objects after this page; nil if upstream does not tell
 }
 
 // Metadata lists the keys and versions of a collection's objects in one page. The listed state is
@@ -54,6 +55,26 @@ func (c *Client) MetadataAt(ctx context.Context, r *object.Resource, rv uint64) 
 		return list.Next, err
 	})
 	return states, err
+}
+
+// CountAt returns the number of a collection's objects at a resourceVersion. Upstream counts them.
+// It does not count the objects of a scope with selectors, which are listed.
+func (c *Client) CountAt(ctx context.Context, r *object.Resource, rv uint64) (n int, err error) {
+	query := At(rv, "Exact")
+	query.Set("limit", "1")
+	list, err := c.metadata(ctx, r, query)
+	switch {
+	case err != nil:
+		return 0, err
+	case list.RV != rv:
+		return 0, ListedAt(list.RV, rv)
+	case list.Next == "":
+		return len(list.States), nil
+	case list.Left != nil:
+		return len(list.States) + int(*list.Left), nil
+	}
+	states, err := c.MetadataAt(ctx, r, rv)
+	return len(states), err
 }
 
 func (c *Client) metadata(ctx context.Context, r *object.Resource, query url.Values) (MetadataList, error) {
@@ -91,7 +112,7 @@ func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err er
 		number, size, err := in.field()
 		switch {
 		case errors.Is(err, io.EOF):
-			list.Next = meta.Continue
+			list.Next, list.Left = meta.Continue, meta.RemainingItemCount
 			list.RV, err = object.ParseResourceVersion(meta.ResourceVersion)
 			return list, err
 		case err != nil:

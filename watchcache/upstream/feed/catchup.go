@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
@@ -107,7 +108,7 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 	}
 	f.othersWrite.Store(p.RV > before.Newest && len(p.Changes) == before.Objects &&
 		!slices.ContainsFunc(p.Changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
-	err = f.Write(epoch, func() error { return f.cache.FastForward(compact(p.Changes), p.RV) })
+	err = f.Write(epoch, func() error { return f.cache.FastForward(batch.Compact(p.Changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.Interrupt(err) // the feed relists
 	}

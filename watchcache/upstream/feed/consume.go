@@ -1,20 +1,18 @@
 package feed
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// batchMax is the maximum number of events that are published together. Events that arrive together
-// are published together. So each watch wakes up once per batch instead of once per event.
+// batchMax is the number of events that are published even if more have arrived.
 const batchMax = 256
 
 // consumeInitial reads a stream's initial state (sendInitialEvents), up to the bookmark that ends
@@ -51,36 +49,40 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 // consume applies a stream's events to one epoch of the cache until the stream ends. It calls alive
 // for every event. If the stream ends cleanly, consume returns nil.
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
-	var batch []watchcache.Change
-	var received time.Time // of the first event in batch
 	at, _ := f.Standing()
 	used := ledger.Uses{At: at}
-	apply := func() error {
-		err := f.Write(epoch, func() error { return f.cache.Apply(batch, received) })
+	apply := func(changes []watchcache.Change, received time.Time) error {
+		return f.Write(epoch, func() error { return f.cache.Apply(changes, received) })
+	}
+	var whole batch.Whole
+	if f.cache.Resource().NoWatchCache {
+		whole = batch.Counted(f.cache, f.Client)
+	}
+	events := batch.New(f.ctx, apply, whole, func(err error) { f.Interrupt(err) })
+	defer events.Close()
+	publish := func() error {
+		err := events.Publish()
 		f.Uses(f.Owner, used.Take()...)
-		clear(batch)
-		batch = batch[:0]
 		return err
 	}
 	for {
 		e, err := s.Next()
 		if err != nil {
-			return errors.Join(apply(), client.Ended(err, false))
+			return errors.Join(publish(), client.Ended(err, false))
 		}
 		alive()
-		if len(batch) == 0 {
-			received = time.Now()
-		}
+		waiting := 0
 		switch e.Kind {
 		case "BOOKMARK":
-			if err := apply(); err != nil {
-				return err
-			}
 			rv, err := f.bookmark(e)
 			if err != nil {
+				return errors.Join(publish(), err)
+			}
+			events.Reached(rv)
+			used.Reached(rv)
+			if err := publish(); err != nil {
 				return err
 			}
-			used.Reached(rv)
 			err = f.Write(epoch, func() error {
 				f.cache.Advance(rv, time.Now())
 				return nil
@@ -89,17 +91,17 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 				return err
 			}
 		case "ERROR":
-			return errors.Join(apply(), client.EventError(e, f.Encoding))
+			return errors.Join(publish(), client.EventError(e, f.Encoding))
 		default:
 			change, err := f.change(e)
 			if err != nil {
-				return errors.Join(apply(), err)
+				return errors.Join(publish(), err)
 			}
-			batch = append(batch, change)
+			waiting = events.Add(change)
 			used.Event(change.Object.ResourceVersion())
 		}
-		if len(batch) == batchMax || !s.Buffered() {
-			if err := apply(); err != nil {
+		if waiting >= batchMax || !s.Buffered() {
+			if err := publish(); err != nil {
 				return err
 			}
 		}
@@ -124,21 +126,4 @@ func (f *Feed) bookmark(e client.Event) (uint64, error) {
 		f.cache.SetBookmark(b)
 	}
 	return rv, err
-}
-
-// compact turns the changes that arrived during a list into a state, sorted by key. The last change
-// of each object counts.
-func compact(changes []watchcache.Change) []*object.Object {
-	byKey := func(a, b watchcache.Change) int { return cmp.Compare(a.Object.Key(), b.Object.Key()) }
-	if !slices.IsSortedFunc(changes, byKey) {
-		slices.SortStableFunc(changes, byKey)
-	}
-	objects := make([]*object.Object, 0, len(changes))
-	for i, c := range changes {
-		last := i == len(changes)-1 || changes[i+1].Object.Key() != c.Object.Key()
-		if last && !c.Deleted {
-			objects = append(objects, c.Object)
-		}
-	}
-	return objects
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
@@ -172,7 +173,7 @@ func causeOf(ctx context.Context, err error) error {
 // that is impossible, a new epoch of the cache. adopt returns the feed's epoch for the following
 // changes.
 func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err error) {
-	objects := compact(changes)
+	objects := batch.Compact(changes)
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	if f.writing.phase == stopped {
