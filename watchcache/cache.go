@@ -34,8 +34,8 @@ var (
 // Cache is the versioned cache of one resource. The package documentation describes its structure
 // and guarantees.
 //
-// One goroutine at a time may call the writer methods: Reset, Apply, Advance, Replace, FastForward,
-// Confirm, Carry, Trim, End. Any goroutine may call all other methods at any time.
+// One goroutine at a time may call the writer methods: Reset, Apply, Advance, Distrust, Replace,
+// FastForward, Confirm, Carry, Trim, End. Any goroutine may call all other methods at any time.
 type Cache struct {
 	resource  object.Resource
 	limits    atomic.Pointer[Limits]
@@ -166,8 +166,9 @@ func (c *Cache) build(objects []*object.Object) tree.Tree {
 	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(c.resource.GVR, c.resource.Encoding)))
 }
 
-// Apply applies changes in upstream's order and drops repeated changes. If a change does not fit
-// the state, it returns [ErrDiverged], and the earlier changes stay applied.
+// Apply applies changes in upstream's order and drops repeated changes. The caller passes whole
+// revisions (see package batch). If a change does not fit the state, or belongs to a revision that
+// readers have already seen, Apply returns [ErrDiverged], and the earlier changes stay applied.
 func (c *Cache) Apply(changes []Change, now time.Time) error {
 	v := c.filled()
 	next := *v
@@ -175,6 +176,10 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 	for _, change := range changes {
 		if next.repeats(change) {
 			continue
+		}
+		if rv := change.Object.ResourceVersion(); rv == v.rv {
+			err = fmt.Errorf("%w: %s changed at %d, which seemed complete", ErrDiverged, change.Object.Key(), rv)
+			break
 		}
 		var e Event
 		if e, err = next.change(change); err != nil {
@@ -232,7 +237,7 @@ func (c *Cache) commit(v, next *view, now time.Time) {
 	if trimmed.rv >= trimmed.ahead.rv {
 		trimmed.ahead = Snapshot{}
 	}
-	if trimmed.rv == v.rv && trimmed.end == v.end && trimmed.first == v.first {
+	if trimmed.rv == v.rv && trimmed.end == v.end && trimmed.first == v.first && trimmed.since == v.since {
 		return
 	}
 	c.woken = c.interests.mark(next, v.end, func() { c.publish(&trimmed) }, c.woken)
@@ -264,6 +269,20 @@ func (c *Cache) Advance(rv uint64, now time.Time) {
 	next.rv = max(v.rv, rv)
 	c.commit(v, &next, now)
 }
+
+// Distrust drops the log, because its states may be wrong, and the newest state may be wrong, too.
+// Watches and exact reads from these states are refused. Open watches that have read the whole log
+// continue, others end with [ErrLagged]. Replace or Reset must follow.
+func (c *Cache) Distrust() {
+	v := c.filled()
+	next := *v
+	next.segments, next.gaps, next.cost = nil, nil, 0
+	next.first, next.since, next.base, next.abandoned = v.end, v.rv+1, v.tree, max(v.abandoned, v.rv)
+	c.publish(&next)
+	c.interests.each((*Cursor).Wake)
+}
+
+func (v *view) distrusted() bool { return v.since > v.rv }
 
 // Trim drops events beyond the age limit. The writer calls it periodically. Otherwise a quiet cache
 // would keep old events.

@@ -166,33 +166,21 @@ func TestCacheDiverged(t *testing.T) {
 func TestCacheOneRevisionManyDeletions(t *testing.T) {
 	deletions := []watchcache.Change{pod("x", 20).Delete(), pod("y", 20).Delete(), pod("z", 20).Delete()}
 	want := "DELETED x@20 20, DELETED y@20 20, DELETED z@20 20"
-	for _, batch := range []int{1, 2, 3} {
-		t.Run(fmt.Sprintf("batch=%d", batch), func(t *testing.T) {
-			c := filled(10, pod("x", 5), pod("y", 6), pod("z", 7))
-			cursor, resumed := watchcache.Watch(t, c, "", 10), watchcache.Watch(t, c, "", 10)
-			for part := range slices.Chunk(deletions, batch) {
-				watchcache.Apply(t, c, part...)
-				watchcache.Apply(t, c, part...) // repeats
-			}
-			s, err := c.SnapshotAt(20)
-			if err != nil || s.Len() != 0 {
-				t.Errorf("%d objects left, %v", s.Len(), err)
-			}
-			wantPoll(t, cursor, 10, want, 20)
-			// A position between events of one revision is below that revision.
-			wantPoll(t, resumed, 1, "DELETED x@20 20", 19)
-			wantPoll(t, watchcache.Watch(t, c, "", 19), 10, want, 20)
-			watchcache.Apply(t, c, pod("x", 21).Set())
-			wantPoll(t, cursor, 10, "ADDED x@21 21", 21)
-		})
-	}
-	t.Run("watch begun in between", func(t *testing.T) {
+	t.Run("whole", func(t *testing.T) {
 		c := filled(10, pod("x", 5), pod("y", 6), pod("z", 7))
-		watchcache.Apply(t, c, deletions[0])
-		s, _ := c.Snapshot()
-		cursor := watchcache.Watch(t, c, "", s.ResourceVersion())
-		watchcache.Apply(t, c, deletions[1:]...)
-		wantPoll(t, cursor, 10, "DELETED y@20 20, DELETED z@20 20", 20)
+		cursor, resumed := watchcache.Watch(t, c, "", 10), watchcache.Watch(t, c, "", 10)
+		watchcache.Apply(t, c, deletions...)
+		watchcache.Apply(t, c, deletions[1:]...) // repeats
+		s, err := c.SnapshotAt(20)
+		if err != nil || s.Len() != 0 {
+			t.Errorf("%d objects left, %v", s.Len(), err)
+		}
+		wantPoll(t, cursor, 10, want, 20)
+		// A position between events of one revision is below that revision.
+		wantPoll(t, resumed, 1, "DELETED x@20 20", 19)
+		wantPoll(t, watchcache.Watch(t, c, "", 19), 10, want, 20)
+		watchcache.Apply(t, c, pod("x", 21).Set())
+		wantPoll(t, cursor, 10, "ADDED x@21 21", 21)
 	})
 	t.Run("repeats at the same revision", func(t *testing.T) {
 		c := filled(10, pod("x", 5))
@@ -201,6 +189,87 @@ func TestCacheOneRevisionManyDeletions(t *testing.T) {
 			t.Errorf("repeats were not dropped: %+v", s)
 		}
 	})
+}
+
+// A published revision never changes: one resourceVersion has one value, and a list and a watch
+// from its resourceVersion miss nothing. After a revision that was published too early, open
+// watches get the rest from a relist. Whatever else came from the wrong states has to list.
+func TestHalfARevision(t *testing.T) {
+	for _, rv := range []uint64{21, 25} {
+		t.Run(fmt.Sprint(rv), func(t *testing.T) {
+			c := filled(10, pod("x", 5), pod("y", 6), pod("z", 7))
+			open, behind := watchcache.Watch(t, c, "", 10), watchcache.Watch(t, c, "", 10)
+			watchcache.Apply(t, c, pod("x", 20).Delete())
+			wantPoll(t, open, 10, "DELETED x@20 20", 20)
+			listed, _ := c.Snapshot()
+			for _, rest := range []watchcache.Change{pod("y", 20).Delete(), pod("z", 20).Set(), pod("a", 20).Set()} {
+				if err := c.Apply([]watchcache.Change{rest}, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
+					t.Errorf("the rest of a published revision: %v", err)
+				}
+			}
+			if s, err := c.SnapshotAt(20); err != nil || names(s) != names(listed) {
+				t.Errorf("one resourceVersion, two states: [%s], [%s], %v", names(listed), names(s), err)
+			}
+
+			c.Distrust()
+			removal := "DELETED y@21 21"
+			if rv > 21 {
+				removal = "DELETED y@20 20" // at the last resourceVersion before the gap
+			}
+			if err := c.Replace(objects(pod("z", 7)), rv, watchcache.Noon); err != nil {
+				t.Fatal(err)
+			}
+			wantPoll(t, open, 10, removal, rv)
+			if _, _, err := behind.Poll(nil, 10); !errors.Is(err, watchcache.ErrLagged) {
+				t.Errorf("a watch behind the wrong states: %v", err)
+			}
+			all := everything(t)
+			for from := uint64(10); from < rv; from++ {
+				var tooOld *watchcache.TooOldError
+				if _, err := c.Watch(all, from); !errors.As(err, &tooOld) || !tooOld.Gap {
+					t.Errorf("watch from %d: %v", from, err)
+				}
+				if s, err := c.SnapshotAt(from); !errors.Is(err, watchcache.ErrTooOld) {
+					t.Errorf("at %d there are [%s], %v", from, names(s), err)
+				}
+			}
+			if _, err := c.WatchAfter(all, listed); !errors.Is(err, watchcache.ErrTooOld) {
+				t.Errorf("watch after the wrong state: %v", err)
+			}
+			if s, err := c.SnapshotAt(rv); err != nil || names(s) != "z@7" {
+				t.Errorf("at %d there are [%s], %v", rv, names(s), err)
+			}
+			wantPoll(t, watchcache.Watch(t, c, "", rv), 10, "", rv)
+		})
+	}
+}
+
+// If a relist shows the same state at the same revision, the distrusted state was right.
+func TestDistrustWithoutADifference(t *testing.T) {
+	c := filled(10, pod("x", 5))
+	watchcache.Apply(t, c, pod("y", 20).Set())
+	c.Distrust()
+	if err := c.Replace(objects(pod("x", 5), pod("y", 20)), 20, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+	cursor := watchcache.Watch(t, c, "", 20)
+	watchcache.Apply(t, c, pod("x", 21).Set())
+	wantPoll(t, cursor, 10, "MODIFIED x@21 21", 21)
+	if s, err := c.SnapshotAt(20); err != nil || names(s) != "x@5 y@20" {
+		t.Errorf("at 20 there are [%s], %v", names(s), err)
+	}
+}
+
+// If the bytes of a version differ after a distrusted state, upstream was restored. No state is
+// carried into another history.
+func TestDistrustComparesBytes(t *testing.T) {
+	c := filled(10, pod("x", 5))
+	rewritten := pod("x", 5)
+	rewritten.Node = "n2"
+	c.Distrust()
+	if err := c.Replace(objects(rewritten), 20, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
+		t.Errorf("Replace: %v", err)
+	}
 }
 
 func TestCursorPosition(t *testing.T) {

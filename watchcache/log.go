@@ -86,6 +86,8 @@ type gap struct{ after, before uint64 }
 //	L3 base is the state at since; tree is the last event's field after, or base without events
 //	L4 if since ≤ N and N lies in no gap, the log contains all events after N
 //	L5 the events of a gap have RVs in (after, before] and one commit: all removals, then the sets
+//	L6 the events of a revision have one commit. So a snapshot's place in the log is its rv: no
+//	   event at or below the rv of a published view is appended later
 type view struct {
 	epoch    uint64
 	rv       uint64

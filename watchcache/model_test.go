@@ -10,27 +10,33 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 )
 
-// model applies random operations to a cache and to an upstream that stores its whole history. Many
-// clients compare their views with upstream.
+// model applies random operations to a cache and to an upstream that stores its whole history. The
+// cache is fed through batches, and streams end after any event. Many clients compare their views
+// with upstream.
 type model struct {
-	t     testing.TB
-	r     *rand.Rand
-	up    *upstream
-	cache *watchcache.Cache
-	now   time.Time
-	epoch int
-	lost  bool        // the watch is broken
-	gaps  [][2]uint64 // gaps of relists, exclusive at both ends
+	t      testing.TB
+	r      *rand.Rand
+	up     *upstream
+	cache  *watchcache.Cache
+	stream *batch.Batch // nil if the next events come from a new stream
+	sent   int          // the number of upstream's writes that the stream has delivered
+	now    time.Time
+	epoch  int
+	lost   bool        // the watch is broken
+	gaps   [][2]uint64 // gaps of relists, exclusive at both ends
 	// abandoned is the newest state of all previous epochs.
 	abandoned uint64
 	clients   []*client
 	counts    map[string]int
+	resource  object.Resource
 }
 
 func (m *model) inGap(rv uint64) bool {
@@ -49,15 +55,18 @@ func TestModel(t *testing.T) {
 	total := map[string]int{}
 	for i := range 6 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			m := &model{t: t, r: r, now: watchcache.Noon, counts: total}
-			m.up = &upstream{r: r, rv: 100}
-			limits := watchcache.Limits{Age: time.Minute, Events: watchcache.Pick(r, 0, 300, 1000), Bytes: watchcache.Pick[int64](r, 1<<20, 8<<20)}
-			m.cache = watchcache.New(*watchcache.Pods, limits)
-			m.run(5000)
+			synctest.Test(t, func(t *testing.T) {
+				m := &model{t: t, r: r, now: watchcache.Noon, counts: total, resource: *watchcache.Pods}
+				m.resource.NoWatchCache = i%2 == 0
+				m.up = &upstream{r: r, rv: 100}
+				limits := watchcache.Limits{Age: time.Minute, Events: watchcache.Pick(r, 0, 300, 1000), Bytes: watchcache.Pick[int64](r, 1<<20, 8<<20)}
+				m.cache = watchcache.New(m.resource, limits)
+				m.run(5000)
+			})
 		})
 	}
 	t.Logf("%v", total)
-	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client not told", "client lagged", "client resumed", "restart"} {
+	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client not told", "client lagged", "client resumed", "restart", "cut", "held", "counted", "distrust"} {
 		if total[op] == 0 {
 			t.Errorf("%s never happened: test does not test", op)
 		}
@@ -117,29 +126,76 @@ func (m *model) run(steps int) {
 	m.finish()
 }
 
-// apply applies the next writes, in whole revisions, after some repeats of earlier writes.
+// apply delivers the next writes. A new stream begins with some repeats of earlier writes. It may
+// end after any write, or fall silent.
 func (m *model) apply(n int) {
 	m.t.Helper()
-	fed := m.up.index(m.rv())
-	from, to := max(0, fed-m.r.IntN(4)), min(fed+n, len(m.up.writes))
-	for to > 0 && to < len(m.up.writes) && m.up.writes[to].rv == m.up.writes[to-1].rv {
-		to++
+	if m.stream == nil {
+		apply := func(changes []watchcache.Change, _ time.Time) error { return m.cache.Apply(changes, m.now) }
+		m.stream = batch.New(m.t.Context(), apply, m.whole, func(err error) { m.t.Errorf("held deletions: %v", err) })
+		m.sent = max(0, m.up.index(m.rv())-m.r.IntN(4))
 	}
-	var changes []watchcache.Change
-	for i, w := range m.up.writes[min(from, to):to] {
-		changes = append(changes, w.change())
-		if i > 0 && w.rv == m.up.writes[min(from, to)+i-1].rv {
+	for _, w := range m.up.writes[m.sent:min(m.sent+n, len(m.up.writes))] {
+		m.stream.Add(w.change())
+		if m.sent++; m.sent > 1 && w.rv == m.up.writes[m.sent-2].rv {
 			m.counts["lease"]++
 		}
+		if m.r.IntN(2) == 0 {
+			m.publish()
+		}
 	}
-	if err := m.cache.Apply(changes, m.now); err != nil {
-		m.t.Fatalf("Apply: %v", err)
+	m.publish()
+	switch m.r.IntN(20) {
+	case 0:
+		m.cut()
+		m.counts["cut"]++
+	case 1:
+		before := m.rv()
+		m.quiet()
+		if m.rv() > before {
+			m.counts["counted"]++
+		}
+	}
+}
+
+// publish publishes the stream's whole revisions.
+func (m *model) publish() {
+	m.t.Helper()
+	if err := m.stream.Publish(); err != nil {
+		m.t.Fatalf("Publish: %v", err)
+	}
+	if m.sent > 0 && m.rv() < m.up.writes[m.sent-1].rv {
+		m.counts["held"]++
+	}
+}
+
+// quiet lets time pass, so that the stream may ask upstream for a proof.
+func (m *model) quiet() {
+	time.Sleep(time.Minute)
+	synctest.Wait()
+}
+
+// whole counts upstream's objects, like batch.Counted.
+func (m *model) whole(_ context.Context, rv uint64, deletions int) bool {
+	return len(m.up.at(rv)) == len(m.up.at(m.rv()))-deletions
+}
+
+// cut ends the stream.
+func (m *model) cut() {
+	if m.stream != nil {
+		m.stream.Close()
+		m.stream = nil
 	}
 }
 
 // advance delivers a bookmark at any resourceVersion before the next write.
 func (m *model) advance() {
 	rv := m.up.rv
+	if m.stream != nil && m.sent == len(m.up.writes) {
+		m.stream.Reached(rv)
+		m.publish()
+	}
+	m.cut() // below, bookmarks come from another stream
 	if fed := m.up.index(m.rv()); fed < len(m.up.writes) {
 		rv = m.up.writes[fed].rv - 1
 	}
@@ -157,8 +213,14 @@ func (m *model) replace() {
 	if m.r.IntN(2) == 0 {
 		rv = m.up.rv
 	}
+	m.cut()
+	if m.r.IntN(4) == 0 {
+		m.cache.Distrust()
+		m.abandoned = max(m.abandoned, from)
+		m.counts["distrust"]++
+	}
 	err := m.cache.Replace(m.up.at(rv).list(), rv, m.now)
-	if errors.Is(err, watchcache.ErrDiverged) && m.sharedRevision(from, rv) {
+	if errors.Is(err, watchcache.ErrDiverged) && !m.resource.NoWatchCache && m.sharedRevision(from, rv) {
 		m.reset() // more deletions than revisions
 		return
 	}
@@ -211,6 +273,7 @@ func (m *model) sharedRevision(after, upTo uint64) bool {
 }
 
 func (m *model) reset() {
+	m.cut()
 	m.abandoned = max(m.abandoned, m.cache.Stats().Newest)
 	m.cache.Reset(m.up.now.list(), m.up.rv)
 	m.epoch++
@@ -234,7 +297,8 @@ func (m *model) restart() {
 		c.close()
 	}
 	m.cache.End()
-	m.cache = watchcache.New(*watchcache.Pods, limits)
+	m.cut()
+	m.cache = watchcache.New(m.resource, limits)
 	saved.WriteString("rest")
 	from := bufio.NewReader(saved)
 	rv, publish, err := m.cache.Restore(from)
@@ -354,7 +418,9 @@ func (m *model) finish() {
 	}
 	for m.up.index(m.rv()) < len(m.up.writes) {
 		m.apply(50)
+		m.quiet()
 	}
+	m.cut()
 	m.cache.Advance(m.up.rv, m.now)
 	for _, c := range m.clients {
 		for c.poll(m.r, 7) || c.covered < m.up.rv {

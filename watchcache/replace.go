@@ -42,10 +42,11 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 	if err != nil {
 		return err
 	}
-	if err := possible(sets, deletions, v.rv, rv); err != nil {
+	if err := possible(sets, deletions, v.rv, rv, c.resource.NoWatchCache); err != nil {
 		return err
 	}
 	next, jumped := *v, rv > v.rv+1
+	next.since = min(v.since, rv) // a distrusted state that is equal at its own rv was right
 	add := func(e Event) {
 		e.jumped, e.at = jumped, Moment(now)
 		next.append(e)
@@ -93,8 +94,9 @@ type deletion struct {
 }
 
 // difference compares the cached state with a listed state. It compares bytes only for custom
-// resources, whose definition can change. Bytes of built-in objects may differ without a change,
-// because there may be two versions of kube-apiserver behind one address.
+// resources, whose definition can change, and if upstream may have another history. Other bytes
+// of built-in objects may differ without a change, because there may be two versions of
+// kube-apiserver behind one address.
 func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint64) (sets []*object.Object, deletions []deletion, err error) {
 	gone := func(o *object.Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
 	i := 0
@@ -114,8 +116,8 @@ func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint6
 			sets = append(sets, is)
 		case is.ResourceVersion() != was.ResourceVersion():
 			sets = append(sets, is)
-		case r.SelfDescribing && r.Encoding != object.Table && !bytes.Equal(is.Item(), was.Item()):
-			return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition changed", ErrDiverged, is.Key(), is.ResourceVersion())
+		case (r.SelfDescribing || v.distrusted()) && r.Encoding != object.Table && !bytes.Equal(is.Item(), was.Item()):
+			return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition or history changed", ErrDiverged, is.Key(), is.ResourceVersion())
 		}
 	}
 	sets = append(sets, objects[i:]...)
@@ -128,8 +130,9 @@ func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint6
 }
 
 // possible sorts sets by resourceVersion. It returns an error unless each change can have its own
-// revision. Deletions get free revisions, in the order of their bounds.
-func possible(sets []*object.Object, deletions []deletion, after, rv uint64) error {
+// revision. Deletions get free revisions, in the order of their bounds. If leases expire, deletions
+// may share a revision.
+func possible(sets []*object.Object, deletions []deletion, after, rv uint64, leases bool) error {
 	slices.SortFunc(sets, func(a, b *object.Object) int { return cmp.Compare(a.ResourceVersion(), b.ResourceVersion()) })
 	slices.SortStableFunc(deletions, func(a, b deletion) int { return cmp.Compare(a.before, b.before) })
 	for i := 1; i < len(sets); i++ {
@@ -148,7 +151,9 @@ func possible(sets []*object.Object, deletions []deletion, after, rv uint64) err
 		if unused >= d.before {
 			return fmt.Errorf("%w: more deletions in (%d, %d] than revisions", ErrDiverged, after, rv)
 		}
-		unused++
+		if !leases {
+			unused++
+		}
 	}
 	return nil
 }

@@ -106,6 +106,37 @@ func TestReplaceDiverged(t *testing.T) {
 	}
 }
 
+// If leases expire, any number of deletions may share a revision. A relist then continues the
+// watches.
+func TestReplaceLeases(t *testing.T) {
+	events := *watchcache.Pods
+	events.NoWatchCache = true
+	for name, test := range map[string]struct {
+		listed pods
+		rv     uint64
+		want   string // empty if Replace fails
+	}{
+		"one revision":     {nil, 11, "DELETED a@11 11, DELETED b@11 11, DELETED c@11 11"},
+		"beside a set":     {pods{pod("d", 11)}, 12, "DELETED a@10 10, DELETED b@10 10, DELETED c@10 10, ADDED d@11 11"},
+		"no free revision": {pods{pod("d", 11)}, 11, ""},
+		"no revision":      {nil, 10, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := watchcache.New(events, watchcache.Roomy)
+			c.Reset(objects(pod("a", 5), pod("b", 6), pod("c", 7)), 10)
+			cursor := watchcache.Watch(t, c, "", 10)
+			err := c.Replace(objects(test.listed...), test.rv, watchcache.Noon)
+			if errors.Is(err, watchcache.ErrDiverged) != (test.want == "") {
+				t.Fatalf("Replace: %v", err)
+			}
+			if err != nil {
+				test.rv = 10
+			}
+			wantPoll(t, cursor, 10, test.want, test.rv)
+		})
+	}
+}
+
 // fresh returns the state of a newly filled cache.
 func fresh(t *testing.T, all pods) watchcache.Snapshot {
 	t.Helper()

@@ -107,12 +107,11 @@ func (u *upstream) step() {
 	switch key := u.someKey(); {
 	case u.r.IntN(6) == 0: // a write to another resource
 		u.rv += u.r.Uint64N(4)
-	case !u.single && u.r.IntN(60) == 0: // a lease expires
-		for range 3 {
-			if key != "" {
+	case !u.single && u.r.IntN(60) == 0: // a lease expires; etcd deletes its keys in order
+		for _, key := range slices.Sorted(maps.Keys(u.now)) {
+			if u.r.IntN(2) == 0 {
 				u.commit(key, nil)
 			}
-			key = u.someKey()
 		}
 	case key != "" && u.r.IntN(3) == 0:
 		u.commit(key, nil)

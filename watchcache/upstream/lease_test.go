@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -262,6 +263,98 @@ func readSnapshot(t *testing.T, cache *watchcache.Cache) watchcache.Snapshot {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// The stream breaks inside a revision, and upstream no longer has the history. The relist shows all
+// deletions of the revision, and watches continue.
+func TestLeaseIsCutAndExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &throttle{fakeUpstream: newFake()}
+		cache := openEvents(t, w, 40, 2).Cache()
+		epoch, before := cache.Stats().Epoch, cache.Stats().ResourceVersion
+		cursor := watchAll(t, cache)
+		w.after(5 * len(deletedLine(w.fakeUpstream, "o000")))
+		w.expire(leased(40)...)
+		w.locked(func() { w.mu.oldest = w.mu.rev })
+		time.Sleep(time.Minute)
+		same(t, w.fakeUpstream, readSnapshot(t, cache))
+		got := told(t, cursor)
+		if len(got) != 40 || cache.Stats().Epoch != epoch {
+			t.Errorf("epoch %d after %d, and the watch from %d has seen %s", cache.Stats().Epoch, epoch, before, strings.Join(got, ", "))
+		}
+	})
+}
+
+// Upstream's stream pauses inside a revision of a resource whose events all have revisions of their
+// own, as after a range was deleted in etcd. The state at the revision was shown too early. The
+// feed relists, watches continue, and the wrong states are served no longer.
+func TestRestOfAPublishedRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &throttle{fakeUpstream: newFake(), hold: make(chan struct{})}
+		fill(w.fakeUpstream, 4)
+		cache := openOf(t, start(t, w), configmaps).Cache()
+		synctest.Wait()
+		epoch := cache.Stats().Epoch
+		cursor := watchAll(t, cache)
+		w.after(len(deletedLine(w.fakeUpstream, "o000")))
+		w.expire("o000", "o001")
+		at := w.revision()
+		synctest.Wait()
+		half := readSnapshot(t, cache)
+		if half.ResourceVersion() != at || half.Len() != 3 {
+			t.Fatalf("%d objects at %d", half.Len(), half.ResourceVersion())
+		}
+		wantAll(t, cursor, deletions(leased(1), at))
+		w.elsewhere()
+		w.elsewhere()
+		close(w.hold)
+		time.Sleep(time.Minute)
+		same(t, w.fakeUpstream, readSnapshot(t, cache))
+		wantAll(t, cursor, deletions(leased(2), at)[1:])
+		if got := cache.Stats().Epoch; got != epoch {
+			t.Errorf("epoch %d after %d: all watches have ended", got, epoch)
+		}
+		if s, err := cache.SnapshotAt(at); err == nil {
+			t.Errorf("an exact list shows %d objects at the revision that was shown by halves", s.Len())
+		}
+		if _, err := cache.WatchAfter(mustFilter(t, cache), half); err == nil {
+			t.Error("a watch can begin at half of a revision")
+		}
+	})
+}
+
+// If the self-check finds that the cache has missed deletions, the feed relists. Watches continue
+// and see the deletions. The wrong states are served no longer.
+func TestSelfCheckContinuesWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 4)
+		feeds := start(t, f)
+		cache := open(t, feeds)
+		epoch := cache.Stats().Epoch
+		cursor := watchAll(t, cache)
+		f.lose("o001")
+		f.bookmark()
+		synctest.Wait()
+		at := cache.Stats().ResourceVersion
+		if at != f.revision() {
+			t.Fatalf("the cache is at %d", at)
+		}
+		f.elsewhere()
+		feeds.check(feeds.list()[0])
+		time.Sleep(time.Minute)
+		same(t, f, readSnapshot(t, cache))
+		wantAll(t, cursor, []string{fmt.Sprintf("DELETED o001 %d", at+1)})
+		if got := cache.Stats().Epoch; got != epoch {
+			t.Errorf("epoch %d after %d: all watches have ended", got, epoch)
+		}
+		if s, err := cache.SnapshotAt(at); err == nil {
+			t.Errorf("an exact list shows %d objects", s.Len())
+		}
+		if _, err := cache.Watch(mustFilter(t, cache), at); err == nil {
+			t.Error("a watch can begin at a wrong state")
+		}
+	})
 }
 
 // CountAt counts without reading the collection, and lists what upstream does not count.

@@ -22,6 +22,10 @@ const (
 // a component between it and etcd, has missed a change.
 var ErrDiffers = errors.New("cache differs from upstream")
 
+// errMissed means that objects or their versions differ. A relist shows these differences, so
+// watches can continue.
+var errMissed = fmt.Errorf("%w: it has missed changes", ErrDiffers)
+
 // errInconclusive means that no two states at one resourceVersion were available, because upstream
 // or the log has moved on.
 var errInconclusive = errors.New("states at one resourceVersion could not be had")
@@ -35,7 +39,7 @@ func (f *Feed) differs(rv uint64, theirs []object.State) error {
 	}
 	slices.SortFunc(theirs, func(a, b object.State) int { return cmp.Compare(a.Key, b.Key) })
 	if wrong, all := ours.Differences(theirs, checkShown); all > 0 {
-		return fmt.Errorf("%w at %d in %d objects: %q", ErrDiffers, rv, all, wrong)
+		return fmt.Errorf("%w at %d of %d objects: %q", errMissed, rv, all, wrong)
 	}
 	return nil
 }

@@ -74,10 +74,11 @@ type Feed struct {
 type phase int
 
 const (
-	syncing  phase = iota // read the state; the cached state, if any, stays in use
-	renewing              // read the state and begin a new epoch
-	watching              // follow the changes
-	stopped               // nothing: the cache was abandoned
+	syncing    phase = iota // read the state; the cached state, if any, stays in use
+	correcting              // the same, and drop the log, because the cache has missed a change
+	renewing                // read the state and begin a new epoch
+	watching                // follow the changes
+	stopped                 // nothing: the cache was abandoned
 )
 
 // New returns a feed for a client that sent its request at asked. Run starts the feed.
@@ -241,12 +242,12 @@ func (f *Feed) Abandon() {
 	f.stop()
 }
 
-// enter begins a phase. A stopped feed stays stopped. A renewing feed does not fall back to
-// syncing: it stays renewing until it has read a state.
+// enter begins a phase. A stopped feed stays stopped. Until a feed has read a state, it does not
+// fall back to an earlier phase.
 func (f *Feed) enter(p phase) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
-	if was := f.writing.phase; was != stopped && (was != renewing || p != syncing) {
+	if was := f.writing.phase; was == watching || was < p {
 		f.writing.phase = p
 	}
 }

@@ -183,6 +183,9 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 		if rv < stats.ResourceVersion {
 			return 0, fmt.Errorf("%w: %d, cached at %d", errOvertaken, rv, stats.ResourceVersion)
 		}
+		if f.writing.phase == correcting {
+			f.cache.Distrust()
+		}
 		err := f.cache.Replace(objects, rv, time.Now())
 		if err == nil {
 			f.writing.phase = watching
@@ -211,13 +214,17 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 	case err == nil:
 	case errors.Is(err, ErrWentBack):
 		return renewing, "went-back"
+	case errors.Is(err, errMissed):
+		return correcting, "self-check"
 	case errors.Is(err, ErrDiffers):
-		return renewing, "self-check" // the cache's watches have missed an unknown number of events
+		return renewing, "self-check" // a relist does not show the difference, or no client is served yet
 	case errors.Is(err, errCutShort) && f.Encoding == object.Table:
 		return stopped, "" // the definition may have changed, but a relist does not compare cells
 	case errors.Is(err, errCutShort):
 		return syncing, "cut-short"
-	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
+	case errors.Is(err, watchcache.ErrDiverged):
+		return correcting, "diverged"
+	case errors.Is(err, errOtherEpoch):
 		return syncing, "diverged"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return syncing, expired
