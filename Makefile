@@ -32,7 +32,7 @@ LINT := go tool -modfile=.tools/go.mod golangci-lint
 LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(CURDIR)/.golangci.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules verify verify-product verify-servers verify-modules chart gameday rights scopes kubelets tiers compat forms linearizability \
+.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules verify verify-product verify-servers verify-modules chart gameday rights scopes kubelets tiers compat forms matrix linearizability \
 	demo bench bench-recent bench-growth bench-sync faults restarts kills extremes soak hostile fuzz vuln clean
 
 help: ## show this
@@ -114,7 +114,7 @@ test-modules: kubeapi bin/chromium
 
 # What make verify runs, in this order. Each is a target.
 VERIFIED := go test -tags grpcnotrace$(comma)verify -count=1 -shuffle=on -p 1 -timeout 30m
-SUITES := verify-product verify-servers verify-modules $(RIGS:%=verify-%) tiers scopes rights forms fuzz
+SUITES := verify-product verify-servers verify-modules $(RIGS:%=verify-%) tiers scopes rights forms matrix fuzz
 verify: ## what judges time, memory and luck, from a new seed, one suite after another: bench/results/verify.md; SUITES='tiers fuzz' runs only these
 	.ci/verify $(SUITES)
 
@@ -156,15 +156,18 @@ kubelets: kubeapi bin/kubenode ## a Deployment's life on KUBELETS real kubelets 
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./cmd/kubenode
 	go test -v -count 1 -timeout 20m -run TestKubelets ./bench/clients/kubelets -kubelets $(KUBELETS) -report $(CURDIR)/bench/results/kubelets.txt
 
-tiers: kubeapi ## the whole differential suite through two proxies, one behind the other
+tiers: kubeapi ## the differential suite through two proxies, one behind the other; of similar collections a third of the rows, as in test
 	go test -tags grpcnotrace,verify -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2
 
 compat: $(COMPAT:%=bin/kubeapi-%) kubectl ## the differential suite against five minors of kube-apiserver: bench/results/compat.md
 	WATCHPROXY_KUBEAPI_NEXT=$(CURDIR)/bin/kubeapi-$(lastword $(COMPAT)) go test $(TAGS) -count 1 -timeout 5m -run '^TestRollingUpgrade$$' ./bench/clients/outage
 	go run ./bench/compat --versions $(subst $() ,$(comma),$(strip $(COMPAT))) --report bench/results/compat.md
 
-forms: kubeapi ## the differential suite, each row in every form: encodings, gzip, HTTP/2; ten minutes
+forms: kubeapi ## the whole differential suite: all rows, also of similar collections, each in every form (encodings, gzip, HTTP/2); ten minutes
 	go test -tags grpcnotrace,verify -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
+
+matrix: kubeapi ## the whole access matrix: all callers, all reads; test asks about an eighth of them
+	go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 -run '^(TestMatrix|TestAnonymousDisabled)$$' ./bench/access -everything
 
 # The picture shows the version that the chart has.
 screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after two minutes of work

@@ -11,5 +11,5 @@
 // check that removed rights end.
 //
 // Three of four requests use HTTP/2, the others HTTP/1.1. By default the matrix sends a part of its
-// requests, chosen by -seed. With -everything it sends all requests: some 43,000 with full caches.
+// requests, chosen by -seed. With -everything it sends all requests: some 63,000 with full caches.
 package access
