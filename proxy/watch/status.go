@@ -41,14 +41,15 @@ func (*OnlyError) Abandon() {}
 func (*OnlyError) Reason() string { return endExpired }
 
 // appendEnd writes an ERROR event if a new watch from the client's resourceVersion might succeed
-// but miss changes. There are two such cases. A cache that started again may reach that
+// but miss changes. There are three such cases. A cache that started again may reach that
 // resourceVersion by another history. A relist may have skipped changes that this watch cannot
-// deliver.
+// deliver. The log may have left the watch behind between two deletions of one revision.
 func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {
 	tooOld, jumped := errors.AsType[*watchcache.TooOldError](err)
 	if !jumped {
 		now, gone := w.Cache.Snapshot()
-		if !errors.Is(err, watchcache.ErrEnded) || gone != nil {
+		inside := errors.Is(err, watchcache.ErrLagged) && w.Cache.Resource().NoWatchCache
+		if gone != nil || !inside && !errors.Is(err, watchcache.ErrEnded) {
 			return
 		}
 		tooOld = &watchcache.TooOldError{From: w.Start, Oldest: now.ResourceVersion()}

@@ -268,7 +268,11 @@ func (w *Watch) work(ctx context.Context, out *exchange.ChunkWriter, s *Scratch,
 		default:
 			w.ends(endTimeout)
 		}
-		if w.ending && !behind {
+		switch {
+		case behind && ctx.Err() == nil:
+			w.appendEnd(w.plain(out), watchcache.ErrLagged)
+			_ = w.flushAll(out) // the client may be gone
+		case w.ending && !behind:
 			w.finalBookmark(out, position)
 		}
 		return false, false

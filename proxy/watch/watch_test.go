@@ -104,6 +104,41 @@ func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 	}
 }
 
+// A watch of events that ends before it has delivered everything may have delivered half of a
+// revision. Its client could not resume after that half, so it is told to list.
+func TestWatchEndsInsideARevision(t *testing.T) {
+	const most = 300 // more than one poll delivers
+	for what, end := range map[string]func(*watchcache.Cache, *Params){
+		"left behind": func(c *watchcache.Cache, _ *Params) { c.Distrust() },
+		"timed out":   func(_ *watchcache.Cache, p *Params) { p.Lifetime = time.Nanosecond },
+	} {
+		for _, leases := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, leases %t", what, leases), func(t *testing.T) {
+				c, initial := cachetest.ConfigMaps(t, most)
+				c.Resource().NoWatchCache = leases
+				c.SetLimits(watchcache.Limits{Age: time.Hour, Events: most, Bytes: 1 << 30})
+				p := paramsOf(t, c, initial)
+				var deletions []watchcache.Change
+				for i := range most {
+					deletions = append(deletions, watchcache.Change{Deleted: true, Object: cachetest.ConfigMap(t, i, most+2)})
+				}
+				if err := c.Apply(deletions, time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				end(c, &p)
+				var written bytes.Buffer
+				New(p).Run(t.Context(), &exchange.ChunkWriter{To: &written})
+				if n := bytes.Count(written.Bytes(), []byte("DELETED")); n >= most || (n > 0) != (what == "timed out") {
+					t.Errorf("it delivered %d of %d events", n, most)
+				}
+				if got := bytes.Contains(written.Bytes(), []byte(`"reason":"Expired","code":410`)); got != leases {
+					t.Errorf("told to list: %t; it got %.300q", got, written.Bytes())
+				}
+			})
+		}
+	}
+}
+
 // paramsOf returns the parameters of a watch of a cache that begins after a state.
 func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Params {
 	tb.Helper()
