@@ -23,6 +23,7 @@ type Relay struct {
 		pairs   map[*pair]struct{}
 		latency time.Duration
 		pace    int // bytes/s, 0 means no limit
+		left    int // bytes that the server may still send before Cut; 0 means no limit
 	}
 }
 
@@ -138,8 +139,18 @@ func (r *Relay) write(p *pair, to net.Conn, b []byte, answers bool) bool {
 	if r.mu.pace > 0 {
 		delay += time.Duration(len(b)) * time.Second / time.Duration(r.mu.pace)
 	}
+	last := answers && r.mu.left > 0 && r.mu.left <= len(b)
+	if last {
+		b = b[:r.mu.left]
+	}
+	if answers {
+		r.mu.left = max(0, r.mu.left-len(b))
+	}
 	r.mu.Unlock()
 	time.Sleep(delay)
+	if last {
+		defer r.Cut()
+	}
 
 	r.frozen.RLock()
 	defer r.frozen.RUnlock()
@@ -160,6 +171,20 @@ func (r *Relay) Cut() {
 	r.mu.cut = true
 	r.mu.Unlock()
 	r.End(false)
+}
+
+// CutAfter lets the server send n more bytes on all connections together, and then cuts them.
+func (r *Relay) CutAfter(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.left = n
+}
+
+// IsCut reports whether the relay is cut.
+func (r *Relay) IsCut() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.cut
 }
 
 // Mend accepts connections again.
