@@ -25,31 +25,53 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// `helm test` succeeds against a proxy that makes its own certificate. The proxy and the test's pod run
-// as processes, with the arguments, files and credentials that the chart gives them.
+// `helm test` succeeds against a proxy that makes its own certificate, and fails if the proxy does not
+// work. The proxy and the test's pod run as processes, with the arguments, files and credentials that
+// the chart gives them.
 func TestHelmTest(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
 	r := w.release(t, "tested")
 	p, token := r.proxy(t, configuration(t, r.install(t, parseValues(t, `{persistence: {type: none}, cachedResources: [namespaces, pods]}`))))
-	k := &kubelet{w: w, ns: r.ns, token: token, network: serviceNetwork(t, r.host(), p.Address())}
-	wait := k.start(t)
-	test := action.NewReleaseTesting(r.helm)
-	test.Namespace, test.Timeout = r.ns, limit
-	_, cleanUp, err := test.Run(releaseName)
-	wait()
-	if err := errors.Join(err, cleanUp()); err != nil {
-		t.Errorf("%v\n%s", err, k.output)
+	const soon = "--timeout=5s" // for tests that try until they fail
+	for name, broken := range map[string]struct {
+		address, token, says string
+		args                 []string
+	}{
+		"nobody listens":                        {freeAddress(t), token, "no success within", []string{soon}},
+		"the Service leads to another server":   {strings.TrimPrefix(w.api.URL, "https://"), token, "no success within", []string{soon}},
+		"the proxy does not accept the account": {p.Address(), "invalid", "Unauthorized", nil},
+	} {
+		if output, err := r.test(t, broken.address, broken.token, broken.args...); err == nil || !strings.Contains(output, broken.says) {
+			t.Errorf("%s: %v, and the test says %q", name, err, output)
+		}
+	}
+	output, err := r.test(t, p.Address(), token)
+	if err != nil {
+		t.Errorf("%v\n%s", err, output)
 	}
 	for _, line := range []string{"https://" + r.host() + ": the client is " + r.user(), "/api/v1/namespaces?resourceVersion=0: "} {
-		if !strings.Contains(k.output, line) {
-			t.Errorf("no line %q in:\n%s", line, k.output)
+		if !strings.Contains(output, line) {
+			t.Errorf("no line %q in:\n%s", line, output)
 		}
 	}
 	if n := p.MetricsT(t).Sum("watchproxy_requests_total", `verb="list"`, `resource="namespaces"`, `source="cache"`); n == 0 {
 		t.Error("the test does not read from the cache")
 	}
 	r.uninstall(t)
+}
+
+// test runs `helm test`, with further arguments for the test's pod. The release's Service leads to an
+// address. test also returns what the pod prints.
+func (r *release) test(t *testing.T, address, token string, args ...string) (output string, err error) {
+	t.Helper()
+	k := &kubelet{w: r.w, ns: r.ns, token: token, args: args, network: serviceNetwork(t, r.host(), address)}
+	wait := k.start(t)
+	test := action.NewReleaseTesting(r.helm)
+	test.Namespace, test.Timeout = r.ns, limit
+	_, cleanUp, err := test.Run(releaseName)
+	wait()
+	return k.output, errors.Join(err, cleanUp())
 }
 
 // host returns the address of the release's Service.
@@ -111,7 +133,8 @@ func serviceNetwork(t *testing.T, host, address string) string {
 type kubelet struct {
 	w                  *world
 	ns, token, network string
-	output             string // of the pod
+	args               []string // beside those of the pod
+	output             string   // of the pod
 }
 
 // start returns a function that waits until the pod has run.
@@ -138,7 +161,7 @@ func (k *kubelet) run(ctx context.Context, t *testing.T, pod *corev1.Pod) {
 	if err != nil {
 		t.Error(err)
 	}
-	cmd := exec.CommandContext(ctx, binary, k.translated(ctx, t, pod)...)
+	cmd := exec.CommandContext(ctx, binary, append(k.translated(ctx, t, pod), k.args...)...)
 	cmd.Env = []string{"HTTPS_PROXY=" + k.network}
 	out, err := cmd.CombinedOutput()
 	k.output = string(out)

@@ -124,3 +124,52 @@ func (r *podRun) judges() {
 		}
 	}
 }
+
+// A sidecar that is killed during an outage of the apiserver does not start before the end of the
+// outage. Then it starts from its saved caches, and its application lists from them during the next
+// outage. The application's watch goes on.
+func TestInClusterKill(t *testing.T) {
+	var relay *cluster.Relay
+	r := newPodRun(t, func(r *podRun) {
+		r.createPod("first") // before the sidecar starts, so that the first save includes it
+		api := r.upstream
+		relay = cluster.RelayT(t, func() string { return api })
+		r.upstream = relay.Address()
+		values := combinations(t)["values-sidecar"]
+		cache := values["config"].(map[string]any)["cache"].(map[string]any)
+		cache["persistence"] = map[string]any{"interval": "1s"}
+		r.embed(values)
+	})
+	app := r.newApplication()
+	r.reads(app, "second")
+	figure := func(name string, labels ...string) float64 {
+		text, _ := r.ask(r.adminURL + "/metrics")
+		return cluster.Metrics("\n"+text).Sum(name, labels...)
+	}
+	cluster.Eventually(t, "all caches are saved", func() bool {
+		files, err := filepath.Glob(filepath.Join(r.volumes["watchproxy-caches"], "caches", "*.cache"))
+		return err == nil && float64(len(files)) == figure("watchproxy_feed_synced")
+	})
+	relay.Cut()
+	r.sidecar.Kill()
+	if _, err := r.sidecar.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot be reached") {
+		t.Errorf("without the apiserver, the sidecar starts: %v", err)
+	}
+	relay.Mend()
+	r.startSidecar()
+	r.createPod("third")
+	r.shows(app, "ADDED third")
+	if n := figure("watchproxy_feed_requests_total", cluster.Label("resource", "pods"), cluster.Label("verb", "list")); n != 0 {
+		t.Errorf("after the restart, the sidecar has sent %v lists of pods", n)
+	}
+	relay.Cut()
+	mounted := r.volumes["watchproxy-serviceaccount"]
+	ca, err := os.ReadFile(filepath.Join(mounted, "ca.crt"))
+	must(t, err)
+	token, err := os.ReadFile(filepath.Join(mounted, "token"))
+	must(t, err)
+	list := cluster.EndpointT(t, "sidecar", "https://"+r.listen, string(token), ca).GetT(t, "/api/v1/namespaces/"+r.ns+"/pods?resourceVersion=0", nil)
+	if list.Status != 200 || !strings.Contains(string(list.Body), `"name":"first"`) {
+		t.Errorf("without the apiserver, the application's list is %d %.300s", list.Status, list.Body)
+	}
+}

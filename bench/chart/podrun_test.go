@@ -21,6 +21,7 @@ import (
 type podRun struct {
 	*testing.T
 	api      *cluster.APIServer
+	upstream string // the apiserver's address for the pod
 	ns       string
 	account  string // what the kubelet mounts
 	volumes  map[string]string
@@ -36,7 +37,7 @@ const applicationAccount = "application"
 func newPodRun(t *testing.T, pod func(r *podRun)) *podRun {
 	t.Helper()
 	r := &podRun{T: t, api: sharedWorld(t).api, volumes: map[string]string{}, account: t.TempDir(), listen: freeAddress(t)}
-	r.adminURL = "http://" + freeAddress(t)
+	r.adminURL, r.upstream = "http://"+freeAddress(t), strings.TrimPrefix(r.api.URL, "https://")
 	r.ns = r.api.NamespaceT(t, cluster.UniqueName("incluster"))
 	ctx := t.Context()
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: applicationAccount}}
@@ -58,7 +59,12 @@ func newPodRun(t *testing.T, pod func(r *podRun)) *podRun {
 // fromChart is the pod of an application whose chart embeds the sidecar, with the example's values.
 func fromChart(r *podRun) {
 	r.Helper()
-	values := combinations(r.T)["values-sidecar"]
+	r.embed(combinations(r.T)["values-sidecar"])
+}
+
+// embed is fromChart with other values.
+func (r *podRun) embed(values map[string]any) {
+	r.Helper()
 	config := values["config"].(map[string]any)
 	config["listen"], config["adminListen"] = r.listen, r.adminListen()
 	all := embedded(r.T, values)
@@ -141,7 +147,7 @@ func (r *podRun) inDirectories(c corev1.Container, text string) string {
 // is mounted unless the container mounts a volume there itself.
 func (r *podRun) container(c corev1.Container, program string) *cluster.Container {
 	r.Helper()
-	host, port, err := net.SplitHostPort(strings.TrimPrefix(r.api.URL, "https://"))
+	host, port, err := net.SplitHostPort(r.upstream)
 	must(r.T, err)
 	env := map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "PATH": os.Getenv("PATH"), "GORACE": os.Getenv("GORACE")}
 	for _, e := range c.Env {

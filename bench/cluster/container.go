@@ -33,10 +33,13 @@ func (c *Container) Start(ctx context.Context) (announced string, err error) {
 	if err != nil {
 		return "", err
 	}
-	c.process, announced, err = start(ctx, command{
+	p, announced, err := start(ctx, command{
 		path: own, args: append([]string{podArgument, string(mounts)}, c.Command...),
 		ready: c.Ready, log: c.Log, env: c.Env, unshare: true,
 	})
+	if err == nil {
+		c.process = p
+	}
 	return announced, err
 }
 
