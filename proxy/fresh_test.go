@@ -81,7 +81,7 @@ func (f provenFeed) Fresh(ctx context.Context, _ *watchcache.Work) (watchcache.S
 // Upstream itself answers a read that is over at once.
 func TestTimeoutOfClient(t *testing.T) {
 	for query, want := range map[string]string{
-		"?timeout=3s": "cache", "?timeout=1s": "upstream", "?timeout=1ns": "upstream", "?timeout=-1s": "upstream",
+		"?timeout=3s": "cache", "?timeout=1s": "upstream", "?timeout=1ns": "upstream", "?timeout=-1s": "cache",
 		"?watch=1&timeoutSeconds=1&timeout=1s": "cache", "?watch=1&timeoutSeconds=1&timeout=1ns": "upstream",
 	} {
 		synctest.Test(t, func(t *testing.T) {

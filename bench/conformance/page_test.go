@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // The test reads lists page by page to the end. Every page must equal the apiserver's, including
@@ -107,6 +109,12 @@ func passBy(t *testing.T, c *collection) {
 		t.Fatal(err)
 	}
 	catchUp(t, c, rv)
+	if c.uncached { // the proxy holds the deletion of an event back, until its revision is complete
+		since := get(fmt.Sprint(c.all(), "?resourceVersionMatch=NotOlderThan&resourceVersion=", rv))
+		cluster.Eventually(t, "the cache drops the passer-by", func() bool {
+			return !strings.Contains(string(must(t, proxied, since, 200).Body), o.name)
+		})
+	}
 }
 
 // token encodes a continue token as clients send it.

@@ -99,7 +99,9 @@ func (p *Params) set(name, value string) (err error) {
 		}
 	case "timeout":
 		if p.Timeout = value != ""; p.Timeout {
-			if p.Bound, err = time.ParseDuration(value); p.Bound < boundLeast {
+			p.Bound, err = time.ParseDuration(value)
+			p.Timeout = p.Bound > 0 // as in kube-apiserver
+			if p.Timeout && p.Bound < boundLeast {
 				err = ErrDoubtful
 			}
 		}
