@@ -317,6 +317,7 @@ func TestDiscoveryTakesTurns(t *testing.T) {
 		for i := range forms {
 			others.Go(func() { ask("reader-a", fmt.Sprint(",x/y", i)) })
 		}
+		others.Go(func() { ask("reader-a", "") }) // the same document, after all others
 		time.Sleep(time.Second / 2)
 		began := time.Now()
 		ask("reader-b", "")

@@ -208,8 +208,9 @@ func TestUnreadForwardsShareSlots(t *testing.T) {
 			}
 		}, limits)
 		client := clientTo(t, l, "http/1.1")
+		var unread []*http.Response
 		for name := range strings.SplitSeq("abcdefghij", "") {
-			client.open(t, podsPath+"/"+name)
+			unread = append(unread, client.open(t, podsPath+"/"+name))
 		}
 		synctest.Wait()
 		if n := s.forwardSlots.Taken(); n > int64(limits.Forwards)/2 {
@@ -219,6 +220,15 @@ func TestUnreadForwardsShareSlots(t *testing.T) {
 		code, err := client.send(t.Context(), "", http.MethodPost, podsPath, strings.NewReader("{}"))
 		if code != http.StatusOK || err != nil || time.Since(began) > 0 {
 			t.Errorf("a write: %d, %v, after %s", code, err, time.Since(began))
+		}
+		for _, resp := range unread {
+			if n, err := io.Copy(io.Discard, resp.Body); n != 900<<10 || err != nil {
+				t.Errorf("read %d bytes, %v", n, err)
+			}
+		}
+		synctest.Wait()
+		if n := s.workspace.Taken(); n != 0 {
+			t.Errorf("%d bytes of the workspace are held after all", n)
 		}
 	})
 }

@@ -116,7 +116,8 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
 	})
 	s.documents = discovery.New(discovery.Config{
-		Most: min(discovery.Most, s.workspace.Capacity/2), Send: s.sendOwn, Workspace: s.workspace, Serving: s.ctx,
+		Most: min(discovery.Most, s.workspace.Capacity/2), Send: s.sendOwn,
+		Busy: func(user string) bool { return s.forwardSlots.Busy(user, 1) }, Workspace: s.workspace, Serving: s.ctx,
 		Access: func() *access.Access { return s.options.Load().Access }, Revalidated: metrics.Revalidated, Shared: metrics.Shared.Inc,
 	})
 	s.listening = s.listen(s)
@@ -352,32 +353,59 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		whole := rt.Resource && forward.KubernetesOwn(rt.GVR.Group) || req.Body.Length >= 0
 		req.Body.Most, req.Body.Keep = most, whole && !lasting(rt)
 	}
-	t.Lasts = lasting(rt)
+	if t.Lasts = lasting(rt); req.Body != nil && req.Body.Keep && req.Body.Length > exchange.BodyAhead {
+		done = forward.OnceBoth(done, s.keepBody(req))
+	}
 	admitted, refusal := s.admitForward(ctx, req, rt)
 	if refusal != nil {
 		done()
 		return refusal
 	}
-	done = forward.OnceBoth(done, admitted)
-	if rt.Verb != "watch" {
-		resp := s.forwards.Send(ctx, nil, req, t, done)
-		if resp.Lasts = t.Lasts; resp.Tunnel != nil && !resp.Lasts {
+	if !t.Lasts {
+		resp := s.forwards.Send(ctx, nil, req, t, forward.OnceBoth(done, admitted))
+		if resp.Tunnel != nil {
 			admitted() // an upgraded connection has no time limit, so it holds no slot
 		}
 		return resp
 	}
-	over, end := context.WithCancel(context.Background())
-	undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
-	resp := s.forwards.Send(ctx, over, req, t, forward.OnceBoth(done, func() {
-		undrain()
-		end()
-	}))
-	resp.Lasts = true
-	if resp.Reader != nil {
-		resp.Stall = s.options.Load().Stall
-		resp.Reader = s.guardUnread(req, resp.Reader, end)
+	// A response with a body counts as a watch until its client has it, or has left.
+	var body atomic.Bool
+	done = forward.OnceBoth(done, func() {
+		if !body.Load() {
+			admitted()
+		}
+	})
+	var over context.Context
+	if rt.Verb == "watch" {
+		drained, end := context.WithCancel(context.Background())
+		undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
+		over, done = drained, forward.OnceBoth(done, func() {
+			undrain()
+			end()
+		})
 	}
+	resp := s.forwards.Send(ctx, over, req, t, done)
+	if resp.Lasts = true; resp.Reader == nil {
+		return resp
+	}
+	body.Store(true)
+	if rt.Verb == "watch" {
+		o := s.options.Load()
+		resp.Stall = min(o.Stall, o.Limits.Write) // upstream's transport holds what is not read
+	}
+	resp.Reader = s.guardUnread(req, resp.Reader, admitted)
 	return resp
+}
+
+// keepBody takes memory for a long body, if this needs no wait. Then the body can be sent again after
+// upstream has refused it with GOAWAY.
+func (s *Server) keepBody(req *exchange.Request) (giveBack func()) {
+	claim := fair.Claim{User: req.User(), Size: req.Body.Length, Cost: req.Body.Length}
+	if !s.workspace.Try(claim) {
+		return func() {}
+	}
+	req.Body.Room = claim.Size
+	return func() { s.workspace.Give(claim.User, claim.Size) }
 }
 
 // sendOwn sends the proxy's own get upstream.

@@ -344,9 +344,13 @@ func TestFailuresOfUpstream(t *testing.T) {
 
 						u, config = startUpstream(t, f, protocol)
 						l := conntest.Listen(1 << 20)
-						serveBefore(t, l, forwardsAll{}, config, testOptions(), prometheus.NewRegistry(), zap.NewNop())
+						s := serveBefore(t, l, forwardsAll{}, config, testOptions(), prometheus.NewRegistry(), zap.NewNop())
 						client := rest.AnonymousClientConfig(clientConfig(protocol, func(context.Context, string, string) (net.Conn, error) { return l.Dial() }))
 						proxied := u.request(t, client, request.verb, request.body)
+						synctest.Wait()
+						if n := s.workspace.Taken() + s.forwardSlots.Taken(); n != 0 {
+							t.Errorf("after the request, %d bytes and slots are held", n)
+						}
 
 						same := proxied.executed == direct.executed && (proxied.err == nil) == (direct.err == nil)
 						switch {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -9,35 +10,44 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// unreadGrace is the time for which a client may leave a forwarded watch unread before it needs room
-// in the workspace.
+// unreadGrace is the time for which a client may leave a forwarded watch or log unread before it
+// needs room in the workspace.
 const unreadGrace = time.Second
 
-// unread is the body of a forwarded watch. While the client does not read, upstream's transport
-// fills up to a window of events. Without a claim to the workspace for it, one client could fill the
-// memory with watches that it does not read. If there is no room, the watch ends, and its client
-// watches again.
+// errUnread ends a response that its client does not read.
+var errUnread = errors.New("the client does not read, and there is no room for the unread bytes")
+
+// unread is the body of a forwarded response without a time limit. While the client does not read,
+// upstream's transport fills up to a window of bytes. Without a claim to the workspace for them, one
+// client could fill the memory with responses that it does not read. If there is no room, the
+// response ends, and a watching client watches again.
+//
+// Invariant: the claim is held only while held is true. Only hold sets held, and only if it is false.
 type unread struct {
 	io.ReadCloser
-	room  *fair.Workspace
-	claim fair.Claim
-	timer *time.Timer
-	mu    struct {
+	room   *fair.Workspace
+	claim  fair.Claim
+	timer  *time.Timer
+	closed func() // called by the first Close
+	mu     struct {
 		sync.Mutex
-		reading bool // the transport's bytes are being read, or the body is closed
+		reading bool // the transport's bytes are being read
 		held    bool // the claim is granted
+		refused bool // there was no room
+		done    bool // the body is closed
 	}
 }
 
-// guardUnread returns a watch's body whose unread bytes hold room in the workspace. end ends the watch.
-func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, end func()) io.ReadCloser {
-	u := &unread{ReadCloser: body, room: s.workspace}
+// guardUnread returns a body whose unread bytes hold room in the workspace. closed is called when
+// the body is closed.
+func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, closed func()) io.ReadCloser {
+	u := &unread{ReadCloser: body, room: s.workspace, closed: closed}
 	window := s.options.Load().Window
 	u.claim = fair.Claim{User: req.User(), Size: window, Cost: window}
 	u.timer = time.AfterFunc(unreadGrace, func() {
 		if !u.hold() {
 			s.metrics.Limited.WithLabelValues("unread").Inc()
-			end()
+			_ = u.ReadCloser.Close() // frees the window; the client is stuck in a write
 		}
 	})
 	return u
@@ -47,19 +57,17 @@ func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, end func
 func (u *unread) hold() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.mu.reading {
+	if !u.mu.reading && !u.mu.held && !u.mu.done {
 		u.mu.held = u.room.Try(u.claim)
+		u.mu.refused = !u.mu.held
 		return u.mu.held
 	}
 	return true
 }
 
-// reads says whether the client reads, or needs no further bytes. It gives the room back.
-func (u *unread) reads(reading bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.mu.reading = reading
-	if reading && u.mu.held {
+// giveLocked gives the room back.
+func (u *unread) giveLocked() {
+	if u.mu.held {
 		u.room.Give(u.claim.User, u.claim.Size)
 		u.mu.held = false
 	}
@@ -67,17 +75,35 @@ func (u *unread) reads(reading bool) {
 
 // Read implements io.Reader.
 func (u *unread) Read(p []byte) (int, error) {
+	u.mu.Lock()
 	u.timer.Stop()
-	u.reads(true)
+	u.mu.reading = true
+	u.giveLocked()
+	refused := u.mu.refused
+	u.mu.Unlock()
+	if refused {
+		return 0, errUnread
+	}
 	n, err := u.ReadCloser.Read(p)
-	u.reads(false)
-	u.timer.Reset(unreadGrace)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.mu.reading = false; !u.mu.done {
+		u.timer.Reset(unreadGrace)
+	}
 	return n, err
 }
 
 // Close implements io.Closer.
 func (u *unread) Close() error {
+	u.mu.Lock()
 	u.timer.Stop()
-	u.reads(true)
-	return u.ReadCloser.Close()
+	was := u.mu.done
+	u.mu.done = true
+	u.giveLocked()
+	u.mu.Unlock()
+	err := u.ReadCloser.Close()
+	if !was {
+		u.closed()
+	}
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // A forwarded watch that its client does not read holds memory in the transport, so it holds room in
@@ -26,7 +28,10 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 		o := testOptions()
 		o.Workspace, o.Window, o.Stall = 4<<20, 1<<20, time.Minute
 		event := make([]byte, 10<<10)
+		var open atomic.Int64
 		s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
+			open.Add(1)
+			defer open.Add(-1)
 			for r.Context().Err() == nil {
 				if _, err := w.Write(event); err != nil {
 					return
@@ -55,13 +60,13 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 		if held, ended := s.workspace.Taken()/o.Window, testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); held != room || ended != unread-room {
 			t.Errorf("%d watches hold room, %v have ended, want %d and %d", held, ended, room, unread-room)
 		}
-		if n := watchesOf(s)[""]; n != room+1 {
-			t.Errorf("%d watches are open upstream, want %d", n, room+1)
+		if counted := watchesOf(s)[""]; open.Load() != room+1 || counted != unread+1 {
+			t.Errorf("%d watches are open upstream, %d are counted, want %d and %d", open.Load(), counted, room+1, unread+1)
 		}
-		time.Sleep(o.Stall)
+		time.Sleep(2 * o.Stall)
 		synctest.Wait()
-		if held, open := s.workspace.Taken(), watchesOf(s)[""]; held != 0 || open != 1 {
-			t.Errorf("after the stall timeout, %d bytes are held and %d watches are open upstream", held, open)
+		if held, counted := s.workspace.Taken(), watchesOf(s)[""]; held != 0 || open.Load() != 1 || counted != 1 {
+			t.Errorf("after the stall timeout, %d bytes are held, %d watches are open upstream, %d are counted", held, open.Load(), counted)
 		}
 	})
 }
@@ -114,4 +119,28 @@ func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
 		close(reviewed)
 		waitFor(t, "the requests hold nothing", func() bool { return s.unauthenticated.Taken() == 0 })
 	})
+}
+
+// However late a timer runs, and however often the client reads, a body claims its room once and
+// gives it back.
+func TestUnreadClaimsOnce(t *testing.T) {
+	s, _ := logging(Options{Window: 1})
+	s.workspace = fair.NewWorkspace(4, 4, 0)
+	closed := 0
+	u := s.guardUnread(&exchange.Request{}, io.NopCloser(strings.NewReader("events")), func() { closed++ }).(*unread)
+	for range 3 {
+		if !u.hold() || s.workspace.Taken() != 1 {
+			t.Errorf("%d bytes are held", s.workspace.Taken())
+		}
+	}
+	if _, err := u.Read(make([]byte, 1)); err != nil || s.workspace.Taken() != 0 {
+		t.Errorf("%v, and %d bytes are held after a read", err, s.workspace.Taken())
+	}
+	u.hold()
+	for range 2 {
+		u.Close()
+	}
+	if u.hold(); s.workspace.Taken() != 0 || closed != 1 {
+		t.Errorf("%d bytes are held after the end, which was told %d times", s.workspace.Taken(), closed)
+	}
 }

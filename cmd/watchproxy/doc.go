@@ -47,9 +47,9 @@
 //	forwards that wait            user           clients          3/32 of the workspace; 1 min            429, largest waiter first
 //	HTTP/1.1 connections upstream request        any client       1 for each forward in flight without    wait
 //	                                                              verified credentials, and each upgrade
-//	request body read ahead       request        clients          64 KiB                                  streamed
+//	request body read ahead       request        clients          64 KiB; more in the workspace           streamed
 //	unread responses              request        slow clients     64 KiB to 1 MiB                         upstream waits
-//	unread watches                user           slow clients     the same, in the workspace; Stall       the watch ends
+//	unread watches and logs       user           slow clients     the same, in the workspace              the response ends
 //	responses of slow clients, if user           slow clients     4 MiB each, in the workspace            hold their slots
 //	half of the slots are taken
 //	short responses, buffered     request        clients          64 KiB                                  streamed

@@ -42,6 +42,8 @@ type Config struct {
 	Most int64
 	// Send sends the proxy's own request upstream.
 	Send func(context.Context, *exchange.Request) *exchange.Response
+	// Busy reports whether requests of a user wait for other requests of this user.
+	Busy func(user string) bool
 	// Workspace provides the memory to read new documents.
 	Workspace *fair.Workspace
 	// Access authorizes clients. If it returns nil, requests have the proxy's rights.
@@ -78,6 +80,9 @@ func (c *Copies) Answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	defer stop()
 	if !c.allows(waiting, req) {
 		return nil
+	}
+	if req.Identity != nil && c.Busy(req.User()) {
+		return nil // others would wait with this user
 	}
 	found, flew := c.flights.Share(waiting, q.key(), 0, func(bool) (*outcome, bool) { return c.revalidate(q, req), true })
 	switch {

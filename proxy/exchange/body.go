@@ -3,6 +3,7 @@ package exchange
 import (
 	"errors"
 	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -18,6 +19,7 @@ type Body struct {
 	broken atomic.Pointer[error] // set if the client's body is malformed or too long
 	Most   int64                 // maximum length, in bytes; 0 means no limit
 	Keep   bool                  // the body may be read before the request is sent, and kept until the response
+	Room   int64                 // memory for a body of known length that is kept, if it is longer than BodyAhead
 	Extend func()                // called before each read; may be nil
 	began  time.Time             // the time of the first read
 	// Suspend removes the deadline of reads. It is nil over HTTP/1, because fasthttp reads ahead
@@ -36,18 +38,21 @@ func (b *Body) ReadAhead() {
 	if b == nil || b.Suspend == nil {
 		return
 	}
-	b.fill()
+	b.fill(BodyAhead)
 	b.Suspend()
 	b.began = time.Time{} // the wait does not count as the client's time
 }
 
 // Whole reads a short body to its end and returns it. It returns nil if there is no body, and if the
-// body is longer than BodyAhead, is broken or must not be kept. Read then returns all of it.
+// body is longer than BodyAhead and Room, is broken or must not be kept. Read then returns all of it.
 func (b *Body) Whole() []byte {
-	if b == nil || !b.Keep || b.Length > BodyAhead {
+	if b == nil || !b.Keep || b.Length > max(BodyAhead, b.Room) {
 		return nil
 	}
-	b.fill()
+	if b.Length > BodyAhead {
+		b.ahead = slices.Grow(b.ahead, int(b.Length)-len(b.ahead))
+	}
+	b.fill(max(BodyAhead, int(b.Length)+1))
 	if !errors.Is(b.after, io.EOF) || b.Length >= 0 && b.Length != int64(len(b.ahead)) {
 		return nil
 	}
@@ -56,10 +61,10 @@ func (b *Body) Whole() []byte {
 	return whole
 }
 
-// fill reads up to BodyAhead bytes ahead.
-func (b *Body) fill() {
+// fill reads up to most bytes ahead.
+func (b *Body) fill(most int) {
 	var piece [4 << 10]byte
-	for len(b.ahead) < BodyAhead && b.after == nil {
+	for len(b.ahead) < most && b.after == nil {
 		var n int
 		n, b.after = b.readMore(piece[:])
 		b.ahead = append(b.ahead, piece[:n]...)

@@ -209,6 +209,14 @@ func (q *Queue) Taken() int64 {
 	return q.Capacity - q.mu.free
 }
 
+// Busy reports whether another claim of a user would wait for the user's own claims.
+func (q *Queue) Busy(user string, size int64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.mu.flows[user]
+	return f != nil && (f.waiters.Len() > 0 || !q.sharesLocked(f, size))
+}
+
 // Waiting returns the number of waiting claims.
 func (q *Queue) Waiting() int {
 	q.mu.Lock()

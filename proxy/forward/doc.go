@@ -7,9 +7,10 @@
 // without valid credentials (its feature gate UnauthenticatedHTTP2DOSMitigation), when it stops, and
 // with --goaway-chance. The transport sends requests that upstream has not processed again, if it
 // still has their bodies. So a body up to 64 KiB is read before its request is sent, and a longer
-// one uses HTTP/1.1. Requests with the proxy's credentials, with tokens that the proxy has verified,
-// and with other credentials do not share connections, and the last kind uses HTTP/1.1. Requests
-// without a time limit use HTTP/2 nevertheless: watches and logs, because each would hold a
+// one if the workspace has room; otherwise it uses HTTP/1.1. Requests with the proxy's credentials,
+// with tokens that the proxy has verified, and with other credentials do not share connections, and
+// the last kind uses HTTP/1.1, over which writes can fail while a server stops. Requests without a
+// time limit use HTTP/2 nevertheless: watches and logs, because each would hold a
 // connection, and requests to pods and services, because over HTTP/1.1 the apiserver drops the rest
 // of an upload when the response begins. Such uploads share connections only with each other.
 //

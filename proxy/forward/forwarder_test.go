@@ -107,6 +107,7 @@ func TestConnectionsOfEachKind(t *testing.T) {
 		fmt.Fprint(w, r.Proto, " ", r.RemoteAddr, " ", r.Header.Get("Authorization"), r.Header.Get("Impersonate-User"))
 	})
 	const own, users, strangers = "the proxy", "users", "strangers"
+	long := strings.Repeat("a", exchange.BodyAhead+1)
 	verified, anyone := &access.Caller{Token: true}, &access.Caller{}
 	on := map[string]string{} // connection to kind
 	for range 2 {
@@ -126,10 +127,15 @@ func TestConnectionsOfEachKind(t *testing.T) {
 			"anonymous":        {anyone, "", nil, false, strangers, "HTTP/1.1", ""},
 			"no bearer token":  {anyone, "Basic a", nil, false, strangers, "HTTP/1.1", "Basic a"},
 			"write":            {nil, "Bearer a", &exchange.Body{From: strings.NewReader("a"), Length: 1, Most: 1, Keep: true}, false, strangers, "HTTP/1.1", "Bearer a"},
+			"long write":       {verified, "Bearer a", &exchange.Body{From: strings.NewReader(long), Length: int64(len(long)), Keep: true}, false, users + "' long writes", "HTTP/1.1", "Bearer a"},
+			"kept long write":  {verified, "Bearer a", &exchange.Body{From: strings.NewReader(long), Length: int64(len(long)), Keep: true, Room: int64(len(long))}, false, users, "HTTP/2.0", "Bearer a"},
 			"watch":            {nil, "Bearer a", nil, true, strangers + "' long requests", "HTTP/2.0", "Bearer a"},
 			"upload to a pod":  {nil, "Bearer a", &exchange.Body{From: strings.NewReader("a"), Length: 1}, true, "uploads", "HTTP/2.0", "Bearer a"},
 		} {
-			req := &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: test.body}
+			req := &exchange.Request{Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: test.body}
+			if test.body != nil {
+				req.Method = http.MethodPost
+			}
 			if test.credential != "" {
 				req.Header.Set("Authorization", test.credential)
 			}

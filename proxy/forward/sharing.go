@@ -49,7 +49,8 @@ func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchang
 	if rt.Plain {
 		resp.BufferSmall()
 	}
-	if resp.Reader != nil && s.Crowded() && s.buffer(ctx, req, resp) {
+	if resp.Reader != nil && resp.Shares == nil && s.Crowded() && s.buffer(req, resp, s.try) {
+		resp.LetGo(-1)
 		return shared(resp)
 	}
 	return resp
@@ -75,7 +76,7 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		bounded, cancel := context.WithCancelCause(trace.Within(s.Serving, ctx))
 		late := time.AfterFunc(shareWait, func() { cancel(errLate) })
 		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, func() { cancel(nil) }))
-		common = s.buffer(bounded, req, resp)
+		common = s.buffer(req, resp, func(c fair.Claim) bool { return s.Workspace.Take(bounded, c) == nil })
 		late.Stop() // a longer response has no time limit
 		return resp, common
 	})
@@ -108,12 +109,18 @@ var errLate = errors.New("no response within " + shareWait.String())
 // doubled and copied as it grows.
 const shareWork = 3
 
-// buffer reads a response that readers share, if the workspace has room. A short response needs
-// room only while it is read.
-func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *exchange.Response) (whole bool) {
+// try takes memory only if this needs no wait.
+func (s *Sharing) try(c fair.Claim) bool {
+	c.Cost = c.Size
+	return s.Workspace.Try(c)
+}
+
+// buffer reads a response to its end, if take finds room for it. A short response needs room only
+// while it is read. Nobody holds the room of a longer response yet.
+func (s *Sharing) buffer(req *exchange.Request, resp *exchange.Response, take func(fair.Claim) bool) (whole bool) {
 	user := req.User()
 	for _, most := range []int64{exchange.SmallBody, shareMax} {
-		if s.Workspace.Take(ctx, fair.Claim{User: user, Size: shareWork * most, Held: req.Held()}) != nil {
+		if !take(fair.Claim{User: user, Size: shareWork * most, Held: req.Held()}) {
 			return false
 		}
 		whole = resp.Buffer(most) == nil
