@@ -282,8 +282,6 @@ func (c *Cache) Distrust() {
 	c.interests.each((*Cursor).Wake)
 }
 
-func (v *view) distrusted() bool { return v.since > v.rv }
-
 // Trim drops events beyond the age limit. The writer calls it periodically. Otherwise a quiet cache
 // would keep old events.
 func (c *Cache) Trim(now time.Time) {

@@ -30,15 +30,17 @@ import (
 // been outside its selection during a part of the gap (see Cursor.passes).
 //
 // Replace returns [ErrDiverged] and changes nothing if the relist cannot be a later state of the
-// cache. In that case, rv or an object went back in time, a custom object has other bytes at the
-// same resourceVersion, or there are more changes than revisions. The writer then has to begin a
-// new epoch (Reset).
+// cache. In that case, rv or an object went back in time, an object has other bytes at the same
+// resourceVersion, or there are more changes than revisions. The writer then has to begin a new
+// epoch (Reset). Other bytes at the same resourceVersion mean that upstream was upgraded or
+// configured anew, that a definition has changed, or that etcd was restored. In a new epoch, clients
+// list again. Otherwise they would keep the old bytes until the object changes.
 func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := c.filled()
 	if rv < v.rv {
 		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, v.rv)
 	}
-	sets, deletions, err := v.difference(&c.resource, objects, rv)
+	sets, deletions, err := v.difference(objects, rv, c.resource.Encoding != object.Table)
 	if err != nil {
 		return err
 	}
@@ -93,11 +95,9 @@ type deletion struct {
 	before uint64 // exclusive upper bound of the deletion's resourceVersion
 }
 
-// difference compares the cached state with a listed state. It compares bytes only for custom
-// resources, whose definition can change, and if upstream may have another history. Other bytes
-// of built-in objects may differ without a change, because there may be two versions of
-// kube-apiserver behind one address.
-func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint64) (sets []*object.Object, deletions []deletion, err error) {
+// difference compares the cached state with a listed state. If exact is true, it also compares the
+// bytes of objects with equal resourceVersions.
+func (v *view) difference(objects []*object.Object, rv uint64, exact bool) (sets []*object.Object, deletions []deletion, err error) {
 	gone := func(o *object.Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
 	i := 0
 	for was := range v.tree.Objects("", "") {
@@ -116,8 +116,8 @@ func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint6
 			sets = append(sets, is)
 		case is.ResourceVersion() != was.ResourceVersion():
 			sets = append(sets, is)
-		case (r.SelfDescribing || v.distrusted()) && r.Encoding != object.Table && !bytes.Equal(is.Item(), was.Item()):
-			return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition or history changed", ErrDiverged, is.Key(), is.ResourceVersion())
+		case exact && !bytes.Equal(is.Item(), was.Item()):
+			return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: upstream, its definition or its history changed", ErrDiverged, is.Key(), is.ResourceVersion())
 		}
 	}
 	sets = append(sets, objects[i:]...)

@@ -49,7 +49,8 @@ type fakeUpstream struct {
 		noMetadata bool          // metadata lists are refused, too
 		requests   map[string]int
 		cluster    string            // the uid of the namespace kube-system
-		version    string            // the server's version
+		version    string            // the server's version; if empty, it is forbidden to read
+		warning    string            // comes with every probe
 		aside      uint64            // revisions used by other resources; bookmarks show them
 		others     []otherEvent      // writes to other resources, which their own watches show
 		apart      map[string]uint64 // resources in another etcd, with its revision

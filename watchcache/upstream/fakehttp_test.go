@@ -68,6 +68,9 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 	case "ready":
 		return reply(200, "ok"), nil
 	case "origin":
+		if req.URL.Path == "/version" && f.mu.version == "" {
+			return reply(403, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`), nil
+		}
 		return reply(200, fmt.Sprintf(`{"gitVersion":%q,"metadata":{"uid":%q}}`, f.mu.version, f.mu.cluster)), nil
 	case "groups":
 		return reply(200, `{"kind":"APIGroupList","groups":[]}`), nil
@@ -78,7 +81,11 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 	case "nothing":
 		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+"}\n"), nil
 	case "probe":
-		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.revLocked(req.URL.Path))), nil
+		resp := reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.revLocked(req.URL.Path)))
+		if f.mu.warning != "" {
+			resp.Header.Set("Warning", f.mu.warning)
+		}
+		return resp, nil
 	case "watch":
 		return f.watchLocked(req.Context(), q.Get("resourceVersion"), q.Get("sendInitialEvents") == "true")
 	case "metadata":

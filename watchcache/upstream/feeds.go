@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
@@ -26,9 +25,8 @@ import (
 
 var (
 	// ErrExcluded means that the configuration excludes a resource from caching.
-	ErrExcluded  = errors.New("resource is excluded from caching")
-	errStopped   = errors.New("feeds are stopped")
-	errRedefined = fmt.Errorf("%w: the definition of the resource has just changed", watchcache.ErrNotReady)
+	ErrExcluded = errors.New("resource is excluded from caching")
+	errStopped  = errors.New("feeds are stopped")
 )
 
 // Feeds is the set of running feeds. The first request for a resource starts its feed.
@@ -99,7 +97,7 @@ func (fs *Feeds) Stop() {
 // open returns the feed of a key once its cache is filled.
 func (fs *Feeds) open(ctx context.Context, key store.Key, since uint64) (*fresh.Feed, error) {
 	f, err := fs.enter(ctx, key)
-	if errors.Is(err, errRedefined) && client.Sleep(ctx, settling) {
+	if errors.Is(err, feed.ErrServedAnew) && client.Sleep(ctx, settling) {
 		// All watches of the resource have just ended, and their clients return immediately. A
 		// forwarded client would stay connected to upstream.
 		f, err = fs.enter(ctx, key)
@@ -231,7 +229,7 @@ func (fs *Feeds) redefined(name string, now discovery.Version) {
 	}
 }
 
-func (fs *Feeds) abandon(f *fresh.Feed) { fs.giveUp(f, errRedefined, settling) }
+func (fs *Feeds) abandon(f *fresh.Feed) { fs.giveUp(f, feed.ErrServedAnew, settling) }
 
 // giveUp ends a feed immediately and remembers the reason for a while.
 func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {

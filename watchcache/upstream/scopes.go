@@ -143,7 +143,7 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 	}
 	for _, scope := range scopes {
 		refused := fs.refusedLocked(store.Key{GVR: gvr, Scope: scope})
-		if refused == nil || errors.Is(refused, errRedefined) {
+		if refused == nil || errors.Is(refused, feed.ErrServedAnew) {
 			return !fs.Names.Lacks(gvr)
 		}
 		if narrow && !tooWide(refused) {

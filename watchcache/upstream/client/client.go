@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -31,12 +32,15 @@ type Client struct {
 	// Compresses is true if upstream compressed the latest watch that began with the state.
 	Compresses atomic.Bool
 	metrics    *Metrics
+	server     chan serverVersion // contains the last answer
 }
 
 // New returns a client for the server at base. If base has a path, it is prepended to every request
 // path.
 func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
-	return &Client{Base: base, HTTP: &http.Client{Transport: transport}, metrics: metrics}
+	c := &Client{Base: base, HTTP: &http.Client{Transport: transport}, metrics: metrics, server: make(chan serverVersion, 1)}
+	c.server <- serverVersion{}
+	return c
 }
 
 // MaxErrorBody is the maximum number of bytes that are read from an error's body.
@@ -182,4 +186,35 @@ func (c *Client) Cluster(ctx context.Context) (uid string, err error) {
 		return "", nil
 	}
 	return system.Metadata.UID, err
+}
+
+// ServerVersion returns the version that upstream's apiserver had at since or later. Another version
+// may write other bytes for the same objects. An emulated version counts as another one. There is one
+// request at a time, and callers that wait share the next one.
+func (c *Client) ServerVersion(ctx context.Context, since time.Time) (string, error) {
+	var last serverVersion
+	select {
+	case last = <-c.server:
+		defer func() { c.server <- last }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if !last.asked.Before(since) {
+		return last.version, nil
+	}
+	var v version.Info
+	asked := time.Now()
+	if err := c.Read(ctx, schema.GroupVersionResource{}, "/version", &v); err != nil {
+		return "", err
+	}
+	last = serverVersion{v.GitVersion, asked}
+	if v.EmulationMinor != "" {
+		last.version += " as " + v.EmulationMajor + "." + v.EmulationMinor
+	}
+	return last.version, nil
+}
+
+type serverVersion struct {
+	version string
+	asked   time.Time
 }

@@ -86,3 +86,11 @@ func Ended(err error, early bool) error {
 	}
 	return fmt.Errorf("read watch: %w", err)
 }
+
+// CauseOf returns the reason for which ctx was cut, or err if ctx was not cut.
+func CauseOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}

@@ -21,9 +21,9 @@ import (
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
-// Describe returns a resource from a discovery document that was requested at since or later. It
+// watchable returns a resource from a discovery document that was requested at since or later. It
 // returns an error unless the resource can be listed and watched.
-func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
+func (d *Discovery) watchable(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
 	found, err := d.find(ctx, gvr, since)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResourc
 	return found, nil
 }
 
-// CheckLocal returns an error unless the apiserver itself serves a resource. An aggregated API has
+// checkLocal returns an error unless the apiserver itself serves a resource. An aggregated API has
 // its own resourceVersions and history.
 //
 // APIServices contain the server of each group and version. If the proxy may not read them, it
@@ -47,7 +47,7 @@ func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResourc
 // CustomResourceDefinition. For resources with a definition, custom is true. The caller must then
 // check that the resource looks like a custom resource, because an aggregated API may have replaced
 // it.
-func (d *Discovery) CheckLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
+func (d *Discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
 	if gvr.Group == "" {
 		return false, nil
 	}
@@ -145,7 +145,7 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 				continue
 			}
 			if !checked {
-				if _, err := d.CheckLocal(ctx, gvr); err != nil {
+				if _, err := d.checkLocal(ctx, gvr); err != nil {
 					if client.NoAnswer(err) {
 						return nil, err
 					}

@@ -58,7 +58,7 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	if f.cache.Resource().NoWatchCache {
 		whole = batch.Counted(f.cache, f.Client)
 	}
-	events := batch.New(f.ctx, apply, whole, func(err error) { f.Interrupt(err) })
+	events := batch.New(f.tasks.Context, apply, whole, func(err error) { f.Interrupt(err) })
 	defer events.Close()
 	publish := func() error {
 		err := events.Publish()

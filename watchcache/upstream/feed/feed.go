@@ -12,11 +12,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/tasks"
 )
 
 var (
@@ -30,6 +29,10 @@ var (
 	errCutShort = errors.New("watch was cut short")
 	// errOvertaken means that a side watch has brought newer events than a listed state.
 	errOvertaken = errors.New("listed state was overtaken")
+	// ErrServedAnew means that upstream has just begun to serve the resource in another way.
+	ErrServedAnew = fmt.Errorf("%w: upstream has just begun to serve it in another way", watchcache.ErrNotReady)
+	// errUpgraded means that another version of the apiserver answers.
+	errUpgraded = errors.New("upstream has another version")
 	// errOtherEpoch means that the epoch of a stream was abandoned after the stream opened.
 	errOtherEpoch = errors.New("cache was started anew")
 )
@@ -53,19 +56,20 @@ type Feed struct {
 	cache   *watchcache.Cache
 	err     error // why the cache is missing or has ended; valid after started or done is closed
 
-	definition  discovery.Version // of a custom resource
-	warnings    []string          // Warning headers that belong to every response
-	lastUsed    atomic.Int64      // moment
-	othersWrite atomic.Bool       // see OthersWrite
+	described   discovery.Description
+	server      string       // the apiserver's version when Run asked last; used by Run only
+	lastUsed    atomic.Int64 // moment
+	othersWrite atomic.Bool  // see OthersWrite
 
 	signs
-	tasks
-	past  past     // revisions where the feed may begin
-	saved standing // used by Save only
+	tasks *tasks.Tasks // other than the run loop
+	past  past         // revisions where the feed may begin
+	saved standing     // used by Save only
 
 	writing struct {
 		sync.Mutex // held during each write to the cache
 		phase      phase
+		server     string                  // the version of the apiserver that wrote the state; "" if unknown
 		epoch      uint64                  // counts the states read from upstream; each stream belongs to one epoch
 		cut        context.CancelCauseFunc // ends the main stream; nil without a followed stream
 	}
@@ -84,9 +88,8 @@ const (
 // New returns a feed for a client that sent its request at asked. Run starts the feed.
 func New(ctx context.Context, u *Upstream, key store.Key, asked time.Time, limits watchcache.Limits) *Feed {
 	gvr := key.GVR
-	live, stop := context.WithCancel(ctx)
 	f := &Feed{
-		Upstream: u, Key: key, asked: asked, limits: limits, tasks: tasks{ctx: live, stop: stop},
+		Upstream: u, Key: key, asked: asked, limits: limits, tasks: tasks.New(ctx),
 		Log:        u.Log.With(zap.Inline(key)),
 		Aggregated: u.Options.Load().Resources[gvr.GroupResource()].Aggregated,
 		started:    make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{}),
@@ -106,12 +109,12 @@ func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 func (f *Feed) CompressesWatches() bool { return !f.Aggregated && f.Client.Compresses.Load() }
 
 // Warnings are the Warning headers in every response from upstream about the resource.
-func (f *Feed) Warnings() []string { return f.warnings }
+func (f *Feed) Warnings() []string { return f.described.Warnings }
 
 // Definition returns the version of the CustomResourceDefinition. custom is false unless the
 // resource is known to be a custom resource.
 func (f *Feed) Definition() (v discovery.Version, custom bool) {
-	return f.definition, f.definition != discovery.Version{}
+	return f.described.Definition, f.described.Definition != discovery.Version{}
 }
 
 // Use records that a client uses the feed. since is the resourceVersion that it resumes from, or 0.
@@ -172,7 +175,7 @@ func (f *Feed) Ready(ctx context.Context) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	if err = cmp.Or(err, f.ctx.Err()); err != nil {
+	if err = cmp.Or(err, f.tasks.Context.Err()); err != nil {
 		return fmt.Errorf("%w: %s: %w", watchcache.ErrNotReady, f, err)
 	}
 	return nil
@@ -183,17 +186,17 @@ func (f *Feed) Ready(ctx context.Context) error {
 // does not serve clients yet.
 func (f *Feed) Run(started func()) error {
 	defer close(f.done)
-	defer f.stop()
-	ctx := f.ctx
-	cache, at, err := f.describe(ctx)
+	defer f.tasks.Stop()
+	ctx := f.tasks.Context
+	d, at, err := f.describe(ctx, f.asked)
 	if err != nil {
 		f.err = err
 		close(f.settled)
 		close(f.started)
 		return f.ended()
 	}
-	f.cache = cache
-	restored := f.restore(at)
+	f.described, f.cache = d, watchcache.New(d.Resource, f.limits)
+	restored := f.restore(ctx, at)
 	close(f.started)
 	started()
 	if restored {
@@ -203,22 +206,26 @@ func (f *Feed) Run(started func()) error {
 	}
 	f.err = f.follow(ctx)
 	err = f.ended()
-	f.endTasks()
+	f.tasks.End()
 	f.Abandon()
 	return err
 }
 
 // ended returns the reason why the feed ended, or nil after Stop.
 func (f *Feed) ended() error {
-	if f.ctx.Err() != nil {
+	if f.tasks.Context.Err() != nil {
 		return nil
 	}
 	return f.err
 }
 
+// Go runs a task. Its ctx ends with the feed, and the feed waits for it. Go returns false if the feed
+// has ended.
+func (f *Feed) Go(task func(ctx context.Context)) bool { return f.tasks.Go(task) }
+
 // Stop ends the feed and its cache, and waits until the feed has ended.
 func (f *Feed) Stop() {
-	f.stop()
+	f.tasks.Stop()
 	<-f.done
 }
 
@@ -239,7 +246,7 @@ func (f *Feed) Abandon() {
 	f.writing.phase = stopped
 	f.writing.epoch++
 	f.cache.End()
-	f.stop()
+	f.tasks.Stop()
 }
 
 // enter begins a phase. A stopped feed stays stopped. Until a feed has read a state, it does not
@@ -288,94 +295,13 @@ func (f *Feed) Standing() (rv, epoch uint64) {
 	return f.cache.Stats().ResourceVersion, f.writing.epoch
 }
 
-var errClock = fmt.Errorf("%w: ages would be wrong, because this clock may differ from upstream's", discovery.ErrNotCacheable)
-
-// describe reads how upstream serves the resource, and returns an empty cache and upstream's
-// resourceVersion.
-func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
-	found, err := f.Names.Describe(ctx, f.GVR, f.asked)
-	if err != nil {
-		return nil, 0, err
+func (f *Feed) describe(ctx context.Context, asked time.Time) (d discovery.Description, at uint64, err error) {
+	d, at, err = f.Names.Describe(ctx, f.GVR, f.Encoding, f.Scope, f.Aggregated, asked)
+	if err == nil {
+		f.alive()
 	}
-	if f.Scope.Namespace != "" && !found.Namespaced {
-		return nil, 0, fmt.Errorf("%w: %s has no namespaces", discovery.ErrNotCacheable, f.GVR)
-	}
-	custom := false
-	if !f.Aggregated {
-		if custom, err = f.Names.CheckLocal(ctx, f.GVR); err != nil {
-			return nil, 0, err
-		}
-	}
-	r := object.Resource{
-		GVR: f.GVR, Kind: found.Kind, Namespaced: found.Namespaced,
-		Fields: client.OnTheWire(f.GVR, client.BuiltinFields(f.GVR), f.Encoding), NoNamespaceField: client.NoNamespaceField(f.GVR), NoWatchCache: client.NoWatchCache(f.GVR),
-		Encoding: f.Encoding, Scope: f.Scope,
-	}
-	p, err := f.Client.Probe(ctx, "probe", &r)
-	if _, right := f.Client.Clock.Now(); err == nil && f.Encoding == object.Table && !right {
-		err = errClock
-	}
-	if err == nil && f.Encoding == object.Table { // a Table does not show whether the resource is a custom resource
-		r.Columns.Definitions, r.Columns.Empty, r.Columns.Clock, r.Fields = p.Columns, p.EmptyRows, &f.Client.Clock, nil
-		objects := r
-		objects.Encoding = object.JSON
-		p, err = f.Client.Probe(ctx, "probe", &objects)
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	if custom && !p.SelfDescribing {
-		return nil, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", discovery.ErrNotCacheable, f.GVR)
-	}
-	r.ListKind, r.SelfDescribing = p.ListKind, p.SelfDescribing
-	f.warnings = p.Warnings
-	f.alive()
-	if p.SelfDescribing {
-		// Define is called before the first object is read. So no object is older than the
-		// definition.
-		d, err := discovery.Define(ctx, f.Client, f.GVR)
-		if err != nil {
-			return nil, 0, err
-		}
-		f.definition = d.Version
-		r.Columns.Paths, r.Columns.Defined = d.Columns, d.Version != (discovery.Version{})
-		if f.Encoding != object.Table {
-			r.Fields = append(r.Fields, client.CustomFields(d.Selectable)...)
-		}
-	}
-	return watchcache.New(r, f.limits), p.RV, nil
+	return d, at, err
 }
 
 // String names the feed.
 func (f *Feed) String() string { return f.Key.String() }
-
-// tasks are a feed's goroutines other than its run loop.
-type tasks struct {
-	ctx     context.Context //nolint:containedctx // the life of the feed
-	stop    context.CancelFunc
-	running sync.WaitGroup
-	mu      struct {
-		sync.Mutex
-		over bool
-	}
-}
-
-// Go runs a task. The task's ctx ends with the feed, and the feed waits for the task. Go returns
-// false if the feed has ended.
-func (t *tasks) Go(task func(ctx context.Context)) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.mu.over {
-		t.running.Go(func() { task(t.ctx) })
-	}
-	return !t.mu.over
-}
-
-// endTasks prevents further tasks and waits for the running tasks.
-func (t *tasks) endTasks() {
-	t.mu.Lock()
-	t.mu.over = true
-	t.mu.Unlock()
-	t.stop()
-	t.running.Wait()
-}

@@ -1,10 +1,12 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -128,7 +131,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	opened := time.Now()
 	resp, err := f.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "watch", f.cache.Resource(), query)
 	if err != nil {
-		return causeOf(ctx, err)
+		return client.CauseOf(ctx, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or no longer needed
 	f.alive()
@@ -137,13 +140,28 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	}
 	f.past.opened.Store(watchcache.Moment(time.Now()))
 	defer f.past.opened.Store(0)
+	switch {
+	case f.Aggregated: // another server answers, whose version is not known
+	case epoch == 0:
+		f.askServer(ctx, time.Now())
+	default:
+		since := time.Now()
+		dog.Go(func() {
+			if !client.Sleep(ctx, checkAfter) {
+				return
+			}
+			if err := f.checkServer(ctx, since); err != nil {
+				cancel(err)
+			}
+		})
+	}
 	s := client.NewStream(resp.Body, f.cache.Resource())
 	if epoch == 0 {
 		if !f.Aggregated {
 			f.Client.Compresses.Store(resp.Uncompressed)
 		}
 		if epoch, err = f.consumeInitial(s); err != nil {
-			return causeOf(ctx, err)
+			return client.CauseOf(ctx, err)
 		}
 	}
 	followed()
@@ -158,15 +176,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < WatchLife {
 		err = errCutShort
 	}
-	return causeOf(ctx, err)
-}
-
-// causeOf returns the reason for which ctx was cut, or err if ctx was not cut.
-func causeOf(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+	return client.CauseOf(ctx, err)
 }
 
 // adopt writes a newly read state to the cache. The state becomes events for the differences or, if
@@ -188,9 +198,7 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 		}
 		err := f.cache.Replace(objects, rv, time.Now())
 		if err == nil {
-			f.writing.phase = watching
-			f.writing.epoch++
-			return f.writing.epoch, nil
+			return f.adoptedLocked(), nil
 		}
 		f.Log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
 	}
@@ -198,14 +206,57 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 		_ = f.Store.Remove(f.Key) // a restart must not resume from the old state
 	}
 	f.cache.Reset(objects, rv)
-	f.writing.phase = watching
-	f.writing.epoch++
 	f.Log.Info("synced", zap.Int("objects", len(objects)), zap.Uint64("resourceVersion", rv))
-	return f.writing.epoch, nil
+	return f.adoptedLocked(), nil
 }
 
-// expired is the reason for a relist when upstream no longer has the history.
-const expired = "expired"
+// adoptedLocked records that the cache contains a new state.
+func (f *Feed) adoptedLocked() (epoch uint64) {
+	f.writing.phase, f.writing.server = watching, f.server
+	f.writing.epoch++
+	return f.writing.epoch
+}
+
+// checkServer returns an error if another version of the apiserver wrote the cached state. The state
+// must then be read again, because the versions may write other bytes for the same objects. The feed
+// stops if the resource itself is served in another way.
+func (f *Feed) checkServer(ctx context.Context, since time.Time) error {
+	f.askServer(ctx, since)
+	f.writing.Lock()
+	was := cmp.Or(f.writing.server, f.server)
+	if was == f.server {
+		f.writing.server = was // it was unknown after a listed state
+	}
+	f.writing.Unlock()
+	if was == f.server {
+		return nil
+	}
+	switch now, _, err := f.describe(ctx, time.Now()); {
+	case err != nil:
+		return err
+	case !reflect.DeepEqual(now, f.described):
+		return ErrServedAnew
+	}
+	return fmt.Errorf("%w: %s, before %s", errUpgraded, f.server, was)
+}
+
+// checkAfter delays the question for the version. So streams that open at about the same time share
+// an answer.
+const checkAfter = time.Second
+
+// askServer sets f.server. After an error, it keeps the last version, and the next stream asks again.
+func (f *Feed) askServer(ctx context.Context, since time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
+	defer cancel()
+	server, err := f.Client.ServerVersion(ctx, since)
+	if err != nil {
+		f.Log.Debug("upstream does not tell its version", zap.Error(err))
+	}
+	f.server = cmp.Or(server, f.server)
+}
+
+// Two reasons for a relist: upstream no longer has the history, or has another version.
+const expired, upgraded = "expired", "upgraded"
 
 // verdict decides the feed's next phase after a stream has ended. A nil err is a clean end. If it
 // returns a reason, the feed reads the state again. Otherwise, the feed keeps its phase or stops.
@@ -218,6 +269,10 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		return correcting, "self-check"
 	case errors.Is(err, ErrDiffers):
 		return renewing, "self-check" // a relist does not show the difference, or no client is served yet
+	case errors.Is(err, errUpgraded) && f.Encoding == object.Table:
+		return renewing, upgraded // a relist does not compare cells
+	case errors.Is(err, errUpgraded):
+		return syncing, upgraded
 	case errors.Is(err, errCutShort) && f.Encoding == object.Table:
 		return stopped, "" // the definition may have changed, but a relist does not compare cells
 	case errors.Is(err, errCutShort):
@@ -239,6 +294,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		}
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
+		errors.Is(err, ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable),
 		errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrColumns), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
 		return stopped, ""
 	}

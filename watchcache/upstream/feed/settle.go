@@ -44,16 +44,19 @@ func (f *Feed) settle(ctx context.Context, tries int, check func() error) {
 	}
 }
 
-// savable returns the definition version under which the cache is saved. ok is false if upstream
-// has no history to resume from, or a later start could not verify the saved bytes.
-func (f *Feed) savable() (definition string, ok bool) {
+// savable returns what wrote the cached bytes. ok is false if upstream has no history to resume from,
+// or a later start could not verify the saved bytes.
+func (f *Feed) savable() (w store.Writer, ok bool) {
 	r := f.cache.Resource()
 	v, custom := f.Definition()
 	if custom {
-		definition = fmt.Sprintf("%s/%d", v.UID, v.Generation)
+		w.Definition = fmt.Sprintf("%s/%d", v.UID, v.Generation)
 	}
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	w.Server = f.writing.server
 	// An aggregated API has its own revisions and version. A Table's rows are quickly read again.
-	return definition, !r.NoWatchCache && r.SelfDescribing == custom && !f.Aggregated && f.Encoding != object.Table
+	return w, w.Server != "" && !r.NoWatchCache && r.SelfDescribing == custom && !f.Aggregated && f.Encoding != object.Table
 }
 
 // Save writes the cache to its file if the cache has changed since the last save. Save must not be
@@ -64,8 +67,8 @@ func (f *Feed) Save() (saved bool, err error) {
 	if _, lost := f.Lost(); lost || !f.cache.Stats().Ready || f.saved == (standing{rv, epoch}) {
 		return false, nil
 	}
-	if definition, ok := f.savable(); ok {
-		err = f.Store.Save(f.cache, definition)
+	if w, ok := f.savable(); ok {
+		err = f.Store.Save(f.cache, w)
 	} else {
 		err = f.Store.Remove(f.Key)
 	}
@@ -81,22 +84,23 @@ func (f *Feed) Save() (saved bool, err error) {
 
 // restore fills the cache from its file. It returns false if there is no usable file, or if the
 // file is newer than upstream.
-func (f *Feed) restore(upstreamAt uint64) bool {
+func (f *Feed) restore(ctx context.Context, upstreamAt uint64) bool {
 	if f.Store == nil {
 		return false
 	}
 	began := time.Now()
-	definition, ok := f.savable()
+	f.askServer(ctx, began)
+	f.writing.server = f.server
+	w, ok := f.savable()
 	if !ok {
-		definition = "not to be saved" // matches no file
+		w.Definition = "not to be saved" // matches no file
 	}
-	err := f.Store.Load(f.cache, definition, upstreamAt)
+	err := f.Store.Load(f.cache, w, upstreamAt)
 	switch {
 	case err == nil:
 		at := f.cache.Stats()
 		f.writing.Lock()
-		f.writing.phase = watching
-		f.writing.epoch++
+		f.adoptedLocked()
 		f.writing.Unlock()
 		f.Metrics.Restores.WithLabelValues("restored").Inc()
 		f.Log.Info("restored", zap.Int("objects", at.Objects), zap.Uint64("resourceVersion", at.ResourceVersion),

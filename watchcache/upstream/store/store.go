@@ -28,8 +28,8 @@ import (
 )
 
 // Store is a directory of saved caches. With saved caches, a restart costs upstream one probe, one
-// watch and one metadata list per feed. It costs clients nothing: upstream sends no state again,
-// and the clients' resourceVersions stay valid.
+// watch and one metadata list per feed, and a few requests for its version. It costs clients
+// nothing: upstream sends no state again, and the clients' resourceVersions stay valid.
 //
 // A restored cache serves clients once two conditions hold. First, the cache has reached the
 // revision of a probe that was sent when the proxy started. Normally, the feed's stream brings the
@@ -49,17 +49,17 @@ import (
 // ([watchcache.Cache.Dump]), and the SHA-256 of all these parts. The file is written under a
 // temporary name and then renamed. Only the file's owner can read it.
 type Store struct {
-	dir    string
-	lock   *os.File // locks the directory, so that only one process writes to it
-	origin origin
-	log    *zap.Logger
+	dir     string
+	lock    *os.File // locks the directory, so that only one process writes to it
+	cluster string
+	log     *zap.Logger
 }
 
-// origin identifies the apiserver that cached bytes come from. Another cluster has other objects.
-// Another version of the apiserver may write other bytes for the same objects.
-type origin struct {
-	Cluster string `json:"cluster"`
-	Server  string `json:"server"`
+// Writer is what wrote the bytes of a cache's objects. Another writer may write other bytes for the
+// same objects.
+type Writer struct {
+	Server     string `json:"server"`               // version of the apiserver
+	Definition string `json:"definition,omitempty"` // version of a custom resource's definition
 }
 
 // Key identifies a feed and the file of its cache.
@@ -105,25 +105,26 @@ func (k Key) Clone() Key {
 
 // header describes a file. A file is used only if all its header fields match, except Saved.
 type header struct {
-	origin
+	Cluster string `json:"cluster"`
+	Writer
 	Key
 	Kind       string    `json:"kind"`
 	ListKind   string    `json:"listKind"`
 	Namespaced bool      `json:"namespaced"`
-	Definition string    `json:"definition,omitempty"`
 	Saved      time.Time `json:"saved"`
 }
 
 const (
 	magic      = "watchproxy cache, format 2\n"
 	suffix     = ".cache"
-	askTimeout = 30 * time.Second // limits the requests for upstream's origin
+	askTimeout = 30 * time.Second // limits the request for the cluster's identifier
 )
 
 // ErrUseless means that a saved cache cannot be used. Errors that wrap it contain the reason.
 var ErrUseless = errors.New("saved cache is of no use")
 
-// Open creates the directory if it is missing, locks it, and reads upstream's origin.
+// Open creates the directory if it is missing, locks it, and reads the cluster's identifier. If the
+// proxy may not read it, upstream's address takes its place.
 func Open(ctx context.Context, dir string, client *client.Client, log *zap.Logger) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of saved caches: %w", err)
@@ -169,37 +170,21 @@ func (s *Store) prepare(ctx context.Context, client *client.Client) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if s.origin, err = originOf(ctx, client); err != nil {
+	if s.cluster, err = client.Cluster(ctx); err != nil {
 		return fmt.Errorf("who is upstream: %w", err)
+	}
+	if s.cluster == "" {
+		s.cluster = client.Base.String()
 	}
 	return nil
 }
 
-// originOf reads upstream's origin. If the proxy may not read the cluster's uid, the origin
-// contains upstream's address instead.
-func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
-	var version struct {
-		GitVersion string `json:"gitVersion"`
-	}
-	if err := c.Read(ctx, schema.GroupVersionResource{}, "/version", &version); err != nil {
-		return o, err
-	}
-	cluster, err := c.Cluster(ctx)
-	if err != nil {
-		return o, err
-	}
-	if cluster == "" {
-		cluster = c.Base.String()
-	}
-	return origin{cluster, version.GitVersion}, nil
-}
-
-// header returns the header for a feed's cache. definition is set for custom resources only.
-func (s *Store) header(cache *watchcache.Cache, definition string) header {
+// header returns the header for a feed's cache.
+func (s *Store) header(cache *watchcache.Cache, w Writer) header {
 	r := cache.Resource()
 	return header{
-		origin: s.origin, Key: Key{r.GVR, r.Encoding, r.Scope},
-		Kind: r.Kind, ListKind: r.ListKind, Namespaced: r.Namespaced, Definition: definition,
+		Cluster: s.cluster, Writer: w, Key: Key{r.GVR, r.Encoding, r.Scope},
+		Kind: r.Kind, ListKind: r.ListKind, Namespaced: r.Namespaced,
 	}
 }
 
@@ -220,8 +205,8 @@ func (s *Store) path(key Key) string {
 const nameMax = 200
 
 // Save writes a feed's cache.
-func (s *Store) Save(cache *watchcache.Cache, definition string) (err error) {
-	h := s.header(cache, definition)
+func (s *Store) Save(cache *watchcache.Cache, w Writer) (err error) {
+	h := s.header(cache, w)
 	h.Saved = time.Now()
 	head, err := json.Marshal(h)
 	if err != nil {
@@ -278,8 +263,8 @@ func (s *Store) Remove(key Key) error {
 
 // Load fills an empty cache from its file, unless the file is newer than upstream. Possible errors
 // are fs.ErrNotExist, [ErrUseless], and errors from reading the file.
-func (s *Store) Load(cache *watchcache.Cache, definition string, upstreamAt uint64) error {
-	want := s.header(cache, definition)
+func (s *Store) Load(cache *watchcache.Cache, w Writer, upstreamAt uint64) error {
+	want := s.header(cache, w)
 	file, err := os.Open(s.path(want.Key))
 	if err != nil {
 		return err

@@ -1,0 +1,78 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+)
+
+// Description is how upstream serves a resource.
+type Description struct {
+	Resource   object.Resource
+	Warnings   []string // Warning headers that belong to every response
+	Definition Version  // of a custom resource
+}
+
+var errClock = fmt.Errorf("%w: ages would be wrong, because this clock may differ from upstream's", ErrNotCacheable)
+
+// Describe returns how upstream serves the part of a resource within scope, from discovery documents
+// that were requested at since or later. It also returns upstream's resourceVersion. aggregated
+// means that an aggregated API may serve the resource.
+func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, scope object.Scope, aggregated bool, since time.Time) (is Description, at uint64, err error) {
+	found, err := d.watchable(ctx, gvr, since)
+	if err != nil {
+		return is, 0, err
+	}
+	if scope.Namespace != "" && !found.Namespaced {
+		return is, 0, fmt.Errorf("%w: %s has no namespaces", ErrNotCacheable, gvr)
+	}
+	custom := false
+	if !aggregated {
+		if custom, err = d.checkLocal(ctx, gvr); err != nil {
+			return is, 0, err
+		}
+	}
+	is.Resource = object.Resource{
+		GVR: gvr, Kind: found.Kind, Namespaced: found.Namespaced,
+		Fields:           client.OnTheWire(gvr, client.BuiltinFields(gvr), encoding),
+		NoNamespaceField: client.NoNamespaceField(gvr), NoWatchCache: client.NoWatchCache(gvr),
+		Encoding: encoding, Scope: scope,
+	}
+	r := &is.Resource
+	p, err := d.client.Probe(ctx, "probe", r)
+	if _, right := d.client.Clock.Now(); err == nil && encoding == object.Table && !right {
+		err = errClock
+	}
+	if err == nil && encoding == object.Table { // a Table does not show whether the resource is a custom resource
+		r.Columns.Definitions, r.Columns.Empty, r.Columns.Clock, r.Fields = p.Columns, p.EmptyRows, &d.client.Clock, nil
+		objects := *r
+		objects.Encoding = object.JSON
+		p, err = d.client.Probe(ctx, "probe", &objects)
+	}
+	if err != nil {
+		return is, 0, err
+	}
+	if custom && !p.SelfDescribing {
+		return is, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", ErrNotCacheable, gvr)
+	}
+	r.ListKind, r.SelfDescribing, is.Warnings = p.ListKind, p.SelfDescribing, p.Warnings
+	if p.SelfDescribing {
+		// Define is called before the first object is read. So no object is older than the
+		// definition.
+		defined, err := Define(ctx, d.client, gvr)
+		if err != nil {
+			return is, 0, err
+		}
+		is.Definition = defined.Version
+		r.Columns.Paths, r.Columns.Defined = defined.Columns, defined.Version != (Version{})
+		if encoding != object.Table {
+			r.Fields = append(r.Fields, client.CustomFields(defined.Selectable)...)
+		}
+	}
+	return is, p.RV, nil
+}
