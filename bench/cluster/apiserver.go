@@ -169,6 +169,9 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 // Upgrade sets the file that the next Start runs, which may be another version of Kubernetes.
 func (s *APIServer) Upgrade(binary string) { s.opts.Binary = binary }
 
+// Reconfigure sets the flags of kube-apiserver for the next Start.
+func (s *APIServer) Reconfigure(flags ...string) { s.opts.Flags = flags }
+
 // Stop makes the server cut the watches, save its data and exit. It returns an error if the server
 // has failed or had to be killed. If the server is not running, Stop does nothing.
 func (s *APIServer) Stop() error {

@@ -121,6 +121,12 @@ func TestVersionsTakeTurns(t *testing.T) {
 
 // If another version of the apiserver serves the resource in another way, the feed starts again.
 func TestUpgradeServesAnew(t *testing.T) {
+	t.Run("history", func(t *testing.T) { upgradeServesAnew(t, false) })
+	t.Run("no history", func(t *testing.T) { upgradeServesAnew(t, true) })
+}
+
+func upgradeServesAnew(t *testing.T, forget bool) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.set("a", "1")
@@ -129,7 +135,7 @@ func TestUpgradeServesAnew(t *testing.T) {
 		cursor := watchAll(t, before.Cache())
 		const warning = `299 - "v1 ConfigMap is deprecated"`
 		f.locked(func() { f.mu.warning = warning })
-		f.upgrade("v1.37.0", false, false)
+		f.upgrade("v1.37.0", false, forget)
 		time.Sleep(time.Minute)
 		if _, _, err := cursor.Poll(nil, 100); !errors.Is(err, watchcache.ErrEnded) {
 			t.Errorf("the watch: %v", err)

@@ -80,6 +80,9 @@ func (f *Feed) urgency() servers.Urgency {
 // sync reads the whole state and then calls read. If the state came from a stream, sync continues
 // to follow that stream.
 func (f *Feed) sync(ctx context.Context, read func()) error {
+	if err := f.describeAgain(ctx); err != nil {
+		return err
+	}
 	notOlderThan := uint64(0)
 	if s, err := f.cache.Snapshot(); err == nil && f.phase() != renewing {
 		notOlderThan = s.ResourceVersion()
@@ -140,21 +143,6 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	}
 	f.past.opened.Store(watchcache.Moment(time.Now()))
 	defer f.past.opened.Store(0)
-	switch {
-	case f.Aggregated: // another server answers, whose version is not known
-	case epoch == 0:
-		f.askServer(ctx, time.Now())
-	default:
-		since := time.Now()
-		dog.Go(func() {
-			if !client.Sleep(ctx, checkAfter) {
-				return
-			}
-			if err := f.checkServer(ctx, since); err != nil {
-				cancel(err)
-			}
-		})
-	}
 	s := client.NewStream(resp.Body, f.cache.Resource())
 	if epoch == 0 {
 		if !f.Aggregated {
@@ -163,6 +151,13 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		if epoch, err = f.consumeInitial(s); err != nil {
 			return client.CauseOf(ctx, err)
 		}
+	} else {
+		since := time.Now()
+		dog.Go(func() {
+			if client.Sleep(ctx, checkAfter) && f.askServer(ctx, since) {
+				cancel(errUpgraded)
+			}
+		})
 	}
 	followed()
 	// The stream is not interruptible before. If a freshness run detects an error before, the state
@@ -217,43 +212,46 @@ func (f *Feed) adoptedLocked() (epoch uint64) {
 	return f.writing.epoch
 }
 
-// checkServer returns an error if another version of the apiserver wrote the cached state. The state
-// must then be read again, because the versions may write other bytes for the same objects. The feed
-// stops if the resource itself is served in another way.
-func (f *Feed) checkServer(ctx context.Context, since time.Time) error {
-	f.askServer(ctx, since)
-	f.writing.Lock()
-	was := cmp.Or(f.writing.server, f.server)
-	if was == f.server {
-		f.writing.server = was // it was unknown after a listed state
-	}
-	f.writing.Unlock()
-	if was == f.server {
+// describeAgain is called before the state is read. The feed stops if another version of the
+// apiserver serves the resource in another way.
+func (f *Feed) describeAgain(ctx context.Context) error {
+	if !f.askServer(ctx, time.Now()) {
 		return nil
 	}
-	switch now, _, err := f.describe(ctx, time.Now()); {
+	now, _, err := f.describe(ctx, time.Now())
+	switch {
 	case err != nil:
 		return err
 	case !reflect.DeepEqual(now, f.described):
 		return ErrServedAnew
+	case f.Encoding == object.Table:
+		f.enter(renewing) // a relist does not compare cells
 	}
-	return fmt.Errorf("%w: %s, before %s", errUpgraded, f.server, was)
+	return nil
 }
 
-// checkAfter delays the question for the version. So streams that open at about the same time share
-// an answer.
-const checkAfter = time.Second
-
-// askServer sets f.server. After an error, it keeps the last version, and the next stream asks again.
-func (f *Feed) askServer(ctx context.Context, since time.Time) {
+// askServer reads the apiserver's version as of since or later. It reports whether another version
+// wrote the cached state. After an error, the next stream asks again.
+func (f *Feed) askServer(ctx context.Context, since time.Time) (changed bool) {
+	if f.Aggregated {
+		return false // another server writes the objects
+	}
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
 	server, err := f.Client.ServerVersion(ctx, since)
 	if err != nil {
 		f.Log.Debug("upstream does not tell its version", zap.Error(err))
+		return false
 	}
-	f.server = cmp.Or(server, f.server)
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.server, f.writing.server = server, cmp.Or(f.writing.server, server)
+	return f.writing.server != server
 }
+
+// checkAfter delays the question for the version. So streams that open at about the same time share
+// an answer.
+const checkAfter = time.Second
 
 // Two reasons for a relist: upstream no longer has the history, or has another version.
 const expired, upgraded = "expired", "upgraded"
@@ -269,8 +267,6 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		return correcting, "self-check"
 	case errors.Is(err, ErrDiffers):
 		return renewing, "self-check" // a relist does not show the difference, or no client is served yet
-	case errors.Is(err, errUpgraded) && f.Encoding == object.Table:
-		return renewing, upgraded // a relist does not compare cells
 	case errors.Is(err, errUpgraded):
 		return syncing, upgraded
 	case errors.Is(err, errCutShort) && f.Encoding == object.Table:

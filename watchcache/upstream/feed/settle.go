@@ -90,7 +90,6 @@ func (f *Feed) restore(ctx context.Context, upstreamAt uint64) bool {
 	}
 	began := time.Now()
 	f.askServer(ctx, began)
-	f.writing.server = f.server
 	w, ok := f.savable()
 	if !ok {
 		w.Definition = "not to be saved" // matches no file
