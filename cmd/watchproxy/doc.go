@@ -82,6 +82,7 @@
 //	parsed selector               read, watch    readers          1,000 terms                             forwarded
 //	open watches                  user           clients          limits.maxWatchesPerIdentity            429
 //	unread events of a watch      watch          slow clients     64 KiB or one event; Stall              nothing is polled
+//	HTTP/1.1 input in a watch     connection     clients          8 KiB; the rest is discarded            closed after the watch
 //	unsent bytes in the kernel    connection     slow clients     128 KiB and the client's window         the write waits
 //	unsent bytes of a socket      connection     slow clients     128 KiB                                 cut
 //	pump's queue                  watch          events           one entry a watch                       none

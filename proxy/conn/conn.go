@@ -31,8 +31,11 @@ type Conn struct {
 	HeadLength int         // in bytes, 0 if the head is incomplete
 	Ended      atomic.Bool // a read failed, so no more bytes arrive
 	err        error
-	Idle       bool      // a request was answered and the next request has not begun
-	HandedBack bool      // fasthttp has returned the connection, which stays open
+	discarded  bool // some input of a stream's client was discarded
+	Idle       bool // a request was answered and the next request has not begun
+	// HandedBack is set to true if fasthttp returns the connection, which stays open. It belongs to
+	// the goroutine that runs fasthttp: after a hijack, another goroutine has the connection.
+	HandedBack *bool
 	since      time.Time // when the wait for a request began
 	// Abandoned is called by Close if a hijack was requested but has not begun. If the connection
 	// breaks before the hijack begins, fasthttp drops the hijack.
@@ -197,7 +200,7 @@ func (c *Conn) ReadUntil(t time.Time) {
 // Close implements net.Conn. Fasthttp also calls Close for a connection that it returns. Such a
 // connection stays open.
 func (c *Conn) Close() error {
-	if c.HandedBack {
+	if c.HandedBack != nil && *c.HandedBack {
 		return nil
 	}
 	if f := c.Abandoned; f != nil {
@@ -269,13 +272,16 @@ func (c *Conn) CancelWhenGone(cancel context.CancelFunc) (stop func()) {
 	}
 }
 
-// DiscardUntilGone discards the input of a stream's client. It calls cancel when the client leaves.
-func (c *Conn) DiscardUntilGone(cancel context.CancelFunc) (stop func()) {
+// aheadOfStream is the number of bytes that a stream's client may send ahead, for its next requests.
+const aheadOfStream = 8 << 10
+
+// WatchInput reads the input of a stream's client. It calls cancel when the client leaves.
+func (c *Conn) WatchInput(cancel context.CancelFunc) (stop func()) {
 	c.ReadUntil(time.Time{})
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		defer cancel()
-		c.DiscardInput(func() {})
+		c.ReadInput(func() {})
 	})
 	return func() {
 		_ = c.SetReadDeadline(longAgo)
@@ -283,16 +289,40 @@ func (c *Conn) DiscardUntilGone(cancel context.CancelFunc) (stop func()) {
 	}
 }
 
-// DiscardInput discards the client's input until the client leaves or Interrupt is called. It calls
-// onRead after each read.
-func (c *Conn) DiscardInput(onRead func()) {
+// ReadInput reads the input of a stream's client until the client leaves or Interrupt is called. It
+// keeps the beginning of the next requests, and discards the rest. It calls onRead after each read.
+func (c *Conn) ReadInput(onRead func()) {
 	var scratch [512]byte
 	for {
-		if _, err := c.Conn.Read(scratch[:]); err != nil {
+		n, err := c.Conn.Read(scratch[:])
+		switch {
+		case len(c.ahead)+n <= aheadOfStream:
+			c.ahead = append(c.ahead, scratch[:n]...)
+		case n > 0:
+			c.discarded = true
+		}
+		if err != nil {
+			if !isTimeout(err) {
+				c.err = err
+			}
 			return
 		}
 		onRead()
 	}
+}
+
+// Pipelines reports whether the client has already sent some of its next request.
+func (c *Conn) Pipelines() bool { return len(c.ahead) > 0 }
+
+// Reusable reports whether another request can follow a stream. If so, it makes the connection ready
+// for that request.
+func (c *Conn) Reusable() bool {
+	if c.err != nil || c.discarded {
+		return false
+	}
+	c.Rest()
+	c.since = time.Now()
+	return true
 }
 
 // Interrupt implements exchange.Client.

@@ -32,7 +32,7 @@ const (
 // client stops sending. Fasthttp then responds. The parameter heads counts the bytes of all
 // incomplete heads. If there is no room for more bytes, the connection is refused.
 func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, refused bool) {
-	c.Idle, c.HandedBack = false, false
+	c.Idle, c.HandedBack = false, nil
 	silence := l.Idle
 	if first {
 		c.since, silence = time.Now(), l.Read
@@ -184,16 +184,12 @@ func (c *Conn) readAhead(p []byte) int {
 func (c *Conn) readHead(p []byte) (int, error) {
 	c.since = time.Now()
 	if len(c.ahead) > 0 || !c.Known() {
-		c.HandedBack = true
+		*c.HandedBack = true
 		return 0, io.EOF
 	}
 	c.wait(c.since.Add(warmTime))
 	n, err := c.Conn.Read(p)
 	c.waited()
-	if n > 0 && bytes.HasSuffix(p[:n], []byte("\r\n\r\n")) {
-		c.Idle = false
-		return n, nil
-	}
 	if err != nil && !isTimeout(err) {
 		c.err = err
 		c.Ended.Store(true)
@@ -204,7 +200,7 @@ func (c *Conn) readHead(p []byte) (int, error) {
 		return end, nil
 	}
 	c.ahead = append(c.ahead, p[:n]...)
-	c.HandedBack = true
+	*c.HandedBack = true
 	return 0, io.EOF
 }
 

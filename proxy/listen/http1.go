@@ -75,10 +75,12 @@ func (s *Server) serveRequests(c *conn.Conn, first bool) {
 	if c.HeadLength == 0 || c.HeadLength > shortHead {
 		server = s.http.long
 	}
+	handedBack := false
+	c.HandedBack = &handedBack
 	if err := server.ServeConn(c); err != nil {
 		s.Log.Debug("connection broken", brokenBy(err))
 	}
-	if c.HandedBack {
+	if handedBack { // otherwise a stream may already use the connection, or it is closed
 		s.serving.Go(func() { s.serveRequests(c, false) })
 	}
 }
@@ -152,24 +154,29 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	old := !fctx.Request.Header.IsHTTP11()
 	switch {
 	case resp.Stream != nil:
-		s.hijack(fctx, func() { resp.Stream.Abandon(); written(0) }, func(c *conn.Conn, _ net.Conn) {
-			written(s.runStream(c, rt, resp, old))
+		last := old || req.EndsConnection() || s.Draining.Err() != nil
+		s.hijack(fctx, func() { resp.Stream.Abandon(); written(0) }, func(c *conn.Conn, _ net.Conn) (reusable bool) {
+			sent, reusable := s.runStream(c, rt, resp, old, last || c.Pipelines())
+			written(sent)
+			return reusable
 		})
 		return
 	// A hijack drops the request's body.
 	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && req.Body == nil):
-		s.hijack(fctx, func() { resp.CloseBody(); written(0) }, func(c *conn.Conn, _ net.Conn) {
+		s.hijack(fctx, func() { resp.CloseBody(); written(0) }, func(c *conn.Conn, _ net.Conn) (reusable bool) {
 			var bytes int64
 			defer func() { written(bytes) }() // also after a panic
 			bytes = s.writeUnframed(c, req, resp)
+			return false
 		})
 		return
 	case resp.Tunnel != nil:
-		s.hijack(fctx, func() { resp.Tunnel.Abandon(); written(0) }, func(c *conn.Conn, buffered net.Conn) {
+		s.hijack(fctx, func() { resp.Tunnel.Abandon(); written(0) }, func(c *conn.Conn, buffered net.Conn) (reusable bool) {
 			defer written(0)
 			c.Stall = 0
 			_, _ = c.Write(head(resp)) // the tunnel detects a client that has left
 			resp.Tunnel.Join(c, buffered)
+			return false
 		})
 		return
 	}
@@ -198,35 +205,41 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	}
 }
 
-// hijack takes the connection from fasthttp until f returns. If the connection breaks before that,
-// it calls abandon instead.
+// hijack takes the connection from fasthttp until f returns. If f returns true, the connection then
+// serves its next request. If the connection breaks before f begins, hijack calls abandon instead.
 //
 // f runs in a new goroutine. This frees fasthttp's request and its read buffer, which has the size
 // of the largest header. A watch then costs only its connection, unless f needs buffered.
-func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn.Conn, buffered net.Conn)) {
+func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn.Conn, buffered net.Conn) (reusable bool)) {
 	c := fctx.Conn().(*conn.Conn)
-	s.streams.Add(1)
+	s.serving.Add(1)
 	c.Abandoned = func() {
 		abandon()
-		s.streams.Done()
+		s.serving.Done()
 	}
 	fctx.HijackSetNoResponse(true)
 	fctx.Hijack(func(buffered net.Conn) {
 		c.Abandoned = nil
-		go s.runHijacked(c, func() { f(c, buffered) })
+		go s.runHijacked(c, func() bool { return f(c, buffered) })
 	})
 }
 
-// runHijacked runs a stream to its end and closes its connection. Serve waits for it.
-func (s *Server) runHijacked(c *conn.Conn, stream func()) {
-	defer s.streams.Done()
-	defer c.Close() //nolint:errcheck // nothing more is written
+// runHijacked runs a stream to its end. Serve waits for it. Then it closes the connection, or serves
+// its next request in a new goroutine, because the stack of this one may be large.
+func (s *Server) runHijacked(c *conn.Conn, stream func() (reusable bool)) {
+	reusable := false
 	defer func() {
 		if p := recover(); p != nil {
 			s.Metrics.Panicked(s.Log, metrics.InStream, p)
 		}
+		if reusable {
+			s.serving.Go(func() { s.serveRequests(c, false) })
+		} else {
+			_ = c.Close() // nothing more is written
+		}
+		s.serving.Done()
 	}()
-	stream()
+	reusable = stream() && c.Reusable()
 }
 
 // writeUnframed writes a response of unknown length without chunks, for HTTP/1.0.
@@ -235,15 +248,15 @@ func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchan
 	if resp.Lasts {
 		c.Stall = resp.Stall
 	}
-	if writeLastHead(c, resp) == nil {
+	if writeHead(c, resp, true) == nil {
 		bytes, _ = resp.WriteBody(s.Serving, c, req, s.Slots) // client or upstream may be gone
 	}
 	return bytes
 }
 
-// runStream writes an endless response, in chunks unless the client uses HTTP/1.0. The connection
-// ends with the response, because the bytes after the request were dropped.
-func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old bool) (bytes int64) {
+// runStream writes an endless response, in chunks unless the client uses HTTP/1.0. It reports whether
+// another response may follow. If last is true, the response says that none follows.
+func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old, last bool) (bytes int64, whole bool) {
 	ended := s.Metrics.WatchOpened(rt)
 	defer func() { ended(resp.Stream.Reason()) }()
 	ctx, cancel := context.WithCancel(s.Serving)
@@ -252,24 +265,27 @@ func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Respo
 	if !old {
 		resp.Header.Set("Transfer-Encoding", "chunked")
 	}
-	if writeLastHead(c, resp) != nil {
+	if writeHead(c, resp, last) != nil {
 		cancel()
 	}
 	out := &exchange.ChunkWriter{To: c, Unframed: old}
 	if w, ok := resp.Stream.(*watch.Watch); ok && c.Pumpable() && w.Cheap() {
 		s.pump.serve(ctx, cancel, c, w, out)
 	} else {
-		stop := c.DiscardUntilGone(cancel)
+		stop := c.WatchInput(cancel)
 		resp.Stream.Run(ctx, out)
 		stop()
 	}
-	_ = out.End() // the client may be gone
-	return int64(out.Sent)
+	err := out.End() // the client may be gone
+	return int64(out.Sent), !last && err == nil && resp.Stream.Reason() != watch.EndPanic
 }
 
-// writeLastHead writes the head of a connection's last response.
-func writeLastHead(c *conn.Conn, resp *exchange.Response) error {
-	resp.Header.Set("Connection", "close")
+// writeHead writes the head of a response that fasthttp does not write. If last is true, the
+// connection ends with the response.
+func writeHead(c *conn.Conn, resp *exchange.Response, last bool) error {
+	if last {
+		resp.Header.Set("Connection", "close")
+	}
 	_, err := c.Write(head(resp))
 	return err
 }

@@ -87,7 +87,7 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn
 	c.StartNonblocking()
 	w.Cursor.Notify(pumped.ready)
 	pumped.ready() // for events that arrived before Notify
-	c.DiscardInput(func() {
+	c.ReadInput(func() {
 		if c.Unsettled() { // TLS has written a record in response to input
 			pumped.ready()
 		}

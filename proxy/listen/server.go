@@ -62,8 +62,7 @@ type Server struct {
 	conns   conn.Set
 	h2      *h2.Server
 	heads   atomic.Int64   // bytes of incomplete heads
-	serving sync.WaitGroup // connections except streams
-	streams sync.WaitGroup
+	serving sync.WaitGroup // connections
 	// http has the servers for HTTP/1: short for requests with short heads, and long for all other
 	// requests.
 	http struct{ short, long *fasthttp.Server }
@@ -140,9 +139,7 @@ func (s *Server) end(ctx context.Context, l *conn.Listener, accepting <-chan err
 	}
 	stage("draining: no new connections")
 	s.serving.Wait()
-	stage("drained: requests finished")
-	s.streams.Wait()
-	stage("drained: streams ended")
+	stage("drained: requests and streams ended")
 	if limit.Err() != nil {
 		s.Log.Warn("some connections had to be cut")
 	}

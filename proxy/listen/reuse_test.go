@@ -1,0 +1,137 @@
+package listen
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// secondStream is a stream that lasts a second, unless its client leaves.
+type secondStream struct{ panics bool }
+
+// Run implements exchange.Stream.
+func (s secondStream) Run(ctx context.Context, out *exchange.ChunkWriter) {
+	b := out.Pending()
+	*b = append(*b, "event"...)
+	if out.Flush() != nil {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+	if s.panics {
+		panic("a test")
+	}
+}
+
+// Abandon implements exchange.Stream.
+func (secondStream) Abandon() {}
+
+// Reason implements exchange.Stream.
+func (secondStream) Reason() string { return "over" }
+
+// Over HTTP/1.1, further requests follow a watch, as at the apiserver. They may also arrive while the
+// watch is open.
+func TestRequestsAfterAStream(t *testing.T) {
+	const watch, other = "GET /watch HTTP/1.1\r\nHost: a\r\n\r\n", "GET /other HTTP/1.1\r\nHost: a\r\n\r\n"
+	long := "GET /other HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 16<<10) + "\r\n\r\n"
+	config := tlsConfig(t)
+	for name, test := range map[string]struct {
+		first, during, after string
+		panics, drains       bool
+		says, ends           bool // the watch's answer says that the connection ends; it ends
+	}{
+		"after":                 {first: watch, after: other},
+		"a watch after a watch": {first: watch, after: watch},
+		"during":                {first: watch, during: other},
+		"half of it during":     {first: watch, during: other[:20], after: other[20:]},
+		"at once":               {first: watch + other, says: true, ends: true},
+		"too long":              {first: watch, during: long, ends: true},
+		"HTTP/1.0":              {first: strings.Replace(watch, "1.1", "1.0", 1), says: true, ends: true},
+		"Connection: close":     {first: strings.Replace(watch, "Host", "Connection: close\r\nHost", 1), says: true, ends: true},
+		"after a panic":         {first: watch, panics: true, ends: true},
+		"on the way to a drain": {first: watch, drains: true, after: other},
+		"idle in a drain":       {first: watch, drains: true, ends: true},
+	} {
+		for _, config := range []*tls.Config{nil, config} {
+			t.Run(name+map[bool]string{true: " over TLS"}[config != nil], func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := conntest.Listen(1 << 20)
+					begin, end := newServer(func(req *exchange.Request) *exchange.Response {
+						resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
+						if resp.Bytes = []byte(req.Path); req.Path == "/watch" {
+							resp.Bytes, resp.Stream = nil, secondStream{test.panics}
+						}
+						return resp
+					}, config, time.Minute).runs(t, l)
+					defer end()
+					c, err := l.Dial()
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer c.Close() //nolint:errcheck // the test is over
+					if config != nil {
+						c = overTLS(c, "http/1.1", nil)
+					}
+					sends := func(text string) {
+						if _, err := io.WriteString(c, text); err != nil {
+							t.Fatal(err)
+						}
+						synctest.Wait()
+					}
+					from := bufio.NewReader(c)
+					answers := func(want string) (says bool) {
+						t.Helper()
+						resp, err := http.ReadResponse(from, nil)
+						if err != nil {
+							t.Fatal(err)
+						}
+						body, err := io.ReadAll(resp.Body)
+						if string(body) != want || (err != nil) != test.panics {
+							t.Fatalf("the answer is %q, %v; want %q", body, err, want)
+						}
+						return resp.Close
+					}
+					sends(test.first)
+					if test.during != "" {
+						sends(test.during)
+					}
+					if test.drains {
+						time.Sleep(time.Second - 1)
+						begin()
+					}
+					if says := answers("event"); says != test.says {
+						t.Errorf("the watch's answer ends the connection: %t", says)
+					}
+					if test.ends {
+						began := time.Now()
+						if _, err := from.ReadByte(); !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) || time.Since(began) > roundTripMax {
+							t.Errorf("the connection ends after %v: %v", time.Since(began), err)
+						}
+						return
+					}
+					if test.after != "" {
+						sends(test.after)
+					}
+					want := "/other"
+					if test.after == watch {
+						want = "event"
+					}
+					answers(want)
+				})
+			})
+		}
+	}
+}
