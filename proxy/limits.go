@@ -146,17 +146,21 @@ const (
 // user can hold at most half of the slots. A watch holds its slot while it is open. Without a slot,
 // the client is asked to retry, because the cache may answer then.
 func (s *Server) admitFallback(ctx context.Context, req *exchange.Request, verb string) (leave func(), refusal *exchange.Response) {
-	slots := s.fallbackReads
-	if verb == "watch" {
-		slots = s.fallbackWatches
-	}
+	slots, claim := s.fallback(req, verb)
 	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
 	defer cancel()
-	claim := fair.Claim{User: req.User(), Size: 1, Cost: 1, Held: req.Held()}
 	if err := slots.Take(ctx, claim); err != nil {
 		return nil, s.limits.GaveUp(req, err, "fallbacks", tooManyForwards)
 	}
 	return sync.OnceFunc(func() { slots.Give(claim.User, claim.Size) }), nil
+}
+
+func (s *Server) fallback(req *exchange.Request, verb string) (*fair.Queue, fair.Claim) {
+	slots := s.fallbackReads
+	if verb == "watch" {
+		slots = s.fallbackWatches
+	}
+	return slots, fair.Claim{User: req.User(), Size: 1, Cost: 1, Held: req.Held()}
 }
 
 // lateMax limits the forwarded watches that begin before a cache's history. Upstream can serve

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -248,6 +249,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		}
 		v = s.read(ctx, req, rt, true)
 	}
+	v, slot := s.unstick(ctx, req, rt, v)
 	switch {
 	case v.Answer != nil:
 		return v.Answer
@@ -259,6 +261,8 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		t.Patience = lostPatience // regardless of the reason for forwarding
 	}
 	switch {
+	case slot != nil:
+		done = slot
 	case v.Reason.Stale():
 		var refusal *exchange.Response
 		if done, refusal = s.admitFallback(ctx, req, rt.Verb); refusal != nil {
@@ -275,6 +279,18 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		resp.Why = string(v.Reason)
 	}
 	return resp
+}
+
+// unstick gets a slot to forward a read whose cache makes no progress. While no slot is free, it asks
+// the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
+func (s *Server) unstick(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Verdict) (_ read.Verdict, slot func()) {
+	most := s.options.Load().SyncTimeout
+	for began := time.Now(); v.Reason == read.Stuck && ctx.Err() == nil && time.Since(began) < most; v = s.read(ctx, req, rt, true) {
+		if slots, claim := s.fallback(req, rt.Verb); slots.Try(claim) {
+			return v, sync.OnceFunc(func() { slots.Give(claim.User, claim.Size) })
+		}
+	}
+	return v, nil
 }
 
 // forwardSooner forwards a list that upstream usually answers faster than the cache. If upstream is

@@ -17,6 +17,9 @@ import (
 var (
 	// ErrNotReady means that the cache has not been filled yet.
 	ErrNotReady = errors.New("cache is not filled yet")
+	// ErrNoProgress means that a cache is not filled or not up to date, and that upstream gives no
+	// sign that it soon will be.
+	ErrNoProgress = fmt.Errorf("%w, without progress", ErrNotReady)
 	// ErrEnded means that a reader's state was abandoned, because upstream went back in time or the
 	// feed stopped. The reader has to start again.
 	ErrEnded = errors.New("cache was ended or started anew")

@@ -49,6 +49,14 @@ func TooManyRequests(message string) metav1.Status {
 	return RetryLater(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
 }
 
+// TooLarge returns the Status of kube-apiserver's cache for a resourceVersion that it has not reached.
+func TooLarge(asked, current uint64) metav1.Status {
+	s := RetryLater(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
+		fmt.Sprintf("Timeout: Too large resource version: %d, current: %d", asked, current))
+	s.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return s
+}
+
 // BadRequest returns the Status for a malformed request.
 func BadRequest(message string) metav1.Status {
 	return Failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)

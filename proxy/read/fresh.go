@@ -2,8 +2,8 @@ package read
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -29,30 +29,21 @@ const (
 	joinWait = 5 * time.Millisecond
 )
 
-// tooLargeError says that upstream has not reached the requested resourceVersion.
-type tooLargeError struct{ asked, current uint64 }
+// tooLargeError says that the cache has not reached the requested resourceVersion.
+type tooLargeError struct{ status metav1.Status }
 
-func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("Too large resource version: %d, current: %d", e.asked, e.current)
-}
-
-// status returns the Status that kube-apiserver's cache returns.
-func (e *tooLargeError) status() metav1.Status {
-	s := exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: "+e.Error())
-	s.Details = &metav1.StatusDetails{
-		RetryAfterSeconds: 1,
-		Causes:            []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}},
-	}
-	return s
-}
+func (e *tooLargeError) Error() string { return e.status.Message }
 
 // fresh returns a state that is not older than the read's resourceVersion, or the most recent state
-// if no resourceVersion is given. It fails with Stale, or with *tooLargeError if upstream has not
-// reached that version.
+// if no resourceVersion is given. It fails with Stale or Stuck, or with *tooLargeError if upstream has
+// not reached that version within futureWait, or does not say so.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began, wait := time.Now(), freshWait
-	if r.joinsFreshRun() {
+	switch {
+	case r.joinsFreshRun():
 		wait = joinWait
+	case r.RVGiven:
+		wait = futureWait
 	}
 	if r.Timeout && r.kind() != wire.Watch { // upstream ignores the timeout of a watch
 		wait = min(wait, r.Bound)
@@ -84,8 +75,13 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	}
 	snapshot, err := r.feed.Fresh(ctx, work)
 	if err != nil {
-		if _, lost := r.feed.Lost(); lost {
+		switch _, lost := r.feed.Lost(); {
+		case r.RVGiven && !r.Timeout && errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return snapshot, &tooLargeError{exchange.TooLarge(r.RV, r.cache.Stats().Newest)}
+		case lost:
 			return snapshot, Lost // the freshness run has just detected the loss
+		case errors.Is(err, watchcache.ErrNoProgress):
+			return snapshot, Stuck
 		}
 		return snapshot, Stale
 	}
@@ -98,7 +94,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
 		return later, nil
 	}
-	return snapshot, &tooLargeError{r.RV, snapshot.ResourceVersion()}
+	return snapshot, &tooLargeError{exchange.TooLarge(r.RV, snapshot.ResourceVersion())}
 }
 
 // limitsAge reports whether the client limits the age of the response. An upper proxy does so,

@@ -207,7 +207,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return rd.Limits.GaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
 	}
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
-		return r.fail(tooLarge.status()), nil
+		return r.fail(tooLarge.status), nil
 	}
 	return resp, err
 }
@@ -274,6 +274,8 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 		switch {
 		case errors.Is(err, object.ErrNoEncoding):
 			continue
+		case errors.Is(err, watchcache.ErrNoProgress):
+			return Stuck
 		case errors.Is(err, watchcache.ErrNotReady):
 			return Stale
 		case err != nil:

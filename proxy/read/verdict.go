@@ -36,6 +36,7 @@ const (
 	TooOld      Reason = "too-old"         // before the cache's history
 	TooLarge    Reason = "too-large"       // making the response needs too much memory
 	Stale       Reason = "not-up-to-date"  // the cache is out of date; many such reads may come
+	Stuck       Reason = "no-progress"     // like Stale, but the cache may soon be up to date
 	Lost        Reason = "upstream-lost"   // like Stale, because upstream is lost
 	Sooner      Reason = "upstream-sooner" // upstream usually answers such a list faster
 	Early       Reason = "too-old-watch"   // a watch that starts before the cache's history
@@ -48,7 +49,7 @@ func reasonOf(err error) Reason {
 }
 
 // Stale reports whether an up-to-date cache would answer.
-func (r Reason) Stale() bool { return r == Stale || r == Lost }
+func (r Reason) Stale() bool { return r == Stale || r == Stuck || r == Lost }
 
 // Timed is a list for which the feed measures upstream's response time.
 type Timed struct {

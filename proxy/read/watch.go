@@ -76,7 +76,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	tooLarge, ahead := errors.AsType[*tooLargeError](err)
 	switch {
 	case ahead:
-		return r.errorEvent(tooLarge.status()), nil
+		return r.errorEvent(tooLarge.status), nil
 	case expired && !tooOld.Gap:
 		r.tooEarly = r.errorEvent(watch.Expired(r.cache, tooOld))
 		return nil, Early

@@ -50,6 +50,7 @@ type fakeUpstream struct {
 		requests   map[string]int
 		cluster    string            // the uid of the namespace kube-system
 		version    string            // the server's version; if empty, it is forbidden to read
+		failing    string            // requests of this verb fail with 500
 		warning    string            // comes with every probe
 		aside      uint64            // revisions used by other resources; bookmarks show them
 		others     []otherEvent      // writes to other resources, which their own watches show

@@ -64,6 +64,9 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 	if f.mu.down != nil {
 		return nil, f.mu.down
 	}
+	if verb == f.mu.failing {
+		return reply(500, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500}`), nil
+	}
 	switch verb {
 	case "ready":
 		return reply(200, "ok"), nil

@@ -111,7 +111,7 @@ func (fs *Feeds) open(ctx context.Context, key store.Key, since uint64) (*fresh.
 // use waits until a feed's cache is filled.
 func (fs *Feeds) use(ctx context.Context, f *fresh.Feed, since uint64) error {
 	f.Use(since)
-	return f.Ready(ctx)
+	return f.Soon(ctx)
 }
 
 // enter returns the running feed of a resource. If there is none and upstream serves the resource,

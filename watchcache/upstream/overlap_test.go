@@ -127,7 +127,7 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 			return silentAfter(req, ""), nil
 		case strings.Contains(path, "customresourcedefinitions"):
 			return definitions(req)
-		case strings.Contains(path, "apiservices"):
+		case path == "/version", strings.Contains(path, "apiservices"):
 			return reply(404, `{"kind":"Status","reason":"NotFound","code":404}`), nil
 		case path == "/apis":
 			return reply(200, `{"kind":"APIGroupList","groups":[{"name":"example.com","versions":[{"version":"v1"}]}]}`), nil

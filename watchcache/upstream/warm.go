@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
@@ -53,7 +55,7 @@ func (fs *Feeds) warm(w *Warming, p Part) {
 		if err == nil {
 			return
 		}
-		if text := err.Error(); text != told {
+		if text := err.Error(); text != told && !errors.Is(err, watchcache.ErrNoProgress) {
 			told = text
 			fs.Log.Warn("a cache that has to be warm cannot be filled; /readyz fails until it is", zap.Stringer("resource", p.Resource), zap.Stringer("scope", p.Scope), zap.Error(err))
 		}

@@ -24,7 +24,7 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 		if err != nil {
 			return 0, client.Ended(err, true)
 		}
-		f.alive()
+		f.Alive()
 		switch e.Kind {
 		case "BOOKMARK":
 			rv, err := f.bookmark(e)

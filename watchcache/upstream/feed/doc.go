@@ -11,7 +11,7 @@
 //   - compare.go: compares caches with upstream
 //   - settle.go: starts a feed from a saved cache
 //   - since.go: starts a feed at an earlier resourceVersion, for clients of a replaced proxy
-//   - signs.go: detects lost and silent streams
+//   - guard.go: detects lost and silent streams
 //
 // Each new stream shows the feed the apiserver's version (loop.go). After a change of the version,
 // the feed reads the state again, because the versions may write other bytes for the same objects. If

@@ -14,6 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/signs"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/tasks"
 )
@@ -24,6 +25,8 @@ var (
 	ErrWentBack = errors.New("upstream's resourceVersion went back")
 	// errSilent means that upstream has new revisions, but the stream has delivered nothing.
 	errSilent = errors.New("watch stream fell silent")
+	// errNoState means that a stream fell silent before its state was complete.
+	errNoState = errors.New("watch stream does not complete the state")
 	// errCutShort means that upstream ended a watch of a custom resource early, as after a change
 	// of its definition.
 	errCutShort = errors.New("watch was cut short")
@@ -49,6 +52,7 @@ type Feed struct {
 	asked  time.Time // when a client asked for the resource; discovery must not be older
 	limits watchcache.Limits
 	paged  bool // upstream does not stream the initial state; used by Run only
+	pages  bool // the next state is read in pages, because a stream did not bring it; used by Run only
 
 	started chan struct{} // closed when cache or err is set
 	settled chan struct{} // closed when the cache may serve clients; a saved or past state is verified first
@@ -61,7 +65,7 @@ type Feed struct {
 	lastUsed    atomic.Int64 // moment
 	othersWrite atomic.Bool  // see OthersWrite
 
-	signs
+	signs.Signs
 	tasks *tasks.Tasks // other than the run loop
 	past  past         // revisions where the feed may begin
 	saved standing     // used by Save only
@@ -157,6 +161,35 @@ func (f *Feed) Start(ctx context.Context) error {
 		return f.err
 	}
 	return nil
+}
+
+const (
+	// Patience is how long a read waits for an upstream that gives no sign of life.
+	Patience = time.Second
+	// settlePatience is the same while a feed compares an earlier state with upstream's. In a quiet
+	// resource, a side watch may take two seconds to show a sign.
+	settlePatience = 4 * time.Second
+)
+
+// Soon is like Ready, but returns [watchcache.ErrNoProgress] once upstream has given no sign of life
+// for Patience since the call. So each call waits for Patience at least, unless it succeeds.
+func (f *Feed) Soon(ctx context.Context) error {
+	for began := time.Now(); ; {
+		slice, cancel := context.WithTimeout(ctx, max(Patience-min(time.Since(began), f.Quiet()), Patience/4))
+		err := f.Ready(slice)
+		over := err == nil || ctx.Err() != nil || slice.Err() == nil
+		cancel()
+		patience := Patience
+		if f.Started() && !f.Settled() {
+			patience = settlePatience
+		}
+		switch {
+		case over:
+			return err
+		case min(time.Since(began), f.Quiet()) >= patience:
+			return fmt.Errorf("%w: %s", watchcache.ErrNoProgress, f)
+		}
+	}
 }
 
 // Ready waits until the cache is filled and may serve clients. After an error, the request must go
@@ -298,7 +331,7 @@ func (f *Feed) Standing() (rv, epoch uint64) {
 func (f *Feed) describe(ctx context.Context, asked time.Time) (d discovery.Description, at uint64, err error) {
 	d, at, err = f.Names.Describe(ctx, f.GVR, f.Encoding, f.Scope, f.Aggregated, asked)
 	if err == nil {
-		f.alive()
+		f.Alive()
 	}
 	return d, at, err
 }

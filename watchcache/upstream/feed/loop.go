@@ -33,11 +33,12 @@ func (f *Feed) follow(ctx context.Context) error {
 			return err
 		}
 		began, now := time.Now(), f.phase()
-		paged := now != watching && f.paged
+		paged := now != watching && (f.paged || f.pages)
 		if now == watching {
 			err = f.watch(ctx, end)
 		} else {
-			err = f.sync(ctx, end)
+			err = f.sync(ctx, paged, end)
+			f.pages = false
 		}
 		end()
 		if ctx.Err() != nil {
@@ -47,7 +48,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			continue // the state came from a list; no stream was open yet
 		}
 		if f.cache.Stats().Ready { // upstream counts as lost until the next stream succeeds
-			f.failed(err)
+			f.Failed(err, errors.Is(err, errSilent))
 		}
 		took := time.Since(began)
 		next, reason := f.verdict(ctx, err)
@@ -64,7 +65,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			f.Metrics.Relists.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, reason).Inc()
 			f.enter(next)
 		case err != nil:
-			f.failed(err)
+			f.Failed(err, errors.Is(err, errSilent))
 			f.Log.Warn("upstream watch broke", zap.Error(err))
 		}
 		if !again.After(ctx, took, err, reason != "") {
@@ -79,7 +80,7 @@ func (f *Feed) urgency() servers.Urgency {
 
 // sync reads the whole state and then calls read. If the state came from a stream, sync continues
 // to follow that stream.
-func (f *Feed) sync(ctx context.Context, read func()) error {
+func (f *Feed) sync(ctx context.Context, paged bool, read func()) error {
 	if err := f.describeAgain(ctx); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (f *Feed) sync(ctx context.Context, read func()) error {
 	if s, err := f.cache.Snapshot(); err == nil && f.phase() != renewing {
 		notOlderThan = s.ResourceVersion()
 	}
-	if f.paged {
+	if paged {
 		changes, rv, err := f.Client.List(ctx, f.cache.Resource(), notOlderThan)
 		if err != nil {
 			return err
@@ -123,7 +124,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f.touch()
+	f.Touch()
 	var dog sync.WaitGroup
 	dog.Go(func() { f.guard(ctx, cancel) })
 	defer dog.Wait()
@@ -137,7 +138,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		return client.CauseOf(ctx, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or no longer needed
-	f.alive()
+	f.Alive()
 	if err := client.CheckEncoding(resp, f.Encoding); err != nil {
 		return err
 	}
@@ -148,7 +149,10 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		if !f.Aggregated {
 			f.Client.Compresses.Store(resp.Uncompressed)
 		}
-		if epoch, err = f.consumeInitial(s); err != nil {
+		filling, filled := context.WithCancel(ctx)
+		dog.Go(func() { f.guardFill(filling, cancel) })
+		epoch, err = f.consumeInitial(s)
+		if filled(); err != nil {
 			return client.CauseOf(ctx, err)
 		}
 	} else {
@@ -164,7 +168,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	// that is being read corrects it.
 	f.interruptible(cancel)
 	defer f.interruptible(nil)
-	err = f.consume(s, epoch, f.alive)
+	err = f.consume(s, epoch, f.Alive)
 	if wanted.Err() == nil && (err != nil || time.Since(opened) < WatchLife) {
 		f.Ledger.Forget() // the next stream may come from a restored etcd
 	}
@@ -215,7 +219,9 @@ func (f *Feed) adoptedLocked() (epoch uint64) {
 // describeAgain is called before the state is read. The feed stops if another version of the
 // apiserver serves the resource in another way.
 func (f *Feed) describeAgain(ctx context.Context) error {
-	if !f.askServer(ctx, time.Now()) {
+	asking, cancel := context.WithTimeout(ctx, versionWait)
+	defer cancel()
+	if !f.askServer(asking, time.Now()) {
 		return nil
 	}
 	now, _, err := f.describe(ctx, time.Now())
@@ -249,9 +255,13 @@ func (f *Feed) askServer(ctx context.Context, since time.Time) (changed bool) {
 	return f.writing.server != server
 }
 
-// checkAfter delays the question for the version. So streams that open at about the same time share
-// an answer.
-const checkAfter = time.Second
+const (
+	// versionWait limits how long a state waits for the answer.
+	versionWait = time.Second
+	// checkAfter delays the question of a stream that goes on. So streams that open at about the same
+	// time share an answer.
+	checkAfter = time.Second
+)
 
 // Two reasons for a relist: upstream no longer has the history, or has another version.
 const expired, upgraded = "expired", "upgraded"
@@ -282,6 +292,9 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 	case (apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err) && f.phase() != watching) && !f.paged:
 		f.paged = true
 		return syncing, "no-streaming"
+	case errors.Is(err, errNoState):
+		f.pages = true
+		return f.phase(), "no-state"
 	case client.IsTooLarge(err):
 		// Either upstream lags behind the cache, or etcd was restored to an earlier state. Only a
 		// consistent read can distinguish these cases.

@@ -91,6 +91,7 @@ type freshness struct {
 	read    atomic.Int64  // moment when the last reader came
 	era     atomic.Uint64 // 1 + the last ledger era in which upstream itself showed the state
 	looking atomic.Bool   // a run without readers is in flight
+	failing atomic.Bool   // the last run has failed
 	closing atomic.Bool   // a run is bringing the cache past a hole in the ledger
 	rested  atomic.Int64  // no run past a hole begins before this moment
 }
@@ -137,8 +138,10 @@ func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 //
 // The caller passes the work of a read if upstream could answer the read instead. If such a read waits too
 // long after upstream has answered the probe, Fresh returns [ErrEarly], and the read goes to
-// upstream. A rate limit bounds the number of such reads. After any other error, the read goes to
-// upstream, too.
+// upstream. A rate limit bounds the number of such reads. If the last run has failed, Fresh waits for
+// [feed.Patience] only, and then returns [watchcache.ErrNoProgress]: upstream is likely to fail the
+// read in the same way, and it should not fail later than upstream itself. After any other error, the
+// read goes to upstream, too.
 func (f *Feed) Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error) {
 	began := time.Now()
 	before := f.fresh.read.Swap(watchcache.Moment(began))
@@ -151,8 +154,17 @@ func (f *Feed) Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Sna
 			want.helps = want.stays || before != 0 && watchcache.SinceMoment(before) < frequent
 		}
 	}
+	failing := f.fresh.failing.Load()
+	if failing {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, feed.Patience)
+		defer cancel()
+	}
 	r, err := f.shareRun(ctx, early, want)
 	waited := time.Since(began)
+	if failing && err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", watchcache.ErrNoProgress, err)
+	}
 	switch {
 	case errors.Is(err, ErrEarly):
 		f.keeper.noteReader(f.Owner, false)
@@ -282,6 +294,7 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 			m.runs.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()
 			m.readers.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource).Observe(float64(r.readers))
 			f.roads.ran(outcome, time.Since(began), r.readers)
+			s.failing.Store(outcome == "failed")
 			if err == nil {
 				s.note(proof{began, q.rv})
 			}

@@ -1,0 +1,121 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/proxy/read"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// stuckFeeds fill their only cache at a given time, without progress before.
+type stuckFeeds struct {
+	oneFeed
+	filled time.Time
+}
+
+// Open implements Feeds.
+func (f stuckFeeds) Open(ctx context.Context, _ schema.GroupVersionResource, _ object.Want, _ object.Encoding, _ uint64) (read.Feed, error) {
+	select {
+	case <-time.After(time.Until(f.filled)):
+		return f.feed, nil
+	case <-time.After(time.Second):
+		return nil, fmt.Errorf("%w: a test", watchcache.ErrNoProgress)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Reads of a cache that makes no progress are forwarded after a second, at most as many at a time as
+// there are slots. All others wait for the cache.
+func TestStuckCache(t *testing.T) {
+	for name, test := range map[string]struct {
+		fills     time.Duration // the cache is filled after this time
+		readers   int
+		forwarded int64
+	}{
+		"a few readers":       {time.Minute, 5, 5},
+		"as many as slots":    {time.Minute, fallbackReads, fallbackReads},
+		"more than slots":     {8 * time.Second, 3 * fallbackReads, fallbackReads},
+		"it fills in no time": {time.Second / 2, 100, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := cachetest.ConfigMaps(t, 1)
+				var forwarded atomic.Int64
+				began := time.Now()
+				feeds := stuckFeeds{oneFeed{feed: &rawFeed{c}}, began.Add(test.fills)}
+				limits := testLimits()
+				limits.Forwards = 10 * test.readers
+				s, l := serveFeeds(t, feeds, func(w http.ResponseWriter, _ *http.Request) {
+					forwarded.Add(1)
+					time.Sleep(20 * time.Second) // upstream is slow, too
+					_, _ = io.WriteString(w, "upstream")
+				}, limits, nil)
+				client := clientTo(t, l, "h2")
+				var reading sync.WaitGroup
+				for i := range test.readers {
+					reading.Go(func() {
+						_, body := client.get(t, fmt.Sprintf("/api/v1/namespaces/a/configmaps?resourceVersion=0&labelSelector=x!=%d", i))
+						took, want := time.Since(began), test.fills
+						if body == "upstream" {
+							want = 21 * time.Second
+						} else if !strings.Contains(body, "ConfigMapList") {
+							t.Errorf("%.200s", body)
+						}
+						if took != want {
+							t.Errorf("a response after %v, want %v", took, want)
+						}
+					})
+				}
+				reading.Wait()
+				if got := forwarded.Load(); got != test.forwarded {
+					t.Errorf("%d reads were forwarded, want %d", got, test.forwarded)
+				}
+				if n := s.fallbackReads.Taken(); n != 0 {
+					t.Errorf("%d slots are left over", n)
+				}
+			})
+		})
+	}
+}
+
+// silentFeed is a feed without a proof.
+type silentFeed struct{ *rawFeed }
+
+// Fresh implements Feed.
+func (silentFeed) Fresh(ctx context.Context, _ *watchcache.Work) (watchcache.Snapshot, error) {
+	<-ctx.Done()
+	return watchcache.Snapshot{}, ctx.Err()
+}
+
+// If upstream does not say whether it has reached a future resourceVersion, a read is refused after
+// the time in which kube-apiserver refuses it.
+func TestFutureVersionOfASilentUpstream(t *testing.T) {
+	for _, query := range []string{"", "&watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"} {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := cachetest.ConfigMaps(t, 1)
+			_, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}}, func(w http.ResponseWriter, _ *http.Request) {
+				t.Error("the read was forwarded")
+				http.NotFound(w, nil)
+			}, testLimits(), nil)
+			began := time.Now()
+			_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeoutSeconds=10&resourceVersion=1000000"+query)
+			if took := time.Since(began); took != 3*time.Second || !strings.Contains(body, "Too large resource version: 1000000, current: ") {
+				t.Errorf("%s: %s after %v", query, body, took)
+			}
+		})
+	}
+}
