@@ -74,7 +74,7 @@ func TestUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer watch.Body.Close() //nolint:errcheck // the test ends it
+	defer watch.Body.Close()
 
 	version := direct.GetT(t, "/version", nil).Body
 	if err := api.Stop(); err != nil {

@@ -81,7 +81,7 @@ func TestRequestsAfterAStream(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					defer c.Close() //nolint:errcheck // the test is over
+					defer c.Close()
 					if config != nil {
 						c = overTLS(c, "http/1.1", nil)
 					}
