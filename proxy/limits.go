@@ -131,6 +131,8 @@ const (
 	fallbackReads   = 64
 	fallbackWatches = 256
 	fallbackWait    = 10 * time.Second
+	// stuckRound is less than the time for which a read waits for a cache without progress.
+	stuckRound = time.Second / 2
 	// soonerMost limits the lists that are forwarded at a time because upstream answers them faster
 	// than the cache. With authentication, each user can use at most half of this number.
 	soonerMost = 32

@@ -254,6 +254,9 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 	case v.Answer != nil:
 		return v.Answer
 	case ctx.Err() != nil:
+		if slot != nil {
+			slot()
+		}
 		return exchange.ClientGone()
 	}
 	t, done := &forward.Trip{Takes: v.Timed.Takes()}, func() {}
@@ -285,9 +288,14 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 // the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
 func (s *Server) unstick(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Verdict) (_ read.Verdict, slot func()) {
 	most := s.options.Load().SyncTimeout
-	for began := time.Now(); v.Reason == read.Stuck && ctx.Err() == nil && time.Since(began) < most; v = s.read(ctx, req, rt, true) {
+	for began := time.Now(); v.Reason == read.Stuck && ctx.Err() == nil && time.Since(began) < most; {
 		if slots, claim := s.fallback(req, rt.Verb); slots.Try(claim) {
 			return v, sync.OnceFunc(func() { slots.Give(claim.User, claim.Size) })
+		}
+		round := time.Now()
+		v = s.read(ctx, req, rt, true)
+		if time.Since(round) < stuckRound {
+			break // the client's own timeout is short
 		}
 	}
 	return v, nil

@@ -14,6 +14,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -92,13 +94,59 @@ func TestStuckCache(t *testing.T) {
 	}
 }
 
-// silentFeed is a feed without a proof.
+// leaving is the context of a client that leaves once its read has a slot.
+type leaving struct {
+	context.Context
+	s *Server
+}
+
+// Err implements context.Context.
+func (l leaving) Err() error {
+	if l.s.fallbackReads.Taken() > 0 {
+		return context.Canceled
+	}
+	return l.Context.Err()
+}
+
+// A client that leaves with a slot gives the slot back.
+func TestLeavesWithASlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 1)
+		feeds := stuckFeeds{oneFeed{feed: &rawFeed{c}}, time.Now().Add(time.Hour)}
+		s, _ := serveFeeds(t, feeds, http.NotFound, testLimits(), nil)
+		req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/namespaces/a/configmaps?resourceVersion=0", Header: http.Header{}}
+		req.SplitTarget()
+		rt := exchange.ParseRoute(req.Method, req.Path)
+		s.answer(leaving{t.Context(), s}, req, &rt).CloseBody()
+		if n := s.fallbackReads.Taken(); n != 0 {
+			t.Errorf("%d slots are left over", n)
+		}
+	})
+}
+
+// A read whose own timeout is short does not ask the cache again and again.
+func TestStuckCacheAndShortTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 1)
+		opened := 0
+		s, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}, opening: func(context.Context) { opened++ }}, http.NotFound, testLimits(), nil)
+		for s.fallbackReads.Try(fair.Claim{User: "a", Size: 1, Cost: 1}) {
+		}
+		began := time.Now()
+		_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeout=100ms")
+		if took := time.Since(began); !strings.Contains(body, `"code":429`) || took > fallbackWait+time.Second || opened > 2 {
+			t.Errorf("%s after %v, the cache was asked %d times", body, took, opened)
+		}
+	})
+}
+
+// silentFeed is a feed whose upstream does not answer.
 type silentFeed struct{ *rawFeed }
 
 // Fresh implements Feed.
 func (silentFeed) Fresh(ctx context.Context, _ *watchcache.Work) (watchcache.Snapshot, error) {
 	<-ctx.Done()
-	return watchcache.Snapshot{}, ctx.Err()
+	return watchcache.Snapshot{}, watchcache.ErrNoProgress
 }
 
 // If upstream does not say whether it has reached a future resourceVersion, a read is refused after
@@ -118,4 +166,35 @@ func TestFutureVersionOfASilentUpstream(t *testing.T) {
 			}
 		})
 	}
+}
+
+// slowFeed is a feed that needs four seconds to prove its state, although upstream answers.
+type slowFeed struct {
+	*rawFeed
+	proven time.Time
+}
+
+// Fresh implements Feed.
+func (f slowFeed) Fresh(ctx context.Context, _ *watchcache.Work) (watchcache.Snapshot, error) {
+	select {
+	case <-time.After(time.Until(f.proven)):
+		return f.cache.Snapshot()
+	case <-ctx.Done():
+		return watchcache.Snapshot{}, ctx.Err()
+	}
+}
+
+// If only the proof is slow, a read at a resourceVersion waits for it.
+func TestSlowProofOfAVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 1)
+		rv := c.Stats().Newest + 1
+		feed := slowFeed{&rawFeed{c}, time.Now().Add(4 * time.Second)}
+		time.AfterFunc(3500*time.Millisecond, func() { c.Advance(rv, time.Now()) })
+		_, l := serveFeeds(t, oneFeed{feed: feed}, http.NotFound, testLimits(), nil)
+		_, body := clientTo(t, l, "h2").get(t, fmt.Sprintf("/api/v1/namespaces/a/configmaps?resourceVersion=%d", rv))
+		if !strings.Contains(body, "ConfigMapList") {
+			t.Error(body)
+		}
+	})
 }

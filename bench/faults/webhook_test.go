@@ -156,8 +156,9 @@ func TestConversionFails(t *testing.T) {
 						want, reason, directly := ask(direct)
 						got, said, took := ask(proxied)
 						t.Logf("%-50s directly %d after %v, through the proxy %d after %v", query, want.Status, directly.Round(time.Millisecond), got.Status, took.Round(time.Millisecond))
-						// A filled cache needs no conversion.
-						cached := filled && got.Status == http.StatusOK
+						// A filled cache needs no conversion. If its proof gets no answer, upstream
+						// counts as lost, and the read is refused sooner than directly.
+						cached := filled && (got.Status == http.StatusOK || got.Status == http.StatusServiceUnavailable && took < directly)
 						if !cached && (got.Status != want.Status || said != reason) {
 							t.Errorf("%s: %d %s\ndirectly: %d %s", query, got.Status, got.Body, want.Status, want.Body)
 						}

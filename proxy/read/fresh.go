@@ -39,11 +39,8 @@ func (e *tooLargeError) Error() string { return e.status.Message }
 // not reached that version within futureWait, or does not say so.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began, wait := time.Now(), freshWait
-	switch {
-	case r.joinsFreshRun():
+	if r.joinsFreshRun() {
 		wait = joinWait
-	case r.RVGiven:
-		wait = futureWait
 	}
 	if r.Timeout && r.kind() != wire.Watch { // upstream ignores the timeout of a watch
 		wait = min(wait, r.Bound)
@@ -73,10 +70,10 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 			return watchcache.Snapshot{}, Sooner
 		}
 	}
-	snapshot, err := r.feed.Fresh(ctx, work)
+	snapshot, err := r.proven(ctx, work)
 	if err != nil {
 		switch _, lost := r.feed.Lost(); {
-		case r.RVGiven && !r.Timeout && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		case r.RVGiven && !r.Timeout && time.Since(began) >= futureWait && errors.Is(err, watchcache.ErrNoProgress):
 			return snapshot, &tooLargeError{exchange.TooLarge(r.RV, r.cache.Stats().Newest)}
 		case lost:
 			return snapshot, Lost // the freshness run has just detected the loss
@@ -95,6 +92,20 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		return later, nil
 	}
 	return snapshot, &tooLargeError{exchange.TooLarge(r.RV, snapshot.ResourceVersion())}
+}
+
+// proven returns a state that is not older than the call. If a resourceVersion is given, upstream has
+// to answer within futureWait: the wait for the stream has taken streamLag.
+func (r *read) proven(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error) {
+	if r.RVGiven {
+		limited, cancel := context.WithTimeout(ctx, futureWait-streamLag)
+		defer cancel()
+		snapshot, err := r.feed.Fresh(limited, work)
+		if err == nil || limited.Err() == nil || errors.Is(err, watchcache.ErrNoProgress) {
+			return snapshot, err
+		}
+	}
+	return r.feed.Fresh(ctx, work)
 }
 
 // limitsAge reports whether the client limits the age of the response. An upper proxy does so,

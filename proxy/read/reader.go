@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -98,9 +97,9 @@ type Limiter interface {
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
-	// unwritable holds weak pointers to caches whose metadata package wire cannot convert. Metadata
+	// unwritable contains the caches whose metadata package wire cannot convert. Metadata
 	// watches of these caches are forwarded.
-	unwritable sync.Map
+	unwritable table.Caches
 	tables     table.Registry
 	events     watch.Events
 }

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"iter"
 	"math"
-	"runtime"
 	"time"
-	"weak"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -59,7 +57,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
-	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && (r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()) {
+	if rd.unwritable.Has(r.cache) && (r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()) {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
@@ -103,7 +101,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	cache := r.cache
 	p.Unwritable = func() {
 		if r.rows == nil || !r.rows.Failed() {
-			rd.noteUnwritable(cache)
+			rd.unwritable.Add(cache)
 		}
 	}
 	if r.Identity != nil {
@@ -122,15 +120,6 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	}
 	resp.Stream = watch.New(p)
 	return resp, nil
-}
-
-// noteUnwritable marks a cache whose metadata watches must be forwarded. The mark does not keep the
-// cache alive.
-func (rd *Reader) noteUnwritable(cache *watchcache.Cache) {
-	key := weak.Make(cache)
-	if _, known := rd.unwritable.LoadOrStore(key, struct{}{}); !known {
-		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { rd.unwritable.Delete(key) }, key)
-	}
 }
 
 // begin waits for the watch's first state and opens the cursor.

@@ -17,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // While upstream gives no sign of life, a read waits for a second only. The fill goes on.
@@ -83,6 +84,27 @@ func TestReadsOfASlowState(t *testing.T) {
 	})
 }
 
+// A feed that waits for its turn, because others open their streams, is no feed without progress.
+func TestReadsOfAQueuedFeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 3 * time.Second
+		f := newFake()
+		f.set("a", "1")
+		feeds := start(t, f)
+		for range 8 {
+			end, err := feeds.Health.Turns.Wait(t.Context(), func() servers.Urgency { return servers.Urgency{Watched: true} })
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.AfterFunc(takes, end)
+		}
+		began := time.Now()
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); err != nil || time.Since(began) != takes {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
 // If a stream falls silent before its state is complete, the state is read in pages.
 func TestSilentStateIsReadInPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +147,7 @@ func TestSilentStateIsReadInPages(t *testing.T) {
 // at upstream. Once a proof has succeeded, reads wait for their proof again.
 func TestFailingProofs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const takes = 3 * time.Second
+		const takes = 2 * time.Second
 		f := newFake()
 		for i := range 200 { // more than a tiny collection, so that there are probes
 			f.set(string(rune('a'+i%26))+string(rune('a'+i/26)), "1")
@@ -157,5 +179,11 @@ func TestFailingProofs(t *testing.T) {
 		asks(nil, 0)
 		f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": 2 * feed.Patience} })
 		asks(nil, 2*feed.Patience)
+		f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": time.Hour} })
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if _, err := source.Fresh(ctx, nil); !errors.Is(err, watchcache.ErrNoProgress) {
+			t.Errorf("%v", err)
+		}
 	})
 }

@@ -2,8 +2,10 @@ package upstream
 
 import (
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 )
 
 // upgrade replaces the apiserver by another version. If rewrites is true, it writes the stored
@@ -63,6 +68,7 @@ func TestUpgrade(t *testing.T) {
 				feeds := startSaved(t, f, dir)
 				source := openFrom(t, feeds)
 				cursor := watchAll(t, source.Cache())
+				time.Sleep(time.Minute)
 				f.upgrade(c.version, c.rewrites, c.forget)
 				time.Sleep(time.Minute)
 
@@ -119,6 +125,115 @@ func TestVersionsTakeTurns(t *testing.T) {
 	})
 }
 
+// Several versions answer in turn, each request another. A state that is read in pages is not read
+// again and again.
+func TestPagesOfVersionsInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.mu.takes, f.mu.noStream = time.Millisecond, 422
+		f.set("a", "1")
+		asked := 0
+		feeds := start(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/version" {
+				f.locked(func() { asked++; f.mu.version = []string{"v1.36.3", "v1.37.0"}[asked%2] })
+			}
+			return f.RoundTrip(r)
+		}))
+		openFrom(t, feeds)
+		time.Sleep(time.Hour)
+		if lists := f.count("list"); lists > 2 {
+			t.Errorf("%d lists", lists)
+		}
+	})
+}
+
+// Upstream is upgraded after it has described the resource, and before it has sent the state.
+func TestUpgradeBeforeTheState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		const warning = `299 - "v1 ConfigMap is deprecated"`
+		var described atomic.Bool
+		feeds := start(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			resp, err := f.RoundTrip(r)
+			if strings.Contains(r.URL.Path, client.NoSuchNamespace) && described.CompareAndSwap(false, true) {
+				f.locked(func() { f.mu.down = errDown })
+				time.AfterFunc(10*time.Second, func() {
+					f.locked(func() { f.mu.down, f.mu.warning, f.mu.version = nil, warning, "v1.37.0" })
+				})
+			}
+			return resp, err
+		}))
+		_, _ = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0) // upstream is down
+		time.Sleep(time.Minute)
+		if got := openFrom(t, feeds).Warnings(); !slices.Equal(got, []string{warning}) {
+			t.Errorf("warnings %q", got)
+		}
+	})
+}
+
+// After an upgrade, upstream answers, but does not send the state. The cache is out of date all the
+// time, although upstream describes the resource again and again.
+func TestNoStateAfterAnUpgrade(t *testing.T) {
+	for _, version := range []string{"v1.36.3", "v1.37.0"} {
+		t.Run(version, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.set("a", "1")
+				var broken atomic.Bool
+				source := openFrom(t, start(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+					if broken.Load() && r.URL.Query().Get("sendInitialEvents") == "true" {
+						return reply(500, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500}`), nil
+					}
+					return f.RoundTrip(r)
+				})))
+				time.Sleep(time.Minute)
+				broken.Store(true)
+				f.upgrade(version, false, true)
+				time.Sleep(time.Second)
+				before, _ := source.Lost()
+				time.Sleep(10 * time.Minute)
+				if age, _ := source.Lost(); age != before+10*time.Minute {
+					t.Errorf("lost for %v, ten minutes ago for %v", age, before)
+				}
+			})
+		})
+	}
+}
+
+// The new version of the apiserver does not serve the resource, and an old one still accepts its
+// watch. The feed ends.
+func TestUpgradeRemovesTheResource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		var removed atomic.Bool
+		feeds := start(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			switch {
+			case !removed.Load():
+				return f.RoundTrip(r)
+			case r.URL.Path == "/api/v1":
+				return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[]}`), nil
+			case r.URL.Path == "/version":
+				return reply(200, `{"gitVersion":"v1.37.0"}`), nil
+			}
+			return reply(404, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`), nil
+		}))
+		cursor := watchAll(t, open(t, feeds))
+		time.Sleep(time.Minute)
+		f.cutStreams(false)
+		time.Sleep(500 * time.Millisecond) // the watch goes on
+		removed.Store(true)
+		time.Sleep(time.Minute)
+		if _, _, err := cursor.Poll(nil, 100); !errors.Is(err, watchcache.ErrEnded) {
+			t.Errorf("the watch: %v", err)
+		}
+		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); !errors.Is(err, discovery.ErrNotServed) {
+			t.Errorf("the feed: %v", err)
+		}
+	})
+}
+
 // If another version of the apiserver serves the resource in another way, the feed starts again.
 func TestUpgradeServesAnew(t *testing.T) {
 	t.Run("history", func(t *testing.T) { upgradeServesAnew(t, false) })
@@ -135,6 +250,7 @@ func upgradeServesAnew(t *testing.T, forget bool) {
 		cursor := watchAll(t, before.Cache())
 		const warning = `299 - "v1 ConfigMap is deprecated"`
 		f.locked(func() { f.mu.warning = warning })
+		time.Sleep(time.Minute)
 		f.upgrade("v1.37.0", false, forget)
 		time.Sleep(time.Minute)
 		if _, _, err := cursor.Poll(nil, 100); !errors.Is(err, watchcache.ErrEnded) {

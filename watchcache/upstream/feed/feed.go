@@ -52,6 +52,7 @@ type Feed struct {
 	asked  time.Time // when a client asked for the resource; discovery must not be older
 	limits watchcache.Limits
 	paged  bool // upstream does not stream the initial state; used by Run only
+	listed bool // the state was just read in pages; used by Run only
 	pages  bool // the next state is read in pages, because a stream did not bring it; used by Run only
 
 	started chan struct{} // closed when cache or err is set
@@ -64,6 +65,7 @@ type Feed struct {
 	server      string       // the apiserver's version when Run asked last; used by Run only
 	lastUsed    atomic.Int64 // moment
 	othersWrite atomic.Bool  // see OthersWrite
+	queued      atomic.Bool  // Run waits for its turn
 
 	signs.Signs
 	tasks *tasks.Tasks // other than the run loop
@@ -186,6 +188,7 @@ func (f *Feed) Soon(ctx context.Context) error {
 		switch {
 		case over:
 			return err
+		case f.queued.Load(): // this proxy lets the feed wait
 		case min(time.Since(began), f.Quiet()) >= patience:
 			return fmt.Errorf("%w: %s", watchcache.ErrNoProgress, f)
 		}
@@ -221,6 +224,9 @@ func (f *Feed) Run(started func()) error {
 	defer close(f.done)
 	defer f.tasks.Stop()
 	ctx := f.tasks.Context
+	// Whatever is read later is not older than this version.
+	f.askServer(ctx, versionWait, time.Now().Add(-versionShared))
+	f.writing.server = f.server
 	d, at, err := f.describe(ctx, f.asked)
 	if err != nil {
 		f.err = err
@@ -228,8 +234,9 @@ func (f *Feed) Run(started func()) error {
 		close(f.started)
 		return f.ended()
 	}
+	f.Alive()
 	f.described, f.cache = d, watchcache.New(d.Resource, f.limits)
-	restored := f.restore(ctx, at)
+	restored := f.restore(at)
 	close(f.started)
 	started()
 	if restored {
@@ -329,11 +336,7 @@ func (f *Feed) Standing() (rv, epoch uint64) {
 }
 
 func (f *Feed) describe(ctx context.Context, asked time.Time) (d discovery.Description, at uint64, err error) {
-	d, at, err = f.Names.Describe(ctx, f.GVR, f.Encoding, f.Scope, f.Aggregated, asked)
-	if err == nil {
-		f.Alive()
-	}
-	return d, at, err
+	return f.Names.Describe(ctx, f.GVR, f.Encoding, f.Scope, f.Aggregated, asked)
 }
 
 // String names the feed.

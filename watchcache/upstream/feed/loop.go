@@ -1,7 +1,6 @@
 package feed
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,10 @@ const WatchLife = 30 * time.Minute
 // follow syncs and watches until ctx ends or an error stops the feed.
 func (f *Feed) follow(ctx context.Context) error {
 	for again := servers.NewRetry(f.Health); ; {
+		f.queued.Store(true)
 		end, err := f.Health.Turns.Wait(ctx, f.urgency)
+		f.Touch()
+		f.queued.Store(false)
 		if err != nil {
 			return err
 		}
@@ -44,7 +46,7 @@ func (f *Feed) follow(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if paged && err == nil {
+		if f.listed = paged && err == nil; f.listed {
 			continue // the state came from a list; no stream was open yet
 		}
 		if f.cache.Stats().Ready { // upstream counts as lost until the next stream succeeds
@@ -52,7 +54,8 @@ func (f *Feed) follow(ctx context.Context) error {
 		}
 		took := time.Since(began)
 		next, reason := f.verdict(ctx, err)
-		if next == stopped && f.cache.Stats().Ready && client.Answered(err) && f.Health.IsReturning() {
+		answered := client.Answered(err) || errors.Is(err, discovery.ErrNotServed)
+		if next == stopped && f.cache.Stats().Ready && answered && f.Health.IsReturning() {
 			next, reason = f.phase(), ""
 		}
 		switch {
@@ -155,10 +158,10 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		if filled(); err != nil {
 			return client.CauseOf(ctx, err)
 		}
-	} else {
+	} else if !f.listed { // otherwise versions that take turns would cause one list after another
 		since := time.Now()
 		dog.Go(func() {
-			if client.Sleep(ctx, checkAfter) && f.askServer(ctx, since) {
+			if client.Sleep(ctx, checkAfter) && f.askServer(ctx, AskTimeout, since) {
 				cancel(errUpgraded)
 			}
 		})
@@ -219,9 +222,7 @@ func (f *Feed) adoptedLocked() (epoch uint64) {
 // describeAgain is called before the state is read. The feed stops if another version of the
 // apiserver serves the resource in another way.
 func (f *Feed) describeAgain(ctx context.Context) error {
-	asking, cancel := context.WithTimeout(ctx, versionWait)
-	defer cancel()
-	if !f.askServer(asking, time.Now()) {
+	if !f.askServer(ctx, versionWait, time.Now().Add(-versionShared)) {
 		return nil
 	}
 	now, _, err := f.describe(ctx, time.Now())
@@ -233,16 +234,17 @@ func (f *Feed) describeAgain(ctx context.Context) error {
 	case f.Encoding == object.Table:
 		f.enter(renewing) // a relist does not compare cells
 	}
+	f.Touch()
 	return nil
 }
 
 // askServer reads the apiserver's version as of since or later. It reports whether another version
 // wrote the cached state. After an error, the next stream asks again.
-func (f *Feed) askServer(ctx context.Context, since time.Time) (changed bool) {
+func (f *Feed) askServer(ctx context.Context, most time.Duration, since time.Time) (changed bool) {
 	if f.Aggregated {
 		return false // another server writes the objects
 	}
-	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	server, err := f.Client.ServerVersion(ctx, since)
 	if err != nil {
@@ -251,13 +253,16 @@ func (f *Feed) askServer(ctx context.Context, since time.Time) (changed bool) {
 	}
 	f.writing.Lock()
 	defer f.writing.Unlock()
-	f.server, f.writing.server = server, cmp.Or(f.writing.server, server)
+	f.server = server
 	return f.writing.server != server
 }
 
 const (
-	// versionWait limits how long a state waits for the answer.
+	// versionWait limits how long a state waits for the version.
 	versionWait = time.Second
+	// versionShared is how old the version may be. A state that is newer than its version is compared
+	// again with the next stream, so it does no harm.
+	versionShared = time.Second
 	// checkAfter delays the question of a stream that goes on. So streams that open at about the same
 	// time share an answer.
 	checkAfter = time.Second
@@ -303,7 +308,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		}
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable),
+		errors.Is(err, ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, discovery.ErrNotServed),
 		errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrColumns), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
 		return stopped, ""
 	}

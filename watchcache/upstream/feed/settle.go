@@ -84,12 +84,11 @@ func (f *Feed) Save() (saved bool, err error) {
 
 // restore fills the cache from its file. It returns false if there is no usable file, or if the
 // file is newer than upstream.
-func (f *Feed) restore(ctx context.Context, upstreamAt uint64) bool {
-	if f.Store == nil {
+func (f *Feed) restore(upstreamAt uint64) bool {
+	if f.Store == nil || f.server == "" && !f.Aggregated { // the version decides whether a file is usable
 		return false
 	}
 	began := time.Now()
-	f.askServer(ctx, began)
 	w, ok := f.savable()
 	if !ok {
 		w.Definition = "not to be saved" // matches no file

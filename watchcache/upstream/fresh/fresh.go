@@ -138,10 +138,10 @@ func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 //
 // The caller passes the work of a read if upstream could answer the read instead. If such a read waits too
 // long after upstream has answered the probe, Fresh returns [ErrEarly], and the read goes to
-// upstream. A rate limit bounds the number of such reads. If the last run has failed, Fresh waits for
-// [feed.Patience] only, and then returns [watchcache.ErrNoProgress]: upstream is likely to fail the
-// read in the same way, and it should not fail later than upstream itself. After any other error, the
-// read goes to upstream, too.
+// upstream. A rate limit bounds the number of such reads. If ctx ends before upstream has answered the
+// probe, Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, Fresh waits for
+// [feed.Patience] only: upstream is likely to fail the read in the same way, and it should not fail
+// later than upstream itself. After any other error, the read goes to upstream, too.
 func (f *Feed) Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error) {
 	began := time.Now()
 	before := f.fresh.read.Swap(watchcache.Moment(began))
@@ -214,7 +214,12 @@ func (f *Feed) shareRun(ctx context.Context, early time.Duration, want wish) (*f
 				return nil, ErrEarly
 			}
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
+			select {
+			case <-r.asked:
+				return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
+			default:
+				return nil, fmt.Errorf("%w: upstream does not answer: %w", watchcache.ErrNoProgress, ctx.Err())
+			}
 		}
 	}
 	if r.err != nil {
