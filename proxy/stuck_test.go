@@ -128,14 +128,14 @@ func TestLeavesWithASlot(t *testing.T) {
 func TestStuckCacheAndShortTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 1)
-		opened := 0
-		s, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}, opening: func(context.Context) { opened++ }}, http.NotFound, testLimits(), nil)
+		var opened atomic.Int64
+		s, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}, opening: func(context.Context) { opened.Add(1) }}, http.NotFound, testLimits(), nil)
 		for s.fallbackReads.Try(fair.Claim{User: "a", Size: 1, Cost: 1}) {
 		}
 		began := time.Now()
 		_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeout=100ms")
-		if took := time.Since(began); !strings.Contains(body, `"code":429`) || took > fallbackWait+time.Second || opened > 2 {
-			t.Errorf("%s after %v, the cache was asked %d times", body, took, opened)
+		if took := time.Since(began); !strings.Contains(body, `"code":429`) || took > fallbackWait+time.Second || opened.Load() > 2 {
+			t.Errorf("%s after %v, the cache was asked %d times", body, took, opened.Load())
 		}
 	})
 }
