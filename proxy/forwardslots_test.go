@@ -141,6 +141,8 @@ func TestUpgradedTakesNoSlot(t *testing.T) {
 func TestTunnelsDrain(t *testing.T) {
 	const upgrade = "HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 	synctest.Test(t, func(t *testing.T) {
+		over := make(chan struct{})
+		defer close(over)
 		o := testOptions()
 		o.TLS, o.Drain = nil, 10*time.Second
 		s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
@@ -153,7 +155,14 @@ func TestTunnelsDrain(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			_, _ = io.Copy(io.Discard, c)
+			for err == nil { // the proxy writes to the client when the drain ends
+				select {
+				case <-time.After(10 * time.Millisecond):
+					_, err = c.Write([]byte("event"))
+				case <-over:
+					return
+				}
+			}
 		}, o)
 		open := func(target string) (ended chan time.Time) {
 			c := dial(t, l)

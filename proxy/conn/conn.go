@@ -181,6 +181,10 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
+// LimitWrites implements exchange.TunnelClient. It does not change c.until, which belongs to the
+// goroutine that writes. Stall is 0 in a tunnel, so no write sets another deadline.
+func (c *Conn) LimitWrites(until time.Time) { _ = c.Conn.SetWriteDeadline(until) }
+
 // SetDeadline implements net.Conn. Fasthttp resets deadlines when it passes a connection on.
 func (c *Conn) SetDeadline(t time.Time) error {
 	c.until = t

@@ -69,9 +69,16 @@ type Stream interface {
 // methods, once.
 type Tunnel interface {
 	// Join takes the connection over. buffered has the bytes that were read ahead.
-	Join(client net.Conn, buffered io.Reader)
+	Join(client TunnelClient, buffered io.Reader)
 	// Abandon must be called instead of Join if the connection is lost.
 	Abandon()
+}
+
+// TunnelClient is a client's connection.
+type TunnelClient interface {
+	net.Conn
+	// LimitWrites makes all writes fail after until, also a running one. Any goroutine may call it.
+	LimitWrites(until time.Time)
 }
 
 // Source is the origin of a response.

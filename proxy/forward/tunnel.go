@@ -41,13 +41,13 @@ type tunnel struct {
 }
 
 // Join implements Tunnel.
-func (t *tunnel) Join(client net.Conn, buffered io.Reader) {
+func (t *tunnel) Join(client exchange.TunnelClient, buffered io.Reader) {
 	defer t.x.cancel()
 	// Net/http does not end an upgraded connection with its request. The client gets a moment for
 	// what it has not read yet.
 	defer context.AfterFunc(t.ctx, func() {
 		_ = t.upstream.Close()
-		_ = client.SetWriteDeadline(time.Now().Add(time.Second))
+		client.LimitWrites(time.Now().Add(time.Second))
 	})()
 	join(client, buffered, t.upstream)
 }
