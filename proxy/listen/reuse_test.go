@@ -15,6 +15,9 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // secondStream is a stream that lasts a second, unless its client leaves.
@@ -134,4 +137,43 @@ func TestRequestsAfterAStream(t *testing.T) {
 			})
 		}
 	}
+}
+
+// brokenForm is a form that cannot write events.
+type brokenForm struct{ wire.Form }
+
+func (brokenForm) AppendEvent([]byte, string, wire.Object) ([]byte, error) { panic("a test") }
+
+func (brokenForm) SplitEvent([]byte, string, wire.Object) (head, body, tail []byte, ok bool) {
+	panic("a test")
+}
+
+// A panic in the middle of a watch that the pump writes ends the connection, whose next bytes could
+// belong to the watch.
+func TestNoRequestAfterAPanicOfThePump(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.Roomy(t)
+		l := conntest.Listen(unbuffered)
+		_, end := newServer(func(*exchange.Request) *exchange.Response {
+			p := watchOf(t, c)
+			p.Form = brokenForm{p.Form}
+			resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+			resp.Stream = watch.New(p)
+			return resp
+		}, nil, 0).runs(t, l)
+		defer end()
+		client, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(client, "GET /watch HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		cachetest.Apply(t, c, cachetest.Sized(t, 2, 10))
+		_ = client.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err := io.ReadAll(client); err != nil {
+			t.Errorf("the connection does not end: %v", err)
+		}
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
 // This file chooses the scope whose cache answers a read.
@@ -143,7 +144,7 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 	}
 	for _, scope := range scopes {
 		refused := fs.refusedLocked(store.Key{GVR: gvr, Scope: scope})
-		if refused == nil || errors.Is(refused, feed.ErrServedAnew) {
+		if refused == nil || errors.Is(refused, upgrade.ErrServedAnew) {
 			return !fs.Names.Lacks(gvr)
 		}
 		if narrow && !tooWide(refused) {

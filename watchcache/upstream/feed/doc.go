@@ -13,10 +13,11 @@
 //   - since.go: starts a feed at an earlier resourceVersion, for clients of a replaced proxy
 //   - guard.go: detects lost and silent streams
 //
-// Each new stream shows the feed the apiserver's version (loop.go). After a change of the version,
-// the feed reads the state again, because the versions may write other bytes for the same objects. If
-// they do, the cache begins a new epoch and its watches end. If the resource is served in another
-// way, with other columns for example, the feed ends and the next request starts a new one.
+// With each new stream, the feed asks for the apiserver's version (loop.go). Another version may write
+// other bytes for the same objects, so the feed compares the cache with upstream (package upgrade),
+// while the stream goes on. If the bytes differ, the cache begins a new epoch and its watches end. If
+// the resource is served in another way, with other columns for example, the feed ends and the next
+// request starts a new one.
 //
 // When kube-apiserver 1.36 restarts, its watch history starts again. It then rejects a watch from
 // any earlier resourceVersion as "too old", so each feed relists. Cache.Replace turns the

@@ -32,10 +32,6 @@ var (
 	errCutShort = errors.New("watch was cut short")
 	// errOvertaken means that a side watch has brought newer events than a listed state.
 	errOvertaken = errors.New("listed state was overtaken")
-	// ErrServedAnew means that upstream has just begun to serve the resource in another way.
-	ErrServedAnew = fmt.Errorf("%w: upstream has just begun to serve it in another way", watchcache.ErrNotReady)
-	// errUpgraded means that another version of the apiserver answers.
-	errUpgraded = errors.New("upstream has another version")
 	// errOtherEpoch means that the epoch of a stream was abandoned after the stream opened.
 	errOtherEpoch = errors.New("cache was started anew")
 )
@@ -227,7 +223,7 @@ func (f *Feed) Run(started func()) error {
 	// Whatever is read later is not older than this version.
 	f.askServer(ctx, versionWait, time.Now().Add(-versionShared))
 	f.writing.server = f.server
-	d, at, err := f.describe(ctx, f.asked)
+	d, at, err := f.Names.Describe(ctx, f.GVR, f.Encoding, f.Scope, f.Aggregated, f.asked)
 	if err != nil {
 		f.err = err
 		close(f.settled)
@@ -333,10 +329,6 @@ func (f *Feed) Standing() (rv, epoch uint64) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	return f.cache.Stats().ResourceVersion, f.writing.epoch
-}
-
-func (f *Feed) describe(ctx context.Context, asked time.Time) (d discovery.Description, at uint64, err error) {
-	return f.Names.Describe(ctx, f.GVR, f.Encoding, f.Scope, f.Aggregated, asked)
 }
 
 // String names the feed.

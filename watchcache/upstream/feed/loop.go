@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
 // WatchLife is the shortest timeout that kube-apiserver gives a watch by default.
@@ -160,11 +160,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		}
 	} else if !f.listed { // otherwise versions that take turns would cause one list after another
 		since := time.Now()
-		dog.Go(func() {
-			if client.Sleep(ctx, checkAfter) && f.askServer(ctx, AskTimeout, since) {
-				cancel(errUpgraded)
-			}
-		})
+		dog.Go(func() { f.checkServer(ctx, epoch, since, cancel) })
 	}
 	followed()
 	// The stream is not interruptible before. If a freshness run detects an error before, the state
@@ -225,17 +221,35 @@ func (f *Feed) describeAgain(ctx context.Context) error {
 	if !f.askServer(ctx, versionWait, time.Now().Add(-versionShared)) {
 		return nil
 	}
-	now, _, err := f.describe(ctx, time.Now())
-	switch {
-	case err != nil:
-		return err
-	case !reflect.DeepEqual(now, f.described):
-		return ErrServedAnew
-	case f.Encoding == object.Table:
+	if f.Encoding == object.Table {
 		f.enter(renewing) // a relist does not compare cells
 	}
-	f.Touch()
-	return nil
+	return upgrade.Description(ctx, f.Names, f.described)
+}
+
+// checkServer compares the cache with upstream if another version of the apiserver answers than the
+// one that wrote the cached state. It cuts the stream if the two differ. The stream goes on meanwhile,
+// because a relist would skip events.
+func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, cut context.CancelCauseFunc) {
+	for backoff := servers.Reconnect; client.Sleep(ctx, max(checkAfter, backoff.Step())); {
+		if !f.askServer(ctx, AskTimeout, since) {
+			return
+		}
+		end, err := f.Health.Turns.Wait(ctx, f.urgency)
+		if err != nil {
+			return
+		}
+		err = upgrade.Compare(ctx, f.Names, f.described, f.Client, f.cache)
+		end()
+		switch {
+		case err == nil:
+			_ = f.Write(epoch, func() error { f.writing.server = f.server; return nil }) // the epoch may be over
+			return
+		case upgrade.Final(err):
+			cut(err)
+			return
+		}
+	}
 }
 
 // askServer reads the apiserver's version as of since or later. It reports whether another version
@@ -258,18 +272,14 @@ func (f *Feed) askServer(ctx context.Context, most time.Duration, since time.Tim
 }
 
 const (
-	// versionWait limits how long a state waits for the version.
-	versionWait = time.Second
-	// versionShared is how old the version may be. A state that is newer than its version is compared
-	// again with the next stream, so it does no harm.
-	versionShared = time.Second
-	// checkAfter delays the question of a stream that goes on. So streams that open at about the same
-	// time share an answer.
-	checkAfter = time.Second
+	versionWait = time.Second // limits how long a state waits for the version
+	// versionShared is how old the version may be. A newer state is compared again with the next
+	// stream. checkAfter delays the question of a stream, so that streams share an answer.
+	versionShared, checkAfter = time.Second, time.Second
 )
 
-// Two reasons for a relist: upstream no longer has the history, or has another version.
-const expired, upgraded = "expired", "upgraded"
+// expired is the reason for a relist when upstream no longer has the history.
+const expired = "expired"
 
 // verdict decides the feed's next phase after a stream has ended. A nil err is a clean end. If it
 // returns a reason, the feed reads the state again. Otherwise, the feed keeps its phase or stops.
@@ -282,8 +292,8 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		return correcting, "self-check"
 	case errors.Is(err, ErrDiffers):
 		return renewing, "self-check" // a relist does not show the difference, or no client is served yet
-	case errors.Is(err, errUpgraded):
-		return syncing, upgraded
+	case errors.Is(err, upgrade.ErrRewritten):
+		return renewing, "upgraded"
 	case errors.Is(err, errCutShort) && f.Encoding == object.Table:
 		return stopped, "" // the definition may have changed, but a relist does not compare cells
 	case errors.Is(err, errCutShort):
@@ -308,7 +318,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		}
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, discovery.ErrNotServed),
+		errors.Is(err, upgrade.ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, discovery.ErrNotServed),
 		errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrColumns), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
 		return stopped, ""
 	}

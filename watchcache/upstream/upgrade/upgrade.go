@@ -1,0 +1,70 @@
+// Package upgrade compares a cache with what another version of the apiserver serves.
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
+)
+
+var (
+	// ErrServedAnew means that upstream has just begun to serve the resource in another way.
+	ErrServedAnew = fmt.Errorf("%w: upstream has just begun to serve it in another way", watchcache.ErrNotReady)
+	// ErrRewritten means that upstream writes an object with other bytes at the same
+	// resourceVersion.
+	ErrRewritten = errors.New("another version of the apiserver writes other bytes")
+)
+
+// Final reports whether the cache differs. After other errors, the comparison has to be repeated.
+func Final(err error) bool {
+	return errors.Is(err, ErrServedAnew) || errors.Is(err, ErrRewritten) || errors.Is(err, discovery.ErrNotCacheable) ||
+		errors.Is(err, discovery.ErrNotServed) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
+}
+
+// Description returns [ErrServedAnew] if upstream serves the resource in another way than before.
+func Description(ctx context.Context, names *discovery.Discovery, before discovery.Description) error {
+	r := &before.Resource
+	now, _, err := names.Describe(ctx, r.GVR, r.Encoding, r.Scope, false, time.Now())
+	if err == nil && !reflect.DeepEqual(now, before) {
+		err = ErrServedAnew
+	}
+	return err
+}
+
+// Compare compares the description and the objects.
+func Compare(ctx context.Context, names *discovery.Discovery, before discovery.Description, c *client.Client, cache *watchcache.Cache) error {
+	if err := Description(ctx, names, before); err != nil {
+		return err
+	}
+	return objects(ctx, c, cache)
+}
+
+// objects returns [ErrRewritten] if upstream writes an object with other bytes than the cache has. It
+// compares the objects whose versions the cache has, so watches may go on meanwhile. The cells of
+// Tables change by themselves, so Tables always count as rewritten.
+func objects(ctx context.Context, c *client.Client, cache *watchcache.Cache) error {
+	r := cache.Resource()
+	if r.Encoding == object.Table {
+		return ErrRewritten
+	}
+	return c.EachPage(ctx, r, cache.Stats().ResourceVersion, func(page []watchcache.Change) error {
+		for _, change := range page {
+			o := change.Object
+			was, _ := cache.Version(o.Key(), o.ResourceVersion())
+			if was != nil && was.UID() == o.UID() && !bytes.Equal(was.Item(), o.Item()) {
+				return fmt.Errorf("%w: %s at %d", ErrRewritten, o.Key(), o.ResourceVersion())
+			}
+		}
+		return nil
+	})
+}
