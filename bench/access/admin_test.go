@@ -18,6 +18,7 @@ import (
 // A user of the admin address from elsewhere may get what RBAC allows for its nonResourceURLs, by a
 // token or a certificate. A header marks the requests that come from elsewhere.
 func TestAdminAddress(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	metrics := rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}
 	if err := w.api.Allow(t.Context(), "", "scrapers", cluster.Users("reader", "carol"), metrics); err != nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,7 +108,11 @@ func (w *world) compareKubectlAs(t *testing.T, f *front, user clientcmdapi.AuthI
 			fromCache = func() int { return f.fromCache(t) }
 		}
 		before := fromCache()
-		want, got := run(w.server.url, w.api.CA, words...), run(f.url, f.proxy.CA, words...)
+		var want string
+		var running sync.WaitGroup
+		running.Go(func() { want = run(w.server.url, w.api.CA, words...) })
+		got := run(f.url, f.proxy.CA, words...)
+		running.Wait()
 		if strings.HasPrefix(args, cached) && strings.HasPrefix(want, "{") && fromCache() == before {
 			t.Errorf("kubectl %s: not from the cache", args)
 		}

@@ -9,6 +9,7 @@ import (
 // If the proxy may not read a resource, it forwards requests for this resource and logs that once.
 // It still caches the other resources.
 func TestMissingRight(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	f := w.front(t, poorProxy, withAnonymous)
 	names := []string{"admin", "reader", "one", "nobody", "anonymous", "certificate", "garbage", "certificate as reader"}

@@ -9,6 +9,7 @@ import (
 // Every caller gets discovery and OpenAPI as from the apiserver, also when the proxy has copies that
 // other callers asked for.
 func TestDiscovery(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	f := openFront(t)
 	const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

@@ -157,6 +157,7 @@ func (e auditedEvents) complete(a *auditedAnswers) bool {
 // The proxy's audit log has the same events as the apiserver's log has for the same requests to the
 // apiserver. Each request is in one of the two logs.
 func TestAuditEvents(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	log := filepath.Join(t.TempDir(), "audit.log")
 	f := w.front(t, proxyUser, withAnonymous+"audit: {policyFile: "+w.policy+", logPath: "+log+"}\n")

@@ -222,6 +222,7 @@ func TestTogether(t *testing.T) {
 // If anonymous access is disabled, a request without credentials gets the same answer as a request
 // with an unknown token.
 func TestAnonymousDisabled(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	f := closedFront(t)
 	f.warm(t, w.callers["admin"], collections())

@@ -12,5 +12,5 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("OTEL_BSP_SCHEDULE_DELAY", "100"); err != nil {
 		panic(err)
 	}
-	cluster.Main(m)
+	cluster.Main(m, cluster.ManyAtOnce)
 }

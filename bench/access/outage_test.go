@@ -19,6 +19,7 @@ authorization: {webhook: {cacheAuthorizedTTL: 1h, cacheUnauthorizedTTL: 1h}}
 
 // While upstream is down, the cache answers only callers whose reviews are cached.
 func TestReviewsUnavailable(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	between := cluster.RelayT(t, w.api.Address)
 	f := w.startFront(t, "https://"+between.Address(), proxyUser, rememberAll).warmed(t, w)

@@ -102,6 +102,7 @@ func path(all []span, s span, client string) string {
 // A client's trace goes through the proxy into the apiserver. The spans of the proxy have the right
 // parents. Only privileged clients decide whether their requests are traced.
 func TestTraces(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	s := w.spans
 	f := w.front(t, proxyUser, "tracing: {endpoint: '"+s.address+"'}\n")

@@ -28,6 +28,7 @@ func (r podsRequests) since(before podsRequests) podsRequests {
 // Many watches cost upstream a single watch, and at most one list: the probe, which matches nothing.
 // After the watches have ended, the proxy counts none of them.
 func TestManyWatches(t *testing.T) {
+	t.Parallel()
 	w := NewWorld(t)
 	const count = 200
 	namespaces := []string{w.Namespace(t, "fan-a"), w.Namespace(t, "fan-b")}

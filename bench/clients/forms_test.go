@@ -65,6 +65,7 @@ func syncAll(t *testing.T, f informers.SharedInformerFactory) {
 // A scheduler's protobuf informers sync from the cache. A second scheduler costs upstream only
 // freshness proofs, and one proof serves any number of clients.
 func TestSchedulerLikeInformers(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	p := w.FreshProxy(t, patient)
 	w.CreatePod(t, w.Namespace(t, "scheduler"), cluster.NewPod("one"))
@@ -100,6 +101,7 @@ func TestSchedulerLikeInformers(t *testing.T) {
 // Metadata informers, such as those of the garbage collector, show all objects of built-in and of
 // custom resources.
 func TestMetadataInformers(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
 	p := w.FreshProxy(t, patient)

@@ -6,6 +6,6 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-func TestMain(m *testing.M) { Main(m) }
+func TestMain(m *testing.M) { Main(m, cluster.ManyAtOnce) }
 
 var sharedWorld = cluster.Shared(NewWorld)

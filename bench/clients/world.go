@@ -25,11 +25,11 @@ import (
 )
 
 // Main is the TestMain of packages whose proxies are built with the race detector.
-func Main(m *testing.M) {
+func Main(m *testing.M, setUp ...func(testing.TB)) {
 	if err := os.Setenv("WATCHPROXY_RACE", "1"); err != nil {
 		panic(err)
 	}
-	cluster.Main(m)
+	cluster.Main(m, setUp...)
 }
 
 // World is an apiserver with a proxy in front of it. Most tests share one world and use namespaces

@@ -51,6 +51,15 @@ func Main(m *testing.M, setUp ...func(testing.TB)) {
 	os.Exit(code)
 }
 
+// ManyAtOnce lets more parallel tests run at once than there are cores, because they mostly wait. It
+// is for Main.
+func ManyAtOnce(tb testing.TB) {
+	tb.Helper()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // leaked waits until no goroutine is left. After Limit it returns an error that names those that are
 // left.
 func leaked() error {

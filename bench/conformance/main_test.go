@@ -28,17 +28,14 @@ var (
 // tiers is the number of proxies in a row. The tests send requests to the last proxy.
 var tiers = flag.Int("tiers", 1, "how many proxies stand behind one another")
 
-func TestMain(m *testing.M) { cluster.Main(m, setUp) }
+func TestMain(m *testing.M) { cluster.Main(m, cluster.ManyAtOnce, setUp) }
 
 // setUp starts the servers and creates the objects that rows read.
 func setUp(tb testing.TB) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), setupLimit)
 	defer cancel()
-	err := flag.Set("test.parallel", "8") // parallel tests mostly wait
-	if err != nil {
-		tb.Fatal(err)
-	}
+	var err error
 	if minor, err = cluster.KubernetesMinor(); err != nil {
 		tb.Fatal(err)
 	}

@@ -36,7 +36,8 @@ func (c *collection) metadataFrom(name string) source {
 }
 
 // metadataRows are lists and gets of metadata. exact lists the collection at a resourceVersion.
-func metadataRows(c *collection, exact string, items []gjson.Result) (rows []row) {
+func metadataRows(t *testing.T, c *collection, exact string, items []gjson.Result) (rows []row) {
+	t.Helper()
 	for _, f := range metadataForms[:2] {
 		rows = append(rows, row{name: f.name + " of a list", request: get(exact).With("Accept", f.list), status: http.StatusOK, from: c.metadataFrom("")})
 		for _, item := range items {
@@ -48,9 +49,10 @@ func metadataRows(c *collection, exact string, items []gjson.Result) (rows []row
 		}
 		if c.resource == "deployments" {
 			// The first watch ends where the cache does not know the metadata. Then upstream answers.
+			watch := get(c.all()+"?watch=true&timeoutSeconds=1&resourceVersion=0").With("Accept", f.watch)
+			must(t, proxied, watch, http.StatusOK)
 			rows = append(rows, row{
-				name: f.name + " of a watch", request: get(c.all()+"?watch=true&timeoutSeconds=1&resourceVersion=0").With("Accept", f.watch),
-				status: http.StatusOK, from: anywhere, moving: true,
+				name: f.name + " of a watch", request: watch, status: http.StatusOK, from: anywhere, moving: true,
 			})
 		}
 	}

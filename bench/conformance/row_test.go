@@ -132,11 +132,12 @@ func check(t *testing.T, rows []row) {
 
 // atOnce is the number of rows that are sent concurrently, by all tests together. Each uses at most
 // one connection to each server. With more rows at once, some would wait for the proxy's memory for
-// longer than two seconds on a busy machine. Then the proxy would forward them.
-const atOnce = 50
+// longer than two seconds on a busy machine. Then the proxy would forward them. Finite watches mostly
+// wait for their end, so more of them can be open.
+const atOnce, watchesAtOnce = 50, 100
 
 var (
-	slots = make(chan struct{}, atOnce)
+	slots, watchSlots = make(chan struct{}, atOnce), make(chan struct{}, watchesAtOnce)
 	// yamlSlot is for rows in YAML, one after another, because one large list can take all of the
 	// memory that the proxy has for such bodies. Then it would forward another list.
 	yamlSlot sync.Mutex
@@ -146,13 +147,17 @@ var (
 func checkAsIs(t *testing.T, rows []row) {
 	t.Helper()
 	errs := make([]error, len(rows))
-	_ = workload.Parallel(t.Context(), len(rows), atOnce, func(ctx context.Context, i int) error {
+	_ = workload.Parallel(t.Context(), len(rows), atOnce+watchesAtOnce, func(ctx context.Context, i int) error {
 		if rows[i].yaml && rows[i].status == http.StatusOK {
 			yamlSlot.Lock()
 			defer yamlSlot.Unlock()
 		}
-		slots <- struct{}{}
-		defer func() { <-slots }()
+		slot := slots
+		if _, query, _ := strings.Cut(rows[i].Target, "?"); watches(query) {
+			slot = watchSlots
+		}
+		slot <- struct{}{}
+		defer func() { <-slot }()
 		errs[i] = rows[i].try(ctx)
 		return nil
 	})

@@ -44,9 +44,9 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 func churn(t *testing.T, budget int64) {
 	const (
 		objects = 5000
-		steps   = 150
 		size    = 1000 // bytes of a piece
 	)
+	steps := cachetest.Rounds(60, 150)
 	c, snapshot := cachetest.ConfigMaps(t, objects)
 	d := newStore(t, budget)
 	live, makes := 0, 0

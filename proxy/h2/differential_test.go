@@ -166,7 +166,7 @@ func (s *shape) upload(c *client, call *call) error {
 // TestLikeNetHTTP compares this server with net/http's: the results at clients and handlers.
 func TestLikeNetHTTP(t *testing.T) {
 	random := rand.New(rand.NewPCG(cachetest.Seed(t), 0))
-	const shapes = 500
+	shapes := cachetest.Rounds(250, 1000)
 	for done := 0; done < shapes; {
 		s := newSession(random)
 		got, heard := s.run(t, ours)

@@ -152,7 +152,8 @@ func (j *joined) watch(r *read, meanwhile func()) (written string) {
 func TestTablesAreThoseOfNow(t *testing.T) {
 	seed := cachetest.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
-		const objects, steps = 300, 40
+		const objects = 300
+		steps := cachetest.Rounds(15, 40)
 		random := rand.New(rand.NewPCG(seed, 2))
 		j := newJoined(t)
 		time.Sleep(1000 * time.Hour)
@@ -198,7 +199,7 @@ func TestTablesAreThoseOfNow(t *testing.T) {
 // A compressed piece does not refer to ages in the piece before it, because ages change.
 func TestPiecesReferToNoAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const objects = 400
+		objects := cachetest.Rounds(150, 400)
 		j := newJoined(t)
 		began := time.Now()
 		time.Sleep(240*time.Hour - time.Minute)
@@ -207,7 +208,7 @@ func TestPiecesReferToNoAges(t *testing.T) {
 		for i := range now {
 			now[i] = version{i, i + 1, began.Add(time.Duration(i-objects) * 13 * time.Minute), "same"}
 		}
-		j.reset(objects, now...)
+		j.reset(uint64(objects), now...)
 		for range 125 { // 25 hours
 			r := j.read(wire.IncludeMetadata, "gzip")
 			for i, row := range j.list(r, "a/").Array() {

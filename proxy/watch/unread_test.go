@@ -50,7 +50,7 @@ func (g *gated) writes() (n, last int) {
 // this piece. Small events are written together.
 func TestUnreadWatchHoldsOnePiece(t *testing.T) {
 	seed := cachetest.Seed(t)
-	for run := range uint64(cachetest.Rounds(10, 100)) {
+	for run := range uint64(cachetest.Rounds(3, 100)) {
 		synctest.Test(t, func(t *testing.T) { unreadAtRandom(t, rand.New(rand.NewPCG(seed, run))) })
 	}
 }

@@ -52,7 +52,7 @@ func (s *sluggish) Write(p []byte) (int, error) {
 // however slow the client is, and whether the watch is compressed or not.
 func TestWatchesAtRandom(t *testing.T) {
 	seed := cachetest.Seed(t)
-	for run := range uint64(cachetest.Rounds(10, 100)) {
+	for run := range uint64(cachetest.Rounds(5, 100)) {
 		synctest.Test(t, func(t *testing.T) { watchAtRandom(t, rand.New(rand.NewPCG(seed, run))) })
 	}
 }

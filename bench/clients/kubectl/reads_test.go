@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,10 +59,21 @@ func TestKubectlReads(t *testing.T) {
 	}
 }
 
+// both runs a command with both servers at the same time.
+func both[T any](run func(front int) T) (said [2]T) {
+	var running sync.WaitGroup
+	for front := range said {
+		running.Go(func() { said[front] = run(front) })
+	}
+	running.Wait()
+	return said
+}
+
 // same runs kubectl with both servers and compares the outcomes.
 func same(t *testing.T, fronts [2]clients.Front, i clients.Invocation) clients.Outcome {
 	t.Helper()
-	want, got := fronts[0].Run(t, i), fronts[1].Run(t, i)
+	said := both(func(front int) clients.Outcome { return fronts[front].Run(t, i) })
+	want, got := said[0], said[1]
 	if stable(got) != stable(want) {
 		t.Errorf("kubectl %s\n--- %s\n%s--- %s\n%s", strings.Join(i.Args, " "), fronts[0].Name, stable(want), fronts[1].Name, stable(got))
 	}

@@ -85,12 +85,11 @@ func TestKubectlWrites(t *testing.T) {
 	outside, through := w.Namespace(t, "outside"), w.Namespace(t, "through")
 	fronts := w.Fronts(t)
 	for _, step := range steps {
-		var said [2]string
-		for i, ns := range []string{outside, through} {
-			step := step
+		said := both(func(front int) string {
+			ns, step := [...]string{outside, through}[front], step
 			step.Args = append([]string{"-n", ns}, step.Args...)
-			said[i] = strings.ReplaceAll(stable(fronts[i].Run(t, step)), ns, "NAMESPACE")
-		}
+			return strings.ReplaceAll(stable(fronts[front].Run(t, step)), ns, "NAMESPACE")
+		})
 		if said[0] != said[1] {
 			t.Errorf("kubectl %s\n--- apiserver\n%s--- proxy\n%s", strings.Join(step.Args, " "), said[0], said[1])
 		}

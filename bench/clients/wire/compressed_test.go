@@ -172,6 +172,7 @@ func scribble(ctx context.Context, w *clients.World, ns, last string, writes int
 // Clients see the same events through compressed and plain watches, over both protocols, in all
 // forms, if they are slow, and if they watch again and again. Go, Python and Node decompress them.
 func TestCompressedWatches(t *testing.T) {
+	t.Parallel()
 	const writes, last = 600, "the-last-one"
 	w := sharedWorld(t)
 	p := w.FreshProxy(t, "watchCompression: always\n")

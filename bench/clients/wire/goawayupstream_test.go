@@ -12,6 +12,7 @@ import (
 // An apiserver ends HTTP/2 connections at random (--goaway-chance). The writes of others that share
 // the connection do not fail: short ones are sent again, and long ones have connections of their own.
 func TestUpstreamEndsConnections(t *testing.T) {
+	t.Parallel()
 	const clients, writes, long = 20, 50, 10
 	api := cluster.APIServerT(t, cluster.Options{Flags: []string{"--goaway-chance=0.02"}})
 	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, TLS: true})

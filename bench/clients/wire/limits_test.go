@@ -41,6 +41,7 @@ const versionRequest = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 // A client that exceeds a limit gets an error. Other clients are not affected.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	proxy := w.FreshProxy(t, "limits: {maxHeaderBytes: 8Ki, maxURIBytes: 4Ki, maxRequestBodyBytes: 100Ki, maxWatchesPerIdentity: 2, maxConnections: 4}\n").EndpointT(t)
 	const post = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -8,6 +8,6 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-func TestMain(m *testing.M) { clients.Main(m) }
+func TestMain(m *testing.M) { clients.Main(m, cluster.ManyAtOnce) }
 
 var sharedWorld = cluster.Shared(clients.NewWorld)
