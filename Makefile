@@ -91,6 +91,8 @@ GOTESTSUM := go tool -modfile=$(CURDIR)/.tools/go.mod gotestsum
 gate = mkdir -p $(CURDIR)/bin/gate && $(GOTESTSUM) --format pkgname --format-hide-empty-pkg --rerun-fails=1 --rerun-fails-max-failures=3 \
 	--rerun-fails-report=$(CURDIR)/bin/gate/$(1).flaky --packages='$(2)' -- $(TAGS) -vet=off -count=1 -shuffle=$(SEED) -timeout 10m $(3)
 
+# Without this setting, each test binary with the race detector takes a second longer to end.
+test-units: export GORACE = atexit_sleep_ms=0
 test-units:
 	@$(call gate,units,$(PACKAGES),-race)
 

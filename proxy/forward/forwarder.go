@@ -64,34 +64,27 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
-	x := &roundTrip{Request: req, cancel: OnceBoth(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
-	if over != nil {
-		finish := x.cancel
-		stop := context.AfterFunc(over, func() {
-			x.over.Store(true)
-			finish()
-		})
-		x.cancel = OnceBoth(func() { stop() }, finish)
-	}
+	x := &roundTrip{lifetime: lifetime{Request: req, cancel: cancel}}
+	x.begin(over, done)
 	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
-		x.cancel()
+		x.end(closed)
 		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
 	}
 	whole := x.Body.Whole()
 	way, ok := f.way(req, t.Lasts, whole != nil)
 	if !ok {
-		x.cancel()
+		x.end(closed)
 		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
 	}
 	out, err := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) },
 	}), f.base, whole)
 	if err != nil {
-		x.cancel()
+		x.end(closed)
 		return exchange.NoRequest(exchange.BadRequest(err.Error()))
 	}
 	if x.Body == nil || whole != nil {
-		close(x.bodyDone)
+		close(x.uploaded)
 		x.watchClient()
 	}
 	asked := false
@@ -107,9 +100,9 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	trace.EndUpstream(span, in, err)
 	asked = true
 	if err != nil {
-		left := x.left.Load() || context.Cause(client) == context.Canceled //nolint:errorlint // other causes do not mean that the client left
-		broken := x.Body.Failure()                                         // before the proxy itself interrupts the body
-		_ = out.Body.Close()                                               // some transports do not close it
+		gone := x.ended.Load() == left || context.Cause(client) == context.Canceled //nolint:errorlint // other causes do not mean that the client left
+		broken := x.Body.Failure()                                                  // before the proxy itself interrupts the body
+		_ = out.Body.Close()                                                        // some transports do not close it
 		x.finish()
 		if errors.Is(broken, exchange.ErrBodyTooLarge) {
 			return req.Fail(exchange.BodyTooLarge(x.Body.Most), exchange.FromProxy)
@@ -117,7 +110,7 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 		if broken != nil {
 			return exchange.StatusResponse(exchange.BadRequest("request body: "+broken.Error()), exchange.FromProxy)
 		}
-		if left {
+		if gone {
 			return exchange.ClientGone()
 		}
 		return exchange.StatusResponse(unanswered(err, !x.sent.Load() || req.OnlyReads()), exchange.FromProxy)
@@ -173,16 +166,9 @@ func OnceBoth(first, second func()) func() {
 // roundTrip is a forwarded request until its response has been written. It reads the response's
 // body. Close ends both sides.
 type roundTrip struct {
-	*exchange.Request
-	cancel    context.CancelFunc
-	upstream  io.ReadCloser
-	bodyDone  chan struct{} // closed after the transport's last access to the body
-	mu        sync.Mutex
-	stopWatch func()
-	finished  bool
-	over      atomic.Bool // the response ends as if upstream had ended it
-	left      atomic.Bool // the client left before the response ended
-	sent      atomic.Bool // upstream may have received the request
+	lifetime
+	upstream io.ReadCloser
+	sent     atomic.Bool // upstream may have received the request
 }
 
 // outgoing returns the request for upstream. The parameter whole is the body, or nil if the body is
@@ -201,7 +187,7 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 	case whole != nil:
 		body = bytes.NewReader(whole)
 	case x.Body != nil:
-		body = &requestBody{roundTrip: x}
+		body = &requestBody{lifetime: &x.lifetime}
 	}
 	out, err := http.NewRequestWithContext(ctx, x.Method, base.String(), body)
 	if err != nil {
@@ -234,46 +220,10 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 	return out, nil
 }
 
-// watchClient ends the request when the client leaves. It may be called only after the request body
-// has been read.
-func (x *roundTrip) watchClient() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.finished {
-		x.stopWatch = x.Client.CancelWhenGone(func() {
-			x.left.Store(true)
-			x.cancel()
-		})
-	}
-}
-
-// finish releases both sides. When it returns, nothing reads the client's connection.
-func (x *roundTrip) finish() {
-	x.cancel()
-	x.mu.Lock()
-	x.finished = true
-	stop := x.stopWatch
-	x.stopWatch = func() {}
-	x.mu.Unlock()
-	select {
-	case <-x.bodyDone:
-	default:
-		// Upstream answered or failed before it had read the whole body, or the transport has not
-		// seen the body's end yet.
-		if x.Body == nil || !x.Body.Ended.Load() {
-			x.Client.Interrupt()
-		}
-		if x.Body != nil {
-			<-x.bodyDone
-		}
-	}
-	stop()
-}
-
 // Read implements io.Reader.
 func (x *roundTrip) Read(p []byte) (int, error) {
 	n, err := x.upstream.Read(p)
-	if err != nil && x.over.Load() {
+	if err != nil && x.ended.Load() == drained {
 		err = io.EOF
 	}
 	return n, err
@@ -284,56 +234,6 @@ func (x *roundTrip) Close() error {
 	err := x.upstream.Close()
 	x.finish()
 	return err
-}
-
-// requestBody is a client's body for upstream's transport. The transport may read the body in
-// another goroutine after the response has begun, and may close it during a read. bodyDone is
-// closed after the last read.
-type requestBody struct {
-	*roundTrip
-	reading sync.Mutex // held by Read
-	closed  bool       // guarded by reading
-	ended   bool       // guarded by reading
-}
-
-// Read implements io.Reader.
-func (b *requestBody) Read(p []byte) (int, error) {
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	switch {
-	case b.ended:
-		return 0, io.EOF // a transport that knows the length still checks for more
-	case b.closed:
-		return 0, io.ErrClosedPipe
-	}
-	n, err := b.Body.Read(p)
-	if errors.Is(err, io.EOF) {
-		b.ended = true
-		b.closeLocked()
-		b.watchClient()
-		return n, io.EOF
-	}
-	return n, err
-}
-
-// Close implements io.Closer.
-func (b *requestBody) Close() error {
-	b.mu.Lock()
-	if !b.finished && !b.Body.Ended.Load() {
-		b.Client.Interrupt() // otherwise Close may wait for a read from a slow client
-	}
-	b.mu.Unlock()
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	b.closeLocked()
-	return nil
-}
-
-func (b *requestBody) closeLocked() {
-	if !b.closed {
-		b.closed = true
-		close(b.bodyDone)
-	}
 }
 
 // hopByHop lists the headers that belong to one connection (RFC 9110, 7.6.1). X-Remote headers are

@@ -2,7 +2,6 @@ package forward
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
@@ -21,35 +19,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
-
-// watchedClient counts its watchers and interruptions.
-type watchedClient struct{ watched, began, interrupted atomic.Int64 }
-
-func (c *watchedClient) CancelWhenGone(context.CancelFunc) (stop func()) {
-	c.began.Add(1)
-	c.watched.Add(1)
-	return func() { c.watched.Add(-1) }
-}
-
-func (c *watchedClient) Interrupt() { c.interrupted.Add(1) }
-
-// A fully sent request is not interrupted, even if the transport has not seen its end yet. An
-// interruption would make the client's connection unusable.
-func TestFullySentRequestIsNotInterrupted(t *testing.T) {
-	for all, want := range map[bool]int64{true: 0, false: 1} {
-		synctest.Test(t, func(t *testing.T) {
-			client := &watchedClient{}
-			x := &roundTrip{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, cancel: func() {}, bodyDone: make(chan struct{}), stopWatch: func() {}}
-			x.Body.Ended.Store(all)
-			go x.finish()
-			synctest.Wait()
-			if got := client.interrupted.Load(); got != want {
-				t.Errorf("a client that had sent all (%t) of its request was interrupted %d times, want %d", all, got, want)
-			}
-			close(x.bodyDone)
-		})
-	}
-}
 
 // If a request is not sent, the forwarder does not touch its client's connection.
 func TestUnsentRequestIsNotWatched(t *testing.T) {
@@ -86,7 +55,7 @@ func TestForwardedFor(t *testing.T) {
 		"on a Unix socket": {connection{from: &net.UnixAddr{Name: "@"}}, nil, nil},
 		"itself":           {nil, nil, nil},
 	} {
-		x := &roundTrip{Request: &exchange.Request{Method: http.MethodGet, Target: "/api", Header: http.Header{}, Conn: test.conn}}
+		x := &roundTrip{lifetime: lifetime{Request: &exchange.Request{Method: http.MethodGet, Target: "/api", Header: http.Header{}, Conn: test.conn}}}
 		if test.told != nil {
 			x.Header["X-Forwarded-For"] = test.told
 		}
@@ -211,16 +180,6 @@ func overTLS(t *testing.T, h http.HandlerFunc) *Forwarder {
 	return f
 }
 
-// An interruption that comes too late would concern the client's next request.
-func TestBodyClosedAfterItsRequestInterruptsNothing(t *testing.T) {
-	client := &watchedClient{}
-	x := &roundTrip{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, finished: true, bodyDone: make(chan struct{})}
-	_ = (&requestBody{roundTrip: x}).Close()
-	if n := client.interrupted.Load(); n != 0 {
-		t.Errorf("interrupted %d times", n)
-	}
-}
-
 // If upstream has read a write and closes the connection without a response, the write may have been
 // executed. It must not be sent again, although its body is kept.
 func TestWriteIsNotSentTwice(t *testing.T) {
@@ -253,7 +212,7 @@ func TestWriteIsNotSentTwice(t *testing.T) {
 
 // Net/http must not send a request twice because of a client's header.
 func TestIdempotencyKeyIsOnlyPassedOn(t *testing.T) {
-	x := &roundTrip{Request: &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{"Idempotency-Key": {"a"}}}}
+	x := &roundTrip{lifetime: lifetime{Request: &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{"Idempotency-Key": {"a"}}}}}
 	out, err := x.outgoing(t.Context(), &url.URL{Scheme: "https", Host: "upstream"}, nil)
 	if err != nil || out.Header.Get("Idempotency-Key") != "" || !slices.Equal(out.Header[strings.ToLower("Idempotency-Key")], []string{"a"}) {
 		t.Errorf("%v, %v", out.Header, err)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
@@ -19,30 +21,30 @@ func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Res
 	if !ok {
 		panic("BUG: net/http gave an upgraded response without a writable body")
 	}
+	if !x.upgrade() {
+		_ = upstream.Close()
+		x.finish()
+		return exchange.StatusResponse(exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
+			"the upstream apiserver upgraded the connection before the request ended"), exchange.FromProxy)
+	}
 	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
 	copyHeader(resp.Header, in.Header)
 	resp.Header.Set("Connection", "Upgrade")
 	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))
-	resp.Tunnel = &tunnel{x, ctx, upstream}
-	// From now on the tunnel reads from the client.
-	x.mu.Lock()
-	x.finished = true
-	stop := x.stopWatch
-	x.mu.Unlock()
-	stop()
+	resp.Tunnel = &tunnelled{x, ctx, upstream}
 	return resp
 }
 
-// tunnel is a pair of connections that have left HTTP.
-type tunnel struct {
+// tunnelled is a pair of connections that have left HTTP.
+type tunnelled struct {
 	x        *roundTrip
 	ctx      context.Context //nolint:containedctx // it is the request's
 	upstream io.ReadWriteCloser
 }
 
 // Join implements Tunnel.
-func (t *tunnel) Join(client exchange.TunnelClient, buffered io.Reader) {
-	defer t.x.cancel()
+func (t *tunnelled) Join(client exchange.TunnelClient, buffered io.Reader) {
+	defer t.x.end(closed)
 	// Net/http does not end an upgraded connection with its request. The client gets a moment for
 	// what it has not read yet.
 	defer context.AfterFunc(t.ctx, func() {
@@ -53,8 +55,8 @@ func (t *tunnel) Join(client exchange.TunnelClient, buffered io.Reader) {
 }
 
 // Abandon implements Tunnel.
-func (t *tunnel) Abandon() {
-	t.x.cancel()
+func (t *tunnelled) Abandon() {
+	t.x.end(closed)
 	_ = t.upstream.Close()
 }
 

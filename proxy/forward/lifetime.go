@@ -1,0 +1,174 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// lifetime is the state machine of a forwarded request. The first of these events ends the request:
+// upstream's side is cancelled, and the caller's done is called.
+//
+//	open    -- the response is closed, or there is none -->  closed
+//	open    -- the client leaves ------------------------->  left
+//	open    -- the proxy drains -------------------------->  drained (as if upstream had ended it)
+//
+// Independent of that, at most one party reads the client's connection, so that the next request can
+// follow when nobody does:
+//
+//	upload  -- the body ends -->  watch, which sees the client leave
+//	upload  -- finish --------->  nobody, after the client was interrupted
+//	watch   -- finish --------->  nobody
+//	watch   -- upgrade -------->  tunnel
+//
+// Upstream may begin its response during the upload, but cannot upgrade then.
+type lifetime struct {
+	*exchange.Request
+	cancel context.CancelFunc // of the request upstream
+	done   func()
+	once   sync.Once
+	ended  atomic.Int32 // an ending
+
+	mu        sync.Mutex
+	reader    reader
+	stopWatch func()
+	uploaded  chan struct{} // closed after the transport's last access to the body
+}
+
+// ending tells why a request has ended.
+type ending = int32
+
+const (
+	open ending = iota
+	closed
+	left
+	drained
+)
+
+// reader is who reads the client's connection.
+type reader int
+
+const (
+	upload reader = iota // upstream's transport reads the body
+	watch
+	tunnel
+	nobody
+)
+
+// begin opens a lifetime. The context over may be nil. When it ends, the proxy drains.
+func (l *lifetime) begin(over context.Context, done func()) {
+	l.done, l.uploaded = done, make(chan struct{})
+	if over != nil {
+		stop := context.AfterFunc(over, func() { l.end(drained) })
+		l.done = func() {
+			stop()
+			done()
+		}
+	}
+}
+
+// end ends the request, if nothing has ended it before. When it returns, done has been called.
+func (l *lifetime) end(why ending) {
+	l.once.Do(func() {
+		l.ended.Store(why) // before a read sees that the request is cancelled
+		l.cancel()
+		l.done()
+	})
+}
+
+// watchClient watches the client, whose request body has ended.
+func (l *lifetime) watchClient() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reader == upload {
+		l.reader, l.stopWatch = watch, l.Client.CancelWhenGone(func() { l.end(left) })
+	}
+}
+
+// finish releases both sides. When it returns, nothing reads the client's connection.
+func (l *lifetime) finish() {
+	l.end(closed)
+	switch l.handOver(nobody) {
+	case upload:
+		if !l.Body.Ended.Load() {
+			l.Client.Interrupt() // upstream has answered or failed before it had read the whole body
+		}
+		<-l.uploaded
+	case watch:
+		l.stopWatch()
+	}
+}
+
+// upgrade gives the client's connection to a tunnel. It returns false during the upload.
+func (l *lifetime) upgrade() bool {
+	l.mu.Lock()
+	uploads := l.reader == upload
+	l.mu.Unlock()
+	if uploads {
+		return false
+	}
+	if l.handOver(tunnel) == watch {
+		l.stopWatch()
+	}
+	return true
+}
+
+func (l *lifetime) handOver(to reader) (from reader) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from, l.reader = l.reader, to
+	return from
+}
+
+// requestBody is a client's body for upstream's transport. The transport may read the body in
+// another goroutine after the response has begun, and may close it during a read.
+type requestBody struct {
+	*lifetime
+	reading sync.Mutex // held by Read
+	shut    bool       // guarded by reading
+	atEnd   bool       // guarded by reading
+}
+
+// Read implements io.Reader.
+func (b *requestBody) Read(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	switch {
+	case b.atEnd:
+		return 0, io.EOF // a transport that knows the length still checks for more
+	case b.shut:
+		return 0, io.ErrClosedPipe
+	}
+	n, err := b.Body.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.atEnd = true
+		b.shutLocked()
+		b.watchClient()
+		return n, io.EOF
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *requestBody) Close() error {
+	b.mu.Lock()
+	if b.reader == upload && !b.Body.Ended.Load() {
+		b.Client.Interrupt() // otherwise Close may wait for a read from a slow client
+	}
+	b.mu.Unlock()
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	b.shutLocked()
+	return nil
+}
+
+func (b *requestBody) shutLocked() {
+	if !b.shut {
+		b.shut = true
+		close(b.uploaded)
+	}
+}
