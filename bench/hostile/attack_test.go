@@ -144,10 +144,12 @@ func (s *socket) Close() error {
 	return s.Conn.Close()
 }
 
-// dial opens a TCP connection.
-func (a *attack) dial() (net.Conn, error) {
+// dial opens a TCP connection to the proxy.
+func (a *attack) dial() (net.Conn, error) { return a.dialTo(a.address) }
+
+func (a *attack) dialTo(address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: limit, KeepAlive: -1}
-	conn, err := dialer.DialContext(a.ctx, "tcp", a.address)
+	conn, err := dialer.DialContext(a.ctx, "tcp", address)
 	if err != nil {
 		a.got(noEntry)
 		return nil, err

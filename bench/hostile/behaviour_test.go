@@ -35,7 +35,7 @@ func (b behaviour) refused() behaviour {
 
 func behaviours() (all []behaviour) {
 	for _, family := range [][]behaviour{
-		watches(), http2Floods(), requests(), selectors(), reviews(),
+		watches(), http2Floods(), requests(), selectors(), reviews(), reviewed(),
 	} {
 		all = append(all, family...)
 	}

@@ -27,7 +27,7 @@ const (
 // For every behaviour of hostile clients, the proxy stays within its memory limit, serves other
 // users, and releases the resources of clients that have left.
 func TestHostile(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, memoryLimit)
 	w.warm(t)
 	w.victim = startVictim(t, w, w.front)
 	if atLength() {

@@ -35,7 +35,7 @@ func (w *world) startFront(t *testing.T) *target {
 	t.Setenv("GOMAXPROCS", "2") // the chart's proxies have two processors
 	p := cluster.ProxyT(t, cluster.ProxyOptions{
 		TLS: true, NoRace: true, Args: []string{"--authentication=delegated"},
-		Settings: fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", memoryLimit, deadlines),
+		Settings: fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", w.memory, deadlines),
 		// The user is an admin, so that a client with the proxy's rights is refused nothing.
 		Kubeconfig: w.api.Kubeconfig,
 	})

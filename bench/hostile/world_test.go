@@ -35,21 +35,22 @@ func attackedPods() int {
 
 // world has the state that all rows share.
 type world struct {
-	api   *cluster.APIServer
-	admin *kubernetes.Clientset
-	front *target
+	memory int64 // the proxy's budget
+	api    *cluster.APIServer
+	admin  *kubernetes.Clientset
+	front  *target
 
 	victim      *victim
 	undisturbed report
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, memory int64) *world {
 	t.Helper()
 	var users strings.Builder
 	for _, user := range []string{attackerUser, victimUser} {
 		fmt.Fprintf(&users, "%s,%s,%s-uid\n", tokenOf(user), user, user)
 	}
-	w := &world{api: cluster.APIServerT(t, cluster.Options{Users: users.String()})}
+	w := &world{memory: memory, api: cluster.APIServerT(t, cluster.Options{Users: users.String()})}
 	w.admin = w.api.Client()
 	w.fill(t)
 	w.front = w.startFront(t)
