@@ -207,9 +207,10 @@ type Cache struct {
 	// IdleTimeout is how long a cache is kept without requests or open watches. 0 means no limit;
 	// other values must be at least 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
-	// SelfCheckInterval is the time between two checks of a cache. A check compares the metadata of
-	// all objects in the cache with upstream's metadata at the same resourceVersion. For Tables, it
-	// also compares the cells of the first 500 rows. Differences are logged and counted, and the
+	// SelfCheckInterval is the time between two checks of a cache. A check compares how upstream
+	// serves the resource, and all objects in the cache with upstream's at the same resourceVersion,
+	// byte by byte. Of Tables and aggregated APIs, whose bytes change by themselves, it compares the
+	// metadata, and the cells of 500 rows of a Table. Differences are logged and counted, and the
 	// cache is filled again from upstream. 0 disables the check; other values must be at least 1s.
 	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty"`
 	// Persistence saves the caches on disk, so that a restart resumes from them.

@@ -101,6 +101,9 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 		if at < f.mu.compacted {
 			return reply(410, expiredStatus), nil
 		}
+		if at == f.mu.rev {
+			return listOf(f.mu.objects, at, "", "")
+		}
 		return listOf(f.stateAtLocked(at), at, "", "")
 	}
 	if at, from, further := strings.Cut(q.Get("continue"), "/"); further { // a later page

@@ -17,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
 // checkAll compares all feeds with upstream, one after another, once per interval.
@@ -49,6 +50,10 @@ func (fs *Feeds) check(f *fresh.Feed) {
 	switch {
 	case fs.ctx.Err() != nil:
 		return
+	case upgrade.Final(err):
+		outcome = "changed"
+		f.Log.Warn("self-check: upstream serves the resource in another way now", zap.Error(err))
+		f.Interrupt(err)
 	case errors.Is(err, feed.ErrDiffers):
 		outcome = "different"
 		f.Log.Error("self-check: cache differs; reading it again", zap.Error(err))

@@ -20,6 +20,7 @@ func TestSelfCheck(t *testing.T) {
 		"missing":   {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["x"] = objectJSON("x", "uid-x", 90, "1") }) }, "different"},
 		"gone":      {func(f *fakeUpstream) { f.locked(func() { delete(f.mu.objects, "a") }) }, "different"},
 		"changed":   {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = objectJSON("a", "uid-1", 95, "2") }) }, "different"},
+		"rewritten": {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = objectJSON("a", "uid-1", 101, "2") }) }, "changed"},
 		"replaced":  {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = objectJSON("a", "uid-9", 101, "1") }) }, "different"},
 		"compacted": {func(f *fakeUpstream) { f.locked(func() { f.mu.rev++; f.mu.compacted = f.mu.rev }) }, "inconclusive"},
 		"down":      {func(f *fakeUpstream) { f.locked(func() { f.mu.down = errDown }) }, "inconclusive"},
@@ -42,7 +43,7 @@ func TestSelfCheck(t *testing.T) {
 				f.locked(func() { f.mu.down = nil })
 				time.Sleep(time.Minute)
 				reached(t, f, cache)
-				if got := cache.Stats().Epoch; (got != epoch) != (c.outcome == "different") {
+				if got := cache.Stats().Epoch; (got != epoch) != (c.outcome == "different" || c.outcome == "changed") {
 					t.Errorf("epoch %d after %d", got, epoch)
 				}
 			})
@@ -59,7 +60,7 @@ func TestSelfChecksComeByThemselves(t *testing.T) {
 		feeds.running.Go(func() { feeds.checkAll(time.Hour) })
 		open(t, feeds)
 		time.Sleep(10 * time.Hour)
-		if got := f.count("metadata"); got < 5 || got > 20 {
+		if got := f.count("list"); got < 5 || got > 20 {
 			t.Errorf("%d checks in ten hours", got)
 		}
 	})

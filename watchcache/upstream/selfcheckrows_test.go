@@ -58,8 +58,8 @@ func TestOtherColumnsDiffer(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait() // the stream has caught up
-		for _, outcome := range []string{"same", "different"} {
-			d.wide.Store(outcome == "different")
+		for _, outcome := range []string{"same", "changed"} {
+			d.wide.Store(outcome == "changed")
 			feeds.check(f)
 			if got := testutil.ToFloat64(feeds.metrics.checks.WithLabelValues("", "v1", "configmaps", outcome)); got != 1 {
 				t.Errorf("%v checks are %s", got, outcome)

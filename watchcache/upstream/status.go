@@ -73,7 +73,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"outcome"}),
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_self_checks_total",
-			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), inconclusive.",
+			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), changed (upstream serves the resource in another way now, and the cache began anew), inconclusive.",
 		}, append(resourceLabels, "outcome")),
 	}
 	r.MustRegister(m.checks, m.saves)

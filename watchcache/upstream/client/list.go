@@ -47,12 +47,12 @@ func (c *Client) ListAt(ctx context.Context, r *object.Resource, rv uint64) ([]w
 	return changes, err
 }
 
-// EachPage calls f with each page of a collection that is not older than rv, until f fails.
-func (c *Client) EachPage(ctx context.Context, r *object.Resource, rv uint64, f func([]watchcache.Change) error) error {
-	return pages(At(rv, "NotOlderThan"), PageSize, func(query url.Values) (next string, err error) {
+// EachPage calls f with each page of a collection, until f fails. The query is that of the first page.
+func (c *Client) EachPage(ctx context.Context, r *object.Resource, query url.Values, f func(ListPage) error) error {
+	return pages(query, PageSize, func(query url.Values) (next string, err error) {
 		page, err := c.Page(ctx, r, query)
 		if err == nil {
-			err = f(page.Changes)
+			err = f(page)
 		}
 		return page.Next, err
 	})

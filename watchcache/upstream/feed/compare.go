@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
 const (
@@ -44,16 +45,15 @@ func (f *Feed) differs(rv uint64, theirs []object.State) error {
 	return nil
 }
 
-// SelfCheck compares the cache with upstream at the log's resourceVersion.
+// SelfCheck compares the description and the cache with upstream at the log's resourceVersion.
 func (f *Feed) SelfCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	rv, epoch := f.Standing()
-	theirs, err := f.Client.MetadataAt(ctx, f.cache.Resource(), rv)
-	if err != nil {
-		return err
+	theirs, err := upgrade.States(ctx, f.Names, f.described, f.Aggregated, f.Client, f.cache, rv)
+	if err == nil {
+		err = f.differs(rv, theirs)
 	}
-	err = f.differs(rv, theirs)
 	if _, now := f.Standing(); now != epoch {
 		return errInconclusive
 	}

@@ -215,16 +215,17 @@ func (f *Feed) adoptedLocked() (epoch uint64) {
 	return f.writing.epoch
 }
 
-// describeAgain is called before the state is read. The feed stops if another version of the
-// apiserver serves the resource in another way.
+// describeAgain is called before the state is read. The feed stops if upstream now serves the resource
+// in another way, by another version or from an aggregated API.
 func (f *Feed) describeAgain(ctx context.Context) error {
-	if !f.askServer(ctx, versionWait, time.Now().Add(-versionShared)) {
-		return nil
-	}
-	if f.Encoding == object.Table {
+	changed := f.askServer(ctx, versionWait, time.Now().Add(-versionShared))
+	if changed && f.Encoding == object.Table {
 		f.enter(renewing) // a relist does not compare cells
 	}
-	return upgrade.Description(ctx, f.Names, f.described)
+	if !changed && !(f.cache.Stats().Ready && f.cache.Resource().SelfDescribing) {
+		return nil // it was just described, or cannot change
+	}
+	return upgrade.Description(ctx, f.Names, f.described, f.Aggregated)
 }
 
 // checkServer compares the cache with upstream if another version of the apiserver answers than the

@@ -1,4 +1,5 @@
-// Package upgrade compares a cache with what another version of the apiserver serves.
+// Package upgrade compares a cache with what upstream serves now, maybe by another version of the
+// apiserver, with other feature gates, or from an aggregated API.
 package upgrade
 
 import (
@@ -22,7 +23,7 @@ var (
 	ErrServedAnew = fmt.Errorf("%w: upstream has just begun to serve it in another way", watchcache.ErrNotReady)
 	// ErrRewritten means that upstream writes an object with other bytes at the same
 	// resourceVersion.
-	ErrRewritten = errors.New("another version of the apiserver writes other bytes")
+	ErrRewritten = errors.New("the apiserver now writes other bytes")
 )
 
 // Final reports whether the cache differs. After other errors, the comparison has to be repeated.
@@ -32,9 +33,9 @@ func Final(err error) bool {
 }
 
 // Description returns [ErrServedAnew] if upstream serves the resource in another way than before.
-func Description(ctx context.Context, names *discovery.Discovery, before discovery.Description) error {
+func Description(ctx context.Context, names *discovery.Discovery, before discovery.Description, aggregated bool) error {
 	r := &before.Resource
-	now, _, err := names.Describe(ctx, r.GVR, r.Encoding, r.Scope, false, time.Now())
+	now, _, err := names.Describe(ctx, r.GVR, r.Encoding, r.Scope, aggregated, time.Now())
 	if err == nil && !reflect.DeepEqual(now, before) {
 		err = ErrServedAnew
 	}
@@ -43,7 +44,7 @@ func Description(ctx context.Context, names *discovery.Discovery, before discove
 
 // Compare compares the description and the objects.
 func Compare(ctx context.Context, names *discovery.Discovery, before discovery.Description, c *client.Client, cache *watchcache.Cache) error {
-	if err := Description(ctx, names, before); err != nil {
+	if err := Description(ctx, names, before, false); err != nil {
 		return err
 	}
 	return objects(ctx, c, cache)
@@ -57,14 +58,45 @@ func objects(ctx context.Context, c *client.Client, cache *watchcache.Cache) err
 	if r.Encoding == object.Table {
 		return ErrRewritten
 	}
-	return c.EachPage(ctx, r, cache.Stats().ResourceVersion, func(page []watchcache.Change) error {
-		for _, change := range page {
-			o := change.Object
-			was, _ := cache.Version(o.Key(), o.ResourceVersion())
-			if was != nil && was.UID() == o.UID() && !bytes.Equal(was.Item(), o.Item()) {
-				return fmt.Errorf("%w: %s at %d", ErrRewritten, o.Key(), o.ResourceVersion())
-			}
-		}
-		return nil
+	return c.EachPage(ctx, r, client.At(cache.Stats().ResourceVersion, "NotOlderThan"), func(page client.ListPage) error {
+		return sameBytes(cache, page)
 	})
+}
+
+// States returns upstream's objects at a resourceVersion. It returns an error if the description or
+// bytes of objects have changed. Upstream may write other bytes at the same resourceVersions without
+// another version, for example with other feature gates. Rows of Tables and objects of aggregated APIs
+// change by themselves, so their bytes are not compared.
+func States(ctx context.Context, names *discovery.Discovery, before discovery.Description, aggregated bool,
+	c *client.Client, cache *watchcache.Cache, rv uint64,
+) (states []object.State, err error) {
+	if err := Description(ctx, names, before, aggregated); err != nil {
+		return nil, err
+	}
+	r := cache.Resource()
+	if aggregated || r.Encoding == object.Table {
+		return c.MetadataAt(ctx, r, rv)
+	}
+	err = c.EachPage(ctx, r, client.At(rv, "Exact"), func(page client.ListPage) error {
+		if page.RV != rv {
+			return client.ListedAt(page.RV, rv)
+		}
+		for _, change := range page.Changes {
+			o := change.Object
+			states = append(states, object.State{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()})
+		}
+		return sameBytes(cache, page)
+	})
+	return states, err
+}
+
+func sameBytes(cache *watchcache.Cache, page client.ListPage) error {
+	for _, change := range page.Changes {
+		o := change.Object
+		was, _ := cache.Version(o.Key(), o.ResourceVersion())
+		if was != nil && was.UID() == o.UID() && !bytes.Equal(was.Item(), o.Item()) {
+			return fmt.Errorf("%w: %s at %d", ErrRewritten, o.Key(), o.ResourceVersion())
+		}
+	}
+	return nil
 }
