@@ -38,7 +38,10 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	}
 	resp := r.respond()
 	resp.Bytes = body
-	return resp, nil
+	if len(body) <= exchange.SmallBody {
+		return resp, nil
+	} // otherwise the client may leave a lot of memory unread
+	return r.workspaceAnswer(int64(len(body)), 1, func() (*exchange.Response, error) { return resp, nil })
 }
 
 // compressedObject answers with a large object, which is compressed only once.
