@@ -41,6 +41,9 @@ type Response struct {
 	Shares *fair.Shares // the part of the workspace that holds Bytes; nil for none
 	Turns  *fair.Meter  // provides the turns to write List; nil for none
 	Close  bool         // the connection must close
+	// State is the state that List is written from, or nil. A list that takes long ends once the state
+	// does not stay.
+	State fair.Stayer
 	// Room is the part of the workspace that List holds until CloseBody; nil for none.
 	Room *fair.Room
 }
@@ -98,8 +101,9 @@ func (r *Response) LetGo(n int) {
 	}
 }
 
-// copySize is the maximum size of a read and a write, in bytes.
-const copySize = 32 << 10
+// copySize is the maximum size of a read and a write, in bytes. smallSize is the size if the user has
+// too many large buffers (fair.TakeLarge).
+const copySize, smallSize = 32 << 10, 4 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
@@ -107,12 +111,17 @@ var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 // has no time limit, because an event must not wait.
 func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Queue) (int64, error) {
 	if r.List != nil {
-		return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room)
+		return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room, r.State)
 	}
 	if !r.Lasts {
 		turns := fair.NewMeter(ctx, req, slots, false)
 		w = fair.InTurns(w, &turns)
 	}
+	user := req.User()
+	if !fair.TakeLarge(user) {
+		return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, make([]byte, smallSize))
+	}
+	defer fair.GiveLarge(user)
 	buffer := copyBuffers.Get().(*[copySize]byte)
 	defer copyBuffers.Put(buffer)
 	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, buffer[:])

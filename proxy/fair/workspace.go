@@ -70,8 +70,13 @@ func (w *Workspace) room(user string, size int64) *Room {
 // number of bytes that the client has read.
 func (r *Room) late(read int64, took time.Duration) bool {
 	due := time.Duration(read) * time.Second / paceMin
-	wanted := r.in.wanted.Load()
-	return took > paceGrace+due && wanted != nil && time.Since(*wanted) < paceWanted
+	return took > paceGrace+due && r.in.Wanted()
+}
+
+// Wanted reports whether a claim has recently had to wait for memory.
+func (w *Workspace) Wanted() bool {
+	wanted := w.wanted.Load()
+	return wanted != nil && time.Since(*wanted) < paceWanted
 }
 
 // Make makes a body within the claimed memory. Then it gives back all memory except the body's own

@@ -41,7 +41,8 @@ func (t *turning) Write(p []byte) (int, error) {
 // a watch after a minute. Only the time in writes counts, without the waits for turns.
 type paced struct {
 	io.Writer
-	room    *Room // memory that other users may need, or nil
+	room    *Room  // memory that other users may need, or nil
+	stays   Stayer // see WriteLong
 	took    time.Duration
 	written int64
 }
@@ -57,7 +58,7 @@ var ErrSlowList = errors.New("the client reads a list too slowly")
 // Write implements io.Writer.
 func (p *paced) Write(b []byte) (int, error) {
 	slow := p.took > listGrace+time.Duration(p.written)*time.Second/listPace
-	if slow || p.room != nil && p.room.late(p.written, p.took) {
+	if slow || p.took > listGrace && p.stays != nil && !p.stays.Stays() || p.room != nil && p.room.late(p.written, p.took) {
 		return 0, ErrSlowList
 	}
 	began := time.Now()
@@ -66,6 +67,29 @@ func (p *paced) Write(b []byte) (int, error) {
 	p.written += int64(n)
 	return n, err
 }
+
+const (
+	// LargeMost limits the large buffers of long bodies in the process. Each user gets half.
+	LargeMost = 1024
+	// smallSize is the size of a buffer beyond this limit, in bytes.
+	smallSize = 4 << 10
+)
+
+// large has the large buffers of long bodies. A client that does not read its response keeps a buffer.
+var large = NewQueue(LargeMost, LargeMost/2, 0)
+
+// TakeLarge takes one of a user's large buffers, if one is free. GiveLarge gives it back.
+func TakeLarge(user string) (ok bool) { return large.Try(Claim{User: user, Size: 1}) }
+
+// GiveLarge gives a user's large buffer back.
+func GiveLarge(user string) { large.Give(user, 1) }
+
+// LargeTaken returns the number of large buffers in use.
+func LargeTaken() int64 { return large.Taken() }
+
+// Stayer is the state from which a list is written. Stays reports whether the state would be in memory
+// without the list.
+type Stayer interface{ Stays() bool }
 
 var listWriters = sync.Pool{New: func() any { return &listWriter{large: bufio.NewWriterSize(nil, WriteSize)} }}
 
@@ -77,10 +101,22 @@ type listWriter struct {
 
 // WriteLong writes a body in large pieces, because each write costs a system call and one or more
 // TLS records. length is -1 if it is unknown. If turns is nil, WriteLong does not wait for turns.
-// room is the memory that the body holds, or nil.
-func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room) (int64, error) {
-	lw := listWriters.Get().(*listWriter)
-	lw.paced = paced{Writer: w, room: room}
+// room is the memory that the body holds, or nil. After listGrace, the body ends once its state does
+// not stay; nil means never.
+func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room, stays Stayer) (int64, error) {
+	user := ""
+	if turns != nil && turns.who != nil {
+		user = turns.who.User()
+	}
+	var lw *listWriter
+	if TakeLarge(user) {
+		defer GiveLarge(user)
+		lw = listWriters.Get().(*listWriter)
+		defer listWriters.Put(lw)
+	} else { // the response takes more writes
+		lw = &listWriter{large: bufio.NewWriterSize(nil, smallSize)}
+	}
+	lw.paced = paced{Writer: w, room: room, stays: stays}
 	w = &lw.paced
 	if turns != nil {
 		lw.turning = turning{Writer: w, turns: turns, begun: length > WriteSize}
@@ -94,6 +130,5 @@ func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *
 	}
 	large.Reset(nil)
 	lw.paced, lw.turning = paced{}, turning{}
-	listWriters.Put(lw)
 	return n, err
 }

@@ -5,30 +5,26 @@
 // The cache answers a GET of a resource's canonical path under three conditions. The caller, or the
 // impersonated user, may read the resource. Package wire supports the form of the response. Every
 // parameter is understood. The read may ask for a resourceVersion or for the most recent state. The
-// cache answers a page while the event log holds the page's resourceVersion. In every case of doubt
-// upstream answers, and a [Reason] says why.
+// cache answers a page while the event log holds the page's resourceVersion.
 //
 // # Forms
 //
 // Protobuf comes from a separate cache, in upstream's bytes. Custom resources have no protobuf, so
 // the next clause of the Accept header applies, as in kube-apiserver. Metadata and compressed
-// segments are derived from each page once (package derived). YAML and selected items are made for
-// each request. Long lists are indented, and selected lists compressed, while they are written. A
-// body made in memory first would block: one copy of 30 MB took up to 190 ms. Upstream answers for
-// metadata that it makes from another version than the objects' (object.InternalMetadata).
+// segments are derived from each page once (package derived). Long lists are indented, and selected
+// lists compressed, while they are written. Upstream answers for metadata that it makes from
+// another version than the objects'.
 //
 // A Table needs two feeds: the objects, and upstream's rows for these objects (package table). An
 // object's key and resourceVersion identify its row, so the feeds may differ in resourceVersion. A
-// get or a list waits up to a second for a late row, and is then forwarded. A watch of Tables also
-// waits, so it has its own goroutine. Derived rows are kept until an age in them changes.
+// get or a list waits up to a second for a late row. Rows are kept until an age in them changes.
 //
 // # When upstream is lost
 //
 // A feed reports how long its cache has been out of date: since its stream broke, or since a
-// freshness run got no response. Such a run asks upstream for its current resourceVersion. It also
-// detects an upstream that accepts connections but does not respond. If a read accepts an older
-// state, the cache answers with a Warning, up to a maximum age. Reads of the most recent state are
-// forwarded, and wait for lostPatience at most. Watches stay open.
+// freshness run got no response. Such a run asks upstream for its current resourceVersion. If a
+// read accepts an older state, the cache answers with a Warning, up to a maximum age. Reads of the
+// most recent state are forwarded, and wait for lostPatience at most. Watches stay open.
 //
 // # Observed in kube-apiserver
 //

@@ -110,7 +110,8 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 
 // page answers with the selected objects in a key range, up to the limit.
 func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Response, error) {
-	meta := wire.ListMeta{ResourceVersion: snapshot.ResourceVersion()}
+	r.listed = snapshot.ResourceVersion()
+	meta := wire.ListMeta{ResourceVersion: r.listed}
 	items := listItems{separator: r.form.Separator()}
 	last := r.collect(snapshot, from, to, &items)
 	if r.meter.Failed() != nil {

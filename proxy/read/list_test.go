@@ -53,7 +53,7 @@ func bodyOf(t *testing.T, resp *exchange.Response) []byte {
 		return resp.Bytes
 	}
 	var b bytes.Buffer
-	if n, err := resp.WriteBody(t.Context(), &b, nil, nil); err != nil || resp.Length >= 0 && n != resp.Length {
+	if n, err := resp.WriteBody(t.Context(), &b, &exchange.Request{}, nil); err != nil || resp.Length >= 0 && n != resp.Length {
 		t.Fatalf("%d bytes, told %d: %v", n, resp.Length, err)
 	}
 	return b.Bytes()

@@ -130,8 +130,11 @@ func (r *read) compresses(length int64) bool {
 func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 	resp := r.respond()
 	resp.List, resp.Length, resp.Turns = list, length, &r.meter
+	resp.State = r
 	return resp
 }
+
+func (r *read) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
 // oneOff returns a list that is indented or compressed while it is written.
 func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {

@@ -140,6 +140,7 @@ type read struct {
 	workspace *fair.Workspace
 	meter     fair.Meter
 	warnings  []string
+	listed    uint64             // resourceVersion of the listed state
 	age       time.Duration      // age of the state; 0 for the most recent state
 	insists   bool               // the cache answers even if upstream would answer faster
 	timed     *Timed             // see Verdict

@@ -1,0 +1,96 @@
+package fair
+
+import (
+	"sync"
+	"time"
+)
+
+// Guard limits the memory of bytes that a client does not read. If a wait for the client lasts longer
+// than guardGrace, the bytes need room in the workspace. If there is none, the response or the
+// connection must end. A nil guard limits nothing.
+type Guard struct {
+	room    *Workspace
+	size    int64
+	user    func() string
+	refused func()
+	mu      struct {
+		sync.Mutex
+		timer *time.Timer
+		waits bool // the client has bytes to read
+		held  bool
+		by    string // the user who holds the room
+	}
+}
+
+// guardGrace is the time for which unread bytes need no room.
+const guardGrace = time.Second
+
+// Guard returns a guard for size bytes of a user. It calls refused if there is no room. A nil
+// workspace has no guards.
+func (w *Workspace) Guard(size int64, user func() string, refused func()) *Guard {
+	if w == nil {
+		return nil
+	}
+	return &Guard{room: w, size: size, user: user, refused: refused}
+}
+
+// Begin begins a wait for the client, unless one has begun.
+func (g *Guard) Begin() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.mu.waits:
+	case g.mu.timer == nil:
+		g.mu.timer = time.AfterFunc(guardGrace, g.look)
+	default:
+		g.mu.timer.Reset(guardGrace)
+	}
+	g.mu.waits = true
+}
+
+func (g *Guard) look() {
+	g.mu.Lock()
+	room := !g.mu.waits || g.holdLocked()
+	g.mu.Unlock()
+	if !room {
+		g.refused()
+	}
+}
+
+// Hold takes the room at once. It returns false if there is none.
+func (g *Guard) Hold() bool {
+	if g == nil {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.holdLocked()
+}
+
+func (g *Guard) holdLocked() bool {
+	if !g.mu.held {
+		g.mu.by = g.user()
+		g.mu.held = g.room.Try(Claim{User: g.mu.by, Size: g.size, Cost: g.size})
+	}
+	return g.mu.held
+}
+
+// End ends the wait and gives the room back.
+func (g *Guard) End() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.waits {
+		g.mu.timer.Stop()
+		g.mu.waits = false
+	}
+	if g.mu.held {
+		g.room.Give(g.mu.by, g.size)
+		g.mu.held = false
+	}
+}

@@ -1,0 +1,97 @@
+package fair
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+type writerFunc func(p []byte) (int, error)
+
+// Write implements io.Writer.
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+type stayer func() bool
+
+// Stays implements Stayer.
+func (s stayer) Stays() bool { return s() }
+
+// inPieces is a body that is written in pieces of 1,000 bytes.
+type inPieces struct{ body []byte }
+
+// WriteTo implements io.WriterTo.
+func (b *inPieces) WriteTo(w io.Writer) (n int64, err error) {
+	for piece := range slices.Chunk(b.body, 1000) {
+		m, err := w.Write(piece)
+		if n += int64(m); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// named claims for a user.
+type named struct {
+	Claimant
+	user string
+}
+
+// User implements Claimant.
+func (n named) User() string { return n.user }
+
+// A long body has a large buffer. Beyond half of these buffers, a user's bodies are written in smaller
+// pieces, and another user's are not. All buffers are given back.
+func TestLargeBuffersAreBounded(t *testing.T) {
+	var all []func()
+	for TakeLarge("greedy") {
+		all = append(all, func() { GiveLarge("greedy") })
+	}
+	if len(all) != LargeMost/2 {
+		t.Errorf("one user has %d buffers", len(all))
+	}
+	longest := func(user string) (most int) {
+		meter := NewMeter(t.Context(), named{user: user}, nil, false)
+		pieces := &inPieces{make([]byte, 2*WriteSize)}
+		if _, err := WriteLong(writerFunc(func(p []byte) (int, error) {
+			most = max(most, len(p))
+			return len(p), nil
+		}), pieces, -1, &meter, nil, nil); err != nil {
+			t.Error(err)
+		}
+		return most
+	}
+	if n := longest("greedy"); n != smallSize {
+		t.Errorf("a body without a large buffer was written in pieces of %d bytes", n)
+	}
+	if n := longest("modest"); n != WriteSize {
+		t.Errorf("another user's body was written in pieces of %d bytes", n)
+	}
+	for _, giveBack := range all {
+		giveBack()
+	}
+	if n := LargeTaken(); n != 0 {
+		t.Errorf("%d buffers are held in the end", n)
+	}
+}
+
+// After a minute, a list ends if its objects would not be in memory otherwise.
+func TestListEndsWithItsState(t *testing.T) {
+	for _, stays := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			began, asked := time.Now(), time.Duration(0)
+			_, err := WriteLong(writerFunc(func(p []byte) (int, error) {
+				time.Sleep(time.Duration(len(p)) * time.Second / (100 << 10)) // faster than listPace
+				return len(p), nil
+			}), &inPieces{make([]byte, 20<<20)}, -1, nil, nil, stayer(func() bool {
+				asked = time.Since(began)
+				return stays
+			}))
+			if errors.Is(err, ErrSlowList) == stays || asked < listGrace {
+				t.Errorf("stays: %t, %v after %s", stays, err, time.Since(began))
+			}
+		})
+	}
+}
