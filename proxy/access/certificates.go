@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"sync"
 	"time"
@@ -107,6 +108,7 @@ func NewCertificates(pair Pair, ca *ClientCA) (*Certificates, error) {
 		// A client without a certificate may have a token. A client with an invalid certificate
 		// receives an HTTP response instead of a TLS alert.
 		base.ClientAuth = tls.RequestClientCert
+		base.VerifyPeerCertificate = refuseLong
 		clients = ca.content
 	}
 	c.controller = dynamiccertificates.NewDynamicServingCertificateController(base, clients, pair, nil, nil)
@@ -118,6 +120,22 @@ func NewCertificates(pair Pair, ca *ClientCA) (*Certificates, error) {
 		return nil, fmt.Errorf("%s: %w", pair.Name(), err)
 	}
 	return c, nil
+}
+
+// certificatesMax limits the certificates of a client, in bytes, because its connection keeps them.
+// TLS itself allows 256 KiB, and real chains have up to 8 KiB.
+const certificatesMax = 16 << 10
+
+// refuseLong refuses a connection whose client sends too many bytes of certificates.
+func refuseLong(certificates [][]byte, _ [][]*x509.Certificate) error {
+	size := 0
+	for _, c := range certificates {
+		size += len(c)
+	}
+	if size > certificatesMax {
+		return fmt.Errorf("the client's certificates have %d bytes, at most %d are accepted", size, certificatesMax)
+	}
+	return nil
 }
 
 // Config returns the TLS configuration of a listener.

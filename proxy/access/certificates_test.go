@@ -76,3 +76,13 @@ func TestCertificateIsVerifiedOnce(t *testing.T) {
 		}
 	}
 }
+
+// A client's certificates have a bound, because its connection keeps them.
+func TestLongCertificatesAreRefused(t *testing.T) {
+	if err := refuseLong([][]byte{make([]byte, certificatesMax/2), make([]byte, certificatesMax/2)}, nil); err != nil {
+		t.Error(err)
+	}
+	if err := refuseLong([][]byte{make([]byte, certificatesMax/2), make([]byte, certificatesMax/2+1)}, nil); err == nil {
+		t.Error("accepted")
+	}
+}
