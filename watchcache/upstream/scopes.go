@@ -42,6 +42,8 @@ const (
 	// narrowBurst and narrowRate limit the starts of such feeds, per second. Clients choose the
 	// names, and each start costs upstream a request even if it is refused.
 	narrowBurst, narrowRate = 50, 2
+	// nameMost is the maximum length of the name of a namespace or an object, in bytes.
+	nameMost = 253
 )
 
 // candidates returns the scopes that may answer a read, the preferred one first. If narrow is true,
@@ -56,10 +58,13 @@ func (fs *Feeds) candidates(gvr schema.GroupVersionResource, w object.Want) (sco
 		return scopes, false
 	}
 	scopes = append(scopes, object.Scope{})
+	if len(w.Namespace) > nameMost {
+		return scopes, true
+	}
 	if w.Namespace != "" {
 		scopes = append(scopes, object.Scope{Namespace: w.Namespace})
 	}
-	if name := w.SingleName(); name != "" {
+	if name := w.SingleName(); name != "" && len(name) <= nameMost {
 		scopes = append(scopes, object.ScopeOfName(w.Namespace, name))
 	}
 	return scopes, true

@@ -170,3 +170,23 @@ func TestConfiguredScope(t *testing.T) {
 		}
 	})
 }
+
+// The names of scopes are short, because refusals keep them.
+func TestLongNamesAreNoScopes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		feeds := start(t, newFake())
+		long := strings.Repeat("x", nameMost+1)
+		for name, test := range map[string]struct {
+			object.Want
+			scopes int
+		}{
+			"short":          {object.Want{Namespace: long[1:], Name: long[1:]}, 3},
+			"long namespace": {object.Want{Namespace: long, Name: "x"}, 1},
+			"long name":      {object.Want{Namespace: "ns", Name: long}, 2},
+		} {
+			if scopes, _ := feeds.candidates(configmaps, test.Want); len(scopes) != test.scopes {
+				t.Errorf("%s: %d scopes, want %d", name, len(scopes), test.scopes)
+			}
+		}
+	})
+}
