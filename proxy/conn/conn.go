@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // Conn is a client's connection. While a handler runs, fasthttp does not read the connection. If
@@ -23,12 +24,15 @@ type Conn struct {
 	net.Conn    // the socket, or TLS above it
 	socket      *socket
 	set         *Set
+	heads       *Heads // nil counts nothing
+	head        headCount
 	nonblocking bool // the socket is nonblocking
 	crowded     bool // the limit of open connections is exceeded
 	// ahead has bytes that were read but not yet passed to the reader. If HeadLength is not 0, they
 	// begin with the head of a request; see Read.
 	ahead      []byte
 	HeadLength int         // in bytes, 0 if the head is incomplete
+	LongHead   bool        // the connection has a large buffer while it is served
 	Ended      atomic.Bool // a read failed, so no more bytes arrive
 	err        error
 	discarded  bool // some input of a stream's client was discarded
@@ -43,8 +47,10 @@ type Conn struct {
 	Unread    bool // the response was sent before the whole request was read
 	// Stall is the minimum time for which a write may block. After that, the client is
 	// disconnected; 0 means never.
-	Stall    time.Duration
-	until    time.Time // deadline for writes, zero for none
+	Stall time.Duration
+	until time.Time // deadline for writes, zero for none
+	// Guard limits the memory of bytes whose writes wait for the client. It may be nil.
+	Guard    *fair.Guard
 	TLSState *tls.ConnectionState
 
 	mu struct {
@@ -79,7 +85,14 @@ func (c *Conn) Handshake() (protocol string, err error) {
 		return "", err
 	}
 	c.wait(until)
+	read := int64(0)
+	c.socket.reading.count = func(n int) bool {
+		read += int64(n)
+		return c.HeadGrows(read - handshakeFree + headFree)
+	}
 	err = t.Handshake()
+	c.socket.reading.count = nil
+	c.HeadEnds()
 	c.waited()
 	if err != nil {
 		return "", err
@@ -118,6 +131,13 @@ func (c *Conn) Known() bool {
 	return c.mu.counted != nil
 }
 
+// User returns the user against whose limit the connection counts, or "".
+func (c *Conn) User() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.user
+}
+
 // Write implements net.Conn. Setting a deadline for each write would cost time, so several writes
 // share a deadline. Each write may block for at least Stall and at most 1.5 times as long.
 func (c *Conn) Write(p []byte) (int, error) {
@@ -125,6 +145,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 		if err := c.limitWrite(); err != nil {
 			return 0, err
 		}
+		c.Guard.Begin()
+		defer c.Guard.End()
 	}
 	return c.Conn.Write(p)
 }
@@ -165,6 +187,8 @@ func (c *Conn) Settle() error {
 		return err
 	}
 	c.until = time.Time{} // the socket removes the deadline
+	c.Guard.Begin()
+	defer c.Guard.End()
 	return c.socket.settle()
 }
 
@@ -214,6 +238,7 @@ func (c *Conn) Close() error {
 	if c.Unread {
 		c.halfClose()
 	}
+	c.HeadEnds()
 	if c.set != nil {
 		c.set.remove(c)
 	}
@@ -255,7 +280,7 @@ func (c *Conn) CancelWhenGone(cancel context.CancelFunc) (stop func()) {
 	var err error
 	reading.Go(func() {
 		var scratch [512]byte
-		for err == nil && len(read) < exchange.AheadMax {
+		for err == nil && len(read) < exchange.AheadMax && c.HeadGrows(int64(len(c.ahead)+len(read))) {
 			var n int
 			n, err = c.Conn.Read(scratch[:])
 			read = append(read, scratch[:n]...)
@@ -300,7 +325,7 @@ func (c *Conn) ReadInput(onRead func()) {
 	for {
 		n, err := c.Conn.Read(scratch[:])
 		switch {
-		case len(c.ahead)+n <= aheadOfStream:
+		case len(c.ahead)+n <= aheadOfStream && c.HeadGrows(int64(len(c.ahead)+n)):
 			c.ahead = append(c.ahead, scratch[:n]...)
 		case n > 0:
 			c.discarded = true
@@ -354,6 +379,8 @@ func (c *Conn) WriteWaiting(p []byte) error {
 	if err := c.limitWrite(); err != nil {
 		return err
 	}
+	c.Guard.Begin()
+	defer c.Guard.End()
 	c.socket.wait(true)
 	defer c.socket.wait(false)
 	_, err := c.Conn.Write(p)

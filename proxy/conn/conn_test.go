@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,7 +135,7 @@ func TestInterruptionEndsWithItsRequest(t *testing.T) {
 		limits := exchange.Limits{Read: time.Second, Idle: time.Minute, HeaderBytes: 1 << 10}
 		receive := func(first bool) {
 			go func() { _, _ = io.WriteString(client, "GET / HTTP/1.1\r\n\r\n") }()
-			if ok, _ := server.Await(first, limits, new(atomic.Int64)); !ok {
+			if ok, _ := server.Await(first, limits); !ok {
 				t.Fatal("no request arrived")
 			}
 			if _, err := server.Read(make([]byte, 100)); err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -19,19 +18,14 @@ const (
 	// warmTime is the time for which fasthttp keeps the connection of a known user after a
 	// response. Consecutive requests then need no handover and no copy.
 	warmTime = time.Second
-	// headFree is the number of bytes of each head that are not counted.
-	headFree = 2 << 10
-	// headsMax limits the counted bytes of all incomplete heads. This is enough for 256 heads of
-	// the maximum size, and for thousands of ordinary heads.
-	headsMax = 16 << 20
 	// readSize is the size of one read, in bytes.
 	readSize = 4 << 10
 )
 
 // Await reads until the head of a request is complete. It also stops if the head is too long or the
-// client stops sending. Fasthttp then responds. The parameter heads counts the bytes of all
-// incomplete heads. If there is no room for more bytes, the connection is refused.
-func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, refused bool) {
+// client stops sending. Fasthttp then responds. If there is no room for more bytes in Heads, the
+// connection is refused.
+func (c *Conn) Await(first bool, l exchange.Limits) (ok, refused bool) {
 	c.Idle, c.HandedBack = false, nil
 	silence := l.Idle
 	if first {
@@ -41,19 +35,14 @@ func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, re
 		return false, false
 	}
 	c.ReadUntil(time.Now().Add(l.Read)) // one deadline for the whole head
-	var counted int64
-	defer func() { heads.Add(-counted) }()
+	defer c.HeadEnds()
 	for from := 0; ; {
 		c.HeadLength = headEnd(c.ahead, from)
 		if c.HeadLength > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return true, false
 		}
-		// Known clients have limits for each user instead. So unknown clients cannot block them.
-		if more := int64(cap(c.ahead)) - headFree - counted; more > 0 && !c.Known() {
-			counted += more
-			if heads.Add(more) > headsMax {
-				return false, true
-			}
+		if !c.HeadGrows(int64(cap(c.ahead))) {
+			return false, true
 		}
 		from = len(c.ahead)
 		c.readMore()
@@ -175,6 +164,7 @@ func (c *Conn) readAhead(p []byte) int {
 	c.ahead, c.HeadLength = c.ahead[n:], max(0, c.HeadLength-n)
 	if len(c.ahead) == 0 {
 		c.ahead = nil
+		c.HeadEnds()
 	}
 	return n
 }

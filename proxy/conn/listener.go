@@ -19,6 +19,7 @@ type Listener struct {
 	net.Listener
 	TLS     *tls.Config // nil for none
 	Open    *Set
+	Heads   *Heads
 	Limits  func() exchange.Limits
 	Ending  <-chan struct{} // closed when the listener must stop accepting
 	Refused func(reason string)
@@ -47,6 +48,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		l.failures = 0
 		c := New(accepted)
+		c.heads = l.Heads
 		most, all := l.Limits().Crowd()
 		open, ok := l.Open.add(c, all)
 		if !ok {

@@ -31,6 +31,9 @@ type socket struct {
 		first  [1]byte
 		peeked bool // first was read but not yet passed to the reader
 		now    bool // reads do not wait but fail as after a deadline
+		// count is called with the number of bytes of each read. If it returns false, the read
+		// fails. It may be nil.
+		count func(n int) bool
 	}
 
 	mu struct {
@@ -164,6 +167,14 @@ func (s *socket) await() error {
 
 // Read implements net.Conn.
 func (s *socket) Read(p []byte) (n int, err error) {
+	n, err = s.read(p)
+	if count := s.reading.count; count != nil && !count(n) {
+		return 0, ErrHeads
+	}
+	return n, err
+}
+
+func (s *socket) read(p []byte) (n int, err error) {
 	if s.reading.peeked && len(p) > 0 {
 		s.reading.peeked = false
 		p[0] = s.reading.first[0]

@@ -26,10 +26,12 @@ type Request struct {
 	Query  string // still escaped
 	Host   string
 	Header http.Header
-	Body   *Body // nil if the request has none
-	Client Client
-	Conn   Conn                 // the request's connection
-	TLS    *tls.ConnectionState // nil without TLS
+	// Buffered is the size of the buffer from which HTTP/1.1 reads a long head, in bytes.
+	Buffered int64
+	Body     *Body // nil if the request has none
+	Client   Client
+	Conn     Conn                 // the request's connection
+	TLS      *tls.ConnectionState // nil without TLS
 	// Identity is the authenticated caller. Without authentication it is nil, and the request has
 	// the proxy's rights.
 	Identity *access.Caller
@@ -37,6 +39,8 @@ type Request struct {
 	For string
 	// Ended is called when the request is no longer in flight. It may be nil.
 	Ended func()
+	// GiveBack gives back the memory that counts for the request. It may be nil.
+	GiveBack func()
 	// Decided is the decision on a response from the cache, for the audit log.
 	Decided Decision
 }
@@ -54,6 +58,15 @@ func (r *Request) End() {
 	if r.Ended != nil {
 		r.Ended()
 		r.Ended = nil
+	}
+}
+
+// Free calls GiveBack once. It must be called when the response has been written, or when a watch
+// from the cache begins.
+func (r *Request) Free() {
+	if r.GiveBack != nil {
+		r.GiveBack()
+		r.GiveBack = nil
 	}
 }
 
@@ -253,23 +266,29 @@ func (r *Request) waits() time.Duration {
 // Held estimates the memory that a waiting request holds, in bytes: its goroutine, its raw input,
 // its headers twice (as bytes and as strings), and the beginning of its body.
 func (r *Request) Held() int64 {
-	const fixed, each = 8 << 10, 64
-	held := len(r.Target)
-	for name, values := range r.Header {
-		held += len(name) + each
-		for _, v := range values {
-			held += len(v)
-		}
-	}
-	held = fixed + 2*held
+	const fixed = 8 << 10
+	held := fixed + 2*r.HeadSize() + r.Buffered
 	switch {
 	case r.Body == nil:
 	case r.Body.Length < 0:
 		held += BodyAhead
 	default:
-		held += int(min(r.Body.Length, BodyAhead))
+		held += min(r.Body.Length, BodyAhead)
 	}
-	return int64(held)
+	return held
+}
+
+// HeadSize estimates the memory of the path, the query and the headers, in bytes.
+func (r *Request) HeadSize() int64 {
+	const each = 64
+	size := len(r.Target)
+	for name, values := range r.Header {
+		size += len(name) + each
+		for _, v := range values {
+			size += len(v)
+		}
+	}
+	return int64(size)
 }
 
 // requestWait limits the wait for a turn. It equals kube-apiserver's own limit.

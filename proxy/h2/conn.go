@@ -35,7 +35,8 @@ type Options struct {
 type Server struct {
 	Handler exchange.Handler
 	Options func() Options
-	Slots   *fair.Queue // for long responses
+	Slots   *fair.Queue     // for long responses
+	Room    *fair.Workspace // for unread bytes of watches; nil for no limit
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
 	// Serving ends when open requests are aborted. Draining ends when the server begins to drain.
@@ -62,7 +63,10 @@ const (
 	// bufferRoom is the length from which a buffer has no room for data.
 	bufferRoom = bufferMax - frame.HeadSize
 	// controlMax limits the unread responses to PING, SETTINGS and broken streams, in bytes.
-	controlMax = 64 << 10
+	// controlUnknown limits those to an unknown client.
+	controlMax, controlUnknown = 64 << 10, 16 << 10
+	// stuckFree is the number of bytes of a watch that may be stuck without room.
+	stuckFree = 4 << 10
 	// settingsMax is the maximum number of settings in a frame, as in x/net.
 	settingsMax = 100
 
@@ -82,6 +86,7 @@ var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
 type Conn struct {
 	server   *Server
 	net      *conn.Conn
+	reader   *conn.FrameReader
 	framer   *http2.Framer
 	running  sync.WaitGroup // handlers, open watches, writers
 	received atomic.Int64   // the receive window
@@ -130,10 +135,12 @@ func (s *Server) Serve(nc *conn.Conn) {
 	c.mu.encoder = frame.NewEncoder()
 	defer nc.Close() //nolint:errcheck // nothing more is written
 	nc.Stall = min(s.Options().Stall, s.Options().Limits.Write)
+	nc.Guard = s.Room.Guard(bufferMax+exchange.PieceSize, nc.User, func() { nc.LimitWrites(time.Now()) })
 	if nc.Pumpable() {
 		nc.StartNonblocking()
 	}
-	c.framer = http2.NewFramer(nil, &reader{c})
+	c.reader = &conn.FrameReader{Conn: nc, Free: frameMax, Refused: func() { s.Metrics.ConnectionRefused("heads") }}
+	c.framer = http2.NewFramer(nil, c.reader)
 	c.framer.SetMaxReadFrameSize(frameMax)
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
 	c.framer.MaxHeaderListSize = uint32(s.Options().Limits.HeaderBytes) //nolint:gosec // a small number
@@ -160,11 +167,13 @@ func (s *Server) Serve(nc *conn.Conn) {
 
 func (c *Conn) serve() error {
 	c.flushSoon()
+	defer c.reader.FrameEnds()
 	if err := c.greeted(); err != nil {
 		return err
 	}
 	for {
 		f, err := c.framer.ReadFrame()
+		c.reader.FrameEnds()
 		c.heard.Store(int64(time.Since(c.began)))
 		if err == nil {
 			err = c.frame(f)

@@ -24,17 +24,4 @@
 // lacks room in its own window is in no queue. So a WINDOW_UPDATE wakes one stream, however many
 // wait. A watch without a window keeps one piece of at most 64 KiB, until a WINDOW_UPDATE or the
 // stall timeout. Reading WINDOW_UPDATEs in batches was not faster.
-//
-// # Bounds of a connection
-//
-//	what                            | bound                    | beyond it
-//	streams, and handlers that run  | 1,000                    | REFUSED_STREAM
-//	header list                     | limits.headerBytes       | 431
-//	frame that is read              | 16 KiB                   | FRAME_SIZE_ERROR
-//	body before it is read          | 64 KiB, 4 MiB for all    | FLOW_CONTROL_ERROR
-//	unread control responses        | 64 KiB                   | ENHANCE_YOUR_CALM
-//	early responses (frame.Early)   | 100                      | RST_STREAM at once
-//	time without reads by client    | limits.write, stall      | stream or connection closed
-//	time for preface, SETTINGS      | 10 s, 2 s                | closed
-//	silence                         | 30 s, then 15 s          | PING, then closed
 package h2

@@ -200,6 +200,11 @@ func (e *eager) Write(p []byte) (int, error) {
 		}
 		p = p[m:]
 	}
+	if len(s.stuck)+len(p) > stuckFree && !s.unread.Hold() {
+		s.endLocked(watch.ErrStalled)
+		c.running.Go(s.stalled)
+		return 0, s.err
+	}
 	if len(p) > 0 && len(s.stuck) == 0 { // a window may arrive before the turn ends
 		s.late = s.stalls()
 		s.parkLocked(false)

@@ -11,23 +11,11 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
-// reader reads for the framer. Until a request of the client is authenticated, the reader waits
-// below TLS, which needs less memory.
-type reader struct{ c *Conn }
-
-// Read implements io.Reader.
-func (r *reader) Read(p []byte) (int, error) {
-	if r.c.net.Known() {
-		return r.c.net.Conn.Read(p)
-	}
-	return r.c.net.WaitBelowTLS(func() (int, error) { return r.c.net.Conn.Read(p) })
-}
-
 // greeted reads the preface and the first frame, which must be SETTINGS.
 func (c *Conn) greeted() error {
 	var preface [len(http2.ClientPreface)]byte
 	c.net.ReadUntil(time.Now().Add(prefaceTimeout))
-	if _, err := io.ReadFull(&reader{c}, preface[:]); err != nil {
+	if _, err := io.ReadFull(c.reader, preface[:]); err != nil {
 		return err
 	}
 	if !bytes.Equal(preface[:], []byte(http2.ClientPreface)) {
@@ -102,7 +90,7 @@ func (c *Conn) answerLocked(add func(b []byte) []byte) error {
 	b := c.bufLocked()
 	before := len(b)
 	c.mu.buf = add(b)
-	if c.mu.control += len(c.mu.buf) - before; c.mu.control > controlMax {
+	if c.mu.control += len(c.mu.buf) - before; c.floodsLocked() {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	return nil
@@ -273,9 +261,13 @@ func (c *Conn) giveLocked(id uint32, owed *int64) bool {
 
 // floodLocked disconnects a client that does not read control frames.
 func (c *Conn) floodLocked() {
-	if c.mu.control > controlMax {
+	if c.floodsLocked() {
 		c.failLocked(http2.ConnectionError(http2.ErrCodeEnhanceYourCalm))
 	}
+}
+
+func (c *Conn) floodsLocked() bool {
+	return c.mu.control > controlMax || c.mu.control > controlUnknown && !c.net.Known()
 }
 
 // headers begins a stream. Trailers end a stream.

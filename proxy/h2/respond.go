@@ -181,6 +181,7 @@ func (c *Conn) finish(s *stream) {
 // stream begins an endless body. It returns true if a pump writes the rest and then calls written.
 func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response, written func(int64)) (pumped bool, bytes int64) {
 	s.stall = c.server.Options().Stall
+	s.unread = c.server.Room.Guard(exchange.PieceSize, c.net.User, s.stalled)
 	c.head(s, resp, -1, false)
 	ended := c.server.Metrics.WatchOpened(rt)
 	out := &exchange.ChunkWriter{To: s, Unframed: true}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
@@ -41,6 +42,7 @@ type stream struct {
 	out     *exchange.ChunkWriter
 	state   state
 	closed  func(reason string) // called at the end of a pumped watch
+	unread  *fair.Guard         // of a watch
 }
 
 // begin starts the handler of a request.
@@ -86,6 +88,7 @@ func (s *stream) close() {
 	c := s.c
 	s.ctx.End(c.running.Go)
 	c.mu.Lock()
+	s.unread.End()
 	delete(c.mu.streams, s.id)
 	if s.done {
 		c.mu.done--
@@ -180,6 +183,7 @@ func (s *stream) inTimeLocked() {
 		s.late.Stop()
 		s.late = nil
 	}
+	s.unread.End()
 }
 
 // lineUpLocked puts the stream into a queue. A stream that was woken but still lacks room goes to
@@ -211,5 +215,8 @@ func (s *stream) fedLocked() {
 
 // stalls returns a timer that resets the stream if the client is too slow.
 func (s *stream) stalls() *time.Timer {
-	return time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), func() { s.c.resetFor(s.id, http2.ErrCodeCancel, watch.ErrStalled) })
+	s.unread.Begin()
+	return time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), s.stalled)
 }
+
+func (s *stream) stalled() { s.c.resetFor(s.id, http2.ErrCodeCancel, watch.ErrStalled) }

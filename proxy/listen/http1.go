@@ -53,6 +53,9 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 func (s *Server) serveConn(c *conn.Conn) {
 	switch protocol, err := c.Handshake(); {
 	case err != nil:
+		if errors.Is(err, conn.ErrHeads) {
+			s.Metrics.ConnectionRefused("heads")
+		}
 		_ = c.Close() // no response can be sent
 	case protocol == http2.NextProtoTLS:
 		s.serving.Go(func() { s.h2.Serve(c) })
@@ -63,7 +66,7 @@ func (s *Server) serveConn(c *conn.Conn) {
 
 // serveRequests waits for a request. It serves this request and the requests that follow soon.
 func (s *Server) serveRequests(c *conn.Conn, first bool) {
-	ok, refused := c.Await(first, s.Options().Limits, &s.heads)
+	ok, refused := c.Await(first, s.Options().Limits)
 	if refused {
 		s.Metrics.ConnectionRefused("heads")
 	}
@@ -72,7 +75,7 @@ func (s *Server) serveRequests(c *conn.Conn, first bool) {
 		return
 	}
 	server := s.http.short
-	if c.HeadLength == 0 || c.HeadLength > shortHead {
+	if c.LongHead = c.HeadLength == 0 || c.HeadLength > shortHead; c.LongHead {
 		server = s.http.long
 	}
 	handedBack := false
@@ -131,6 +134,9 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		TLS:    c.TLSState,
 	}
 	req.SplitTarget()
+	if c.LongHead {
+		req.Buffered = int64(s.Options().Limits.HeaderBytes)
+	}
 	// AllInOrder keeps the order. All would join, drop or reorder some headers.
 	for name, value := range h.AllInOrder() {
 		name := http.CanonicalHeaderKey(string(name))
@@ -262,6 +268,8 @@ func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Respo
 	ctx, cancel := context.WithCancel(s.Serving)
 	defer cancel()
 	c.Stall = s.Options().Stall
+	c.Guard = s.Room.Guard(exchange.PieceSize, c.User, func() { c.LimitWrites(time.Now()) })
+	defer func() { c.Guard = nil }()
 	if !old {
 		resp.Header.Set("Transfer-Encoding", "chunked")
 	}

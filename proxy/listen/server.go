@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -33,7 +32,8 @@ type Options struct {
 type Config struct {
 	Handler exchange.Handler
 	Options func() Options
-	Slots   *fair.Queue // for long responses
+	Slots   *fair.Queue     // for long responses
+	Room    *fair.Workspace // for unread bytes of watches; nil for no limit
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
 	// Cut ends Serving, and open connections are then closed. Drain ends Draining.
@@ -61,7 +61,7 @@ type Server struct {
 	pump    pump
 	conns   conn.Set
 	h2      *h2.Server
-	heads   atomic.Int64   // bytes of incomplete heads
+	heads   *conn.Heads
 	serving sync.WaitGroup // connections
 	// http has the servers for HTTP/1: short for requests with short heads, and long for all other
 	// requests.
@@ -70,10 +70,10 @@ type Server struct {
 
 // New returns a server. Serve runs it.
 func New(c Config) *Server {
-	s := &Server{Config: c}
+	s := &Server{Config: c, heads: conn.NewHeads()}
 	s.pump.metrics, s.pump.log = c.Metrics, c.Log
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
-	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
+	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Room: c.Room, Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
 		return c.Options().Options
 	}}
 	return s
@@ -94,7 +94,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Cut()
 	defer context.AfterFunc(s.Serving, s.conns.Cut)()
 	accepting := &conn.Listener{
-		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Ending: ctx.Done(), Refused: s.Metrics.ConnectionRefused, Log: s.Log,
+		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Heads: s.heads, Ending: ctx.Done(), Refused: s.Metrics.ConnectionRefused, Log: s.Log,
 		Limits: func() exchange.Limits { return s.Options().Limits },
 	}
 	limits := accepting.Limits()
