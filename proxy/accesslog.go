@@ -30,6 +30,7 @@ func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchan
 	}
 	return func(bytes int64) {
 		req.End()
+		req.Free()
 		whole := time.Since(began)
 		s.metrics.Written(rt, resp, whole, bytes)
 		waited := whole
@@ -49,6 +50,7 @@ func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchan
 // request in memory during the watch.
 func (s *Server) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
 	req.End()
+	req.Free()
 	if remark := s.remark(resp, took); remark != "" {
 		s.logRemark(remark, requestFields(req, rt, resp), took)
 	}

@@ -53,6 +53,7 @@ type limiter struct {
 	limits               func() exchange.Limits
 	metrics              *metrics.Metrics
 	connections, watches perUserCounts
+	memory               *fair.Queue // of open watches
 }
 
 // admit counts the request's connection against its user's limit, or refuses the request.
@@ -70,11 +71,19 @@ func (l *limiter) admit(req *exchange.Request) (refusal *exchange.Response) {
 // AdmitWatch implements read.Limiter. It counts an open watch of the request's user.
 func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response) {
 	name := req.User()
-	done, ok := l.watches.take(name, l.limits().UserWatches)
+	uncount, ok := l.watches.take(name, l.limits().UserWatches)
 	if !ok {
 		return nil, l.tooMany(req, "user_watches", fmt.Sprintf("user %q has too many watches open", name))
 	}
-	return done, nil
+	giveBack, ok := l.holdWatch(req)
+	if !ok {
+		uncount()
+		return nil, l.tooMany(req, "watches", "too many watches are open")
+	}
+	return sync.OnceFunc(func() {
+		giveBack()
+		uncount()
+	}), nil
 }
 
 // tooMany asks a client that exceeds a limit to retry later.

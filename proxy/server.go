@@ -54,6 +54,10 @@ type Options struct {
 	// YAML. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
 	// may use another quarter of this memory.
 	Workspace int64
+	// Requests limits the memory, in bytes, of the requests of known clients, until their responses
+	// have been written. 0 means 512 MiB. Open watches may use twice as much. Further requests and
+	// watches are refused.
+	Requests int64
 	// Window is the number of bytes of a forwarded response that upstream's transport may hold
 	// unread.
 	Window int64
@@ -98,6 +102,8 @@ type Server struct {
 	fallbackReads, fallbackWatches *fair.Queue
 	// unauthenticated limits the memory of requests whose senders are not known yet, by address.
 	unauthenticated *fair.Queue
+	// requests limits the memory of the requests of known clients.
+	requests *fair.Queue
 }
 
 // NewServer returns a server; Serve runs it.
@@ -128,7 +134,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 // listen returns the listening server for a handler.
 func (s *Server) listen(h exchange.Handler) *listen.Server {
 	return listen.New(listen.Config{
-		Handler: h, Slots: s.readSlots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.beginDrain,
+		Handler: h, Slots: s.readSlots, Room: s.workspace, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.beginDrain,
 		Options: func() listen.Options {
 			o := s.options.Load()
 			return listen.Options{Options: h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}, TLS: o.TLS, Drain: o.Drain}
@@ -152,6 +158,9 @@ func (s *Server) divide(options *Options) {
 	s.fallbackWatches = fair.NewQueue(fallbackWatches, fallbackWatches/users, fallbacks)
 	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
 	s.unauthenticated = fair.NewQueue(memory, memory/users, 0)
+	open := cmp.Or(options.Requests, requestsSize)
+	s.requests = fair.NewQueue(open, open/users, 0)
+	s.limits.memory = fair.NewQueue(watchesShare*open, watchesShare*open/users, 0)
 	s.readSlots = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, memory/users, reads)
 	s.workspace.CollectAfter(options.Workspace / 2) // never if there is no memory budget
@@ -160,12 +169,12 @@ func (s *Server) divide(options *Options) {
 }
 
 // SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
-// Tracer, AnyHost, Stall, Workspace, Window and the limits HeaderBytes, Read, Idle and Forwards. Open
-// requests keep the old options.
+// Tracer, AnyHost, Stall, Workspace, Requests, Window and the limits HeaderBytes, Read, Idle and
+// Forwards. Open requests keep the old options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
 	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace, o.Window = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace, now.Window
-	o.OwnToken, o.NeedsToken, o.Audit, o.Tracer = now.OwnToken, now.NeedsToken, now.Audit, now.Tracer
+	o.Requests, o.OwnToken, o.NeedsToken, o.Audit, o.Tracer = now.Requests, now.OwnToken, now.NeedsToken, now.Audit, now.Tracer
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)
 }
@@ -183,12 +192,12 @@ func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 	req.Ended = s.metrics.Began(req.Method)
 	o := s.options.Load()
 	if o.Audit == nil {
-		resp, _ := s.recovered(req, func() *exchange.Response { return s.handle(ctx, req, rt) })
+		resp, _ := s.recovered(req, func() *exchange.Response { return s.holdBytes(req, s.handle(ctx, req, rt)) })
 		return resp
 	}
 	received := time.Now()
 	o.Audit.Begin(req)
-	resp, panicked := s.recovered(req, func() *exchange.Response { return s.handle(ctx, req, rt) })
+	resp, panicked := s.recovered(req, func() *exchange.Response { return s.holdBytes(req, s.handle(ctx, req, rt)) })
 	resp, _ = s.recovered(req, func() *exchange.Response { return o.Audit.Answered(req, resp, received, panicked) })
 	return resp
 }
@@ -360,7 +369,10 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 	if refusal = s.refuseBrowser(req, rt); refusal != nil {
 		return refusal
 	}
-	return s.limits.admit(req)
+	if refusal = s.limits.admit(req); refusal != nil {
+		return refusal
+	}
+	return s.holdRequest(req, rt)
 }
 
 // forward sends a request upstream. It calls done once, when the request ends. When the server

@@ -14,6 +14,9 @@ import (
 // needs room in the workspace.
 const unreadGrace = time.Second
 
+// unreadAgain is the interval at which a client that still does not read may lose its room to others.
+const unreadAgain = 10 * time.Second
+
 // errUnread ends a response that its client does not read.
 var errUnread = errors.New("the client does not read, and there is no room for the unread bytes")
 
@@ -53,15 +56,25 @@ func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, closed f
 	return u
 }
 
-// hold claims room unless the client reads meanwhile. It returns false if there is no room.
+// hold claims room unless the client reads meanwhile. It returns false if there is no room, or if the
+// client has held room for unreadAgain and others have had to wait for room.
 func (u *unread) hold() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.mu.reading && !u.mu.held && !u.mu.done {
+	if u.mu.reading || u.mu.done {
+		return true
+	}
+	if u.mu.held {
+		u.mu.refused = u.room.Wanted()
+	} else {
 		u.mu.held = u.room.Try(u.claim)
 		u.mu.refused = !u.mu.held
-		return u.mu.held
 	}
+	if u.mu.refused {
+		u.giveLocked()
+		return false
+	}
+	u.timer.Reset(unreadAgain)
 	return true
 }
 

@@ -53,7 +53,10 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 			if err := ask2(c.frames, 1, "/api/v1/pods?watch=1"); err != nil {
 				t.Fatal(err)
 			}
-			go c.ended()
+			go func() {
+				c.ended()
+				c.Close()
+			}()
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()

@@ -206,7 +206,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	budget.Register(registry)
 	defer inBackground(ctx, budget.Run)()
 	options := serverOptions(c)
-	options.Workspace, options.Window, options.OwnToken = budget.Workspace(), int64(behind.window), behind.ownToken()
+	options.Workspace, options.Requests, options.Window, options.OwnToken = budget.Workspace(), budget.Requests(), int64(behind.window), behind.ownToken()
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
 	_, socket := config.UnixSocket(c.Listen)
 	options.AnyHost = socket || options.NeedsToken

@@ -69,6 +69,12 @@ func (b *Budget) Workspace() int64 {
 	return min(b.Limit/share, usual)
 }
 
+// Requests returns the limit for the requests of known clients, in bytes. 0 means the default.
+func (b *Budget) Requests() int64 {
+	const share = 4
+	return b.Limit / share
+}
+
 // Run checks memory every lookEvery until ctx ends.
 func (b *Budget) Run(ctx context.Context) {
 	b.logs = 1

@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"net/http"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+)
+
+const (
+	// requestsSize is the default of Options.Requests.
+	requestsSize = 512 << 20
+	// bytesFree is the part of a small response that Request.Held includes. copySize is the buffer
+	// of a response that is forwarded while it arrives.
+	bytesFree, copySize = 4 << 10, 32 << 10
+	// targetCost is the memory of parsed selectors for each byte of a path and query above targetFree.
+	targetCost, targetFree = 20, 1 << 10
+	// watchSize is the memory of an open watch without its connection, selectors and credentials.
+	// watchesShare is the memory of all watches, as a multiple of that of all requests.
+	watchSize, watchesShare = 2 << 10, 2
+)
+
+// holdRequest counts the memory of a request until its response has been written. Otherwise a
+// client could fill the memory with requests that wait, or whose responses it does not read: each of
+// its connections may have a thousand streams. A watch from the cache counts until it begins.
+func (s *Server) holdRequest(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+	size := req.Held() + selectorSize(req)
+	if lasting(*rt) {
+		size += copySize
+	}
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		size += exchange.SmallBody // the response, which must not be refused after upstream's work
+	}
+	return s.hold(req, size)
+}
+
+// holdBytes counts the response to a read.
+func (s *Server) holdBytes(req *exchange.Request, resp *exchange.Response) *exchange.Response {
+	if len(resp.Bytes) <= bytesFree || req.Method != http.MethodGet || req.GiveBack == nil {
+		return resp
+	}
+	if refusal := s.hold(req, int64(len(resp.Bytes))); refusal != nil {
+		return refusal
+	}
+	return resp
+}
+
+func (s *Server) hold(req *exchange.Request, size int64) (refusal *exchange.Response) {
+	user, before := req.User(), req.GiveBack
+	if !s.requests.Try(fair.Claim{User: user, Size: size}) {
+		return s.limits.tooMany(req, "requests", "too many requests are open")
+	}
+	req.GiveBack = func() {
+		s.requests.Give(user, size)
+		if before != nil {
+			before()
+		}
+	}
+	return nil
+}
+
+// holdWatch counts the memory of an open watch with what it keeps of its request: selectors,
+// credentials, and the event for the audit log.
+func (l *limiter) holdWatch(req *exchange.Request) (giveBack func(), ok bool) {
+	user, size := req.User(), watchSize+req.HeadSize()+selectorSize(req)
+	return func() { l.memory.Give(user, size) }, l.memory.Try(fair.Claim{User: user, Size: size})
+}
+
+// selectorSize estimates the memory of the parsed selectors in a long query.
+func selectorSize(req *exchange.Request) int64 {
+	return targetCost * int64(max(0, len(req.Target)-targetFree))
+}

@@ -1,0 +1,274 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/read"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+)
+
+// A user's requests hold memory until they are answered. Beyond half of the memory for requests, they
+// are refused, and another user's are not. The memory is given back with the responses.
+func TestOpenRequestsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 1 << 20
+		gate := make(chan struct{})
+		o := testOptions()
+		o.Access, o.Requests = judging(t), most
+		s, l := serveTo(t, forwardsAll{}, func(http.ResponseWriter, *http.Request) { <-gate }, o)
+		var refused, answered atomic.Int64
+		var asking sync.WaitGroup
+		ask := func(by string) {
+			client := clientTo(t, l, "h2")
+			for i := range 100 {
+				asking.Go(func() {
+					code, err := client.send(t.Context(), by, http.MethodGet, fmt.Sprint(podsPath, "/", i), nil)
+					switch {
+					case err != nil:
+						t.Error(err)
+					case code == http.StatusTooManyRequests:
+						refused.Add(1)
+					default:
+						answered.Add(1)
+					}
+				})
+			}
+			synctest.Wait()
+		}
+		ask("greedy")
+		if n := s.requests.Taken(); refused.Load() == 0 || answered.Load() != 0 || n > most/2 || n < most/4 {
+			t.Errorf("%d bytes are held, %d requests were refused, %d answered", n, refused.Load(), answered.Load())
+		}
+		before := refused.Load()
+		code := make(chan int, 1)
+		asking.Go(func() {
+			n, _ := clientTo(t, l, "h2").send(t.Context(), "modest", http.MethodGet, podsPath, nil)
+			code <- n
+		})
+		synctest.Wait()
+		if refused.Load() != before || s.requests.Taken() <= most/4 {
+			t.Error("another user's request is refused")
+		}
+		close(gate)
+		asking.Wait()
+		if n := <-code; n != http.StatusOK {
+			t.Errorf("the other user got %d", n)
+		}
+		synctest.Wait()
+		if n := s.requests.Taken(); n != 0 {
+			t.Errorf("%d bytes are held in the end", n)
+		}
+	})
+}
+
+// unreadStreams opens streams whose client gives no window.
+func unreadStreams(t *testing.T, l *rawListener, n int, path string) (c *slowClient, resets *atomic.Int64) {
+	t.Helper()
+	c, resets = dialSlow(t, l, "h2"), new(atomic.Int64)
+	c.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	c.pings = true
+	go func() {
+		for {
+			f, err := c.frames.ReadFrame()
+			if err != nil {
+				return
+			}
+			c.pong(f)
+			if _, ok := f.(*http2.RSTStreamFrame); ok {
+				resets.Add(1)
+			}
+		}
+	}()
+	for i := range uint32(n) {
+		if err := ask2(c.frames, 2*i+1, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, resets
+}
+
+// Responses to gets of large objects are in the workspace until they are read. If there is no room,
+// upstream answers. Responses to gets of smaller objects count with their requests.
+func TestUnreadGetsAreBounded(t *testing.T) {
+	for size, large := range map[int]bool{1 << 20: true, 30 << 10: false} {
+		synctest.Test(t, func(t *testing.T) {
+			const streams, room = 20, 4 << 20
+			c, _ := cachetest.Roomy(t)
+			cachetest.Apply(t, c, cachetest.Sized(t, 10, size))
+			o := testOptions()
+			o.Workspace, o.Requests = room, 2*room
+			var forwarded atomic.Int64
+			s, l := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(http.ResponseWriter, *http.Request) { forwarded.Add(1) }, o)
+			object := cachetest.Sized(t, 10, size)
+			client, _ := unreadStreams(t, l, streams, fmt.Sprintf("/api/v1/namespaces/%s/configmaps/%s?resourceVersion=0", object.Namespace(), nameOf(object.Key())))
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			held, counted := s.workspace.Taken(), s.requests.Taken()
+			switch {
+			case large && (held < room/2 || held > room || forwarded.Load() == 0):
+				t.Errorf("%d bytes are held, upstream was asked %d times", held, forwarded.Load())
+			case !large && counted < streams*int64(size):
+				t.Errorf("%d bytes are counted", counted)
+			}
+			client.Close()
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			if s.workspace.Taken() != 0 || s.requests.Taken() != 0 {
+				t.Errorf("%d and %d bytes are held in the end", s.workspace.Taken(), s.requests.Taken())
+			}
+		})
+	}
+}
+
+func nameOf(key string) string { return key[strings.IndexByte(key, '/')+1:] }
+
+// The unread events of watches need room in the workspace, over HTTP/2 and HTTP/1.1. Watches without
+// room end. The room is given back when they have ended.
+func TestUnreadCachedWatchesHoldRoom(t *testing.T) {
+	for _, protocol := range []string{"h2", "http/1.1"} {
+		t.Run(protocol, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const pieces, watches = 4, 10
+				c, _ := cachetest.Roomy(t)
+				o := testOptions()
+				o.Workspace, o.Stall = pieces*exchange.PieceSize, 5*time.Minute
+				s, l := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, o)
+				const path = "/api/v1/configmaps?watch=1&resourceVersion=0"
+				var clients []*slowClient
+				if protocol == "h2" {
+					client, _ := unreadStreams(t, l, watches, path)
+					clients = append(clients, client)
+				} else {
+					for range watches {
+						client := dialSlow(t, l, "tls")
+						send(t, client, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+						clients = append(clients, client)
+					}
+				}
+				synctest.Wait()
+				cachetest.Apply(t, c, cachetest.Sized(t, 10, 30<<10))
+				time.Sleep(3 * time.Second)
+				synctest.Wait()
+				if held, open := s.workspace.Taken(), len(watchesOf(s)); held != pieces*exchange.PieceSize || open == 0 || watchesOf(s)[""] != pieces {
+					t.Errorf("%d bytes are held, %d watches are open, want %d pieces", held, watchesOf(s)[""], pieces)
+				}
+				for _, client := range clients {
+					client.Close()
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if held, memory := s.workspace.Taken(), s.limits.memory.Taken(); held != 0 || memory != 0 || len(watchesOf(s)) != 0 {
+					t.Errorf("%d and %d bytes are held in the end", held, memory)
+				}
+			})
+		})
+	}
+}
+
+// An open watch holds memory. Long selectors hold much. Beyond half of the memory of all watches, a
+// user's watches are refused, and another user's are not.
+func TestMemoryOfWatchesIsBounded(t *testing.T) {
+	s, _ := logging(Options{Options: read.Options{Access: &access.Access{}}, Requests: 1 << 20, Limits: testLimits()})
+	s.divide(s.options.Load())
+	s.limits.metrics, s.limits.limits = s.metrics, func() exchange.Limits { return testLimits() }
+	open := func(by, target string) (done func(), ok bool) {
+		done, refusal := s.limits.AdmitWatch(&exchange.Request{Target: target, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: by}}})
+		return done, refusal == nil
+	}
+	for target, most := range map[string]int{"/api/v1/pods?watch=1": 510, "/api/v1/pods?watch=1&labelSelector=" + strings.Repeat("x", 8<<10): 7} {
+		var all []func()
+		for {
+			done, ok := open("greedy", target)
+			if !ok {
+				break
+			}
+			all = append(all, done)
+		}
+		if len(all) < most*9/10 || len(all) > most {
+			t.Errorf("%d watches with %d bytes of selectors are open, want %d", len(all), len(target), most)
+		}
+		other, ok := open("modest", target)
+		if !ok {
+			t.Fatal("another user's watch is refused")
+		}
+		for _, done := range append(all, other, other) {
+			done()
+		}
+		if n := s.limits.memory.Taken(); n != 0 || len(watchesOf(s)) != 0 {
+			t.Errorf("%d bytes are held in the end", n)
+		}
+	}
+}
+
+// Header blocks that several frames carry count as heads until they are complete.
+func TestHeaderBlocksAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := serveSlow(t, true)
+		var block bytes.Buffer
+		encoder := hpack.NewEncoder(&block)
+		for i := range 14 {
+			_ = encoder.WriteField(hpack.HeaderField{Name: fmt.Sprint("x", i), Value: strings.Repeat("~", 3<<10), Sensitive: true})
+		}
+		const clients, frame = 400, 16 << 10
+		for range clients {
+			c := dialSlow(t, l, "h2")
+			c.greet()
+			go c.ended()
+			raw := block.Bytes()
+			err := c.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: raw[:frame]})
+			for raw = raw[frame:]; err == nil && len(raw) > 0; raw = raw[min(frame, len(raw)):] {
+				err = c.frames.WriteContinuation(1, false, raw[:min(frame, len(raw))])
+			}
+		}
+		synctest.Wait()
+		if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues("heads")); n == 0 || n > clients/2 {
+			t.Errorf("%v of %d clients were refused", n, clients)
+		}
+	})
+}
+
+// A client that holds room for an unread log loses it when others have had to wait for room.
+func TestUnreadLogLosesItsRoom(t *testing.T) {
+	for _, wanted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			o := testOptions()
+			o.Workspace, o.Window = 1<<20, 1<<20
+			s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = w.Write(make([]byte, 10<<10))
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}, o)
+			client, _ := unreadStreams(t, l, 1, podsPath+"/p/log?follow=1")
+			defer client.Close()
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if s.workspace.Taken() != o.Window {
+				t.Fatalf("%d bytes are held", s.workspace.Taken())
+			}
+			if wanted {
+				_ = s.workspace.Take(t.Context(), fair.Claim{User: "other", Size: 1})
+			}
+			time.Sleep(time.Hour / 2)
+			synctest.Wait()
+			if held := s.workspace.Taken() != 0; held == wanted {
+				t.Errorf("wanted: %t, held: %t", wanted, held)
+			}
+		})
+	}
+}
