@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -8,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"crypto/tls"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"

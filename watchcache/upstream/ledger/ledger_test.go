@@ -3,7 +3,10 @@ package ledger
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
@@ -158,5 +161,21 @@ func TestLedgerForgetsEvidence(t *testing.T) {
 	members(&l, 2)
 	if l.Note(1, 6); !l.Has(1) || !l.Proves(1, 2, 5, 6) {
 		t.Error("new evidence does not count")
+	}
+}
+
+// There are numbers for as many resources as an entry has bits for. Further resources have none.
+func TestOwnersAreBounded(t *testing.T) {
+	var n Owners
+	const most = 1<<ownerBits - 1
+	seen := map[Owner]bool{}
+	for i := range most {
+		seen[n.Of(schema.GroupResource{Resource: strconv.Itoa(i)})] = true
+	}
+	if len(seen) != most || seen[0] {
+		t.Errorf("%d numbers", len(seen))
+	}
+	if o := n.Of(schema.GroupResource{Resource: "one more"}); o != 0 || n.Of(schema.GroupResource{Resource: "0"}) != 1 {
+		t.Errorf("one more has number %d", o)
 	}
 }
