@@ -14,8 +14,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
@@ -53,7 +55,7 @@ func (w *lateWorld) reset() {
 }
 
 // free reports whether all slots and counts are free.
-func (w *lateWorld) free() bool { return w.s.late.Load() == 0 && len(watchesOf(w.s)) == 0 }
+func (w *lateWorld) free() bool { return w.s.late.Taken() == 0 && len(watchesOf(w.s)) == 0 }
 
 // Whenever the client of a late watch leaves, its slot becomes free.
 func TestLateSlotsComeBack(t *testing.T) {
@@ -176,7 +178,7 @@ func TestPanicGivesBack(t *testing.T) {
 		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
-		if held := fmt.Sprint(s.late.Load(), s.forwardSlots.Taken(), watchesOf(s), s.sharing.Waiting()); held != "0 0 map[] 0" {
+		if held := fmt.Sprint(s.late.Taken(), s.forwardSlots.Taken(), watchesOf(s), s.sharing.Waiting()); held != "0 0 map[] 0" {
 			t.Errorf("after %s: %s", sent, held)
 		}
 	}
@@ -235,3 +237,22 @@ func (c *watchingClient) CancelWhenGone(context.CancelFunc) (stop func()) {
 
 // Interrupt implements exchange.Client.
 func (*watchingClient) Interrupt() {}
+
+// One user cannot take the slots of others.
+func TestLateSlotsAreShared(t *testing.T) {
+	o := testOptions()
+	o.Access = &access.Access{}
+	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	defer s.cut()
+	admit := func(name string) (n int) {
+		for ok := true; ok; {
+			if _, ok = s.admitLate(&exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}); ok {
+				n++
+			}
+		}
+		return n
+	}
+	if greedy, modest := admit("greedy"), admit("modest"); greedy != lateMax/2 || modest != lateMax/2 {
+		t.Errorf("%d and %d of %d slots", greedy, modest, lateMax)
+	}
+}

@@ -180,11 +180,9 @@ func (s *Server) fallback(req *exchange.Request, verb string) (*fair.Queue, fair
 // resource version". Its client then lists again, and the cache answers the list.
 const lateMax = 32
 
-// admitLate returns a slot if one is free.
-func (s *Server) admitLate() (leave func(), ok bool) {
-	if s.late.Add(1) > lateMax {
-		s.late.Add(-1)
-		return nil, false
-	}
-	return func() { s.late.Add(-1) }, true
+// admitLate returns a slot if one is free. With authentication, each user can hold at most half of
+// the slots.
+func (s *Server) admitLate(req *exchange.Request) (leave func(), ok bool) {
+	user := req.User()
+	return func() { s.late.Give(user, 1) }, s.late.Try(fair.Claim{User: user, Size: 1})
 }

@@ -85,7 +85,7 @@ type Server struct {
 	draining  context.Context // ends when the server begins to drain
 	drain     context.CancelFunc
 	drainEnd  atomic.Pointer[time.Time] // nil before the drain
-	late      atomic.Int64              // see lateMax
+	late      *fair.Queue               // see lateMax
 	sharing   *forward.Sharing
 	listening *listen.Server
 	remarks   *remarkLog
@@ -153,6 +153,7 @@ func (s *Server) divide(options *Options) {
 	}
 	share := memory / shares
 	forwards, fallbacks, reads := waitingForwards*share, waitingFallbacks*share, waitingReads*share
+	s.late = fair.NewQueue(lateMax, lateMax/users, 0)
 	s.soonerSlots = fair.NewQueue(soonerMost, soonerMost/users, 0)
 	s.fallbackReads = fair.NewQueue(fallbackReads, fallbackReads/users, fallbacks)
 	s.fallbackWatches = fair.NewQueue(fallbackWatches, fallbackWatches/users, fallbacks)
@@ -282,7 +283,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		}
 	case v.Reason == read.Early:
 		var ok bool
-		if done, ok = s.admitLate(); !ok {
+		if done, ok = s.admitLate(req); !ok {
 			return v.Expired
 		}
 	}

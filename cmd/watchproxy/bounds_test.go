@@ -63,7 +63,7 @@ var fills = map[string][]string{
 	"equal reads in flight":     {"TestPace", "TestSharedAnswersAreConsistent"},
 	"reads of a stale cache":    {"TestStaleSlots"},
 	"those that wait":           {"TestStaleSlots", "TestFairQueueIsFull"},
-	"watches before the log":    {"TestLateSlotsAreFew", "TestLateSlotsComeBack"},
+	"watches before the log":    {"TestLateSlotsAreFew", "TestLateSlotsAreShared"},
 	"lists sooner upstream":     {"TestFewListsGoSooner"},
 	"reads that leave a proof":  {"TestReadsBesideWrites"},
 	"expensive reads":           {"TestExpensiveReadTakesTurns", "TestUnreadListHoldsNoSlot"},

@@ -91,7 +91,7 @@
 //	                                                                                                                              min
 //	reads of a stale cache    user, clients         1 slot                        64, 256 watches, half each  wait                response's end
 //	those that wait           user, clients         as a request                  1/32 of the workspace       429                 slot; 10 s
-//	watches before the log    request, clients      1 slot                        32                          410                 watch's end
+//	watches before the log    user, clients         1 slot                        32, half each               410                 watch's end
 //	lists sooner upstream     user, readers         1 slot                        32, half each               cache answers       response begins; 2
 //	                                                                                                                              s
 //	reads that leave a proof  read, readers         1                             16 at once, 10 a second     keep waiting        the next second
