@@ -143,7 +143,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if len(c.ahead) > 0 {
 		return c.readAhead(p), nil
 	}
-	if c.err != nil {
+	if c.err != nil { // it was seen while a response was awaited
+		c.Ended.Store(true)
 		return 0, c.err
 	}
 	n, err := c.Conn.Read(p)

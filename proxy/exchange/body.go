@@ -58,6 +58,9 @@ func (b *Body) Whole() []byte {
 	}
 	whole := b.ahead
 	b.ahead = nil
+	if whole == nil {
+		whole = []byte{}
+	}
 	return whole
 }
 

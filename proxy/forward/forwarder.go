@@ -87,9 +87,9 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 		close(x.uploaded)
 		x.watchClient()
 	}
-	asked := false
+	answered := false
 	defer func() {
-		if !asked { // after a panic no caller closes the response
+		if !answered { // after a panic no caller closes the response
 			_ = out.Body.Close()
 			x.finish()
 		}
@@ -98,14 +98,20 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	span := trace.Upstream(out)
 	in, err := t.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
 	trace.EndUpstream(span, in, err)
-	asked = true
+	resp := x.answer(ctx, client, out, in, err)
+	answered = true
+	return resp
+}
+
+// answer returns the response to the client.
+func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *http.Response, err error) *exchange.Response {
 	if err != nil {
 		gone := x.ended.Load() == left || context.Cause(client) == context.Canceled //nolint:errorlint // other causes do not mean that the client left
 		broken := x.Body.Failure()                                                  // before the proxy itself interrupts the body
 		_ = out.Body.Close()                                                        // some transports do not close it
 		x.finish()
 		if errors.Is(broken, exchange.ErrBodyTooLarge) {
-			return req.Fail(exchange.BodyTooLarge(x.Body.Most), exchange.FromProxy)
+			return x.Fail(exchange.BodyTooLarge(x.Body.Most), exchange.FromProxy)
 		}
 		if broken != nil {
 			return exchange.StatusResponse(exchange.BadRequest("request body: "+broken.Error()), exchange.FromProxy)
@@ -113,7 +119,7 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 		if gone {
 			return exchange.ClientGone()
 		}
-		return exchange.StatusResponse(unanswered(err, !x.sent.Load() || req.OnlyReads()), exchange.FromProxy)
+		return exchange.StatusResponse(unanswered(err, !x.sent.Load() || x.OnlyReads()), exchange.FromProxy)
 	}
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(ctx, in)
@@ -188,6 +194,8 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 		body = bytes.NewReader(whole)
 	case x.Body != nil:
 		body = &requestBody{lifetime: &x.lifetime}
+	case x.WantsUpgrade():
+		body = struct{ io.Reader }{http.NoBody} // net/http sends a request without a body again, even if upstream has executed it
 	}
 	out, err := http.NewRequestWithContext(ctx, x.Method, base.String(), body)
 	if err != nil {

@@ -28,10 +28,13 @@ import (
 // Upstream may begin its response during the upload, but cannot upgrade then.
 type lifetime struct {
 	*exchange.Request
-	cancel context.CancelFunc // of the request upstream
-	done   func()
-	once   sync.Once
-	ended  atomic.Int32 // an ending
+	cancel  context.CancelFunc // of the request upstream
+	done    func()
+	once    sync.Once
+	ended   atomic.Int32                // an ending
+	undrain atomic.Pointer[func() bool] // stops waiting for the drain
+
+	released sync.Once
 
 	mu        sync.Mutex
 	reader    reader
@@ -63,11 +66,8 @@ const (
 func (l *lifetime) begin(over context.Context, done func()) {
 	l.done, l.uploaded = done, make(chan struct{})
 	if over != nil {
-		stop := context.AfterFunc(over, func() { l.end(drained) })
-		l.done = func() {
-			stop()
-			done()
-		}
+		undrain := context.AfterFunc(over, func() { l.end(drained) })
+		l.undrain.Store(&undrain) // end may have been called already, but then by the drain
 	}
 }
 
@@ -76,6 +76,9 @@ func (l *lifetime) end(why ending) {
 	l.once.Do(func() {
 		l.ended.Store(why) // before a read sees that the request is cancelled
 		l.cancel()
+		if undrain := l.undrain.Load(); undrain != nil {
+			(*undrain)()
+		}
 		l.done()
 	})
 }
@@ -92,15 +95,17 @@ func (l *lifetime) watchClient() {
 // finish releases both sides. When it returns, nothing reads the client's connection.
 func (l *lifetime) finish() {
 	l.end(closed)
-	switch l.handOver(nobody) {
-	case upload:
-		if !l.Body.Ended.Load() {
-			l.Client.Interrupt() // upstream has answered or failed before it had read the whole body
+	l.released.Do(func() {
+		switch l.handOver(nobody) {
+		case upload:
+			if !l.Body.Ended.Load() {
+				l.Client.Interrupt() // upstream has answered or failed before it had read the whole body
+			}
+			<-l.uploaded
+		case watch:
+			l.stopWatch()
 		}
-		<-l.uploaded
-	case watch:
-		l.stopWatch()
-	}
+	})
 }
 
 // upgrade gives the client's connection to a tunnel. It returns false during the upload.

@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -272,4 +274,57 @@ func (c *slowClient) Interrupt() { c.once.Do(func() { close(c.interrupted) }) }
 func (c *slowClient) Read([]byte) (int, error) {
 	<-c.interrupted
 	return 0, io.ErrUnexpectedEOF
+}
+
+// A watch that arrives when the drain is over ends at once.
+func TestLifetimeAfterTheDrain(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			over, drain := context.WithCancel(t.Context())
+			drain()
+			var done atomic.Int64
+			l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}}, cancel: func() {}}
+			l.begin(over, func() { done.Add(1) })
+			close(l.uploaded)
+			l.watchClient()
+			l.finish()
+			synctest.Wait()
+			if n := done.Load(); n != 1 {
+				t.Fatalf("done was called %d times", n)
+			}
+		})
+	}
+}
+
+// The timer of an unread response and its writer may finish a request at the same time. Each returns
+// only when nothing reads the client's connection.
+func TestTwoFinish(t *testing.T) {
+	l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}, Body: &exchange.Body{}}, cancel: func() {}}
+	l.begin(t.Context(), func() {})
+	var returned atomic.Int64
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			l.finish()
+			returned.Add(1)
+		})
+	}
+	for range 1000 {
+		runtime.Gosched()
+	}
+	if n := returned.Load(); n != 0 {
+		t.Errorf("%d have returned although the transport still reads the body", n)
+	}
+	close(l.uploaded)
+	both.Wait()
+}
+
+// An empty body of unknown length is a whole body, so its request may use HTTP/2 and be sent again.
+func TestWholeOfAnEmptyBody(t *testing.T) {
+	for _, length := range []int64{-1, 0} {
+		b := &exchange.Body{From: strings.NewReader(""), Length: length, Keep: true}
+		if b.Whole() == nil {
+			t.Errorf("length %d: the body is not whole", length)
+		}
+	}
 }

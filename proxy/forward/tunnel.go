@@ -17,15 +17,12 @@ import (
 // exec, attach and port-forward (SPDY or WebSocket), and for watches over WebSocket. The tunnel ends
 // with ctx.
 func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Response {
-	upstream, ok := in.Body.(io.ReadWriteCloser)
-	if !ok {
-		panic("BUG: net/http gave an upgraded response without a writable body")
-	}
-	if !x.upgrade() {
-		_ = upstream.Close()
+	upstream, ok := in.Body.(io.ReadWriteCloser) // not if the response names no protocol
+	if !ok || !x.upgrade() {
+		_ = in.Body.Close()
 		x.finish()
 		return exchange.StatusResponse(exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
-			"the upstream apiserver upgraded the connection before the request ended"), exchange.FromProxy)
+			"the upstream apiserver upgraded the connection to no protocol, or before the request ended"), exchange.FromProxy)
 	}
 	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
 	copyHeader(resp.Header, in.Header)

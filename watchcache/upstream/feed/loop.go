@@ -222,7 +222,7 @@ func (f *Feed) describeAgain(ctx context.Context) error {
 	if changed && f.Encoding == object.Table {
 		f.enter(renewing) // a relist does not compare cells
 	}
-	if !changed && !(f.cache.Stats().Ready && f.cache.Resource().SelfDescribing) {
+	if !changed && (!f.cache.Stats().Ready || !f.cache.Resource().SelfDescribing) {
 		return nil // it was just described, or cannot change
 	}
 	return upgrade.Description(ctx, f.Names, f.described, f.Aggregated)

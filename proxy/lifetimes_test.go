@@ -1,0 +1,145 @@
+package proxy
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+)
+
+// A client sends a write in chunks behind a read, and dies between two chunks. The write is broken, so
+// upstream does not execute it.
+func TestPipelinedTruncatedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var executed atomic.Int64
+		upstream := behind(t, func(_ http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				<-r.Context().Done()
+			} else if _, err := io.ReadAll(r.Body); err == nil {
+				executed.Add(1)
+			}
+		})
+		o := testOptions()
+		o.TLS = nil
+		l := conntest.Listen(1 << 20)
+		serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		send(t, c, "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		synctest.Wait()
+		send(t, c, "POST /api/v1/namespaces/a/configmaps HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+		if err := c.(*conntest.Socket).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if n := executed.Load(); n != 0 {
+			t.Errorf("upstream has executed %d truncated writes", n)
+		}
+	})
+}
+
+// A command in a pod over WebSocket is a GET. It is executed once, although upstream dies before its
+// response, on a connection that had served another request.
+func TestUpgradeIsNotSentTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var executed atomic.Int64
+		upstream := behind(t, func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/missing/") {
+				http.NotFound(w, r)
+				return
+			}
+			executed.Add(1)
+			panic(http.ErrAbortHandler)
+		})
+		o := testOptions()
+		o.TLS = nil
+		l := conntest.Listen(1 << 20)
+		serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
+		for pod, want := range map[string]int{"missing": http.StatusNotFound, "b": http.StatusBadGateway} {
+			for range 2 { // the first one leaves a connection, in either order
+				c, err := l.Dial()
+				if err != nil {
+					t.Fatal(err)
+				}
+				send(t, c, "GET /api/v1/namespaces/a/pods/"+pod+"/exec?command=x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a\r\n"+
+					"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+				resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil || resp.StatusCode != want {
+					t.Fatalf("%s: %+v, %v", pod, resp, err)
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = c.Close()
+			}
+		}
+		if n := executed.Load(); n != 2 {
+			t.Errorf("two commands were executed %d times", n)
+		}
+	})
+}
+
+// An upstream answers with 101 but names no protocol, as a pod may. This is an error of one request,
+// which then holds nothing. The next request on the connection is answered.
+func TestUpstreamSwitchesToNothing(t *testing.T) {
+	for name, request := range map[string]string{
+		"list":   "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"proxy":  "GET /api/v1/namespaces/a/pods/b/proxy/ HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"upload": "POST /apis/example.com/v1/namespaces/a/things HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions()
+			o.TLS = nil
+			s, address := serveSocket(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/version" {
+					return
+				}
+				c, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+				_, _ = io.Copy(io.Discard, c)
+			}, o)
+			c, err := net.Dial("tcp", address.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			reader := bufio.NewReader(c)
+			ask := func(request string, want int) {
+				send(t, c, request)
+				resp, err := http.ReadResponse(reader, nil)
+				if err != nil || resp.StatusCode != want {
+					t.Fatalf("%+v, %v", resp, err)
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+			}
+			ask(request, http.StatusBadGateway)
+			if name != "upload" { // its connection cannot be used again
+				ask("GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n", http.StatusOK)
+			}
+			for end := time.Now().Add(time.Minute); s.forwardSlots.Taken() != 0 || len(watchesOf(s)) != 0; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%d slots, watches %v are held after the response", s.forwardSlots.Taken(), watchesOf(s))
+				}
+			}
+		})
+	}
+}
