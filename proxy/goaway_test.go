@@ -30,6 +30,7 @@ func TestGoawayChance(t *testing.T) {
 			}
 			watch := client.open(t, watchTarget+strconv.FormatUint(at.ResourceVersion(), 10))
 			for range 3 {
+				synctest.Wait() // until the client knows of the last GOAWAY; otherwise it may dial twice for a request
 				if resp, body := client.get(t, "/api/v1/namespaces/a/configmaps?resourceVersion=0"); resp.StatusCode != http.StatusOK {
 					t.Fatalf("chance %v: %s %s", chance, resp.Status, body)
 				}

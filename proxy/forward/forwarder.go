@@ -194,8 +194,8 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 		body = bytes.NewReader(whole)
 	case x.Body != nil:
 		body = &requestBody{lifetime: &x.lifetime}
-	case x.WantsUpgrade():
-		body = struct{ io.Reader }{http.NoBody} // net/http sends a request without a body again, even if upstream has executed it
+	case x.WantsUpgrade() && x.Method == http.MethodGet:
+		body = struct{ io.Reader }{http.NoBody} // net/http sends a GET without a body again, even if upstream has executed it
 	}
 	out, err := http.NewRequestWithContext(ctx, x.Method, base.String(), body)
 	if err != nil {
