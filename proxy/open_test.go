@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -268,6 +269,26 @@ func TestUnreadLogLosesItsRoom(t *testing.T) {
 			synctest.Wait()
 			if held := s.workspace.Taken() != 0; held == wanted {
 				t.Errorf("wanted: %t, held: %t", wanted, held)
+			}
+		})
+	}
+}
+
+// While a watch is open, its request counts no more, because the watch counts with what it keeps.
+func TestOpenWatchHoldsNoRequest(t *testing.T) {
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		synctest.Test(t, func(t *testing.T) {
+			c, at := cachetest.ConfigMaps(t, 3)
+			s, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testOptions())
+			watch := clientTo(t, address, protocol).open(t, watchTarget+strconv.FormatUint(at.ResourceVersion(), 10))
+			synctest.Wait()
+			if requests, watches := s.requests.Taken(), s.limits.memory.Taken(); requests != 0 || watches == 0 {
+				t.Errorf("%s: an open watch holds %d bytes as a request, and %d as a watch", protocol, requests, watches)
+			}
+			_ = watch.Body.Close()
+			synctest.Wait()
+			if watches := s.limits.memory.Taken(); watches != 0 {
+				t.Errorf("%s: %d bytes are held in the end", protocol, watches)
 			}
 		})
 	}

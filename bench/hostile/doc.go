@@ -21,6 +21,9 @@
 //   - goroutines, descriptors, connections, watches or heap (within 48 MiB) do not return to their
 //     old values after the attackers have left
 //
+// TestTogether runs all behaviours at the same time, against a proxy with 256 MiB: a minute in `make
+// verify`, or longer with -together.
+//
 // The victim's latency is reported without a limit, because it depends on the machine.
 //
 // Attackers, victim, proxy and apiserver share the machine. In production a proxy has its own

@@ -137,8 +137,8 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-// live is the life of one request. What the transport, the client, the server and the reader of the
-// response do comes at random times.
+// live is the life of one request. The transport, the client, the server and the reader of the
+// response act at random times.
 func live(t *testing.T, random *rand.Rand) ending {
 	t.Helper()
 	c := &reading{t: t, interrupted: make(chan struct{})}

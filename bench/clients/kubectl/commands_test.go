@@ -137,8 +137,8 @@ func TestCommands(t *testing.T) {
 	rows := documented(t)
 	cached, forwarded, _ := strings.Cut(commands, "|\n")
 	for i, part := range []string{cached, forwarded} {
-		// What is not a watch is run at the apiserver before, several commands at a time, because later
-		// the audit log is to have only the proxy's requests.
+		// All commands but watches run at the apiserver before, several at a time. Later, the audit log
+		// must have only the proxy's requests.
 		all := strings.Split(strings.TrimSpace(part), "\n")
 		direct := make([]string, len(all))
 		_ = workload.Parallel(t.Context(), len(all), 4, func(_ context.Context, i int) error {
