@@ -93,7 +93,8 @@ type Limits struct {
 	// to 1Gi.
 	MaxRequestBodyBytes *resource.Quantity `json:"maxRequestBodyBytes,omitempty"`
 	// ReadTimeout limits the time until a client has sent the headers of a request, and each pause
-	// within its body. After that the connection is closed. The value must be at least 1s.
+	// within its body. After that the connection is closed. A body must also arrive within a minute
+	// and the time that it takes at 16 KiB a second. The value must be at least 1s.
 	ReadTimeout *metav1.Duration `json:"readTimeout,omitempty"`
 	// WriteTimeout is how long a client may leave a part of a response unread, unless the response
 	// is a stream. After that the connection is closed. The value must be at least 1s.

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// Several requests on one connection have large bodies. The bodies of waiting requests do not block
-// the body of a request with a slot.
+// Several requests on one connection have large bodies that cannot be read before their requests are
+// sent. The bodies of waiting requests do not block the body of a request with a slot.
 func TestWaitingBodiesLetOthersPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := testLimits()
@@ -25,7 +25,7 @@ func TestWaitingBodiesLetOthersPass(t *testing.T) {
 		defer cancel()
 		done := make(chan int, 2)
 		post := func(body io.Reader) {
-			code, err := client.send(ctx, "", http.MethodPost, "/api/v1/namespaces/a/configmaps", body)
+			code, err := client.send(ctx, "", http.MethodPost, "/apis/example.com/v1/namespaces/a/things", body)
 			if err != nil {
 				t.Error(err)
 			}
@@ -39,7 +39,7 @@ func TestWaitingBodiesLetOthersPass(t *testing.T) {
 		waitFor(t, "the first is upstream", func() bool { return s.forwardSlots.Taken() == 1 })
 		const crowd = 3
 		for range crowd {
-			go post(strings.NewReader(strings.Repeat("x", 400<<10)))
+			go post(struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 400<<10))})
 		}
 		waitFor(t, "the others wait", func() bool { return s.forwardSlots.Waiting() == crowd })
 		if _, err := io.WriteString(rest, strings.Repeat("x", 200<<10)); err != nil {

@@ -91,14 +91,19 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 		send(t, first, "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		waitFor(t, "upstream has the first", func() bool { return s.forwardSlots.Taken() == 1 })
 		for name, request := range map[string]string{
-			"get":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
-			"create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 29_000),
+			"get":         "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+			"long create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n" + strings.Repeat("x", 200_000),
+			"create":      "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 30_000),
 		} {
 			leaver := dialTLS(t, address)
 			send(t, leaver, request)
 			waitFor(t, name+" waits", func() bool { return s.forwardSlots.Waiting() == 1 })
+			left := time.Now()
 			_ = leaver.Close()
 			waitFor(t, name+" does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
+			if took := time.Since(left); took > time.Second {
+				t.Errorf("%s waits for %s after its client has left", name, took)
+			}
 		}
 		client := clientTo(t, address, "h2")
 		ctx, cancel := context.WithCancel(t.Context())

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -240,4 +242,79 @@ func TestUnreadForwardsShareSlots(t *testing.T) {
 			t.Errorf("%d bytes of the workspace are held after all", n)
 		}
 	})
+}
+
+// Two users who send bodies slowly do not keep a third user waiting.
+func TestSlowUploadsHoldNoSlots(t *testing.T) {
+	const pieceSize = 20 << 10
+	for name, test := range map[string]struct {
+		protocol string
+		whole    int
+		known    bool // the body's length
+	}{
+		"short, HTTP/1.1":                   {"http/1.1", 60 << 10, true},
+		"long, HTTP/1.1":                    {"http/1.1", 1 << 20, true},
+		"long, HTTP/2":                      {"h2", 1 << 20, true},
+		"short, of unknown length, HTTP/2":  {"h2", 60 << 10, false},
+		"long, of unknown length, HTTP/1.1": {"http/1.1", 1 << 20, false},
+		"long, of unknown length, HTTP/2":   {"h2", 1 << 20, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				limits := testLimits()
+				limits.Forwards = 4
+				var bytes atomic.Int64
+				s, address := serveFeeds(t, forwardsAll{}, func(_ http.ResponseWriter, r *http.Request) {
+					n, _ := io.Copy(io.Discard, r.Body)
+					bytes.Add(n)
+				}, limits, judging(t))
+				client := clientTo(t, address, test.protocol)
+				var sending sync.WaitGroup
+				for _, user := range []string{"a", "b"} {
+					for range limits.Forwards / 2 {
+						read, upload := io.Pipe()
+						body := io.Reader(read)
+						if test.known {
+							body = sized{read, int64(test.whole)}
+						}
+						sending.Go(func() {
+							if code, err := client.send(t.Context(), user, http.MethodPost, podsPath, body); code != http.StatusOK || err != nil {
+								t.Errorf("a slow create: %d, %v", code, err)
+							}
+						})
+						sending.Go(func() {
+							piece := make([]byte, pieceSize)
+							for range test.whole / len(piece) {
+								if _, err := upload.Write(piece); err != nil {
+									t.Error(err)
+									return
+								}
+								time.Sleep(time.Second)
+							}
+							_, _ = upload.Write(piece[:test.whole%len(piece)])
+							_ = upload.Close()
+						})
+					}
+				}
+				for range test.whole / pieceSize {
+					time.Sleep(time.Second / 2)
+					if n := s.forwardSlots.Taken(); n != 0 {
+						t.Errorf("%d slots are taken by slow uploads", n)
+						break
+					}
+				}
+				if code, err := client.send(t.Context(), "c", http.MethodPost, podsPath, strings.NewReader("{}")); code != http.StatusOK || err != nil {
+					t.Errorf("a third user's create: %d, %v", code, err)
+				}
+				sending.Wait()
+				if got, want := bytes.Load(), int64(4*test.whole+2); got != want {
+					t.Errorf("upstream has read %d bytes, want %d", got, want)
+				}
+				synctest.Wait()
+				if s.forwardSlots.Taken() != 0 || s.workspace.Taken() != 0 {
+					t.Errorf("%d slots and %d bytes are taken after the end", s.forwardSlots.Taken(), s.workspace.Taken())
+				}
+			})
+		})
+	}
 }

@@ -147,3 +147,83 @@ func TestUpstreamSwitchesToNothing(t *testing.T) {
 		})
 	}
 }
+
+// The proxy panics while it reads upstream's response. Then the request holds nothing.
+func TestPanicWithinAResponse(t *testing.T) {
+	for name, path := range map[string]string{"read": podsPath, "write": podsPath + "?dryRun=All", "stream": "/apis/example.com/v1/things"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := behind(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+				forwards, err := forwarderTo(upstream, func(way http.RoundTripper) http.RoundTripper { return panicking{way} })
+				if err != nil {
+					t.Fatal(err)
+				}
+				o := testOptions()
+				o.TLS = nil
+				l := conntest.Listen(1 << 20)
+				s := serveThrough(t, l, forwardsAll{}, forwards, o, prometheus.NewRegistry(), zap.NewNop())
+				c, err := l.Dial()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if name == "write" {
+					send(t, c, "POST "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+				} else {
+					send(t, c, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				}
+				// A response that is written while it arrives breaks off.
+				if resp, err := http.ReadResponse(bufio.NewReader(c), nil); (err != nil) != (name == "stream") || err == nil && resp.StatusCode != http.StatusInternalServerError {
+					t.Errorf("%+v, %v", resp, err)
+				}
+				synctest.Wait()
+				if n, waits := s.forwardSlots.Taken(), s.sharing.Waiting(); n != 0 || waits != 0 || s.workspace.Taken() != 0 {
+					t.Errorf("%d slots are held, %d readers wait, %d bytes are taken", n, waits, s.workspace.Taken())
+				}
+			})
+		})
+	}
+}
+
+// panicking is a transport whose responses panic when they are read.
+type panicking struct{ http.RoundTripper }
+
+func (p panicking) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := p.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = panickingBody{resp.Body}
+	}
+	return resp, err
+}
+
+type panickingBody struct{ io.ReadCloser }
+
+func (panickingBody) Read([]byte) (int, error) { panic("a test") }
+
+// A client of HTTP/1.0 gets a response without chunks, also after a request with a body.
+func TestOldClientGetsNoChunks(t *testing.T) {
+	for _, path := range []string{"/api/v1/namespaces/a/configmaps", "/apis/example.com/v1/namespaces/a/things", "/api/v1/namespaces/a/services/b/proxy/"} {
+		synctest.Test(t, func(t *testing.T) {
+			long := strings.Repeat("x", 200<<10)
+			upstream := behind(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				_, _ = io.WriteString(w, long)
+			})
+			o := testOptions()
+			o.TLS = nil
+			l := conntest.Listen(1 << 20)
+			serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
+			c, err := l.Dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			send(t, c, "POST "+path+" HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+			all, err := io.ReadAll(c)
+			head, body, _ := strings.Cut(string(all), "\r\n\r\n")
+			if body != long || err != nil {
+				t.Errorf("%s: %d bytes, want %d, %v, after %q", path, len(body), len(long), err, head)
+			}
+		})
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -132,6 +133,12 @@ func serveBefore(t *testing.T, l net.Listener, feeds read.Feeds, upstream *rest.
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveThrough(t, l, feeds, forwards, options, registry, logger)
+}
+
+// serveThrough is serveBefore with a forwarder.
+func serveThrough(t *testing.T, l net.Listener, feeds read.Feeds, forwards *forward.Forwarder, options Options, registry *prometheus.Registry, logger *zap.Logger) *Server {
+	t.Helper()
 	s := NewServer(feeds, forwards, newStore(t, 1<<20), options, metrics.New(registry), logger)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -209,6 +216,12 @@ func (c *httpClient) get(t *testing.T, target string, header ...string) (*http.R
 	return resp, string(body)
 }
 
+// sized is a body of known length.
+type sized struct {
+	io.Reader
+	length int64
+}
+
 // send sends a request and reads its response. The user may be empty.
 func (c *httpClient) send(ctx context.Context, user, method, target string, body io.Reader) (code int, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.url+target, body)
@@ -217,6 +230,9 @@ func (c *httpClient) send(ctx context.Context, user, method, target string, body
 	}
 	if user != "" {
 		req.Header.Set("Authorization", "Bearer "+user)
+	}
+	if of, ok := body.(sized); ok {
+		req.ContentLength = of.length
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.RoundTrip(req)

@@ -390,9 +390,14 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		whole := rt.Resource && forward.KubernetesOwn(rt.GVR.Group) || req.Body.Length >= 0
 		req.Body.Most, req.Body.Keep = most, whole && !lasting(rt)
 	}
-	if t.Lasts = lasting(rt); req.Body != nil && req.Body.Keep && req.Body.Length > exchange.BodyAhead {
-		done = forward.OnceBoth(done, s.keepBody(req))
+	if req.Body != nil && req.Body.Keep {
+		done = forward.OnceBoth(done, s.readBody(req))
+		if refusal := req.BrokenBody(); refusal != nil {
+			done()
+			return refusal
+		}
 	}
+	t.Lasts = lasting(rt)
 	admitted, refusal := s.admitForward(ctx, req, rt)
 	if refusal != nil {
 		done()
@@ -434,15 +439,24 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	return resp
 }
 
-// keepBody takes memory for a long body, if this needs no wait. Then the body can be sent again after
-// upstream has refused it with GOAWAY.
-func (s *Server) keepBody(req *exchange.Request) (giveBack func()) {
-	claim := fair.Claim{User: req.User(), Size: req.Body.Length, Cost: req.Body.Length}
-	if !s.workspace.Try(claim) {
-		return func() {}
+// readBody reads a body before its request takes a slot. Otherwise a few slow clients could hold all
+// slots. The body can also be sent again after upstream has refused it with GOAWAY. A long body needs
+// memory. If there is none, the body is forwarded while it arrives.
+func (s *Server) readBody(req *exchange.Request) (giveBack func()) {
+	giveBack = func() {}
+	if req.Body.Fill() {
+		size := req.Body.Length
+		if size < 0 {
+			size = req.Body.Most
+		}
+		claim := fair.Claim{User: req.User(), Size: size, Cost: size}
+		if s.workspace.Try(claim) {
+			giveBack = func() { s.workspace.Give(claim.User, claim.Size) }
+			req.Body.Room = size
+			req.Body.Fill()
+		}
 	}
-	req.Body.Room = claim.Size
-	return func() { s.workspace.Give(claim.User, claim.Size) }
+	return giveBack
 }
 
 // sendOwn sends the proxy's own get upstream.

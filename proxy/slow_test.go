@@ -112,7 +112,7 @@ var slowClients = map[string]struct {
 	"tcp: head":               {over: "tcp", then: drips(veryLongHead), want: 30 * time.Second},
 	"tcp: empty lines":        {over: "tcp", then: drips(strings.Repeat("\r\n", 500)), want: 30 * time.Second},
 	"tcp: body":               {over: "tcp", begin: posts("Content-Length: 1000"), then: drips(strings.Repeat("x", 1000)), want: 30 * time.Second},
-	"tcp: chunks":             {over: "tcp", begin: posts("Transfer-Encoding: chunked"), then: drips(strings.Repeat("1\r\nx\r\n", 500)), want: 30 * time.Second},
+	"tcp: chunks":             {over: "tcp", begin: posts("Transfer-Encoding: chunked"), then: drips(strings.Repeat("1\r\nx\r\n", 500)), want: time.Minute},
 	"tcp: next request":       {over: "tcp", begin: asks("/version"), want: 3 * time.Minute},
 	"tcp: next head":          {over: "tcp", begin: asks("/version"), then: drips(veryLongHead), want: 30 * time.Second},
 	"tcp: next, refused":      {over: "tcp", begin: asks(longPath), want: 3 * time.Minute},
@@ -147,7 +147,7 @@ var slowClients = map[string]struct {
 		for c.frames.WriteData(1, false, []byte("x")) == nil {
 			time.Sleep(time.Second)
 		}
-	}, want: 30 * time.Second},
+	}, want: time.Minute},
 	"h2: unread refusal": {over: "h2", pings: true, begin: shuts, then: gets(longPath), want: time.Minute},
 	"h2: unread answer":  {over: "h2", pings: true, begin: shuts, then: gets("/version"), want: time.Minute},
 }

@@ -56,7 +56,7 @@ var fills = map[string][]string{
 	"forwards in flight":        {"TestBurstOfWritesIsQueued", "TestUnreadForwardIsCut", "TestStreamWindow"},
 	"forwards that wait":        {"TestPatienceOfForwards"},
 	"HTTP/1.1 upstream":         {"TestConnectionsOfEachKind", "TestUpgradedTakesNoSlot"},
-	"bodies kept to repeat":     {"TestWhole", "TestShortBodyCanBeSentAgain"},
+	"bodies kept to repeat":     {"TestWhole", "TestShortBodyCanBeSentAgain", "TestSlowUploadsHoldNoSlots"},
 	"unread watches, logs":      {"TestUnreadWatchesHoldRoom", "TestUnreadLogLosesItsRoom"},
 	"responses read ahead":      {"TestUnreadForwardsShareSlots"},
 	"shared responses":          {"TestSharedAnswerIsAccounted"},

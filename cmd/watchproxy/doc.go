@@ -81,8 +81,8 @@
 //	forwards that wait        user, clients         as a request                  3/32 of the workspace       429, largest first  turn; 1 min
 //	HTTP/1.1 upstream         request, clients      1, and 1 for an upgrade       forwards, watches, 100      wait; 429           response's end;
 //	                                                                              idle                                            idle 60 s
-//	bodies kept to repeat     request, clients      64 KiB; more if there is      requests; workspace         streamed            request's end
-//	                                                room
+//	bodies kept to repeat     request, clients      64 KiB; more if there is      requests; workspace         streamed in a slot  request's end;
+//	                                                room                                                                          1 min, 16 KiB/s
 //	unread watches, logs      user, slow ones       64 KiB to 1 MiB               workspace, half each        response ends       read; writeTimeout;
 //	                                                                                                                              wanted
 //	responses read ahead      user, slow ones       4 MiB                         workspace, half each        hold their slots    written; 64 KiB/s

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"slices"
@@ -15,11 +16,12 @@ type Body struct {
 	Cut    *atomic.Bool // the client has ended the connection; nil if From reports the end itself
 	Length int64        // in bytes, -1 if unknown
 	read   int64
-	Ended  atomic.Bool
+	Ended  atomic.Bool           // all bytes have been read
+	AtEnd  atomic.Bool           // From has returned io.EOF, so nobody reads from it again
 	broken atomic.Pointer[error] // set if the client's body is malformed or too long
 	Most   int64                 // maximum length, in bytes; 0 means no limit
 	Keep   bool                  // the body may be read before the request is sent, and kept until the response
-	Room   int64                 // memory for a body of known length that is kept, if it is longer than BodyAhead
+	Room   int64                 // memory for a body that is kept, if it is longer than BodyAhead
 	Extend func()                // called before each read; may be nil
 	began  time.Time             // the time of the first read
 	// Suspend removes the deadline of reads. It is nil over HTTP/1, because fasthttp reads ahead
@@ -43,17 +45,24 @@ func (b *Body) ReadAhead() {
 	b.began = time.Time{} // the wait does not count as the client's time
 }
 
+// Fill reads a body that may be kept, up to BodyAhead or Room. It returns true if the body is longer
+// than that.
+func (b *Body) Fill() (longer bool) {
+	most := max(BodyAhead, b.Room)
+	if b.Length > most {
+		return true
+	}
+	if b.Room > 0 {
+		b.ahead = slices.Grow(b.ahead, int(cmp.Or(max(0, b.Length), most))-len(b.ahead))
+	}
+	b.fill(int(most) + 1)
+	return b.after == nil
+}
+
 // Whole reads a short body to its end and returns it. It returns nil if there is no body, and if the
 // body is longer than BodyAhead and Room, is broken or must not be kept. Read then returns all of it.
 func (b *Body) Whole() []byte {
-	if b == nil || !b.Keep || b.Length > max(BodyAhead, b.Room) {
-		return nil
-	}
-	if b.Length > BodyAhead {
-		b.ahead = slices.Grow(b.ahead, int(b.Length)-len(b.ahead))
-	}
-	b.fill(max(BodyAhead, int(b.Length)+1))
-	if !errors.Is(b.after, io.EOF) || b.Length >= 0 && b.Length != int64(len(b.ahead)) {
+	if b == nil || !b.Keep || b.Fill() || !errors.Is(b.after, io.EOF) || b.Length >= 0 && b.Length != int64(len(b.ahead)) {
 		return nil
 	}
 	whole := b.ahead
@@ -74,12 +83,13 @@ func (b *Body) fill(most int) {
 	}
 }
 
-// leastRate is the minimum rate at which a client must send a body with a limited length, in bytes
-// a second. A body without a limit, such as a stream to a pod, may be slower.
-const leastRate = 1 << 10
+// A client must send a body with a limited length within leastTime and the time that the body takes
+// at leastRate, in bytes a second. Kube-apiserver allows a minute for the whole request. A body
+// without a limit, such as a stream to a pod, may be slower.
+const leastTime, leastRate = time.Minute, 16 << 10
 
 // Deadline returns the time by which more bytes of a body must arrive. The client may pause for at
-// most pause. If the length is limited, the client must also send at leastRate or faster.
+// most pause.
 func (b *Body) Deadline(pause time.Duration) time.Time {
 	now := time.Now()
 	if b.began.IsZero() {
@@ -87,7 +97,7 @@ func (b *Body) Deadline(pause time.Duration) time.Time {
 	}
 	until := now.Add(pause)
 	if b.Most > 0 {
-		whole := b.began.Add(pause + time.Duration(b.read/leastRate)*time.Second)
+		whole := b.began.Add(max(pause, leastTime) + time.Duration(b.read/leastRate)*time.Second)
 		if whole.Before(until) {
 			return whole
 		}
@@ -104,6 +114,18 @@ func (b *Body) Failure() error {
 		return nil
 	}
 	return *b.broken.Load()
+}
+
+// BrokenBody returns the response to a request whose body is malformed or too long, or nil.
+func (r *Request) BrokenBody() *Response {
+	switch err := r.Body.Failure(); {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrBodyTooLarge):
+		return r.Fail(BodyTooLarge(r.Body.Most), FromProxy)
+	default:
+		return StatusResponse(BadRequest("request body: "+err.Error()), FromProxy)
+	}
 }
 
 // Read implements io.Reader.
@@ -134,6 +156,7 @@ func (b *Body) readMore(p []byte) (int, error) {
 		// If the connection ends between two chunks, fasthttp treats the end as the last chunk.
 		err = io.ErrUnexpectedEOF
 	}
+	b.AtEnd.Store(errors.Is(err, io.EOF))
 	switch {
 	case errors.Is(err, io.EOF), b.read == b.Length:
 		b.Ended.Store(true)

@@ -34,8 +34,11 @@ func (r *Response) Buffer(limit int64) error {
 	if r.Length > limit {
 		return errLong
 	}
-	read := buffers.Get().(*bytes.Buffer)
+	read, closing := buffers.Get().(*bytes.Buffer), r.Reader
 	defer func() {
+		if closing != nil { // after a panic no caller closes the response
+			_ = closing.Close()
+		}
 		if read.Cap() <= SmallBody {
 			read.Reset()
 			buffers.Put(read)
@@ -43,6 +46,7 @@ func (r *Response) Buffer(limit int64) error {
 	}()
 	_, err := read.ReadFrom(io.LimitReader(r.Reader, limit+1))
 	body := bytes.Clone(read.Bytes())
+	closing = nil
 	if err != nil || int64(len(body)) > limit {
 		rest := io.Reader(r.Reader)
 		if err != nil {

@@ -241,8 +241,8 @@ const AheadMax = 64 << 10
 // called before the connection is read again.
 func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithTimeout(ctx, r.waits())
-	if r.Client == nil || r.Body != nil && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
-		return ctx, cancel // the client is not watched, because the body may exceed AheadMax
+	if r.Client == nil || r.Body != nil && !r.Body.Ended.Load() && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
+		return ctx, cancel // the client is not watched, because the rest of the body may exceed AheadMax
 	}
 	unwatch := r.Client.CancelWhenGone(cancel)
 	return ctx, func() {

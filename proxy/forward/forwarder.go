@@ -107,14 +107,11 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *http.Response, err error) *exchange.Response {
 	if err != nil {
 		gone := x.ended.Load() == left || context.Cause(client) == context.Canceled //nolint:errorlint // other causes do not mean that the client left
-		broken := x.Body.Failure()                                                  // before the proxy itself interrupts the body
+		broken := x.BrokenBody()                                                    // before the proxy itself interrupts the body
 		_ = out.Body.Close()                                                        // some transports do not close it
 		x.finish()
-		if errors.Is(broken, exchange.ErrBodyTooLarge) {
-			return x.Fail(exchange.BodyTooLarge(x.Body.Most), exchange.FromProxy)
-		}
 		if broken != nil {
-			return exchange.StatusResponse(exchange.BadRequest("request body: "+broken.Error()), exchange.FromProxy)
+			return broken
 		}
 		if gone {
 			return exchange.ClientGone()

@@ -115,35 +115,39 @@ func (s *Sharing) try(c fair.Claim) bool {
 	return s.Workspace.Try(c)
 }
 
-// buffer reads a response to its end, if take finds room for it. A short response needs room only
-// while it is read. Nobody holds the room of a longer response yet.
+// buffer reads a response to its end, if take finds room for it.
 func (s *Sharing) buffer(req *exchange.Request, resp *exchange.Response, take func(fair.Claim) bool) (whole bool) {
-	user := req.User()
 	for _, most := range []int64{exchange.SmallBody, shareMax} {
-		if !take(fair.Claim{User: user, Size: shareWork * most, Held: req.Held()}) {
+		if !take(fair.Claim{User: req.User(), Size: shareWork * most, Held: req.Held()}) {
 			return false
 		}
-		whole = resp.Buffer(most) == nil
-		kept := int64(0)
-		free := sync.OnceFunc(func() { s.Workspace.Give(user, kept) })
-		switch {
-		case most == exchange.SmallBody:
-		case whole:
-			kept = int64(len(resp.Bytes))
-			resp.Shares = s.Workspace.Shared(free)
-		case resp.Length <= most: // only the beginning was read
-			kept = most
-			resp.Reader = freeing{resp.Reader, free}
-		}
-		if most > exchange.SmallBody {
-			s.Workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
-		}
-		s.Workspace.Give(user, shareWork*most-kept)
-		if whole {
+		if s.bufferUpTo(most, req.User(), resp) {
 			return true
 		}
 	}
 	return false
+}
+
+// bufferUpTo reads a response of up to most bytes into the room that buffer took. A short response
+// needs room only while it is read. Nobody holds the room of a longer response yet.
+func (s *Sharing) bufferUpTo(most int64, user string, resp *exchange.Response) (whole bool) {
+	kept := int64(0)
+	defer func() { s.Workspace.Give(user, shareWork*most-kept) }()
+	whole = resp.Buffer(most) == nil
+	if most == exchange.SmallBody {
+		return whole
+	}
+	free := sync.OnceFunc(func() { s.Workspace.Give(user, kept) })
+	switch {
+	case whole:
+		kept = int64(len(resp.Bytes))
+		resp.Shares = s.Workspace.Shared(free)
+	case resp.Length <= most: // only the beginning was read
+		kept = most
+		resp.Reader = freeing{resp.Reader, free}
+	}
+	s.Workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
+	return whole
 }
 
 // freeing is a body that holds room in the workspace.

@@ -61,6 +61,28 @@ func (c closer) Close() error {
 	return nil
 }
 
+// A panic while a response is read closes the response and gives its room back.
+func TestBufferPanics(t *testing.T) {
+	closed := 0
+	s := &Sharing{
+		Workspace: fair.NewWorkspace(100<<20, 100<<20, 1<<20), Crowded: func() bool { return true },
+		Send: func(context.Context, *exchange.Request, exchange.Route, *Trip, func()) *exchange.Response {
+			return &exchange.Response{Source: exchange.FromUpstream, Length: -1, Reader: struct {
+				io.Reader
+				io.Closer
+			}{nil, closer(func() { closed++ })}}
+		},
+	}
+	func() {
+		defer func() { _ = recover() }()
+		s.Forward(t.Context(), &exchange.Request{Method: http.MethodGet, Header: http.Header{}}, exchange.Route{Resource: true}, &Trip{}, func() {})
+		t.Error("no panic")
+	}()
+	if n := s.Workspace.Taken(); n != 0 || closed != 1 {
+		t.Errorf("%d bytes are taken, closed %d times", n, closed)
+	}
+}
+
 func TestShareKey(t *testing.T) {
 	rt := exchange.ParseRoute("GET", "/api/v1/namespaces/a/pods")
 	base := func() *exchange.Request {

@@ -167,8 +167,8 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 			return reusable
 		})
 		return
-	// A hijack drops the request's body.
-	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && req.Body == nil):
+	// A hijack drops the request's body, which upstream's transport must not read then.
+	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && (req.Body == nil || req.Body.AtEnd.Load())):
 		s.hijack(fctx, func() { resp.CloseBody(); written(0) }, func(c *conn.Conn, _ net.Conn) (reusable bool) {
 			var bytes int64
 			defer func() { written(bytes) }() // also after a panic
