@@ -32,7 +32,7 @@ LINT := go tool -modfile=.tools/go.mod golangci-lint
 LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(CURDIR)/.golangci.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules verify verify-product verify-servers verify-modules chart gameday rights scopes kubelets tiers compat forms matrix linearizability \
+.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules test-chart test-page test-image verify verify-product verify-servers verify-modules chart gameday rights scopes kubelets tiers compat forms matrix linearizability \
 	demo bench bench-recent bench-growth bench-sync faults restarts kills extremes soak hostile fuzz vuln clean
 
 help: ## show this
@@ -78,7 +78,7 @@ fmt: ## format everything
 # again alone, is no failure, but the last lines name it: mend it, or move it to make verify.
 SEED := $(or $(WATCHPROXY_SEED),1)
 test: export WATCHPROXY_SEED = $(SEED)
-test: ## the gate: lint, then all tests that judge values, each package that needs a kube-apiserver by itself
+test: ## the gate: lint, then all tests that judge values
 	@rm -rf bin/gate; mkdir -p bin/gate; began=$$SECONDS; code=0; \
 	for step in lint test-units test-budgets test-servers test-modules; do \
 		at=$$SECONDS; $(MAKE) --no-print-directory -j 1 $$step || code=$$?; echo "gate: $$step took $$((SECONDS - at)) seconds"; [ $$code = 0 ] || break; done; \
@@ -103,16 +103,24 @@ folders = $(sort $(dir $(1:%=./%)))
 test-budgets:
 	@$(call gate,budgets,$(call folders,$(BUDGETS)),$(call names,$(BUDGETS)))
 
-# These have whole suites of their own in make verify.
+# These have whole suites of their own in make verify. Two packages run at a time, because each waits
+# for its kube-apiserver for a third of its time.
 RIGS := faults hostile demo clients/linearizability clients/outage clients/kubelets
 test-servers: export WATCHPROXY_RACE = 1
 test-servers: kubeapi kubectl
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./cmd/kubeapi ./cmd/kubectl
-	@$(call gate,servers,$(filter-out $(addprefix %/bench/,$(RIGS)),$(shell go list ./bench/...)),-p 1)
+	@$(call gate,servers,$(filter-out $(addprefix %/bench/,$(RIGS)),$(shell go list ./bench/...)),-p 2)
 
 test-modules: kubeapi bin/chromium
+	@$(MAKE) --no-print-directory -j 2 --output-sync test-chart test-page test-image
+
+test-chart:
 	@cd bench/chart && go vet ./... && $(call gate,chart,./...)
+
+test-page:
 	@cd bench/page && $(call gate,page,.)
+
+test-image:
 	@cd .tools/image && $(call gate,image,.)
 
 # What make verify runs, in this order. Each is a target.
