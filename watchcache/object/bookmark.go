@@ -48,6 +48,12 @@ func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	return b.plain.append(dst, rv)
 }
 
+// Same reports whether both templates write the same bytes, apart from the cells of a Table. A nil b
+// writes nothing.
+func (b *Bookmark) Same(other *Bookmark) bool {
+	return b != nil && (b.row != nil || bytes.Equal(b.Append(nil, 0, false), other.Append(nil, 0, false)))
+}
+
 // IsInitialEventsEnd reports whether a bookmark has the annotation that ends the initial events.
 func (r *Resource) IsInitialEventsEnd(object []byte) bool {
 	at := ""

@@ -82,6 +82,31 @@ func TestFeedFollowsWithoutAList(t *testing.T) {
 	})
 }
 
+// Bookmarks have the bytes that upstream's last bookmark has, also after an upgrade of the apiserver.
+func TestBookmarksFollowUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		cache := open(t, start(t, f))
+		newer := func(rv uint64, end bool) string {
+			return strings.TrimSuffix(bookmarkJSON(rv, end), "}") + `,"immutable":false}`
+		}
+		for range 2 { // the second one changes nothing
+			f.locked(func() {
+				f.mu.rev++
+				f.mu.history = append(f.mu.history, fakeEvent{f.mu.rev, "BOOKMARK", newer(f.mu.rev, false)})
+			})
+			if _, err := cache.WaitFresh(t.Context(), f.revision()); err != nil {
+				t.Fatal(err)
+			}
+			for _, end := range []bool{false, true} {
+				if got := string(cache.Bookmark().Append(nil, 7, end)); got != newer(7, end) {
+					t.Errorf("a bookmark is %s, want %s", got, newer(7, end))
+				}
+			}
+		}
+	})
+}
+
 func TestManyRequestsStartOneFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -118,11 +118,11 @@ func (f *Feed) change(e client.Event) (watchcache.Change, error) {
 	return watchcache.Change{Deleted: e.Kind == "DELETED", Object: o}, err
 }
 
-// bookmark returns a bookmark's resourceVersion. The cache keeps the first bookmark as the template
-// for its own.
+// bookmark returns a bookmark's resourceVersion. The cache keeps the bookmark as the template for its
+// own, if another version of the apiserver writes it in another way.
 func (f *Feed) bookmark(e client.Event) (uint64, error) {
 	b, rv, err := f.cache.Resource().ParseBookmark(e.Object)
-	if err == nil && f.cache.Bookmark() == nil {
+	if err == nil && !f.cache.Bookmark().Same(b) {
 		f.cache.SetBookmark(b)
 	}
 	return rv, err
