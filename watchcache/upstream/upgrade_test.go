@@ -111,6 +111,7 @@ func TestVersionsTakeTurns(t *testing.T) {
 		f.set("a", "1")
 		feeds := start(t, f)
 		source := openFrom(t, feeds)
+		time.Sleep(time.Minute) // a version that was read at the moment of an upgrade would do for the next stream
 		const turns = 10
 		for i := range turns {
 			f.upgrade([]string{"v1.37.0", "v1.36.3"}[i%2], false, false)
