@@ -295,8 +295,10 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
 	defer cancel()
 	switch {
-	case r.choice.Table:
+	case r.choice.Table && !table.Dependent(r.GVR.GroupResource()):
 		return rd.openTable(ctx, r)
+	case r.choice.Table:
+		return Table
 	case r.IncludeGiven:
 		return Parameters
 	case r.choice.Partial && object.InternalMetadataOf(r.GVR).All:

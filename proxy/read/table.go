@@ -8,7 +8,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/table"
-	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -21,8 +20,7 @@ const (
 
 // openTable opens the feeds of the objects and of their rows at the same time.
 func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
-	var rows Feed
-	var failed error
+	rows, failed := Feed(nil), error(nil)
 	var opening sync.WaitGroup
 	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Table, r.since()) })
 	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.since())
@@ -34,7 +32,7 @@ func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 		return Table
 	}
 	rules := rd.tables.Of(rows.Cache())
-	if !rules.Usable() || rules.Sorted && r.kind() == wire.List {
+	if !rules.Usable() {
 		return Table
 	}
 	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache(), Reread: rows.Reread}

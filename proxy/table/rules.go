@@ -24,8 +24,6 @@ type Rules struct {
 	builtin bool // cells that are values of the object do not change with time
 	// Costly is true if objects must be decoded for their ages.
 	Costly bool
-	// Sorted is true if upstream sorts the rows of a list in its own way.
-	Sorted bool
 	// ID is the number of the rules. The rules of a later epoch or cache have a higher ID.
 	ID    uint64
 	epoch uint64
@@ -67,8 +65,17 @@ var builtin = map[schema.GroupResource]map[string]column{
 	{Group: "resource.k8s.io", Resource: "resourcepoolstatusrequests"}:     {"Completed": {since: path(`status.conditions.#(type=="Complete").lastTransitionTime`)}},
 }
 
-// flowSchemas are listed in the order in which they are matched.
-var flowSchemas = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}
+// dependent has the resources whose rows in a list depend on the other objects. Upstream lists
+// flowschemas in the order in which they are matched. Since 1.37 it marks the default among
+// storageclasses, but not in the rows of watches and gets.
+var dependent = map[schema.GroupResource]bool{
+	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}: true,
+	{Group: "storage.k8s.io", Resource: "storageclasses"}:            true,
+}
+
+// Dependent reports whether the rows of a resource depend on other objects. Upstream must answer all of
+// its Tables, because a cache has rows of one kind only, from watches or from lists.
+func Dependent(gr schema.GroupResource) bool { return dependent[gr] }
 
 // events has the rules for both versions of events. They have the same cells, but different names
 // for the same timestamps.
@@ -83,7 +90,7 @@ func always([]byte) bool { return true }
 
 // New returns the rules for the rows of a resource.
 func New(r *object.Resource) *Rules {
-	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), clock: r.Columns.Clock, doubts: &doubts{}, log: zap.NewNop(), Sorted: r.GVR.GroupResource() == flowSchemas}
+	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), clock: r.Columns.Clock, doubts: &doubts{}, log: zap.NewNop()}
 	own := builtin[r.GVR.GroupResource()]
 	for i, definition := range gjson.ParseBytes(r.Columns.Definitions).Array() {
 		name := definition.Get("name").Str
