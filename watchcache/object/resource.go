@@ -31,6 +31,9 @@ type Resource struct {
 	NoNamespaceField bool
 	// NoWatchCache marks a resource that kube-apiserver serves directly from etcd.
 	NoWatchCache bool
+	// Converted marks a custom resource whose objects a webhook may convert. Upstream's watch cache keeps
+	// old conversions, but a get of the most recent state is converted anew.
+	Converted bool
 	// Encoding is the encoding of the objects.
 	Encoding Encoding
 	// Scope is the part of the resource that is read from upstream.

@@ -3,6 +3,8 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -302,4 +304,42 @@ func TestOneProofIsBegunAhead(t *testing.T) {
 			t.Errorf("%d probes in %d seconds", n, seconds)
 		}
 	})
+}
+
+// Upstream converts custom resources anew for each get of the most recent state, so such a get does
+// not come from a cache if a webhook converts.
+func TestConvertedGetsDoNotJoin(t *testing.T) {
+	for strategy, want := range map[string]bool{"None": true, "Webhook": false, "unknown": false} {
+		t.Run(strategy, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := widgetUpstream(func(req *http.Request) (*http.Response, error) {
+					switch {
+					case strategy == "unknown":
+						return reply(403, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403}`), nil
+					case strings.HasSuffix(req.URL.Path, "/widgets.example.com"):
+						return reply(200, `{"metadata":{"uid":"one","generation":1},"spec":{"conversion":{"strategy":"`+strategy+`"},"versions":[{"name":"v1"}]}}`), nil
+					}
+					return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}]}`), nil
+				})
+				lists := roundTrip(func(req *http.Request) (*http.Response, error) {
+					if strings.HasSuffix(req.URL.Path, "/v1/widgets") && req.URL.Query().Get("watch") == "" {
+						return reply(200, `{"apiVersion":"example.com/v1","items":[{"apiVersion":"example.com/v1","kind":"Widget",`+
+							`"metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":"new"}}],"kind":"WidgetList","metadata":{"resourceVersion":"100"}}`), nil
+					}
+					return upstream(req)
+				})
+				feeds := start(t, lists, func(o *feed.Options) {
+					o.Resources = map[schema.GroupResource]feed.ResourceOptions{widgets.GroupResource(): {MaxAge: time.Hour}}
+				})
+				source := openOf(t, feeds, widgets)
+				time.Sleep(time.Minute)
+				if _, err := source.Fresh(t.Context(), nil); err != nil {
+					t.Fatal(err)
+				}
+				if got := feeds.Joins(widgets, object.Want{}, object.JSON, func() bool { return true }); got != want {
+					t.Errorf("a get may come from the cache: %t, want %t", got, want)
+				}
+			})
+		})
+	}
 }

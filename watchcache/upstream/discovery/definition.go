@@ -28,6 +28,7 @@ type Definition struct {
 	served     bool     // the definition has the requested version and serves it
 	Selectable []string // JSON paths of the version's selectable fields
 	Columns    []string // JSON paths of the version's additional printer columns
+	converted  bool     // a webhook may convert objects
 }
 
 // customResourceDefinition has the fields of a definition that Define reads.
@@ -37,7 +38,8 @@ type customResourceDefinition struct {
 		Generation int64
 	}
 	Spec struct {
-		Versions []struct {
+		Conversion struct{ Strategy string }
+		Versions   []struct {
 			Name             string
 			Served           bool
 			SelectableFields []struct {
@@ -51,18 +53,18 @@ type customResourceDefinition struct {
 }
 
 // Define reads the definition of a custom resource. If the definition is missing or the proxy may
-// not read it, Define returns an empty Definition. The feed works without it, because upstream ends
+// not read it, Define returns a Definition without a version. The feed works without it, because upstream ends
 // watches when the definition changes.
 func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (Definition, error) {
 	var crd customResourceDefinition
 	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+DefinitionName(gvr), &crd)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return Definition{}, nil
+		return Definition{converted: true}, nil
 	case err != nil:
 		return Definition{}, err
 	}
-	d := Definition{Version: Version{crd.Metadata.UID, crd.Metadata.Generation}}
+	d := Definition{Version: Version{crd.Metadata.UID, crd.Metadata.Generation}, converted: crd.Spec.Conversion.Strategy == "Webhook"}
 	for _, v := range crd.Spec.Versions {
 		if v.Name != gvr.Version {
 			continue

@@ -68,7 +68,7 @@ func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResourc
 		if err != nil {
 			return is, 0, err
 		}
-		is.Definition = defined.Version
+		is.Definition, r.Converted = defined.Version, defined.converted
 		r.Columns.Paths, r.Columns.Defined = defined.Columns, defined.Version != (Version{})
 		if encoding != object.Table {
 			r.Fields = append(r.Fields, client.CustomFields(defined.Selectable)...)

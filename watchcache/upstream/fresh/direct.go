@@ -320,7 +320,12 @@ func (s *freshness) ahead(f *Feed, help bool) {
 //   - There is a proof within the resource's maxAge.
 //   - Other readers already wait for the next probe, the probe will be sent soon, and the ledger
 //     may prove the cache current.
+//
+// If a webhook converts the objects, even a current cache may have old conversions.
 func (f *Feed) Joins(allowed func() bool) bool {
+	if f.Cache().Resource().Converted {
+		return false
+	}
 	if _, _, ok := f.recent(); ok {
 		return true
 	}
