@@ -2,10 +2,14 @@ package proxy
 
 import (
 	"bufio"
+	"context"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // A client sends a write in chunks behind a read, and dies between two chunks. The write is broken, so
@@ -225,5 +230,198 @@ func TestOldClientGetsNoChunks(t *testing.T) {
 				t.Errorf("%s: %d bytes, want %d, %v, after %q", path, len(body), len(long), err, head)
 			}
 		})
+	}
+}
+
+// A client pipelines a write, a watch and a write whose body arrives in pieces. Fasthttp has read the
+// beginning of the second write with the body of the first, and it drops what it has read when the
+// watch begins. So the connection ends with the watch. Otherwise the rest of the second write would
+// count as a request.
+func TestNothingFollowsABufferedWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var heard []string
+		upstream := behind(t, func(_ http.ResponseWriter, r *http.Request) { heard = append(heard, r.Method+" "+r.URL.Path) })
+		cache, _ := cachetest.ConfigMaps(t, 3)
+		o := testOptions()
+		o.TLS = nil
+		l := conntest.Listen(1 << 20)
+		serveBefore(t, l, oneFeed{feed: &rawFeed{cache}}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		const post = "POST /api/v1/namespaces/a/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+		first, second := strings.Repeat("x", 1000), "DELETE /api/v1/namespaces/a/secrets/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+		send(t, c, post+"4\r\n\r\nbody"+
+			"GET /api/v1/namespaces/a/configmaps?watch=1&resourceVersion=0&timeoutSeconds=2 HTTP/1.1\r\nHost: localhost\r\n\r\n"+
+			post+strconv.Itoa(len(first)+len(second))+"\r\n\r\n"+first)
+		synctest.Wait()
+		send(t, c, second)
+		from := bufio.NewReader(c)
+		for _, last := range []bool{false, true} {
+			resp, err := http.ReadResponse(from, nil)
+			if err != nil || resp.Close != last {
+				t.Fatalf("%+v, %v", resp, err)
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := from.ReadByte(); err == nil {
+			t.Error("the connection goes on after the watch")
+		}
+		if len(heard) != 1 {
+			t.Errorf("upstream has heard %q", heard)
+		}
+	})
+}
+
+// A client sends two requests and leaves during the first. The second does not run on: its client is
+// known to be gone when it begins.
+func TestGoneBeforeItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Int64
+		upstream := behind(t, func(w http.ResponseWriter, r *http.Request) {
+			open.Add(1)
+			defer open.Add(-1)
+			if strings.HasSuffix(r.URL.Path, "/log") {
+				w.(http.Flusher).Flush()
+			}
+			<-r.Context().Done()
+		})
+		o := testOptions()
+		o.TLS = nil
+		l := conntest.Listen(1 << 20)
+		s := serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		send(t, c, "GET /api/v1/namespaces/a/secrets/x HTTP/1.1\r\nHost: localhost\r\n\r\n"+
+			"GET /api/v1/namespaces/a/pods/p/log?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		synctest.Wait()
+		if err := c.(*conntest.Socket).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if n, watches := open.Load(), watchesOf(s); n != 0 || len(watches) != 0 || s.forwardSlots.Taken() != 0 || s.Connections() != 0 {
+			t.Errorf("%d requests are open upstream, %v watches, %d slots, %d connections", n, watches, s.forwardSlots.Taken(), s.Connections())
+		}
+	})
+}
+
+// Upstream does not answer a read. An equal read does not wait for it forever.
+func TestEqualReadsAreNotHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		_, address := serveForwards(t, func(_ http.ResponseWriter, r *http.Request) {
+			if asked.Add(1) == 1 {
+				<-r.Context().Done()
+			}
+		}, testLimits())
+		client := clientTo(t, address, "http/1.1")
+		ctx, cancel := context.WithCancel(t.Context())
+		var first sync.WaitGroup
+		first.Go(func() { _, _ = client.send(ctx, "", http.MethodGet, podsPath+"/p", nil) })
+		synctest.Wait()
+		began := time.Now()
+		code, err := client.send(t.Context(), "", http.MethodGet, podsPath+"/p", nil)
+		if took := time.Since(began); code != http.StatusOK || err != nil || took > time.Minute+time.Second {
+			t.Errorf("%d, %v, after %v", code, err, took)
+		}
+		cancel()
+		first.Wait()
+	})
+}
+
+// Equal lists share a response that is too long to be shared, so one of them gets it while it arrives.
+// This one ends with its client, too.
+func TestLeaderOfLongResponseLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked, open atomic.Int64
+		first := make(chan struct{})
+		upstream := behind(t, func(w http.ResponseWriter, r *http.Request) {
+			open.Add(1)
+			defer open.Add(-1)
+			if asked.Add(1) == 1 {
+				<-first
+				return
+			}
+			_, _ = w.Write(make([]byte, 5<<20))
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		})
+		o := testOptions()
+		o.TLS = nil
+		l := conntest.Listen(64 << 20)
+		s := serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
+		var clients []net.Conn
+		for range 3 {
+			c, err := l.Dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			clients = append(clients, c)
+			send(t, c, "GET /apis/example.com/v1/things HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			synctest.Wait()
+		}
+		close(first)
+		time.Sleep(5 * time.Second)
+		if n := open.Load(); n != 2 {
+			t.Fatalf("%d requests are open upstream before the clients leave", n)
+		}
+		for _, c := range clients {
+			if err := c.(*conntest.Socket).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		if n := open.Load(); n != 0 || s.forwardSlots.Taken() != 0 || s.Connections() != 0 {
+			t.Errorf("%d requests are open upstream, %d slots are taken, %d connections are open", n, s.forwardSlots.Taken(), s.Connections())
+		}
+	})
+}
+
+// Upstream dies during an upload. This is not the fault of the client, and the request may have been
+// executed.
+func TestUpstreamDiesDuringTheUpload(t *testing.T) {
+	for _, from := range []string{"h2", "http/1.1"} {
+		for _, path := range []string{"/api/v1/namespaces/a/services/b/proxy/x", "/apis/example.com/v1/namespaces/a/things"} {
+			synctest.Test(t, func(t *testing.T) {
+				s := &http.Server{ErrorLog: log.New(io.Discard, "", 0), TLSConfig: selfSigned(), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					_, _ = io.ReadFull(r.Body, make([]byte, 10))
+					panic(http.ErrAbortHandler)
+				})}
+				l := conntest.Listen(1 << 20)
+				var serving sync.WaitGroup
+				serving.Go(func() { _ = s.ServeTLS(l, "", "") })
+				defer serving.Wait()
+				defer s.Close()
+				config := clientConfig("h2", func(context.Context, string, string) (net.Conn, error) { return l.Dial() })
+				front := conntest.Listen(1 << 20)
+				serveBefore(t, front, forwardsAll{}, config, testOptions(), prometheus.NewRegistry(), zap.NewNop())
+				body, upload := io.Pipe()
+				var sending sync.WaitGroup
+				sending.Go(func() {
+					for {
+						if _, err := upload.Write(make([]byte, 3000)); err != nil {
+							return
+						}
+						time.Sleep(time.Millisecond)
+					}
+				})
+				transport := &http.Transport{TLSClientConfig: insecure(from), ForceAttemptHTTP2: from == "h2", DialContext: func(context.Context, string, string) (net.Conn, error) { return front.Dial() }}
+				defer transport.CloseIdleConnections()
+				code, err := (&httpClient{transport, "https://localhost"}).send(t.Context(), "", http.MethodPost, path, body)
+				if code != http.StatusBadGateway || err != nil {
+					t.Errorf("%s, %s: %d, %v", from, path, code, err)
+				}
+				_ = body.Close()
+				sending.Wait()
+			})
+		}
 	}
 }

@@ -60,7 +60,7 @@ var fills = map[string][]string{
 	"unread watches, logs":      {"TestUnreadWatchesHoldRoom", "TestUnreadLogLosesItsRoom"},
 	"responses read ahead":      {"TestUnreadForwardsShareSlots"},
 	"shared responses":          {"TestSharedAnswerIsAccounted"},
-	"equal reads in flight":     {"TestPace", "TestSharedAnswersAreConsistent"},
+	"equal reads in flight":     {"TestPace", "TestSharedAnswersAreConsistent", "TestEqualReadsAreNotHeldUp"},
 	"reads of a stale cache":    {"TestStaleSlots"},
 	"those that wait":           {"TestStaleSlots", "TestFairQueueIsFull"},
 	"watches before the log":    {"TestLateSlotsAreFew", "TestLateSlotsAreShared"},

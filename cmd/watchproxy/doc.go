@@ -87,8 +87,8 @@
 //	                                                                                                                              wanted
 //	responses read ahead      user, slow ones       4 MiB                         workspace, half each        hold their slots    written; 64 KiB/s
 //	shared responses          flight, equal reads   4 MiB                         workspace, half each        each reader asks    last reader has it
-//	equal reads in flight     flight, equal reads   1; 8 if the time is known     forwards in flight          wait for the next   response's end; 1
-//	                                                                                                                              min
+//	equal reads in flight     flight, equal reads   1; 8 if the time is known or  forwards in flight          wait for the next   response's end; 1
+//	                                                after 1 min                                                                   min
 //	reads of a stale cache    user, clients         1 slot                        64, 256 watches, half each  wait                response's end
 //	those that wait           user, clients         as a request                  1/32 of the workspace       429                 slot; 10 s
 //	watches before the log    user, clients         1 slot                        32, half each               410                 watch's end

@@ -35,6 +35,7 @@ type Conn struct {
 	LongHead   bool        // the connection has a large buffer while it is served
 	Ended      atomic.Bool // a read failed, so no more bytes arrive
 	err        error
+	beyond     bool // fasthttp has read beyond the head, so its buffer may have a part of the next request
 	discarded  bool // some input of a stream's client was discarded
 	Idle       bool // a request was answered and the next request has not begun
 	// HandedBack is set to true if fasthttp returns the connection, which stays open. It belongs to
@@ -271,7 +272,8 @@ var longAgo = time.Unix(1, 0)
 // counts as gone.
 func (c *Conn) CancelWhenGone(cancel context.CancelFunc) (stop func()) {
 	if c.err != nil {
-		return func() {} // the client is known to be gone
+		cancel() // the client is known to be gone
+		return func() {}
 	}
 	c.ReadUntil(time.Time{})
 	var stopping atomic.Bool
@@ -341,7 +343,7 @@ func (c *Conn) ReadInput(onRead func()) {
 }
 
 // Pipelines reports whether the client has already sent some of its next request.
-func (c *Conn) Pipelines() bool { return len(c.ahead) > 0 }
+func (c *Conn) Pipelines() bool { return len(c.ahead) > 0 || c.beyond }
 
 // Reusable reports whether another request can follow a stream. If so, it makes the connection ready
 // for that request.

@@ -26,7 +26,7 @@ const (
 // client stops sending. Fasthttp then responds. If there is no room for more bytes in Heads, the
 // connection is refused.
 func (c *Conn) Await(first bool, l exchange.Limits) (ok, refused bool) {
-	c.Idle, c.HandedBack = false, nil
+	c.Idle, c.HandedBack, c.beyond = false, nil, false
 	silence := l.Idle
 	if first {
 		c.since, silence = time.Now(), l.Read
@@ -140,6 +140,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.Idle && (len(c.ahead) > 0 || c.err == nil) {
 		return c.readHead(p)
 	}
+	c.beyond = c.beyond || c.HeadLength == 0
 	if len(c.ahead) > 0 {
 		return c.readAhead(p), nil
 	}
@@ -173,7 +174,7 @@ func (c *Conn) readAhead(p []byte) int {
 // readHead reads the head of the next request if it arrives soon. Otherwise it makes fasthttp
 // return the connection.
 func (c *Conn) readHead(p []byte) (int, error) {
-	c.since = time.Now()
+	c.since, c.beyond = time.Now(), false
 	if len(c.ahead) > 0 || !c.Known() {
 		*c.HandedBack = true
 		return 0, io.EOF

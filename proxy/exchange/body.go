@@ -19,6 +19,7 @@ type Body struct {
 	Ended  atomic.Bool           // all bytes have been read
 	AtEnd  atomic.Bool           // From has returned io.EOF, so nobody reads from it again
 	broken atomic.Pointer[error] // set if the client's body is malformed or too long
+	halted atomic.Bool           // the proxy interrupts the client
 	Most   int64                 // maximum length, in bytes; 0 means no limit
 	Keep   bool                  // the body may be read before the request is sent, and kept until the response
 	Room   int64                 // memory for a body that is kept, if it is longer than BodyAhead
@@ -160,8 +161,11 @@ func (b *Body) readMore(p []byte) (int, error) {
 	switch {
 	case errors.Is(err, io.EOF), b.read == b.Length:
 		b.Ended.Store(true)
-	case err != nil:
+	case err != nil && !b.halted.Load():
 		b.broken.Store(&err)
 	}
 	return n, err
 }
+
+// Halt must be called before the proxy itself makes reads fail. Failure does not return such errors.
+func (b *Body) Halt() { b.halted.Store(true) }

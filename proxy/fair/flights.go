@@ -12,7 +12,7 @@ import (
 // A reader must see every write from before the reader arrived. So only a flight that begins later
 // may answer this reader. A reader that arrives during a flight waits for the next flight. All
 // waiting readers share this next flight, so upstream sees one flight at a time. Such a reader may
-// wait twice the time of a direct request. If the usual time of a flight is known, the next flight
+// wait twice the time of a direct request, but at most fleetLate for its flight to begin. If the usual time of a flight is known, the next flight
 // begins after a part of that time. Upstream then sees a few flights at a time.
 //
 // Pace is the mean time between the starts of two flights of a fleet. With a pace, a crowd costs
@@ -39,7 +39,7 @@ type fleet[A Answer] struct {
 	up    int           // number of flights under way
 	sent  time.Time     // the start of the last flight
 	paced time.Time     // the time at which the flights so far would have started at the pace
-	pause time.Duration // between starts while flights are under way; 0: wait for the end
+	pause time.Duration // between starts while flights are under way
 	timer *time.Timer   // for the next flight or the fleet's end; may be nil
 	next  *flight[A]    // for readers since the last start; nil if there are none
 }
@@ -52,8 +52,9 @@ type flight[A Answer] struct {
 }
 
 // fleetMost limits the concurrent flights of a fleet. If a flight's time is known, the next flight
-// begins after that time divided by fleetPart.
-const fleetMost, fleetPart = 8, 10
+// begins after that time divided by fleetPart. Otherwise it begins when the flight ends or, if upstream
+// does not answer, after fleetLate.
+const fleetMost, fleetPart, fleetLate = 8, 10, time.Minute
 
 func newFlight[A Answer]() *flight[A] {
 	return &flight[A]{lead: make(chan struct{}, 1), landed: make(chan struct{})}
@@ -69,7 +70,7 @@ func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads
 	}
 	of := fs.mu.fleets[key]
 	if of == nil {
-		of = &fleet[A]{}
+		of = &fleet[A]{pause: fleetLate}
 		fs.mu.fleets[key] = of
 	}
 	if takes > 0 {
@@ -98,7 +99,7 @@ func (fs *Flights[A]) due(of *fleet[A]) (wait time.Duration, ok bool) {
 	if of.up > 0 {
 		wait = max(wait, of.pause-time.Since(of.sent))
 	}
-	return wait, of.up == 0 || of.pause > 0 && of.up < fleetMost
+	return wait, of.up < fleetMost
 }
 
 func (fs *Flights[A]) begin(of *fleet[A]) {

@@ -162,6 +162,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 func (b *requestBody) Close() error {
 	b.mu.Lock()
 	if b.reader == upload && !b.Body.Ended.Load() {
+		b.Body.Halt()
 		b.Client.Interrupt() // otherwise Close may wait for a read from a slow client
 	}
 	b.mu.Unlock()

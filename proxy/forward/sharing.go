@@ -78,6 +78,9 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, func() { cancel(nil) }))
 		common = s.buffer(req, resp, func(c fair.Claim) bool { return s.Workspace.Take(bounded, c) == nil })
 		late.Stop() // a longer response has no time limit
+		if !common && resp.Reader != nil {
+			resp.Reader = watched{resp.Reader, req.Client.CancelWhenGone(func() { cancel(nil) })}
+		}
 		return resp, common
 	})
 	switch {
@@ -148,6 +151,18 @@ func (s *Sharing) bufferUpTo(most int64, user string, resp *exchange.Response) (
 	}
 	s.Workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
 	return whole
+}
+
+// watched is a body whose request ends if its client leaves.
+type watched struct {
+	io.ReadCloser
+	unwatch func()
+}
+
+// Close implements io.Closer.
+func (w watched) Close() error {
+	w.unwatch()
+	return w.ReadCloser.Close()
 }
 
 // freeing is a body that holds room in the workspace.
