@@ -160,7 +160,9 @@ func TestAuditEvents(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
 	log := filepath.Join(t.TempDir(), "audit.log")
-	f := w.front(t, proxyUser, withAnonymous+"audit: {policyFile: "+w.policy+", logPath: "+log+"}\n")
+	// On a busy machine the apiserver may be faster than a proof.
+	const patient = "cache: {consistentReads: {forwardIfSooner: false}}\n"
+	f := w.front(t, proxyUser, withAnonymous+patient+"audit: {policyFile: "+w.policy+", logPath: "+log+"}\n")
 	f.warm(t, w.callers["admin"], collections())
 	since, err := w.newest(t.Context())
 	if err != nil {
@@ -194,11 +196,14 @@ func TestAuditEvents(t *testing.T) {
 		events = auditedEvents{eventsIn(t, w.audit.Path, int(earlier.Size())), eventsIn(t, log, 0)}
 		return !slices.ContainsFunc(asked, func(a *auditedAnswers) bool { return a.err == nil && !events.complete(a) })
 	})
-	sources := map[string]int{}
+	sources, checked := map[string]int{}, 0
 	for _, a := range asked {
-		t.Run(a.name, func(t *testing.T) { sources[a.check(t, events)]++ })
+		t.Run(a.name, func(t *testing.T) {
+			checked++
+			sources[a.check(t, events)]++
+		})
 	}
-	if sources["cache"] < len(sources) || sources["proxy"] == 0 || sources[""] == 0 {
+	if checked == len(asked) && (sources["cache"] < len(sources) || sources["proxy"] == 0 || sources[""] == 0) {
 		t.Errorf("the answers came from: %v", sources)
 	}
 	t.Logf("the answers came from: %v", sources)

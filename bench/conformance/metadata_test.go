@@ -72,7 +72,7 @@ func watchMetadata(t *testing.T, all []*collection) {
 		for _, f := range metadataForms {
 			from := c.metadataFrom("")
 			if f.name == "Table" && c.resource != "apiservices" {
-				from = c.source(cache)
+				from = c.tables()
 			}
 			open = append(open, asked{fmt.Sprintf("%s/%s, %s", c.root, c.resource, f.name), get(c.all()+query).With("Accept", f.watch), from, false})
 		}

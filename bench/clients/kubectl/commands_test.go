@@ -77,7 +77,7 @@ get widgets
 get widgets -o wide --show-labels
 get widgets -A --sort-by .spec.size
 get leases -A
-get storageclasses,persistentvolumes,persistentvolumeclaims
+get persistentvolumes,persistentvolumeclaims
 get horizontalpodautoscalers
 get poddisruptionbudgets
 get priorityclasses
@@ -99,6 +99,7 @@ get pod web-1 web-2 -o wide
 get pod missing
 get widget small
 get events
+get storageclasses
 get secrets
 describe pod web-1
 describe pods
