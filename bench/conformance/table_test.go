@@ -65,6 +65,7 @@ func compareTables(t *testing.T, c *collection) {
 	}
 	// The proxy starts its feeds.
 	must(t, proxied, asTable(c.all()+"?resourceVersion=0"), http.StatusOK)
+	must(t, proxied, get(c.all()+"?resourceVersion=0"), http.StatusOK)
 	must(t, proxied, get(c.all()+"?resourceVersion=0").With("Accept", metadataForms[1].list), http.StatusOK)
 	before := gjson.GetBytes(must(t, apiserver, get(c.all()), http.StatusOK).Body, "items").Array()
 	if len(before) == 0 {
