@@ -12,8 +12,9 @@ import (
 // A reader must see every write from before the reader arrived. So only a flight that begins later
 // may answer this reader. A reader that arrives during a flight waits for the next flight. All
 // waiting readers share this next flight, so upstream sees one flight at a time. Such a reader may
-// wait twice the time of a direct request, but at most fleetLate for its flight to begin. If the usual time of a flight is known, the next flight
-// begins after a part of that time. Upstream then sees a few flights at a time.
+// wait twice the time of a direct request, but at most fleetLate for its flight to begin. If the
+// usual time of a flight is known, the next flight begins after a part of that time. Upstream then
+// sees a few flights at a time.
 //
 // Pace is the mean time between the starts of two flights of a fleet. With a pace, a crowd costs
 // upstream a bounded number of requests, and its readers wait a little longer. Burst flights may

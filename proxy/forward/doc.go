@@ -6,13 +6,13 @@
 // Many clients share an HTTP/2 connection. The apiserver ends it after a response to a request
 // without valid credentials (its feature gate UnauthenticatedHTTP2DOSMitigation), when it stops, and
 // with --goaway-chance. The transport sends requests that upstream has not processed again, if it
-// still has their bodies. So a body up to 64 KiB is read before its request takes a slot and is sent,
-// and a longer one if the workspace has room; otherwise it uses HTTP/1.1. Requests with the proxy's credentials,
-// with tokens that the proxy has verified, and with other credentials do not share connections, and
-// the last kind uses HTTP/1.1, over which writes can fail while a server stops. Requests without a
-// time limit use HTTP/2 nevertheless: watches and logs, because each would hold a
-// connection, and requests to pods and services, because over HTTP/1.1 the apiserver drops the rest
-// of an upload when the response begins. Such uploads share connections only with each other.
+// still has their bodies. So a body up to 64 KiB is read before its request takes a slot and is
+// sent, and a longer one if the workspace has room; otherwise it uses HTTP/1.1. Requests with the
+// proxy's credentials, with tokens that the proxy has verified, and with other credentials do not
+// share connections, and the last kind uses HTTP/1.1, over which writes can fail while a server
+// stops. Requests without a time limit use HTTP/2 nevertheless: watches and logs, because each would
+// hold a connection, and requests to pods and services, because over HTTP/1.1 the apiserver drops
+// the rest of an upload when the response begins. Such uploads have their own connections.
 //
 // If a request fails, the client's library may send it again. Client-go repeats any verb after 429
 // or 5xx with Retry-After, urllib3 (Python) PUT and DELETE after 429 or 503 with Retry-After, OkHttp
@@ -31,9 +31,10 @@
 //
 // [Sharing] lets equal gets, lists and reads of discovery share one response. Each reader receives
 // the response to a request that was sent after the reader arrived. Upstream receives one of several
-// equal requests at a time; it receives more if the proxy knows their usual time, or after a minute. A
-// response above shareMax is not shared. A short response of a Kubernetes API group is read completely before
-// it is written, because upstream sends no length above 2 KiB, and each piece would wake the client.
+// equal requests at a time; it receives more if the proxy knows their usual time, or after a minute.
+// A response above shareMax is not shared. A short response of a Kubernetes API group is read
+// completely before it is written, because upstream sends no length above 2 KiB, and each piece
+// would wake the client.
 //
 // An earlier version sent gets over separate HTTP/1.1 connections. This saved 0.1 to 0.2 ms each, but
 // needed 596 lines, so it was removed.

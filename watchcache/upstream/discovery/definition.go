@@ -53,8 +53,8 @@ type customResourceDefinition struct {
 }
 
 // Define reads the definition of a custom resource. If the definition is missing or the proxy may
-// not read it, Define returns a Definition without a version. The feed works without it, because upstream ends
-// watches when the definition changes.
+// not read it, Define returns a Definition without a version. The feed works without it, because
+// upstream ends watches when the definition changes.
 func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (Definition, error) {
 	var crd customResourceDefinition
 	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+DefinitionName(gvr), &crd)
