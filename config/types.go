@@ -289,11 +289,11 @@ type Resource struct {
 	// to date. With "forward", upstream answers. The default is cache.
 	ConsistentReads ConsistentReads `json:"consistentReads,omitempty"`
 	// MaxAge allows bounded staleness. Gets, lists and watches of the most recent state may return
-	// a state that was proved up to date at most this long ago. The response then has an Age
-	// header, in seconds. Some clients do not tolerate this. Requests with a Cache-Control header,
-	// such as those of another proxy, get the most recent state. 0, the default, allows no
-	// staleness; other values must be at least 10ms. A value below the duration of a proof has no
-	// effect.
+	// a state that was proved up to date at most this long ago, except gets of custom resources
+	// that a webhook converts. The response then has an Age header, in seconds. Some clients do not
+	// tolerate this. Requests with a Cache-Control header, such as those of another proxy, get the
+	// most recent state. 0, the default, allows no staleness; other values must be at least 10ms. A
+	// value below the duration of a proof has no effect.
 	MaxAge metav1.Duration `json:"maxAge,omitzero"`
 	// Aggregated allows caching even if an aggregated API serves the resource. The resource's
 	// resourceVersions must be integers that only increase.

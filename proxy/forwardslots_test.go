@@ -246,18 +246,18 @@ func TestUnreadForwardsShareSlots(t *testing.T) {
 
 // Two users who send bodies slowly do not keep a third user waiting.
 func TestSlowUploadsHoldNoSlots(t *testing.T) {
-	const pieceSize = 20 << 10
+	const pieceSize = 20 << 10 // a second, so that the long ones take more than a minute
 	for name, test := range map[string]struct {
 		protocol string
 		whole    int
 		known    bool // the body's length
 	}{
 		"short, HTTP/1.1":                   {"http/1.1", 60 << 10, true},
-		"long, HTTP/1.1":                    {"http/1.1", 1 << 20, true},
-		"long, HTTP/2":                      {"h2", 1 << 20, true},
+		"long, HTTP/1.1":                    {"http/1.1", 2 << 20, true},
+		"long, HTTP/2":                      {"h2", 2 << 20, true},
 		"short, of unknown length, HTTP/2":  {"h2", 60 << 10, false},
-		"long, of unknown length, HTTP/1.1": {"http/1.1", 1 << 20, false},
-		"long, of unknown length, HTTP/2":   {"h2", 1 << 20, false},
+		"long, of unknown length, HTTP/1.1": {"http/1.1", 2 << 20, false},
+		"long, of unknown length, HTTP/2":   {"h2", 2 << 20, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -278,6 +278,7 @@ func TestSlowUploadsHoldNoSlots(t *testing.T) {
 							body = sized{read, int64(test.whole)}
 						}
 						sending.Go(func() {
+							defer read.Close()
 							if code, err := client.send(t.Context(), user, http.MethodPost, podsPath, body); code != http.StatusOK || err != nil {
 								t.Errorf("a slow create: %d, %v", code, err)
 							}

@@ -17,10 +17,41 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/proxy/forward"
+	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
+
+// servePlain runs a server without TLS before upstream. dial opens a connection, which the end of the
+// test closes.
+func servePlain(t *testing.T, feeds read.Feeds, upstream *rest.Config) (s *Server, dial func() net.Conn) {
+	t.Helper()
+	forwards, err := forwarderTo(upstream, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return servePlainThrough(t, feeds, forwards)
+}
+
+func servePlainThrough(t *testing.T, feeds read.Feeds, forwards *forward.Forwarder) (s *Server, dial func() net.Conn) {
+	t.Helper()
+	o := testOptions()
+	o.TLS = nil
+	l := conntest.Listen(64 << 20)
+	s = serveThrough(t, l, feeds, forwards, o, prometheus.NewRegistry(), zap.NewNop())
+	return s, func() net.Conn {
+		t.Helper()
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+}
 
 // A client sends a write in chunks behind a read, and dies between two chunks. The write is broken, so
 // upstream does not execute it.
@@ -34,15 +65,8 @@ func TestPipelinedTruncatedWrite(t *testing.T) {
 				executed.Add(1)
 			}
 		})
-		o := testOptions()
-		o.TLS = nil
-		l := conntest.Listen(1 << 20)
-		serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		_, dial := servePlain(t, forwardsAll{}, upstream)
+		c := dial()
 		send(t, c, "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		synctest.Wait()
 		send(t, c, "POST /api/v1/namespaces/a/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
@@ -69,18 +93,12 @@ func TestUpgradeIsNotSentTwice(t *testing.T) {
 			executed.Add(1)
 			panic(http.ErrAbortHandler)
 		})
-		o := testOptions()
-		o.TLS = nil
-		l := conntest.Listen(1 << 20)
-		serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
+		_, dial := servePlain(t, forwardsAll{}, upstream)
 		for _, ask := range []struct {
 			pod  string
 			want int
 		}{{"missing", http.StatusNotFound}, {"b", http.StatusBadGateway}} { // the first one leaves a connection
-			c, err := l.Dial()
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := dial()
 			send(t, c, "GET /api/v1/namespaces/a/pods/"+ask.pod+"/exec?command=x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a\r\n"+
 				"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -163,15 +181,8 @@ func TestPanicWithinAResponse(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				o := testOptions()
-				o.TLS = nil
-				l := conntest.Listen(1 << 20)
-				s := serveThrough(t, l, forwardsAll{}, forwards, o, prometheus.NewRegistry(), zap.NewNop())
-				c, err := l.Dial()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
+				s, dial := servePlainThrough(t, forwardsAll{}, forwards)
+				c := dial()
 				if name == "write" {
 					send(t, c, "POST "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
 				} else {
@@ -214,15 +225,8 @@ func TestOldClientGetsNoChunks(t *testing.T) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				_, _ = io.WriteString(w, long)
 			})
-			o := testOptions()
-			o.TLS = nil
-			l := conntest.Listen(1 << 20)
-			serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
-			c, err := l.Dial()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			_, dial := servePlain(t, forwardsAll{}, upstream)
+			c := dial()
 			send(t, c, "POST "+path+" HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
 			all, err := io.ReadAll(c)
 			head, body, _ := strings.Cut(string(all), "\r\n\r\n")
@@ -242,15 +246,8 @@ func TestNothingFollowsABufferedWatch(t *testing.T) {
 		var heard []string
 		upstream := behind(t, func(_ http.ResponseWriter, r *http.Request) { heard = append(heard, r.Method+" "+r.URL.Path) })
 		cache, _ := cachetest.ConfigMaps(t, 3)
-		o := testOptions()
-		o.TLS = nil
-		l := conntest.Listen(1 << 20)
-		serveBefore(t, l, oneFeed{feed: &rawFeed{cache}}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		_, dial := servePlain(t, oneFeed{feed: &rawFeed{cache}}, upstream)
+		c := dial()
 		const post = "POST /api/v1/namespaces/a/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
 		first, second := strings.Repeat("x", 1000), "DELETE /api/v1/namespaces/a/secrets/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 		send(t, c, post+"4\r\n\r\nbody"+
@@ -290,15 +287,8 @@ func TestGoneBeforeItsRequest(t *testing.T) {
 			}
 			<-r.Context().Done()
 		})
-		o := testOptions()
-		o.TLS = nil
-		l := conntest.Listen(1 << 20)
-		s := serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		s, dial := servePlain(t, forwardsAll{}, upstream)
+		c := dial()
 		send(t, c, "GET /api/v1/namespaces/a/secrets/x HTTP/1.1\r\nHost: localhost\r\n\r\n"+
 			"GET /api/v1/namespaces/a/pods/p/log?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		synctest.Wait()
@@ -353,17 +343,10 @@ func TestLeaderOfLongResponseLeaves(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		})
-		o := testOptions()
-		o.TLS = nil
-		l := conntest.Listen(64 << 20)
-		s := serveBefore(t, l, forwardsAll{}, upstream, o, prometheus.NewRegistry(), zap.NewNop())
+		s, dial := servePlain(t, forwardsAll{}, upstream)
 		var clients []net.Conn
 		for range 3 {
-			c, err := l.Dial()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := dial()
 			clients = append(clients, c)
 			send(t, c, "GET /apis/example.com/v1/things HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			synctest.Wait()

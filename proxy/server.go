@@ -439,26 +439,6 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	return resp
 }
 
-// readBody reads a body before its request takes a slot. Otherwise a few slow clients could hold all
-// slots. The body can also be sent again after upstream has refused it with GOAWAY. A long body needs
-// memory. If there is none, the body is forwarded while it arrives.
-func (s *Server) readBody(req *exchange.Request) (giveBack func()) {
-	giveBack = func() {}
-	if req.Body.Fill() {
-		size := req.Body.Length
-		if size < 0 {
-			size = req.Body.Most
-		}
-		claim := fair.Claim{User: req.User(), Size: size, Cost: size}
-		if s.workspace.Try(claim) {
-			giveBack = func() { s.workspace.Give(claim.User, claim.Size) }
-			req.Body.Room = size
-			req.Body.Fill()
-		}
-	}
-	return giveBack
-}
-
 // sendOwn sends the proxy's own get upstream.
 func (s *Server) sendOwn(ctx context.Context, req *exchange.Request) *exchange.Response {
 	const verb = "get"
