@@ -11,7 +11,7 @@
 //   - fresh: proves that caches are up to date
 //   - feed: the loop that keeps one cache up to date with upstream
 //   - store: saved caches
-//   - discovery: upstream's resources, and changes of a CustomResourceDefinition
+//   - discovery: upstream's resources, and changes of CustomResourceDefinitions and APIServices
 //   - servers: the choice between several apiservers, and the order of feeds after an outage
 //   - client: requests to an apiserver and its responses
 //   - ledger: which resource was written at which revision of etcd
@@ -35,5 +35,5 @@
 // A consistent read costs a probe, and the requests that bring the cache to the probe's revision.
 // All concurrent readers share these requests. A budget limits the probes of all resources
 // together. A custom resource also costs one read of its definition. One watch of the definitions'
-// metadata serves all custom resources.
+// metadata and one of the APIServices serve all custom resources.
 package upstream

@@ -328,14 +328,21 @@ func (f *fakeUpstream) streamLocked(ctx context.Context, after time.Duration, fi
 
 // silentAfter returns a watch that sends some lines, and then nothing until the request ends.
 func silentAfter(req *http.Request, lines string) *http.Response {
-	r, w := io.Pipe()
-	context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
-	resp := reply(200, "")
+	resp, _ := piped(req)
 	resp.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(strings.NewReader(lines), r), r}
+	}{io.MultiReader(strings.NewReader(lines), resp.Body), resp.Body}
 	return resp
+}
+
+// piped returns a response whose body is what is written to w, until the request ends.
+func piped(req *http.Request) (resp *http.Response, w *io.PipeWriter) {
+	r, w := io.Pipe()
+	context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
+	resp = reply(200, "")
+	resp.Body = r
+	return resp, w
 }
 
 func bookmarkJSON(rv uint64, end bool) string {

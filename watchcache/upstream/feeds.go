@@ -43,7 +43,8 @@ type Feeds struct {
 	shedding     sync.Mutex    // held while shed runs
 	narrowStarts *rate.Limiter // see roomLocked
 
-	definitions discovery.Definitions
+	definitions *discovery.Followed[discovery.Version]
+	services    *discovery.Followed[string]
 
 	mu struct {
 		sync.Mutex
@@ -75,7 +76,9 @@ func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, opt
 	fs.mu.refused, fs.mu.narrow = map[store.Key]refusal{}, map[store.Key]refusal{}
 	fs.narrowStarts = rate.NewLimiter(narrowRate, narrowBurst)
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
-	fs.definitions.Client, fs.definitions.Health, fs.definitions.Log, fs.definitions.Changed = client, servers.Health, log, fs.redefined
+	fs.definitions, fs.services = discovery.Definitions(fs.redefined), discovery.Services(fs.moved)
+	fs.definitions.Client, fs.definitions.Health, fs.definitions.Log = client, servers.Health, log
+	fs.services.Client, fs.services.Health, fs.services.Log = client, servers.Health, log
 	fs.running.Go(func() { servers.Run(fs.ctx) })
 	fs.running.Go(fs.retireIdle)
 	fs.running.Go(fs.proveClock)
@@ -207,21 +210,38 @@ func (fs *Feeds) own(f *fresh.Feed) {
 }
 
 // started is called when a feed has a cache. For a custom resource, it starts to follow the
-// definitions. If the definition has already changed, started abandons the feed, because bytes of
-// the old definition must not be served.
+// definitions and the APIServices. If one of them has already changed, started abandons the feed,
+// because bytes of the old definition or server must not be served.
 func (fs *Feeds) started(f *fresh.Feed) {
-	was, custom := f.Definition()
-	if !custom {
+	if !f.Cache().Resource().SelfDescribing {
 		return
 	}
-	fs.definitions.Begin.Do(func() { fs.running.Go(func() { fs.definitions.Run(fs.ctx) }) })
-	if fs.definitions.Outdated(discovery.DefinitionName(f.GVR), was) {
+	fs.services.Begin.Do(func() { fs.running.Go(func() { fs.services.Run(fs.ctx) }) })
+	server, ok := fs.services.Known(discovery.ServiceName(f.GVR.GroupVersion()))
+	outdated := ok && server != discovery.Local && !f.Aggregated
+	if was, custom := f.Definition(); custom {
+		fs.definitions.Begin.Do(func() { fs.running.Go(func() { fs.definitions.Run(fs.ctx) }) })
+		now, ok := fs.definitions.Known(discovery.DefinitionName(f.GVR))
+		outdated = outdated || ok && now.After(was)
+	}
+	if outdated {
 		fs.abandon(f)
 	}
 }
 
+// moved abandons the feeds of an API that has moved to another server.
+func (fs *Feeds) moved(name, was, now string) {
+	aggregated := now != "" && now != discovery.Local
+	for _, f := range fs.list() {
+		if discovery.ServiceName(f.GVR.GroupVersion()) == name && (f.Aggregated && was != "" || !f.Aggregated && aggregated) {
+			f.Log.Info("another server serves the resource", zap.String("before", was), zap.String("now", now))
+			fs.abandon(f)
+		}
+	}
+}
+
 // redefined abandons the feeds of a custom resource whose definition changed.
-func (fs *Feeds) redefined(name string, now discovery.Version) {
+func (fs *Feeds) redefined(name string, _, now discovery.Version) {
 	for _, f := range fs.list() {
 		if was, custom := f.Definition(); custom && was != now && discovery.DefinitionName(f.GVR) == name {
 			f.Log.Info("definition changed", zap.Int64("generation", now.Generation))
@@ -243,8 +263,8 @@ func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	}
 }
 
-// settling is how long requests for a custom resource wait after a change of its definition.
-// Upstream needs this time to serve the new version.
+// settling is how long requests for a custom resource wait after a change of its definition or
+// server. Upstream needs this time to serve the new one.
 const settling = 2 * time.Second
 
 // retireIdle stops feeds that have not been used for IdleTimeout.

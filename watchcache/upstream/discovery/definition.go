@@ -22,6 +22,11 @@ type Version struct {
 	Generation int64
 }
 
+// After reports whether a definition with version v may have changed since it had version before.
+func (v Version) After(before Version) bool {
+	return v.UID != before.UID || v.Generation > before.Generation
+}
+
 // Definition is the part of a CustomResourceDefinition that a feed needs.
 type Definition struct {
 	Version

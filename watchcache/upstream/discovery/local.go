@@ -21,6 +21,27 @@ import (
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
+// apiService has the fields of an APIService that matter here.
+type apiService struct {
+	Spec struct {
+		Service *struct{ Namespace, Name string }
+	}
+}
+
+// Local is the server of an API that the apiserver serves itself.
+const Local = "Local"
+
+// server returns the service that serves the API, or Local.
+func (s *apiService) server() string {
+	if s.Spec.Service == nil {
+		return Local
+	}
+	return s.Spec.Service.Namespace + "/" + s.Spec.Service.Name
+}
+
+// ServiceName is the name of the APIService of a group and version.
+func ServiceName(gv schema.GroupVersion) string { return gv.Version + "." + gv.Group }
+
 // watchable returns a resource from a discovery document that was requested at since or later. It
 // returns an error unless the resource can be listed and watched.
 func (d *Discovery) watchable(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
@@ -58,15 +79,11 @@ func (d *Discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 	if !groups.lists(apiservices.GroupVersion()) {
 		return false, nil // there is no aggregator
 	}
-	var service struct {
-		Spec struct {
-			Service *struct{ Name string } `json:"service"`
-		} `json:"spec"`
-	}
-	unknown := d.client.Read(ctx, apiservices, client.ResourcePath(apiservices, "")+"/"+gvr.Version+"."+gvr.Group, &service)
+	var service apiService
+	unknown := d.client.Read(ctx, apiservices, client.ResourcePath(apiservices, "")+"/"+ServiceName(gvr.GroupVersion()), &service)
 	switch {
-	case unknown == nil && service.Spec.Service != nil:
-		return false, fmt.Errorf("%w: %s is served by the aggregated API %s", ErrNotCacheable, gvr, service.Spec.Service.Name)
+	case unknown == nil && service.server() != Local:
+		return false, fmt.Errorf("%w: %s is served by the aggregated API %s", ErrNotCacheable, gvr, service.server())
 	case unknown == nil:
 		return false, nil
 	case apierrors.IsForbidden(unknown):
