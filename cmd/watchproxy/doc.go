@@ -44,11 +44,12 @@
 //	                                                long                                                                          response
 //	responses to strangers    stream, anyone        a Status                      1,000                       reset               read; writeTimeout
 //	buffers of long bodies    user, readers         64 KiB                        1,024, half each            4 KiB pieces        body written
-//	unread HTTP/2 writes      user, slow ones       128 KiB                       workspace, half each        closed              read; writeTimeout
+//	unread HTTP/2 writes      user, slow ones       128 KiB                       workspace, half each        closed              read; writeTimeout;
+//	                                                                                                                              wanted
 //	unsent bytes, kernel      connection, slow      128 KiB, and client's window  net.ipv4.tcp_mem            the write waits     read; writeTimeout
 //	                          ones
-//	unsent bytes, socket      connection, slow      128 KiB                       workspace, half each        cut                 read; writeTimeout
-//	                          ones
+//	unsent bytes, socket      connection, slow      128 KiB                       workspace, half each        cut                 read; writeTimeout;
+//	                          ones                                                                                                wanted
 //	admin connections         address, anyone       1 MiB of head                 32                          silent one closed   idle 1 min; 2 min
 //	access log line           request, anyone       512 bytes of each text        one for each request        cut                 written
 //	audit events, mode batch  request, anyone       2 KiB, head twice             10,000; 64 MiB              lost, counted       written
@@ -121,7 +122,7 @@
 //	open watches              user, clients         2 KiB, head, selectors;       half of the budget, half    429                 watch's end
 //	                                                maxWatchesPerIdentity         each
 //	unread events             user, slow ones       64 KiB, or one event          workspace, half each        watch ends          read;
-//	                                                                                                                              cache.log.maxAge
+//	                                                                                                                              cache.log.maxAge; wanted
 //	compressed events         event and form,       1 MiB                         16 MiB                      oldest              newer events
 //	                          upstream
 //	pump's queue              watch, events         1 entry                       open watches                not possible        its turn

@@ -7,7 +7,8 @@ import (
 
 // Guard limits the memory of bytes that a client does not read. If a wait for the client lasts longer
 // than guardGrace, the bytes need room in the workspace. If there is none, the response or the
-// connection must end. A nil guard limits nothing.
+// connection must end. It must also end if the wait lasts guardAgain longer and others have had to
+// wait for room. A nil guard limits nothing.
 type Guard struct {
 	room    *Workspace
 	size    int64
@@ -22,8 +23,12 @@ type Guard struct {
 	}
 }
 
-// guardGrace is the time for which unread bytes need no room.
-const guardGrace = time.Second
+const (
+	// guardGrace is the time for which unread bytes need no room.
+	guardGrace = time.Second
+	// guardAgain is the interval at which a client that still does not read may lose its room.
+	guardAgain = 10 * time.Second
+)
 
 // Guard returns a guard for size bytes of a user. It calls refused if there is no room. A nil
 // workspace has no guards.
@@ -52,12 +57,23 @@ func (g *Guard) Begin() {
 }
 
 func (g *Guard) look() {
-	g.mu.Lock()
-	room := !g.mu.waits || g.holdLocked()
-	g.mu.Unlock()
-	if !room {
+	if !g.keeps() {
 		g.refused()
 	}
+}
+
+// keeps reports whether the client may wait longer.
+func (g *Guard) keeps() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case !g.mu.waits:
+		return true
+	case g.mu.held && g.room.Wanted(), !g.holdLocked():
+		return false
+	}
+	g.mu.timer.Reset(guardAgain)
+	return true
 }
 
 // Hold takes the room at once. It returns false if there is none.
