@@ -111,9 +111,10 @@ type Limits struct {
 	// logs, exec, attach and port-forward. Without authentication, all clients count as one user.
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty"`
 	// MaxForwardsInFlight limits the forwarded requests in flight upstream. With authentication, a
-	// user has at most half of them. Further requests wait for their user's turn, for at most a
-	// minute or until the client gives up. They get 429 only if the memory for waiting requests is
-	// full. Watches, logs, exec and similar requests do not count.
+	// user may have no more than stay free: one user has half of them, two have a third each. Further
+	// requests wait for their user's turn, for at most a minute or until the client gives up. They get
+	// 429 only if the memory for waiting requests is full. Watches, logs, exec and similar requests do
+	// not count.
 	MaxForwardsInFlight *int `json:"maxForwardsInFlight,omitempty"`
 }
 

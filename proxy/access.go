@@ -47,14 +47,18 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 var errUnauthenticated = errors.New("too many requests wait for authentication")
 
 // sender returns the sender of a request. Until it is known, the request holds a part of the memory
-// for such requests, because strangers may send any number of them.
+// for such requests, because strangers may send any number of them. A request on the connection of a
+// known user counts as this user's, so that strangers cannot hinder it.
 func (s *Server) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
 	client, _, _ := net.SplitHostPort(asked.RemoteAddr)
-	claim := fair.Claim{User: client, Size: req.Held()}
-	if !s.unauthenticated.Try(claim) {
+	memory, claim := s.unauthenticated, fair.Claim{User: client, Size: req.Held()}
+	if user := req.Conn.User(); user != "" {
+		memory, claim.User = s.requests, user
+	}
+	if !memory.Try(claim) {
 		return nil, errUnauthenticated
 	}
-	defer s.unauthenticated.Give(claim.User, claim.Size)
+	defer memory.Give(claim.User, claim.Size)
 	return s.options.Load().Access.Authenticate(asked)
 }
 

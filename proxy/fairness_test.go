@@ -128,7 +128,7 @@ func TestPatienceOfForwards(t *testing.T) {
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{forwardSlots: fair.NewQueue(1, 1, 100<<10)}
+			s := &Server{forwardSlots: fair.NewQueue(1, false, 100<<10)}
 			s.limits.metrics = metrics.New(prometheus.NewRegistry())
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
@@ -144,7 +144,7 @@ func TestPatienceOfForwards(t *testing.T) {
 				waited != want || refusal.Close {
 				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
 			}
-			s.forwardSlots = fair.NewQueue(1, 1, 1<<10)
+			s.forwardSlots = fair.NewQueue(1, false, 1<<10)
 			s.forwardSlots.Try(fair.Claim{User: "other", Size: 1})
 			began = time.Now()
 			if refusal := ask(); refusal == nil || time.Since(began) != 0 {
@@ -152,6 +152,59 @@ func TestPatienceOfForwards(t *testing.T) {
 			}
 		})
 	}
+}
+
+// If two users hold all that they can get of a resource, a third finds room.
+func TestTwoUsersLeaveRoom(t *testing.T) {
+	o := testOptions()
+	o.Access, o.Limits.Forwards = judging(t), 40
+	s, _ := serveTo(t, forwardsAll{}, http.NotFound, o)
+	for name, q := range map[string]*fair.Queue{
+		"forwards": s.forwardSlots, "stale reads": s.fallbackReads, "stale watches": s.fallbackWatches, "late watches": s.late, "sooner": s.soonerSlots,
+		"requests": s.requests, "unauthenticated": s.unauthenticated, "watches": s.limits.memory, "workspace": s.workspace.Queue,
+	} {
+		size := max(1, q.Capacity/100)
+		for more := true; more; {
+			more = false
+			for _, user := range []string{"a", "b"} {
+				more = q.Try(fair.Claim{User: user, Size: size}) || more
+			}
+		}
+		if free := q.Capacity - q.Taken(); free < q.Capacity/3 || !q.Try(fair.Claim{User: "c", Size: size}) || !q.Try(fair.Claim{User: "c", Size: size}) {
+			t.Errorf("%s: %d of %d are left for a third user", name, free, q.Capacity)
+		}
+	}
+}
+
+// If strangers fill the memory for requests of unknown senders, a client that is known is answered on
+// its connection. New connections are refused.
+func TestStrangersDoNotHinderKnownClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions()
+		o.Access = judging(t)
+		s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }, o)
+		for _, protocol := range []string{"h2", "http/1.1"} {
+			known, unknown := clientTo(t, l, protocol), clientTo(t, l, protocol)
+			ask := func(c *httpClient, method string, want int) {
+				t.Helper()
+				if code, err := c.send(t.Context(), "reader", method, podsPath, strings.NewReader("{}")); code != want {
+					t.Errorf("%s: %d %v, want %d", protocol, code, err, want)
+				}
+			}
+			ask(known, http.MethodPost, http.StatusOK)
+			all := fair.Claim{User: "stranger", Size: s.unauthenticated.Capacity}
+			if !s.unauthenticated.Try(all) {
+				t.Fatal("there is no room for strangers")
+			}
+			ask(known, http.MethodPost, http.StatusOK)
+			ask(unknown, http.MethodPost, http.StatusTooManyRequests)
+			s.unauthenticated.Give(all.User, all.Size)
+			ask(unknown, http.MethodPost, http.StatusOK)
+			if taken := s.unauthenticated.Taken(); taken != 0 {
+				t.Errorf("%d bytes are still held", taken)
+			}
+		}
+	})
 }
 
 // expensiveSelector returns an expensive selector that selects everything.

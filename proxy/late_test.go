@@ -252,7 +252,7 @@ func TestLateSlotsAreShared(t *testing.T) {
 		}
 		return n
 	}
-	if greedy, modest := admit("greedy"), admit("modest"); greedy != lateMax/2 || modest != lateMax/2 {
-		t.Errorf("%d and %d of %d slots", greedy, modest, lateMax)
+	if greedy, modest, last := admit("greedy"), admit("modest"), admit("last"); greedy != lateMax/2 || modest != lateMax/4 || last != lateMax/8 {
+		t.Errorf("%d, %d and %d of %d slots", greedy, modest, last, lateMax)
 	}
 }

@@ -103,8 +103,7 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 }
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
-// request only if the memory for waiting requests is full. With authentication, a user can hold at
-// most half of the slots.
+// request only if the memory for waiting requests is full. With authentication, users share the slots.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
@@ -143,7 +142,7 @@ const (
 	// stuckRound is less than the time for which a read waits for a cache without progress.
 	stuckRound = time.Second / 2
 	// soonerMost limits the lists that are forwarded at a time because upstream answers them faster
-	// than the cache. With authentication, each user can use at most half of this number.
+	// than the cache. With authentication, users share this number.
 	soonerMost = 32
 	// soonerPatience is the minimum time for which the proxy waits for upstream's response to such
 	// a list before the cache answers.
@@ -153,9 +152,9 @@ const (
 	lostPatience = 5 * time.Second
 )
 
-// admitFallback waits for the slot of a read that falls back to upstream. With authentication, a
-// user can hold at most half of the slots. A watch holds its slot while it is open. Without a slot,
-// the client is asked to retry, because the cache may answer then.
+// admitFallback waits for the slot of a read that falls back to upstream. With authentication, users
+// share the slots. A watch holds its slot while it is open. Without a slot, the client is asked to
+// retry, because the cache may answer then.
 func (s *Server) admitFallback(ctx context.Context, req *exchange.Request, verb string) (leave func(), refusal *exchange.Response) {
 	slots, claim := s.fallback(req, verb)
 	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
@@ -180,8 +179,7 @@ func (s *Server) fallback(req *exchange.Request, verb string) (*fair.Queue, fair
 // resource version". Its client then lists again, and the cache answers the list.
 const lateMax = 32
 
-// admitLate returns a slot if one is free. With authentication, each user can hold at most half of
-// the slots.
+// admitLate returns a slot if one is free. With authentication, users share the slots.
 func (s *Server) admitLate(req *exchange.Request) (leave func(), ok bool) {
 	user := req.User()
 	return func() { s.late.Give(user, 1) }, s.late.Try(fair.Claim{User: user, Size: 1})

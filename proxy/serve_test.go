@@ -300,6 +300,7 @@ func (noConn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
 
 // Crowded implements Conn.
 func (noConn) Crowded() bool { return false }
+func (noConn) User() string  { return "" }
 
 // HoldAs implements Conn.
 func (noConn) HoldAs(_ string, take func() (giveBack func(), ok bool)) bool {

@@ -147,23 +147,20 @@ func (s *Server) listen(h exchange.Handler) *listen.Server {
 // quarter of its size.
 func (s *Server) divide(options *Options) {
 	const shares, waitingForwards, waitingFallbacks, waitingReads = 64, 6, 1, 4 // 1/64 of the memory each
-	memory, users := cmp.Or(options.Workspace, workspaceSize), int64(1)
-	if options.Access != nil {
-		users = 2
-	}
+	memory, shared := cmp.Or(options.Workspace, workspaceSize), options.Access != nil
 	share := memory / shares
 	forwards, fallbacks, reads := waitingForwards*share, waitingFallbacks*share, waitingReads*share
-	s.late = fair.NewQueue(lateMax, lateMax/users, 0)
-	s.soonerSlots = fair.NewQueue(soonerMost, soonerMost/users, 0)
-	s.fallbackReads = fair.NewQueue(fallbackReads, fallbackReads/users, fallbacks)
-	s.fallbackWatches = fair.NewQueue(fallbackWatches, fallbackWatches/users, fallbacks)
-	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
-	s.unauthenticated = fair.NewQueue(memory, memory/users, 0)
+	s.late = fair.NewQueue(lateMax, shared, 0)
+	s.soonerSlots = fair.NewQueue(soonerMost, shared, 0)
+	s.fallbackReads = fair.NewQueue(fallbackReads, shared, fallbacks)
+	s.fallbackWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)
+	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), shared, forwards)
+	s.unauthenticated = fair.NewQueue(memory, shared, 0)
 	open := cmp.Or(options.Requests, requestsSize)
-	s.requests = fair.NewQueue(open, open/users, 0)
-	s.limits.memory = fair.NewQueue(watchesShare*open, watchesShare*open/users, 0)
+	s.requests = fair.NewQueue(open, shared, 0)
+	s.limits.memory = fair.NewQueue(watchesShare*open, shared, 0)
 	s.readSlots = fair.NewSlots(reads)
-	s.workspace = fair.NewWorkspace(memory, memory/users, reads)
+	s.workspace = fair.NewWorkspace(memory, shared, reads)
 	s.workspace.CollectAfter(options.Workspace / 2) // never if there is no memory budget
 	s.readSlots.Waited, s.readSlots.Took = s.metrics.Users.Waiting(metrics.AtProcessors), s.metrics.Users.Turn
 	s.forwardSlots.Waited, s.workspace.Waited = s.metrics.Users.Waiting(metrics.AtUpstream), s.metrics.Users.Waiting(metrics.AtMemory)

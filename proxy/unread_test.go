@@ -128,7 +128,7 @@ func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
 func TestUnreadBodyEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := logging(Options{Window: 1})
-		s.workspace = fair.NewWorkspace(4, 4, 0)
+		s.workspace = fair.NewWorkspace(4, false, 0)
 		closed := 0
 		body := s.guardUnread(&exchange.Request{}, io.NopCloser(strings.NewReader("events")), func() { closed++ })
 		time.Sleep(time.Minute)

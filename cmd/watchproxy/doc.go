@@ -15,10 +15,11 @@
 // The budget is the garbage collector's limit, which follows memoryBudget. The workspace is memory
 // for responses that are made for one request and for bytes that clients leave unread: an eighth of
 // the budget, at most 128 MiB. The requests' memory is a quarter of the budget (512 MiB without a
-// budget), and that of open watches half of it (1 GiB). "Half each" means that a user, or an unknown
-// client's address, gets at most half. A client is known once its credentials have been accepted.
-// The number of connections is configured, and does not follow the budget. The rows with ▲ are part
-// of a connection: with them it may take 130 KiB until its client is known.
+// budget), and that of open watches half of it (1 GiB). "Shared" means that a user, or an unknown
+// client's address, may hold no more than stays free: one gets half, and two get a third each. A
+// client is known once its credentials have been accepted. The number of connections is configured,
+// and does not follow the budget. The rows with ▲ are part of a connection: with them it may take 130
+// KiB until its client is known.
 //
 // Connections and requests:
 //
@@ -27,7 +28,7 @@
 //	                                                                              open files                                      idleTimeout; 45 s
 //	connections of a user     user, users           maxConnectionsPerIdentity     maxConnections              429                 closed
 //	begun requests            user, address,        maxHeaderBytes; handshake     16 MiB unknown, 16 MiB      closed, counted     complete; 10 s,
-//	                          anyone                256 KiB                       known, half each                                readTimeout
+//	                          anyone                256 KiB                       known, shared                                   readTimeout
 //	▲ HTTP/2 frame            connection, anyone    16 KiB, and 16 KiB of fields  the connections'            FRAME_SIZE_ERROR    connection's end
 //	▲ client certificates     connection, anyone    16 KiB, 10 certificates       the connections'            closed, 401         connection's end
 //	▲ control responses       connection, anyone    16 KiB unknown, 64 KiB known  the connections'            ENHANCE_YOUR_CALM   read; writeTimeout
@@ -35,20 +36,20 @@
 //	                                                                                                                              PINGs
 //	▲ input during a watch    connection, clients   8 KiB                         begun requests              discarded           read; watch's end
 //	HTTP/2 streams            connection, anyone    1,000                         requests                    REFUSED_STREAM      response written
-//	requests, unknown client  address, anyone       8 KiB, head twice, 64 KiB     workspace, half each        429                 review's end, 10 s
+//	requests, unknown client  address, anyone       8 KiB, head twice, 64 KiB     workspace, shared           429                 review's end, 10 s
 //	                                                body
-//	requests, known client    user, users           the same, selectors,          quarter of budget, half     429                 response written
-//	                                                response                      each
+//	requests, known client    user, users           the same, selectors,          quarter of budget, shared   429                 response written
+//	                                                response
 //	HTTP/2 bodies ahead       stream, anyone        64 KiB; 4 MiB a connection    requests                    flow control        read; request's end
 //	HTTP/1.1 buffers          request, anyone       4 KiB; maxHeaderBytes if      requests                    reused              1 s after the
 //	                                                long                                                                          response
 //	responses to strangers    stream, anyone        a Status                      1,000                       reset               read; writeTimeout
-//	buffers of long bodies    user, readers         64 KiB                        1,024, half each            4 KiB pieces        body written
-//	unread HTTP/2 writes      user, slow ones       128 KiB                       workspace, half each        closed              read; writeTimeout;
+//	buffers of long bodies    user, readers         64 KiB                        1,024, shared               4 KiB pieces        body written
+//	unread HTTP/2 writes      user, slow ones       128 KiB                       workspace, shared           closed              read; writeTimeout;
 //	                                                                                                                              wanted
 //	unsent bytes, kernel      connection, slow      128 KiB, and client's window  net.ipv4.tcp_mem            the write waits     read; writeTimeout
 //	                          ones
-//	unsent bytes, socket      connection, slow      128 KiB                       workspace, half each        cut                 read; writeTimeout;
+//	unsent bytes, socket      connection, slow      128 KiB                       workspace, shared           cut                 read; writeTimeout;
 //	                          ones                                                                                                wanted
 //	admin connections         address, anyone       1 MiB of head                 32                          silent one closed   idle 1 min; 2 min
 //	access log line           request, anyone       512 bytes of each text        one for each request        cut                 written
@@ -63,7 +64,7 @@
 //	good tokens               address, token        256 KiB                       16 MiB                      largest's oldest    TTL + 10 s
 //	                          holders
 //	refused tokens            address, anyone       360 bytes                     8 MiB                       largest's oldest    20 s
-//	reviews in flight         user, address,        25 of each kind               50 of each kind, half each  wait                10 s
+//	reviews in flight         user, address,        25 of each kind               50 of each kind, shared     wait                10 s
 //	                          anyone
 //	reviews that wait         user, address,        4 KiB and the question        32 MiB of each kind         largest's last      turn; 10 s
 //	                          anyone
@@ -77,23 +78,23 @@
 // Forwarded requests:
 //
 //	what                      by, filled by         bound for one                 sum over the process        beyond              released when
-//	forwards in flight        user, clients         64 KiB to 1 MiB               maxForwardsInFlight, half   wait                response read;
-//	                                                                              each                                            writeTimeout
+//	forwards in flight        user, clients         64 KiB to 1 MiB               maxForwardsInFlight,        wait                response read;
+//	                                                                              shared                                          writeTimeout
 //	forwards that wait        user, clients         as a request                  3/32 of the workspace       429, largest first  turn; 1 min
 //	HTTP/1.1 upstream         request, clients      1, and 1 for an upgrade       forwards, watches, 100      wait; 429           response's end;
 //	                                                                              idle                                            idle 60 s
 //	bodies kept to repeat     request, clients      64 KiB; more if there is      requests; workspace         streamed in a slot  request's end;
 //	                                                room                                                                          1 min, 16 KiB/s
-//	unread watches, logs      user, slow ones       64 KiB to 1 MiB               workspace, half each        response ends       read; writeTimeout;
+//	unread watches, logs      user, slow ones       64 KiB to 1 MiB               workspace, shared           response ends       read; writeTimeout;
 //	                                                                                                                              wanted
-//	responses read ahead      user, slow ones       4 MiB                         workspace, half each        hold their slots    written; 64 KiB/s
-//	shared responses          flight, equal reads   4 MiB                         workspace, half each        each reader asks    last reader has it
+//	responses read ahead      user, slow ones       4 MiB                         workspace, shared           hold their slots    written; 64 KiB/s
+//	shared responses          flight, equal reads   4 MiB                         workspace, shared           each reader asks    last reader has it
 //	equal reads in flight     flight, equal reads   1; 8 if the time is known or  forwards in flight          wait for the next   response's end; 1
 //	                                                after 1 min                                                                   min
-//	reads of a stale cache    user, clients         1 slot                        64, 256 watches, half each  wait                response's end
+//	reads of a stale cache    user, clients         1 slot                        64, 256 watches, shared     wait                response's end
 //	those that wait           user, clients         as a request                  1/32 of the workspace       429                 slot; 10 s
-//	watches before the log    user, clients         1 slot                        32, half each               410                 watch's end
-//	lists sooner upstream     user, readers         1 slot                        32, half each               cache answers       response begins; 2
+//	watches before the log    user, clients         1 slot                        32, shared                  410                 watch's end
+//	lists sooner upstream     user, readers         1 slot                        32, shared                  cache answers       response begins; 2
 //	                                                                                                                              s
 //	reads that leave a proof  read, readers         1                             16 at once, 10 a second     keep waiting        the next second
 //
@@ -102,8 +103,8 @@
 //	what                      by, filled by         bound for one                 sum over the process        beyond              released when
 //	expensive reads           user, readers         a turn of 2 ms                GOMAXPROCS - 1, at least 1  wait                turn's end
 //	expensive, waiting        user, readers         as a request                  1/16 of the workspace       429                 turn; 1 min
-//	one-off bodies            user, readers         1 to 96 times its size        workspace, half each        forwarded           written; 64 KiB/s
-//	one-off compressors       user, readers         1.5 MiB; 32 KiB to indent     workspace, half each        forwarded           written
+//	one-off bodies            user, readers         1 to 96 times its size        workspace, shared           forwarded           written; 64 KiB/s
+//	one-off compressors       user, readers         1.5 MiB; 32 KiB to indent     workspace, shared           forwarded           written
 //	garbage of bodies         process, readers      up to 96 bodies               half of the workspace       collection runs     collected
 //	states of lists           list, readers         its pages and objects         the event log, and a        list ends           written; 1 min, 64
 //	                                                                              minute                                          KiB/s
@@ -111,7 +112,7 @@
 //	                          upstream                                                                        used
 //	requests for copies       path and Accept,      1 KiB                         1,024                       least recently      newer requests
 //	                          readers                                                                         used
-//	documents that arrive     user, readers         24 MiB while they arrive      workspace, half each        forwarded           read; 10 s
+//	documents that arrive     user, readers         24 MiB while they arrive      workspace, shared           forwarded           read; 10 s
 //	revalidations             document, readers     1; 20, then 20 a second       forwards in flight          wait for the next   10 s
 //	derived bytes             page and form,        a page's                      cache.derived.maxBytes      least often read    page replaced; no
 //	                          readers                                                                                             room
@@ -119,9 +120,9 @@
 //	admissions (library)      hash, readers         1                             100,000                     any is dropped      piece dropped
 //	parsed selectors          read or watch,        1,000 terms, 20 times the     requests, watches           forwarded           with the read or
 //	                          readers               text                                                                          watch
-//	open watches              user, clients         2 KiB, head, selectors;       half of the budget, half    429                 watch's end
-//	                                                maxWatchesPerIdentity         each
-//	unread events             user, slow ones       64 KiB, or one event          workspace, half each        watch ends          read;
+//	open watches              user, clients         2 KiB, head, selectors;       half of the budget, shared  429                 watch's end
+//	                                                maxWatchesPerIdentity
+//	unread events             user, slow ones       64 KiB, or one event          workspace, shared           watch ends          read;
 //	                                                                                                                              cache.log.maxAge; wanted
 //	compressed events         event and form,       1 MiB                         16 MiB                      oldest              newer events
 //	                          upstream

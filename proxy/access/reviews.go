@@ -41,7 +41,7 @@ type reviews[V any] struct {
 
 func newReviews[V any](resource string, m *metrics) *reviews[V] {
 	return &reviews[V]{
-		slots:   fair.NewQueue(reviewsMax, reviewsMax/2, waitingMax),
+		slots:   fair.NewQueue(reviewsMax, true, waitingMax),
 		seconds: m.seconds.WithLabelValues(resource), refused: m.refused.WithLabelValues(resource), hits: m.hits.WithLabelValues(resource),
 	}
 }

@@ -132,7 +132,7 @@ func (c *Conn) Known() bool {
 	return c.mu.counted != nil
 }
 
-// User returns the user against whose limit the connection counts, or "".
+// User implements exchange.Conn.
 func (c *Conn) User() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

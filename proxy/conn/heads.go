@@ -9,8 +9,8 @@ import (
 
 // Heads limits the memory of everything that clients have begun to send: TLS handshakes, heads of
 // requests, and header blocks of HTTP/2. Unknown clients share one part by address, and known
-// clients share another part by user. Each client gets half of its part. So unknown clients cannot
-// block known clients, and no client can block all others.
+// clients share another part by user. Each client may hold no more of its part than stays free. So
+// unknown clients cannot block known clients, and a few clients cannot block all others.
 type Heads struct{ unknown, known *fair.Queue }
 
 const (
@@ -24,7 +24,7 @@ const (
 
 // NewHeads returns empty Heads.
 func NewHeads() *Heads {
-	return &Heads{fair.NewQueue(headsMax, headsMax/2, 0), fair.NewQueue(headsMax, headsMax/2, 0)}
+	return &Heads{fair.NewQueue(headsMax, true, 0), fair.NewQueue(headsMax, true, 0)}
 }
 
 // ErrHeads says that a connection ends because clients have begun to send too much.

@@ -105,7 +105,7 @@ func churn(t *testing.T, budget int64) {
 func TestHerdMakesEachPieceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd = 20
-		slots := fair.NewQueue(1, 1, 1<<20)
+		slots := fair.NewQueue(1, false, 1<<20)
 		d := newStore(t, 1) // keeps nothing
 		c, snapshot := cachetest.ConfigMaps(t, 5000)
 		from, to := c.Resource().KeyRange("a")

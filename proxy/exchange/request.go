@@ -78,6 +78,8 @@ type Conn interface {
 	RemoteAddr() net.Addr
 	// Crowded reports whether too many connections are open.
 	Crowded() bool
+	// User returns the user against whose limit the connection counts, or "".
+	User() string
 	// HoldAs counts the connection against a user's limit. It returns false if take refuses.
 	HoldAs(user string, take func() (giveBack func(), ok bool)) bool
 }

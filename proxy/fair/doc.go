@@ -1,9 +1,10 @@
 // Package fair shares limited resources among users: requests to upstream, processor time, and
 // memory for responses that are made for one request.
 //
-// A [Queue] shares each resource. Users take turns, weighted by cost. A user's own claims are
-// served in order. Waiting claims hold a bounded number of bytes. Beyond this bound, the user with
-// the most waiting bytes is refused first.
+// A [Queue] shares each resource. Users take turns, weighted by cost. A user may hold no more than
+// stays free, so a few greedy users leave room for others. A user's own claims are served in order.
+// Waiting claims hold a bounded number of bytes. Beyond this bound, the user with the most waiting
+// bytes is refused first.
 //
 //	Queue      requests to upstream, slots for expensive reads, bytes of the workspace
 //	Meter      the cost of a read so far; expensive reads need a slot

@@ -8,7 +8,7 @@ import (
 // Garbage is collected before it exceeds half of the workspace.
 func TestGarbageIsCollected(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no other collections
-	w := NewWorkspace(1000, 1000, 1000)
+	w := NewWorkspace(1000, false, 1000)
 	w.CollectAfter(500)
 	do := func() ([]byte, error) { return nil, nil }
 	began := collections()

@@ -11,7 +11,7 @@ import (
 // Without room it is refused, and also if others want the room that it has held for long.
 func TestGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := NewWorkspace(4, 4, 0)
+		w := NewWorkspace(4, false, 0)
 		var refused atomic.Int64
 		g := w.Guard(3, func() string { return "a" }, func() { refused.Add(1) })
 		is := func(when string, taken, times int64) {

@@ -78,7 +78,7 @@ func NewMeter(ctx context.Context, who Claimant, slots *Queue, attends bool) Met
 // memory together.
 func NewSlots(room int64) *Queue {
 	n := int64(max(1, runtime.GOMAXPROCS(0)-1))
-	return NewQueue(n, n, room)
+	return NewQueue(n, false, room)
 }
 
 // Failed returns the reason why the read was given up, or nil.

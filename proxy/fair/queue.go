@@ -22,19 +22,20 @@ import (
 // Invariants:
 //
 //  1. Users never hold more than the capacity.
-//  2. A user who holds nothing may be granted any claim. Further claims are granted only within the
-//     share, so other users find room.
+//  2. In a shared queue, a user who holds nothing may be granted any claim. Further claims are
+//     granted only if the user then holds no more than is free. So one user gets half, two users get
+//     a third each, and others find room, whatever the number of users.
 //  3. The first claim in turn waits only for room. No other claim overtakes it, so small claims do
 //     not starve a large claim.
-//  4. If two users always have waiting claims and are below their share, the costs served to them
-//     differ by at most the sum of their most expensive claims.
+//  4. If two users always have waiting claims that rule 2 allows, the costs served to them differ by
+//     at most the sum of their most expensive claims.
 //  5. Waiting claims hold at most room bytes. If a new claim would exceed this limit, the queue
 //     refuses a claim of the user with the most waiting bytes: the user's last claim that holds any
 //     bytes.
 //  6. The queue deletes users without claims once no claim waits.
 type Queue struct {
 	Capacity int64
-	share    int64 // maximum for one user; equal to Capacity for no limit
+	shared   bool  // rule 2 applies
 	room     int64 // for waiting claims, in bytes
 	// Waited is called with the time that a claim has waited, and Took with the cost of each claim
 	// that Take grants. Both may be nil.
@@ -49,7 +50,8 @@ type Queue struct {
 		waiting int64 // bytes of waiting claims
 		waiters int
 		flows   map[string]*flow
-		turns   turns   // flows whose first claim waits for a turn or for room
+		turns   heaped  // flows whose first claim waits for a turn or for room
+		greedy  heaped  // flows whose first claim waits until more is free (2)
 		rested  []*flow // flows without claims whose next turn is after now
 	}
 }
@@ -76,7 +78,8 @@ type flow struct {
 	next    int64     // time of the next turn, in units of cost
 	waiting int64     // bytes of waiting claims
 	waiters list.List // of *Waiter
-	place   int       // index in turns, -1 if the flow is not in turns
+	in      *heaped   // the heap that has the flow, or nil
+	place   int       // index in the heap
 	entered int64     // orders flows with the same turn
 	rested  bool
 }
@@ -93,11 +96,15 @@ type Waiter struct {
 // flowsRested limits the number of remembered users without claims.
 const flowsRested = 256
 
-// NewQueue returns a queue. Each user may hold at most share of the capacity. Waiting claims may
+// NewQueue returns a queue. If it is shared, no user gets all of the capacity. Waiting claims may
 // hold at most room bytes of memory.
-func NewQueue(capacity, share, room int64) *Queue {
-	q := &Queue{Capacity: capacity, share: share, room: room}
+func NewQueue(capacity int64, shared bool, room int64) *Queue {
+	q := &Queue{Capacity: capacity, shared: shared, room: room}
 	q.mu.free, q.mu.flows = capacity, map[string]*flow{}
+	q.mu.turns.less = func(a, b *flow) bool {
+		return cmp.Or(cmp.Compare(a.next, b.next), cmp.Compare(a.entered, b.entered)) < 0
+	}
+	q.mu.greedy.less = func(a, b *flow) bool { return a.needs() < b.needs() }
 	return q
 }
 
@@ -147,11 +154,11 @@ func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	}
 	f := q.mu.flows[c.User]
 	if f == nil {
-		f = &flow{user: c.User, place: -1}
+		f = &flow{user: c.User}
 		q.mu.flows[c.User] = f
 	}
 	defer q.restLocked(f)
-	if len(q.mu.turns) == 0 && f.waiters.Len() == 0 && q.sharesLocked(f, c.Size) && c.Size <= q.mu.free {
+	if len(q.mu.turns.flows) == 0 && f.waiters.Len() == 0 && q.sharesLocked(f, c.Size) && c.Size <= q.mu.free {
 		q.grantLocked(f, c)
 		return nil, nil
 	}
@@ -226,9 +233,19 @@ func (q *Queue) Waiting() int {
 
 // serveLocked grants claims in turn while there is room.
 func (q *Queue) serveLocked() {
-	for len(q.mu.turns) > 0 {
-		f := q.mu.turns[0]
+	for {
+		for f := q.mu.greedy.first(); f != nil && f.needs() <= q.mu.free; f = q.mu.greedy.first() {
+			q.placeLocked(f)
+		}
+		f := q.mu.turns.first()
+		if f == nil {
+			break
+		}
 		w := f.waiters.Front().Value.(*Waiter)
+		if !q.sharesLocked(f, w.Size) { // less is free than when the flow got its place
+			q.placeLocked(f)
+			continue
+		}
 		if w.Size > q.mu.free {
 			return
 		}
@@ -303,25 +320,36 @@ func (f *flow) lastHolding() *Waiter {
 	return e.Value.(*Waiter)
 }
 
-// sharesLocked reports whether a user's share allows another claim of this size.
+// sharesLocked reports whether rule 2 allows a user another claim of this size.
 func (q *Queue) sharesLocked(f *flow, size int64) bool {
-	return f.held == 0 || f.held+size <= q.share
+	return !q.shared || f.held == 0 || f.held+size <= q.mu.free-size
 }
 
-// placeLocked puts a flow at its place in turns if the flow's first claim may be granted. Otherwise
-// it removes the flow from turns.
+// needs returns what must be free before rule 2 allows a flow's first claim.
+func (f *flow) needs() int64 { return f.held + 2*f.waiters.Front().Value.(*Waiter).Size }
+
+// placeLocked puts a flow at its place in turns if the flow's first claim may be granted, and in
+// greedy if it may not.
 func (q *Queue) placeLocked(f *flow) {
-	first := f.waiters.Front()
-	may := first != nil && q.sharesLocked(f, first.Value.(*Waiter).Size)
-	switch {
-	case may && f.place < 0:
+	var in *heaped
+	if first := f.waiters.Front(); first != nil {
+		if in = &q.mu.greedy; q.sharesLocked(f, first.Value.(*Waiter).Size) {
+			in = &q.mu.turns
+		}
+	}
+	if in != nil && f.in == in {
+		heap.Fix(in, f.place)
+		return
+	}
+	if f.in != nil {
+		heap.Remove(f.in, f.place)
+	}
+	if f.in = in; in == &q.mu.turns {
 		f.next = max(f.next, q.mu.now)
 		q.enterLocked(f)
-		heap.Push(&q.mu.turns, f)
-	case may:
-		heap.Fix(&q.mu.turns, f.place)
-	case f.place >= 0:
-		heap.Remove(&q.mu.turns, f.place)
+	}
+	if in != nil {
+		heap.Push(in, f)
 	}
 }
 
@@ -339,34 +367,41 @@ func (q *Queue) restLocked(f *flow) {
 	}
 }
 
-// turns is a heap of flows. It is ordered by next turn, then by entry.
-type turns []*flow
-
-// Len implements heap.Interface.
-func (t turns) Len() int { return len(t) }
-
-// Less implements heap.Interface.
-func (t turns) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(t[i].next, t[j].next), cmp.Compare(t[i].entered, t[j].entered)) < 0
+// heaped is a heap of flows.
+type heaped struct {
+	flows []*flow
+	less  func(a, b *flow) bool
 }
 
+func (h *heaped) first() *flow {
+	if len(h.flows) == 0 {
+		return nil
+	}
+	return h.flows[0]
+}
+
+// Len implements heap.Interface.
+func (h *heaped) Len() int { return len(h.flows) }
+
+// Less implements heap.Interface.
+func (h *heaped) Less(i, j int) bool { return h.less(h.flows[i], h.flows[j]) }
+
 // Swap implements heap.Interface.
-func (t turns) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].place, t[j].place = i, j
+func (h *heaped) Swap(i, j int) {
+	h.flows[i], h.flows[j] = h.flows[j], h.flows[i]
+	h.flows[i].place, h.flows[j].place = i, j
 }
 
 // Push implements heap.Interface.
-func (t *turns) Push(f any) {
-	f.(*flow).place = len(*t)
-	*t = append(*t, f.(*flow))
+func (h *heaped) Push(f any) {
+	f.(*flow).place = len(h.flows)
+	h.flows = append(h.flows, f.(*flow))
 }
 
 // Pop implements heap.Interface.
-func (t *turns) Pop() any {
-	last := len(*t) - 1
-	f := (*t)[last]
-	*t = slices.Delete(*t, last, last+1) // clears the element
-	f.place = -1
+func (h *heaped) Pop() any {
+	last := len(h.flows) - 1
+	f := h.flows[last]
+	h.flows = slices.Delete(h.flows, last, last+1) // clears the element
 	return f
 }

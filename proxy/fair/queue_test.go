@@ -27,12 +27,18 @@ func verify(t *testing.T, q *Queue) {
 		}
 		waiting += bytes
 		first := f.waiters.Front()
-		may := first != nil && q.sharesLocked(f, first.Value.(*Waiter).Size)
+		in := f.in
+		switch {
+		case first == nil && in == nil, first != nil && in == &q.mu.turns:
+		case first != nil && in == &q.mu.greedy && f.needs() > q.mu.free:
+		default:
+			t.Fatalf("%q may be served: %t; greedy: %t", user, in == &q.mu.turns, in == &q.mu.greedy)
+		}
 		switch {
 		case f.user != user, f.waiting != bytes, f.held < 0:
 			t.Fatalf("flow %+v of %q waits with %d bytes", f, user, bytes)
-		case may != (f.place >= 0), f.place >= 0 && q.mu.turns[f.place] != f:
-			t.Fatalf("%q may be served (%t), its place is %d", user, may, f.place)
+		case in != nil && in.flows[f.place] != f:
+			t.Fatalf("%q is not at its place %d", user, f.place)
 		case f.held == 0 && first == nil && (!f.rested || q.mu.waiters == 0):
 			t.Fatalf("%q has nothing to do and is not forgotten", user) // 6
 		}
@@ -45,8 +51,8 @@ func verify(t *testing.T, q *Queue) {
 	case len(q.mu.rested) > flowsRested:
 		t.Fatalf("%d users rest", len(q.mu.rested))
 	}
-	if len(q.mu.turns) > 0 { // 3
-		if first := q.mu.turns[0].waiters.Front().Value.(*Waiter); first.Size <= q.mu.free {
+	if f := q.mu.turns.first(); f != nil { // 3
+		if first := f.waiters.Front().Value.(*Waiter); first.Size <= q.mu.free {
 			t.Fatalf("a claim of %d waits, %d are free", first.Size, q.mu.free)
 		}
 	}
@@ -82,15 +88,15 @@ func enter(t *testing.T, q *Queue, c Claim) *taker {
 }
 
 // Users claim, give up and give back at random. The invariants hold, and each user's claims are
-// granted in order. No user holds more than its share. In the end the whole capacity is free and
-// the queue has no users.
+// granted in order. No user holds more than half, except by one claim. In the end the whole capacity
+// is free and the queue has no users.
 func TestFairQueueOfManyUsers(t *testing.T) {
 	seed := cachetest.Seed(t)
 	for round := range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			capacity := 1 + random.Int64N(100)
-			q := NewQueue(capacity, 1+random.Int64N(capacity), random.Int64N(200))
+			q := NewQueue(capacity, random.IntN(3) > 0, random.Int64N(200))
 			var waiting, holding []*taker
 			last := map[string]int{} // by user, the last claim that was granted
 			settle := func() {
@@ -123,8 +129,8 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 						sum += size
 					}
 					all += sum
-					if len(sizes) > 1 && sum > max(q.share, slices.Max(sizes)) {
-						t.Fatalf("%s holds %v, its share is %d", user, sizes, q.share)
+					if q.shared && len(sizes) > 1 && sum > max(capacity/2, slices.Max(sizes)) {
+						t.Fatalf("%s holds %v of %d", user, sizes, capacity)
 					}
 				}
 				if q.Taken() != all {
@@ -167,6 +173,79 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 	}
 }
 
+// However many users take all that they can get, others find room. What the users wait for is granted
+// as soon as more is free.
+func TestFairQueueLeavesRoom(t *testing.T) {
+	const capacity = 1000
+	for _, users := range []int64{1, 2, 3, 9, 99} {
+		t.Run(fmt.Sprint(users), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := NewQueue(capacity, true, capacity)
+				name := func(i int64) string { return fmt.Sprint("user", i) }
+				taken := map[int64]int64{}
+				for more := true; more; {
+					more = false
+					for i := range users {
+						if q.Try(Claim{User: name(i), Size: 1}) {
+							more, taken[i] = true, taken[i]+1
+						}
+					}
+				}
+				least := int64(capacity)
+				for i := range users {
+					least = min(least, taken[i])
+				}
+				if free, part := capacity-q.Taken(), capacity/(users+1); free < part || least < part-1 {
+					t.Errorf("%d are free, and a user has got %d, want %d", free, least, part)
+				}
+				waits := enter(t, q, Claim{User: name(0), Size: 1})
+				free := capacity - q.Taken()
+				if !q.Try(Claim{User: "other", Size: free/2 - 1}) || !q.Try(Claim{User: "other", Size: 1}) {
+					t.Errorf("another user gets nothing of %d", free)
+				}
+				if done, _ := waits.state(); done {
+					t.Error("granted beyond the share")
+				}
+				q.Give("other", 1)
+				q.Give("other", free/2-1)
+				for i := range users {
+					q.Give(name(i), taken[i]-1)
+				}
+				synctest.Wait()
+				if done, err := waits.state(); !done || err != nil {
+					t.Errorf("not granted although %d are free: %v", capacity-q.Taken(), err)
+				}
+				verify(t, q)
+			})
+		})
+	}
+}
+
+// A claim that could be granted when more was free waits again after another claim was granted.
+func TestFairQueueChecksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(12, true, 100)
+		if !q.Try(Claim{User: "a", Size: 3}) || !q.Try(Claim{User: "holder", Size: 9}) {
+			t.Fatal("not granted")
+		}
+		first, second := enter(t, q, Claim{User: "b", Size: 5}), enter(t, q, Claim{User: "a", Size: 3})
+		q.Give("holder", 9)
+		synctest.Wait()
+		if done, _ := first.state(); !done {
+			t.Error("a first claim waits although there is room")
+		}
+		if done, _ := second.state(); done {
+			t.Error("a user holds 6 of 12 although only 1 is free")
+		}
+		q.Give("b", 5)
+		synctest.Wait()
+		if done, _ := second.state(); !done {
+			t.Error("a claim waits although enough is free")
+		}
+		verify(t, q)
+	})
+}
+
 // Users with permanently waiting claims get service of equal cost, whatever the size and number of
 // their claims (4).
 func TestFairQueueServesAlike(t *testing.T) {
@@ -174,7 +253,7 @@ func TestFairQueueServesAlike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		const most = 50
-		q := NewQueue(1, 1, 1<<20)
+		q := NewQueue(1, false, 1<<20)
 		if err := q.Take(t.Context(), Claim{"first", 1, 1, 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +305,7 @@ func TestFairQueueServesAlike(t *testing.T) {
 // claims.
 func TestFairQueueRemembersWhoRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(1, 1, 1<<20)
+		q := NewQueue(1, false, 1<<20)
 		if err := q.Take(t.Context(), Claim{"expensive", 1, 100, 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -271,7 +350,7 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 // claims.
 func TestFairQueueIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(1, 1, 100)
+		q := NewQueue(1, false, 100)
 		if err := q.Take(t.Context(), Claim{"holder", 1, 1, 1000}); err != nil {
 			t.Fatal(err) // a granted claim uses no room
 		}
@@ -314,7 +393,7 @@ func TestFairQueueIsFull(t *testing.T) {
 // the rest of a response that has begun.
 func TestClaimWithoutMemoryIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(1, 1, 100)
+		q := NewQueue(1, false, 100)
 		enter(t, q, Claim{User: "holder", Size: 1})
 		first := enter(t, q, Claim{User: "a", Size: 1, Held: 60})
 		begun := enter(t, q, Claim{User: "a", Size: 1})

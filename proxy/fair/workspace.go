@@ -29,8 +29,8 @@ type Workspace struct {
 }
 
 // NewWorkspace returns a workspace of size bytes; see NewQueue.
-func NewWorkspace(size, share, room int64) *Workspace {
-	return &Workspace{Queue: NewQueue(size, share, room)}
+func NewWorkspace(size int64, shared bool, room int64) *Workspace {
+	return &Workspace{Queue: NewQueue(size, shared, room)}
 }
 
 // Take waits for memory, for workspaceWait at most.

@@ -18,7 +18,7 @@ func bodyOfBytes(length int) func() ([]byte, error) {
 // The memory of a body for one request is given back when the body was written, dropped, or could
 // not be made.
 func TestWorkspaceIsGivenBack(t *testing.T) {
-	w := NewWorkspace(100, 100, 100)
+	w := NewWorkspace(100, false, 100)
 	c := Claim{User: "a", Size: 100}
 	do := bodyOfBytes(50)
 	for _, end := range []func(body *Body){
@@ -65,7 +65,7 @@ func TestWorkspaceIsGivenBack(t *testing.T) {
 // answers.
 func TestWorkspaceIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := NewWorkspace(100, 100, 100)
+		w := NewWorkspace(100, false, 100)
 		take := func(size int64) error { return w.Take(t.Context(), Claim{User: "a", Size: size}) }
 		for size, full := range map[int64]bool{101: true, 60: false} {
 			if err := take(size); (err != nil) != full {
@@ -85,7 +85,7 @@ func TestWorkspaceIsFull(t *testing.T) {
 // Other users get memory immediately, however many bodies a user leaves unread.
 func TestWorkspaceIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := NewWorkspace(100, 50, 100)
+		w := NewWorkspace(100, true, 100)
 		for range 20 {
 			if body, err := w.Make(t.Context(), Claim{User: "slow", Size: 20}, bodyOfBytes(10)); err == nil {
 				defer body.Close()
@@ -108,7 +108,7 @@ func TestWorkspaceOfSlowReader(t *testing.T) {
 	for _, wanted := range []bool{false, true} {
 		for pace, slow := range map[int]bool{paceMin / 2: true, paceMin * 2: false} {
 			synctest.Test(t, func(t *testing.T) {
-				w := NewWorkspace(100<<20, 100<<20, 100)
+				w := NewWorkspace(100<<20, false, 100)
 				const length = 3 << 20
 				body, err := w.Make(t.Context(), Claim{User: "slow", Size: 100 << 20}, bodyOfBytes(length))
 				if err != nil {

@@ -69,14 +69,14 @@ func (p *paced) Write(b []byte) (int, error) {
 }
 
 const (
-	// LargeMost limits the large buffers of long bodies in the process. Each user gets half.
+	// LargeMost limits the large buffers of long bodies in the process. Users share them.
 	LargeMost = 1024
 	// smallSize is the size of a buffer beyond this limit, in bytes.
 	smallSize = 4 << 10
 )
 
 // large has the large buffers of long bodies. A client that does not read its response keeps a buffer.
-var large = NewQueue(LargeMost, LargeMost/2, 0)
+var large = NewQueue(LargeMost, true, 0)
 
 // TakeLarge takes one of a user's large buffers, if one is free. GiveLarge gives it back.
 func TakeLarge(user string) (ok bool) { return large.Try(Claim{User: user, Size: 1}) }

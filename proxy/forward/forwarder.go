@@ -124,7 +124,7 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
 	copyHeader(resp.Header, in.Header)
 	resp.Length = in.ContentLength
-	x.upstream = in.Body
+	x.upstream, x.lines = in.Body, strings.HasPrefix(in.Header.Get("Content-Type"), "application/json")
 	resp.Reader = x
 	return resp
 }
@@ -172,6 +172,8 @@ type roundTrip struct {
 	lifetime
 	upstream io.ReadCloser
 	sent     atomic.Bool // upstream may have received the request
+	lines    bool        // each event is a line
+	within   bool        // the last byte was within a line
 }
 
 // outgoing returns the request for upstream. The parameter whole is the body, or nil if the body is
@@ -228,8 +230,13 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 // Read implements io.Reader.
 func (x *roundTrip) Read(p []byte) (int, error) {
 	n, err := x.upstream.Read(p)
+	if n > 0 {
+		x.within = x.lines && p[n-1] != '\n'
+	}
 	if err != nil && x.ended.Load() == drained {
-		err = io.EOF
+		if err = io.EOF; x.within {
+			err = io.ErrUnexpectedEOF // a part of an event must not look whole
+		}
 	}
 	return n, err
 }

@@ -2,6 +2,8 @@ package forward
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -178,6 +180,40 @@ func overTLS(t *testing.T, h http.HandlerFunc) *Forwarder {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// A drain ends a watch as upstream would. A part of an event does not look like a whole one.
+func TestDrainWithinAnEvent(t *testing.T) {
+	for _, tc := range []struct {
+		contentType, sent string
+		want              error
+	}{
+		{"application/json", "", nil},
+		{"application/json", "{}\n", nil},
+		{"application/json", "{}\n{", io.ErrUnexpectedEOF},
+		{"application/json;stream=watch", "{", io.ErrUnexpectedEOF},
+		{"text/plain", "a log", nil},
+	} {
+		f := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", tc.contentType)
+			_, _ = io.WriteString(w, tc.sent)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		over, drain := context.WithCancel(t.Context())
+		resp := f.Send(t.Context(), over, &exchange.Request{
+			Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: &access.Caller{},
+		}, &Trip{}, func() {})
+		got := make([]byte, len(tc.sent))
+		if _, err := io.ReadFull(resp.Reader, got); err != nil {
+			t.Fatal(err)
+		}
+		drain()
+		if rest, err := io.ReadAll(resp.Reader); len(rest) > 0 || !errors.Is(err, tc.want) {
+			t.Errorf("%s %q: then %q, %v, want %v", tc.contentType, tc.sent, rest, err, tc.want)
+		}
+		resp.CloseBody()
+	}
 }
 
 // If upstream has read a write and closes the connection without a response, the write may have been

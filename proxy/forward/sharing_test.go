@@ -65,7 +65,7 @@ func (c closer) Close() error {
 func TestBufferPanics(t *testing.T) {
 	closed := 0
 	s := &Sharing{
-		Workspace: fair.NewWorkspace(100<<20, 100<<20, 1<<20), Crowded: func() bool { return true },
+		Workspace: fair.NewWorkspace(100<<20, false, 1<<20), Crowded: func() bool { return true },
 		Send: func(context.Context, *exchange.Request, exchange.Route, *Trip, func()) *exchange.Response {
 			return &exchange.Response{Source: exchange.FromUpstream, Length: -1, Reader: struct {
 				io.Reader
@@ -132,7 +132,7 @@ func TestShareKey(t *testing.T) {
 
 func newSharing(t *testing.T) *Sharing {
 	const room = 64 << 20
-	return &Sharing{Workspace: fair.NewWorkspace(room, room, room), Serving: t.Context(), Shared: func() {}, Crowded: func() bool { return false }}
+	return &Sharing{Workspace: fair.NewWorkspace(room, false, room), Serving: t.Context(), Shared: func() {}, Crowded: func() bool { return false }}
 }
 
 func (s *Sharing) list(ctx context.Context) *exchange.Response {

@@ -119,7 +119,7 @@ func TestSelectionCost(t *testing.T) {
 
 // The meter of a cheap read costs almost nothing.
 func TestMeterOfCheapRead(t *testing.T) {
-	slots := fair.NewQueue(1, 1, 1)
+	slots := fair.NewQueue(1, false, 1)
 	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Sn
 	t.Helper()
 	r, snapshot := pageOf(t, objects, 0)
 	r.derived = newDerived(t, 1<<20)
-	r.workspace = fair.NewWorkspace(1<<30, 1<<30, 1<<20)
+	r.workspace = fair.NewWorkspace(1<<30, false, 1<<20)
 	selecting(t, r, "labelSelector="+expensiveSelector())
 	r.Client = exchange.Nobody{}
 	r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
@@ -31,7 +31,7 @@ func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Sn
 // A walk through a large collection ends its turn, and continues in a later turn.
 func TestExpensiveReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewQueue(1, 1, 1<<20)
+		slots := fair.NewQueue(1, false, 1<<20)
 		r, snapshot := metered(t, 5000, slots)
 		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1, Cost: fair.TurnWork}); err != nil {
 			t.Fatal(err)
@@ -103,7 +103,7 @@ func TestReadIsGivenUp(t *testing.T) {
 			},
 		} {
 			t.Run(what+", "+name, func(t *testing.T) {
-				slots := fair.NewQueue(1, 1, 1<<20)
+				slots := fair.NewQueue(1, false, 1<<20)
 				r, snapshot := metered(t, 5000, slots)
 				ctx, cancel := context.WithCancel(t.Context())
 				r.meter = fair.NewMeter(&endsLater{ctx, cancel, after / fair.TurnWork}, r.Request, slots, false)

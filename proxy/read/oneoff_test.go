@@ -35,10 +35,10 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 		{pretty: true, zips: true, partial: true, objects: 1000},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			slots := fair.NewQueue(1, 1, 1<<20)
+			slots := fair.NewQueue(1, false, 1<<20)
 			r, snapshot := pageOf(t, 3000, c.objects)
 			r.derived = newDerived(t, 1<<20)
-			r.workspace = fair.NewWorkspace(1<<30, 1<<30, 1<<20)
+			r.workspace = fair.NewWorkspace(1<<30, false, 1<<20)
 			if c.selects {
 				selecting(t, r, "labelSelector=none!=x")
 			}
@@ -81,7 +81,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 // holds no slot.
 func TestWritesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewQueue(1, 1, 1<<20)
+		slots := fair.NewQueue(1, false, 1<<20)
 		r, _ := metered(t, 1, slots)
 		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestWritesTakeTurns(t *testing.T) {
 // A client that does not read even the beginning of an expensive list holds no slot.
 func TestUnreadListHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewQueue(1, 1, 1<<20)
+		slots := fair.NewQueue(1, false, 1<<20)
 		r, snapshot := metered(t, 5000, slots)
 		selecting(t, r, "labelSelector=none!=x")
 		r.choice.Pretty = true

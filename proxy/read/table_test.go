@@ -51,7 +51,7 @@ func newJoined(t *testing.T) *joined {
 	}
 	j.rows.SetBookmark(b)
 	const memory = 1 << 30
-	j.workspace = fair.NewWorkspace(memory, memory, memory)
+	j.workspace = fair.NewWorkspace(memory, false, memory)
 	j.reader = New(Config{Limits: unlimited{}, Lag: uncounted, Draining: t.Context(), DrainShare: func() time.Duration { return 0 }, Log: zap.NewNop()})
 	return j
 }

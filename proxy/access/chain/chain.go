@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"context"
 	"crypto/tls"
 	certificates "crypto/x509"
 	"errors"
@@ -28,6 +29,8 @@ const (
 	// waitingMax limits the memory of waiting requests, in bytes; waitCost is the cost of each.
 	waitingMax = 8 << 20
 	waitCost   = 4 << 10
+	// waitMost limits the wait for a verification.
+	waitMost = 10 * time.Second
 )
 
 // ErrTooLong says that a client has sent too many certificates.
@@ -55,7 +58,7 @@ type Authenticator struct {
 // New returns an Authenticator. Roots returns the current authorities: a new pool after each
 // change. User converts a verified chain to a user. Client returns the client that takes turns.
 func New(roots x509.VerifyOptionFunc, user x509.UserConversion, client func(*http.Request) string) *Authenticator {
-	return &Authenticator{roots: roots, user: user, client: client, turns: fair.NewQueue(1, 1, waitingMax)}
+	return &Authenticator{roots: roots, user: user, client: client, turns: fair.NewQueue(1, false, waitingMax)}
 }
 
 // AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
@@ -69,11 +72,13 @@ func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.R
 		return nil, false, fmt.Errorf("%w: %d, at most %d are accepted", ErrTooLong, n, longest)
 	}
 	r := a.result(req.TLS)
+	ctx, cancel := context.WithTimeout(req.Context(), waitMost)
+	defer cancel()
 	select {
 	case r.busy <- struct{}{}:
 		defer func() { <-r.busy }()
-	case <-req.Context().Done():
-		return nil, false, req.Context().Err()
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
 	}
 	options, ok := a.roots()
 	if !ok {
@@ -82,7 +87,7 @@ func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.R
 	if !r.holds(options.Roots) {
 		if len(req.TLS.PeerCertificates) > 1 {
 			client := a.client(req)
-			if err := a.turns.Take(req.Context(), fair.Claim{User: client, Size: 1, Cost: 1, Held: waitCost}); err != nil {
+			if err := a.turns.Take(ctx, fair.Claim{User: client, Size: 1, Cost: 1, Held: waitCost}); err != nil {
 				return nil, false, fmt.Errorf("wait for the verification of certificates: %w", err)
 			}
 			defer a.turns.Give(client, 1)

@@ -210,6 +210,36 @@ func TestLength(t *testing.T) {
 	}
 }
 
+// A request waits for its turn for waitMost, and so does another one of its connection.
+func TestPatienceOfTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		root := issue(t, nil, "root", now, now.Add(time.Hour))
+		middle := issue(t, root, "middle", now, now.Add(time.Hour))
+		w := newTrial(t, root)
+		stop := make(chan struct{})
+		w.judge = func(string) error {
+			<-stop
+			return nil
+		}
+		var all sync.WaitGroup
+		slow, late := connection(issue(t, middle, "slow", now, now.Add(time.Hour)), middle), connection(issue(t, middle, "late", now, now.Add(time.Hour)), middle)
+		all.Go(func() { _, _ = w.ask(t.Context(), slow, "one") })
+		synctest.Wait()
+		for _, state := range []*tls.ConnectionState{slow, late, late} {
+			all.Go(func() {
+				began := time.Now()
+				if got, err := w.ask(t.Context(), state, "another"); got != "" || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != waitMost {
+					t.Errorf("%q, %v after %v", got, err, time.Since(began))
+				}
+			})
+		}
+		time.Sleep(2 * waitMost)
+		close(stop)
+		all.Wait()
+	})
+}
+
 // One long chain is verified at a time. Clients take turns, and single certificates do not wait
 // (invariant 5). A request that gives up does not keep its connection from another attempt.
 func TestTurns(t *testing.T) {
