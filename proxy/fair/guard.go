@@ -7,8 +7,8 @@ import (
 
 // Guard limits the memory of bytes that a client does not read. If a wait for the client lasts longer
 // than guardGrace, the bytes need room in the workspace. If there is none, the response or the
-// connection must end. It must also end if the wait lasts guardAgain longer and others have had to
-// wait for room. A nil guard limits nothing.
+// connection must end. It must also end if the wait has held room for guardAgain and others have had
+// to wait for room. A nil guard limits nothing.
 type Guard struct {
 	room    *Workspace
 	size    int64
@@ -19,7 +19,8 @@ type Guard struct {
 		timer *time.Timer
 		waits bool // the client has bytes to read
 		held  bool
-		by    string // the user who holds the room
+		since time.Time // when the room was taken
+		by    string    // the user who holds the room
 	}
 }
 
@@ -69,7 +70,7 @@ func (g *Guard) keeps() bool {
 	switch {
 	case !g.mu.waits:
 		return true
-	case g.mu.held && g.room.Wanted(), !g.holdLocked():
+	case g.mu.held && time.Since(g.mu.since) >= guardAgain && g.room.Wanted(), !g.holdLocked():
 		return false
 	}
 	g.mu.timer.Reset(guardAgain)
@@ -88,7 +89,7 @@ func (g *Guard) Hold() bool {
 
 func (g *Guard) holdLocked() bool {
 	if !g.mu.held {
-		g.mu.by = g.user()
+		g.mu.by, g.mu.since = g.user(), time.Now()
 		g.mu.held = g.room.Try(Claim{User: g.mu.by, Size: g.size, Cost: g.size})
 	}
 	return g.mu.held

@@ -60,5 +60,16 @@ func TestGuard(t *testing.T) {
 		is("wanted for long", 3, 2)
 		g.End()
 		is("ended", 0, 2)
+
+		g.Begin()
+		if !g.Hold() {
+			t.Error("no room")
+		}
+		time.Sleep(guardGrace)
+		is("taken at once, and wanted", 3, 2)
+		time.Sleep(guardAgain)
+		is("the same for long", 3, 3)
+		g.End()
+		is("the end", 0, 3)
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 )
@@ -216,7 +215,8 @@ func (q *Queue) Taken() int64 {
 	return q.Capacity - q.mu.free
 }
 
-// Busy reports whether another claim of a user would wait for the user's own claims.
+// Busy reports whether another claim of a user would wait because the user holds too much or waits
+// already.
 func (q *Queue) Busy(user string, size int64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -365,43 +365,4 @@ func (q *Queue) restLocked(f *flow) {
 	case q.mu.flows[f.user] == f:
 		delete(q.mu.flows, f.user)
 	}
-}
-
-// heaped is a heap of flows.
-type heaped struct {
-	flows []*flow
-	less  func(a, b *flow) bool
-}
-
-func (h *heaped) first() *flow {
-	if len(h.flows) == 0 {
-		return nil
-	}
-	return h.flows[0]
-}
-
-// Len implements heap.Interface.
-func (h *heaped) Len() int { return len(h.flows) }
-
-// Less implements heap.Interface.
-func (h *heaped) Less(i, j int) bool { return h.less(h.flows[i], h.flows[j]) }
-
-// Swap implements heap.Interface.
-func (h *heaped) Swap(i, j int) {
-	h.flows[i], h.flows[j] = h.flows[j], h.flows[i]
-	h.flows[i].place, h.flows[j].place = i, j
-}
-
-// Push implements heap.Interface.
-func (h *heaped) Push(f any) {
-	f.(*flow).place = len(h.flows)
-	h.flows = append(h.flows, f.(*flow))
-}
-
-// Pop implements heap.Interface.
-func (h *heaped) Pop() any {
-	last := len(h.flows) - 1
-	f := h.flows[last]
-	h.flows = slices.Delete(h.flows, last, last+1) // clears the element
-	return f
 }

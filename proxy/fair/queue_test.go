@@ -173,8 +173,8 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 	}
 }
 
-// However many users take all that they can get, others find room. What the users wait for is granted
-// as soon as more is free.
+// Many users take all that they can get, and others still find room. The queue grants a waiting claim
+// as soon as enough is free.
 func TestFairQueueLeavesRoom(t *testing.T) {
 	const capacity = 1000
 	for _, users := range []int64{1, 2, 3, 9, 99} {

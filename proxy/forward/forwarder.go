@@ -124,7 +124,8 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
 	copyHeader(resp.Header, in.Header)
 	resp.Length = in.ContentLength
-	x.upstream, x.lines = in.Body, strings.HasPrefix(in.Header.Get("Content-Type"), "application/json")
+	x.upstream = in.Body
+	x.lines = strings.HasPrefix(in.Header.Get("Content-Type"), "application/json") && in.Header.Get("Content-Encoding") == ""
 	resp.Reader = x
 	return resp
 }

@@ -185,17 +185,21 @@ func overTLS(t *testing.T, h http.HandlerFunc) *Forwarder {
 // A drain ends a watch as upstream would. A part of an event does not look like a whole one.
 func TestDrainWithinAnEvent(t *testing.T) {
 	for _, tc := range []struct {
-		contentType, sent string
-		want              error
+		contentType, encoding, sent string
+		want                        error
 	}{
-		{"application/json", "", nil},
-		{"application/json", "{}\n", nil},
-		{"application/json", "{}\n{", io.ErrUnexpectedEOF},
-		{"application/json;stream=watch", "{", io.ErrUnexpectedEOF},
-		{"text/plain", "a log", nil},
+		{"application/json", "", "", nil},
+		{"application/json", "", "{}\n", nil},
+		{"application/json", "", "{}\n{", io.ErrUnexpectedEOF},
+		{"application/json;stream=watch", "", "{", io.ErrUnexpectedEOF},
+		{"application/json", "gzip", "a whole member", nil},
+		{"text/plain", "", "a log", nil},
 	} {
 		f := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", tc.contentType)
+			if tc.encoding != "" {
+				w.Header().Set("Content-Encoding", tc.encoding)
+			}
 			_, _ = io.WriteString(w, tc.sent)
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()

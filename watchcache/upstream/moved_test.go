@@ -180,7 +180,7 @@ func TestAPIHasMoved(t *testing.T) {
 	})
 }
 
-// What was known of the APIServices does not count once they cannot be followed any more.
+// If the APIServices cannot be followed any more, the proxy does not rely on what it knew of them.
 func TestAPIReturnsUnseen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPIServices(discovery.Local)

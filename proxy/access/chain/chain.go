@@ -62,8 +62,8 @@ func New(roots x509.VerifyOptionFunc, user x509.UserConversion, client func(*htt
 }
 
 // AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
-// same pointer to its state. The error is ErrTooLong, fair.ErrCrowded, the context's, or that of the
-// verification.
+// same pointer to its state. The error is ErrTooLong, fair.ErrCrowded, the context's, that of a
+// deadline after waitMost, or that of the verification.
 func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return nil, false, nil

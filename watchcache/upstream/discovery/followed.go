@@ -211,7 +211,7 @@ func (f *Followed[V]) read(object []byte) (name string, now V, err error) {
 	return name, now, err
 }
 
-// set records a value and calls Changed if it is new.
+// set records a value and calls changed if it is new.
 func (f *Followed[V]) set(name string, now V) {
 	var none V
 	f.mu.Lock()
