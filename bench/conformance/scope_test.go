@@ -86,15 +86,16 @@ func ownToken(t *testing.T, namespace string) (user, token string) {
 
 // A proxy whose rights end at a namespace or at an object caches what these rights allow. It
 // answers as the apiserver answers the same user, and forwards everything else. It follows a role
-// that grows.
+// that grows, and one that goes.
 func TestScopesOfRights(t *testing.T) {
 	needsAdmin(t)
 	s := newScript(t, pods)
 	user, token := ownToken(t, s.home)
 	reading := []string{"get", "list", "watch"}
-	allow := func(namespace, name string, rule rbacv1.PolicyRule) {
+	allow := func(namespace, name string, rule rbacv1.PolicyRule) (role string) {
 		t.Helper()
-		if err := suite.Allow(t.Context(), namespace, cluster.UniqueName(name), cluster.Users(user), rule); err != nil {
+		role = cluster.UniqueName(name)
+		if err := suite.Allow(t.Context(), namespace, role, cluster.Users(user), rule); err != nil {
 			t.Fatal(err)
 		}
 		may := authorizationv1.ResourceAttributes{Verb: "list", Namespace: namespace, Group: rule.APIGroups[0], Resource: rule.Resources[0]}
@@ -104,8 +105,9 @@ func TestScopesOfRights(t *testing.T) {
 		if err := suite.AwaitRights(t.Context(), user, may); err != nil {
 			t.Fatal(err)
 		}
+		return role
 	}
-	allow(s.home, "home", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: reading})
+	home := allow(s.home, "home", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: reading})
 	allow(s.home, "widgets", rbacv1.PolicyRule{APIGroups: []string{"example.com"}, Resources: []string{"widgets"}, Verbs: reading})
 	allow("a", "plain", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: reading, ResourceNames: []string{"plain"}})
 	n := s.object(s.home, s.first+"-before", "web", "n1").createT(t)
@@ -148,6 +150,23 @@ func TestScopesOfRights(t *testing.T) {
 		from, err := answers.of(t.Context(), got.Header)
 		return err == nil && from == cache
 	})
+	watched := in + "?watch=1&resourceVersion=0&timeoutSeconds=1"
+	reads := []string{in, in + "?resourceVersion=0", in + "/" + before + "?resourceVersion=0", watched}
+	for _, path := range reads {
+		must(t, proxied, get(path), 200)
+	}
+	if err := suite.Client().RbacV1().RoleBindings(s.home).Delete(t.Context(), home, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range reads {
+		cluster.Eventually(t, "the proxy has lost its right to "+path, func() bool {
+			got, err := proxied.Ask(t.Context(), get(path))
+			return err == nil && got.Status == 403
+		})
+	}
+	for _, path := range reads[:3] {
+		reach(path, upstream, 403)
+	}
 }
 
 // openOf returns the rule for a list, whose resourceVersion may differ, or for a get.

@@ -74,8 +74,9 @@ type Want struct {
 	Namespace, Name string
 	Fields          fields.Selector // nil for none
 	Labels          labels.Selector // nil for none
+	Verb            string          // get, list or watch
 	// Reviewed means that the reader's own rights have been reviewed. Otherwise the proxy's rights
-	// count. A right to one namespace then does not include a path of all namespaces, even if the
+	// count, to the verb. A right to one namespace then does not include a path of all namespaces, even if the
 	// read selects that namespace.
 	Reviewed bool
 }

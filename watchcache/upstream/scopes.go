@@ -92,14 +92,14 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w ob
 	key := store.Key{GVR: gvr, Encoding: encoding}
 	if narrow && len(scopes) > 1 {
 		if f := fs.ready(key, scopes); f != nil {
-			if err = fs.use(ctx, f, since); err == nil || !tooWide(err) {
+			if err = fs.use(ctx, f, w, since); err == nil || !tooWide(err) {
 				return f, err
 			}
 		}
 	}
 	for _, key.Scope = range scopes {
 		var f *fresh.Feed
-		if f, err = fs.open(ctx, key, since); err == nil || narrow && !tooWide(err) {
+		if f, err = fs.open(ctx, key, w, since); err == nil || narrow && !tooWide(err) {
 			return f, err
 		}
 	}

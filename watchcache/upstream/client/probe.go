@@ -135,5 +135,35 @@ func Nothing(r *object.Resource) (path string, query url.Values) {
 	return ResourcePath(r.GVR, r.Scope.Namespace), query
 }
 
+// Try sends the cheapest request of a verb (get, list or watch) within a resource's scope. Like the
+// list of a probe, a get has a name that no object can have, unless the scope is a single object.
+func (c *Client) Try(ctx context.Context, verb string, r *object.Resource) error {
+	path, query := Nothing(r)
+	switch verb {
+	case "get":
+		selector, err := fields.ParseSelector(query.Get("fieldSelector"))
+		if err != nil {
+			return fmt.Errorf("scope of %s: %w", r.GVR.Resource, err)
+		}
+		name, ok := selector.RequiresExactMatch("metadata.name")
+		if !ok {
+			name = NoSuchName
+		}
+		path, query = path+"/"+name, nil
+	case "list":
+		query.Set("limit", "1")
+	case "watch":
+		query.Set("watch", "true")
+		query.Set("resourceVersion", "0")
+		query.Set("timeoutSeconds", "1")
+	}
+	resp, err := c.get(ctx, "rights", r.GVR, path, query)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close() // it is not read
+	return nil
+}
+
 // ProbeTimeout limits a probe that no reader waits for.
 const ProbeTimeout = 10 * time.Second

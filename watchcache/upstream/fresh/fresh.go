@@ -25,11 +25,12 @@ type Feed struct {
 	keeper *Keeper
 	fresh  freshness
 	roads  roads
+	rights map[string]chan right // by verb; each contains the last answer
 }
 
 // New returns a feed that uses the keeper's ledger and probe budget.
 func (k *Keeper) New(f *feed.Feed) *Feed {
-	return &Feed{Feed: f, keeper: k, fresh: freshness{helping: make(chan struct{}, 1)}}
+	return &Feed{Feed: f, keeper: k, fresh: freshness{helping: make(chan struct{}, 1)}, rights: newRights()}
 }
 
 // Reread makes the feed read its state again, because a reader has found an error in the cache.
@@ -294,6 +295,9 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 			case err != nil:
 				outcome = "failed"
 				f.Log.Debug("cache could not be brought up to date", zap.Error(err))
+				if refused(err) {
+					f.Interrupt(err) // the proxy has lost its right
+				}
 			}
 			m := f.keeper.metrics
 			m.runs.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()
