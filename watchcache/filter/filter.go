@@ -14,12 +14,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// UnsupportedFieldError means that a resource's cache cannot select by the field label Field.
+// UnsupportedFieldError means that a resource's cache cannot select by this value of the field label
+// Field.
 // Upstream may support the label.
 type UnsupportedFieldError struct{ Field string }
 
 func (e *UnsupportedFieldError) Error() string {
-	return fmt.Sprintf("field label %q is not kept in the cache", e.Field)
+	return fmt.Sprintf("the cache cannot select by this value of the field label %q", e.Field)
 }
 
 // Filter is the selection of a request: a namespace, a label selector and a field selector. A
@@ -60,8 +61,8 @@ func (f *Filter) field(o *object.Object, index int) string {
 }
 
 // New compiles a request's selection for objects of r. An empty namespace means all namespaces. A
-// nil selector selects all objects. If r does not have a field, New returns
-// *[UnsupportedFieldError].
+// nil selector selects all objects. If r does not have a field, or the value is not exact in JSON, New
+// returns *[UnsupportedFieldError].
 func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
@@ -75,7 +76,7 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 		}
 		for _, req := range requirements {
 			index, ok := fieldIndex(r, req.Field)
-			if !ok {
+			if !ok || !object.Exact(req.Value) {
 				return nil, &UnsupportedFieldError{req.Field}
 			}
 			equal := req.Operator != selection.NotEquals

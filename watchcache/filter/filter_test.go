@@ -41,6 +41,7 @@ func TestFilterFields(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"metadata.name=x": true, "metadata.namespace!=x": true, "spec.nodeName=x": true, "status.phase=x,spec.nodeName!=y": true,
 		"spec.hostNetwork=true": false, "metadata.uid=x": false, "status.phase=x,spec.host=y": false, "spec=x": false,
+		"spec.nodeName=\xff": false, "metadata.name=n\xff": false, "status.phase!=a\ufffd": false, "metadata.name=é": true,
 	} {
 		_, err := New(pods, "", nil, fields.ParseSelectorOrDie(text))
 		var unsupported *UnsupportedFieldError

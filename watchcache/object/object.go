@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 	"unsafe"
 
 	"github.com/tidwall/gjson"
@@ -151,10 +153,15 @@ func (r *Resource) parseJSON(src []byte) (*Object, error) {
 	return o, nil
 }
 
-// place sets the object's key and checks its namespace.
+// place sets the object's key and checks its namespace. kube-apiserver checks only the path
+// separators in some names, and a client that writes protobuf can use bytes that are not UTF-8. In
+// JSON all of them become U+FFFD, so such a name may be that of several objects.
 func (o *Object) place(r *Resource, namespace, name string) error {
-	if name == "" {
+	switch {
+	case name == "":
 		return fmt.Errorf("%w: no metadata.name", ErrMalformed)
+	case r.Encoding != Protobuf && !Exact(name):
+		return fmt.Errorf("%w: metadata.name %q is not exact in JSON", ErrMalformed, name)
 	}
 	if r.Namespaced != (namespace != "") {
 		return fmt.Errorf("%w: %s %q in namespace %q, but namespaced is %t",
@@ -163,6 +170,10 @@ func (o *Object) place(r *Resource, namespace, name string) error {
 	o.key, o.nsLen = r.Key(namespace, name), int32(len(namespace))
 	return nil
 }
+
+// Exact reports whether a text is UTF-8 and contains no U+FFFD, so that no other text is the same in
+// JSON.
+func Exact(s string) bool { return !strings.ContainsRune(s, utf8.RuneError) }
 
 // keepFields reads the values of the kept fields.
 func (o *Object) keepFields(r *Resource) {
