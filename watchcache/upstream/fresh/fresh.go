@@ -295,9 +295,6 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 			case err != nil:
 				outcome = "failed"
 				f.Log.Debug("cache could not be brought up to date", zap.Error(err))
-				if refused(err) {
-					f.Interrupt(err) // the proxy has lost its right
-				}
 			}
 			m := f.keeper.metrics
 			m.runs.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()

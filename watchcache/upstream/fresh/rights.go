@@ -34,9 +34,14 @@ func newRights() map[string]chan right {
 }
 
 // Allowed returns an error if upstream refuses the proxy itself a verb within the feed's scope. The
-// answer is at most RightsLast old, unless upstream does not answer. If upstream refuses lists or
-// watches, the feed ends.
+// answer is at most RightsLast old, unless upstream does not answer. The feed goes on: as upstream's
+// own, watches that are open stay open.
 func (f *Feed) Allowed(ctx context.Context, verb string) error {
+	if verb == "get" {
+		if err := f.Allowed(ctx, "list"); err != nil {
+			return err // a narrower scope may be allowed
+		}
+	}
 	var last right
 	select {
 	case last = <-f.rights[verb]:
@@ -47,21 +52,20 @@ func (f *Feed) Allowed(ctx context.Context, verb string) error {
 	if _, lost := f.Lost(); lost || time.Since(last.at) < RightsLast {
 		return last.refused
 	}
-	trying, cancel := context.WithTimeout(ctx, feed.Patience)
+	trying, cancel := context.WithTimeout(ctx, feed.Patience/2) // a get asks twice
 	defer cancel()
 	err := f.Client.Try(trying, verb, f.Cache().Resource())
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
 		last = right{at: time.Now()}
-	case refused(err) && verb == "get":
-		last = right{time.Now(), errMayNotGet} // not err, after which a narrower scope would be tried
-	case refused(err):
+	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err):
+		if ctx.Err() == nil {
+			last.at = time.Now() // nobody has decided
+		}
+	case verb == "get":
+		last = right{time.Now(), errMayNotGet} // after err, a feed of a narrower scope would start
+	default:
 		last = right{time.Now(), fmt.Errorf("the proxy itself may not %s: %w", verb, err)}
-		f.Interrupt(err)
-	case ctx.Err() == nil:
-		last.at = time.Now() // nobody has decided
 	}
 	return last.refused
 }
-
-func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
