@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,7 @@ type strictUpstream struct {
 	wide   atomic.Pointer[string] // the verbs that are refused in all namespaces
 	narrow atomic.Pointer[string] // and in the namespace ns
 	silent atomic.Bool            // requests have no answer
+	takes  atomic.Int64           // the duration of each request
 	tries  atomic.Int64           // requests for the right to get or to watch
 }
 
@@ -43,6 +45,7 @@ func (s *strictUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		<-req.Context().Done()
 		return nil, req.Context().Err()
 	}
+	time.Sleep(time.Duration(s.takes.Load()))
 	before, after, ok := strings.Cut(req.URL.Path, "/configmaps")
 	if !ok {
 		return s.fakeUpstream.RoundTrip(req)
@@ -225,23 +228,58 @@ func TestRightsAreAskedTogether(t *testing.T) {
 	})
 }
 
-// A reader that leaves before upstream has answered does not postpone the question.
-func TestReaderLeavesBeforeTheAnswer(t *testing.T) {
+// If upstream is silent, readers that leave early do not keep others from an answer, and nobody waits for
+// long.
+func TestImpatientReaders(t *testing.T) {
+	for _, age := range []time.Duration{fresh.RightsLast / 2, fresh.RightsLast} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStrict()
+			s.set("a", "1")
+			feeds := start(t, s)
+			if _, err := read(t, feeds, "list"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(age)
+			s.silent.Store(true)
+			var all sync.WaitGroup
+			for range 600 {
+				all.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), feed.Patience*3/4)
+					defer cancel()
+					if _, err := feeds.Open(ctx, configmaps, object.Want{Namespace: "ns", Verb: "list"}, object.JSON, 0); err != nil {
+						t.Error(err)
+					}
+				})
+				time.Sleep(300 * time.Millisecond)
+			}
+			all.Wait()
+		})
+	}
+}
+
+// An answer counts even if no reader has waited for it.
+func TestSlowRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStrict()
+		s.set("a", "1")
 		feeds := start(t, s)
-		if _, err := read(t, feeds, "list"); err != nil {
-			t.Fatal(err)
+		for _, verb := range []string{"get", "list", "watch"} {
+			if _, err := read(t, feeds, verb); err != nil {
+				t.Fatal(err)
+			}
 		}
-		time.Sleep(fresh.RightsLast)
-		s.silent.Store(true)
-		ctx, cancel := context.WithTimeout(t.Context(), feed.Patience/4)
-		defer cancel()
-		_, _ = feeds.Open(ctx, configmaps, object.Want{Namespace: "ns", Verb: "list"}, object.JSON, 0)
-		s.silent.Store(false)
-		s.refuse(http.StatusForbidden, "list", "list")
-		if _, err := read(t, feeds, "list"); err == nil {
-			t.Error("upstream refuses the list, the cache answers")
+		time.Sleep(time.Minute)
+		s.refuse(http.StatusForbidden, "get,list,watch", "get,list,watch")
+		s.takes.Store(int64(2 * feed.Patience))
+		began := time.Now()
+		for range 60 {
+			for _, verb := range []string{"list", "watch", "get"} {
+				if _, err := read(t, feeds, verb); err == nil && time.Since(began) > 3*feed.Patience {
+					t.Errorf("%s after %s", verb, time.Since(began))
+				}
+			}
+			time.Sleep(time.Second)
+			s.set("a", time.Since(began).String()) // the stream is alive
 		}
 	})
 }

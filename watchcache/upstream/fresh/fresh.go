@@ -25,7 +25,7 @@ type Feed struct {
 	keeper *Keeper
 	fresh  freshness
 	roads  roads
-	rights map[string]chan right // by verb; each contains the last answer
+	rights map[string]*right // by verb
 }
 
 // New returns a feed that uses the keeper's ledger and probe budget.

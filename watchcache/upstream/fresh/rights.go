@@ -4,32 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// RightsLast is how long upstream's answer about a right of the proxy is trusted.
-const RightsLast = 10 * time.Second
+const (
+	// RightsLast is how long upstream's answer about a right of the proxy is trusted.
+	RightsLast = 10 * time.Second
+	// rightsPatience limits the wait of a read for this answer. A get waits for two answers.
+	rightsPatience = feed.Patience / 2
+)
 
-// right is upstream's last answer about one verb.
+// right is what upstream has last said about one verb.
 type right struct {
-	at      time.Time
-	refused error // 401 or 403; nil if the verb is allowed
+	mu struct {
+		sync.Mutex
+		asked   time.Time     // when the last question began
+		answer  chan struct{} // closed when the last question has ended
+		refused error         // nil if the verb is allowed
+	}
 }
 
-var errMayNotGet = errors.New("upstream does not allow the proxy itself to get such objects")
+var errMayNotGet = errors.New("upstream has not allowed the proxy itself to get such objects")
 
-// newRights returns the rights of a new feed. To fill its cache, a feed has to list and to watch.
-func newRights() map[string]chan right {
-	rights := map[string]chan right{}
-	for verb, at := range map[string]time.Time{"get": {}, "list": time.Now(), "watch": time.Now()} {
-		rights[verb] = make(chan right, 1)
-		rights[verb] <- right{at: at}
+// newRights returns the rights of a new feed, by verb. To fill its cache, a feed has to list and to
+// watch.
+func newRights() map[string]*right {
+	rights := map[string]*right{"get": {}, "list": {}, "watch": {}}
+	for _, r := range rights {
+		r.mu.asked, r.mu.answer = time.Now(), make(chan struct{})
+		close(r.mu.answer)
 	}
+	rights["get"].mu.asked, rights["get"].mu.refused = time.Time{}, errMayNotGet
 	return rights
 }
 
@@ -42,30 +54,62 @@ func (f *Feed) Allowed(ctx context.Context, verb string) error {
 			return err // a narrower scope may be allowed
 		}
 	}
-	var last right
+	r := f.rights[verb]
+	if _, lost := f.Lost(); !lost {
+		asked, answer := r.ask(f, verb)
+		patience := time.NewTimer(rightsPatience - time.Since(asked))
+		defer patience.Stop()
+		select {
+		case <-answer:
+		case <-patience.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s: may the proxy %s: %w", watchcache.ErrNotReady, f, verb, ctx.Err())
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.refused
+}
+
+// ask asks upstream if its last answer is too old. The question does not end with the reader who has
+// caused it.
+func (r *right) ask(f *Feed, verb string) (asked time.Time, answer <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	select {
-	case last = <-f.rights[verb]:
-		defer func() { f.rights[verb] <- last }()
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %s: may the proxy %s: %w", watchcache.ErrNotReady, f, verb, ctx.Err())
+	case <-r.mu.answer:
+		if time.Since(r.mu.asked) < RightsLast {
+			break
+		}
+		done := make(chan struct{})
+		if f.Go(func(ctx context.Context) {
+			defer close(done)
+			r.note(verb, f.try(ctx, verb))
+		}) {
+			r.mu.asked, r.mu.answer = time.Now(), done
+		}
+	default:
 	}
-	if _, lost := f.Lost(); lost || time.Since(last.at) < RightsLast {
-		return last.refused
-	}
-	trying, cancel := context.WithTimeout(ctx, feed.Patience/2) // a get asks twice
+	return r.mu.asked, r.mu.answer
+}
+
+func (f *Feed) try(ctx context.Context, verb string) error {
+	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	err := f.Client.Try(trying, verb, f.Cache().Resource())
+	return f.Client.Try(ctx, verb, f.Cache().Resource())
+}
+
+// note records an answer. Other errors than 401 and 403 decide nothing.
+func (r *right) note(verb string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
-		last = right{at: time.Now()}
+		r.mu.refused = nil
 	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err):
-		if ctx.Err() == nil {
-			last.at = time.Now() // nobody has decided
-		}
 	case verb == "get":
-		last = right{time.Now(), errMayNotGet} // after err, a feed of a narrower scope would start
+		r.mu.refused = errMayNotGet // after err, a feed of a narrower scope would start
 	default:
-		last = right{time.Now(), fmt.Errorf("the proxy itself may not %s: %w", verb, err)}
+		r.mu.refused = fmt.Errorf("the proxy itself may not %s: %w", verb, err)
 	}
-	return last.refused
 }
