@@ -102,7 +102,7 @@ func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) 
 	}
 	s.inTimeLocked()
 	c.unlock()
-	if length < 0 || end {
+	if resp.Reader != nil || end { // the first bytes may come much later
 		c.flush()
 	}
 }

@@ -1,6 +1,8 @@
 package listen
 
 import (
+	"bufio"
+	"errors"
 	"io"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -21,9 +23,21 @@ func (*bodyStream) Read([]byte) (int, error) { panic("BUG: a body stream is writ
 
 // WriteTo implements io.WriterTo.
 func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
+	if buffered, ok := w.(*bufio.Writer); ok && b.resp.Reader != nil {
+		w = flushed{buffered} // each piece must be written at once
+	}
 	n, err := b.resp.WriteBody(b.server.Serving, w, b.req, b.server.Slots)
 	b.bytes += n
 	return n, err
+}
+
+// flushed writes without delay.
+type flushed struct{ *bufio.Writer }
+
+// Write implements io.Writer.
+func (f flushed) Write(p []byte) (int, error) {
+	n, err := f.Writer.Write(p)
+	return n, errors.Join(err, f.Flush())
 }
 
 // SupportsBodyWriteTo implements fasthttp.BodyWriterTo.

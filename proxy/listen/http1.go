@@ -199,8 +199,9 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		fctx.Response.Header.SetContentLength(int(resp.Length))
 		written(0)
 	case resp.List != nil, resp.Reader != nil:
-		// The head of a forwarded watch must be written at once, even if no event follows.
-		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil && resp.Length < 0
+		// The head of a forwarded response must be written at once: no event may follow, and a client
+		// whose connection ends without a head may send the request again.
+		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil
 		if resp.Lasts {
 			fctx.Conn().(*conn.Conn).Stall = resp.Stall
 		}
