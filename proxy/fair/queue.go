@@ -24,8 +24,8 @@ import (
 //  2. In a shared queue, a user who holds nothing may be granted any claim. Further claims are
 //     granted only if the user then holds no more than is free. So one user gets half, two users get
 //     a third each, and others find room, whatever the number of users.
-//  3. The first claim in turn waits only for room. No other claim overtakes it, so small claims do
-//     not starve a large claim.
+//  3. The first claim in turn waits only for room. No other claim that may wait overtakes it, so
+//     small claims do not starve a large claim. Those that cannot wait (Try) take what is free.
 //  4. If two users always have waiting claims that rule 2 allows, the costs served to them differ by
 //     at most the sum of their most expensive claims.
 //  5. Waiting claims hold at most room bytes. If a new claim would exceed this limit, the queue
@@ -119,14 +119,30 @@ func (q *Queue) Take(ctx context.Context, c Claim) error {
 	return err
 }
 
-// Try grants a claim if this needs no wait.
+// Try grants a claim if there is room, also if other claims wait. Otherwise a large claim that waits
+// would stop all who cannot wait.
 func (q *Queue) Try(c Claim) bool {
-	w, err := q.Enter(c)
-	if w == nil {
-		return err == nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.flowLocked(c.User)
+	defer q.restLocked(f)
+	if c.Size > q.mu.free || !q.sharesLocked(f, c.Size) {
+		return false
 	}
-	q.leave(w)
-	return false
+	f.next = max(f.next, q.mu.now) + c.Cost
+	f.held += c.Size
+	q.mu.free -= c.Size
+	q.placeLocked(f)
+	return true
+}
+
+func (q *Queue) flowLocked(user string) *flow {
+	f := q.mu.flows[user]
+	if f == nil {
+		f = &flow{user: user}
+		q.mu.flows[user] = f
+	}
+	return f
 }
 
 // Wait waits until the claim of a waiter is granted or ctx ends.
@@ -151,11 +167,7 @@ func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	if c.Size > q.Capacity {
 		return nil, errNeverFits
 	}
-	f := q.mu.flows[c.User]
-	if f == nil {
-		f = &flow{user: c.User}
-		q.mu.flows[c.User] = f
-	}
+	f := q.flowLocked(c.User)
 	defer q.restLocked(f)
 	if len(q.mu.turns.flows) == 0 && f.waiters.Len() == 0 && q.sharesLocked(f, c.Size) && c.Size <= q.mu.free {
 		q.grantLocked(f, c)

@@ -411,3 +411,44 @@ func TestClaimWithoutMemoryIsNotRefused(t *testing.T) {
 		}
 	})
 }
+
+// A large claim that waits stops no claim that cannot wait and for which there is room. It is granted
+// once there is room for it.
+func TestTryBesideLargeClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(100, true, 0)
+		if !q.Try(Claim{User: "a", Size: 45, Cost: 45}) {
+			t.Fatal("no room in an empty queue")
+		}
+		granted := make(chan error, 1)
+		go func() { granted <- q.Take(t.Context(), Claim{User: "large", Size: 60, Cost: 60}) }()
+		synctest.Wait()
+		for _, user := range []string{"b", "c", "large", "b"} {
+			if !q.Try(Claim{User: user, Size: 2, Cost: 2}) {
+				t.Errorf("%s: no room although %d of 100 are taken", user, q.Taken())
+			}
+		}
+		if q.Try(Claim{User: "a", Size: 10}) || q.Try(Claim{User: "d", Size: 48}) {
+			t.Error("granted more than a user's share, or than is free")
+		}
+		for user, size := range map[string]int64{"a": 45, "b": 4, "c": 2, "large": 2} {
+			if len(granted) > 0 {
+				t.Error("the large claim was granted too early")
+			}
+			q.Give(user, size)
+			synctest.Wait()
+		}
+		select {
+		case err := <-granted:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Fatal("the large claim still waits")
+		}
+		q.Give("large", 60)
+		if q.Taken() != 0 || q.Waiting() != 0 {
+			t.Errorf("%d are taken, %d wait", q.Taken(), q.Waiting())
+		}
+	})
+}
