@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -136,6 +137,44 @@ func TestUpgradedTakesNoSlot(t *testing.T) {
 			t.Errorf("%d slots are taken", n)
 		}
 	})
+}
+
+// An upgraded request of any kind counts as a watch, with the memory of a tunnel.
+func TestTunnelsAreCounted(t *testing.T) {
+	for _, path := range []string{"/api/v1/namespaces/a/pods/p/exec", "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/vnc"} {
+		synctest.Test(t, func(t *testing.T) {
+			limits := testLimits()
+			limits.UserWatches = 1
+			s, address := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
+				c, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				_, _ = io.Copy(io.Discard, c)
+			}, limits)
+			answered := func(want string) net.Conn {
+				client := dialTLS(t, address)
+				send(t, client, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				if line, err := bufio.NewReader(client).ReadString('\n'); err != nil || !strings.Contains(line, want) {
+					t.Fatalf("%s: %q, %v", path, line, err)
+				}
+				return client
+			}
+			first := answered(" 101 ")
+			if n := s.requests.Taken(); n < tunnelSize {
+				t.Errorf("%s takes %d bytes", path, n)
+			}
+			answered(" 429 ")
+			_ = first.Close()
+			synctest.Wait()
+			if n := s.requests.Taken(); n != 0 || len(watchesOf(s)) != 0 {
+				t.Errorf("%s: %d bytes, watches %v are held", path, n, watchesOf(s))
+			}
+		})
+	}
 }
 
 // A watch over WebSocket ends within the drain time, at a random moment. A command in a pod does not

@@ -11,8 +11,9 @@ const (
 	// requestsSize is the default of Options.Requests.
 	requestsSize = 512 << 20
 	// bytesFree is the part of a small response that Request.Held includes. copySize is the buffer
-	// of a response that is forwarded while it arrives.
-	bytesFree, copySize = 4 << 10, 32 << 10
+	// of a response that is forwarded while it arrives. tunnelSize is the memory of an upgraded
+	// request: two connections over TLS, and two such buffers.
+	bytesFree, copySize, tunnelSize = 4 << 10, 32 << 10, 140 << 10
 	// targetCost is the memory of parsed selectors for each byte of a path and query above targetFree.
 	targetCost, targetFree = 20, 1 << 10
 	// watchSize is the memory of an open watch without its connection, selectors and credentials.
@@ -25,7 +26,10 @@ const (
 // its connections may have a thousand streams. A watch from the cache counts until it begins.
 func (s *Server) holdRequest(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	size := req.Held() + selectorSize(req)
-	if lasting(*rt) {
+	switch {
+	case req.WantsUpgrade():
+		size += tunnelSize
+	case lasting(*rt):
 		size += copySize
 	}
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {

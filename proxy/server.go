@@ -84,6 +84,8 @@ type Server struct {
 	cut       context.CancelFunc
 	draining  context.Context // ends when the server begins to drain
 	drain     context.CancelFunc
+	stopping  context.Context // ends shortly before open requests are aborted
+	stop      context.CancelFunc
 	drainEnd  atomic.Pointer[time.Time] // nil before the drain
 	late      *fair.Queue               // see lateMax
 	sharing   *forward.Sharing
@@ -112,6 +114,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.draining, s.drain = context.WithCancel(s.ctx)
+	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.divide(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
 	s.sharing = &forward.Sharing{
@@ -134,7 +137,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 // listen returns the listening server for a handler.
 func (s *Server) listen(h exchange.Handler) *listen.Server {
 	return listen.New(listen.Config{
-		Handler: h, Slots: s.readSlots, Room: s.workspace, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.beginDrain,
+		Handler: h, Slots: s.readSlots, Room: s.workspace, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.beginDrain, Stop: s.stop,
 		Options: func() listen.Options {
 			o := s.options.Load()
 			return listen.Options{Options: h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}, TLS: o.TLS, Drain: o.Drain}
@@ -325,8 +328,11 @@ func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt ex
 	t.Patience = max(soonerPatience, 10*t.Takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
 	resp.Why = string(read.Sooner)
-	if resp.Source == exchange.FromProxy && resp.Status >= http.StatusInternalServerError && ctx.Err() == nil && t.Since() >= t.Patience {
-		timed.Feed.Answered(timed.Work, t.Since(), false)
+	late := t.Sent.IsZero() || t.Since() >= t.Patience // the request of another reader was late, or this one's
+	if resp.Source == exchange.FromProxy && resp.Status >= http.StatusInternalServerError && ctx.Err() == nil && late {
+		if !t.Sent.IsZero() {
+			timed.Feed.Answered(timed.Work, t.Since(), false)
+		}
 		return nil, false
 	}
 	return resp, true
@@ -401,9 +407,9 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		return refusal
 	}
 	if !t.Lasts {
-		resp := s.forwards.Send(ctx, nil, req, t, forward.OnceBoth(done, admitted))
+		resp := s.forwards.Send(ctx, context.Background(), s.stopping, req, t, forward.OnceBoth(done, admitted))
 		if resp.Tunnel != nil {
-			admitted() // an upgraded connection has no time limit, so it holds no slot
+			return s.admitTunnel(req, resp, admitted)
 		}
 		return resp
 	}
@@ -414,7 +420,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 			admitted()
 		}
 	})
-	var over context.Context
+	over := context.Background()
 	if rt.Verb == "watch" {
 		drained, end := context.WithCancel(context.Background())
 		undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
@@ -423,7 +429,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 			end()
 		})
 	}
-	resp := s.forwards.Send(ctx, over, req, t, done)
+	resp := s.forwards.Send(ctx, over, s.stopping, req, t, done)
 	if resp.Lasts = true; resp.Reader == nil {
 		return resp
 	}

@@ -265,3 +265,22 @@ func TestCacheAnswersForSilentUpstream(t *testing.T) {
 		}
 	})
 }
+
+// The cache also answers the lists that have waited for the response to an equal list.
+func TestCacheAnswersAllForSilentUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		feed, _, get := rival(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		feed.leaves.Store(true)
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				resp := get(rivalPath, anyJSON)
+				defer resp.Body.Close()
+				if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+					t.Errorf("%s, %v", resp.Status, err)
+				}
+			})
+		}
+		all.Wait()
+	})
+}

@@ -58,6 +58,7 @@ var fills = map[string][]string{
 	"HTTP/1.1 upstream":         {"TestConnectionsOfEachKind", "TestUpgradedTakesNoSlot"},
 	"bodies kept to repeat":     {"TestWhole", "TestShortBodyCanBeSentAgain", "TestSlowUploadsHoldNoSlots"},
 	"unread watches, logs":      {"TestUnreadWatchesHoldRoom", "TestUnreadLogLosesItsRoom"},
+	"tunnels":                   {"TestTunnelsAreCounted"},
 	"responses read ahead":      {"TestUnreadForwardsShareSlots"},
 	"shared responses":          {"TestSharedAnswerIsAccounted"},
 	"equal reads in flight":     {"TestPace", "TestSharedAnswersAreConsistent", "TestEqualReadsAreNotHeldUp"},

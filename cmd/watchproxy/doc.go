@@ -87,6 +87,8 @@
 //	                                                room                                                                          1 min, 16 KiB/s
 //	unread watches, logs      user, slow ones       64 KiB to 1 MiB               workspace, shared           response ends       read; writeTimeout;
 //	                                                                                                                              wanted
+//	tunnels                   user, clients         140 KiB;                      requests, shared            429                 tunnel's end
+//	                                                maxWatchesPerIdentity
 //	responses read ahead      user, slow ones       4 MiB                         workspace, shared           hold their slots    written; 64 KiB/s
 //	shared responses          flight, equal reads   4 MiB                         workspace, shared           each reader asks    last reader has it
 //	equal reads in flight     flight, equal reads   1; 8 if the time is known or  forwards in flight          wait for the next   response's end; 1

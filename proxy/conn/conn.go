@@ -241,7 +241,7 @@ func (c *Conn) Close() error {
 	}
 	c.HeadEnds()
 	if c.set != nil {
-		c.set.remove(c)
+		defer c.set.remove(c) // TLS may wait for a client that does not read, and Cut ends this wait
 	}
 	c.mu.Lock()
 	c.mu.closed = true

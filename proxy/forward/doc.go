@@ -26,7 +26,8 @@
 //	connection or stream breaks      | perhaps   | 503, Retry-After   | 502
 //	no response in time              | perhaps   | 504                | 504
 //	response breaks off              | yes       | breaks off         | breaks off
-//	client leaves, the proxy stops   | perhaps   | connection ends    | connection ends
+//	the proxy stops before that      | perhaps   | 503, Retry-After   | 504
+//	client leaves                    | perhaps   | connection ends    | connection ends
 //	panic in the proxy               | perhaps   | 500                | 500
 //
 // [Sharing] lets equal gets, lists and reads of discovery share one response. Each reader receives

@@ -58,14 +58,15 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 }
 
 // Send sends a request upstream. The request ends when the client leaves or ctx ends. If ctx was
-// cancelled without a cause, the client has left. The context over may be nil. When it ends, the
-// response ends as if upstream had ended it. Send calls done once, when the request ends: when it
-// has failed, its response is closed, its client has left, or over has ended.
-func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
+// cancelled without a cause, the client has left. When over ends, the response ends as if upstream had
+// ended it. When stopping ends before the response begins, the request fails. Send calls done once,
+// when the request ends: when it has failed, its response is closed, its client has left, or over has
+// ended.
+func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{lifetime: lifetime{Request: req, cancel: cancel}}
-	x.begin(over, done)
+	x.begin(over, stopping, done)
 	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
 		x.end(closed)
 		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
@@ -110,14 +111,18 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 		broken := x.BrokenBody()                                                    // before the proxy itself interrupts the body
 		_ = out.Body.Close()                                                        // some transports do not close it
 		x.finish()
-		if broken != nil {
+		harmless := !x.sent.Load() || x.OnlyReads()
+		switch {
+		case broken != nil:
 			return broken
-		}
-		if gone {
+		case x.ended.Load() == stopped:
+			return exchange.StatusResponse(stops(harmless), exchange.FromProxy)
+		case gone:
 			return exchange.ClientGone()
 		}
-		return exchange.StatusResponse(unanswered(err, !x.sent.Load() || x.OnlyReads()), exchange.FromProxy)
+		return exchange.StatusResponse(unanswered(err, harmless), exchange.FromProxy)
 	}
+	x.begun.Store(true)
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(ctx, in)
 	}
@@ -258,6 +263,16 @@ var hopByHop = []string{
 
 func forbidden(message string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
+}
+
+// stops returns the Status for a request that the proxy's end has cancelled. Without a response, the
+// client would see a connection that ends, and might send the request again.
+func stops(harmless bool) metav1.Status {
+	if harmless {
+		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "watchproxy stops")
+	}
+	return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
+		"watchproxy stops before the upstream apiserver has answered, so the request may have been executed")
 }
 
 // unanswered returns the Status for a request without a response. Many clients send a request again,

@@ -25,7 +25,7 @@ import (
 // If a request is not sent, the forwarder does not touch its client's connection.
 func TestUnsentRequestIsNotWatched(t *testing.T) {
 	f, client := overTLS(t, http.NotFound), &watchedClient{}
-	resp := f.Send(t.Context(), nil, &exchange.Request{
+	resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{
 		Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: client,
 		Identity: &access.Caller{ActsAs: &user.DefaultInfo{Name: "a\nb"}},
 	}, &Trip{}, func() {})
@@ -110,7 +110,7 @@ func TestConnectionsOfEachKind(t *testing.T) {
 			if test.credential != "" {
 				req.Header.Set("Authorization", test.credential)
 			}
-			resp := f.Send(t.Context(), nil, req, &Trip{Lasts: test.lasts}, func() {})
+			resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Trip{Lasts: test.lasts}, func() {})
 			body, err := io.ReadAll(resp.Reader)
 			resp.CloseBody()
 			if err != nil {
@@ -152,7 +152,7 @@ func TestUploadOverlapsResponse(t *testing.T) {
 			req.Header.Set("Authorization", token)
 		}
 		go func() { _, _ = upload.Write([]byte("a")) }()
-		resp := f.Send(t.Context(), nil, req, &Trip{Lasts: true}, func() {})
+		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Trip{Lasts: true}, func() {})
 		if _, err := io.ReadFull(resp.Reader, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestDrainWithinAnEvent(t *testing.T) {
 			<-r.Context().Done()
 		})
 		over, drain := context.WithCancel(t.Context())
-		resp := f.Send(t.Context(), over, &exchange.Request{
+		resp := f.Send(t.Context(), over, context.Background(), &exchange.Request{
 			Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: &access.Caller{},
 		}, &Trip{}, func() {})
 		got := make([]byte, len(tc.sent))
@@ -233,7 +233,7 @@ func TestWriteIsNotSentTwice(t *testing.T) {
 	send := func() *exchange.Response {
 		body := &exchange.Body{From: strings.NewReader("body"), Length: 4, Most: 4, Keep: true}
 		header := http.Header{"Authorization": {"Bearer a"}, "Idempotency-Key": {"a"}}
-		resp := f.Send(t.Context(), nil, &exchange.Request{
+		resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{
 			Method: http.MethodPost, Target: "/api", Header: header, Client: &watchedClient{}, Identity: &access.Caller{}, Body: body,
 		}, &Trip{}, func() {})
 		if resp.Reader != nil {
@@ -291,7 +291,7 @@ func TestShortBodyCanBeSentAgain(t *testing.T) {
 		"unverified":     {&access.Caller{}, true, "body body"},
 	} {
 		body := &exchange.Body{From: strings.NewReader("body"), Length: 4, Most: 4, Keep: test.kept}
-		resp := f.Send(t.Context(), nil, &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: body}, &Trip{}, func() {})
+		resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: body}, &Trip{}, func() {})
 		got, err := io.ReadAll(resp.Reader)
 		resp.CloseBody()
 		if err != nil || string(got) != test.want {

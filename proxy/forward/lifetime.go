@@ -16,6 +16,7 @@ import (
 //	open    -- the response is closed, or there is none -->  closed
 //	open    -- the client leaves ------------------------->  left
 //	open    -- the proxy drains -------------------------->  drained (as if upstream had ended it)
+//	open    -- the proxy stops before the response begins ->  stopped (the client gets an error)
 //
 // Independent of that, at most one party reads the client's connection, so that the next request can
 // follow when nobody does:
@@ -31,8 +32,9 @@ type lifetime struct {
 	cancel  context.CancelFunc // of the request upstream
 	done    func()
 	once    sync.Once
-	ended   atomic.Int32                // an ending
-	undrain atomic.Pointer[func() bool] // stops waiting for the drain
+	begun   atomic.Bool            // the response has begun
+	ended   atomic.Int32           // an ending
+	undrain atomic.Pointer[func()] // stops waiting for the proxy's end
 
 	released sync.Once
 
@@ -50,6 +52,7 @@ const (
 	closed
 	left
 	drained
+	stopped
 )
 
 // reader is who reads the client's connection.
@@ -62,13 +65,20 @@ const (
 	nobody
 )
 
-// begin opens a lifetime. The context over may be nil. When it ends, the proxy drains.
-func (l *lifetime) begin(over context.Context, done func()) {
+// begin opens a lifetime. When over ends, the proxy drains, and when stopping ends, it stops.
+func (l *lifetime) begin(over, stopping context.Context, done func()) {
 	l.done, l.uploaded = done, make(chan struct{})
-	if over != nil {
-		undrain := context.AfterFunc(over, func() { l.end(drained) })
-		l.undrain.Store(&undrain) // end may have been called already, but then by the drain
+	undrain := context.AfterFunc(over, func() { l.end(drained) })
+	unstop := context.AfterFunc(stopping, func() {
+		if !l.begun.Load() {
+			l.end(stopped)
+		}
+	})
+	both := func() {
+		undrain()
+		unstop()
 	}
+	l.undrain.Store(&both) // end may have been called already, but then by one of the two
 }
 
 // end ends the request, if nothing has ended it before. When it returns, done has been called.

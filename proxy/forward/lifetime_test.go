@@ -40,7 +40,7 @@ func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			client := &watchedClient{}
 			x := &lifetime{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, cancel: func() {}}
-			x.begin(t.Context(), func() {})
+			x.begin(t.Context(), t.Context(), func() {})
 			x.Body.Ended.Store(all)
 			go x.finish()
 			synctest.Wait()
@@ -151,7 +151,7 @@ func live(t *testing.T, random *rand.Rand) ending {
 	if !sent {
 		l.Body = &exchange.Body{From: c, Length: -1}
 	}
-	l.begin(over, func() { done.Add(1) })
+	l.begin(over, t.Context(), func() { done.Add(1) })
 	var all sync.WaitGroup
 	at := func(do func()) {
 		wait := time.Duration(random.IntN(40)) * 50 * time.Millisecond
@@ -246,7 +246,7 @@ func TestNoUpgradeDuringTheUpload(t *testing.T) {
 	}
 	c := &slowClient{interrupted: make(chan struct{})}
 	ended := make(chan struct{})
-	resp := f.Send(t.Context(), nil, &exchange.Request{
+	resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{
 		Method: http.MethodPost, Target: "/api/v1/namespaces/a/pods/b/exec", Client: c,
 		Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "Authorization": {"Bearer a"}},
 		Body:   &exchange.Body{From: c, Length: exchange.BodyAhead + 1},
@@ -284,7 +284,7 @@ func TestLifetimeAfterTheDrain(t *testing.T) {
 			drain()
 			var done atomic.Int64
 			l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}}, cancel: func() {}}
-			l.begin(over, func() { done.Add(1) })
+			l.begin(over, t.Context(), func() { done.Add(1) })
 			close(l.uploaded)
 			l.watchClient()
 			l.finish()
@@ -300,7 +300,7 @@ func TestLifetimeAfterTheDrain(t *testing.T) {
 // only when nothing reads the client's connection.
 func TestTwoFinish(t *testing.T) {
 	l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}, Body: &exchange.Body{}}, cancel: func() {}}
-	l.begin(t.Context(), func() {})
+	l.begin(t.Context(), t.Context(), func() {})
 	var returned atomic.Int64
 	var both sync.WaitGroup
 	for range 2 {

@@ -59,7 +59,7 @@ func newServer(h handler, config *tls.Config, drain time.Duration) *Server {
 			return Options{Options: h2.Options{Limits: limits, Stall: time.Minute}, TLS: config, Drain: drain}
 		},
 		Slots: fair.NewSlots(1 << 20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
-		Serving: serving, Cut: cut, Draining: draining, Drain: beginDrain,
+		Serving: serving, Cut: cut, Draining: draining, Drain: beginDrain, Stop: func() {},
 	})
 }
 

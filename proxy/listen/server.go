@@ -36,9 +36,10 @@ type Config struct {
 	Room    *fair.Workspace // for unread bytes of watches; nil for no limit
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
-	// Cut ends Serving, and open connections are then closed. Drain ends Draining.
+	// Cut ends Serving, and open connections are then closed. Drain ends Draining. Stop makes
+	// forwarded requests without a response fail.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
-	Cut, Drain        context.CancelFunc
+	Cut, Drain, Stop  context.CancelFunc
 }
 
 // shortHead is the maximum length of a request's head, in bytes, for a connection with a small
@@ -128,6 +129,7 @@ func (s *Server) end(ctx context.Context, l *conn.Listener, accepting <-chan err
 	limit, cancel := context.WithTimeout(ctx, most+drainGrace)
 	defer cancel()
 	defer context.AfterFunc(limit, s.Cut)()
+	defer time.AfterFunc(most+lastAnswer, s.Stop).Stop()
 	waits := conn.Drain{First: began.Add(most + lastAnswer), Next: min(most, roundTripMax)}
 	s.conns.Drain(waits)
 	err := l.Drain(waits.Next)
