@@ -138,3 +138,36 @@ func TestStopAnswers(t *testing.T) {
 		}
 	}
 }
+
+// A response that has begun may end between the two.
+func TestStopLetsResponsesEnd(t *testing.T) {
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		synctest.Test(t, func(t *testing.T) {
+			forwards, err := forwarderTo(behind(t, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "beginning")
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(2500 * time.Millisecond)
+				_, _ = io.WriteString(w, " and end")
+			}), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := testOptions()
+			o.Drain = time.Second
+			l := newRawListener()
+			s := NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- s.Serve(ctx, l) }()
+			resp := clientTo(t, l, protocol).open(t, "/apis/example.com/v1/things")
+			stop()
+			if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "beginning and end" {
+				t.Errorf("%s: %q, %v", protocol, body, err)
+			}
+			_ = resp.Body.Close()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
