@@ -431,11 +431,11 @@ func TestTryBesideLargeClaim(t *testing.T) {
 		if q.Try(Claim{User: "a", Size: 10}) || q.Try(Claim{User: "d", Size: 48}) {
 			t.Error("granted more than a user's share, or than is free")
 		}
-		for user, size := range map[string]int64{"a": 45, "b": 4, "c": 2, "large": 2} {
+		for _, held := range []Claim{{User: "b", Size: 4}, {User: "c", Size: 2}, {User: "large", Size: 2}, {User: "a", Size: 45}} {
 			if len(granted) > 0 {
 				t.Error("the large claim was granted too early")
 			}
-			q.Give(user, size)
+			q.Give(held.User, held.Size)
 			synctest.Wait()
 		}
 		select {

@@ -257,6 +257,22 @@ func TestImpatientReaders(t *testing.T) {
 	}
 }
 
+// A first get waits for upstream's answer.
+func TestSlowConsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStrict()
+		s.set("a", "1")
+		feeds := start(t, s)
+		if _, err := read(t, feeds, "list"); err != nil {
+			t.Fatal(err)
+		}
+		s.takes.Store(int64(2 * feed.Patience))
+		if _, err := read(t, feeds, "get"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // An answer counts even if no reader has waited for it.
 func TestSlowRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -27,6 +27,7 @@ type right struct {
 		sync.Mutex
 		asked   time.Time     // when the last question began
 		answer  chan struct{} // closed when the last question has ended
+		known   bool          // upstream has answered before
 		refused error         // nil if the verb is allowed
 	}
 }
@@ -38,10 +39,11 @@ var errMayNotGet = errors.New("upstream has not allowed the proxy itself to get 
 func newRights() map[string]*right {
 	rights := map[string]*right{"get": {}, "list": {}, "watch": {}}
 	for _, r := range rights {
-		r.mu.asked, r.mu.answer = time.Now(), make(chan struct{})
+		r.mu.asked, r.mu.answer, r.mu.known = time.Now(), make(chan struct{}), true
 		close(r.mu.answer)
 	}
-	rights["get"].mu.asked, rights["get"].mu.refused = time.Time{}, errMayNotGet
+	get := rights["get"]
+	get.mu.asked, get.mu.refused, get.mu.known = time.Time{}, errMayNotGet, false
 	return rights
 }
 
@@ -56,8 +58,8 @@ func (f *Feed) Allowed(ctx context.Context, verb string) error {
 	}
 	r := f.rights[verb]
 	if _, lost := f.Lost(); !lost {
-		asked, answer := r.ask(f, verb)
-		patience := time.NewTimer(rightsPatience - time.Since(asked))
+		until, answer := r.ask(f, verb)
+		patience := time.NewTimer(time.Until(until))
 		defer patience.Stop()
 		select {
 		case <-answer:
@@ -72,8 +74,9 @@ func (f *Feed) Allowed(ctx context.Context, verb string) error {
 }
 
 // ask asks upstream if its last answer is too old. The question does not end with the reader who has
-// caused it.
-func (r *right) ask(f *Feed, verb string) (asked time.Time, answer <-chan struct{}) {
+// caused it. Readers should wait for the answer until the returned time. Without any answer yet, this is
+// the end of the question, because they would only wait for upstream elsewhere.
+func (r *right) ask(f *Feed, verb string) (until time.Time, answer <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
@@ -90,7 +93,11 @@ func (r *right) ask(f *Feed, verb string) (asked time.Time, answer <-chan struct
 		}
 	default:
 	}
-	return r.mu.asked, r.mu.answer
+	patience := rightsPatience
+	if !r.mu.known {
+		patience = client.ProbeTimeout
+	}
+	return r.mu.asked.Add(patience), r.mu.answer
 }
 
 func (f *Feed) try(ctx context.Context, verb string) error {
@@ -103,10 +110,14 @@ func (f *Feed) try(ctx context.Context, verb string) error {
 func (r *right) note(verb string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	allowed := err == nil || apierrors.IsNotFound(err)
+	if !allowed && !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+		return
+	}
+	r.mu.known = true
 	switch {
-	case err == nil, apierrors.IsNotFound(err):
+	case allowed:
 		r.mu.refused = nil
-	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err):
 	case verb == "get":
 		r.mu.refused = errMayNotGet // after err, a feed of a narrower scope would start
 	default:
