@@ -57,14 +57,14 @@ func (f *Feed) Allowed(ctx context.Context, verb string) error {
 		}
 	}
 	r := f.rights[verb]
-	if _, lost := f.Lost(); !lost {
-		until, answer := r.ask(f, verb)
-		patience := time.NewTimer(time.Until(until))
-		defer patience.Stop()
+	if until, answer := r.ask(f, verb); answer != nil {
+		patient, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
 		select {
 		case <-answer:
-		case <-patience.C:
-		case <-ctx.Done():
+		case <-patient.Done():
+		}
+		if ctx.Err() != nil {
 			return fmt.Errorf("%w: %s: may the proxy %s: %w", watchcache.ErrNotReady, f, verb, ctx.Err())
 		}
 	}
@@ -75,35 +75,32 @@ func (f *Feed) Allowed(ctx context.Context, verb string) error {
 
 // ask asks upstream if its last answer is too old. The question does not end with the reader who has
 // caused it. Readers should wait for the answer until the returned time. Without any answer yet, this is
-// the end of the question, because they would only wait for upstream elsewhere.
+// the end of the question, because they would only wait for upstream elsewhere. If there is no need to
+// wait, answer is nil.
 func (r *right) ask(f *Feed, verb string) (until time.Time, answer <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
 	case <-r.mu.answer:
-		if time.Since(r.mu.asked) < RightsLast {
-			break
+		if _, lost := f.Lost(); lost || time.Since(r.mu.asked) < RightsLast {
+			return until, nil
 		}
 		done := make(chan struct{})
 		if f.Go(func(ctx context.Context) {
 			defer close(done)
-			r.note(verb, f.try(ctx, verb))
+			ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
+			defer cancel()
+			r.note(verb, f.Client.Try(ctx, verb, f.Cache().Resource()))
 		}) {
 			r.mu.asked, r.mu.answer = time.Now(), done
 		}
-	default:
+	default: // upstream has not answered yet
 	}
 	patience := rightsPatience
 	if !r.mu.known {
 		patience = client.ProbeTimeout
 	}
 	return r.mu.asked.Add(patience), r.mu.answer
-}
-
-func (f *Feed) try(ctx context.Context, verb string) error {
-	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
-	defer cancel()
-	return f.Client.Try(ctx, verb, f.Cache().Resource())
 }
 
 // note records an answer. Other errors than 401 and 403 decide nothing.
