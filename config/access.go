@@ -107,8 +107,9 @@ type Limits struct {
 	// MaxConnectionsPerIdentity limits the connections of one user. Without authentication, all
 	// clients count as one user.
 	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty"`
-	// MaxWatchesPerIdentity limits the long-running requests of one user: watches, and forwarded
-	// logs, exec, attach and port-forward. Without authentication, all clients count as one user.
+	// MaxWatchesPerIdentity limits the long-running requests of one user: watches, forwarded logs,
+	// and upgraded requests as exec, attach and port-forward. Without authentication, all clients
+	// count as one user.
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty"`
 	// MaxForwardsInFlight limits the forwarded requests in flight upstream. With authentication, a
 	// user may have no more than stay free: one user has half of them, two have a third each. Further

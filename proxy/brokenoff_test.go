@@ -80,6 +80,27 @@ func TestPiecesOfResponse(t *testing.T) {
 	}
 }
 
+// drain is the drain time of serveUntil. Requests without a response fail a second later, and the
+// connections are cut after another second.
+const drain = time.Second
+
+// serveUntil runs a server until stop. Then ended receives the server's error.
+func serveUntil(t *testing.T, protocol string, upstream http.HandlerFunc) (client *httpClient, stop func(), ended <-chan error) {
+	t.Helper()
+	forwards, err := forwarderTo(behind(t, upstream), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := testOptions()
+	o.Drain = drain
+	l := newRawListener()
+	s := NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	return clientTo(t, l, protocol), stop, served
+}
+
 // A server that stops answers the requests whose responses have not begun. If it only ended the
 // connections, clients could send their writes again.
 func TestStopAnswers(t *testing.T) {
@@ -97,22 +118,11 @@ func TestStopAnswers(t *testing.T) {
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				var executed atomic.Int64
-				forwards, err := forwarderTo(behind(t, func(_ http.ResponseWriter, r *http.Request) {
+				client, stop, ended := serveUntil(t, protocol, func(_ http.ResponseWriter, r *http.Request) {
 					_, _ = io.ReadAll(r.Body)
 					executed.Add(1)
 					<-r.Context().Done()
-				}), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				o := testOptions()
-				o.Drain = time.Second
-				l := newRawListener()
-				s := NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
-				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan error)
-				go func() { ended <- s.Serve(ctx, l) }()
-				client := clientTo(t, l, protocol)
+				})
 				time.AfterFunc(time.Minute, stop)
 				req, err := http.NewRequestWithContext(t.Context(), test.method, client.url+test.path, strings.NewReader("{}"))
 				if test.method == http.MethodGet {
@@ -139,27 +149,17 @@ func TestStopAnswers(t *testing.T) {
 	}
 }
 
-// A response that has begun may end between the two.
+// A response that has begun may end before its connection is cut.
 func TestStopLetsResponsesEnd(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		synctest.Test(t, func(t *testing.T) {
-			forwards, err := forwarderTo(behind(t, func(w http.ResponseWriter, _ *http.Request) {
+			client, stop, ended := serveUntil(t, protocol, func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = io.WriteString(w, "beginning")
 				_ = http.NewResponseController(w).Flush()
-				time.Sleep(2500 * time.Millisecond)
+				time.Sleep(drain + 3*time.Second/2) // between the two
 				_, _ = io.WriteString(w, " and end")
-			}), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			o := testOptions()
-			o.Drain = time.Second
-			l := newRawListener()
-			s := NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan error)
-			go func() { ended <- s.Serve(ctx, l) }()
-			resp := clientTo(t, l, protocol).open(t, "/apis/example.com/v1/things")
+			})
+			resp := client.open(t, "/apis/example.com/v1/things")
 			stop()
 			if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "beginning and end" {
 				t.Errorf("%s: %q, %v", protocol, body, err)

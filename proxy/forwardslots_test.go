@@ -77,7 +77,7 @@ func TestSlotsOfForwards(t *testing.T) {
 		want    taken
 	}{
 		"list":                    {"GET /api/v1/pods HTTP/1.1\r\n", taken{slots: 1}},
-		"list, upgrade":           {"GET /api/v1/pods HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\n", taken{slots: 1}},
+		"list, upgrade":           {"GET /api/v1/pods HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\n", taken{slots: 1, watches: 1}},
 		"log":                     {"GET /api/v1/namespaces/a/pods/b/log HTTP/1.1\r\n", taken{watches: 1}},
 		"log, escaped":            {"GET /api/v1/namespaces/a/pods/b/%6cog HTTP/1.1\r\n", taken{watches: 1}},
 		"object named log":        {"GET /api/v1/namespaces/a/pods/log HTTP/1.1\r\n", taken{slots: 1}},

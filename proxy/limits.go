@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"sync"
 	"time"
@@ -131,37 +130,6 @@ func lasting(rt exchange.Route) bool {
 		return true
 	}
 	return rt.Verb == "watch"
-}
-
-// admitTunnel counts an upgraded connection, which has no time limit, as a watch. It gives back the
-// request's slot.
-func (s *Server) admitTunnel(req *exchange.Request, resp *exchange.Response, giveBack func()) *exchange.Response {
-	defer giveBack()
-	done, refusal := s.limits.AdmitWatch(req)
-	if refusal != nil {
-		resp.Abandon()
-		return refusal
-	}
-	resp.Tunnel = &countedTunnel{resp.Tunnel, done}
-	return resp
-}
-
-// countedTunnel calls done at its end.
-type countedTunnel struct {
-	exchange.Tunnel
-	done func()
-}
-
-// Join implements exchange.Tunnel.
-func (t *countedTunnel) Join(client exchange.TunnelClient, buffered io.Reader) {
-	defer t.done()
-	t.Tunnel.Join(client, buffered)
-}
-
-// Abandon implements exchange.Tunnel.
-func (t *countedTunnel) Abandon() {
-	defer t.done()
-	t.Tunnel.Abandon()
 }
 
 const (

@@ -407,9 +407,18 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		return refusal
 	}
 	if !t.Lasts {
-		resp := s.forwards.Send(ctx, context.Background(), s.stopping, req, t, forward.OnceBoth(done, admitted))
+		done = forward.OnceBoth(done, admitted)
+		if req.WantsUpgrade() { // once upstream accepts it, a refusal would come too late
+			counted, refusal := s.limits.AdmitWatch(req)
+			if refusal != nil {
+				done()
+				return refusal
+			}
+			done = forward.OnceBoth(done, counted)
+		}
+		resp := s.forwards.Send(ctx, context.Background(), s.stopping, req, t, done)
 		if resp.Tunnel != nil {
-			return s.admitTunnel(req, resp, admitted)
+			admitted() // an upgraded connection has no time limit, so it holds no slot
 		}
 		return resp
 	}

@@ -25,8 +25,8 @@
 //	GOAWAY or RST before it is read  | no        | sent again         | sent again
 //	connection or stream breaks      | perhaps   | 503, Retry-After   | 502
 //	no response in time              | perhaps   | 504                | 504
+//	the proxy ends before a response | perhaps   | 503, Retry-After   | 504
 //	response breaks off              | yes       | breaks off         | breaks off
-//	the proxy stops before that      | perhaps   | 503, Retry-After   | 504
 //	client leaves                    | perhaps   | connection ends    | connection ends
 //	panic in the proxy               | perhaps   | 500                | 500
 //

@@ -15,8 +15,7 @@ import (
 )
 
 // UnsupportedFieldError means that a resource's cache cannot select by this value of the field label
-// Field.
-// Upstream may support the label.
+// Field. Upstream may support it.
 type UnsupportedFieldError struct{ Field string }
 
 func (e *UnsupportedFieldError) Error() string {

@@ -75,9 +75,9 @@ type Want struct {
 	Fields          fields.Selector // nil for none
 	Labels          labels.Selector // nil for none
 	Verb            string          // get, list or watch
-	// Reviewed means that the reader's own rights have been reviewed. Otherwise the proxy's rights
-	// count, to the verb. A right to one namespace then does not include a path of all namespaces, even if the
-	// read selects that namespace.
+	// Reviewed means that the reader's own rights have been reviewed. Otherwise the proxy's right to
+	// the verb counts. A right to one namespace then does not include a path of all namespaces, even
+	// if the read selects that namespace.
 	Reviewed bool
 }
 
