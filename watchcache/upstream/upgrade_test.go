@@ -179,6 +179,26 @@ func TestPagesOfVersionsInTurns(t *testing.T) {
 	})
 }
 
+// Upstream warns in every response about the credentials of its request. Only warnings about the
+// resource are for clients.
+func TestWarningsAboutOwnCredentials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		const deprecated, own = `299 - "v1 ConfigMap is deprecated"`, `299 - "Use tokens from the TokenRequest API"`
+		f.locked(func() { f.mu.warning = deprecated })
+		feeds := start(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			resp, err := f.RoundTrip(r)
+			if err == nil {
+				resp.Header.Add("Warning", own)
+			}
+			return resp, err
+		}))
+		if got := openFrom(t, feeds).Warnings(); !slices.Equal(got, []string{deprecated}) {
+			t.Errorf("warnings %q", got)
+		}
+	})
+}
+
 // Upstream is upgraded after it has described the resource, and before it has sent the state.
 func TestUpgradeBeforeTheState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -33,6 +33,9 @@ type Client struct {
 	Compresses atomic.Bool
 	metrics    *Metrics
 	server     chan serverVersion // contains the last answer
+	// own are the Warning headers of the latest document of discovery: warnings about the proxy's
+	// own credentials, which upstream adds to every response.
+	own atomic.Pointer[[]string]
 }
 
 // New returns a client for the server at base. If base has a path, it is prepended to every request
@@ -108,6 +111,8 @@ func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path
 		return err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end
+	own := resp.Header.Values("Warning")
+	c.own.Store(&own)
 	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
 		return fmt.Errorf("read upstream %s: %w", path, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +32,7 @@ type Probe struct {
 	// SelfDescribing is true for custom resources, whose JSON keys are sorted. It is false for
 	// built-in types, whose first key is kind.
 	SelfDescribing bool
-	Warnings       []string // the Warning headers, the same in every response
+	Warnings       []string // the Warning headers of every response, whatever its user
 	Columns        []byte   // the column definitions of a Table
 	// EmptyRows is how upstream writes a Table without rows, "[]" or "null". It is "" if the probe
 	// has found a row.
@@ -80,8 +81,14 @@ func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Pr
 		return Probe{}, fmt.Errorf("%w: list of %s has kind %q, apiVersion %q",
 			object.ErrMalformed, r.GVR.Resource, p.ListKind, version)
 	}
-	p.Warnings = resp.Header.Values("Warning")
+	p.Warnings = slices.DeleteFunc(resp.Header.Values("Warning"), c.isOwn)
 	return p, nil
+}
+
+// isOwn reports whether a warning is about the proxy's own credentials.
+func (c *Client) isOwn(warning string) bool {
+	own := c.own.Load()
+	return own != nil && slices.Contains(*own, warning)
 }
 
 func readJSONProbe(body []byte) (p Probe, apiVersion string, err error) {
