@@ -219,6 +219,10 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 			} else if !r.SelfDescribing {
 				err = fmt.Errorf("%w: apiVersion does not follow the kind of a %s", ErrMalformed, r.Kind)
 			}
+		case "items": // kube-apiserver takes a custom resource with such a field for a list, and fails
+			if r.SelfDescribing && v.IsArray() {
+				err = fmt.Errorf("%w: a %s with an array of items", ErrMalformed, r.Kind)
+			}
 		}
 		return err == nil
 	})

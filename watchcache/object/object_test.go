@@ -199,6 +199,7 @@ func TestParseObjectRefuses(t *testing.T) {
 		"apiVersion of a list item": {pods, `{"apiVersion":"v1","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformed},
 		"kind twice":                {pods, `{"kind":"Pod","apiVersion":"v1","kind":"Pod","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformed},
 		"metadata twice":            {pods, `{"metadata":{` + named + `,"resourceVersion":"6"},"m\u0065tadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformed},
+		"an array of items":         {widgets, `{"metadata":{` + named + `,"resourceVersion":"7"},"items":[]}`, ErrMalformed},
 		"only kind":                 {pods, `{"kind":"Pod","apiVersion":"v1"}`, ErrMalformed},
 	} {
 		t.Run(name, func(t *testing.T) {
