@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
@@ -169,5 +171,94 @@ func TestStopLetsResponsesEnd(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Readers that wait for the same response share its failure, too. Each of them would otherwise send
+// its own request to an upstream that has just failed.
+func TestReadersShareAFailure(t *testing.T) {
+	const readers, configmap = 20, "/api/v1/namespaces/a/configmaps/c"
+	const unreachable, late = "503 cannot be reached", "504 did not answer in time"
+	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	for name, test := range map[string]struct {
+		path string
+		fail http.HandlerFunc
+		full bool // no memory is free
+		want string
+	}{
+		"breaks off": {configmap, breakAfter(100), false, unreachable},
+		"later":      {configmap, breakAfter(200 << 10), false, unreachable},
+		"is silent":  {configmap, silent, false, late},
+		"no room":    {configmap, silent, true, late},
+		"a document": {"/openapi/v3/apis/example.com/v1", func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(time.Second)
+			http.Error(w, "cannot be reached", http.StatusServiceUnavailable)
+		}, false, unreachable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				forwards, err := forwarderTo(behind(t, func(w http.ResponseWriter, r *http.Request) {
+					if asked.Add(1) > 1 || strings.HasPrefix(r.URL.Path, "/openapi") {
+						test.fail(w, r)
+						return
+					}
+					time.Sleep(time.Second)
+				}), func(way http.RoundTripper) http.RoundTripper { return reticent{way} })
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := newRawListener()
+				o := testOptions()
+				o.Workspace = 64 << 20
+				s := serveThrough(t, l, forwardsAll{}, forwards, o, prometheus.NewRegistry(), zap.NewNop())
+				if test.full {
+					room := s.workspace.Hold(t.Context(), fair.Claim{User: "another", Size: o.Workspace})
+					defer room.GiveBack()
+				}
+				held := s.workspace.Taken()
+				client := clientTo(t, l, "h2")
+				var all sync.WaitGroup
+				var failed atomic.Int64
+				for range readers {
+					all.Go(func() {
+						resp, body := client.get(t, test.path)
+						if code, message, _ := strings.Cut(test.want, " "); strings.HasPrefix(resp.Status, code) && strings.Contains(body, message) {
+							failed.Add(1)
+						}
+					})
+				}
+				all.Wait()
+				synctest.Wait()
+				if n := asked.Load(); n > readers/3 || failed.Load() < readers-1 {
+					t.Errorf("%d requests, %d of %d readers got %s", n, failed.Load(), readers, test.want)
+				}
+				if n := s.workspace.Taken() - held + s.forwardSlots.Taken(); n != 0 {
+					t.Errorf("%d bytes and slots are held", n)
+				}
+			})
+		})
+	}
+}
+
+// reticent is a transport that does not tell why a request was cancelled, as over HTTP/2.
+type reticent struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (r reticent) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := r.RoundTripper.RoundTrip(req)
+	if req.Context().Err() != nil {
+		err = req.Context().Err()
+	}
+	return resp, err
+}
+
+// breakAfter returns an upstream that breaks off within a response.
+func breakAfter(n int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, n))
+		_ = http.NewResponseController(w).Flush()
+		time.Sleep(time.Second)
+		panic(http.ErrAbortHandler)
 	}
 }

@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -16,7 +17,8 @@ const SmallBody = 64 << 10
 // buffers are for responses of unknown length.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-var errLong = errors.New("answer is too long to be shared")
+// ErrLong means that a response is longer than the limit.
+var ErrLong = errors.New("response is too long to be shared")
 
 // BufferSmall reads a short response to its end, so that the response needs only one write.
 func (r *Response) BufferSmall() {
@@ -25,14 +27,14 @@ func (r *Response) BufferSmall() {
 	}
 }
 
-// Buffer reads a response of up to limit bytes into memory. It fails for a longer or broken
-// response, which can still be read as before.
+// Buffer reads a response of up to limit bytes into memory. It returns [ErrLong] for a longer response
+// and the error of a broken one. Both can still be read as before.
 func (r *Response) Buffer(limit int64) error {
 	if r.Reader == nil {
 		return nil
 	}
 	if r.Length > limit {
-		return errLong
+		return ErrLong
 	}
 	read, closing := buffers.Get().(*bytes.Buffer), r.Reader
 	defer func() {
@@ -53,7 +55,7 @@ func (r *Response) Buffer(limit int64) error {
 			rest = brokenReader{err}
 		}
 		r.Reader = readCloser{io.MultiReader(bytes.NewReader(body), rest), r.Reader}
-		return errLong
+		return cmp.Or(err, ErrLong)
 	}
 	_ = r.Reader.Close() // the body was read to its end
 	r.Reader, r.Bytes = nil, body

@@ -111,6 +111,9 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 		broken := x.BrokenBody()                                                    // before the proxy itself interrupts the body
 		_ = out.Body.Close()                                                        // some transports do not close it
 		x.finish()
+		if cause := context.Cause(client); cause != nil {
+			err = cause // some transports do not tell it
+		}
 		harmless := !x.sent.Load() || x.OnlyReads()
 		switch {
 		case broken != nil:

@@ -49,9 +49,11 @@ func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchang
 	if rt.Plain {
 		resp.BufferSmall()
 	}
-	if resp.Reader != nil && resp.Shares == nil && s.Crowded() && s.buffer(req, resp, s.try) {
-		resp.LetGo(-1)
-		return shared(resp)
+	if resp.Reader != nil && resp.Shares == nil && s.Crowded() {
+		if whole, _ := s.buffer(req, resp, s.try); whole {
+			resp.LetGo(-1)
+			return shared(resp)
+		}
 	}
 	return resp
 }
@@ -74,13 +76,18 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		all := *req
 		all.Client = exchange.Nobody{} // other readers still wait if this client leaves
 		bounded, cancel := context.WithCancelCause(trace.Within(s.Serving, ctx))
-		late := time.AfterFunc(shareWait, func() { cancel(errLate) })
+		late := time.AfterFunc(shareWait, func() { cancel(context.DeadlineExceeded) })
 		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, func() { cancel(nil) }))
-		common = s.buffer(req, resp, func(c fair.Claim) bool { return s.Workspace.Take(bounded, c) == nil })
+		whole, err := s.buffer(req, resp, func(c fair.Claim) bool { return s.Workspace.Take(bounded, c) == nil })
 		late.Stop() // a longer response has no time limit
-		if !common && resp.Reader != nil {
+		switch {
+		case err != nil: // otherwise each reader would send its own request
+			resp.CloseBody()
+			resp, whole = exchange.StatusResponse(unanswered(err, true), exchange.FromProxy), true
+		case !whole:
 			resp.Reader = watched{resp.Reader, req.Client.CancelWhenGone(func() { cancel(nil) })}
 		}
+		common = whole
 		return resp, common
 	})
 	switch {
@@ -105,9 +112,6 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 	return resp
 }
 
-// errLate ends a shared request whose response did not begin in time.
-var errLate = errors.New("no response within " + shareWait.String())
-
 // shareWork is the peak memory to read a response, as a multiple of its length: the buffer is
 // doubled and copied as it grows.
 const shareWork = 3
@@ -118,31 +122,38 @@ func (s *Sharing) try(c fair.Claim) bool {
 	return s.Workspace.Try(c)
 }
 
-// buffer reads a response to its end, if take finds room for it.
-func (s *Sharing) buffer(req *exchange.Request, resp *exchange.Response, take func(fair.Claim) bool) (whole bool) {
+// buffer reads a response to its end, if it is not too long and take finds room for it. The error is
+// that of a broken response.
+func (s *Sharing) buffer(req *exchange.Request, resp *exchange.Response, take func(fair.Claim) bool) (whole bool, err error) {
+	if resp.Reader == nil {
+		return true, nil
+	}
 	for _, most := range []int64{exchange.SmallBody, shareMax} {
 		if !take(fair.Claim{User: req.User(), Size: shareWork * most, Held: req.Held()}) {
-			return false
+			return false, nil
 		}
-		if s.bufferUpTo(most, req.User(), resp) {
-			return true
+		switch err := s.bufferUpTo(most, req.User(), resp); {
+		case err == nil:
+			return true, nil
+		case !errors.Is(err, exchange.ErrLong):
+			return false, err
 		}
 	}
-	return false
+	return false, nil
 }
 
 // bufferUpTo reads a response of up to most bytes into the room that buffer took. A short response
 // needs room only while it is read. Nobody holds the room of a longer response yet.
-func (s *Sharing) bufferUpTo(most int64, user string, resp *exchange.Response) (whole bool) {
+func (s *Sharing) bufferUpTo(most int64, user string, resp *exchange.Response) error {
 	kept := int64(0)
 	defer func() { s.Workspace.Give(user, shareWork*most-kept) }()
-	whole = resp.Buffer(most) == nil
+	err := resp.Buffer(most)
 	if most == exchange.SmallBody {
-		return whole
+		return err
 	}
 	free := sync.OnceFunc(func() { s.Workspace.Give(user, kept) })
 	switch {
-	case whole:
+	case err == nil:
 		kept = int64(len(resp.Bytes))
 		resp.Shares = s.Workspace.Shared(free)
 	case resp.Length <= most: // only the beginning was read
@@ -150,7 +161,7 @@ func (s *Sharing) bufferUpTo(most int64, user string, resp *exchange.Response) (
 		resp.Reader = freeing{resp.Reader, free}
 	}
 	s.Workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
-	return whole
+	return err
 }
 
 // watched is a body whose request ends if its client leaves.
@@ -213,8 +224,10 @@ func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 	}, "\n"), true
 }
 
-// isDiscovery reports whether a path belongs to discovery or to the version. Upstream sends most of
-// these documents without an ETag, so only requests that wait at the same time can share one.
+// isDiscovery reports whether a path belongs to discovery, to OpenAPI or to the version. Upstream
+// sends most of these documents without an ETag, so only requests that wait at the same time can
+// share one. Requests for the others come here if package discovery cannot answer them.
 func isDiscovery(rt exchange.Route, path string) bool {
-	return !rt.Resource && (path == "/api" || path == "/apis" || path == "/version" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/"))
+	return !rt.Resource && (path == "/api" || path == "/apis" || path == "/version" ||
+		strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") || strings.HasPrefix(path, "/openapi/"))
 }

@@ -120,7 +120,7 @@ func TestShareKey(t *testing.T) {
 	}
 	for path, want := range map[string]bool{
 		"/api/v1/namespaces/a/pods/p/log": false, "/api": true, "/apis": true, "/api/v1": true, "/apis/apps/v1": true, "/version": true,
-		"/healthz": false, "/metrics": false, "/api/v1/watch": false, "/apisx": false,
+		"/openapi/v2": true, "/openapi/v3/apis/apps/v1": true, "/healthz": false, "/metrics": false, "/api/v1/watch": false, "/apisx": false,
 	} {
 		r := base()
 		r.Target, r.Path = path, path
