@@ -147,9 +147,21 @@ func (c *Conn) Write(p []byte) (int, error) {
 			return 0, err
 		}
 		c.Guard.Begin()
-		defer c.Guard.End()
 	}
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	if !c.nonblocking {
+		err = c.guarded(err)
+	}
+	return n, err
+}
+
+// guarded ends the guard's wait and returns the error of a write. If the guard has refused the client
+// room, the next write would fail, so this one fails, too.
+func (c *Conn) guarded(err error) error {
+	if ok := c.Guard.End(); !ok && err == nil {
+		return os.ErrDeadlineExceeded
+	}
+	return err
 }
 
 // limitWrite sets the deadline of a write.
@@ -189,8 +201,7 @@ func (c *Conn) Settle() error {
 	}
 	c.until = time.Time{} // the socket removes the deadline
 	c.Guard.Begin()
-	defer c.Guard.End()
-	return c.socket.settle()
+	return c.guarded(c.socket.settle())
 }
 
 // StopNonblocking writes the remaining bytes and makes writes wait again.
@@ -382,9 +393,8 @@ func (c *Conn) WriteWaiting(p []byte) error {
 		return err
 	}
 	c.Guard.Begin()
-	defer c.Guard.End()
 	c.socket.wait(true)
 	defer c.socket.wait(false)
 	_, err := c.Conn.Write(p)
-	return err
+	return c.guarded(err)
 }

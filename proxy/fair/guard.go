@@ -21,6 +21,8 @@ type Guard struct {
 		held  bool
 		since time.Time // when the room was taken
 		by    string    // the user who holds the room
+		// refused is true once the client was refused room, even if its wait ends before it is told.
+		refused bool
 	}
 }
 
@@ -71,6 +73,7 @@ func (g *Guard) keeps() bool {
 	case !g.mu.waits:
 		return true
 	case g.mu.held && time.Since(g.mu.since) >= guardAgain && g.room.Wanted(), !g.holdLocked():
+		g.mu.refused = true
 		return false
 	}
 	g.mu.timer.Reset(guardAgain)
@@ -95,10 +98,11 @@ func (g *Guard) holdLocked() bool {
 	return g.mu.held
 }
 
-// End ends the wait and gives the room back.
-func (g *Guard) End() {
+// End ends the wait and gives the room back. It returns false if the client has ever been refused
+// room.
+func (g *Guard) End() (ok bool) {
 	if g == nil {
-		return
+		return true
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,4 +114,5 @@ func (g *Guard) End() {
 		g.room.Give(g.mu.by, g.size)
 		g.mu.held = false
 	}
+	return !g.mu.refused
 }
