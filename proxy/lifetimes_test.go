@@ -209,6 +209,39 @@ func TestPanicWithinAResponse(t *testing.T) {
 	}
 }
 
+// The same while the client still uploads. The upload ends with the response.
+func TestPanicWithinAnUpload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		uploaded := make(chan error, 1)
+		upstream := behind(t, func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).EnableFullDuplex()
+			_, _ = io.WriteString(w, "{}")
+			_ = http.NewResponseController(w).Flush()
+			_, err := io.Copy(io.Discard, r.Body)
+			uploaded <- err
+		})
+		forwards, err := forwarderTo(upstream, func(way http.RoundTripper) http.RoundTripper { return panicking{way} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, dial := servePlainThrough(t, forwardsAll{}, forwards)
+		c := dial()
+		send(t, c, "POST /api/v1/namespaces/a/services/s/proxy/x HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(resp.Body); err == nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s, %q", resp.Status, body)
+		}
+		synctest.Wait()
+		_, _ = io.WriteString(c, "5\r\nhello\r\n") // the connection may be closed
+		if err := <-uploaded; err == nil {
+			t.Error("to upstream, the body looks whole")
+		}
+	})
+}
+
 // panicking is a transport whose responses panic when they are read.
 type panicking struct{ http.RoundTripper }
 

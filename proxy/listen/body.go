@@ -26,7 +26,14 @@ func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
 	if buffered, ok := w.(*bufio.Writer); ok && b.resp.Reader != nil {
 		w = flushed{buffered} // each piece must be written at once
 	}
+	returned := false
+	defer func() {
+		if !returned { // fasthttp recovers from a panic, and does not call Close then
+			_ = b.Close()
+		}
+	}()
 	n, err := b.resp.WriteBody(b.server.Serving, w, b.req, b.server.Slots)
+	returned = true
 	b.bytes += n
 	return n, err
 }
