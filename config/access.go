@@ -41,8 +41,8 @@ const (
 
 // Anonymous configures clients without credentials.
 type Anonymous struct {
-	// Enabled gives clients without credentials the rights of system:anonymous. Otherwise they get
-	// 401.
+	// Enabled forwards the requests of clients without credentials, so that the apiserver decides what
+	// system:anonymous may do. Otherwise they get 401.
 	Enabled bool `json:"enabled,omitempty"`
 }
 

@@ -34,3 +34,26 @@ func TestImpersonatedReadsAreCached(t *testing.T) {
 		}
 	}
 }
+
+// Upstream may accept clients without credentials under conditions of its own, so their reads never
+// come from the cache.
+func TestAnonymousReadsAreForwarded(t *testing.T) {
+	w := sharedWorld(t)
+	f := openFront(t)
+	f.warm(t, w.callers["admin"], collections())
+	const configs = "/api/v1/namespaces/" + teamB + "/configmaps"
+	for _, name := range []string{"anonymous", "basic", "no token"} {
+		before := f.fromCache(t)
+		for _, r := range []request{
+			{target: configs + "?resourceVersion=0"}, {target: configs}, {target: "/apis"}, {target: "/openapi/v2"},
+			{target: configs + "?" + watchWithState, watches: true},
+		} {
+			if got := f.must(t, w.callers[name], r); got.status != ok && strings.HasPrefix(r.target, configs) {
+				t.Errorf("%s: %s: %d", name, r.target, got.status)
+			}
+		}
+		if cached := f.fromCache(t) - before; cached != 0 {
+			t.Errorf("%s: %d answers came from the cache", name, cached)
+		}
+	}
+}

@@ -33,6 +33,10 @@ func (c *Caller) Key() string {
 	return c.key
 }
 
+// Anonymous reports whether the client has shown no credentials that the proxy knows. The conditions
+// under which upstream accepts such clients are upstream's own.
+func (c *Caller) Anonymous() bool { return c != nil && !c.Token && c.ActsAs == nil }
+
 // ActsAsAnother reports whether the proxy must impersonate a user.
 func (c *Caller) ActsAsAnother() bool { return c != nil && c.ActsAs != nil }
 

@@ -217,10 +217,10 @@ func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) error {
 	switch {
 	case req.Method != http.MethodGet || !rt.Resource || !rt.Plain || req.Body != nil || req.WantsUpgrade():
 		return NotARead
-	case req.Identity == nil && (req.Identified() || req.Impersonates()):
-		// The proxy does not authenticate this client. The client's rights may differ from the
-		// proxy's rights, with which the cache was filled.
-		return Credentials
+	case req.Header.Get("Origin") != "":
+		return Parameters // upstream may let pages of this origin read the response
+	case req.Identity.Anonymous(), req.Identity == nil && (req.Identified() || req.Impersonates()):
+		return Credentials // the proxy does not know this client's rights
 	}
 	return nil
 }
