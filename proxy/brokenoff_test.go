@@ -151,6 +151,77 @@ func TestStopAnswers(t *testing.T) {
 	}
 }
 
+// Writes that wait for a slot while the server stops are not sent.
+func TestStopSendsNothing(t *testing.T) {
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		synctest.Test(t, func(t *testing.T) {
+			var executed atomic.Int64
+			client, stop, ended := serveUntil(t, protocol, func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.ReadAll(r.Body)
+				executed.Add(1)
+				<-r.Context().Done()
+			})
+			writes := int64(testLimits().Forwards + 20)
+			var all sync.WaitGroup
+			var again, ambiguous atomic.Int64
+			for range writes {
+				all.Go(func() {
+					code, err := client.send(t.Context(), "", http.MethodPost, "/api/v1/namespaces/a/configmaps", strings.NewReader("{}"))
+					switch {
+					case err != nil:
+						t.Error(err)
+					case code == http.StatusServiceUnavailable:
+						again.Add(1)
+					case code == http.StatusGatewayTimeout:
+						ambiguous.Add(1)
+					}
+				})
+			}
+			synctest.Wait()
+			sent := executed.Load()
+			stop()
+			all.Wait()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if sent != int64(testLimits().Forwards) || executed.Load() != sent || ambiguous.Load() != sent || again.Load() != writes-sent {
+				t.Errorf("%s: of %d writes, %d were sent before the stop and %d later; %d got 504, %d got 503", protocol, writes, sent, executed.Load()-sent, ambiguous.Load(), again.Load())
+			}
+		})
+	}
+}
+
+// A short response is read before its head is written. If the server stops meanwhile, the client gets
+// what has arrived.
+func TestStopWritesWhatHasArrived(t *testing.T) {
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		synctest.Test(t, func(t *testing.T) {
+			client, stop, ended := serveUntil(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.ReadAll(r.Body)
+				w.WriteHeader(http.StatusCreated)
+				_, _ = io.WriteString(w, `{"kind":`)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+			time.AfterFunc(time.Minute, stop)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.url+"/api/v1/namespaces/a/configmaps", strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := client.RoundTrip(req)
+			if err != nil {
+				t.Fatalf("%s: %v", protocol, err)
+			}
+			if body, err := io.ReadAll(resp.Body); resp.StatusCode != http.StatusCreated || string(body) != `{"kind":` || err == nil {
+				t.Errorf("%s: %s, %q, %v", protocol, resp.Status, body, err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A response that has begun may end before its connection is cut.
 func TestStopLetsResponsesEnd(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {

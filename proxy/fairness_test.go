@@ -128,7 +128,7 @@ func TestPatienceOfForwards(t *testing.T) {
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{forwardSlots: fair.NewQueue(1, false, 100<<10)}
+			s := &Server{forwardSlots: fair.NewQueue(1, false, 100<<10), givenUp: fair.NewQueue(1, false, 0)}
 			s.limits.metrics = metrics.New(prometheus.NewRegistry())
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}

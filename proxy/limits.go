@@ -105,10 +105,14 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
 // request only if the memory for waiting requests is full. With authentication, users share the slots.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
+	user := req.User()
+	if !s.givenUp.Try(fair.Claim{User: user, Size: 1}) {
+		return nil, s.limits.tooMany(req, "given_up", tooManyGivenUp)
+	}
+	s.givenUp.Give(user, 1)
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
 	}
-	user := req.User()
 	w, err := s.forwardSlots.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
 	if w != nil {
 		req.Body.ReadAhead()
@@ -120,6 +124,22 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 		return nil, s.limits.GaveUp(req, err, "forwards", tooManyForwards)
 	}
 	return sync.OnceFunc(func() { s.forwardSlots.Give(user, 1) }), nil
+}
+
+// givenUpMost limits the forwarded requests that clients have given up within givenUpTime, and that
+// upstream may still work on. Users share connections upstream, and kube-apiserver ends a connection
+// with too many such requests. With authentication, users share this number.
+const (
+	givenUpMost    = 400
+	givenUpTime    = time.Second
+	tooManyGivenUp = "too many requests were given up before the upstream apiserver had answered"
+)
+
+// countGivenUp counts a request that its client has given up.
+func (s *Server) countGivenUp(user string) {
+	if s.givenUp.Try(fair.Claim{User: user, Size: 1}) {
+		time.AfterFunc(givenUpTime, func() { s.givenUp.Give(user, 1) })
+	}
 }
 
 // lasting reports whether a request has no time limit. Like upgraded requests, such requests do not

@@ -99,6 +99,7 @@ type Server struct {
 	// forwardSlots are for forwarded requests, readSlots for expensive reads from the cache.
 	forwardSlots, readSlots *fair.Queue
 	soonerSlots             *fair.Queue // for lists that upstream answers faster than the cache
+	givenUp                 *fair.Queue // counts requests that clients have just given up
 	// fallbackReads and fallbackWatches are for reads that upstream answers because a cache is out
 	// of date.
 	fallbackReads, fallbackWatches *fair.Queue
@@ -155,6 +156,7 @@ func (s *Server) divide(options *Options) {
 	forwards, fallbacks, reads := waitingForwards*share, waitingFallbacks*share, waitingReads*share
 	s.late = fair.NewQueue(lateMax, shared, 0)
 	s.soonerSlots = fair.NewQueue(soonerMost, shared, 0)
+	s.givenUp = fair.NewQueue(givenUpMost, shared, 0)
 	s.fallbackReads = fair.NewQueue(fallbackReads, shared, fallbacks)
 	s.fallbackWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)
 	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), shared, forwards)
@@ -400,7 +402,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 			return refusal
 		}
 	}
-	t.Lasts = lasting(rt)
+	t.Lasts, t.GivenUp = lasting(rt), func() { s.countGivenUp(req.User()) }
 	admitted, refusal := s.admitForward(ctx, req, rt)
 	if refusal != nil {
 		done()

@@ -45,7 +45,10 @@ func TestAnonymousReadsAreForwarded(t *testing.T) {
 	for _, name := range []string{"anonymous", "basic", "no token"} {
 		before := f.fromCache(t)
 		for _, r := range []request{
-			{target: configs + "?resourceVersion=0"}, {target: configs}, {target: "/apis"}, {target: "/openapi/v2"},
+			{target: configs + "?resourceVersion=0"},
+			{target: configs},
+			{target: "/apis"},
+			{target: "/openapi/v2"},
 			{target: configs + "?" + watchWithState, watches: true},
 		} {
 			if got := f.must(t, w.callers[name], r); got.status != ok && strings.HasPrefix(r.target, configs) {

@@ -54,6 +54,14 @@ func http2Floods() []behaviour {
 		row("empty DATA frames", 100, flood(true, 50, withStream(attackedConfigMaps), func(f *frames, _ int) bool {
 			return f.frame(func() error { return f.WriteData(1, false, nil) })
 		})),
+		row("forwarded gets that are reset", 100, flood(true, 50, nil, func(f *frames, i int) bool {
+			const open = 50 // at a time
+			stream, ok := f.get(attackedConfigMaps+"/"+made(int64(i)), authority)
+			if stream > 2*open {
+				ok = ok && f.frame(func() error { return f.WriteRSTStream(stream-2*open, http2.ErrCodeCancel) })
+			}
+			return ok
+		})),
 		row("PRIORITY flood", 100, flood(true, 50, nil, func(f *frames, i int) bool {
 			f.stream += 2
 			return f.frame(func() error { return f.WritePriority(f.stream, http2.PriorityParam{StreamDep: uint32(i), Weight: 1}) })

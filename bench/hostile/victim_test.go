@@ -140,6 +140,7 @@ func beVictim(text string) int {
 	}
 	going.Go(func() { s.read(ctx, &going) })
 	going.Go(func() { s.write(ctx) })
+	going.Go(func() { s.forward(ctx) })
 	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	for in.Scan() {
 		s.catchUp()
@@ -233,6 +234,28 @@ func (s *suffering) write(ctx context.Context) {
 			s.mu.Lock()
 			s.mu.wrote = n
 			s.mu.Unlock()
+		}
+	}
+}
+
+// forward creates objects through the proxy. The attackers' requests must not fail those of others,
+// although they share connections upstream.
+func (s *suffering) forward(ctx context.Context) {
+	ticker := time.NewTicker(writeEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		create := asking(counterPath+"?dryRun=All").With("Content-Type", "application/json")
+		create.Method, create.Body = http.MethodPost, `{"metadata":{"generateName":"victim-"}}`
+		switch got, err := s.proxied.Ask(ctx, create); {
+		case ctx.Err() != nil:
+			return
+		case err != nil || got.Status != http.StatusCreated:
+			s.fail("write: %d %.200s %v", got.Status, got.Body, err)
 		}
 	}
 }

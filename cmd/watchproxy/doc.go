@@ -81,6 +81,7 @@
 //	forwards in flight        user, clients         64 KiB to 1 MiB               maxForwardsInFlight,        wait                response read;
 //	                                                                              shared                                          writeTimeout
 //	forwards that wait        user, clients         as a request                  3/32 of the workspace       429, largest first  turn; 1 min
+//	requests given up         user, clients         1                             400, shared                 429                 1 s
 //	HTTP/1.1 upstream         request, clients      1, and 1 for an upgrade       forwards, watches, 100      wait; 429           response's end;
 //	                                                                              idle                                            idle 60 s
 //	bodies kept to repeat     request, clients      64 KiB; more if there is      requests; workspace         streamed in a slot  request's end;

@@ -65,8 +65,12 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
-	x := &roundTrip{lifetime: lifetime{Request: req, cancel: cancel}}
+	x := &roundTrip{lifetime: lifetime{Request: req, trip: t, cancel: cancel}}
 	x.begin(over, stopping, done)
+	if stopping.Err() != nil { // for example, the request has waited for a slot
+		x.end(stopped)
+		return exchange.StatusResponse(stops(true), exchange.FromProxy)
+	}
 	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
 		x.end(closed)
 		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
@@ -121,11 +125,13 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 		case x.ended.Load() == stopped:
 			return exchange.StatusResponse(stops(harmless), exchange.FromProxy)
 		case gone:
+			if x.sent.Load() && x.trip.GivenUp != nil {
+				x.trip.GivenUp()
+			}
 			return exchange.ClientGone()
 		}
 		return exchange.StatusResponse(unanswered(err, harmless), exchange.FromProxy)
 	}
-	x.begun.Store(true)
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(ctx, in)
 	}
@@ -144,6 +150,11 @@ type Trip struct {
 	Takes    time.Duration // usual time that upstream needs; 0 if unknown
 	Sent     time.Time     // zero if this request was not sent upstream
 	Lasts    bool          // the request has no time limit, see the package
+	// GivenUp is called if the client leaves before the response of a request that was sent. It may be
+	// nil.
+	GivenUp func()
+
+	begun atomic.Bool // the client gets the head of a response
 }
 
 // Since returns the time since the request was sent, or 0 if it was not sent.

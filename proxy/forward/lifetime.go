@@ -29,10 +29,10 @@ import (
 // Upstream may begin its response during the upload, but cannot upgrade then.
 type lifetime struct {
 	*exchange.Request
+	trip    *Trip
 	cancel  context.CancelFunc // of the request upstream
 	done    func()
 	once    sync.Once
-	begun   atomic.Bool            // the response has begun
 	ended   atomic.Int32           // an ending
 	undrain atomic.Pointer[func()] // stops waiting for the proxy's end
 
@@ -70,7 +70,7 @@ func (l *lifetime) begin(over, stopping context.Context, done func()) {
 	l.done, l.uploaded = done, make(chan struct{})
 	undrain := context.AfterFunc(over, func() { l.end(drained) })
 	unstop := context.AfterFunc(stopping, func() {
-		if !l.begun.Load() {
+		if !l.trip.begun.Load() {
 			l.end(stopped)
 		}
 	})
