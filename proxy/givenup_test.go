@@ -50,6 +50,7 @@ func TestGivenUpRequestsAreBounded(t *testing.T) {
 				t.Errorf("%s: another user got %d", path, code)
 			}
 			time.Sleep(givenUpTime)
+			synctest.Wait()
 			if code := reset("reader1"); code != 0 || asked.Load() != givenUpMost/2+2 {
 				t.Errorf("%s: after %s, the user still got %d", path, givenUpTime, code)
 			}

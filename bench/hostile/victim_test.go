@@ -254,7 +254,7 @@ func (s *suffering) forward(ctx context.Context) {
 		switch got, err := s.proxied.Ask(ctx, create); {
 		case ctx.Err() != nil:
 			return
-		case err != nil || got.Status != http.StatusCreated:
+		case err != nil || got.Status != http.StatusCreated && got.Status != http.StatusTooManyRequests: // 429: the apiserver is busy
 			s.fail("write: %d %.200s %v", got.Status, got.Body, err)
 		}
 	}

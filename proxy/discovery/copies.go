@@ -99,8 +99,11 @@ func (c *Copies) Answer(ctx context.Context, req *exchange.Request) *exchange.Re
 
 // allows reports whether upstream is known to allow a read. Otherwise upstream decides.
 func (c *Copies) allows(ctx context.Context, req *exchange.Request) bool {
-	if req.Identity == nil || req.Identity.Anonymous() {
-		return req.Identity == nil
+	switch {
+	case req.Identity == nil:
+		return true
+	case req.Identity.Anonymous():
+		return false
 	}
 	u := req.Identity.User
 	decision, reason, err := c.Access().Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: "get", Path: req.Path})
