@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/audit"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
@@ -86,15 +87,15 @@ func TestPiecesOfResponse(t *testing.T) {
 // connections are cut after another second.
 const drain = time.Second
 
-// serveUntil runs a server until stop. Then ended receives the server's error.
-func serveUntil(t *testing.T, protocol string, upstream http.HandlerFunc) (client *httpClient, stop func(), ended <-chan error) {
+// serveUntil runs a server until stop. Then ended receives the server's error. The auditor may be nil.
+func serveUntil(t *testing.T, protocol string, auditor *audit.Auditor, upstream http.HandlerFunc) (client *httpClient, stop func(), ended <-chan error) {
 	t.Helper()
 	forwards, err := forwarderTo(behind(t, upstream), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := testOptions()
-	o.Drain = drain
+	o.Drain, o.Audit = drain, auditor
 	l := newRawListener()
 	s := NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
 	ctx, stop := context.WithCancel(t.Context())
@@ -120,7 +121,7 @@ func TestStopAnswers(t *testing.T) {
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				var executed atomic.Int64
-				client, stop, ended := serveUntil(t, protocol, func(_ http.ResponseWriter, r *http.Request) {
+				client, stop, ended := serveUntil(t, protocol, nil, func(_ http.ResponseWriter, r *http.Request) {
 					_, _ = io.ReadAll(r.Body)
 					executed.Add(1)
 					<-r.Context().Done()
@@ -156,7 +157,7 @@ func TestStopSendsNothing(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		synctest.Test(t, func(t *testing.T) {
 			var executed atomic.Int64
-			client, stop, ended := serveUntil(t, protocol, func(_ http.ResponseWriter, r *http.Request) {
+			client, stop, ended := serveUntil(t, protocol, nil, func(_ http.ResponseWriter, r *http.Request) {
 				_, _ = io.ReadAll(r.Body)
 				executed.Add(1)
 				<-r.Context().Done()
@@ -196,7 +197,7 @@ func TestStopSendsNothing(t *testing.T) {
 func TestStopWritesWhatHasArrived(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		synctest.Test(t, func(t *testing.T) {
-			client, stop, ended := serveUntil(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+			client, stop, ended := serveUntil(t, protocol, nil, func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.ReadAll(r.Body)
 				w.WriteHeader(http.StatusCreated)
 				_, _ = io.WriteString(w, `{"kind":`)
@@ -222,26 +223,29 @@ func TestStopWritesWhatHasArrived(t *testing.T) {
 	}
 }
 
-// A response that has begun may end before its connection is cut.
+// A response that has begun may end before its connection is cut, also if upstream must audit it.
 func TestStopLetsResponsesEnd(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
-		synctest.Test(t, func(t *testing.T) {
-			client, stop, ended := serveUntil(t, protocol, func(w http.ResponseWriter, _ *http.Request) {
-				_, _ = io.WriteString(w, "beginning")
-				_ = http.NewResponseController(w).Flush()
-				time.Sleep(drain + 3*time.Second/2) // between the two
-				_, _ = io.WriteString(w, " and end")
+		for _, level := range []string{"None", "RequestResponse"} {
+			synctest.Test(t, func(t *testing.T) {
+				auditor, _ := auditing(t, "- level: "+level+"\n")
+				client, stop, ended := serveUntil(t, protocol, auditor, func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = io.WriteString(w, "beginning")
+					_ = http.NewResponseController(w).Flush()
+					time.Sleep(drain + 3*time.Second/2) // between the two
+					_, _ = io.WriteString(w, " and end")
+				})
+				resp := client.open(t, "/apis/example.com/v1/things")
+				stop()
+				if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "beginning and end" {
+					t.Errorf("%s, audited at %s: %q, %v", protocol, level, body, err)
+				}
+				_ = resp.Body.Close()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
 			})
-			resp := client.open(t, "/apis/example.com/v1/things")
-			stop()
-			if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "beginning and end" {
-				t.Errorf("%s: %q, %v", protocol, body, err)
-			}
-			_ = resp.Body.Close()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
+		}
 	}
 }
 

@@ -244,7 +244,9 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	if s.options.Load().Audit.WantsBody(req) {
 		// Upstream must audit this request itself, so the request does not share another response.
-		resp := s.forward(ctx, req, *rt, &forward.Trip{}, s.metrics.ForwardBegan(rt.Verb))
+		t := &forward.Trip{}
+		resp := s.forward(ctx, req, *rt, t, s.metrics.ForwardBegan(rt.Verb))
+		t.Begin()
 		resp.Why = "audit"
 		return resp
 	}

@@ -154,8 +154,12 @@ type Trip struct {
 	// nil.
 	GivenUp func()
 
-	begun atomic.Bool // the client gets the head of a response
+	begun atomic.Bool
 }
+
+// Begin must be called before the response is written. From then on, a server that stops lets the
+// response end.
+func (t *Trip) Begin() { t.begun.Store(true) }
 
 // Since returns the time since the request was sent, or 0 if it was not sent.
 func (t *Trip) Since() time.Duration {

@@ -42,7 +42,7 @@ type Sharing struct {
 
 // Forward forwards a request. It reads a short response completely before it returns.
 func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
-	defer t.begun.Store(true) // until then, a server that stops ends the request
+	defer t.Begin()
 	resp := s.share(ctx, req, rt, t, done)
 	if resp.Lasts || req.Method == http.MethodHead || !rt.Resource || !KubernetesOwn(rt.GVR.Group) {
 		return resp
