@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,13 +14,15 @@ import (
 // Users share connections upstream, and kube-apiserver ends a connection on which too many requests
 // were reset. A user who gives up more requests than that is refused, and others are not.
 func TestGivenUpRequestsAreBounded(t *testing.T) {
-	for _, path := range []string{"/api/v1/namespaces/a/configmaps/c", podsPath + "?watch=1", "/api/v1/namespaces/a/pods/p/log"} {
+	const upload = "/api/v1/namespaces/a/pods/p/proxy/"
+	for _, path := range []string{"/api/v1/namespaces/a/configmaps/c", podsPath + "?watch=1", "/api/v1/namespaces/a/pods/p/log", upload} {
 		synctest.Test(t, func(t *testing.T) {
 			var asked atomic.Int64
 			o := testOptions()
 			o.Access = judging(t)
 			_, l := serveTo(t, forwardsAll{}, func(_ http.ResponseWriter, r *http.Request) {
 				asked.Add(1)
+				_, _ = io.Copy(io.Discard, r.Body)
 				<-r.Context().Done()
 			}, o)
 			client := clientTo(t, l, "h2")
@@ -26,9 +30,15 @@ func TestGivenUpRequestsAreBounded(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				answered := make(chan struct{})
+				method, body := http.MethodGet, io.Reader(nil)
+				if path == upload {
+					rest, end := io.Pipe() // nothing comes
+					context.AfterFunc(ctx, func() { _ = end.CloseWithError(ctx.Err()) })
+					method, body = http.MethodPost, io.MultiReader(strings.NewReader("a"), rest)
+				}
 				go func() {
 					defer close(answered)
-					code, _ = client.send(ctx, user, http.MethodGet, path, nil)
+					code, _ = client.send(ctx, user, method, path, body)
 				}()
 				synctest.Wait()
 				cancel()

@@ -119,15 +119,15 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 			err = cause // some transports do not tell it
 		}
 		harmless := !x.sent.Load() || x.OnlyReads()
+		if x.sent.Load() && (gone || broken != nil) && x.trip.GivenUp != nil {
+			x.trip.GivenUp()
+		}
 		switch {
 		case broken != nil:
 			return broken
 		case x.ended.Load() == stopped:
 			return exchange.StatusResponse(stops(harmless), exchange.FromProxy)
 		case gone:
-			if x.sent.Load() && x.trip.GivenUp != nil {
-				x.trip.GivenUp()
-			}
 			return exchange.ClientGone()
 		}
 		return exchange.StatusResponse(unanswered(err, harmless), exchange.FromProxy)
@@ -150,8 +150,8 @@ type Trip struct {
 	Takes    time.Duration // usual time that upstream needs; 0 if unknown
 	Sent     time.Time     // zero if this request was not sent upstream
 	Lasts    bool          // the request has no time limit, see the package
-	// GivenUp is called if the client leaves before the response of a request that was sent. It may be
-	// nil.
+	// GivenUp is called if the client leaves, or its request turns out to be malformed, before the
+	// response of a request that was sent. It may be nil.
 	GivenUp func()
 
 	begun atomic.Bool
