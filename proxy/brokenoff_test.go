@@ -288,7 +288,10 @@ func TestReadersShareAFailure(t *testing.T) {
 				o.Workspace = 64 << 20
 				s := serveThrough(t, l, forwardsAll{}, forwards, o, prometheus.NewRegistry(), zap.NewNop())
 				if test.full {
-					room := s.workspace.Hold(t.Context(), fair.Claim{User: "another", Size: o.Workspace})
+					room, err := s.workspace.Hold(t.Context(), fair.Claim{User: "another", Size: o.Workspace})
+					if err != nil {
+						t.Fatal(err)
+					}
 					defer room.GiveBack()
 				}
 				held := s.workspace.Taken()

@@ -103,24 +103,28 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 }
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
-// request only if the memory for waiting requests is full. With authentication, users share the slots.
+// request only if the memory for waiting requests is full or the user has given up too many requests.
+// With authentication, users share the slots. A request of the proxy itself does not wait for other
+// requests of the user for whom it is sent: it fails.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
-	user := req.User()
-	if !s.givenUp.Try(fair.Claim{User: user, Size: 1}) {
+	user, own := req.User(), req.For != ""
+	if !s.mayGiveUp(user) {
 		return nil, s.limits.tooMany(req, "given_up", tooManyGivenUp)
 	}
-	s.givenUp.Give(user, 1)
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
 	}
-	w, err := s.forwardSlots.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
+	w, err := s.forwardSlots.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held(), IfIdle: own})
 	if w != nil {
 		req.Body.ReadAhead()
 		ctx, stop := req.Attended(ctx)
 		err = s.forwardSlots.Wait(ctx, w)
 		stop()
 	}
-	if err != nil {
+	switch {
+	case own && errors.Is(err, fair.ErrBusy): // no client is refused
+		return nil, req.Fail(exchange.TooManyRequests(tooManyForwards), exchange.FromProxy)
+	case err != nil:
 		return nil, s.limits.GaveUp(req, err, "forwards", tooManyForwards)
 	}
 	return sync.OnceFunc(func() { s.forwardSlots.Give(user, 1) }), nil
@@ -134,6 +138,16 @@ const (
 	givenUpTime    = time.Second
 	tooManyGivenUp = "too many requests were given up before the upstream apiserver had answered"
 )
+
+// mayGiveUp reports whether a user may send a request that its client may give up.
+func (s *Server) mayGiveUp(user string) bool {
+	one := fair.Claim{User: user, Size: 1}
+	if !s.givenUp.Try(one) {
+		return false
+	}
+	s.givenUp.Give(one.User, one.Size)
+	return true
+}
 
 // countGivenUp counts a request that its client has given up.
 func (s *Server) countGivenUp(user string) {

@@ -128,7 +128,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	})
 	s.documents = discovery.New(discovery.Config{
 		Most: min(discovery.Most, s.workspace.Capacity/2), Send: s.sendOwn,
-		Busy: func(user string) bool { return s.forwardSlots.Busy(user, 1) }, Workspace: s.workspace, Serving: s.ctx,
+		Workspace: s.workspace, Serving: s.ctx,
 		Access: func() *access.Access { return s.options.Load().Access }, Revalidated: metrics.Revalidated, Shared: metrics.Shared.Inc,
 	})
 	s.listening = s.listen(s)
@@ -319,8 +319,8 @@ func (s *Server) unstick(ctx context.Context, req *exchange.Request, rt *exchang
 // busy or too slow, it returns false, and the cache answers.
 func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *read.Timed) (resp *exchange.Response, ok bool) {
 	slot := fair.Claim{User: req.User(), Size: 1, Cost: 1}
-	if !s.forwardSlots.Try(slot) {
-		return nil, false // the list would wait
+	if !s.mayGiveUp(slot.User) || !s.forwardSlots.Try(slot) {
+		return nil, false // the list would be refused, or would wait
 	}
 	s.forwardSlots.Give(slot.User, slot.Size)
 	if !s.soonerSlots.Try(slot) {

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -177,6 +178,37 @@ func TestFewListsGoSooner(t *testing.T) {
 			t.Errorf("%d slots are taken after the end", n)
 		}
 	})
+}
+
+// A list that upstream would refuse, or that would wait, is answered by the cache.
+func TestListsOfABusyUserStay(t *testing.T) {
+	for _, test := range []struct {
+		what string
+		busy func(*Server)
+		want string
+	}{
+		{"idle", func(*Server) {}, "upstream"},
+		{"all slots are taken", func(s *Server) {
+			for s.forwardSlots.Try(fair.Claim{Size: 1}) {
+			}
+		}, ""},
+		{"requests were given up", func(s *Server) {
+			for range givenUpMost {
+				s.countGivenUp("")
+			}
+		}, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			feed, s, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") })
+			feed.leaves.Store(true)
+			test.busy(s)
+			resp := get(rivalPath, anyJSON)
+			_ = resp.Body.Close()
+			if from := resp.Header.Get("From"); from != test.want || resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %d from %q", test.what, resp.StatusCode, from)
+			}
+		})
+	}
 }
 
 // A get that joins a freshness run has a response in the form that the apiserver would choose.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,9 +40,9 @@ type failingUpstream struct {
 // failure is what an upstream does at the first request. The functions return false if the
 // connection ends. Without a function for its protocol, the request does not fail.
 type failure struct {
-	dial     bool // the connection is refused
-	accept   bool // the connection is closed before its handshake
-	executes bool // the request is executed
+	dial     error // of the first connection
+	accept   bool  // the connection is closed before its handshake
+	executes bool  // the request is executed
 	http1    func(c *upstreamConn) bool
 	http2    func(c *upstreamConn, stream uint32) bool
 	used     bool // the connection has had a request before
@@ -95,7 +96,8 @@ func diesAfter(text string) func(*upstreamConn) bool {
 
 var failuresOfUpstream = map[string]failure{
 	"no failure":                        {executes: true},
-	"refuses the connection":            {dial: true},
+	"refuses the connection":            {dial: net.ErrClosed},
+	"does not answer the dial":          {dial: os.ErrDeadlineExceeded},
 	"closes before the handshake":       {accept: true},
 	"dies before it executes":           {http1: dies, http2: diesOver2},
 	"dies after it has executed":        {executes: true, http1: dies, http2: diesOver2},
@@ -159,7 +161,7 @@ var failuresOfUpstream = map[string]failure{
 func startUpstream(t *testing.T, f failure, protocol string) (*failingUpstream, *rest.Config) {
 	t.Helper()
 	u := &failingUpstream{Listener: conntest.Listen(1 << 20), failure: f}
-	u.failed.Store(f.dial)
+	u.failed.Store(f.dial != nil)
 	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	running.Go(func() {
@@ -182,8 +184,8 @@ func startUpstream(t *testing.T, f failure, protocol string) (*failingUpstream, 
 	})
 	var dialed atomic.Bool
 	return u, clientConfig(protocol, func(context.Context, string, string) (net.Conn, error) {
-		if f.dial && dialed.CompareAndSwap(false, true) {
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: net.ErrClosed}
+		if f.dial != nil && dialed.CompareAndSwap(false, true) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: f.dial}
 		}
 		return u.Dial()
 	})

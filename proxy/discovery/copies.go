@@ -42,8 +42,6 @@ type Config struct {
 	Most int64
 	// Send sends the proxy's own request upstream.
 	Send func(context.Context, *exchange.Request) *exchange.Response
-	// Busy reports whether requests of a user wait for other requests of this user.
-	Busy func(user string) bool
 	// Workspace provides the memory to read new documents.
 	Workspace *fair.Workspace
 	// Access authorizes clients. If it returns nil, requests have the proxy's rights.
@@ -81,10 +79,7 @@ func (c *Copies) Answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	if !c.allows(waiting, req) {
 		return nil
 	}
-	if req.Identity != nil && c.Busy(req.User()) {
-		return nil // others would wait with this user
-	}
-	found, flew := c.flights.Share(waiting, q.key(), 0, func(bool) (*outcome, bool) { return c.revalidate(q, req), true })
+	found, flew := c.flights.Share(waiting, q.key(), 0, func(bool) (*outcome, fair.For) { return c.revalidate(q, req) })
 	switch {
 	case found != nil && found.document != nil:
 		if !flew && found.from == exchange.FromUpstream {
@@ -114,27 +109,49 @@ func (c *Copies) allows(ctx context.Context, req *exchange.Request) bool {
 	return true
 }
 
-// revalidate sends a request for all waiting clients, so it continues if a client leaves.
-func (c *Copies) revalidate(q question, req *exchange.Request) *outcome {
+// revalidate sends a request for all waiting clients, so it continues if a client leaves. It uses
+// the claims of the client that leads. If these would wait for the client's other requests, another
+// client must lead.
+func (c *Copies) revalidate(q question, req *exchange.Request) (*outcome, fair.For) {
 	ctx, cancel := context.WithTimeout(c.Serving, patience)
 	defer cancel()
 	known := c.kept.get(c.forms.get(q.key()))
+	var small *fair.Room
+	if known == nil { // there will be a body
+		var err error
+		if small, err = c.hold(ctx, req, exchange.SmallBody); err != nil {
+			return c.failed(err)
+		}
+		defer small.GiveBack()
+	}
 	own := q.request(known)
 	own.For = req.User()
 	resp := c.Send(ctx, own)
 	defer resp.CloseBody()
 	unchanged := resp.Status == http.StatusNotModified
 	switch {
+	case resp.Source == exchange.FromProxy && resp.Status == http.StatusTooManyRequests:
+		return c.failed(fair.ErrBusy)
 	case resp.Source != exchange.FromUpstream, unchanged && known == nil, isRefusal(resp.Status):
+		return c.failed(nil)
 	case unchanged:
 		c.Revalidated("unchanged")
-		return &outcome{known, exchange.FromCache}
-	case c.read(ctx, req, resp):
-		c.Revalidated("new")
-		return &outcome{c.keep(q, newDocument(resp)), exchange.FromUpstream}
+		return &outcome{known, exchange.FromCache}, fair.All
+	}
+	if err := c.read(ctx, req, resp, small); err != nil {
+		return c.failed(err)
+	}
+	c.Revalidated("new")
+	return &outcome{c.keep(q, newDocument(resp)), exchange.FromUpstream}, fair.All
+}
+
+// failed returns the outcome of a revalidation that has failed.
+func (c *Copies) failed(err error) (*outcome, fair.For) {
+	if errors.Is(err, fair.ErrBusy) {
+		return nil, fair.Another
 	}
 	c.Revalidated("failed")
-	return &outcome{}
+	return nil, fair.All
 }
 
 // isRefusal reports whether the response may differ between clients. A missing document is missing
@@ -147,21 +164,29 @@ func isRefusal(status int) bool {
 	return status >= http.StatusInternalServerError
 }
 
-// read reads a response to its end, if it is not too long.
-func (c *Copies) read(ctx context.Context, req *exchange.Request, resp *exchange.Response) bool {
+// hold waits for the memory to read a body of at most most bytes.
+func (c *Copies) hold(ctx context.Context, req *exchange.Request, most int64) (*fair.Room, error) {
 	const work = 3 // the buffer is doubled and copied as it grows
+	return c.Workspace.Hold(ctx, fair.Claim{User: req.User(), Size: work * most, Held: req.Held(), IfIdle: req.Identity != nil})
+}
+
+// read reads a response to its end, if it is not too long. small is the memory for a small body, or
+// nil.
+func (c *Copies) read(ctx context.Context, req *exchange.Request, resp *exchange.Response, small *fair.Room) (err error) {
+	room := small
 	for _, most := range []int64{exchange.SmallBody, 1 << 20, bodyMost} {
-		room := c.Workspace.Hold(ctx, fair.Claim{User: req.User(), Size: work * most, Held: req.Held()})
 		if room == nil {
-			return false
+			if room, err = c.hold(ctx, req, most); err != nil {
+				return err
+			}
 		}
-		err := resp.Buffer(most)
+		err = resp.Buffer(most)
 		room.GiveBack()
-		if err == nil {
-			return true
+		if room = nil; err == nil {
+			return nil
 		}
 	}
-	return false
+	return err
 }
 
 // keep stores a document that upstream can revalidate, in place of the question's previous

@@ -42,7 +42,7 @@ func inWorld(t *testing.T, most int64, test func(*testing.T, *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{version: 1, size: 100, results: map[string]int{}}
 		w.Copies = New(Config{
-			Most: most, Send: w.send, Busy: func(string) bool { return false }, Workspace: fair.NewWorkspace(memory, false, memory), Serving: t.Context(),
+			Most: most, Send: w.send, Workspace: fair.NewWorkspace(memory, false, memory), Serving: t.Context(),
 			Access: func() *access.Access { return nil }, Shared: func() { w.shared.Add(1) },
 			Revalidated: func(result string) { w.set(func() { w.results[result]++ }) },
 		})

@@ -5,7 +5,9 @@
 // 304 or with a new document. All clients that wait for the same document share this revalidation.
 // It begins after their requests have arrived. So a client sees each CustomResourceDefinition that
 // was established before its request. For a short document, it costs upstream about as much as the
-// document. So revalidations are 50 ms apart after a burst of 20, and use their leader's slots.
+// document. So revalidations are 50 ms apart after a burst of 20. One of the waiting clients leads:
+// the revalidation uses its slot and its share of the workspace. A client whose other requests have
+// these does not lead, and its request is forwarded.
 //
 // # ETags (1.36)
 //

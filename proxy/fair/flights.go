@@ -195,13 +195,34 @@ func (fs *Flights[A]) crowd(f *flight[A]) bool {
 	return f.waiting > 1
 }
 
+// pass makes another waiting reader the leader. It returns false if there is none.
+func (fs *Flights[A]) pass(f *flight[A]) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f.waiting < 2 {
+		return false
+	}
+	f.waiting--
+	f.lead <- struct{}{}
+	return true
+}
+
+// For says whose answer the answer of a flight is.
+type For int
+
+// Another means that the leader cannot fly, so another reader must lead.
+const (
+	Leader For = iota
+	All
+	Another
+)
+
 // Share returns the answer to a new request, from the caller's own flight or from another flight.
 // If the answer is zero, it cannot be shared, and the caller must send its own request. takes is
 // the time that upstream needs for a flight, or 0 if it is unknown. fly sends the request. Its
-// argument reports whether several readers wait. Its result ok reports whether these readers may
-// share the answer. flew reports whether the caller called fly. If ctx ends while the caller waits,
-// the answer is zero.
-func (fs *Flights[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer A, ok bool)) (answer A, flew bool) {
+// argument reports whether several readers wait. flew reports whether the caller called fly. If ctx
+// ends while the caller waits, the answer is zero.
+func (fs *Flights[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (A, For)) (answer A, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {
 		select {
@@ -214,10 +235,19 @@ func (fs *Flights[A]) Share(ctx context.Context, key string, takes time.Duration
 		}
 	}
 	var common A
-	defer func() { fs.land(key, f, common) }()
-	answer, ok := fly(fs.crowd(f))
-	if ok {
+	passed := false
+	defer func() { // after a panic, too
+		if !passed {
+			fs.land(key, f, common)
+		}
+	}()
+	answer, whose := fly(fs.crowd(f))
+	switch whose {
+	case All:
 		common = answer
+	case Another:
+		passed = fs.pass(f)
+	case Leader:
 	}
 	return answer, true
 }

@@ -47,7 +47,7 @@ func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 				before := written.Add(1) // a write that was just acknowledged
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				got, flew := fs.Share(ctx, "key", takes, func(bool) (*answer, bool) {
+				got, flew := fs.Share(ctx, "key", takes, func(bool) (*answer, For) {
 					if n := flying.Add(1); n > atATime {
 						t.Errorf("%d requests at a time", n)
 					}
@@ -55,7 +55,10 @@ func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 					sent.Add(1)
 					value := written.Load()
 					time.Sleep(10 * time.Millisecond)
-					return &answer{value}, !alone
+					if alone {
+						return &answer{value}, Leader
+					}
+					return &answer{value}, All
 				})
 				if got == nil {
 					if flew {
@@ -98,13 +101,13 @@ func testSlowFlights(t *testing.T) {
 			}
 			readers.Go(func() {
 				time.Sleep(wait)
-				fs.Share(t.Context(), "key", 10*time.Millisecond, func(bool) (*answer, bool) {
+				fs.Share(t.Context(), "key", 10*time.Millisecond, func(bool) (*answer, For) {
 					if n := flying.Add(1); n > fleetMost {
 						t.Errorf("%d requests at a time", n)
 					}
 					defer flying.Add(-1)
 					time.Sleep(takes)
-					return &answer{}, true
+					return &answer{}, All
 				})
 			})
 		}
@@ -126,11 +129,11 @@ func testHungFlight(t *testing.T) {
 				readers.Go(func() {
 					time.Sleep(time.Duration(i) * 100 * time.Microsecond)
 					began := time.Now()
-					fs.Share(t.Context(), "key", time.Duration(takes)*time.Millisecond, func(bool) (*answer, bool) {
+					fs.Share(t.Context(), "key", time.Duration(takes)*time.Millisecond, func(bool) (*answer, For) {
 						if i == 0 {
 							time.Sleep(time.Minute)
 						}
-						return &answer{}, true
+						return &answer{}, All
 					})
 					if took := time.Since(began); i > 0 && took > 5*time.Millisecond {
 						t.Errorf("known to take %d ms: reader %d waited for %s", known, i, took)
@@ -149,10 +152,10 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		var flown atomic.Int64
 		var all sync.WaitGroup
 		all.Go(func() {
-			fs.Share(t.Context(), "key", 0, func(bool) (*answer, bool) {
+			fs.Share(t.Context(), "key", 0, func(bool) (*answer, For) {
 				flown.Add(1)
 				time.Sleep(time.Hour)
-				return nil, false
+				return nil, Leader
 			})
 		})
 		synctest.Wait()
@@ -160,7 +163,7 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		var left sync.WaitGroup
 		for range 20 {
 			left.Go(func() {
-				if got, flew := fs.Share(ctx, "key", 0, func(bool) (*answer, bool) { flown.Add(1); return nil, false }); got != nil || flew {
+				if got, flew := fs.Share(ctx, "key", 0, func(bool) (*answer, For) { flown.Add(1); return nil, Leader }); got != nil || flew {
 					t.Error("a reader that left has flown")
 				}
 			})
@@ -171,6 +174,63 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		all.Wait()
 		if n := flown.Load(); n != 1 || len(fs.mu.fleets) != 0 {
 			t.Errorf("%d flights, %d keys left", n, len(fs.mu.fleets))
+		}
+	})
+}
+
+// If a leader cannot fly, another reader leads, also if some leave. A reader without others sends its
+// own request.
+func TestAnotherReaderLeads(t *testing.T) {
+	seed := cachetest.Seed(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var fs Flights[*answer]
+		var sent atomic.Int64
+		ask := func(ctx context.Context, able bool) (got *answer, flew bool) {
+			return fs.Share(ctx, "key", 0, func(bool) (*answer, For) {
+				if !able {
+					return nil, Another
+				}
+				sent.Add(1)
+				time.Sleep(time.Second)
+				return &answer{}, All
+			})
+		}
+		if got, flew := ask(t.Context(), false); got != nil || !flew {
+			t.Error("an answer without a flight")
+		}
+		for range 100 {
+			var readers sync.WaitGroup
+			readers.Go(func() { ask(t.Context(), true) })
+			synctest.Wait()
+			sent.Store(0)
+			ables, leavers := r.IntN(3), r.IntN(5)
+			for i := range ables + leavers + r.IntN(10) {
+				readers.Go(func() {
+					ctx, leave := context.WithCancel(t.Context())
+					defer leave()
+					able := i < ables
+					if i >= ables && i < ables+leavers {
+						time.AfterFunc(time.Second, leave) // as the next flight begins
+					}
+					got, flew := ask(ctx, able)
+					switch left := ctx.Err() != nil; {
+					case able && got == nil:
+						t.Error("an able reader has no answer")
+					case !able && got != nil && flew:
+						t.Error("an answer of a reader that cannot fly")
+					case !able && got == nil && !flew && !left:
+						t.Error("no answer, and did not lead")
+					}
+				})
+			}
+			readers.Wait()
+			if n := sent.Load(); n > 1 || n == 0 && ables > 0 {
+				t.Errorf("%d requests with %d able readers", n, ables)
+			}
+		}
+		if len(fs.mu.fleets) != 0 {
+			t.Errorf("%d keys left", len(fs.mu.fleets))
 		}
 	})
 }
@@ -189,7 +249,7 @@ func TestPace(t *testing.T) {
 			for i, step := range steps {
 				time.Sleep(step.pause)
 				began := time.Now()
-				if got, flew := fs.Share(t.Context(), "key", 0, func(bool) (*answer, bool) { return &answer{}, true }); got == nil || !flew {
+				if got, flew := fs.Share(t.Context(), "key", 0, func(bool) (*answer, For) { return &answer{}, All }); got == nil || !flew {
 					t.Error("no answer")
 				}
 				if waited := time.Since(began); waited != step.wait {

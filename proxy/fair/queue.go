@@ -61,11 +61,15 @@ type Claim struct {
 	Size int64 // part of the capacity
 	Cost int64 // added to the user's next turn
 	Held int64 // bytes of memory that the claim holds while it waits
+	// IfIdle lets a claim fail with ErrBusy if the user's other claims would make it wait.
+	IfIdle bool
 }
 
 var (
 	// ErrCrowded says that a claim was refused because too many claims wait.
 	ErrCrowded = errors.New("too many wait already")
+	// ErrBusy says that a claim would wait because its user holds too much or waits already.
+	ErrBusy = errors.New("the user's other claims come first")
 	// errNeverFits says that a claim is larger than the capacity.
 	errNeverFits = errors.New("larger than the capacity")
 )
@@ -180,6 +184,9 @@ func (q *Queue) Enter(c Claim) (*Waiter, error) {
 		q.grantLocked(f, c)
 		return nil, nil
 	}
+	if c.IfIdle && (f.waiters.Len() > 0 || !q.sharesLocked(f, c.Size)) {
+		return nil, ErrBusy
+	}
 	defer q.serveLocked()
 	if !q.makeRoomLocked(f, c.Held) {
 		return nil, ErrCrowded
@@ -232,15 +239,6 @@ func (q *Queue) Taken() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.Capacity - q.mu.free
-}
-
-// Busy reports whether another claim of a user would wait because the user holds too much or waits
-// already.
-func (q *Queue) Busy(user string, size int64) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	f := q.mu.flows[user]
-	return f != nil && (f.waiters.Len() > 0 || !q.sharesLocked(f, size))
 }
 
 // Waiting returns the number of waiting claims.

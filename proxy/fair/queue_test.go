@@ -144,7 +144,7 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 					if random.IntN(3) > 0 {
 						size = 1 + size/10
 					}
-					k := enter(t, q, Claim{fmt.Sprint("user", random.IntN(5)), size, random.Int64N(20), random.Int64N(40)})
+					k := enter(t, q, Claim{User: fmt.Sprint("user", random.IntN(5)), Size: size, Cost: random.Int64N(20), Held: random.Int64N(40)})
 					k.entered = step
 					waiting = append(waiting, k)
 				case n < 7 && len(waiting) > 0:
@@ -254,7 +254,7 @@ func TestFairQueueServesAlike(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		const most = 50
 		q := NewQueue(1, false, 1<<20)
-		if err := q.Take(t.Context(), Claim{"first", 1, 1, 1}); err != nil {
+		if err := q.Take(t.Context(), Claim{User: "first", Size: 1, Cost: 1, Held: 1}); err != nil {
 			t.Fatal(err)
 		}
 		greatest := map[string]int64{"few": 1, "some": 7, "large": most}
@@ -262,7 +262,7 @@ func TestFairQueueServesAlike(t *testing.T) {
 		var mu sync.Mutex
 		for user, cost := range greatest {
 			for range 3000 / cost {
-				c := Claim{user, 1, 1 + random.Int64N(cost), 1}
+				c := Claim{User: user, Size: 1, Cost: 1 + random.Int64N(cost), Held: 1}
 				go func() {
 					if err := q.Take(t.Context(), c); err != nil {
 						t.Error(err)
@@ -306,16 +306,16 @@ func TestFairQueueServesAlike(t *testing.T) {
 func TestFairQueueRemembersWhoRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, false, 1<<20)
-		if err := q.Take(t.Context(), Claim{"expensive", 1, 100, 1}); err != nil {
+		if err := q.Take(t.Context(), Claim{User: "expensive", Size: 1, Cost: 100, Held: 1}); err != nil {
 			t.Fatal(err)
 		}
 		var cheap []*taker
 		for range 150 {
-			cheap = append(cheap, enter(t, q, Claim{"cheap", 1, 1, 1}))
+			cheap = append(cheap, enter(t, q, Claim{User: "cheap", Size: 1, Cost: 1, Held: 1}))
 		}
 		q.Give("expensive", 1)
 		synctest.Wait()
-		expensive := enter(t, q, Claim{"expensive", 1, 100, 1})
+		expensive := enter(t, q, Claim{User: "expensive", Size: 1, Cost: 100, Held: 1})
 		for n := range 150 {
 			if done, _ := expensive.state(); done {
 				t.Fatalf("served after %d cheap ones", n)
@@ -351,21 +351,21 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 func TestFairQueueIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, false, 100)
-		if err := q.Take(t.Context(), Claim{"holder", 1, 1, 1000}); err != nil {
+		if err := q.Take(t.Context(), Claim{User: "holder", Size: 1, Cost: 1, Held: 1000}); err != nil {
 			t.Fatal(err) // a granted claim uses no room
 		}
 		var many []*taker
 		for range 10 {
-			many = append(many, enter(t, q, Claim{"many", 1, 1, 10}))
+			many = append(many, enter(t, q, Claim{User: "many", Size: 1, Cost: 1, Held: 10}))
 		}
 		refused := func(k *taker) bool {
 			done, err := k.state()
 			return done && errors.Is(err, ErrCrowded)
 		}
-		if more := enter(t, q, Claim{"many", 1, 1, 10}); !refused(more) {
+		if more := enter(t, q, Claim{User: "many", Size: 1, Cost: 1, Held: 10}); !refused(more) {
 			t.Error("its own claim was not refused")
 		}
-		other := enter(t, q, Claim{"other", 1, 1, 15})
+		other := enter(t, q, Claim{User: "other", Size: 1, Cost: 1, Held: 15})
 		for i, k := range many {
 			if refused(k) != (i >= 8) {
 				t.Errorf("claim %d: refused: %t", i, refused(k))
@@ -374,7 +374,7 @@ func TestFairQueueIsFull(t *testing.T) {
 		if refused(other) {
 			t.Error("refused though others have more waiting")
 		}
-		if huge := enter(t, q, Claim{"huge", 1, 1, 101}); !refused(huge) {
+		if huge := enter(t, q, Claim{User: "huge", Size: 1, Cost: 1, Held: 101}); !refused(huge) {
 			t.Error("a claim waits that holds more than the room")
 		}
 		verify(t, q)

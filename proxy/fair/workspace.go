@@ -54,12 +54,12 @@ type Room struct {
 	GiveBack func()
 }
 
-// Hold waits for memory. It returns nil if there is none.
-func (w *Workspace) Hold(ctx context.Context, c Claim) *Room {
-	if w.Take(ctx, c) != nil {
-		return nil
+// Hold waits for memory. It returns nil and an error if there is none.
+func (w *Workspace) Hold(ctx context.Context, c Claim) (*Room, error) {
+	if err := w.Take(ctx, c); err != nil {
+		return nil, err
 	}
-	return w.room(c.User, c.Size)
+	return w.room(c.User, c.Size), nil
 }
 
 func (w *Workspace) room(user string, size int64) *Room {

@@ -130,7 +130,7 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 		case gone:
 			return exchange.ClientGone()
 		}
-		return exchange.StatusResponse(unanswered(err, harmless), exchange.FromProxy)
+		return exchange.StatusResponse(unanswered(err, x.sent.Load(), harmless), exchange.FromProxy)
 	}
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(ctx, in)
@@ -296,10 +296,10 @@ func stops(harmless bool) metav1.Status {
 // unanswered returns the Status for a request without a response. Many clients send a request again,
 // whatever its verb, if the Status asks for it. So only a harmless request may be retried: one that
 // upstream has not received, or a read.
-func unanswered(err error, harmless bool) metav1.Status {
+func unanswered(err error, sent, harmless bool) metav1.Status {
 	var timeout interface{ Timeout() bool }
 	switch {
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case sent && errors.As(err, &timeout) && timeout.Timeout():
 		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
 	case harmless:
 		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")

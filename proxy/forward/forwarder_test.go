@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -31,6 +32,29 @@ func TestUnsentRequestIsNotWatched(t *testing.T) {
 	}, &Trip{}, func() {})
 	if resp.Source != exchange.FromProxy || client.began.Load() != 0 {
 		t.Errorf("answer %d from %s, the client was watched %d times", resp.Status, resp.Source, client.began.Load())
+	}
+}
+
+// Without a connection, upstream cannot have executed a request, also if the dial took too long.
+func TestUnanswered(t *testing.T) {
+	dial := func(err error) error { return &url.Error{Op: "Post", Err: &net.OpError{Op: "dial", Err: err}} }
+	for _, test := range []struct {
+		err            error
+		sent, harmless bool
+		code           int32
+		again          bool
+	}{
+		{dial(net.ErrClosed), false, true, http.StatusServiceUnavailable, true},
+		{dial(os.ErrDeadlineExceeded), false, true, http.StatusServiceUnavailable, true},
+		{os.ErrDeadlineExceeded, true, true, http.StatusGatewayTimeout, false},
+		{os.ErrDeadlineExceeded, true, false, http.StatusGatewayTimeout, false},
+		{io.ErrUnexpectedEOF, true, true, http.StatusServiceUnavailable, true},
+		{io.ErrUnexpectedEOF, true, false, http.StatusBadGateway, false},
+	} {
+		s := unanswered(test.err, test.sent, test.harmless)
+		if again := s.Details != nil && s.Details.RetryAfterSeconds > 0; s.Code != test.code || again != test.again {
+			t.Errorf("%v, sent %t, harmless %t: %d, Retry-After %t", test.err, test.sent, test.harmless, s.Code, again)
+		}
 	}
 }
 

@@ -70,9 +70,9 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		return s.Send(ctx, req, rt, t, done)
 	}
 	common := false
-	resp, flew := s.flights.Share(ctx, key, t.Takes, func(crowd bool) (*exchange.Response, bool) {
+	resp, flew := s.flights.Share(ctx, key, t.Takes, func(crowd bool) (*exchange.Response, fair.For) {
 		if !crowd {
-			return s.Send(ctx, req, rt, t, done), false
+			return s.Send(ctx, req, rt, t, done), fair.Leader
 		}
 		all := *req
 		all.Client = exchange.Nobody{} // other readers still wait if this client leaves
@@ -84,12 +84,14 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		switch {
 		case err != nil: // otherwise each reader would send its own request
 			resp.CloseBody()
-			resp, whole = exchange.StatusResponse(unanswered(err, true), exchange.FromProxy), true
+			resp, whole = exchange.StatusResponse(unanswered(err, true, true), exchange.FromProxy), true
 		case !whole:
 			resp.Reader = watched{resp.Reader, req.Client.CancelWhenGone(func() { cancel(nil) })}
 		}
-		common = whole
-		return resp, common
+		if common = whole; !whole {
+			return resp, fair.Leader
+		}
+		return resp, fair.All
 	})
 	switch {
 	case !flew && ctx.Err() != nil:

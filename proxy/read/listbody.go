@@ -137,7 +137,7 @@ func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 func (r *read) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
 // oneOff returns a list that is indented or compressed while it is written.
-func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
+func (r *read) oneOff(body *derived.List) (_ *exchange.Response, err error) {
 	one := &derived.OneOff{List: body, Meter: &r.meter, Indents: r.choice.Pretty}
 	resp := r.listAnswer(one, -1)
 	if one.Indents {
@@ -148,8 +148,7 @@ func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 	}
 	gzipped(resp)
 	r.meter.ReleaseSlot()
-	one.Compressor = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize))
-	if one.Compressor == nil {
+	if one.Compressor, err = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize)); err != nil {
 		return nil, TooLarge
 	}
 	resp.Room = one.Compressor
@@ -324,7 +323,7 @@ func (r *read) held(resp *exchange.Response, err error) (*exchange.Response, err
 		return resp, err
 	}
 	r.meter.ReleaseSlot()
-	if resp.Room = r.workspace.Hold(r.meter.Context(), r.claim(resp.Length)); resp.Room == nil {
+	if resp.Room, err = r.workspace.Hold(r.meter.Context(), r.claim(resp.Length)); err != nil {
 		return nil, TooLarge
 	}
 	return resp, nil
