@@ -51,7 +51,7 @@ type Options struct {
 	// SlowRequest is the duration from which every request is logged; 0 means never.
 	SlowRequest time.Duration
 	// Workspace limits the memory, in bytes, of responses that are made for one request, such as
-	// YAML. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
+	// indented lists. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
 	// may use another quarter of this memory.
 	Workspace int64
 	// Requests limits the memory, in bytes, of the requests of known clients, until their responses
@@ -166,7 +166,6 @@ func (s *Server) divide(options *Options) {
 	s.limits.memory = fair.NewQueue(watchesShare*open, shared, 0)
 	s.readSlots = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, shared, reads)
-	s.workspace.CollectAfter(options.Workspace / 2) // never if there is no memory budget
 	s.readSlots.Waited, s.readSlots.Took = s.metrics.Users.Waiting(metrics.AtProcessors), s.metrics.Users.Turn
 	s.forwardSlots.Waited, s.workspace.Waited = s.metrics.Users.Waiting(metrics.AtUpstream), s.metrics.Users.Waiting(metrics.AtMemory)
 }

@@ -156,7 +156,9 @@ func (r row) inForms() (rows []row) {
 		v := r
 		v.request, v.name = asked, r.name+", "+f.String()
 		v.says = "" // the expected text is in JSON
-		v.yaml = f.name == "YAML"
+		if f.name == "YAML" && (v.from == cache || v.from == ifCached) {
+			v.from = upstream
+		}
 		rows = append(rows, v)
 	}
 	return rows

@@ -45,12 +45,12 @@ func TestNegotiation(t *testing.T) {
 				{"application/json;q=2", 200, cache},
 				{"application/json;q=x", 200, cache},
 				{"Application/JSON", 406, upstream},
-				{"*/*, application/yaml", 200, cache},
-				{"*/*;q=1, application/yaml;q=0.5", 200, cache},
-				{"application/yaml, application/json", 200, cache},
-				{"application/json;q=0.5, application/yaml", 200, cache},
+				{"*/*, application/yaml", 200, upstream},
+				{"*/*;q=1, application/yaml;q=0.5", 200, upstream},
+				{"application/yaml, application/json", 200, upstream},
+				{"application/json;q=0.5, application/yaml", 200, upstream},
 				{"application/json, application/yaml;q=0.5", 200, cache},
-				{"application/yaml", 200, cache},
+				{"application/yaml", 200, upstream},
 				{"application/vnd.kubernetes.protobuf", protobuf, protobufFrom},
 				{"application/vnd.kubernetes.protobuf, application/json", 200, cache},
 				{"application/json, application/vnd.kubernetes.protobuf", 200, cache},
@@ -80,7 +80,7 @@ func TestNegotiation(t *testing.T) {
 			}
 			check(t, append(rows, []row{
 				{name: "two Accept headers", request: list.With("Accept", "application/json").With("Accept", "application/yaml"), status: 200, from: cache},
-				{name: "two Accept headers, the other way round", request: list.With("Accept", "application/yaml").With("Accept", "application/json"), status: 200, from: cache},
+				{name: "two Accept headers, the other way round", request: list.With("Accept", "application/yaml").With("Accept", "application/json"), status: 200, from: upstream},
 				{name: "Table of a list", request: list.With("Accept", table), status: 200, from: cache, moving: true},
 				{name: "Table of an object", request: object.With("Accept", table), status: 200, from: cache, moving: true},
 				{name: "Table or JSON", request: list.With("Accept", table+",application/json"), status: 200, from: cache, moving: true},
@@ -91,7 +91,7 @@ func TestNegotiation(t *testing.T) {
 				{name: "metadata of an object", request: object.With("Accept", one), status: 200, from: cache},
 				{name: "metadata as protobuf", request: list.With("Accept", strings.Replace(partial, "json", "vnd.kubernetes.protobuf", 1)), status: 200, from: cache},
 				{name: "metadata of one asked of a list", request: list.With("Accept", one), status: 406, from: upstream},
-				{name: "YAML of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").With("Accept", "application/yaml"), status: 404, from: cache},
+				{name: "YAML of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").With("Accept", "application/yaml"), status: 404, from: upstream},
 				{name: "JSON of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").With("Accept", "application/json"), status: 404, from: cache},
 			}...))
 		})

@@ -116,7 +116,7 @@ func TestScopesOfRights(t *testing.T) {
 	proxied.Token = token // as an application in the same pod sends it
 	reach := func(path string, from source, status int) {
 		t.Helper()
-		for _, accept := range append(kept, "application/yaml") {
+		for _, accept := range kept {
 			row{name: path, request: get(path).With("Accept", accept), status: status, from: from, open: openOf(path), moving: true}.check(t)
 		}
 	}
@@ -236,10 +236,10 @@ func TestConfiguredScopes(t *testing.T) {
 		{endpoints.in("a-b") + "/backends?resourceVersion=0", cache},
 		{planets.all() + "?resourceVersion=0", upstream}, // no scope lists it
 	} {
-		for _, accept := range append(kept, "application/yaml") {
+		for _, accept := range kept {
 			row{
 				name: test.path, request: get(test.path).With("Accept", accept), status: 200, from: test.from,
-				open: openOf(test.path), moving: true, yaml: strings.HasSuffix(accept, "yaml"),
+				open: openOf(test.path), moving: true,
 			}.check(t)
 		}
 	}

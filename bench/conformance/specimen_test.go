@@ -103,7 +103,7 @@ func compareForms(t *testing.T, c *collection, made []string) {
 		for _, f := range forms {
 			if asked, ok := f.of(r.request); ok {
 				v := r
-				v.request, v.name, v.yaml = asked, r.name+", "+f.String(), f.name == "YAML"
+				v.request, v.name = asked, r.name+", "+f.String()
 				rows = append(rows, v)
 			}
 		}

@@ -72,7 +72,6 @@ var fills = map[string][]string{
 	"expensive, waiting":        {"TestExpensiveReadWait", "TestFairQueueIsFull"},
 	"one-off bodies":            {"TestWorkspaceIsFull", "TestWorkspaceOfSlowReader", "TestUnreadGetsAreBounded"},
 	"one-off compressors":       {"TestOneOffListsAreThePlainOnes"},
-	"garbage of bodies":         {"TestGarbageIsCollected"},
 	"states of lists":           {"TestListEndsWithItsState", "TestSlowListIsCut"},
 	"copies of discovery":       {"TestBounds", "TestTooLong"},
 	"requests for copies":       {"TestBounds"},

@@ -106,9 +106,8 @@
 //	what                      by, filled by         bound for one                 sum over the process        beyond              released when
 //	expensive reads           user, readers         a turn of 2 ms                GOMAXPROCS - 1, at least 1  wait                turn's end
 //	expensive, waiting        user, readers         as a request                  1/16 of the workspace       429                 turn; 1 min
-//	one-off bodies            user, readers         1 to 96 times its size        workspace, shared           forwarded           written; 64 KiB/s
+//	one-off bodies            user, readers         1 to 4 times its size         workspace, shared           forwarded           written; 64 KiB/s
 //	one-off compressors       user, readers         1.5 MiB; 32 KiB to indent     workspace, shared           forwarded           written
-//	garbage of bodies         process, readers      up to 96 bodies               half of the workspace       collection runs     collected
 //	states of lists           list, readers         its pages and objects         the event log, and a        list ends           written; 1 min, 64
 //	                                                                              minute                                          KiB/s
 //	copies of discovery       path and form,        8 MiB                         half of the workspace       least recently      newer document

@@ -11,7 +11,7 @@ import (
 
 // OneOff is a list that is indented or compressed for one request while it is written. Even for a
 // long list, it needs only the memory of a piece or a compressor. It waits for turns through the
-// read's meter.
+// read's meter, by the bytes that it writes: a deeply nested object may grow a thousandfold.
 type OneOff struct {
 	List    *List
 	Meter   *fair.Meter
@@ -37,9 +37,8 @@ func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
 		return o.List.WriteTo(counted)
 	}
 	counted.cost += fair.IndentCost
-	indenter := wire.NewIndenter(counted.to)
-	counted.to = indenter
-	if n, err = o.List.WriteTo(counted); err == nil {
+	indenter := wire.NewIndenter(counted)
+	if n, err = o.List.WriteTo(indenter); err == nil {
 		err = indenter.Flush()
 	}
 	return n, err

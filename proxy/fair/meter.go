@@ -50,9 +50,9 @@ const (
 	CompareCost  = 7
 	CutCost      = 3
 	GzipCost     = 10
-	GzipOnceCost = 3 // for bodies made for one request
-	IndentCost   = 10
-	YamlCost     = 200
+	GzipOnceCost = 3   // for bodies made for one request
+	IndentCost   = 5   // of the result
+	DecodeCost   = 200 // of objects of which a Table needs an age
 	writeCost    = 3
 )
 

@@ -24,7 +24,6 @@ const (
 // written. Without this limit, clients would decide how much memory the proxy needs.
 type Workspace struct {
 	*Queue
-	garbage
 	wanted atomic.Pointer[time.Time] // when a claim last had to wait for memory; nil if none has
 }
 
@@ -86,10 +85,7 @@ func (w *Workspace) Make(ctx context.Context, c Claim, do func() ([]byte, error)
 		return nil, err
 	}
 	keeps := int64(0)
-	defer func() { // also after a panic
-		w.Discard(c.Size - keeps)
-		w.Give(c.User, c.Size-keeps)
-	}()
+	defer func() { w.Give(c.User, c.Size-keeps) }() // also after a panic
 	body, err := do()
 	if err != nil {
 		return nil, err

@@ -163,7 +163,6 @@ func (s *Sharing) bufferUpTo(most int64, user string, resp *exchange.Response) e
 		kept = most
 		resp.Reader = freeing{resp.Reader, free}
 	}
-	s.Workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
 	return err
 }
 

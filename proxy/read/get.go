@@ -27,12 +27,8 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	switch {
 	case err != nil:
 		return nil, r.unwritable(err)
-	case r.choice.Rendered():
-		work := int64(indentWork)
-		if r.choice.Encoding == wire.YAML {
-			work = yamlWork
-		}
-		return r.workspaceAnswer(int64(len(body)), work, func() (*exchange.Response, error) { return r.bytesAnswer(body) })
+	case r.choice.Pretty:
+		return r.indented(body)
 	case r.compresses(int64(len(body))):
 		return r.compressedObject(snapshot, key, body)
 	}
@@ -41,7 +37,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	if len(body) <= exchange.SmallBody {
 		return resp, nil
 	} // otherwise the client may leave a lot of memory unread
-	return r.workspaceAnswer(int64(len(body)), 1, func() (*exchange.Response, error) { return resp, nil })
+	return r.workspaceAnswer(int64(len(body)), func() (*exchange.Response, error) { return resp, nil })
 }
 
 // compressedObject answers with a large object, which is compressed only once.

@@ -32,12 +32,10 @@ func (l *listItems) size() int64 {
 	return l.bytes + int64(max(l.count-1, 0)*len(l.separator))
 }
 
-// Peak memory to make a body, in bytes for each byte of JSON. The YAML library used 89.
+// Peak memory to make a body, in bytes for each byte of the body.
 const (
-	yamlWork   = 96
-	indentWork = 6
-	gzipWork   = 3
-	cutWork    = 2
+	gzipWork = 3
+	cutWork  = 2
 	// compressorSize is the size of a compressor, in bytes.
 	compressorSize = 1536 << 10
 )
@@ -50,18 +48,22 @@ const (
 //	selected, gzip         compressed while it is written
 //	indented               indented while it is written
 //	selected, metadata     made for this request
-//	YAML                   made for this request
+//	the same, indented     forwarded
 func (r *read) render(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
-	if work := r.work(items); work > 0 {
-		return r.workspaceAnswer(items.size(), work, func() (*exchange.Response, error) { return r.write(meta, items) })
+	work := r.work(items)
+	switch {
+	case work > 0 && r.choice.Pretty: // its length is unknown before the body is made
+		return nil, Form
+	case work > 0:
+		return r.workspaceAnswer(items.size()*work, func() (*exchange.Response, error) { return r.write(meta, items) })
 	}
 	return r.write(meta, items)
 }
 
 // workspaceAnswer makes a body in the workspace. The read gives its slot back before it waits.
-func (r *read) workspaceAnswer(size, work int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
+func (r *read) workspaceAnswer(size int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
 	r.meter.ReleaseSlot()
-	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size*work), func() (body []byte, _ error) {
+	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size), func() (body []byte, _ error) {
 		if resp, err = do(); err == nil {
 			body, resp.Bytes = resp.Bytes, nil
 		}
@@ -85,12 +87,8 @@ func (r *read) claim(size int64) fair.Claim {
 // if the body is made while it is written.
 func (r *read) work(items *listItems) int64 {
 	switch {
-	case r.choice.Encoding == wire.YAML:
-		return yamlWork
 	case !r.filter.Selective() || r.form.Kept():
 		return 0
-	case r.choice.Pretty:
-		return indentWork
 	case r.compresses(items.size()):
 		return gzipWork
 	}
@@ -113,7 +111,7 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, 
 	case r.work(items) > 0:
 		return r.bytesAnswer(body.Bytes())
 	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // indenting may exceed the threshold
-		return r.workspaceAnswer(body.Length, indentWork, func() (*exchange.Response, error) { return r.bytesAnswer(body.Bytes()) })
+		return r.indented(body.Bytes())
 	case r.choice.Pretty, compresses && r.filter.Selective():
 		return r.oneOff(body)
 	case compresses:
@@ -155,24 +153,28 @@ func (r *read) oneOff(body *derived.List) (_ *exchange.Response, err error) {
 	return resp, nil
 }
 
-// bytesAnswer returns a body that was made for this request alone.
-func (r *read) bytesAnswer(body []byte) (*exchange.Response, error) {
-	resp := r.respond()
-	if r.choice.Rendered() {
-		cost := int64(fair.IndentCost)
-		if r.choice.Encoding == wire.YAML {
-			cost = fair.YamlCost
-		}
-		if err := r.meter.Spend(cost * int64(len(body))); err != nil {
+// indented returns a body with line breaks and spaces.
+func (r *read) indented(body []byte) (*exchange.Response, error) {
+	length := wire.IndentedLength(body)
+	size := int64(len(body)) + length
+	if r.compresses(length) {
+		size += (gzipWork - 1) * length
+	}
+	return r.workspaceAnswer(size, func() (*exchange.Response, error) {
+		if err := r.meter.Spend(fair.IndentCost * length); err != nil {
 			return nil, err
 		}
-		rendered, contentType, err := r.choice.Render(body)
+		indented, err := wire.Indent(body, length)
 		if err != nil {
 			return nil, Form
 		}
-		body = rendered
-		resp.Header.Set("Content-Type", contentType)
-	}
+		return r.bytesAnswer(indented)
+	})
+}
+
+// bytesAnswer returns a body that was made for this request alone.
+func (r *read) bytesAnswer(body []byte) (*exchange.Response, error) {
+	resp := r.respond()
 	if r.compresses(int64(len(body))) {
 		if err := r.meter.Spend(fair.GzipOnceCost * int64(len(body))); err != nil {
 			return nil, err
@@ -243,7 +245,7 @@ func (r *read) variant(first bool) derived.Variant {
 	v := derived.Variant{Form: r.formID(), First: first, Cost: fair.CutCost}
 	if r.rows != nil {
 		if r.rows.Rules.Costly {
-			v.Cost = fair.YamlCost
+			v.Cost = fair.DecodeCost
 		}
 		// Lasts resets its result, which may cover rows written earlier for another purpose.
 		_ = r.rows.Lasts()

@@ -3,7 +3,9 @@ package read
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -23,7 +25,6 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 		{pretty: true},
 		{pretty: true, partial: true},
 		{pretty: true, selects: true},
-		{pretty: true, selects: true, partial: true},
 		{pretty: true, zips: true},
 		{pretty: true, zips: true, partial: true},
 		{pretty: true, zips: true, selects: true},
@@ -74,6 +75,59 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 				t.Errorf("%d slots and %d bytes were not given back", slots.Taken(), r.workspace.Taken())
 			}
 		})
+	}
+}
+
+// The indented form of a deeply nested object may be thousands of times as long. Its memory is
+// claimed before it is made. If there is too little, upstream answers.
+func TestIndentedBodiesClaimTheirLength(t *testing.T) {
+	const depth = 2000
+	deep := []byte(`{"a":` + strings.Repeat("[", depth) + "1" + strings.Repeat(",1", depth) + strings.Repeat("]", depth) + "}\n")
+	length := wire.IndentedLength(deep)
+	if length < 100*int64(len(deep)) {
+		t.Fatalf("%d bytes become %d", len(deep), length)
+	}
+	for _, zips := range []bool{false, true} {
+		most := int64(len(deep)) + length
+		if zips {
+			most += (gzipWork - 1) * length
+		}
+		for memory, want := range map[int64]error{most - 1: TooLarge, most: nil} {
+			r, _ := pageOf(t, 1, 1)
+			r.Client = exchange.Nobody{}
+			r.meter = fair.NewMeter(t.Context(), r.Request, fair.NewQueue(1, false, 1<<20), true)
+			r.workspace = fair.NewWorkspace(memory, false, 1<<20)
+			r.choice.Pretty = true
+			if zips {
+				r.Header.Set("Accept-Encoding", "gzip")
+			}
+			resp, err := r.indented(deep)
+			if !errors.Is(err, want) {
+				t.Errorf("with %d bytes of memory, gzip %t: %v", memory, zips, err)
+			}
+			if err != nil {
+				continue
+			}
+			got := bodyOf(t, resp)
+			if zips {
+				got = unzipped(t, got)
+			}
+			if int64(len(got)) != length || r.workspace.Taken() != 0 {
+				t.Errorf("%d bytes, and %d of memory are held", len(got), r.workspace.Taken())
+			}
+		}
+	}
+}
+
+// The length of selected metadata is unknown before it is made, so upstream indents it.
+func TestSelectedMetadataIsNotIndented(t *testing.T) {
+	r, snapshot := pageOf(t, 10, 10)
+	r.derived, r.workspace = newDerived(t, 1<<20), fair.NewWorkspace(1<<20, false, 1<<20)
+	selecting(t, r, "labelSelector=none!=x")
+	r.choice = wire.Choice{Partial: true, Pretty: true}
+	r.form = wire.NewForm(r.choice, configMaps)
+	if _, err := r.page(snapshot, "a/", "a0"); !errors.Is(err, Form) {
+		t.Errorf("no forward: %v", err)
 	}
 }
 

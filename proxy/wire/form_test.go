@@ -238,14 +238,10 @@ func FuzzPartial(f *testing.F) {
 	})
 }
 
-func TestRender(t *testing.T) {
+func TestIndent(t *testing.T) {
 	body := []byte(`{"kind":"Pod","metadata":{},"n":9007199254740993,"items":[]}` + "\n")
-	got, kind, err := Choice{Pretty: true}.Render(body)
-	if want := "{\n  \"kind\": \"Pod\",\n  \"metadata\": {},\n  \"n\": 9007199254740993,\n  \"items\": []\n}"; string(got) != want || kind != "application/json" || err != nil {
-		t.Errorf("%s as %s, %v", got, kind, err)
-	}
-	got, kind, err = inYAML.Render(body)
-	if want := "items: []\nkind: Pod\nmetadata: {}\n\"n\": 9007199254740993\n"; string(got) != want || kind != "application/yaml" || err != nil {
-		t.Errorf("%s as %s, %v", got, kind, err)
+	got, err := Indent(body, 0)
+	if want := "{\n  \"kind\": \"Pod\",\n  \"metadata\": {},\n  \"n\": 9007199254740993,\n  \"items\": []\n}"; string(got) != want || err != nil {
+		t.Errorf("%s, %v", got, err)
 	}
 }

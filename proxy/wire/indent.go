@@ -99,6 +99,60 @@ func (i *Indenter) line() {
 	}
 }
 
+// IndentedLength returns the length of a JSON body after Indent. Each line begins with twice its depth
+// in spaces, so a deeply nested object of a few KiB may need a GiB.
+func IndentedLength(body []byte) (n int64) {
+	depth, opened := int64(0), false
+	line := func() { n += 1 + 2*depth }
+	for at := 0; at < len(body); at++ {
+		c := body[at]
+		switch c {
+		case ' ', '\t', '\r', '\n':
+			continue
+		case '}', ']':
+			if !opened {
+				depth--
+				line()
+			}
+			opened = false
+			n++
+			continue
+		}
+		if opened {
+			opened = false
+			depth++
+			line()
+		}
+		n++
+		switch c {
+		case '"':
+			length := stringLength(body[at:])
+			at += length - 1
+			n += int64(length) - 1
+		case '{', '[':
+			opened = true
+		case ',':
+			line()
+		case ':':
+			n++
+		}
+	}
+	return n
+}
+
+// stringLength returns the length of the JSON string at the beginning of p.
+func stringLength(p []byte) int {
+	for at := 1; at < len(p); at++ {
+		switch p[at] {
+		case '\\':
+			at++
+		case '"':
+			return at + 1
+		}
+	}
+	return len(p)
+}
+
 // Flush writes the collected bytes.
 func (i *Indenter) Flush() error {
 	_, err := i.to.Write(i.out)

@@ -24,6 +24,9 @@ func FuzzIndenter(f *testing.F) {
 		if err := json.Indent(&want, bytes.TrimRight(plain, " \t\r\n"), "", "  "); err != nil {
 			t.Skip(err)
 		}
+		if n := IndentedLength(plain); n != int64(want.Len()) {
+			t.Errorf("%q has the length %d when it is indented, not %d", plain, want.Len(), n)
+		}
 		i := NewIndenter(&got)
 		for rest := plain; len(rest) > 0; {
 			n := min(int(piece), len(rest))

@@ -15,7 +15,7 @@ type Encoding uint8
 // The encodings of kube-apiserver.
 const (
 	JSON Encoding = iota
-	YAML
+	YAML          // of errors only
 	Protobuf
 )
 
@@ -50,8 +50,7 @@ var encodings = []struct {
 // the first choice is plain protobuf, further choices may follow. They are for resources without
 // protobuf, such as custom resources.
 //
-// It returns no choice if upstream must answer: for refusals, for Tables in YAML, and in every case
-// of doubt.
+// It returns no choice if upstream must answer: for refusals, for YAML, and in every case of doubt.
 func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
 		return []Choice{{Pretty: pretty && read != Watch}}
@@ -69,7 +68,7 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 			if verdict == next {
 				continue
 			}
-			if verdict == upstream || clauses[i].SubType == "*" && clauses[i].Type != "*" {
+			if verdict == upstream || c.Encoding == YAML || clauses[i].SubType == "*" && clauses[i].Type != "*" {
 				return choices // custom resources accept application/*, built-in resources do not
 			}
 			if clauses[i].Type == "*" && !strings.Contains(accept, "*/*") {
@@ -123,9 +122,6 @@ func choose(clause *goautoneg.Accept, e Encoding, read Read) (Choice, verdict) {
 			return convert(c, p["as"], p["g"], p["v"], read)
 		}
 	}
-	if e == YAML && read == Watch {
-		return c, upstream // kube-apiserver refuses it
-	}
 	return c, take
 }
 
@@ -144,7 +140,7 @@ func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
 	case as == "Table" && version == metaVersion && c.Encoding == JSON:
 		c.Table = true
 		return c, take
-	case as != wanted, version != metaVersion, c.Encoding == YAML && read == Watch:
+	case as != wanted, version != metaVersion:
 		return c, upstream
 	}
 	c.Partial = true

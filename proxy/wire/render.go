@@ -11,24 +11,14 @@ import (
 
 const mimeYAML = "application/yaml"
 
-// Rendered reports whether the choice is a form for human readers. Render makes such a form from
-// JSON.
-func (c Choice) Rendered() bool { return c.Pretty || c.Encoding == YAML }
-
-// Render writes a JSON body in the form of the choice, and returns its Content-Type.
-func (c Choice) Render(body []byte) (rendered []byte, contentType string, err error) {
-	if c.Encoding == YAML {
-		rendered, err = yaml.JSONToYAML(body)
-		if err != nil {
-			return nil, "", fmt.Errorf("write YAML: %w", err)
-		}
-		return rendered, mimeYAML, nil
-	}
+// Indent writes a JSON body for human readers. length is the IndentedLength of the body.
+func Indent(body []byte, length int64) ([]byte, error) {
 	var b bytes.Buffer
+	b.Grow(int(length))
 	if err := json.Indent(&b, bytes.TrimSuffix(body, []byte{'\n'}), "", "  "); err != nil {
-		return nil, "", fmt.Errorf("indent: %w", err)
+		return nil, fmt.Errorf("indent: %w", err)
 	}
-	return b.Bytes(), mimeJSON, nil
+	return b.Bytes(), nil
 }
 
 // Status writes the body of an error.
@@ -37,12 +27,11 @@ func (c Choice) Status(s *metav1.Status) (body []byte, contentType string) {
 		return statusEnvelope.append(nil, must(s.Marshal())), mimeProtobuf
 	}
 	body = append(must(json.Marshal(s)), '\n')
-	if !c.Rendered() {
-		return body, mimeJSON
+	switch {
+	case c.Encoding == YAML:
+		return must(yaml.JSONToYAML(body)), mimeYAML
+	case c.Pretty:
+		return must(Indent(body, IndentedLength(body))), mimeJSON
 	}
-	rendered, contentType, err := c.Render(body)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return rendered, contentType
+	return body, mimeJSON
 }
