@@ -12,6 +12,8 @@ import (
 
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watchproxy/watchproxy/watchcache/object/labelset"
 )
 
 var (
@@ -35,7 +37,7 @@ type Object struct {
 	raw    []byte // as a list item
 	rv     uint64
 	uid    string
-	labels labelSet
+	labels labelset.Set
 	fields []string // values of the kept Resource.Fields
 	lead   int32    // offset of the object itself in raw
 	rvAt   int32    // offset of metadata.resourceVersion's digits in raw
@@ -175,10 +177,14 @@ func (o *Object) place(r *Resource, namespace, name string) error {
 // JSON.
 func Exact(s string) bool { return !strings.ContainsRune(s, utf8.RuneError) }
 
+// longObject is the length from which all fields are kept. Each watch with a selector reads the field
+// of each changed object, and a read of a long object takes up to a millisecond.
+const longObject = 8 << 10
+
 // keepFields reads the values of the kept fields.
 func (o *Object) keepFields(r *Resource) {
 	for i := range r.Fields {
-		if !r.Fields[i].Kept {
+		if !r.Fields[i].Kept && len(o.raw) < longObject {
 			break
 		}
 		o.fields = append(o.fields, r.Fields[i].read(r.Encoding, o.Bytes()))
@@ -251,7 +257,7 @@ func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err er
 		case "resourceVersion":
 			rv = v
 		case "labels":
-			o.labels, labelled = readLabels(v)
+			o.labels, labelled = labelset.Read(v)
 		}
 		return true
 	})

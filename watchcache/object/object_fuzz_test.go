@@ -105,7 +105,7 @@ func FuzzParseObject(f *testing.F) {
 			}
 			got := map[string]string{}
 			for _, l := range o.labels {
-				got[l.key.Value()] = l.value
+				got[l.Key.Value()] = l.Value
 			}
 			if !maps.Equal(got, m.Labels) || len(got) != len(o.labels) {
 				t.Fatalf("labels are %v, want %v", o.labels, m.Labels)

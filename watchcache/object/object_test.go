@@ -24,7 +24,7 @@ type parsed struct {
 func read(r *Resource, o *Object) parsed {
 	var set []string
 	for _, l := range o.labels {
-		set = append(set, l.key.Value()+"="+l.value)
+		set = append(set, l.Key.Value()+"="+l.Value)
 	}
 	slices.Sort(set)
 	p := parsed{o.Namespace(), o.Name(), o.UID(), o.ResourceVersion(), strings.Join(set, ","), ""}
@@ -283,7 +283,7 @@ func TestObjectPinsNothing(t *testing.T) {
 	held := []string{o.key, o.uid, lend(o.raw)}
 	held = append(held, o.fields...)
 	for _, l := range o.labels {
-		held = append(held, l.key.Value(), l.value)
+		held = append(held, l.Key.Value(), l.Value)
 	}
 	for _, s := range held {
 		if at := uintptr(unsafe.Pointer(unsafe.StringData(s))); s != "" && lo <= at && at < hi {
@@ -311,3 +311,26 @@ func TestKeyRange(t *testing.T) {
 }
 
 var surrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+
+// Each watch with a field selector reads the field of each changed object. So fields of long objects
+// are read once, when the object arrives.
+func TestFieldsOfLongObjects(t *testing.T) {
+	for _, length := range []int{0, longObject} {
+		o, err := pods.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"web","namespace":"a","resourceVersion":"7","annotations":{"a":%q}},"spec":{"nodeName":"n"},"status":{"phase":"Running"}}`, strings.Repeat("x", length)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := len(pods.Fields)
+		if length == 0 {
+			kept = slices.IndexFunc(pods.Fields, func(f Field) bool { return !f.Kept })
+		}
+		if kept < 0 || len(o.fields) != kept {
+			t.Errorf("of an object with %d bytes, %d of %d fields are kept, want %d", len(o.raw), len(o.fields), len(pods.Fields), kept)
+		}
+		for i := range pods.Fields {
+			if v, want := o.Value(pods, i), pods.Fields[i].read(JSON, o.Bytes()); v != want {
+				t.Errorf("%s is %q, want %q", pods.Fields[i].Name, v, want)
+			}
+		}
+	}
+}

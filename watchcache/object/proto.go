@@ -231,7 +231,9 @@ func (o *Object) readProtoMetadata(meta []byte) (namespace, name string, err err
 			rv = f.bytes
 			versions++
 		case labelsNumber:
-			broken = o.labels.addEntry(f.bytes)
+			var key, value string
+			key, value, broken = readEntry(f.bytes)
+			o.labels.Add(key, value)
 		}
 		return broken == nil
 	})
@@ -241,6 +243,7 @@ func (o *Object) readProtoMetadata(meta []byte) (namespace, name string, err err
 	if err != nil {
 		return "", "", err
 	}
+	o.labels.Order()
 	if o.rv, err = ParseResourceVersion(lend(rv)); err != nil || versions != 1 {
 		return "", "", fmt.Errorf("%w: metadata.resourceVersion of %q is %q", ErrOpaqueResourceVersion, name, rv)
 	}

@@ -78,7 +78,8 @@ type Field struct {
 	// is present and not empty counts.
 	Wire []WirePath
 	// Kept means that the value is read once, when the object arrives, and stored. Other values are
-	// read each time a selector needs them. Fields that many watches use should be Kept.
+	// read each time a selector needs them, except those of long objects. Fields that many watches
+	// use should be Kept.
 	Kept bool
 	// Final means that the value does not change once it is set.
 	Final bool
