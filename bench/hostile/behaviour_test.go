@@ -65,6 +65,8 @@ func (b behaviour) every() time.Duration {
 const (
 	attackedPodsPath   = "/api/v1/namespaces/" + attackerSpace + "/pods"
 	attackedConfigMaps = "/api/v1/namespaces/" + attackerSpace + "/configmaps"
+	labelledName       = "labelled" // a ConfigMap with 20,000 labels
+	nestedPath         = "/apis/resource.k8s.io/v1/namespaces/" + attackerSpace + "/resourceclaims/nested"
 	deniedPodsPath     = "/api/v1/namespaces/" + victimSpace + "/pods"
 	cachedList         = attackedPodsPath + "?resourceVersion=0"
 	cachedWatch        = attackedPodsPath + "?watch=true&resourceVersion=0&timeoutSeconds=600"

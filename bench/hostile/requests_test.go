@@ -71,6 +71,7 @@ func requests() []behaviour {
 		})),
 		fewer(row("whole lists as YAML", 10, get(always(cachedList), "Accept", yaml))),
 		row("whole lists indented", 10, get(always(cachedList+"&pretty=1"))),
+		row("a deeply nested object, indented", 5, get(always(nestedPath+"?resourceVersion=0&pretty=1"))),
 		fewer(row("whole lists as Tables", 20, get(always(cachedList), "Accept", table))),
 		row("whole lists as metadata, compressed", 20, get(always(cachedList), "Accept", partial, "Accept-Encoding", "gzip")),
 		row("whole lists, compressed, in orders of their own", 20, get(func(i int64) string {
@@ -140,6 +141,11 @@ func selectors() []behaviour {
 		{
 			name: "selectors: 1,500 requirements, watches while pods are written", clients: 8, most: 16, rate: 200, do: opened(watch + requirements),
 			beside: writePods,
+		},
+		{
+			name: "selectors: 31 requirements, watches of an object with 20,000 labels", clients: 8, most: 16, rate: 200, beside: writeLabels,
+			do: opened(attackedConfigMaps + "?watch=true&resourceVersion=0&timeoutSeconds=600&labelSelector=" +
+				many(30, func(i int) string { return fmt.Sprintf("none-%d%%21%%3Dx", i) }) + "%2Czero%3Dx"), // the last one matches nothing
 		},
 	}
 }

@@ -103,6 +103,14 @@ func writeLarge(a *attack) {
 	})
 }
 
+// writeLabels changes an object with many labels during the row.
+func writeLabels(a *attack) {
+	a.writes(func(ctx context.Context, patch []byte, _ int) error {
+		_, err := a.w.admin.CoreV1().ConfigMaps(attackerSpace).Patch(ctx, labelledName, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+}
+
 // writePods changes pods during the row.
 func writePods(a *attack) {
 	a.writes(func(ctx context.Context, patch []byte, i int) error {
