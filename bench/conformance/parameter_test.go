@@ -50,6 +50,7 @@ func TestParameters(t *testing.T) {
 				{"resourceVersion=0&timeoutSeconds=5", 200, cache, ""},
 				{"resourceVersion=0&timeoutSeconds=x", 400, upstream, ""},
 				{"resourceVersion=0&timeoutSeconds=-5", 200, upstream, ""},
+				{"resourceVersion=0&timeoutSeconds=9223372037", 200, upstream, ""}, // as a duration it is negative
 				{"resourceVersion=0&allowWatchBookmarks=true", 200, cache, ""},
 				{"resourceVersion=0&allowWatchBookmarks=nonsense", 200, cache, ""},
 				{"resourceVersion=0&timeout=10s", 200, cache, ""},

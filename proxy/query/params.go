@@ -2,6 +2,7 @@ package query
 
 import (
 	"errors"
+	"math"
 	"net/url"
 	"strconv"
 	"strings"
@@ -94,7 +95,7 @@ func (p *Params) set(name, value string) (err error) {
 		p.InitialEvents = &b
 	case "timeoutSeconds":
 		p.WatchSeconds, err = strconv.ParseInt(value, 10, 64)
-		if p.WatchSeconds < 0 {
+		if p.WatchSeconds < 0 || p.WatchSeconds > math.MaxInt64/int64(time.Second) { // then the duration overflows
 			err = ErrDoubtful
 		}
 	case "timeout":

@@ -8,7 +8,7 @@ import (
 func TestDoubtfulParametersAreForwarded(t *testing.T) {
 	for _, query := range []string{
 		"resourceVersion=abc", "resourceVersion=-1", "resourceVersion=01", "resourceVersion=1e3",
-		"limit=x", "timeoutSeconds=x", "timeoutSeconds=-1", "timeout=x", "timeout=1ns",
+		"limit=x", "timeoutSeconds=x", "timeoutSeconds=-1", "timeoutSeconds=9223372037", "timeout=x", "timeout=1ns",
 		"labelSelector=a=b=c", "labelSelector=(", "fieldSelector=a",
 		"export=true", "shardSelector=a", "somethingNew=1", "%zz",
 	} {
