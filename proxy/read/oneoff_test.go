@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -116,6 +117,22 @@ func TestIndentedBodiesClaimTheirLength(t *testing.T) {
 				t.Errorf("%d bytes, and %d of memory are held", len(got), r.workspace.Taken())
 			}
 		}
+	}
+}
+
+// A list that is indented while it is written takes turns by the bytes that it becomes.
+func TestIndentedListsTakeTurnsByTheirLength(t *testing.T) {
+	const depth, least = 2000, 10 // its compact form takes no turn
+	deep := []byte(strings.Repeat("[", depth) + "1" + strings.Repeat(",1", depth) + strings.Repeat("]", depth))
+	slots, turns := fair.NewQueue(1, false, 1<<20), 0
+	slots.Took = func(string, int64) { turns++ }
+	r, _ := metered(t, 1, slots)
+	one := &derived.OneOff{List: &derived.List{Pieces: [][]byte{deep}, Length: int64(len(deep))}, Meter: &r.meter, Indents: true}
+	if _, err := one.WriteTo(io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if turns < least {
+		t.Errorf("%d turns for %d bytes", turns, wire.IndentedLength(deep))
 	}
 }
 
