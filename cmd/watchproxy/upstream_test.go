@@ -29,12 +29,12 @@ func TestIsSelf(t *testing.T) {
 	}
 }
 
-// If a kubeconfig was redirected to the proxy itself, the proxy uses the original server. If it was
-// redirected to another proxy, the other proxy is upstream.
-func TestRestConfigOfRedirected(t *testing.T) {
+// If the current context was added for the proxy itself, the proxy uses the original context. If it was
+// added for another proxy, the other proxy is upstream.
+func TestRestConfigOfAdded(t *testing.T) {
 	const own, original = "http://127.0.0.1:8001", "https://a.example:6443"
 	path := kubeconfigFor(t, original)
-	if _, err := execute("kubeconfig", "--kubeconfig", path, "--in-place", "--server", own); err != nil {
+	if _, err := execute("kubeconfig", "--kubeconfig", path, "--add", "--server", own); err != nil {
 		t.Fatal(err)
 	}
 	for listen, want := range map[string]string{

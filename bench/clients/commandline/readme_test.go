@@ -61,6 +61,11 @@ func TestReadme(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %s: %v\n%s", document, command, err, out)
 			}
+			if back := leadsBack.FindStringSubmatch(out); back != nil {
+				if out, err := shell.run(t, back[1]); err != nil {
+					t.Errorf("%s: %s: %v\n%s", document, back[1], err, out)
+				}
+			}
 			if strings.Contains(out, "readme-pod") && !seen {
 				seen = true
 				if n >= firstAnswerCommands {
@@ -92,6 +97,9 @@ func TestReadme(t *testing.T) {
 		t.Errorf("the authority for clients in the cluster: %v, %v", ca, err)
 	}
 }
+
+// leadsBack matches the command by which clients leave a context for the proxy.
+var leadsBack = regexp.MustCompile(`'(kubectl config use-context [^']+)' leads back`)
 
 // shown matches a command in a document, and the output that the document shows for it.
 var shown = regexp.MustCompile("(?ms)^    ([^\n]+)\n\n```text\n(.*?)^```$")

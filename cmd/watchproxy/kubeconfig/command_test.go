@@ -107,6 +107,13 @@ func written(t *testing.T, args ...string) (*clientcmdapi.Config, string) {
 	return c, stderr
 }
 
+// endpointOf returns a cluster without what the command does not change.
+func endpointOf(c *clientcmdapi.Cluster) clientcmdapi.Cluster {
+	e := *c
+	e.DisableCompression, e.Extensions = false, nil
+	return e
+}
+
 func TestOverHTTP(t *testing.T) {
 	path := writeConfiguration(t)
 	dir := filepath.Dir(path)
@@ -116,7 +123,7 @@ func TestOverHTTP(t *testing.T) {
 		t.Fatalf("clusters %v, contexts %v, users %v, current %q", c.Clusters, c.Contexts, c.AuthInfos, c.CurrentContext)
 	}
 	one := c.Clusters["one"]
-	if got, want := endpointOf(one), (endpoint{Server: "http://127.0.0.1:8001"}); !reflect.DeepEqual(got, want) {
+	if got, want := endpointOf(one), (clientcmdapi.Cluster{Server: "http://127.0.0.1:8001"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if !one.DisableCompression || one.Extensions["client.authentication.k8s.io/exec"] == nil {
@@ -148,37 +155,37 @@ func TestOverTLS(t *testing.T) {
 	const server = "https://proxy.example:6443"
 	for name, test := range map[string]struct {
 		args []string
-		want endpoint
+		want clientcmdapi.Cluster
 		says string
 	}{
 		"an authority of its own": {
 			[]string{"--context", "two", "--certificate-authority", ca},
-			endpoint{Server: server, CertificateAuthorityData: pem},
+			clientcmdapi.Cluster{Server: server, CertificateAuthorityData: pem},
 			"",
 		},
 		"the cluster's authority": {
 			[]string{"--context", "two"},
-			endpoint{Server: server, CertificateAuthorityData: clusterCertificate()},
+			clientcmdapi.Cluster{Server: server, CertificateAuthorityData: clusterCertificate()},
 			"verified by the cluster's",
 		},
 		"the cluster's in a file, its proxy-url, another name": {
 			[]string{"--tls-server-name", "proxy"},
-			endpoint{Server: server, TLSServerName: "proxy", CertificateAuthority: filepath.Join(filepath.Dir(path), "pki/ca.crt"), ProxyURL: "socks5://bastion.example:1080"},
+			clientcmdapi.Cluster{Server: server, TLSServerName: "proxy", CertificateAuthority: filepath.Join(filepath.Dir(path), "pki/ca.crt"), ProxyURL: "socks5://bastion.example:1080"},
 			"through the cluster's proxy-url",
 		},
 		"plugin": {
 			[]string{"--certificate-authority", ca},
-			endpoint{Server: server, CertificateAuthorityData: pem, ProxyURL: "socks5://bastion.example:1080"},
+			clientcmdapi.Cluster{Server: server, CertificateAuthorityData: pem, ProxyURL: "socks5://bastion.example:1080"},
 			"provideClusterInfo",
 		},
 		"not verified": {
 			[]string{"--context", "lax"},
-			endpoint{Server: server, InsecureSkipTLSVerify: true},
+			clientcmdapi.Cluster{Server: server, InsecureSkipTLSVerify: true},
 			"insecure-skip-tls-verify",
 		},
 		"verified after all": {
 			[]string{"--context", "lax", "--certificate-authority", ca},
-			endpoint{Server: server, CertificateAuthorityData: pem},
+			clientcmdapi.Cluster{Server: server, CertificateAuthorityData: pem},
 			"",
 		},
 	} {
@@ -200,25 +207,118 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// The files of a $KUBECONFIG list are merged. The first file takes precedence.
+// The files of a $KUBECONFIG list are merged. The first file takes precedence. A context whose name only
+// looks as if --add had added it is like any other.
 func TestList(t *testing.T) {
 	first, second := writeConfiguration(t), writeConfiguration(t)
-	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: two, contexts: [{name: mine, context: {cluster: two, user: token}}]}`)
+	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: my-watchproxy, contexts: [{name: my-watchproxy, context: {cluster: two, user: token}}]}`)
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "missing")+string(filepath.ListSeparator)+first+string(filepath.ListSeparator)+second)
 	c, _ := written(t, "--server", "http://localhost:8001")
-	if c.CurrentContext != "two" || c.Contexts["mine"] == nil || c.Contexts["two"] == nil || c.Contexts["dev"] != nil || c.AuthInfos["token"].Token != "secret" {
+	if c.CurrentContext != "my-watchproxy" || c.Contexts["my-watchproxy"] == nil || c.Contexts["two"] == nil || c.Contexts["dev"] != nil || c.AuthInfos["token"].Token != "secret" {
 		t.Errorf("%+v", c)
 	}
+}
 
-	// The command changes the file that contains the cluster.
-	before := content(t, first)
-	if _, _, err := execute("--in-place", "--server", "http://localhost:8001"); err != nil {
+func load(t *testing.T, path string) *clientcmdapi.Config {
+	t.Helper()
+	c, err := clientcmd.LoadFromFile(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	holds(t, first, before)
-	leads(t, second, "two", "http://localhost:8001")
-	if current := load(t, second).CurrentContext; current != "dev" {
-		t.Errorf("the second's current context is %s", current)
+	return c
+}
+
+// --add keeps everything that is in the kubeconfig. A second --add changes what the first has added.
+func TestAdd(t *testing.T) {
+	path := writeConfiguration(t)
+	before := load(t, path)
+	for _, server := range []string{"https://proxy.example:6443", "https://other.example:6443", "https://other.example:6443"} {
+		stdout, stderr, err := execute("--kubeconfig", path, "--server", server, "--add")
+		if err != nil || !strings.Contains(stdout, `"dev-watchproxy" leads to `+server) || !strings.Contains(stdout, "use-context dev'") {
+			t.Fatal(stdout, err)
+		}
+		if strings.Contains(stderr, `user "certificate"`) || !strings.Contains(stderr, "provideClusterInfo") {
+			t.Errorf("warnings: %s", stderr)
+		}
+		after := load(t, path)
+		context, cluster := after.Contexts["dev-watchproxy"], after.Clusters["one-watchproxy"]
+		if after.CurrentContext != "dev-watchproxy" || context.Cluster != "one-watchproxy" || context.AuthInfo != "plugin" || context.Namespace != "team" {
+			t.Errorf("current %q, context %+v", after.CurrentContext, context)
+		}
+		if cluster.Server != server || cluster.CertificateAuthority != "pki/ca.crt" || !cluster.DisableCompression || cluster.Extensions["client.authentication.k8s.io/exec"] == nil {
+			t.Errorf("cluster %+v", cluster)
+		}
+		delete(after.Contexts, "dev-watchproxy")
+		delete(after.Clusters, "one-watchproxy")
+		after.CurrentContext = "dev"
+		if !reflect.DeepEqual(before, after) {
+			t.Errorf("the rest has changed: %+v", after)
+		}
+	}
+	// The added context does not lead to itself.
+	c, _ := written(t, "--kubeconfig", path, "--server", "https://third.example", "--tls-server-name", "a")
+	if c.CurrentContext != "dev" || c.Clusters["one"].Server != "https://third.example" || len(c.Clusters) != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// With a list of files, --add writes to the first one that exists, as kubectl config does, and later to
+// the file with what it has added.
+func TestAddToList(t *testing.T) {
+	first, second := writeConfiguration(t), writeConfiguration(t)
+	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: two}`)
+	t.Setenv("KUBECONFIG", first+string(filepath.ListSeparator)+second)
+	before := load(t, second)
+	if _, _, err := execute("--server", "http://localhost:8001", "--add"); err != nil {
+		t.Fatal(err)
+	}
+	if after := load(t, second); !reflect.DeepEqual(before, after) {
+		t.Errorf("the second file has changed: %+v", after)
+	}
+	all, err := loading("").Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := contextOf(all, all.CurrentContext)
+	if err != nil || at.AuthInfo != "token" || all.Clusters[at.Cluster].Server != "http://localhost:8001" || all.Clusters["two"].Server != "https://two.example:6443" {
+		t.Errorf("%+v, %+v, %v", at, all.Clusters, err)
+	}
+
+	t.Setenv("KUBECONFIG", second+string(filepath.ListSeparator)+first)
+	if _, _, err := execute("--context", "two", "--server", "http://localhost:8002", "--add"); err != nil {
+		t.Fatal(err)
+	}
+	if added := load(t, first).Clusters["two-watchproxy"]; added == nil || added.Server != "http://localhost:8002" {
+		t.Errorf("the added cluster: %+v", added)
+	}
+	after := load(t, second)
+	if after.CurrentContext != "two-watchproxy" || after.Contexts["two-watchproxy"] != nil || after.Clusters["two-watchproxy"] != nil {
+		t.Errorf("the second file: %+v", after)
+	}
+}
+
+// --to replaces a file at once, and no file from which the kubeconfig was read.
+func TestTo(t *testing.T) {
+	path := writeConfiguration(t)
+	to := writeFile(t, filepath.Join(t.TempDir(), "to"), "old")
+	if _, _, err := execute("--kubeconfig", path, "--server", "http://localhost:8001", "--to", to); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o600 || load(t, to).Clusters["one"].Server != "http://localhost:8001" {
+		t.Errorf("%v, %v", info, err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	before := load(t, path)
+	for _, to := range []string{path, link, os.DevNull, t.TempDir(), "/no/such/file"} {
+		if _, _, err := execute("--kubeconfig", path, "--server", "http://localhost:8001", "--to", to); err == nil || !strings.Contains(err.Error(), "--to") {
+			t.Errorf("--to %s: %v", to, err)
+		}
+	}
+	if after := load(t, path); !reflect.DeepEqual(before, after) {
+		t.Errorf("the kubeconfig has changed: %+v", after)
 	}
 }
 
@@ -228,32 +328,26 @@ func TestRefuses(t *testing.T) {
 	noPEM := writeFile(t, filepath.Join(dir, "no.pem"), "nonsense")
 	empty := writeFile(t, filepath.Join(dir, "empty"), "")
 	nowhere := writeFile(t, filepath.Join(dir, "nowhere"), "{contexts: [{name: a, context: {cluster: b}}]}")
-	foreign := writeFile(t, filepath.Join(dir, "foreign"), `{current-context: a, contexts: [{name: a, context: {cluster: b}}],
-clusters: [{name: b, cluster: {server: "http://a", extensions: [{name: watchproxy.dev, extension: {nonsense: 1}}]}}]}`)
 	const local = "http://127.0.0.1:8001"
 	for name, test := range map[string]struct {
 		args []string
 		says []string
 	}{
-		"Unix socket":          {[]string{"--server", "unix:///run/p.sock"}, []string{"--server", "Unix socket", "--listen 127.0.0.1:8001"}},
-		"no scheme":            {[]string{"--server", "127.0.0.1:8001"}, []string{"--server", `"127.0.0.1:8001"`}},
-		"no host":              {[]string{"--server", "http://"}, []string{"--server", "host"}},
-		"another scheme":       {[]string{"--server", "ftp://a"}, []string{"--server", "http"}},
-		"credentials":          {[]string{"--server", "https://u:p@a"}, []string{"--server", "credentials"}},
-		"query":                {[]string{"--server", "https://a?b"}, []string{"--server", "query"}},
-		"authority of http":    {[]string{"--server", local, "--certificate-authority", noPEM}, []string{"--certificate-authority", "https"}},
-		"no PEM":               {[]string{"--server", "https://a", "--certificate-authority", noPEM}, []string{noPEM, "PEM"}},
-		"no authority":         {[]string{"--server", "https://a", "--certificate-authority", "/no/such"}, []string{"--certificate-authority", "/no/such"}},
-		"unknown context":      {[]string{"--server", local, "--context", "prod"}, []string{`"prod"`, `"dev"`, `"ops"`, `"two"`}},
-		"unknown cluster":      {[]string{"--server", local, "--context", "broken"}, []string{`"broken"`, `"missing"`, `"one"`}},
-		"no such file":         {[]string{"--server", local, "--kubeconfig", "/no/such"}, []string{"/no/such"}},
-		"empty file":           {[]string{"--server", local, "--kubeconfig", empty}, []string{empty, "no contexts"}},
-		"no YAML":              {[]string{"--server", local, "--kubeconfig", noPEM}, []string{noPEM}},
-		"no current context":   {[]string{"--server", local, "--kubeconfig", nowhere}, []string{"--context", `"a"`}},
-		"unknown extension":    {[]string{"--server", local, "--kubeconfig", foreign}, []string{"watchproxy.dev", "from.server"}},
-		"undo of an extension": {[]string{"--undo", "--kubeconfig", foreign}, []string{"watchproxy.dev", "from.server"}},
-		"nothing to undo":      {[]string{"--undo"}, []string{`"one"`, path, "does not lead to a proxy"}},
-		"undo to a server":     {[]string{"--undo", "--server", local}, []string{"undo", "server"}},
+		"Unix socket":        {[]string{"--server", "unix:///run/p.sock"}, []string{"--server", "Unix socket", "--listen 127.0.0.1:8001"}},
+		"no scheme":          {[]string{"--server", "127.0.0.1:8001"}, []string{"--server", `"127.0.0.1:8001"`}},
+		"no host":            {[]string{"--server", "http://"}, []string{"--server", "host"}},
+		"another scheme":     {[]string{"--server", "ftp://a"}, []string{"--server", "http"}},
+		"credentials":        {[]string{"--server", "https://u:p@a"}, []string{"--server", "credentials"}},
+		"query":              {[]string{"--server", "https://a?b"}, []string{"--server", "query"}},
+		"authority of http":  {[]string{"--server", local, "--certificate-authority", noPEM}, []string{"--certificate-authority", "https"}},
+		"no PEM":             {[]string{"--server", "https://a", "--certificate-authority", noPEM}, []string{noPEM, "PEM"}},
+		"no authority":       {[]string{"--server", "https://a", "--certificate-authority", "/no/such"}, []string{"--certificate-authority", "/no/such"}},
+		"unknown context":    {[]string{"--server", local, "--context", "prod"}, []string{`"prod"`, `"dev"`, `"ops"`, `"two"`}},
+		"unknown cluster":    {[]string{"--server", local, "--context", "broken"}, []string{`"broken"`, `"missing"`, `"one"`}},
+		"no such file":       {[]string{"--server", local, "--kubeconfig", "/no/such"}, []string{"/no/such"}},
+		"empty file":         {[]string{"--server", local, "--kubeconfig", empty}, []string{empty, "no contexts"}},
+		"no YAML":            {[]string{"--server", local, "--kubeconfig", noPEM}, []string{noPEM}},
+		"no current context": {[]string{"--server", local, "--kubeconfig", nowhere}, []string{"--context", `"a"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := test.args
