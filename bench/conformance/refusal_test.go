@@ -181,6 +181,7 @@ func TestTooManyRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	const slow, configs = "/apis/example.com/v2/namespaces/default/slows/one", "/api/v1/namespaces/default/configmaps"
+	must(t, proxied, get(configs+"/one?resourceVersion=0"), http.StatusNotFound) // the proxy learns that it may get
 	defer lasting(t, get(slow), called)()
 	await(t, get(configs+"/one"), http.StatusTooManyRequests)
 	check(t, []row{
