@@ -139,46 +139,57 @@ func TestUnreadGetsAreBounded(t *testing.T) {
 
 func nameOf(key string) string { return key[strings.IndexByte(key, '/')+1:] }
 
-// The unread events of watches need room in the workspace, over HTTP/2 and HTTP/1.1. Watches without
-// room end. The room is given back when they have ended.
+// The unread events of watches need room in the workspace, over HTTP/2 and HTTP/1.1: a piece, or the
+// length of a larger event. Watches without room end. The room is given back when they have ended.
 func TestUnreadCachedWatchesHoldRoom(t *testing.T) {
 	for _, protocol := range []string{"h2", "http/1.1"} {
-		t.Run(protocol, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const pieces, watches = 4, 10
-				c, _ := cachetest.Roomy(t)
-				o := testOptions()
-				o.Workspace, o.Stall = pieces*exchange.PieceSize, 5*time.Minute
-				s, l := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, o)
-				const path = "/api/v1/configmaps?watch=1&resourceVersion=0"
-				var clients []*slowClient
-				if protocol == "h2" {
-					client, _ := unreadStreams(t, l, watches, path)
-					clients = append(clients, client)
-				} else {
-					for range watches {
-						client := dialSlow(t, l, "tls")
-						send(t, client, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-						clients = append(clients, client)
-					}
-				}
-				synctest.Wait()
-				cachetest.Apply(t, c, cachetest.Sized(t, 10, 30<<10))
-				time.Sleep(3 * time.Second)
-				synctest.Wait()
-				if held, open := s.workspace.Taken(), len(watchesOf(s)); held != pieces*exchange.PieceSize || open == 0 || watchesOf(s)[""] != pieces {
-					t.Errorf("%d bytes are held, %d watches are open, want %d pieces", held, watchesOf(s)[""], pieces)
-				}
-				for _, client := range clients {
-					client.Close()
-				}
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				if held, memory := s.workspace.Taken(), s.limits.memory.Taken(); held != 0 || memory != 0 || len(watchesOf(s)) != 0 {
-					t.Errorf("%d and %d bytes are held in the end", held, memory)
-				}
+		for _, size := range []int{30 << 10, 1 << 20} {
+			t.Run(fmt.Sprint(protocol, size), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { unreadCachedWatches(t, protocol, size) })
 			})
-		})
+		}
+	}
+}
+
+func unreadCachedWatches(t *testing.T, protocol string, size int) {
+	const most, watches = 4, 10
+	room := most * int64(max(size+1<<10, exchange.PieceSize))
+	c, _ := cachetest.Roomy(t)
+	o := testOptions()
+	o.Workspace, o.Stall = room, 5*time.Minute
+	s, l := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, o)
+	const path = "/api/v1/configmaps?watch=1&resourceVersion=0"
+	var clients []*slowClient
+	if protocol == "h2" {
+		client, _ := unreadStreams(t, l, watches, path)
+		clients = append(clients, client)
+	} else {
+		for range watches {
+			client := dialSlow(t, l, "tls")
+			send(t, client, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			for head := []byte(nil); !bytes.HasSuffix(head, []byte("\r\n\r\n")); {
+				head = append(head, 0)
+				if _, err := client.Read(head[len(head)-1:]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			clients = append(clients, client)
+		}
+	}
+	synctest.Wait()
+	cachetest.Apply(t, c, cachetest.Sized(t, 10, size))
+	time.Sleep(3 * time.Second)
+	synctest.Wait()
+	if held, open := s.workspace.Taken(), watchesOf(s)[""]; held > room || held < room*9/10 || open != most {
+		t.Errorf("%d bytes are held, %d watches are open, want %d and %d", held, open, room, most)
+	}
+	for _, client := range clients {
+		client.Close()
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	if held, memory := s.workspace.Taken(), s.limits.memory.Taken(); held != 0 || memory != 0 || len(watchesOf(s)) != 0 {
+		t.Errorf("%d and %d bytes are held in the end", held, memory)
 	}
 }
 

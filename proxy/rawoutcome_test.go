@@ -16,7 +16,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/read"
+	"github.com/watchproxy/watchproxy/proxy/query"
 )
 
 // heard is a request as an apiserver reads it.
@@ -115,7 +115,8 @@ func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 		return errors.New("asks a cache for what is no resource to the apiserver")
 	}
 	u := &user.DefaultInfo{Name: "somebody"}
-	got, err := read.Attributes(o.route, info.Path, o.query, u)
+	p, err := query.Parse(o.query)
+	got := query.Asked{Route: o.route, Path: info.Path, Labels: p.Labels, Fields: p.Fields}.Attributes(u)
 	if err != nil {
 		return fmt.Errorf("asks a cache by a query that cannot be read: %w", err)
 	}

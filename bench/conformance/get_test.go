@@ -59,7 +59,7 @@ func TestGets(t *testing.T) {
 func TestGetEveryObject(t *testing.T) {
 	var rows []row
 	for _, target := range []string{
-		configMaps.in("a") + "/plain", configMaps.in("a") + "/escapes", configMaps.in("a") + "/large",
+		configMaps.in("a") + "/plain", configMaps.in("a") + "/escapes", largeConfigMap,
 		configMaps.in("a") + "/recreated", configMaps.in("a") + "/resembling", configMaps.in("a") + "/binary",
 		configMaps.in("a") + "/x", configMaps.in("a") + "/x-1", configMaps.in("a") + "/x.1", configMaps.in("a") + "/x0",
 		configMaps.in("a-b") + "/plain", configMaps.in("a0") + "/control", configMaps.in("a0") + "/plain", configMaps.in("many") + "/c-139",

@@ -126,7 +126,9 @@
 //	                                                maxWatchesPerIdentity
 //	unread events             user, slow ones       64 KiB, or one event          workspace, shared           watch ends          read;
 //	                                                                                                                              cache.log.maxAge; wanted
-//	compressed events         event and form,       1 MiB                         16 MiB                      oldest              newer events
+//	shared events             event and form,       256 KiB                       16 MiB                      oldest              newer events
+//	                          upstream
+//	shared events, long       event and form,       an object's                   4 events                    oldest              newer events
 //	                          upstream
 //	pump's queue              watch, events         1 entry                       open watches                not possible        its turn
 //	cursors' indexes          watch, clients        1 entry                       open watches                not possible        watch's end

@@ -16,10 +16,13 @@ type ChunkWriter struct {
 	To       io.Writer
 	Settle   func() error // waits until To has sent its buffered bytes; nil if To has no buffer
 	Unframed bool         // no chunks, for HTTP/1.0
-	Buf      []byte       // nil, or room for a chunk header, then pending frames
-	Sent     uint64       // number of bytes written
-	pooled   *[]byte
-	broken   error // the error of a write, which may be partial
+	// Large is called before a large frame is written, with its length, and with 0 after that. It may
+	// be nil.
+	Large  func(size int64)
+	Buf    []byte // nil, or room for a chunk header, then pending frames
+	Sent   uint64 // number of bytes written
+	pooled *[]byte
+	broken error // the error of a write, which may be partial
 }
 
 const (
@@ -59,8 +62,25 @@ func (c *ChunkWriter) Flush() error {
 	return c.Write(c.Chunk())
 }
 
+// Add adds a frame to the pending ones. A long frame is written, too, without a copy.
+func (c *ChunkWriter) Add(frame []byte) error {
+	if err := c.MakeRoom(len(frame)); err != nil {
+		return err
+	}
+	buf := c.Pending()
+	if len(frame) > PieceSize {
+		return c.FlushWith(frame, nil) // which may wait for the client
+	}
+	*buf = append(*buf, frame...)
+	return nil
+}
+
 // FlushWith writes pending frames, body and tail as one chunk. It does not copy body.
 func (c *ChunkWriter) FlushWith(body, tail []byte) error {
+	if c.Large != nil {
+		c.Large(int64(len(body)))
+		defer c.Large(0)
+	}
 	size := len(c.Buf) - chunkHeader + len(body) + len(tail)
 	if !c.Unframed {
 		tail = append(slices.Clip(tail), "\r\n"...)
@@ -106,21 +126,19 @@ func (c *ChunkWriter) Send(p []byte) error {
 	if c.broken != nil {
 		return c.broken
 	}
-	for {
+	for len(p) > 0 {
 		n := min(len(p), PieceSize)
 		c.Sent += uint64(n) //nolint:gosec // not negative
 		if _, c.broken = c.To.Write(p[:n]); c.broken != nil {
 			return c.broken
 		}
-		if p = p[n:]; len(p) == 0 {
-			return nil
-		}
-		if c.Settle != nil {
+		if p = p[n:]; len(p) > 0 && c.Settle != nil {
 			if c.broken = c.Settle(); c.broken != nil {
 				return c.broken
 			}
 		}
 	}
+	return nil
 }
 
 func (c *ChunkWriter) release() {

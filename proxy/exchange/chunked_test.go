@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http/httputil"
 	"strings"
@@ -58,5 +59,26 @@ func TestFlushOfNothingWritesNothing(t *testing.T) {
 	out.Pending()
 	if err := out.Flush(); err != nil || w.writes != 0 {
 		t.Errorf("%d writes, %v: an empty chunk would end the body", w.writes, err)
+	}
+}
+
+// The writer of a large frame says so, until the frame is written. A frame that fits into a piece is
+// collected.
+func TestLargeFrames(t *testing.T) {
+	var w countingWriter
+	var told []int64
+	out := &ChunkWriter{To: &w, Unframed: true, Large: func(size int64) { told = append(told, size) }}
+	var want int
+	for _, size := range []int{PieceSize - chunkHeader, 10, PieceSize + 1, 10} {
+		want += size
+		if err := out.Add(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := out.Flush(); err != nil || w.Len() != want || w.writes != 5 {
+		t.Errorf("%d bytes of %d in %d writes, %v", w.Len(), want, w.writes, err)
+	}
+	if fmt.Sprint(told) != fmt.Sprint([]int64{PieceSize + 1, 0}) {
+		t.Errorf("told %d", told)
 	}
 }

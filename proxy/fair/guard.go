@@ -17,8 +17,9 @@ type Guard struct {
 	mu      struct {
 		sync.Mutex
 		timer *time.Timer
-		waits bool // the client has bytes to read
-		held  bool
+		waits bool      // the client has bytes to read
+		large int64     // more bytes than usual that the client does not read, see Large
+		held  int64     // bytes of room
 		since time.Time // when the room was taken
 		by    string    // the user who holds the room
 		// refused is true once the client was refused room, even if its wait ends before it is told.
@@ -72,7 +73,7 @@ func (g *Guard) keeps() bool {
 	switch {
 	case !g.mu.waits:
 		return true
-	case g.mu.held && time.Since(g.mu.since) >= guardAgain && g.room.Wanted(), !g.holdLocked():
+	case g.mu.held > 0 && time.Since(g.mu.since) >= guardAgain && g.room.Wanted(), !g.holdLocked():
 		g.mu.refused = true
 		return false
 	}
@@ -91,11 +92,25 @@ func (g *Guard) Hold() bool {
 }
 
 func (g *Guard) holdLocked() bool {
-	if !g.mu.held {
+	size := max(g.size, g.mu.large)
+	if g.mu.held == 0 {
 		g.mu.by, g.mu.since = g.user(), time.Now()
-		g.mu.held = g.room.Try(Claim{User: g.mu.by, Size: g.size, Cost: g.size})
+		if g.room.Try(Claim{User: g.mu.by, Size: size, Cost: size}) {
+			g.mu.held = size
+		}
 	}
-	return g.mu.held
+	return g.mu.held > 0
+}
+
+// Large sets the number of bytes that further waits keep in memory, if it is more than usual. Many
+// clients may wait for the same bytes, but each may also be the last that keeps them.
+func (g *Guard) Large(size int64) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.large = size
 }
 
 // End ends the wait and gives the room back. It returns false if the client has ever been refused
@@ -110,9 +125,9 @@ func (g *Guard) End() (ok bool) {
 		g.mu.timer.Stop()
 		g.mu.waits = false
 	}
-	if g.mu.held {
-		g.room.Give(g.mu.by, g.size)
-		g.mu.held = false
+	if g.mu.held > 0 {
+		g.room.Give(g.mu.by, g.mu.held)
+		g.mu.held = 0
 	}
 	return !g.mu.refused
 }

@@ -49,6 +49,7 @@ const (
 	LookCost     = 50
 	CompareCost  = 7
 	CutCost      = 3
+	MetadataCost = 75 // of custom resources, whose metadata is decoded
 	GzipCost     = 10
 	GzipOnceCost = 3   // for bodies made for one request
 	IndentCost   = 5   // of the result

@@ -61,6 +61,21 @@ func (w *Workspace) Hold(ctx context.Context, c Claim) (*Room, error) {
 	return w.room(c.User, c.Size), nil
 }
 
+// Holding returns a function that waits for memory for a user until it is released. A nil workspace has
+// room for everything.
+func (w *Workspace) Holding(ctx context.Context, user string) func(size int64) (release func(), err error) {
+	return func(size int64) (func(), error) {
+		if w == nil {
+			return func() {}, nil
+		}
+		room, err := w.Hold(ctx, Claim{User: user, Size: size})
+		if err != nil {
+			return nil, err
+		}
+		return room.GiveBack, nil
+	}
+}
+
 func (w *Workspace) room(user string, size int64) *Room {
 	return &Room{w, sync.OnceFunc(func() { w.Give(user, size) })}
 }

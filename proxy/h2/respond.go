@@ -184,7 +184,7 @@ func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response, wri
 	s.unread = c.server.Room.Guard(exchange.PieceSize, c.net.User, s.stalled)
 	c.head(s, resp, -1, false)
 	ended := c.server.Metrics.WatchOpened(rt)
-	out := &exchange.ChunkWriter{To: s, Unframed: true}
+	out := &exchange.ChunkWriter{To: s, Unframed: true, Large: s.unread.Large}
 	w, ok := resp.Stream.(*watch.Watch)
 	if !ok || !w.Cheap() {
 		defer func() { ended(resp.Stream.Reason()) }()

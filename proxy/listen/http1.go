@@ -277,7 +277,7 @@ func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Respo
 	if writeHead(c, resp, last) != nil {
 		cancel()
 	}
-	out := &exchange.ChunkWriter{To: c, Unframed: old}
+	out := &exchange.ChunkWriter{To: c, Unframed: old, Large: c.Guard.Large}
 	if w, ok := resp.Stream.(*watch.Watch); ok && c.Pumpable() && w.Cheap() {
 		s.pump.serve(ctx, cancel, c, w, out)
 	} else {

@@ -23,31 +23,53 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	if o == nil {
 		return r.fail(exchange.StatusOf(apierrors.NewNotFound(r.GVR.GroupResource(), r.Name))), nil
 	}
-	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o)
+	size := int64(len(o.Bytes()))
+	if size > exchange.SmallBody && (!r.form.Kept() || r.choice.Pretty) {
+		return nil, TooLarge // upstream has the object in other forms at hand, and the length is unknown
+	}
+	write := func() ([]byte, error) {
+		body, err := r.form.AppendObject(make([]byte, 0, size+128), o)
+		if err != nil {
+			err = r.unwritable(err)
+		}
+		return body, err
+	}
+	switch {
+	case r.compresses(size):
+		return r.compressedObject(snapshot, key, write)
+	case size > exchange.SmallBody: // the client may leave a lot of memory unread
+		return r.workspaceAnswer(size+exchange.SmallBody, func() (*exchange.Response, error) {
+			body, err := write()
+			if err != nil {
+				return nil, err
+			}
+			return r.bytesAnswer(body) // it may be a little longer than the object, and be compressed
+		})
+	case !r.form.Kept():
+		if err := r.meter.Spend(r.cost() * size); err != nil {
+			return nil, err
+		}
+	}
+	body, err := write()
 	switch {
 	case err != nil:
-		return nil, r.unwritable(err)
+		return nil, err
+	case len(body) > 2*exchange.SmallBody: // a Table with long cells
+		return nil, TooLarge
 	case r.choice.Pretty:
 		return r.indented(body)
-	case r.compresses(int64(len(body))):
-		return r.compressedObject(snapshot, key, body)
 	}
-	resp := r.respond()
-	resp.Bytes = body
-	if len(body) <= exchange.SmallBody {
-		return resp, nil
-	} // otherwise the client may leave a lot of memory unread
-	return r.workspaceAnswer(int64(len(body)), func() (*exchange.Response, error) { return resp, nil })
+	return r.bytesAnswer(body)
 }
 
 // compressedObject answers with a large object, which is compressed only once.
-func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*exchange.Response, error) {
+func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, write func() ([]byte, error)) (*exchange.Response, error) {
 	for span := range snapshot.Spans(key, key+"\x00") {
 		v := derived.Variant{Form: r.formID(), Gzip: true, Object: true, Cost: fair.GzipCost}
-		if r.rows != nil { // the body is new
-			v.Rows, v.Lasts = r.rows.Rules.ID, r.rows.Lasts
-		}
-		p, err := r.derived.Get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
+		p, err := r.derived.Get(&r.meter, span, v, func() (_, plain []byte, err error) {
+			plain, err = write()
+			return nil, plain, err
+		})
 		if err != nil {
 			return nil, TooLarge
 		}

@@ -240,13 +240,21 @@ func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	return derived.EndOf(r.form, span)
 }
 
+// cost is the cost of an item in the form, for each byte.
+func (r *read) cost() int64 {
+	switch {
+	case r.rows != nil && r.rows.Rules.Costly:
+		return fair.DecodeCost
+	case r.resource.SelfDescribing && !r.form.Kept():
+		return fair.MetadataCost
+	}
+	return fair.CutCost
+}
+
 // variant describes the piece to make from a span of a list.
 func (r *read) variant(first bool) derived.Variant {
-	v := derived.Variant{Form: r.formID(), First: first, Cost: fair.CutCost}
+	v := derived.Variant{Form: r.formID(), First: first, Cost: r.cost()}
 	if r.rows != nil {
-		if r.rows.Rules.Costly {
-			v.Cost = fair.DecodeCost
-		}
 		// Lasts resets its result, which may cover rows written earlier for another purpose.
 		_ = r.rows.Lasts()
 		v.Rows, v.Lasts = r.rows.Rules.ID, r.rows.Lasts

@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/validate/content"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -19,41 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// asked is the part of a read that is authorized.
-type asked struct {
-	exchange.Route
-	path   string
-	labels labels.Selector
-	fields fields.Selector
-}
-
-func (r *read) asked() asked { return asked{r.Route, r.Path, r.Labels, r.Fields} }
-
-// Attributes returns the attributes that the apiserver authorizes for a read with parameters.
-func Attributes(rt exchange.Route, path, parameters string, u user.Info) (authorizer.Attributes, error) {
-	p, err := query.Parse(parameters)
-	return asked{rt, path, p.Labels, p.Fields}.attributes(u), err
-}
-
-func (r asked) attributes(u user.Info) authorizer.Attributes {
-	a := &authorizer.AttributesRecord{
-		User: u, Verb: r.Verb, Namespace: r.Namespace, Name: r.Name,
-		APIGroup: r.GVR.Group, APIVersion: r.GVR.Version, Resource: r.GVR.Resource,
-		ResourceRequest: true, Path: r.path,
-	}
-	if r.Name != "" {
-		return a // a get ignores selectors
-	}
-	if r.fields != nil {
-		a.FieldSelectorRequirements = r.fields.Requirements()
-		if name, ok := r.fields.RequiresExactMatch("metadata.name"); ok && len(content.IsPathSegmentName(name)) == 0 {
-			a.Name = name
-		}
-	}
-	if r.labels != nil {
-		a.LabelSelectorRequirements, _ = r.labels.Requirements()
-	}
-	return a
+func (r *read) asked() query.Asked {
+	return query.Asked{Route: r.Route, Path: r.Path, Labels: r.Labels, Fields: r.Fields}
 }
 
 // authorize checks whether the caller, or the impersonated user, may read, and refuses the read if
@@ -71,7 +35,7 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	case err != nil:
 		return nil, Stale
 	}
-	attributes := r.asked().attributes(u)
+	attributes := r.asked().Attributes(u)
 	decision, reason, err := a.Authorize(ctx, attributes)
 	if err != nil {
 		return nil, Stale // nobody has decided
@@ -103,7 +67,7 @@ func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
 		case err != nil:
 			return fmt.Errorf("%w: %w", watch.ErrRevoked, err)
 		}
-		decision, _, err := a.Authorize(ctx, what.attributes(u))
+		decision, _, err := a.Authorize(ctx, what.Attributes(u))
 		if decision == authorizer.DecisionAllow {
 			return nil
 		}

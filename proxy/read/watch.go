@@ -57,12 +57,13 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
-	if rd.unwritable.Has(r.cache) && (r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()) {
+	if !r.form.Kept() && rd.large.Has(r.cache) || rd.unwritable.Has(r.cache) && (r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()) {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
 	release := func() {}
 	if err == nil && r.rows != nil {
+		p.Meter, p.Await = &r.meter, r.rows.AwaitLate
 		if release, err = rd.watchRows(r, p.Start); err != nil {
 			p.Cursor.Close()
 		}
@@ -99,10 +100,16 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	p.Bookmarks, p.Lifetime, p.Lag, p.Panicked = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second, rd.Lag(r.Route), rd.Panicked
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
 	cache := r.cache
-	p.Unwritable = func() {
-		if r.rows == nil || !r.rows.Failed() {
+	p.Unwritable = func(err error) {
+		switch {
+		case errors.Is(err, watch.ErrNoRoom):
+			rd.large.Add(cache)
+		case r.rows == nil || !r.rows.Failed():
 			rd.unwritable.Add(cache)
 		}
+	}
+	if p.Events, p.Cost = &rd.events, r.cost(); !r.form.Kept() {
+		p.Hold = r.workspace.Holding(rd.Draining, r.User())
 	}
 	if r.Identity != nil {
 		p.Review, p.Recheck = rd.reviewAgain(r), rd.Options().Recheck
@@ -111,7 +118,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	resp.Header.Set("Content-Type", r.form.StreamType())
 	if wire.AcceptsGzip(r.Header.Get("Accept-Encoding")) && rd.Options().Compression.Includes(r.Bookmarks && r.withState() && r.feed.CompressesWatches()) {
 		gzipped(resp)
-		p.Compressed = &rd.events
+		p.Compressed = true
 		if p.State != nil && !r.filter.Selective() && r.rows == nil {
 			p.StateSegment = func(span tree.Span, write func(*wire.Segment) error) error {
 				return r.derived.AddedEvents(&r.meter, span, r.formID(), r.form, write)

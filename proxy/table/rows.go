@@ -66,7 +66,7 @@ func (r *Rows) AppendBookmarkMetadata(dst []byte, rv uint64, ends bool) []byte {
 func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 	row := r.find(o, gone)
 	if row == nil && r.Wait > 0 {
-		r.Await(r.Context, o.ResourceVersion(), r.Wait)
+		r.AwaitLate(o.ResourceVersion())
 		row = r.find(o, gone)
 	}
 	if row == nil {
@@ -129,6 +129,9 @@ func (r *Rows) Await(ctx context.Context, rv uint64, most time.Duration) {
 	defer cancel()
 	_, _ = r.Cache.WaitFresh(ctx, rv) // the caller checks again in any case
 }
+
+// AwaitLate is Await with the limits of the read.
+func (r *Rows) AwaitLate(rv uint64) { r.Await(r.Context, rv, r.Wait) }
 
 // Failed reports whether a row was missing or did not belong to its object.
 func (r *Rows) Failed() bool { return r.failed }

@@ -2,6 +2,8 @@ package watch
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"time"
@@ -42,6 +44,7 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (
 			err = w.append(out, &polled[i])
 		}
 	}
+	w.Meter.ReleaseSlot()
 	if err == nil {
 		w.noteLag(late, polled)
 	}
@@ -71,7 +74,7 @@ func (w *Watch) deliverLarge(out *exchange.ChunkWriter, late *lateRuns) (positio
 	var one [1]watchcache.Delta
 	polled, position, err := w.Cursor.PollWithin(one[:0], 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {
-		if w.member != nil {
+		if w.member != nil || w.Choice.Table || w.shares(&one[0]) {
 			err = w.append(out, &one[0])
 		} else {
 			err = w.add(out, one[0].Type, shownAt(&one[0]))
@@ -125,8 +128,8 @@ func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) error {
 			return w.unwritable(err)
 		}
 		return err
-	case w.member != nil:
-		if err := w.Meter.Spend(fair.GzipOnceCost * span.Bytes()); err != nil {
+	case w.member != nil || !w.Form.Kept():
+		if err := w.Meter.Spend(w.stateCost() * span.Bytes()); err != nil {
 			return err
 		}
 		if w.Choice.Table { // it may have to wait for a row
@@ -139,6 +142,17 @@ func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) error {
 		}
 	}
 	return nil
+}
+
+// stateCost is the cost of the initial state, for each of its bytes.
+func (w *Watch) stateCost() (cost int64) {
+	if w.member != nil {
+		cost = fair.GzipOnceCost
+	}
+	if !w.Form.Kept() {
+		cost += w.Cost
+	}
+	return cost
 }
 
 // stays fails if the rest of the state need not be written. If the log has dropped the watch's
@@ -167,7 +181,7 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wire
 	buf := out.Pending()
 	head, body, tail, ok := w.Form.SplitEvent(*buf, kind.String(), o)
 	if !ok {
-		return w.put(out, kind, o)
+		return w.putLarge(out, kind, o)
 	}
 	*buf = head
 	return out.FlushWith(body, tail)
@@ -182,24 +196,62 @@ func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire
 	return nil
 }
 
+// ErrNoRoom means that there is no memory for a large event that only one watch has.
+var ErrNoRoom = errors.New("no room for a large event")
+
+// putLarge is put for a large event of this watch alone, and writes it at once. It waits for room
+// without a slot, and for the client with neither.
+func (w *Watch) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
+	size := int64(len(o.Bytes()))
+	w.Meter.ReleaseSlot()
+	release, err := w.Hold(size)
+	if err != nil {
+		return w.unwritable(fmt.Errorf("%w: %w", ErrNoRoom, err))
+	}
+	defer release()
+	if err := w.Meter.Spend(w.Cost * size); err != nil {
+		return err
+	}
+	err = w.put(out, kind, o)
+	w.Meter.ReleaseSlot()
+	if err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
 // unwritable ends the watch. The client watches again, and upstream answers.
 func (w *Watch) unwritable(err error) error {
 	w.ends(endUnwritable)
-	w.Unwritable()
+	w.Unwritable(err)
 	return err
 }
 
 // append appends an event. If an object no longer matches the selector, the event contains the
 // object's previous content with the resourceVersion of the change.
 func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
-	if w.member == nil {
+	if w.Choice.Table {
+		w.Await(d.RV)
+		size := len(d.Object.Bytes())
+		if size > exchange.PieceSize {
+			return w.putLarge(w.plain(out), d.Type, shownAt(d))
+		}
+		if err := w.Meter.Spend(w.Cost * int64(size)); err != nil {
+			return err
+		}
+	}
+	if w.member == nil && !w.shares(d) {
 		return w.put(out, d.Type, shownAt(d))
 	}
-	e, err := w.segment(d)
+	e, err := w.event(d)
 	if err != nil {
 		return w.unwritable(err)
 	}
-	err = w.member.add(e.segment)
+	if w.member != nil {
+		err = w.member.add(e.segment)
+	} else {
+		err = out.Add(e.plain)
+	}
 	runtime.KeepAlive(e) // so that other watches find it meanwhile
 	return err
 }

@@ -46,7 +46,7 @@ func benchmarkDelivery(b *testing.B, events, size int, pumped, gzip bool) {
 	outs := make([]*exchange.ChunkWriter, len(all))
 	for i := range all {
 		p := paramsOf(b, c, initial)
-		p.Lifetime, p.Lag, p.Compressed = 10*time.Hour, &lag, compressed
+		p.Lifetime, p.Lag, p.Events, p.Compressed = 10*time.Hour, &lag, compressed, compressed != nil
 		outs[i] = &exchange.ChunkWriter{To: io.Discard}
 		all[i] = opened(b, p, outs[i])
 	}

@@ -98,7 +98,7 @@ func compressedWatches(t *testing.T) {
 	for i, choice := range choices {
 		for _, compressed := range []*Events{nil, &events} {
 			p := paramsOf(t, c, initial)
-			p.Form, p.Choice, p.Compressed, p.Bookmarks = wire.NewForm(choice, kind), choice, compressed, true
+			p.Form, p.Choice, p.Events, p.Compressed, p.Bookmarks = wire.NewForm(choice, kind), choice, compressed, compressed != nil, true
 			p.Meter = new(fair.Meter)
 			if i > 0 {
 				p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }

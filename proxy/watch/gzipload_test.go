@@ -50,7 +50,7 @@ func TestCompressedLargeEvent(t *testing.T) {
 			const n = 20
 			for range n {
 				p := paramsOf(t, c, initial)
-				p.Form, p.Compressed = form, &events
+				p.Form, p.Events, p.Compressed = form, &events, true
 				watches.Go(func() { New(p).Run(ctx, &exchange.ChunkWriter{To: client, Unframed: true}) })
 			}
 			synctest.Wait()
@@ -93,7 +93,7 @@ func stateOf(t *testing.T, slots *fair.Queue) (p Params, objects int) {
 	c, initial := cachetest.ConfigMaps(t, many)
 	meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
 	p = paramsOf(t, c, initial)
-	p.Meter, p.Compressed = &meter, new(Events)
+	p.Meter, p.Events, p.Compressed = &meter, new(Events), true
 	p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
 	return p, many
 }
@@ -144,7 +144,7 @@ func TestOldEventsAreNotKept(t *testing.T) {
 		var events Events
 		for want, age := range []time.Duration{eventLife + time.Millisecond, eventLife} {
 			d := &watchcache.Delta{Type: watchcache.Added, RV: 1, Object: cachetest.ConfigMap(t, 0, 1), Received: watchcache.Moment(time.Now().Add(-age))}
-			e := events.find(d, wire.Choice{})
+			e := events.find(d, wire.Choice{}, true)
 			e.segment = wire.EventSegment([]byte("event"))
 			events.keep(e, d)
 			if got := len(events.shards[1].kept); got != want {
@@ -165,11 +165,13 @@ func TestEventsAreKeptApart(t *testing.T) {
 		for _, rv := range []uint64{1, 17} { // of the same shard
 			for _, kind := range []watchcache.EventType{watchcache.Added, watchcache.Modified, watchcache.Deleted} {
 				for _, choice := range []wire.Choice{{}, {Partial: true}, {Encoding: wire.Protobuf}, {Encoding: wire.Protobuf, Partial: true}} {
-					d := &watchcache.Delta{Type: kind, RV: rv, Object: o}
-					e := events.find(d, choice)
-					seen[e] = true
-					if n++; len(seen) != n || events.find(d, choice) != e {
-						t.Fatalf("an event is shared, or not found again: %v %v", d, choice)
+					for _, compressed := range []bool{true, false} {
+						d := &watchcache.Delta{Type: kind, RV: rv, Object: o}
+						e := events.find(d, choice, compressed)
+						seen[e] = true
+						if n++; len(seen) != n || events.find(d, choice, compressed) != e {
+							t.Fatalf("an event is shared, or not found again: %v %v %t", d, choice, compressed)
+						}
 					}
 				}
 			}

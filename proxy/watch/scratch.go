@@ -58,7 +58,7 @@ func (w *Watch) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Scra
 			return out.Send(f.chunk.Bytes())
 		}
 	}
-	if err := w.append(out, d); err != nil {
+	if err := w.append(out, d); err != nil || out.Buf == nil { // an event may become longer than a piece
 		return err
 	}
 	chunk := out.Chunk()

@@ -35,13 +35,20 @@ type Params struct {
 	Form   wire.Form
 	Choice wire.Choice // the choice from which Form was made
 	// State walks the initial state of the watch; nil for none. Before each part of it is written,
-	// the watch waits in Meter, which shares the processors fairly between users.
+	// the watch waits in Meter, which shares the processors fairly between users. So do the events of
+	// Tables, which no other watch can use. Cost is the cost of making them, for each byte of their
+	// objects. Await waits for the row of an event at a resourceVersion. Hold claims memory for a large
+	// event that only this watch has.
 	State func() iter.Seq[tree.Span]
 	Meter *fair.Meter
-	// Compressed makes the watch one gzip member, and shares compressed events with other watches;
-	// nil for no compression. StateSegment passes a part of the state in compressed form to write;
-	// without it, the watch compresses the state itself.
-	Compressed   *Events
+	Cost  int64
+	Await func(rv uint64)
+	Hold  func(size int64) (release func(), err error)
+	// Events has the events that watches share. Compressed makes the watch one gzip member.
+	// StateSegment passes a part of the state in compressed form to write; without it, the watch
+	// compresses the state itself.
+	Events       *Events
+	Compressed   bool
 	StateSegment func(span tree.Span, write func(*wire.Segment) error) error
 	// Start is the resourceVersion at which the watch begins. Bookmarks are above it.
 	Start     uint64
@@ -60,8 +67,8 @@ type Params struct {
 	DrainShare time.Duration
 	// Lag counts the lags of deliveries; nil for no counts.
 	Lag        *Lag
-	Unwritable func() // called if an event cannot be written in the form
-	Done       func() // called when the watch ends
+	Unwritable func(err error) // called if an event cannot be written in the form
+	Done       func()          // called when the watch ends
 }
 
 // Watch is one open watch. One goroutine at a time works on it.
@@ -126,7 +133,7 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	now := time.Now()
 	w.deadline = now.Add(cmp.Or(w.Lifetime, lifetimeFloor+rand.N(lifetimeFloor)))
 	w.bookmark = w.nextBookmark(now)
-	if w.Compressed != nil {
+	if w.Compressed {
 		w.compress(out)
 	}
 	if w.State != nil {
@@ -142,7 +149,11 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 			return false
 		}
 	}
-	w.State, w.StateSegment, w.Meter = nil, nil, nil
+	if w.State, w.StateSegment = nil, nil; w.Choice.Table {
+		w.Meter.End() // events are not refused
+	} else {
+		w.Meter = nil
+	}
 	w.opened = watchcache.Moment(time.Now())
 	w.maintenanceDue.Store(true)
 	w.recheck.wake = w.wake

@@ -85,7 +85,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	}
 	got := func(read []byte) ([]byte, error) { return read, nil }
 	if random.IntN(2) == 0 {
-		p.Compressed, got = new(Events), decompressed
+		p.Events, p.Compressed, got = new(Events), true, decompressed
 	}
 	w := New(p)
 	client := &sluggish{random: rand.New(rand.NewPCG(random.Uint64(), 0))}
@@ -125,7 +125,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 			t.Errorf("%d of %d events came", got, events)
 		}
 		at, most := time.Now(), 2*longest+longestReview // a running write or review, and a bookmark
-		if p.Compressed != nil {
+		if p.Compressed {
 			most += longest // the end of the gzip member
 		}
 		switch random.IntN(3) {

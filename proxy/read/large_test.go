@@ -1,0 +1,228 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// largeOf returns a get of an object of some length.
+func largeOf(t *testing.T, length int, choice wire.Choice, memory int64) (*read, *object.Object) {
+	t.Helper()
+	r, _ := pageOf(t, 0, 0)
+	const empty = `{"metadata":{"name":"big","namespace":"a","uid":"u","resourceVersion":"3"},"data":{"v":""}}`
+	o := objectOf(t, r.resource, `{"metadata":{"name":"big","namespace":"a","uid":"u","resourceVersion":"3"},"data":{"v":%q}}`,
+		strings.Repeat("x", length-len(empty)))
+	if len(o.Bytes()) != length {
+		t.Fatalf("%d bytes", len(o.Bytes()))
+	}
+	cachetest.Apply(t, r.cache, o)
+	r.Name, r.Client = "big", exchange.Nobody{}
+	r.RVGiven = true
+	r.meter = fair.NewMeter(t.Context(), r.Request, fair.NewQueue(1, false, 1<<20), true)
+	r.workspace = fair.NewWorkspace(memory, false, 1<<20)
+	r.choice, r.form = choice, wire.NewForm(choice, configMaps)
+	return r, o
+}
+
+// A large object in another form than the cache's is upstream's to write. In the cache's form, its
+// memory is claimed before its body is made.
+func TestLargeObjects(t *testing.T) {
+	const small, large = exchange.SmallBody, exchange.SmallBody + 1
+	for _, c := range []struct {
+		length int
+		choice wire.Choice
+		want   error
+	}{
+		{small, wire.Choice{Partial: true}, nil},
+		{small, wire.Choice{Pretty: true}, nil},
+		{small, wire.Choice{}, nil},
+		{large, wire.Choice{Partial: true}, TooLarge},
+		{large, wire.Choice{Pretty: true}, TooLarge},
+		{large, wire.Choice{}, nil},
+		{1 << 20, wire.Choice{}, nil},
+	} {
+		r, o := largeOf(t, c.length, c.choice, 1<<30)
+		resp, err := r.get(t.Context())
+		if !errors.Is(err, c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if err != nil {
+			continue
+		}
+		if held := r.workspace.Taken(); (held >= int64(c.length)) != (c.length > small || c.choice.Pretty) {
+			t.Errorf("%+v: %d bytes of memory are held", c, held)
+		}
+		want, err := r.form.AppendObject(nil, o)
+		if got := bodyOf(t, resp); err != nil || !c.choice.Pretty && string(got) != string(want) {
+			t.Errorf("%+v: %d bytes instead of %d, %v", c, len(got), len(want), err)
+		}
+	}
+	r, _ := largeOf(t, large, wire.Choice{}, large)
+	r.form = unwritten{r.form, t}
+	if _, err := r.get(t.Context()); !errors.Is(err, TooLarge) {
+		t.Errorf("without room: %v", err)
+	}
+}
+
+// unwritten is a form in which no object may be written.
+type unwritten struct {
+	wire.Form
+	t *testing.T
+}
+
+func (u unwritten) AppendObject(dst []byte, _ wire.Object) ([]byte, error) {
+	u.t.Error("the body is made without room")
+	return dst, nil
+}
+
+// A get in another form takes a turn by what it costs.
+func TestGetsInOtherFormsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, custom := range []bool{false, true} {
+			r, _ := largeOf(t, 60<<10, wire.Choice{Partial: true}, 1<<30)
+			r.resource.SelfDescribing = custom
+			slots := fair.NewQueue(1, false, 1<<20)
+			r.meter = fair.NewMeter(t.Context(), r.Request, slots, true)
+			if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1, Cost: 1}); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := r.get(t.Context())
+				r.meter.End()
+				done <- err
+			}()
+			synctest.Wait()
+			if waits := len(done) == 0; waits != custom { // otherwise it is cheap
+				t.Errorf("of a custom resource %t: it waits %t", custom, waits)
+			}
+			if cost := r.variant(true).Cost; (cost > fair.CutCost) != custom {
+				t.Errorf("of a custom resource %t: a list costs %d", custom, cost)
+			}
+			slots.Give("other", 1)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A watch in another form than the cache's writes a large event when there is room for it. Without room
+// it ends, and the next ones are forwarded. Gets of such objects, and of long rows, are forwarded.
+func TestLargeRows(t *testing.T) {
+	long := strings.Repeat("x", 70<<10)
+	for name, c := range map[string]struct {
+		object, row  string
+		memory       int64
+		ends, served bool
+	}{
+		"large":          {long, long, 1 << 20, false, false},
+		"large, no room": {long, long, 64 << 10, true, false},
+		"long row":       {"short", long + long, 1 << 20, false, false},
+		"neither":        {"short", "short", 1 << 10, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newJoined(t)
+				j.workspace = fair.NewWorkspace(c.memory, false, 0)
+				time.Sleep(time.Hour)
+				j.reset(10)
+				v := version{0, 11, time.Now(), c.object}
+				cachetest.Apply(t, j.objects, j.object(v))
+				v.text = c.row
+				cachetest.Apply(t, j.rows, j.row(v))
+				var written strings.Builder
+				open := func() error {
+					r := j.read(wire.IncludeObject, "")
+					r.RV, r.WatchSeconds = 10, 60
+					resp, err := j.reader.watch(context.Background(), r)
+					if err == nil {
+						resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
+					}
+					return err
+				}
+				began := time.Now()
+				if err := open(); err != nil {
+					t.Fatal(err)
+				}
+				if ends := time.Since(began) == 0; ends != c.ends || ends == strings.Contains(written.String(), c.object) {
+					t.Errorf("the watch ends at once: %t; it has written %d bytes", ends, written.Len())
+				}
+				if held := j.workspace.Taken(); held != 0 {
+					t.Errorf("%d bytes are held", held)
+				}
+				if err := open(); (err == Form) != c.ends { //nolint:errorlint // it is not wrapped
+					t.Errorf("the second watch: %v", err)
+				}
+				r := j.read(wire.IncludeNone, "")
+				r.Name, r.RVGiven = "c-000000", true
+				if _, err := r.get(t.Context()); errors.Is(err, TooLarge) == c.served {
+					t.Errorf("a get: %v", err)
+				}
+				if j.reader.unwritable.Has(j.objects) {
+					t.Error("watches of metadata count as unwritable")
+				}
+			})
+		})
+	}
+}
+
+// counted counts the events that a form writes.
+type counted struct {
+	wire.Form
+	events *atomic.Int64
+}
+
+func (c counted) AppendEvent(dst []byte, kind string, o wire.Object) ([]byte, error) {
+	c.events.Add(1)
+	return c.Form.AppendEvent(dst, kind, o)
+}
+
+// Watches of metadata share the event of a large object.
+func TestWatchesShareLargeEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoined(t)
+		time.Sleep(time.Hour)
+		j.reset(10)
+		var written atomic.Int64
+		var watches sync.WaitGroup
+		var got [3]strings.Builder
+		for i := range got {
+			r := j.read(wire.IncludeNone, "")
+			r.rows, r.choice, r.RV, r.WatchSeconds = nil, wire.Choice{Partial: true}, 10, 5
+			r.form = counted{wire.NewForm(r.choice, configMaps), &written}
+			resp, err := j.reader.watch(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cost := resp.Stream.(*watch.Watch).Cost; cost != fair.CutCost {
+				t.Errorf("an event costs %d", cost)
+			}
+			watches.Go(func() { resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &got[i], Unframed: true}) })
+		}
+		synctest.Wait()
+		cachetest.Apply(t, j.objects, j.object(version{0, 11, time.Now(), strings.Repeat("x", 20<<10)}))
+		watches.Wait()
+		if written.Load() != 1 {
+			t.Errorf("the event is made %d times", written.Load())
+		}
+		for i := range got {
+			if !strings.Contains(got[i].String(), `"resourceVersion":"11"`) {
+				t.Errorf("watch %d: %q", i, got[i].String())
+			}
+		}
+	})
+}

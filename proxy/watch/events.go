@@ -1,0 +1,160 @@
+package watch
+
+import (
+	"runtime"
+	"sync"
+	"time"
+	"unsafe"
+	"weak"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// sharedFrom is the size from which a converted object is shared, if it is not compressed. A pump
+// shares smaller events.
+const sharedFrom = 16 << 10
+
+// shares reports whether the bytes of an uncompressed event are not the cache's own, and large. A
+// Table depends on its watch.
+func (w *Watch) shares(d *watchcache.Delta) bool {
+	size := len(d.Object.Bytes())
+	switch {
+	case w.Choice.Table || w.Events == nil:
+		return false
+	case w.Form.Kept():
+		return size > exchange.PieceSize && d.Object.ResourceVersion() != d.RV
+	}
+	return size > sharedFrom
+}
+
+// event returns the bytes of an event, which watches share.
+func (w *Watch) event(d *watchcache.Delta) (*event, error) {
+	if w.Choice.Table { // Tables of the same event may have other columns
+		e := new(event)
+		return e, e.write(w, d)
+	}
+	e := w.Events.find(d, w.Choice, w.Compressed)
+	e.once.Do(func() {
+		if e.err = e.write(w, d); e.err == nil {
+			w.Events.keep(e, d)
+		}
+	})
+	return e, e.err
+}
+
+// event is an event, compressed or not.
+type event struct {
+	key     eventKey
+	of      weak.Pointer[object.Object] // the kept bytes do not keep an object in memory
+	once    sync.Once
+	segment *wire.Segment
+	plain   []byte
+	err     error
+}
+
+func (e *event) write(w *Watch, d *watchcache.Delta) error {
+	plain, err := w.Form.AppendEvent(nil, d.Type.String(), shownAt(d))
+	switch {
+	case err != nil:
+	case w.Compressed:
+		e.segment = wire.EventSegment(plain)
+	default:
+		e.plain = plain
+	}
+	return err
+}
+
+type eventKey struct {
+	object     uintptr // its address, which another object may have later
+	rv         uint64
+	kind       watchcache.EventType
+	choice     wire.Choice
+	compressed bool
+}
+
+const (
+	eventShards = 16
+	// shardBytes limits the events that a shard keeps. From longEvent on, events are kept apart, only
+	// the latest longEvents.
+	shardBytes, longEvent, longEvents = 1 << 20, 256 << 10, 4
+	// eventLife is the age after which an event is not kept. Only watches that catch up need it.
+	eventLife = 10 * time.Second
+)
+
+// Events has the latest events of all resources that are compressed, or of which each watch would
+// make a large copy: up to 16 MiB, and four long ones. While a watch writes an event, other watches
+// find that event here and make no second copy, even if it is not kept. The zero value is empty.
+type Events struct {
+	long struct {
+		sync.Mutex
+		kept [longEvents]*event
+		next int
+	}
+	shards [eventShards]struct {
+		sync.Mutex
+		all   map[eventKey]weak.Pointer[event]
+		kept  []*event // oldest first
+		bytes int
+	}
+}
+
+// find returns the place of an event.
+func (all *Events) find(d *watchcache.Delta, c wire.Choice, compressed bool) *event {
+	key := eventKey{uintptr(unsafe.Pointer(d.Object)), d.RV, d.Type, c, compressed} //nolint:gosec // an address, never a pointer again
+	s := &all.shards[d.RV%eventShards]
+	s.Lock()
+	defer s.Unlock()
+	if e := s.all[key].Value(); e != nil && e.of.Value() == d.Object {
+		return e
+	}
+	e := &event{key: key, of: weak.Make(d.Object)}
+	if s.all == nil {
+		s.all = map[eventKey]weak.Pointer[event]{}
+	}
+	place := weak.Make(e)
+	s.all[key] = place
+	runtime.AddCleanup(e, func(key eventKey) {
+		s.Lock()
+		defer s.Unlock()
+		if s.all[key] == place {
+			delete(s.all, key)
+		}
+	}, key)
+	return e
+}
+
+// keep keeps an event for further watches. If there are too many, it drops the oldest.
+func (all *Events) keep(e *event, d *watchcache.Delta) {
+	if watchcache.SinceMoment(d.Received) > eventLife {
+		return
+	}
+	if e.size() > longEvent {
+		all.long.Lock()
+		defer all.long.Unlock()
+		all.long.kept[all.long.next] = e
+		all.long.next = (all.long.next + 1) % longEvents
+		return
+	}
+	s := &all.shards[d.RV%eventShards]
+	s.Lock()
+	defer s.Unlock()
+	s.kept = append(s.kept, e)
+	s.bytes += e.size()
+	for s.bytes > shardBytes {
+		s.bytes -= s.kept[0].size()
+		s.kept[0] = nil
+		s.kept = s.kept[1:]
+	}
+}
+
+// size returns the memory of an event and its places, in bytes.
+func (e *event) size() int {
+	const places = 400
+	if e.segment != nil {
+		return places + e.segment.Len()
+	}
+	return places + len(e.plain)
+}

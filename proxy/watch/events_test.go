@@ -1,0 +1,309 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"net/http/httputil"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
+)
+
+// ofSize returns an object with a label.
+func ofSize(t *testing.T, rv uint64, label string, size int) *object.Object {
+	t.Helper()
+	resource := cachetest.Resource()
+	o, err := resource.ParseObject(append(append([]byte(nil), `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"`...),
+		string(rune('0'+rv))+`","labels":{"x":"`+label+`"}},"data":{"p":"`+strings.Repeat("y", size)+`"}}`...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Watches share the bytes of a large event that are not the cache's own, even if they come one
+// after another: an object in another form, and an object that leaves a selection.
+func TestLargeEventsAreShared(t *testing.T) {
+	const n = 5
+	for name, c := range map[string]struct {
+		size   int
+		choice wire.Choice
+		leaves bool
+		made   int
+	}{
+		"small, metadata":               {1 << 10, wire.Choice{Partial: true}, false, n},
+		"metadata":                      {20 << 10, wire.Choice{Partial: true}, false, 1},
+		"larger than a piece, metadata": {100 << 10, wire.Choice{Partial: true}, false, 1},
+		"larger than a shard, metadata": {2 << 20, wire.Choice{Partial: true}, false, 1},
+		"the cache's form":              {2 << 20, wire.Choice{}, false, 0},
+		"leaves":                        {100 << 10, wire.Choice{}, true, 1},
+		"larger than a shard, leaves":   {2 << 20, wire.Choice{}, true, 1},
+		"small, leaves":                 {1 << 10, wire.Choice{}, true, n},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cache, _ := cachetest.Roomy(t)
+			cachetest.Apply(t, cache, ofSize(t, 2, "1", c.size))
+			initial := cachetest.Snapshot(t, cache)
+			selector, err := labels.Parse("x=1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := filter.New(cache.Resource(), "a", selector, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			form := &countedForm{Form: wire.NewForm(c.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
+			events := new(Events)
+			var watches []*Watch
+			var outs []*exchange.ChunkWriter
+			var got [n]strings.Builder
+			for i := range n {
+				p := paramsOf(t, cache, initial)
+				p.Cursor.Close()
+				if p.Cursor, err = cache.WatchAfter(f, initial); err != nil {
+					t.Fatal(err)
+				}
+				p.Filter, p.Form, p.Choice, p.Events = f, form, c.choice, events
+				outs = append(outs, &exchange.ChunkWriter{To: &got[i], Unframed: true})
+				watches = append(watches, opened(t, p, outs[i]))
+			}
+			label, kind := "1", `"MODIFIED"`
+			if c.leaves {
+				label, kind = "2", `"DELETED"`
+			}
+			cachetest.Apply(t, cache, ofSize(t, 3, label, c.size))
+			for i, w := range watches {
+				for behind := true; behind; {
+					var on bool
+					if on, behind = w.Turn(t.Context(), outs[i], nil); !on {
+						t.Fatal(w.Reason())
+					}
+				}
+				runtime.GC() // nobody writes the event any more
+			}
+			if form.n != c.made {
+				t.Errorf("made %d times instead of %d", form.n, c.made)
+			}
+			for i := range got {
+				if text := got[i].String(); text != got[0].String() || strings.Count(text, kind) != 1 || !strings.Contains(text, `"resourceVersion":"3"`) {
+					t.Errorf("watch %d: %.200s", i, text)
+				}
+			}
+		})
+	}
+}
+
+// Only the latest long events are kept.
+func TestFewLongEventsAreKept(t *testing.T) {
+	var events Events
+	for rv := range uint64(2 * longEvents) {
+		d := &watchcache.Delta{Type: watchcache.Added, RV: rv, Object: cachetest.ConfigMap(t, 0, 1), Received: watchcache.Moment(cachetest.BeforeSleep(0))}
+		e := events.find(d, wire.Choice{}, false)
+		e.plain = make([]byte, longEvent)
+		events.keep(e, d)
+	}
+	for i, e := range events.long.kept {
+		if e == nil || e.key.rv != uint64(longEvents+i) {
+			t.Errorf("the kept event %d: %+v", i, e)
+		}
+	}
+	for i := range events.shards {
+		if n := len(events.shards[i].kept); n > 0 {
+			t.Errorf("shard %d keeps %d", i, n)
+		}
+	}
+}
+
+// The events of Tables take turns, after their rows have arrived. Between two events, a watch has no
+// slot.
+func TestEventsOfTablesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := fair.NewQueue(1, false, 0) // no room for those who may be refused
+		meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		cache, initial := cachetest.Roomy(t)
+		p := paramsOf(t, cache, initial)
+		p.Choice, p.Meter, p.Cost = wire.Choice{Table: true}, &meter, fair.CheapWork // for each byte
+		arrived := make(chan struct{})
+		p.Await = func(uint64) {
+			if slots.Taken() > 0 {
+				t.Error("it waits for a row with a slot")
+			}
+			<-arrived
+		}
+		form := &slotForm{Form: p.Form, slots: slots}
+		p.Form = form
+		out := &exchange.ChunkWriter{To: io.Discard, Unframed: true}
+		w := opened(t, p, out)
+		cachetest.Apply(t, cache, cachetest.Sized(t, 2, 100))
+		ended := make(chan bool)
+		go func() {
+			on, _ := w.Turn(t.Context(), out, nil)
+			ended <- on
+		}()
+		synctest.Wait()
+		if !slots.Try(fair.Claim{User: "other", Size: 1, Cost: 1}) {
+			t.Fatal("no slot is free")
+		}
+		close(arrived)
+		synctest.Wait()
+		if form.taken > 0 {
+			t.Error("the event is written without a turn")
+		}
+		slots.Give("other", 1)
+		if !<-ended || form.taken != 1 || slots.Taken() != 0 {
+			t.Errorf("%q; %d slots were taken, and %d are", w.Reason(), form.taken, slots.Taken())
+		}
+	})
+}
+
+// A large event of which a watch has the only copy needs room until it is written. The watch waits for
+// room without a slot, and for its client. Without room it ends.
+func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
+	for _, compressed := range []bool{false, true} {
+		slots := fair.NewQueue(1, false, 0)
+		meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		cache, initial := cachetest.Roomy(t)
+		p := paramsOf(t, cache, initial)
+		form := &slotForm{Form: p.Form, slots: slots}
+		p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, compressed, &meter, fair.CheapWork
+		p.Await = func(uint64) {}
+		var room, held int64 = 1 << 20, 0
+		p.Hold = func(size int64) (func(), error) {
+			if slots.Taken() > 0 {
+				t.Error("it waits for room with a slot")
+			}
+			if held += size; held > room {
+				return nil, context.DeadlineExceeded
+			}
+			return func() { held -= size }, nil
+		}
+		var ended error
+		p.Unwritable = func(err error) { ended = err }
+		writes := 0
+		out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
+			if slots.Taken() > 0 || held == 0 && !compressed {
+				t.Errorf("%d bytes are written with %d slots, %d bytes of room", len(b), slots.Taken(), held)
+			}
+			writes++
+			return len(b), nil
+		})}
+		w := opened(t, p, out)
+		for i, size := range []int{exchange.PieceSize + 1<<10, 2 << 20} {
+			cachetest.Apply(t, cache, cachetest.Sized(t, uint64(2+i), size)) //nolint:gosec // small
+			on, behind := true, true
+			for on && behind {
+				on, behind = w.Turn(t.Context(), out, nil)
+			}
+			if fits := int64(size) < room; on != fits || form.taken != 1 || fits && (held != 0 || writes == 0 && !compressed) {
+				t.Errorf("of %d bytes: it goes on: %t; %d slots were taken, %d bytes are held, %d writes", size, on, form.taken, held, writes)
+			}
+		}
+		if !errors.Is(ended, ErrNoRoom) || w.Reason() != endUnwritable {
+			t.Errorf("it ended by %v, %q", ended, w.Reason())
+		}
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// An initial state in another form takes turns by what it costs, compressed or not.
+func TestStatesInOtherFormsTakeTurns(t *testing.T) {
+	for _, compressed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			slots := fair.NewQueue(1, false, 0)
+			p, objects := stateOf(t, slots)
+			form := &countedForm{Form: wire.NewForm(wire.Choice{Partial: true}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
+			p.Form, p.Choice, p.Compressed, p.Cost = form, wire.Choice{Partial: true}, compressed, fair.TurnWork // for each byte
+			if !slots.Try(fair.Claim{User: "other", Size: 1, Cost: 1}) {
+				t.Fatal("no slot is free")
+			}
+			w := New(p)
+			defer w.Close()
+			ended := make(chan bool)
+			go func() { ended <- w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true}) }()
+			synctest.Wait()
+			if form.n > 0 {
+				t.Errorf("%d objects are written without a turn", form.n)
+			}
+			slots.Give("other", 1)
+			if !<-ended || form.n != objects || slots.Taken() != 0 {
+				t.Errorf("%q; %d of %d objects; %d slots are taken", w.Reason(), form.n, objects, slots.Taken())
+			}
+		})
+	}
+}
+
+// A large object of an initial state needs room as well, if the watch makes a copy of it.
+func TestLargeObjectsOfAStateNeedRoom(t *testing.T) {
+	slots := fair.NewQueue(1, false, 0)
+	meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+	cache, _ := cachetest.Roomy(t)
+	cachetest.Apply(t, cache, ofSize(t, 2, "1", exchange.PieceSize+1))
+	initial := cachetest.Snapshot(t, cache)
+	p := paramsOf(t, cache, initial)
+	p.Choice = wire.Choice{Partial: true}
+	p.Form = wire.NewForm(p.Choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})
+	p.Meter, p.Cost, p.State = &meter, fair.CheapWork, func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
+	claims := 0
+	p.Hold = func(int64) (func(), error) {
+		if claims++; slots.Taken() > 0 {
+			t.Error("it waits for room with a slot")
+		}
+		return func() {}, nil
+	}
+	opened(t, p, &exchange.ChunkWriter{To: io.Discard, Unframed: true})
+	if claims != 1 {
+		t.Errorf("%d claims", claims)
+	}
+}
+
+// longer is a form whose events are longer than their objects.
+type longer struct{ wire.Form }
+
+func (l longer) AppendEvent(dst []byte, kind string, o wire.Object) ([]byte, error) {
+	dst, err := l.Form.AppendEvent(dst, kind, o)
+	return append(dst, make([]byte, exchange.PieceSize)...), err
+}
+
+// A pump writes an event that becomes longer than a piece.
+func TestEventBecomesLongInPump(t *testing.T) {
+	cache, initial := cachetest.Roomy(t)
+	p := paramsOf(t, cache, initial)
+	p.Choice, p.Events = wire.Choice{Partial: true}, new(Events)
+	p.Form = longer{wire.NewForm(p.Choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
+	var written strings.Builder
+	out := &exchange.ChunkWriter{To: &written}
+	w := opened(t, p, out)
+	s := NewScratch()
+	defer s.Free()
+	w.Turn(t.Context(), out, s) // what is due at first
+	for rv := range uint64(2) {
+		cachetest.Apply(t, cache, ofSize(t, 2+rv, "1", sharedFrom))
+		if on, _ := w.Turn(t.Context(), out, s); !on {
+			t.Fatal(w.Reason())
+		}
+	}
+	if err := out.End(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(httputil.NewChunkedReader(strings.NewReader(written.String())))
+	if n := strings.Count(string(got), `"type"`); err != nil || n != 2 || len(got) < 2*exchange.PieceSize {
+		t.Errorf("%d events in %d bytes, %v", n, len(got), err)
+	}
+}
