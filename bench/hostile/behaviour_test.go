@@ -69,6 +69,7 @@ const (
 	nestedPath         = "/apis/resource.k8s.io/v1/namespaces/" + attackerSpace + "/resourceclaims/nested"
 	deniedPodsPath     = "/api/v1/namespaces/" + victimSpace + "/pods"
 	cachedList         = attackedPodsPath + "?resourceVersion=0"
+	table              = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 	cachedWatch        = attackedPodsPath + "?watch=true&resourceVersion=0&timeoutSeconds=600"
 )
 

@@ -33,7 +33,7 @@ func requests() []behaviour {
 		return b
 	}
 	clauses := func(n int, text string) string { return strings.TrimSuffix(strings.Repeat(text, n), ",") }
-	const yaml, table = "application/yaml", "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
+	const yaml = "application/yaml"
 	const partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	return []behaviour{
 		row("Accept of 2,000 clauses", 100, get(always(oneRow), "Accept", clauses(2000, "a/b;q=0.1;as=x,"))),

@@ -52,6 +52,14 @@ func watches() []behaviour {
 			}),
 			beside: writeLarge,
 		},
+		{
+			name: "watches: Tables of an object with 20,000 labels", clients: 8, most: 16, rate: 200, beside: writeLabels,
+			do: streams(20, nil, func(f *frames, _ int) bool {
+				_, ok := f.get(attackedConfigMaps+"?watch=true&timeoutSeconds=600&resourceVersion=0&includeObject=None&fieldSelector=metadata.name%3D"+labelledName,
+					asAttacker("Accept", table))
+				return ok
+			}),
+		},
 		row("opened and closed, HTTP2", 8, 16, 500, closes(http2Protocol, cachedWatch)),
 		row("opened and closed, HTTP1", 8, 16, 100, closes(http1, cachedWatch)),
 		row("opened and reset at once", 4, 8, 50, flood(true, 20, nil, func(f *frames, _ int) bool {
