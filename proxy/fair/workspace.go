@@ -61,8 +61,8 @@ func (w *Workspace) Hold(ctx context.Context, c Claim) (*Room, error) {
 	return w.room(c.User, c.Size), nil
 }
 
-// Holding returns a function that waits for memory for a user until it is released. A nil workspace has
-// room for everything.
+// Holding returns a function that waits for memory for a user until it is released. A nil
+// workspace has room for everything.
 func (w *Workspace) Holding(ctx context.Context, user string) func(size int64) (release func(), err error) {
 	return func(size int64) (func(), error) {
 		if w == nil {

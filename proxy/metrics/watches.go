@@ -28,7 +28,7 @@ func newWatches() watches {
 			Name: "watchproxy_watch_ends_total",
 			Help: "Ends of watches from the cache, by resource and reason: timeout (the client's or the usual lifetime), client (it left), stalled (it left bytes unread), " +
 				"drain, revoked (access was lost), left-behind (the event log has dropped events that it needs), restarted (the cache ended or began anew), " +
-				"gap (a relist skipped changes that it cannot show), expired (it began with an ERROR), unwritable (an event has no such form), panic.",
+				"gap (a relist skipped changes that it cannot show), expired (it began with an ERROR), unwritable (an event has no such form, or no room), panic.",
 		}, append(resource, "reason")),
 		lags: &lags{
 			lag: prometheus.NewDesc("watchproxy_watch_delivery_lag_seconds",

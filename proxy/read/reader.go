@@ -97,12 +97,11 @@ type Limiter interface {
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
-	// unwritable contains the caches whose metadata package wire cannot convert, and large those with
-	// an event for which a watch found no room. Such watches, of Tables or metadata, are forwarded.
-	unwritable, large table.Caches
-
-	tables table.Registry
-	events watch.Events
+	// unwritable contains the caches whose metadata package wire cannot convert. Metadata
+	// watches of these caches are forwarded.
+	unwritable table.Caches
+	tables     table.Registry
+	events     watch.Events
 }
 
 // Config has the parts of a Reader.

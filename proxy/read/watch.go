@@ -57,7 +57,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
-	if !r.form.Kept() && rd.large.Has(r.cache) || rd.unwritable.Has(r.cache) && (r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()) {
+	if rd.unwritable.Has(r.cache) && (r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()) {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
@@ -100,11 +100,8 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	p.Bookmarks, p.Lifetime, p.Lag, p.Panicked = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second, rd.Lag(r.Route), rd.Panicked
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
 	cache := r.cache
-	p.Unwritable = func(err error) {
-		switch {
-		case errors.Is(err, watch.ErrNoRoom):
-			rd.large.Add(cache)
-		case r.rows == nil || !r.rows.Failed():
+	p.Unwritable = func() {
+		if r.rows == nil || !r.rows.Failed() {
 			rd.unwritable.Add(cache)
 		}
 	}

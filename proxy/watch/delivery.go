@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -196,17 +195,16 @@ func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire
 	return nil
 }
 
-// ErrNoRoom means that there is no memory for a large event that only one watch has.
-var ErrNoRoom = errors.New("no room for a large event")
-
 // putLarge is put for a large event of this watch alone, and writes it at once. It waits for room
-// without a slot, and for the client with neither.
+// without a slot, and for the client with neither. Without room the watch ends. The next watch may find
+// room: upstream does not answer it, because one user's watches would then decide for all users.
 func (w *Watch) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
 	size := int64(len(o.Bytes()))
 	w.Meter.ReleaseSlot()
 	release, err := w.Hold(size)
 	if err != nil {
-		return w.unwritable(fmt.Errorf("%w: %w", ErrNoRoom, err))
+		w.ends(endUnwritable)
+		return fmt.Errorf("no room for an event of %d bytes: %w", size, err)
 	}
 	defer release()
 	if err := w.Meter.Spend(w.Cost * size); err != nil {
@@ -223,7 +221,7 @@ func (w *Watch) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o
 // unwritable ends the watch. The client watches again, and upstream answers.
 func (w *Watch) unwritable(err error) error {
 	w.ends(endUnwritable)
-	w.Unwritable(err)
+	w.Unwritable()
 	return err
 }
 

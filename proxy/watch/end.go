@@ -19,7 +19,7 @@ const (
 	endRestarted  = "restarted"   // the cache has ended or started again
 	endGap        = "gap"         // a relist skipped changes that the watch cannot show
 	endExpired    = "expired"     // the watch consisted of one ERROR event
-	endUnwritable = "unwritable"  // an event cannot be written in the watch's form
+	endUnwritable = "unwritable"  // an event cannot be written in the watch's form, or has no room
 	// EndPanic is the reason if no other reason was recorded.
 	EndPanic = "panic"
 )
