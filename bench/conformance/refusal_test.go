@@ -20,6 +20,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
+// The cache serves the crowd that reconnects after a change of the definition.
+func TestCrowdIsCached(t *testing.T) { reconnect(t, cache) }
+
 // slowConversion defines a resource with the stored version v1 and another version v2. A webhook
 // converts v1 to v2 and never responds. So each read of v2 lasts until the apiserver's timeout, and
 // the apiserver's cache of v2 is never ready. The returned channel receives the webhook's calls.
