@@ -48,12 +48,21 @@ func metadataRows(t *testing.T, c *collection, exact string, items []gjson.Resul
 			})
 		}
 		if c.resource == "deployments" {
-			// The first watch ends where the cache does not know the metadata. Then upstream answers.
-			watch := get(c.all()+"?watch=true&timeoutSeconds=1&resourceVersion=0").With("Accept", f.watch)
-			must(t, proxied, watch, http.StatusOK)
-			rows = append(rows, row{
-				name: f.name + " of a watch", request: watch, status: http.StatusOK, from: anywhere, moving: true,
-			})
+			// The first watch ends where the cache does not know the metadata. Then upstream answers
+			// the watches that select this object.
+			const query = "?watch=true&timeoutSeconds=1&resourceVersion=0"
+			must(t, proxied, get(c.all()+query).With("Accept", f.watch), http.StatusOK)
+			for target, from := range map[string]source{
+				c.all() + query: upstream,
+				c.all() + query + "&fieldSelector=metadata.name=" + rolledBack:  upstream,
+				c.all() + query + "&fieldSelector=metadata.name!=" + rolledBack: cache,
+				c.all() + query + "&labelSelector=none":                         cache,
+				c.in("default") + query:                                         cache,
+			} {
+				rows = append(rows, row{
+					name: f.name + ", " + target, request: get(target).With("Accept", f.watch), status: http.StatusOK, from: from, moving: true,
+				})
+			}
 		}
 	}
 	return rows

@@ -132,8 +132,9 @@
 //	                          upstream
 //	pump's queue              watch, events         1 entry                       open watches                not possible        its turn
 //	cursors' indexes          watch, clients        1 entry                       open watches                not possible        watch's end
-//	unwritable; Tables'       cache, upstream       1 weak entry                  feeds                       not possible        cache's end
-//	  rules
+//	events a form cannot show cache, users          100 of a namespace,           feeds                       their watches are   object gone from
+//	                                                1,000 of a cache                                          forwarded           state and log
+//	Tables' rules             cache, upstream       1 weak entry                  feeds                       not possible        cache's end
 //
 // Feeds:
 //

@@ -13,7 +13,7 @@
 // the next clause of the Accept header applies, as in kube-apiserver. Metadata and compressed
 // segments are derived from each page once (package derived). Long lists are indented, and selected
 // lists compressed, while they are written. Upstream answers for metadata that it makes from
-// another version than the objects'.
+// another version than the objects', and for the watches that select such objects.
 //
 // A Table needs two feeds: the objects, and upstream's rows for these objects (package table). An
 // object's key and resourceVersion identify its row, so the feeds may differ in resourceVersion. A

@@ -147,7 +147,7 @@ func TestLargeRows(t *testing.T) {
 				var written strings.Builder
 				open := func() error {
 					r := j.read(wire.IncludeObject, "")
-					r.RV, r.WatchSeconds = 10, 60
+					r.Watch, r.RV, r.WatchSeconds = true, 10, 60
 					resp, err := j.reader.watch(context.Background(), r)
 					if err == nil {
 						resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
@@ -172,7 +172,7 @@ func TestLargeRows(t *testing.T) {
 				if _, err := r.get(t.Context()); errors.Is(err, TooLarge) == c.served {
 					t.Errorf("a get: %v", err)
 				}
-				if j.reader.unwritable.Has(j.objects) {
+				if j.reader.unwritable.Meets(j.objects, r.filter, 0) {
 					t.Error("watches of metadata count as unwritable")
 				}
 			})
@@ -202,7 +202,7 @@ func TestWatchesShareLargeEvents(t *testing.T) {
 		var got [3]strings.Builder
 		for i := range got {
 			r := j.read(wire.IncludeNone, "")
-			r.rows, r.choice, r.RV, r.WatchSeconds = nil, wire.Choice{Partial: true}, 10, 5
+			r.rows, r.choice, r.Watch, r.RV, r.WatchSeconds = nil, wire.Choice{Partial: true}, true, 10, 5
 			r.form = counted{wire.NewForm(r.choice, configMaps), &written}
 			resp, err := j.reader.watch(t.Context(), r)
 			if err != nil {

@@ -8,10 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/fields"
+
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 // A read waits for a late row without a slot. A row from another history is ignored. A row that
@@ -53,7 +56,7 @@ func TestMissingRows(t *testing.T) {
 	})
 }
 
-// If metadata cannot be converted, the next watch is forwarded.
+// If metadata cannot be converted, the next watch of this object is forwarded.
 func TestUnwritableRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJoined(t)
@@ -67,9 +70,13 @@ func TestUnwritableRows(t *testing.T) {
 			time.Now().UTC().Format(time.RFC3339))
 		cachetest.Apply(t, j.objects, o)
 		cachetest.Apply(t, j.rows, j.row(version{0, 11, time.Now(), "x"}))
-		open := func() error {
+		open := func(selector string) error {
 			r := j.read(wire.IncludeMetadata, "")
-			r.RV, r.WatchSeconds = 10, 60
+			var err error
+			if r.filter, err = filter.New(r.resource, "a", nil, fields.ParseSelectorOrDie(selector)); err != nil {
+				t.Fatal(err)
+			}
+			r.Watch, r.RV, r.WatchSeconds = true, 10, 60
 			k := configMaps
 			k.Sorted = true
 			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows)
@@ -79,11 +86,14 @@ func TestUnwritableRows(t *testing.T) {
 			}
 			return err
 		}
-		if err := open(); err != nil {
+		if err := open(""); err != nil {
 			t.Fatal(err)
 		}
-		if err := open(); err != Form { //nolint:errorlint // it is not wrapped
+		if err := open(""); err != Form { //nolint:errorlint // it is not wrapped
 			t.Errorf("the second watch: %v", err)
+		}
+		if err := open("metadata.name!=c-000000"); err != nil {
+			t.Errorf("a watch of other objects: %v", err)
 		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/table"
+	"github.com/watchproxy/watchproxy/proxy/unwritable"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -97,9 +98,9 @@ type Limiter interface {
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
-	// unwritable contains the caches whose metadata package wire cannot convert. Metadata
-	// watches of these caches are forwarded.
-	unwritable table.Caches
+	// unwritable has the objects whose metadata package wire cannot convert. Watches of their
+	// metadata are forwarded.
+	unwritable unwritable.Events
 	tables     table.Registry
 	events     watch.Events
 }
@@ -321,7 +322,7 @@ func keptAs(c wire.Choice) object.Encoding {
 	return object.JSON
 }
 
-// since returns the resourceVersion from which a watch resumes, and 0 for other reads.
+// since returns the resourceVersion from which a watch resumes, and 0 for other reads and watches.
 func (r *read) since() uint64 {
 	if r.kind() != wire.Watch || r.withState() {
 		return 0

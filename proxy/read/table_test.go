@@ -136,7 +136,7 @@ func (j *joined) list(r *read, from string) gjson.Result {
 // watch returns what a watch after resourceVersion 10 writes. Once it is open, meanwhile runs.
 func (j *joined) watch(r *read, meanwhile func()) (written string) {
 	j.t.Helper()
-	r.RV, r.WatchSeconds = 10, 5
+	r.Watch, r.RV, r.WatchSeconds = true, 10, 5
 	resp, err := j.reader.watch(j.t.Context(), r)
 	if err != nil {
 		j.t.Fatal(err)

@@ -57,7 +57,8 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
-	if rd.unwritable.Has(r.cache) && (r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()) {
+	metadata := r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()
+	if metadata && rd.unwritable.Meets(r.cache, r.filter, r.since()) {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
@@ -99,10 +100,9 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.filter, r.form, r.choice
 	p.Bookmarks, p.Lifetime, p.Lag, p.Panicked = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second, rd.Lag(r.Route), rd.Panicked
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
-	cache := r.cache
-	p.Unwritable = func() {
+	p.Unwritable = func(d watchcache.Delta) {
 		if r.rows == nil || !r.rows.Failed() {
-			rd.unwritable.Add(cache)
+			rd.unwritable.Add(r.cache, d)
 		}
 	}
 	if p.Events, p.Cost = &rd.events, r.cost(); !r.form.Kept() {
@@ -128,10 +128,8 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 
 // begin waits for the watch's first state and opens the cursor.
 func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
-	state := r.withState()
-	if !state && r.RV != 0 {
-		p.Start = r.RV
-		p.Cursor, err = r.cache.Watch(r.filter, r.RV)
+	if p.Start = r.since(); p.Start != 0 {
+		p.Cursor, err = r.cache.Watch(r.filter, p.Start)
 		return p, err
 	}
 	initial, err := r.fresh(ctx)
@@ -139,7 +137,7 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 		return p, err
 	}
 	p.Start = initial.ResourceVersion()
-	if state {
+	if r.withState() {
 		p.State, p.Meter = func() iter.Seq[tree.Span] { return r.spansAhead(initial) }, &r.meter
 	}
 	p.Cursor, err = r.cache.WatchAfter(r.filter, initial)

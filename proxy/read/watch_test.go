@@ -27,7 +27,7 @@ func TestWatchAcrossARelist(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r, _ := pageOf(t, 2, 0)
 			r.Header.Set("User-Agent", agent)
-			r.RV, r.WatchSeconds = 3, 1
+			r.Watch, r.RV, r.WatchSeconds = true, 3, 1
 			rd := New(Config{Limits: unlimited{}, Lag: uncounted, Draining: context.Background(), DrainShare: func() time.Duration { return 0 }})
 			resp, err := rd.watch(t.Context(), r)
 			if err != nil {

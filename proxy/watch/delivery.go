@@ -124,7 +124,7 @@ func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) error {
 			return w.member.add(s)
 		})
 		if err != nil && !made && w.Meter.Failed() == nil {
-			return w.unwritable(err)
+			return w.unwritableState(err, span)
 		}
 		return err
 	case w.member != nil || !w.Form.Kept():
@@ -190,7 +190,7 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wire
 func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) (err error) {
 	buf := out.Pending()
 	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o); err != nil {
-		return w.unwritable(err)
+		return w.unwritable(err, kind, o)
 	}
 	return nil
 }
@@ -219,9 +219,27 @@ func (w *Watch) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o
 }
 
 // unwritable ends the watch. The client watches again, and upstream answers.
-func (w *Watch) unwritable(err error) error {
+func (w *Watch) unwritable(err error, kind watchcache.EventType, o wire.Object) error {
 	w.ends(endUnwritable)
-	w.Unwritable()
+	d := watchcache.Delta{Type: kind, RV: o.ResourceVersion()}
+	switch o := o.(type) {
+	case shown:
+		d.Object = o.of
+	case *object.Object:
+		d.Object = o
+	}
+	w.Unwritable(d)
+	return err
+}
+
+// unwritableState is unwritable for the objects of a span that cannot be written.
+func (w *Watch) unwritableState(err error, span tree.Span) error {
+	w.ends(endUnwritable)
+	for _, o := range span.Objects() {
+		if _, broken := w.Form.AppendEvent(nil, watchcache.Added.String(), o); broken != nil {
+			return w.unwritable(err, watchcache.Added, o)
+		}
+	}
 	return err
 }
 
@@ -243,7 +261,7 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	}
 	e, err := w.event(d)
 	if err != nil {
-		return w.unwritable(err)
+		return w.unwritable(err, d.Type, shownAt(d))
 	}
 	if w.member != nil {
 		err = w.member.add(e.segment)
@@ -257,16 +275,16 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 // shown is an object at the resourceVersion of an event.
 type shown struct {
 	*object.Object
-	written uint64
+	of *object.Object // as the cache has it
 }
 
 // Written implements wire.Object.
-func (s shown) Written() uint64 { return s.written }
+func (s shown) Written() uint64 { return s.of.ResourceVersion() }
 
 // shownAt returns the object of an event as the client receives it.
 func shownAt(d *watchcache.Delta) wire.Object {
-	if own := d.Object.ResourceVersion(); own != d.RV {
-		return shown{d.Object.At(d.RV), own}
+	if d.Object.ResourceVersion() != d.RV {
+		return shown{d.Object.At(d.RV), d.Object}
 	}
 	return d.Object
 }

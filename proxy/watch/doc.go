@@ -23,6 +23,9 @@
 // these events take turns ([fair.Meter]), and need room beyond 64 KiB. Before that, 400 such watches
 // of a custom resource of 110 KB that changed once a second delayed the watches of others by 4 s.
 //
+// A watch ends at an object that its form cannot show. Its client watches again, and upstream
+// answers this watch and all others that would end at the object (package unwritable).
+//
 // A compressed watch is one gzip member. Each event is a segment of its own (package wire), which
 // [Events] keeps for all watches. Kube-apiserver 1.37 instead writes a member for each flush, and
 // some clients stop after the first member. Deflate ends a segment with an empty block: without it,

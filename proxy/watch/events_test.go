@@ -190,7 +190,7 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 			}
 			return func() { held -= size }, nil
 		}
-		p.Unwritable = func() { t.Error("the form counts as unwritable") }
+		p.Unwritable = func(watchcache.Delta) { t.Error("the form counts as unwritable") }
 		writes := 0
 		out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
 			if slots.Taken() > 0 || held == 0 && !compressed {
