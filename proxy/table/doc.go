@@ -35,7 +35,7 @@
 //	                            First Seen     firstTimestamp or eventTime
 //	devicetaintrules            TimeAdded      spec.taint.timeAdded
 //	resourcepoolstatusrequests  Completed      lastTransitionTime of the condition Complete
-//	custom                      of type date   the column's JSONPath
+//	custom                      of type date   the column's JSONPath, if its cost is linear
 //
 // [printers]: https://github.com/kubernetes/kubernetes/tree/v1.36.3/pkg/printers/internalversion
 package table

@@ -2,16 +2,12 @@ package table
 
 import (
 	"bytes"
-	"reflect"
-	"regexp"
 	"time"
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -22,8 +18,11 @@ type Rules struct {
 	columns []column
 	custom  bool // cells are values of the object, except dates
 	builtin bool // cells that are values of the object do not change with time
-	// Costly is true if objects must be decoded for their ages.
-	Costly bool
+	// left is true if upstream answers all Tables, because the path of a date is not followed.
+	left  bool
+	dates int // columns of dates in custom resources
+	// Decodes is the number of times that an object must be decoded for its ages.
+	Decodes int
 	// ID is the number of the rules. The rules of a later epoch or cache have a higher ID.
 	ID    uint64
 	epoch uint64
@@ -33,10 +32,11 @@ type Rules struct {
 	log    *zap.Logger
 }
 
-// Usable reports whether ages can be computed now, and rows have matched the rules recently.
+// Usable reports whether ages can be computed now, and rows have matched the rules recently. It is
+// always false if a custom resource has a date at a JSONPath that is not followed.
 func (r *Rules) Usable() bool {
 	_, right := r.clock.Now()
-	return right && r.doubts.allow(r.epoch, time.Now())
+	return !r.left && right && r.doubts.allow(r.epoch, time.Now())
 }
 
 // column is the rule of a column. If since is nil, the column's cells do not change with time.
@@ -97,8 +97,8 @@ func New(r *object.Resource) *Rules {
 		c := column{name: name}
 		switch rule, known := own[name]; {
 		case rules.custom && definition.Get("type").Str == "date":
-			c.since = datePath(r.Columns.Paths, i)
-			rules.Costly = rules.Costly || i > 0 && i <= len(r.Columns.Paths) && !simple.MatchString(r.Columns.Paths[i-1])
+			rules.addDate(c, r.Columns.Paths, i)
+			continue
 		case rules.custom:
 		case known:
 			c.since, c.fixed = rule.since, rule.fixed
@@ -108,63 +108,6 @@ func New(r *object.Resource) *Rules {
 		rules.columns = append(rules.columns, c)
 	}
 	return rules
-}
-
-const created = "metadata.creationTimestamp"
-
-// datePath returns the rule of a custom resource's column. If a custom resource defines no columns,
-// its rows show its age.
-func datePath(paths []string, column int) func([]byte) []time.Time {
-	switch i := column - 1; {
-	case len(paths) == 0 && column == 1:
-		return path(created)
-	case i < 0 || i >= len(paths):
-		return func([]byte) []time.Time { return nil }
-	case simple.MatchString(paths[i]):
-		return path(paths[i][1:])
-	default:
-		return evaluated(paths[i])
-	}
-}
-
-// simple matches each JSONPath that gjson reads in the same way.
-var simple = regexp.MustCompile(`^(\.[A-Za-z_][A-Za-z0-9_-]*)+$`)
-
-// path returns a function that returns the first timestamp found at one of several paths.
-func path(paths ...string) func([]byte) []time.Time {
-	return func(object []byte) []time.Time {
-		for _, p := range paths {
-			if t, ok := timestamp(gjson.GetBytes(object, p).Str); ok {
-				return []time.Time{t}
-			}
-		}
-		return nil
-	}
-}
-
-func timestamp(text string) (t time.Time, ok bool) {
-	t, err := time.Parse(time.RFC3339, text)
-	return t, err == nil && text != ""
-}
-
-// evaluated is path for any JSONPath. It uses upstream's libraries, which keep integers.
-func evaluated(text string) func([]byte) []time.Time {
-	return func(object []byte) []time.Time {
-		p := jsonpath.New("column").AllowMissingKeys(true)
-		var decoded any
-		if p.Parse("{"+text+"}") != nil || json.Unmarshal(object, &decoded) != nil {
-			return nil
-		}
-		results, err := p.FindResults(decoded)
-		if err != nil || len(results) == 0 || len(results[0]) == 0 {
-			return nil
-		}
-		found, _ := reflect.TypeAssert[string](results[0][0])
-		if t, ok := timestamp(found); ok {
-			return []time.Time{t}
-		}
-		return nil
-	}
 }
 
 // terminations returns the last time at which one of a pod's relevant containers ended, by
