@@ -166,7 +166,7 @@ func (s *Server) divide(options *Options) {
 	s.limits.memory = fair.NewQueue(watchesShare*open, shared, 0)
 	s.readSlots = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, shared, reads)
-	s.readSlots.Waited, s.readSlots.Took = s.metrics.Users.Waiting(metrics.AtProcessors), s.metrics.Users.Turn
+	s.readSlots.Observe(s.metrics.Users.Waiting(metrics.AtProcessors), s.metrics.Users.Turn)
 	s.forwardSlots.Waited, s.workspace.Waited = s.metrics.Users.Waiting(metrics.AtUpstream), s.metrics.Users.Waiting(metrics.AtMemory)
 }
 

@@ -69,6 +69,7 @@ var fills = map[string][]string{
 	"lists sooner upstream":     {"TestFewListsGoSooner"},
 	"reads that leave a proof":  {"TestReadsBesideWrites"},
 	"expensive reads":           {"TestExpensiveReadTakesTurns", "TestUnreadListHoldsNoSlot"},
+	"long steps":                {"TestLongTurnsHaveTheirOwnSlots", "TestTurnsOfLargeObjectsAreDivided"},
 	"expensive, waiting":        {"TestExpensiveReadWait", "TestFairQueueIsFull"},
 	"one-off bodies":            {"TestWorkspaceIsFull", "TestWorkspaceOfSlowReader", "TestUnreadGetsAreBounded"},
 	"one-off compressors":       {"TestOneOffListsAreThePlainOnes"},

@@ -104,7 +104,8 @@
 // Reads and watches from the cache:
 //
 //	what                      by, filled by         bound for one                 sum over the process        beyond              released when
-//	expensive reads           user, readers         a turn of 2 ms                GOMAXPROCS - 1, at least 1  wait                turn's end
+//	expensive reads           user, readers         a turn of 2 ms, or a step     GOMAXPROCS - 1, at least 1  wait                turn's end
+//	long steps                user, readers         1 MiB, or an object           as many of their own        wait                turn's end
 //	expensive, waiting        user, readers         as a request                  1/16 of the workspace       429                 turn; 1 min
 //	one-off bodies            user, readers         1 to 4 times its size         workspace, shared           forwarded           written; 64 KiB/s
 //	one-off compressors       user, readers         1.5 MiB; 32 KiB to indent     workspace, shared           forwarded           written

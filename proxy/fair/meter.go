@@ -22,7 +22,7 @@ type Meter struct {
 	who    Claimant
 	slots  *Queue // nil means no bound
 	left   int64  // remaining cost of the turn
-	holds  bool   // the read has a slot
+	held   *Queue // of which the read has a slot, or nil
 	writes bool   // the response is being written
 	// attends is true if Attended must be called before the first wait. stop is the function that
 	// Attended returned.
@@ -41,6 +41,8 @@ const (
 	// step.
 	TurnWork    = 2e6
 	writingWork = 5e5
+	// longWork is the cost from which a turn is long. A single large object can make it so.
+	longWork = 1e7
 )
 
 // Costs in nanoseconds. LookCost applies to each object, and CompareCost to each comparison in a
@@ -75,11 +77,31 @@ func NewMeter(ctx context.Context, who Claimant, slots *Queue, attends bool) Met
 }
 
 // NewSlots returns the slots of expensive reads: one slot for each processor except one. The last
-// processor is left to cheap reads and the network. Waiting claims may hold at most room bytes of
-// memory together.
+// processor is left to cheap reads and the network. Long turns have as many slots of their own.
+// Otherwise a list of large objects would delay each piece of all other lists by a long turn. Waiting
+// claims may hold at most room bytes of memory together.
 func NewSlots(room int64) *Queue {
+	const longShare = 4
 	n := int64(max(1, runtime.GOMAXPROCS(0)-1))
-	return NewQueue(n, false, room)
+	slots := NewQueue(n, false, room-room/longShare)
+	slots.long = NewQueue(n, false, room/longShare)
+	return slots
+}
+
+// Observe sets Waited and Took of slots.
+func (q *Queue) Observe(waited func(user string, took time.Duration), took func(user string, cost int64)) {
+	q.Waited, q.Took = waited, took
+	if q.long != nil {
+		q.long.Observe(waited, took)
+	}
+}
+
+// slotsFor returns the slots for a turn.
+func (m *Meter) slotsFor(cost int64) *Queue {
+	if cost > longWork && m.slots.long != nil {
+		return m.slots.long
+	}
+	return m.slots
 }
 
 // Failed returns the reason why the read was given up, or nil.
@@ -113,21 +135,22 @@ func (m *Meter) turn(cost int64) error {
 	if m.writes {
 		c.Cost, c.Held = max(writingWork, cost), 0 // a response that has begun is not refused
 	}
+	slots := m.slotsFor(c.Cost)
 	if m.err = m.ctx.Err(); m.err == nil {
-		m.err = m.slots.Take(m.ctx, c)
+		m.err = slots.Take(m.ctx, c)
 	}
 	if m.err != nil {
 		return m.err
 	}
-	m.holds, m.left = true, c.Cost-cost
+	m.held, m.left = slots, c.Cost-cost
 	return nil
 }
 
 // ReleaseSlot gives the slot back and ends the turn.
 func (m *Meter) ReleaseSlot() {
-	if m != nil && m.holds {
-		m.holds, m.left = false, 0
-		m.slots.Give(m.who.User(), 1)
+	if m != nil && m.held != nil {
+		m.held.Give(m.who.User(), 1)
+		m.held, m.left = nil, 0
 	}
 }
 
@@ -150,10 +173,11 @@ func (m *Meter) write(size int) (end func(), err error) {
 		return func() {}, nil
 	}
 	user, cost := m.who.User(), writeCost*int64(size)
-	if err := m.slots.Take(m.ctx, Claim{User: user, Size: 1, Cost: cost}); err != nil {
+	slots := m.slotsFor(cost)
+	if err := slots.Take(m.ctx, Claim{User: user, Size: 1, Cost: cost}); err != nil {
 		return nil, err
 	}
-	give := sync.OnceFunc(func() { m.slots.Give(user, 1) })
+	give := sync.OnceFunc(func() { slots.Give(user, 1) })
 	expiry := time.AfterFunc(time.Duration(cost), give)
 	return func() {
 		expiry.Stop()

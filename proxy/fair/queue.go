@@ -40,6 +40,7 @@ type Queue struct {
 	// that Take grants. Both may be nil.
 	Waited func(user string, took time.Duration)
 	Took   func(user string, cost int64)
+	long   *Queue // of slots, for long turns; nil if these do not differ
 
 	mu struct {
 		sync.Mutex

@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/watch"
@@ -225,4 +229,32 @@ func TestWatchesShareLargeEvents(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A list of large objects in another form, or compressed, takes a turn for each megabyte at least.
+// Otherwise other lists would wait for as many objects as a page has.
+func TestTurnsOfLargeObjectsAreDivided(t *testing.T) {
+	const objects, length, most = 12, 300 << 10, 1 << 20
+	for _, gzip := range []bool{false, true} {
+		r, _ := largeOf(t, length, wire.Choice{Partial: true}, 1<<30)
+		for i := range objects {
+			cachetest.Apply(t, r.cache, objectOf(t, r.resource,
+				`{"metadata":{"name":"o-%d","namespace":"a","uid":"u","resourceVersion":"%d","labels":{"a":%q}}}`, i, 4+i, strings.Repeat("x", length)))
+		}
+		if gzip {
+			r.Header.Set("Accept-Encoding", "gzip")
+		}
+		var costs []int64
+		slots := fair.NewQueue(1, false, 1<<20)
+		slots.Took = func(_ string, cost int64) { costs = append(costs, cost) }
+		r.meter, r.resource.SelfDescribing = fair.NewMeter(t.Context(), r.Request, slots, false), true
+		r.derived = derived.New(1<<30, prometheus.NewRegistry())
+		t.Cleanup(r.derived.Close)
+		from, _ := r.filter.KeyRange(r.resource)
+		pageAt(t, r, cachetest.Snapshot(t, r.cache), from).CloseBody()
+		r.meter.End()
+		if longest := slices.Max(costs); longest > fair.MetadataCost*most || len(costs) < objects*length/most {
+			t.Errorf("compressed %t: turns of %v", gzip, costs)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
@@ -22,8 +23,10 @@ type listItems struct {
 	separator string
 }
 
+// add adds a span. What is made of a span is made in one turn, so a span of large objects is divided.
 func (l *listItems) add(s tree.Span) {
-	l.spans = append(l.spans, s)
+	const most = 1 << 20
+	l.spans = slices.AppendSeq(l.spans, s.Parts(most))
 	l.count += s.Hi - s.Lo
 	l.bytes += s.Bytes()
 }

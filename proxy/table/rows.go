@@ -123,15 +123,16 @@ func (r *Rows) find(o wire.Object, gone bool) (row *object.Object) {
 	return row
 }
 
-// Await waits for the rows to reach a resourceVersion.
-func (r *Rows) Await(ctx context.Context, rv uint64, most time.Duration) {
+// Await waits for the rows to reach a resourceVersion. It reports whether they have.
+func (r *Rows) Await(ctx context.Context, rv uint64, most time.Duration) (there bool) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	_, _ = r.Cache.WaitFresh(ctx, rv) // the caller checks again in any case
+	_, err := r.Cache.WaitFresh(ctx, rv)
+	return err == nil
 }
 
 // AwaitLate is Await with the limits of the read.
-func (r *Rows) AwaitLate(rv uint64) { r.Await(r.Context, rv, r.Wait) }
+func (r *Rows) AwaitLate(rv uint64) (there bool) { return r.Await(r.Context, rv, r.Wait) }
 
 // Failed reports whether a row was missing or did not belong to its object.
 func (r *Rows) Failed() bool { return r.failed }

@@ -92,6 +92,9 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 	w.Meter.End() // of the selection: the rest is not refused
 	defer w.Meter.ReleaseSlot()
 	plain := w.plain(out)
+	if w.Choice.Table {
+		w.late = !w.Await(w.Start)
+	}
 	for span := range state {
 		if err := w.writeSpan(plain, span); err != nil {
 			_ = w.flushAll(out) // writes earlier events
@@ -115,27 +118,43 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 }
 
 // writeSpan writes a part of the initial state.
-func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) error {
-	switch {
-	case w.StateSegment != nil:
-		made := false
-		err := w.StateSegment(span, func(s *wire.Segment) error {
-			made = true
-			return w.member.add(s)
-		})
-		if err != nil && !made && w.Meter.Failed() == nil {
-			return w.unwritableState(err, span)
+func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) (err error) {
+	write, most := w.writePart, int64(exchange.PieceSize)
+	if w.StateSegment != nil {
+		write, most = w.writeSegment, 1<<20 // which is compressed in one turn
+	}
+	for part := range span.Parts(most) {
+		if err = write(out, part); err != nil {
+			break
 		}
-		return err
-	case w.member != nil || !w.Form.Kept():
-		if err := w.Meter.Spend(w.stateCost() * span.Bytes()); err != nil {
+	}
+	return err
+}
+
+// writeSegment writes a compressed segment that watches share.
+func (w *Watch) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
+	made := false
+	err := w.StateSegment(part, func(s *wire.Segment) error {
+		made = true
+		return w.member.add(s)
+	})
+	if err != nil && !made && w.Meter.Failed() == nil {
+		return w.unwritableState(err, part)
+	}
+	return err
+}
+
+// writePart writes about a piece, for which it waits for a turn. It waits for late rows without a slot.
+func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
+	if cost := w.stateCost(); cost > 0 {
+		if err := w.Meter.Spend(cost * part.Bytes()); err != nil {
 			return err
 		}
-		if w.Choice.Table { // it may have to wait for a row
+		if w.late {
 			w.Meter.ReleaseSlot()
 		}
 	}
-	for _, o := range span.Objects() {
+	for _, o := range part.Objects() {
 		if err := w.add(out, watchcache.Added, o); err != nil {
 			return err
 		}

@@ -137,11 +137,12 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 		p := paramsOf(t, cache, initial)
 		p.Choice, p.Meter, p.Cost = wire.Choice{Table: true}, &meter, fair.CheapWork // for each byte
 		arrived := make(chan struct{})
-		p.Await = func(uint64) {
+		p.Await = func(uint64) bool {
 			if slots.Taken() > 0 {
 				t.Error("it waits for a row with a slot")
 			}
 			<-arrived
+			return true
 		}
 		form := &slotForm{Form: p.Form, slots: slots}
 		p.Form = form
@@ -179,7 +180,7 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 		p := paramsOf(t, cache, initial)
 		form := &slotForm{Form: p.Form, slots: slots}
 		p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, compressed, &meter, fair.CheapWork
-		p.Await = func(uint64) {}
+		p.Await = func(uint64) bool { return true }
 		var room, held int64 = 1 << 20, 0
 		p.Hold = func(size int64) (func(), error) {
 			if slots.Taken() > 0 {

@@ -98,16 +98,25 @@ func stateOf(t *testing.T, slots *fair.Queue) (p Params, objects int) {
 	return p, many
 }
 
-// While a Table waits for a row, it has no slot, because a row may take seconds.
+// While a Table waits for its rows, it has no slot, because they may take seconds. If they are still
+// late after that, it waits for each of them.
 func TestCompressedTableHoldsNoSlot(t *testing.T) {
-	slots := fair.NewSlots(1 << 20)
-	p, _ := stateOf(t, slots)
-	form := &slotForm{Form: p.Form, slots: slots}
-	p.Form, p.Choice = form, wire.Choice{Table: true}
-	w := New(p)
-	defer w.Close()
-	if !w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true}) || form.taken > 0 {
-		t.Errorf("it has %d slots", form.taken)
+	for there, want := range map[bool]int64{true: 1, false: 0} {
+		slots := fair.NewSlots(1 << 20)
+		p, _ := stateOf(t, slots)
+		form := &slotForm{Form: p.Form, slots: slots}
+		p.Form, p.Choice = form, wire.Choice{Table: true}
+		p.Await = func(rv uint64) bool {
+			if slots.Taken() > 0 || rv != p.Start {
+				t.Errorf("it waits for %d with a slot", rv)
+			}
+			return there
+		}
+		w := New(p)
+		if !w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true}) || form.taken != want {
+			t.Errorf("its rows are there: %t; it has %d slots", there, form.taken)
+		}
+		w.Close()
 	}
 }
 

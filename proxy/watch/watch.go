@@ -42,7 +42,7 @@ type Params struct {
 	State func() iter.Seq[tree.Span]
 	Meter *fair.Meter
 	Cost  int64
-	Await func(rv uint64)
+	Await func(rv uint64) (there bool)
 	Hold  func(size int64) (release func(), err error)
 	// Events has the events that watches share. Compressed makes the watch one gzip member.
 	// StateSegment passes a part of the state in compressed form to write; without it, the watch
@@ -83,6 +83,7 @@ type Watch struct {
 	sent     uint64      // bytes that Lag has counted
 	slow     bool        // events have waited for the client to read
 	ending   bool        // deadline already includes the drain
+	late     bool        // the rows of the state are late
 	alarm    *time.Timer // wakes the watch when something is due
 	// maintenanceDue is set when there may be work other than the delivery of events.
 	maintenanceDue atomic.Bool

@@ -97,6 +97,29 @@ func (s Span) Bytes() int64 {
 	return sum
 }
 
+// Parts divides a span. A part has most bytes at most, or one object. The parts of a page are always
+// the same.
+func (s Span) Parts(most int64) iter.Seq[Span] {
+	return func(yield func(Span) bool) {
+		if s.Bytes() <= most {
+			yield(s)
+			return
+		}
+		part, bytes := Span{Page: s.Page, Lo: s.Lo, Hi: s.Lo}, int64(0)
+		for _, o := range s.Objects() {
+			size := int64(len(o.Item()))
+			if bytes += size; bytes > most && part.Hi > part.Lo {
+				if !yield(part) {
+					return
+				}
+				part.Lo, bytes = part.Hi, size
+			}
+			part.Hi++
+		}
+		yield(part)
+	}
+}
+
 func newLeaf(objects []*object.Object) *node {
 	p := &Page{id: pageIDs.Add(1), objects: objects}
 	p.slot = p.id

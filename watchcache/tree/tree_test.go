@@ -331,3 +331,31 @@ func TestTreeLonelyChild(t *testing.T) {
 		}
 	}
 }
+
+// The parts of a span are its objects in order, and no longer than they may be.
+func TestParts(t *testing.T) {
+	r := random(t)
+	for range 500 {
+		var objects model
+		for i := range 1 + r.IntN(PageMax) {
+			objects = append(objects, entry(fmt.Sprintf("%05d", i), 1+r.IntN(4)*r.IntN(500)))
+		}
+		lo := r.IntN(len(objects))
+		span := Span{Page: newLeaf(objects).page, Lo: lo, Hi: lo + 1 + r.IntN(len(objects)-lo)}
+		most, at := 1+r.Int64N(2*span.Bytes()), span.Lo
+		for part := range span.Parts(most) {
+			if part.Page != span.Page || part.Lo != at || part.Hi <= at || part.Bytes() > most && part.Hi > at+1 {
+				t.Fatalf("%d to %d with %d bytes of at most %d, after %d", part.Lo, part.Hi, part.Bytes(), most, at)
+			}
+			if next := part.Hi; next < span.Hi {
+				if more := (Span{Page: span.Page, Lo: part.Lo, Hi: next + 1}); more.Bytes() <= most {
+					t.Fatalf("%d to %d has room for more", part.Lo, part.Hi)
+				}
+			}
+			at = part.Hi
+		}
+		if at != span.Hi {
+			t.Fatalf("the parts end at %d of %d", at, span.Hi)
+		}
+	}
+}

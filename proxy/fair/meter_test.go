@@ -1,0 +1,63 @@
+package fair
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+)
+
+// reader is a user's request.
+type reader string
+
+// User implements Claimant.
+func (r reader) User() string { return string(r) }
+
+// Held implements Claimant.
+func (reader) Held() int64 { return 0 }
+
+// Attended implements Claimant.
+func (reader) Attended(ctx context.Context) (_ context.Context, stop func()) { return ctx, func() {} }
+
+// A long turn delays no other turns, except long ones.
+func TestLongTurnsHaveTheirOwnSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := NewSlots(1 << 20)
+		meter := func(user string) *Meter {
+			m := NewMeter(t.Context(), reader(user), slots, false)
+			return &m
+		}
+		var long []*Meter
+		for range slots.Capacity {
+			m := meter("attacker")
+			if err := m.Spend(longWork + 1); err != nil {
+				t.Fatal(err)
+			}
+			long = append(long, m)
+		}
+		short := meter("victim")
+		if err := short.Spend(longWork); err != nil { // would never return otherwise
+			t.Fatal(err)
+		}
+		short.ReleaseSlot()
+		end, err := short.write(WriteSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end()
+		spent := false
+		other := meter("other")
+		go func() {
+			spent = other.Spend(2*longWork) == nil
+			other.ReleaseSlot()
+		}()
+		if synctest.Wait(); spent {
+			t.Error("there are more long turns than slots")
+		}
+		for _, m := range long {
+			m.ReleaseSlot()
+		}
+		if synctest.Wait(); !spent || slots.Taken() != 0 || slots.long.Taken() != 0 {
+			t.Errorf("%d and %d slots are taken", slots.Taken(), slots.long.Taken())
+		}
+	})
+}
