@@ -108,7 +108,7 @@ var courses = map[string]course{
 		watchproxy_memory_in_use_bytes{job="watchproxy",namespace="ns",instance="unlimited"} 1e10x40`, 25 * time.Minute, `instance="a"`},
 	"WatchproxyMemoryShort": {`
 		watchproxy_memory_short{job="watchproxy",` + pod + `} 0x9 1x30
-		watchproxy_memory_short{job="watchproxy",namespace="ns",instance="b"} 0x4 1x5 0x40`, 20 * time.Minute, `instance="a"`},
+		watchproxy_memory_short{job="watchproxy",namespace="ns",instance="b"} 0x4 1x3 0x40`, 15 * time.Minute, `instance="a"`},
 	"WatchproxyWatchesDropped": {`
 		watchproxy_watches{job="watchproxy",` + pod + `,resource="pods"} 500x29 10x30
 		watchproxy_watches{job="watchproxy",namespace="ns",instance="b",resource="pods"} 100x29 100x30`, 32 * time.Minute, `job="watchproxy"`},

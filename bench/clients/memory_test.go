@@ -100,7 +100,7 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	cluster.Eventually(t, "the last resource is not cached", func() bool { return !p.CachedT(t, "serviceaccounts") })
 	// The proxy either stopped reading this resource or never started.
-	if !strings.Contains(p.Log(), "no memory is left for another cache") && !strings.Contains(p.Log(), `"newCaches":false`) {
+	if !strings.Contains(p.Log(), "no memory is left for the cache") && !strings.Contains(p.Log(), `"newCaches":false`) {
 		t.Error("the log does not say why")
 	}
 

@@ -140,7 +140,8 @@
 // Feeds:
 //
 //	what                      by, filled by         bound for one                 sum over the process        beyond              released when
-//	feeds                     resource, clients     its objects and log           served resources; budget    forwarded           idleTimeout
+//	feeds                     resource, clients     its objects and log           served resources; 90 % of   largest ends;       idleTimeout; its
+//	                                                                              the budget                  forwarded 10 min    end
 //	feeds of narrow scopes    scope, clients        1; 50 starts, then 2 a        200, unless configured      forwarded           idleTimeout
 //	                                                second
 //	discovery documents       group-version,        1 document                    what /apis lists; 4         wait, 10 s          group removed

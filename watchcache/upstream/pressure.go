@@ -8,10 +8,11 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // ErrNoMemory means that a resource is not cached because memory is short.
-var ErrNoMemory = errors.New("no memory is left for another cache")
+var ErrNoMemory = errors.New("no memory is left for the cache")
 
 // MemoryPressure contains the ways in which feeds save memory.
 type MemoryPressure struct {
@@ -49,6 +50,55 @@ func (fs *Feeds) shed(f *fresh.Feed) {
 		f.Log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
 		fs.giveUp(f, ErrNoMemory, noMemoryPause)
 	}
+}
+
+// objectCost is the memory of a cached object in addition to its bytes.
+const objectCost = 256
+
+// sizeOf estimates the memory of a feed's cache, in bytes.
+func sizeOf(f *fresh.Feed) int64 {
+	s := f.Cache().Stats()
+	return s.Bytes + s.LogBytes + objectCost*int64(s.Objects)
+}
+
+// Bytes estimates the memory of all caches, in bytes.
+func (fs *Feeds) Bytes() (sum int64) {
+	for _, f := range fs.list() {
+		sum += sizeOf(f)
+	}
+	return sum
+}
+
+// GiveUpLargest ends the largest cache, with all its watches. Its requests are forwarded for
+// noMemoryPause.
+func (fs *Feeds) GiveUpLargest() {
+	var largest *fresh.Feed
+	most := int64(0)
+	for _, f := range fs.list() {
+		if size := sizeOf(f); size > most {
+			largest, most = f, size
+		}
+	}
+	if largest == nil {
+		return
+	}
+	largest.Log.Warn("the largest cache is given up, because memory is short; requests are forwarded; raise memoryBudget, or exclude the resource (cache.exclude)",
+		zap.Int64("bytes", most), zap.Duration("for", noMemoryPause))
+	fs.giveUp(largest, ErrNoMemory, noMemoryPause)
+}
+
+// ShortOfMemory reports whether requests for a resource are forwarded because memory was short.
+func (fs *Feeds) ShortOfMemory() bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, refused := range []map[store.Key]refusal{fs.mu.refused, fs.mu.narrow} {
+		for _, r := range refused {
+			if errors.Is(r.err, ErrNoMemory) && time.Now().Before(r.until) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (s MemoryPressure) limits(l watchcache.Limits) watchcache.Limits {

@@ -3,11 +3,18 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"path"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // If there is no memory for new caches, existing caches continue, and requests for other resources
@@ -58,6 +65,78 @@ func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); err != nil {
 			t.Errorf("after a while: %v", err)
 		}
+	})
+}
+
+// unequal is an upstream whose resources have objects of their own.
+type unequal struct {
+	*frail
+	resources map[string]*fakeUpstream
+}
+
+// RoundTrip implements http.RoundTripper.
+func (u *unequal) RoundTrip(req *http.Request) (*http.Response, error) {
+	if f := u.resources[path.Base(req.URL.Path)]; f != nil {
+		return f.RoundTrip(req)
+	}
+	return u.frail.RoundTrip(req)
+}
+
+// The cache with the most bytes of objects and log ends, and its requests are forwarded for a while. It
+// is not filled again, even if it had to be warm. All other caches continue.
+func TestLargestFeedIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &unequal{frail: newFrail(), resources: map[string]*fakeUpstream{
+			resourceName(0): newFake(), resourceName(1): newFake(), resourceName(2): newFake(),
+		}}
+		feeds := start(t, u)
+		const unit = 64 << 10
+		var all []*fresh.Feed
+		var watches []*watchcache.Cursor
+		for i, writes := range [][]int{{1}, {2 * unit}, {unit, 2*unit - 1}} { // bytes
+			gvr := schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}
+			for _, size := range writes {
+				u.resources[gvr.Resource].set("a", strings.Repeat("x", size))
+				openOf(t, feeds, gvr)
+				synctest.Wait()
+			}
+			all = append(all, openOf(t, feeds, gvr))
+			watches = append(watches, watchAll(t, all[i].Cache()))
+		}
+		const small, middle, large = 0, 1, 2
+		warming := feeds.Warm([]Part{{Resource: all[large].GVR.GroupResource()}})
+		time.Sleep(time.Minute)
+		if got := feeds.Bytes(); got < 5*unit || got > 6*unit {
+			t.Errorf("all caches take %d bytes", got)
+		}
+		for _, next := range []int{large, middle, small} {
+			feeds.GiveUpLargest()
+			time.Sleep(time.Minute)
+			for i, f := range all {
+				over := i >= next // the later ones are larger
+				if _, _, err := watches[i].Poll(nil, 1); errors.Is(err, watchcache.ErrEnded) != over {
+					t.Errorf("without %s, a watch of %s: %v", all[next], f, err)
+				}
+				if again, err := feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); errors.Is(err, ErrNoMemory) != over || !over && again != f {
+					t.Errorf("without %s, opening %s: %v", all[next], f, err)
+				}
+			}
+			if err := warming.Err(); err != nil {
+				t.Errorf("without %s, it is not ready: %v", all[next], err)
+			}
+		}
+		feeds.GiveUpLargest()
+		if got := feeds.Bytes(); got > 0 {
+			t.Errorf("no caches take %d bytes", got)
+		}
+		if !feeds.ShortOfMemory() {
+			t.Error("requests are forwarded for another reason")
+		}
+		time.Sleep(noMemoryPause)
+		if feeds.ShortOfMemory() {
+			t.Error("memory stays short")
+		}
+		openOf(t, feeds, all[large].GVR)
 	})
 }
 

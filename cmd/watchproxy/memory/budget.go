@@ -22,11 +22,13 @@ import (
 // may be a quarter of the bytes in use (gcPercent). Between derivedFrom and derivedTo, the limit of
 // derived bytes falls to zero. Derived bytes can be derived again. Between logsFrom and logsTo, the
 // event logs shrink, so late watches have to list again. From feedsShut on, no new cache starts,
-// until use falls below feedsOpen.
+// until use falls below feedsOpen. From feedsEnd on, caches end, the largest
+// first.
 const (
 	derivedFrom, derivedTo = 0.60, 0.70
 	logsFrom, logsTo       = 0.65, 0.78
 	feedsShut, feedsOpen   = 0.78, 0.70
+	feedsEnd               = 0.90
 	leastLogs              = 1.0 / 16
 )
 
@@ -36,19 +38,29 @@ type Budget struct {
 	Limit      int64 // of the garbage collector, in bytes; 0 means no limit
 	derivedMax atomic.Int64
 	derived    *derived.Store
-	feeds      *upstream.Feeds
+	feeds      feeds
 	log        *zap.Logger
+	collect    func() int64 // runs the garbage collector and returns the bytes in use after it
 
 	shut    atomic.Bool // no new feeds
+	ended   bool        // the last look ended a cache
 	logs    float64
 	percent int  // last value given to the garbage collector
 	fixedGC bool // GOGC is set
 }
 
+// feeds are the caches that keep to the budget.
+type feeds interface {
+	SetMemoryPressure(upstream.MemoryPressure)
+	Bytes() int64
+	GiveUpLargest()
+	ShortOfMemory() bool
+}
+
 // New sets the garbage collector's limit. Without a size, the budget is the container's limit or
 // GOMEMLIMIT.
 func New(size *resource.Quantity, log *zap.Logger) *Budget {
-	return &Budget{Limit: tune(size, log), fixedGC: os.Getenv("GOGC") != "", log: log}
+	return &Budget{Limit: tune(size, log), fixedGC: os.Getenv("GOGC") != "", log: log, collect: collect, logs: 1}
 }
 
 // Of sets the feeds and the derived bytes that are to keep to the budget.
@@ -77,7 +89,6 @@ func (b *Budget) Requests() int64 {
 
 // Run checks memory every lookEvery until ctx ends.
 func (b *Budget) Run(ctx context.Context) {
-	b.logs = 1
 	for tick := time.NewTicker(lookEvery); ; {
 		inUse, collected := memoryInUse()
 		b.tune(inUse)
@@ -104,17 +115,32 @@ func (b *Budget) tune(inUse int64) {
 	b.percent = percent
 }
 
-// look adjusts the limits of derived bytes, logs and feeds to the bytes in use.
+// look adjusts the limits of derived bytes, logs and feeds to the bytes in use. Until the next
+// collection, bytes in use include released memory, so look collects before and after a cache ends.
 func (b *Budget) look(inUse int64, collected time.Time) {
-	if part(inUse, b.Limit) >= derivedFrom && time.Since(collected) > collectEvery {
-		runtime.GC() // until the next collection, bytes in use include released memory
-		inUse, _ = memoryInUse()
-	}
 	used := part(inUse, b.Limit)
+	if used >= derivedFrom && time.Since(collected) > collectEvery || b.ended || b.over(inUse) {
+		inUse = b.collect()
+		used = part(inUse, b.Limit)
+	}
 	b.derived.SetLimit(int64(float64(b.derivedMax.Load()) * (1 - between(used, derivedFrom, derivedTo))))
 	shut := used >= feedsShut || b.shut.Load() && used >= feedsOpen
 	logs := max(leastLogs, 1-between(used, logsFrom, logsTo))
 	logs = min(logs, b.logs+logsRecovery)
+	b.press(shut, logs, inUse)
+	if b.ended = b.over(inUse); b.ended {
+		b.feeds.GiveUpLargest()
+	}
+}
+
+// over reports whether the caches are too large. If they are the smaller part of the bytes in use,
+// they stay: the other memory has bounds of its own, and most of it is released soon.
+func (b *Budget) over(inUse int64) bool {
+	return part(inUse, b.Limit) >= feedsEnd && b.feeds.Bytes() >= inUse/2
+}
+
+// press passes a change of the limits on to the feeds.
+func (b *Budget) press(shut bool, logs float64, inUse int64) {
 	if shut == b.shut.Load() && logs == b.logs {
 		return
 	}
@@ -140,6 +166,12 @@ func part(of, all int64) float64 { return float64(of) / float64(all) }
 
 // between returns the position of v between from and to, as a number from 0 to 1.
 func between(v, from, to float64) float64 { return min(1, max(0, (v-from)/(to-from))) }
+
+func collect() int64 {
+	runtime.GC()
+	inUse, _ := memoryInUse()
+	return inUse
+}
 
 // memoryInUse returns the bytes in use at the last garbage collection, and the time of that
 // collection. The bytes are those of live objects and of the Go runtime outside the heap.
@@ -169,12 +201,12 @@ func (b *Budget) Register(r prometheus.Registerer) {
 	}
 	gauge("watchproxy_memory_budget_bytes", "Memory that the garbage collector keeps to: the budget less a tenth, at least 32 MiB less; 0 if there is no bound.", func() float64 { return float64(b.Limit) })
 	gauge("watchproxy_memory_in_use_bytes", "Memory in use as of the last garbage collection. From 60 % of the budget on there is less that is derived, "+
-		"from 65 % less log, from 78 % no new cache.", func() float64 {
+		"from 65 % less log, from 78 % no new cache, and from 90 % on caches end.", func() float64 {
 		inUse, _ := memoryInUse()
 		return float64(inUse)
 	})
-	gauge("watchproxy_memory_short", "1 if there is no memory for new caches, whose requests are forwarded, else 0.", func() float64 {
-		if b.shut.Load() {
+	gauge("watchproxy_memory_short", "1 if there is no memory for some caches, whose requests are forwarded, else 0.", func() float64 {
+		if b.shut.Load() || b.feeds.ShortOfMemory() {
 			return 1
 		}
 		return 0

@@ -1,0 +1,74 @@
+package memory
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/watchproxy/watchproxy/proxy/derived"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+)
+
+// caches have sizes in percent of the budget. Ended caches are garbage until the next collection.
+type caches struct {
+	used, garbage int64
+	sizes         []int64
+	pressure      upstream.MemoryPressure
+	collections   int
+}
+
+func (c *caches) SetMemoryPressure(p upstream.MemoryPressure) { c.pressure = p }
+func (c *caches) ShortOfMemory() bool                         { return false }
+
+func (c *caches) Bytes() (sum int64) {
+	for _, size := range c.sizes {
+		sum += size
+	}
+	return sum
+}
+
+func (c *caches) GiveUpLargest() {
+	c.garbage += c.sizes[0]
+	c.sizes = c.sizes[1:]
+}
+
+func (c *caches) collect() int64 {
+	c.collections++
+	c.used, c.garbage = c.used-c.garbage, 0
+	return c.used
+}
+
+// From 78 % of the budget on, no cache starts. From 90 % on, caches end one by one until less is in use
+// after a collection, or until the caches are the smaller part of it.
+func TestThresholds(t *testing.T) {
+	for name, test := range map[string]struct {
+		used, garbage int64
+		sizes, left   []int64
+		shut          bool
+		collections   int // in ten looks
+	}{
+		"enough":          {used: 77, sizes: []int64{50, 20}, left: []int64{50, 20}},
+		"no new caches":   {used: 89, sizes: []int64{50, 20}, left: []int64{50, 20}, shut: true},
+		"only garbage":    {used: 95, garbage: 30, sizes: []int64{50}, left: []int64{50}, collections: 1},
+		"the largest":     {used: 90, sizes: []int64{50, 20}, left: []int64{20}, collections: 2},
+		"as many as need": {used: 119, sizes: []int64{40, 15, 15}, left: []int64{15, 15}, shut: true, collections: 2},
+		"one by one":      {used: 104, sizes: []int64{12, 11, 40}, left: []int64{40}, shut: true, collections: 3},
+		"other memory":    {used: 95, sizes: []int64{46}, left: []int64{46}, shut: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &caches{used: test.used, garbage: test.garbage, sizes: test.sizes}
+			kept := derived.New(1<<20, prometheus.NewRegistry())
+			defer kept.Close()
+			b := &Budget{Limit: 100, derived: kept, feeds: c, log: zaptest.NewLogger(t), collect: c.collect, logs: 1}
+			for range 10 {
+				b.look(c.used, time.Now())
+			}
+			if !slices.Equal(c.sizes, test.left) || c.pressure.NoNewFeeds != test.shut || c.collections != test.collections {
+				t.Errorf("caches of %v are left, no new ones: %t, after %d collections", c.sizes, c.pressure.NoNewFeeds, c.collections)
+			}
+		})
+	}
+}
