@@ -196,7 +196,7 @@ faults: kubeapi ## everything that can go wrong, 38 ways, with 500 watchers: ben
 restarts: kubeapi ## the proxy and the apiserver restart under 2,000 informers: bench/results/restarts.md
 	$(FAULTS) -run TestRestarts -everything -informers 2000
 
-kills: kubeapi ## the proxy is killed 100 times at random moments, caches saved: bench/results/kills.md
+kills: kubeapi ## the proxy is killed 100 times at random moments: bench/results/kills.md
 	$(FAULTS) -run TestKills -kills 100
 
 extremes: kubeapi ## an object of 1.5 MB, 100 resources with one object, one with 300,000: bench/results/extremes.md

@@ -20,9 +20,9 @@ func Fixed(running, wanted *ProxyConfiguration) []string {
 	l, r := &masked.Limits, &running.Limits
 	l.MaxURIBytes, l.MaxRequestBodyBytes, l.WriteTimeout = r.MaxURIBytes, r.MaxRequestBodyBytes, r.WriteTimeout
 	l.MaxConnections, l.MaxConnectionsPerIdentity, l.MaxWatchesPerIdentity = r.MaxConnections, r.MaxConnectionsPerIdentity, r.MaxWatchesPerIdentity
-	persistence, selfCheck := masked.Cache.Persistence, masked.Cache.SelfCheckInterval
+	selfCheck := masked.Cache.SelfCheckInterval
 	masked.Cache = running.Cache
-	masked.Cache.Persistence, masked.Cache.SelfCheckInterval = persistence, selfCheck
+	masked.Cache.SelfCheckInterval = selfCheck
 	fixed := differences("", fieldsOf(running), fieldsOf(&masked))
 	if !reflect.DeepEqual(warm(running), warm(wanted)) {
 		fixed = append(fixed, "cache.scopes[].warm")

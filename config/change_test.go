@@ -27,7 +27,6 @@ func TestFixed(t *testing.T) {
 		"upstream: {context: a}":                                                                                                 {"upstream"},
 		"limits: {maxHeaderBytes: 8Ki}":                                                                                          {"limits.maxHeaderBytes"},
 		"limits: {readTimeout: 7s, maxURIBytes: 1Ki}":                                                                            {"limits.readTimeout"},
-		"cache: {persistence: {directory: /x}}":                                                                                  {"cache.persistence.directory"},
 		"cache: {selfCheckInterval: 7s}\ndrain: 7s":                                                                              {"cache.selfCheckInterval"},
 		"memoryBudget: 1Gi": {"memoryBudget"},
 		"cache: {scopes: [{resources: [pods], warm: true}]}": {"cache.scopes[].warm"},

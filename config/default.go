@@ -50,7 +50,6 @@ func (c *ProxyConfiguration) SetDefaults() {
 	setPointer(&c.Cache.SyncTimeout, metav1.Duration{Duration: 10 * time.Second})
 	setPointer(&c.Cache.IdleTimeout, metav1.Duration{Duration: 30 * time.Minute})
 	setPointer(&c.Cache.SelfCheckInterval, metav1.Duration{Duration: time.Hour})
-	setPointer(&c.Cache.Persistence.Interval, metav1.Duration{Duration: 5 * time.Minute})
 	set(&c.WatchCompression, CompressAsUpstream)
 	set(&c.Cache.OnUpstreamLoss, ServeStale)
 	setPointer(&c.Cache.MaxStaleness, metav1.Duration{Duration: time.Hour})

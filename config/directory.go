@@ -7,21 +7,7 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
-
-// CheckFiles returns an error if caches cannot be saved in the directory.
-// [ProxyConfiguration.Validate] does not check this, because the directory may be on another
-// machine.
-func (p *Persistence) CheckFiles(path *field.Path) field.ErrorList {
-	if p.Directory == "" {
-		return nil
-	}
-	if err := writableDirectory(p.Directory); err != nil {
-		return field.ErrorList{field.Invalid(path.Child("directory"), p.Directory, "caches cannot be saved in it: "+err.Error())}
-	}
-	return nil
-}
 
 // writable returns an error unless a file can be written, or created with its directories. A
 // rotated file is renamed and created again, so its directory must be writable too. writable

@@ -31,8 +31,7 @@ func asUser(t *testing.T, do func()) {
 	running.Wait()
 }
 
-// A log that cannot be rotated, and a directory in which no caches can be saved, are errors of
-// their fields. Nothing is created.
+// A log that cannot be rotated is an error of its field. Nothing is created.
 func TestDirectories(t *testing.T) {
 	dir := t.TempDir()
 	open, closed := filepath.Join(dir, "open"), filepath.Join(dir, "closed")
@@ -59,7 +58,6 @@ func TestDirectories(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Chmod(closed, 0o755) })
 	audit := func(more string) string { return "audit: {policyFile: " + policy + ", logPath: " + more + "}\n" }
-	caches := func(path string) string { return "cache: {persistence: {directory: " + path + "}}\n" }
 	for text, want := range map[string]string{
 		audit(open + "/audit.log"):                  "",
 		audit(open + "/new/audit.log"):              "",
@@ -68,22 +66,14 @@ func TestDirectories(t *testing.T) {
 		audit(closed + "/new.log, logMaxSize: 0"):   "the user may not create files in " + closed,
 		audit(closed + "/new/audit.log"):            "the user may not create files in " + closed,
 		audit("/dev/null"):                          "",
-		caches(open):                                "",
-		caches(open + "/new/caches"):                "",
-		caches(closed):                              "cache.persistence.directory: Invalid value: \"" + closed + "\": caches cannot be saved in it: the user may not create files in " + closed,
-		caches(closed + "/new/caches"):              "the user may not create files in " + closed,
-		caches(policy):                              policy + " is not a directory",
-		caches(policy + "/caches"):                  "cache.persistence.directory: Invalid",
+		audit(policy + "/audit.log"):                policy + "/audit.log: not a directory",
 	} {
 		c, err := load(t, head+text)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		asUser(t, func() {
-			errs := append(c.Audit.CheckFiles(field.NewPath("audit")), c.Cache.Persistence.CheckFiles(field.NewPath("cache", "persistence"))...)
-			err = errs.ToAggregate()
-		})
+		asUser(t, func() { err = c.Audit.CheckFiles(field.NewPath("audit")).ToAggregate() })
 		refusedFor(t, text, err, want)
 	}
 	if _, err := os.Stat(filepath.Join(open, "new")); !os.IsNotExist(err) {

@@ -134,7 +134,6 @@ upstream: {kubeconfig: k, context: c, servers: ["https://a", "https://b"]}
 cache:
   exclude: [pods, deployments.apps]
   resources: [{name: nodes, consistentReads: forward, aggregated: true}, {name: leases.coordination.k8s.io}]
-  persistence: {directory: d}
 memoryBudget: 1Gi
 accessLogSampling: 0.5
 profiling: true

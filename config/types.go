@@ -214,8 +214,6 @@ type Cache struct {
 	// metadata, and the cells of 500 rows of a Table. Differences are logged and counted, and the
 	// cache is filled again from upstream. 0 disables the check; other values must be at least 1s.
 	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty"`
-	// Persistence saves the caches on disk, so that a restart resumes from them.
-	Persistence Persistence `json:"persistence,omitzero"`
 	// OnUpstreamLoss configures the responses to cacheable reads while upstream cannot be reached.
 	// With the default, "serve-stale", the proxy answers from the cache, and a Warning header
 	// contains the staleness. With "fail", it answers with 503. In both modes, reads of the most
@@ -309,18 +307,6 @@ const (
 	FromCache ConsistentReads = "cache"
 	Forward   ConsistentReads = "forward"
 )
-
-// Persistence configures how caches are saved.
-type Persistence struct {
-	// Directory is the path of a directory with one file for each cache. If the path is empty, no
-	// caches are saved. The proxy creates the directory if it is missing. Two proxies must not
-	// share a directory. The files have the same content as the caches, and only their owner can
-	// read them. They contain secrets only if secrets are cached (see Resources).
-	Directory string `json:"directory,omitempty"`
-	// Interval is the time between two saves of a changed cache, at least 1s. Caches are also saved
-	// at shutdown.
-	Interval *metav1.Duration `json:"interval,omitempty"`
-}
 
 // OnUpstreamLoss is the way in which reads are answered while upstream cannot be reached.
 type OnUpstreamLoss string

@@ -214,7 +214,6 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 	errs = append(errs, validateDuration(path.Child("syncTimeout"), c.SyncTimeout, 0)...)
 	errs = append(errs, validateInterval(path.Child("idleTimeout"), c.IdleTimeout)...)
 	errs = append(errs, validateInterval(path.Child("selfCheckInterval"), c.SelfCheckInterval)...)
-	errs = append(errs, validateDuration(path.Child("persistence", "interval"), c.Persistence.Interval, time.Second)...)
 	if l := c.OnUpstreamLoss; l != ServeStale && l != Fail {
 		errs = append(errs, field.NotSupported(path.Child("onUpstreamLoss"), l, []OnUpstreamLoss{ServeStale, Fail}))
 	}

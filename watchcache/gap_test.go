@@ -45,19 +45,14 @@ func TestGapSelections(t *testing.T) {
 	const web = "DELETED gone@10 10, DELETED leaves@2 10, MODIFIED stays@12 12, ADDED enters@14 14, ADDED new@16 16"
 	const db = "DELETED out@5 10, DELETED enters@3 10, ADDED leaves@15 15"
 	const all = "DELETED gone@10 10, MODIFIED stays@12 12, MODIFIED out@13 13, MODIFIED enters@14 14, MODIFIED leaves@15 15, ADDED new@16 16"
-	check := func(c *watchcache.Cache) {
-		t.Helper()
-		wantPoll(t, selecting(t, c, "app=web", "", 10), 100, web, 20)
-		wantPoll(t, selecting(t, c, "app=db", "", 10), 100, db, 20)
-		wantPoll(t, selecting(t, c, "", "", 10), 100, all, 20)
-		cursor := selecting(t, c, "app=web", "", 10)
-		wantPoll(t, cursor, 1, "DELETED gone@10 10", 10)
-		wantPoll(t, cursor, 2, "DELETED leaves@2 10, MODIFIED stays@12 12", 10)
-		wantPoll(t, cursor, 100, "ADDED enters@14 14, ADDED new@16 16", 20)
-		checkGap(t, c, 10, 20, 21)
-	}
-	check(c)
-	check(restored(t, dump(t, c), watchcache.Roomy))
+	wantPoll(t, selecting(t, c, "app=web", "", 10), 100, web, 20)
+	wantPoll(t, selecting(t, c, "app=db", "", 10), 100, db, 20)
+	wantPoll(t, selecting(t, c, "", "", 10), 100, all, 20)
+	cursor := selecting(t, c, "app=web", "", 10)
+	wantPoll(t, cursor, 1, "DELETED gone@10 10", 10)
+	wantPoll(t, cursor, 2, "DELETED leaves@2 10, MODIFIED stays@12 12", 10)
+	wantPoll(t, cursor, 100, "ADDED enters@14 14, ADDED new@16 16", 20)
+	checkGap(t, c, 10, 20, 21)
 }
 
 // An object that is selected before and after a gap may have been outside the selection in between.
@@ -149,17 +144,15 @@ func TestGapTrimmed(t *testing.T) {
 	if s := c.Stats(); s.LogEvents >= 300 {
 		t.Fatalf("%d events are left: test does not test", s.LogEvents)
 	}
-	for _, c := range []*watchcache.Cache{c, restored(t, dump(t, c), watchcache.Roomy)} {
-		for _, rv := range []uint64{10, 11, 500, 800, 999} {
-			if _, err := c.Watch(everything(t), rv); !errors.Is(err, watchcache.ErrTooOld) {
-				t.Errorf("Watch(%d): %v", rv, err)
-			}
-			if _, err := c.SnapshotAt(rv); !errors.Is(err, watchcache.ErrTooOld) {
-				t.Errorf("SnapshotAt(%d): %v", rv, err)
-			}
+	for _, rv := range []uint64{10, 11, 500, 800, 999} {
+		if _, err := c.Watch(everything(t), rv); !errors.Is(err, watchcache.ErrTooOld) {
+			t.Errorf("Watch(%d): %v", rv, err)
 		}
-		wantPoll(t, watchcache.Watch(t, c, "", 1000), 10, "", 1000)
+		if _, err := c.SnapshotAt(rv); !errors.Is(err, watchcache.ErrTooOld) {
+			t.Errorf("SnapshotAt(%d): %v", rv, err)
+		}
 	}
+	wantPoll(t, watchcache.Watch(t, c, "", 1000), 10, "", 1000)
 	if deltas, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrLagged) {
 		t.Errorf("polled [%s], %v", show(deltas), err)
 	}

@@ -161,8 +161,7 @@ func (v *view) append(e Event) {
 }
 
 // cost returns the memory that only the log keeps alive for this event: the replaced version, or
-// the last content of a deleted object. In a restored log, an event of type left has its own copy
-// of the object.
+// the last content of a deleted object.
 func (e *Event) cost() int64 {
 	cost := int64(pathCost)
 	if e.Prev != nil && e.Type != left { // the cost of the object's set includes these bytes

@@ -1,7 +1,6 @@
 package watchcache_test
 
 import (
-	"bytes"
 	"maps"
 	"slices"
 	"testing"
@@ -85,7 +84,6 @@ type replica struct {
 	of     *replica // nil if the replica follows upstream
 	source *watchcache.Cursor
 	cache  *watchcache.Cache
-	saved  []byte
 	lost   bool
 	now    time.Time
 	counts map[string]int
@@ -217,21 +215,21 @@ func (r *replica) relist(rv uint64) {
 	}
 }
 
-// restart restores the replica from a dump, which may be old. All watches end.
-func (r *replica) restart() {
+// restart begins anew at rv, or at the present state of the replica's source. All watches end.
+func (r *replica) restart(rv uint64) {
 	r.t.Helper()
-	if r.saved == nil {
-		return
-	}
-	r.unfollow()
 	r.cache.End()
-	r.cache = restored(r.t, bytes.NewReader(r.saved), r.cache.Limits())
+	r.cache = watchcache.New(*watchcache.Pods, r.cache.Limits())
+	if r.of != nil {
+		r.reset()
+	} else {
+		r.cache.Reset(r.up.at(rv).list(), rv)
+	}
 	r.counts["restart"]++
 }
 
 // reset begins a new epoch, like a feed whose state may be wrong.
 func (r *replica) reset() {
-	r.saved = nil
 	r.unfollow()
 	if r.of != nil {
 		s, err := r.of.cache.Snapshot()

@@ -95,13 +95,11 @@ func (w *world) step() {
 		if err := replica.cache.FastForward(w.up.at(rv).list(), rv); err != nil {
 			w.t.Fatal(err)
 		}
+	case n < 109:
+		replica.restart(w.up.rv - w.r.Uint64N(w.up.rv-max(w.api.compacted, 100)+1))
 	case n < 110:
-		replica.saved = dump(w.t, replica.cache).Bytes()
-	case n < 112:
-		replica.restart()
-	case n < 113:
 		replica.reset()
-	case n < 114:
+	case n < 111:
 		w.api.compacted = w.up.rv - w.r.Uint64N(w.up.rv-100)
 	default:
 		watchcache.Pick(w.r, w.informers...).step(1 + w.r.IntN(5))

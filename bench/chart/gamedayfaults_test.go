@@ -88,7 +88,7 @@ var gameDay = map[string]fault{
 		[]string{"WatchproxyErrors", "WatchproxyErrorsBurnFast", "WatchproxyErrorsBurnSlow"},
 		`cannot create resource \"tokenreviews\"`,
 		func(n *night) {
-			n.proxy = n.w.proxyWithRights(n.T, `{cachedResources: [pods], persistence: {type: none}}`)
+			n.proxy = n.w.proxyWithRights(n.T, `{cachedResources: [pods]}`)
 			n.inject = n.revoke
 			n.load = func() { n.ask(5, "/api/v1/pods", cluster.UniqueName("of-nobody")) }
 		},
@@ -120,16 +120,6 @@ var gameDay = map[string]fault{
 			n.Cleanup(first.Stop)
 			n.inject = func() {}
 			n.load = func() { n.ask(20, configMaps+"?watch=1&timeoutSeconds=1", n.w.api.Token) }
-		},
-	},
-	"caches cannot be saved": {
-		[]string{"WatchproxySavesFail"},
-		nil, `"cache could not be saved"`,
-		func(n *night) {
-			dir := filepath.Join(n.TempDir(), "caches")
-			n.start(fmt.Sprintf("cache: {persistence: {directory: %q, interval: 1s}}\n", dir))
-			n.keep()
-			n.inject = func() { n.obstruct(dir) }
 		},
 	},
 	"audit events cannot be written": {

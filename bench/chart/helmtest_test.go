@@ -32,7 +32,7 @@ func TestHelmTest(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
 	r := w.release(t, "tested")
-	p, token := r.proxy(t, configuration(t, r.install(t, parseValues(t, `{persistence: {type: none}, cachedResources: [namespaces, pods]}`))))
+	p, token := r.proxy(t, configuration(t, r.install(t, parseValues(t, `{cachedResources: [namespaces, pods]}`))))
 	const soon = "--timeout=5s" // for tests that try until they fail
 	for name, broken := range map[string]struct {
 		address, token, says string

@@ -18,7 +18,7 @@ import (
 // as requests of that client. Otherwise they do not arrive.
 func TestImpersonation(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.proxyWithRights(t, `{persistence: {type: none}, cachedResources: [pods],
+	p := w.proxyWithRights(t, `{cachedResources: [pods],
 		rbac: {impersonation: {enabled: true, users: [jane], groups: [developers, "system:authenticated"]}}}`)
 	err := w.api.Allow(t.Context(), "", "writer", cluster.Groups("developers"),
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"}})

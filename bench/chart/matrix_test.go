@@ -24,8 +24,7 @@ var factors = map[string][]string{
 		`tls: {mode: certManager, certManager: {issuerRef: {name: a, kind: ClusterIssuer, group: cert-manager.io}}}`,
 		`tls: {mode: secret, secret: {name: certificate}}`,
 	},
-	"naming":      {``, `fullnameOverride: apicache`, `{nameOverride: front, commonLabels: {team: a}}`},
-	"persistence": {``, `persistence: {type: none}`, `persistence: {type: emptyDir, size: 1Gi}`, `persistence: {type: pvc, size: 1Gi, storageClass: fast}`},
+	"naming": {``, `fullnameOverride: apicache`, `{nameOverride: front, commonLabels: {team: a}}`},
 	"service": {
 		``, `service: {type: NodePort, externalTrafficPolicy: Local, labels: {a: b}}`,
 		`service: {type: LoadBalancer, loadBalancerClass: example.com/a, loadBalancerSourceRanges: [10.0.0.0/8]}`,
@@ -57,11 +56,8 @@ type combination map[string]int
 
 // valid reports whether the chart takes the combination.
 func (c combination) valid() bool {
-	daemonSet, claim := c["kind"] == 1, c["persistence"] == 3
-	if daemonSet {
-		return c["replicas"] == 0 && c["budget"] < 2 && !claim
-	}
-	return !claim || c["replicas"] == 1
+	daemonSet := c["kind"] == 1
+	return !daemonSet || c["replicas"] == 0 && c["budget"] < 2
 }
 
 func (c combination) values(t *testing.T) map[string]any {

@@ -234,7 +234,7 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	gathered, err := registry.Gather()
 	must(t, err)
 	w := sharedWorld(t)
-	p := w.proxyWithRights(t, `{persistence: {type: none}}`)
+	p := w.proxyWithRights(t, `{}`)
 	client := w.client(t, p)
 	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err != nil {
 		t.Fatal(err)

@@ -23,10 +23,10 @@ func TestNotes(t *testing.T) {
 		"default":          "rollout status deployment/watchproxy",
 		"daemonset":        "rollout status daemonset/watchproxy",
 		"everything":       "Protect them.\n\nThe proxy may impersonate anybody",
-		"claim":            "An empty list there grants nobody",
+		"single":           "An empty list there grants nobody",
 		"values-sidecar":   "watchproxy.sidecar.*",
 		"sidecarplain":     "watchproxy.sidecar.*",
-		"existingclaim":    "/status",
+		"bare":             "/status",
 		"ownfiles":         "See the cached resources of one of the pods",
 		"publicissuer":     "--tls-server-name watchproxy.example.com \\\n",
 		"sidecarmonitored": "service account application",
@@ -46,7 +46,7 @@ func TestCommandsOfTheNotes(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
 	r := w.release(t, "noted")
-	all := r.install(t, parseValues(t, `{persistence: {type: none}}`))
+	all := r.install(t, nil)
 	p, _ := r.proxy(t, configuration(t, all))
 	w.rollOut(t, as[appsv1.Deployment](t, all.one(t, "Deployment")))
 

@@ -176,7 +176,7 @@ func TestGoawayChance(t *testing.T) {
 
 // A constraint without a labelSelector counts the pods of its ReplicaSet. Others stay as they are.
 func TestTopologySpreadConstraints(t *testing.T) {
-	constraints := as[appsv1.Deployment](t, render(t, combinations(t)["claim"]).one(t, "Deployment")).Spec.Template.Spec.TopologySpreadConstraints
+	constraints := as[appsv1.Deployment](t, render(t, combinations(t)["single"]).one(t, "Deployment")).Spec.Template.Spec.TopologySpreadConstraints
 	if len(constraints) != 2 {
 		t.Fatalf("constraints %v", constraints)
 	}

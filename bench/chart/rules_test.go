@@ -151,8 +151,6 @@ var courses = map[string]course{
 	"WatchproxyAuditFails": {`
 		apiserver_audit_error_total{job="watchproxy",` + pod + `,plugin="log"} _x9 1x60
 		apiserver_audit_error_total{job="watchproxy",` + pod + `,plugin="buffered"} 0x60`, 11 * time.Minute, `plugin="log"`},
-	"WatchproxySavesFail": {`
-		watchproxy_cache_saves_total{job="watchproxy",` + pod + `,outcome="failed"} _x9 1x60`, 19 * time.Minute, `instance="a"`},
 }
 
 // durations are the series of answers from the cache, good and bad ones a minute from the second
@@ -269,8 +267,6 @@ func TestAlertsAreQuiet(t *testing.T) {
 		watchproxy_freshness_runs_total{`+feed+`,outcome="failed"} 0+1x120
 		watchproxy_self_checks_total{`+feed+`,outcome="same"} 1x60 2x60
 		watchproxy_self_checks_total{`+feed+`,outcome="inconclusive"} _x60 1x60
-		watchproxy_cache_saves_total{job="watchproxy",`+pod+`,outcome="saved"} 0+1x120
-		watchproxy_cache_saves_total{job="watchproxy",`+pod+`,outcome="failed"} 0x120
 		watchproxy_self_checks_total{`+feed+`,outcome="different"} 0x120
 		watchproxy_memory_budget_bytes{job="watchproxy",`+pod+`} 1000x120
 		watchproxy_memory_in_use_bytes{job="watchproxy",`+pod+`} 640x120

@@ -50,7 +50,7 @@ func TestReload(t *testing.T) {
 	for i, wrong := range []struct{ settings, says string }{
 		{"drian: 5s\n", "drian: Forbidden: unknown field"},
 		{"cache: {exclude: [Pods]}\nlimits: {writeTimeout: -1s}\n", "limits.writeTimeout"},
-		{"listen: 127.0.0.1:1\ncache: {persistence: {interval: 7s}, exclude: [pods]}\n", "cache.persistence.interval"},
+		{"listen: 127.0.0.1:1\ncache: {selfCheckInterval: 7s, exclude: [pods]}\n", "cache.selfCheckInterval"},
 	} {
 		load(wrong.settings)
 		cluster.Eventually(t, "the file is refused", func() bool { return reloads("refused") >= float64(i+1) })

@@ -33,7 +33,6 @@ type port struct {
 	audit   *audit
 	opts    cluster.ProxyOptions
 	proxy   *cluster.Proxy
-	dir     string // of saved caches
 	marked  int64
 }
 
@@ -41,7 +40,6 @@ type port struct {
 type restarting struct {
 	name  string
 	short bool   // runs without -everything
-	saved bool   // caches are saved
 	of    string // the process that restarts
 	kill  bool
 
@@ -62,9 +60,8 @@ func TestRestarts(t *testing.T) {
 	fmt.Fprintf(&table, "%s, %d client-go informers on %d HTTP/2 connections, %d resources of %d objects each, a write every %v.\n\n%s\n",
 		time.Now().UTC().Format(time.DateOnly), *informing, (*informing+perConnection-1)/perConnection, len(followed), fleetObjects, fleetWrites, restartHead)
 	for _, r := range []restarting{
-		{name: "proxy restarted, caches saved", saved: true, of: "proxy"},
-		{name: "proxy killed, caches saved", short: true, saved: true, of: "proxy", kill: true},
-		{name: "proxy restarted, nothing saved", short: true, of: "proxy"},
+		{name: "proxy restarted", short: true, of: "proxy"},
+		{name: "proxy killed", of: "proxy", kill: true},
 		{name: "apiserver restarted", short: true, of: "apiserver"},
 		{name: "apiserver killed", of: "apiserver", kill: true},
 	} {
@@ -85,12 +82,9 @@ func (r *restarting) run(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fleetLimit)
 	defer cancel()
-	p := newPort(ctx, t, r.saved)
+	p := newPort(ctx, t)
 	f := newFleet(ctx, t, *informing, p.proxy.RESTConfig())
 	p.caughtUp(ctx, t, f)
-	if r.saved {
-		awaitSaves(t, p.dir, len(followed))
-	}
 	stop := p.keepWriting(ctx)
 	defer stop()
 	cluster.Pause(ctx, before)
@@ -126,12 +120,6 @@ func (r *restarting) judge(t *testing.T) {
 	t.Helper()
 	feeds := len(followed)
 	switch {
-	case r.saved:
-		// Some informers may list again by their own decision: client-go does so if its connection
-		// was reset during a request, but not if it was refused.
-		if r.gone > 0 || r.asked.syncs > 0 || r.lists > 0 || r.asked.forwarded > 0 {
-			t.Error("a restart from saved caches was seen")
-		}
 	case strings.HasPrefix(r.name, "proxy"):
 		// A feed starts with a list, because the first informer resumes at an old resourceVersion.
 		// A second, small list follows if the resource was quiet when the feed started.
@@ -166,18 +154,13 @@ func (r *restarting) row() string {
 		r.states, r.gone, r.resumed, r.lists, r.metadata, r.asked.probes, r.asked.syncs, r.asked.watches, r.asked.forwarded, r.open, r.resident>>20)
 }
 
-func newPort(ctx context.Context, t *testing.T, saved bool) *port {
+func newPort(ctx context.Context, t *testing.T) *port {
 	t.Helper()
-	dir := t.TempDir()
-	p := &port{audit: &audit{AuditLog: cluster.AuditLog{Path: filepath.Join(dir, "audit.log")}, open: map[string]string{}}}
+	p := &port{audit: &audit{AuditLog: cluster.AuditLog{Path: filepath.Join(t.TempDir(), "audit.log")}, open: map[string]string{}}}
 	p.api = cluster.APIServerT(t, cluster.Options{AuditLog: p.audit.Path})
 	p.dynamic = p.api.Dynamic()
 	p.fill(ctx, t)
 	p.opts = cluster.ProxyOptions{Kubeconfig: p.api.Kubeconfig, Settings: header, TLS: true}
-	if saved {
-		p.dir = filepath.Join(dir, "caches")
-		p.opts.Settings += fmt.Sprintf(persistent, p.dir)
-	}
 	p.proxy = cluster.ProxyT(t, p.opts)
 	return p
 }

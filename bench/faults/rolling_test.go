@@ -47,7 +47,7 @@ func isReady(p *cluster.Proxy) bool {
 func TestRollingRestart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), fleetLimit)
 	defer cancel()
-	p := newPort(ctx, t, false)
+	p := newPort(ctx, t)
 	proxies := []*cluster.Proxy{p.proxy, cluster.ProxyT(t, p.opts)}
 	config := p.proxy.RESTConfig()
 	config.Host = "https://" + cluster.RelayT(t, balance(proxies)).Address()

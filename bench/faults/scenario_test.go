@@ -35,8 +35,6 @@ type scenario struct {
 // longHistory are an apiserver's flags that keep the whole history in etcd.
 var longHistory = []string{"--etcd-compaction-interval=0"}
 
-const persistent = "cache: {persistence: {directory: %q, interval: 1s}}\n"
-
 // lasting is the duration of a fault.
 const (
 	lasting     = 3 * time.Second
@@ -134,18 +132,9 @@ func scenarios() []scenario {
 		scenario{name: "apiserver suspended for 20 s", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api, lastingLong) }},
 		scenario{name: "proxy suspended for 20 s", disturb: func(_ *testing.T, w *world) { suspend(w.proxy, lastingLong) }},
 		scenario{name: "proxy's clock jumps", clock: true, disturb: jump},
-		scenario{name: "proxy's clock set back, proxy restarted, caches saved", clock: true, settings: persistent, disturb: func(t *testing.T, w *world) {
-			setClock(t, time.Hour)
-			awaitSaves(t, w.dir, 1)
-			time.Sleep(lasting)
-			setClock(t, -time.Hour)
-			restartProxy(2, false)(t, w)
-		}},
-		scenario{name: "proxy restarted", again: true, disturb: restartProxy(1, false)},
-		scenario{name: "proxy killed", again: true, disturb: restartProxy(1, true)},
-		scenario{name: "proxy restarted, caches saved", short: true, settings: persistent, disturb: restartProxy(3, false)},
-		scenario{name: "proxy killed, caches saved", short: true, settings: persistent, disturb: restartProxy(3, true)},
-		scenario{name: "proxy restarted while upstream is slow, caches saved", settings: persistent, disturb: func(t *testing.T, w *world) {
+		scenario{name: "proxy restarted", short: true, again: true, disturb: restartProxy(3, false)},
+		scenario{name: "proxy killed", short: true, again: true, disturb: restartProxy(3, true)},
+		scenario{name: "proxy restarted while upstream is slow", again: true, disturb: func(t *testing.T, w *world) {
 			w.up.Slow(50*time.Millisecond, 500<<10)
 			restartProxy(2, false)(t, w)
 			w.up.Slow(0, 0)
@@ -160,9 +149,6 @@ func restartServer(kill bool) func(*testing.T, *world) {
 
 func restartProxy(times int, kill bool) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
-		if w.persistent {
-			awaitSaves(t, w.dir, 1)
-		}
 		for i := range times {
 			time.Sleep(time.Duration(1+i%3) * 500 * time.Millisecond)
 			w.restart(t, kill)

@@ -28,7 +28,7 @@ var (
 )
 
 const (
-	soakSetting  = "cache: {persistence: {directory: %q, interval: 10s}, log: {maxAge: 1m}}\n"
+	soakSetting  = "cache: {log: {maxAge: 1m}}\n"
 	soakRate     = 200 // events/s
 	soakObjects  = 400
 	soakWriters  = 16 // in flight

@@ -5,8 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -38,10 +36,7 @@ type world struct {
 	of        resource
 	up, down  *cluster.Relay // upstream of the proxy, and downstream
 	proxy     *cluster.Proxy
-	dir       string // of saved caches
-	endpoints int    // number so far
-	// persistent says that caches are saved.
-	persistent bool
+	endpoints int // number so far
 
 	relists float64
 	lists   float64
@@ -49,14 +44,10 @@ type world struct {
 
 const header = "drain: 500ms\n"
 
-// newWorld starts a proxy. If binary is empty, it is the usual one. The settings may name a
-// directory for caches.
+// newWorld starts a proxy. If binary is empty, it is the usual one.
 func newWorld(t *testing.T, api *cluster.APIServer, of resource, settings, binary string) *world {
 	t.Helper()
-	w := &world{api: api, dynamic: api.Dynamic(), of: of, dir: t.TempDir(), persistent: strings.Contains(settings, "%q")}
-	if w.persistent {
-		settings = fmt.Sprintf(settings, w.dir)
-	}
+	w := &world{api: api, dynamic: api.Dynamic(), of: of}
 	w.up = cluster.RelayT(t, api.Address)
 	kubeconfig := api.KubeconfigT(t, "https://"+w.up.Address(), api.Token)
 	w.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: kubeconfig, Settings: header + settings, TLS: true})
@@ -99,16 +90,6 @@ func (w *world) count(t *testing.T) {
 	of := fmt.Sprintf("resource=%q", w.of.Resource)
 	w.relists += m.Sum("watchproxy_feed_relists_total", of)
 	w.lists += m.Sum("watchproxy_feed_requests_total", of, `verb="list"`)
-}
-
-// awaitSaves waits until a directory has n saved caches. Before that, a restart would not use saved
-// caches.
-func awaitSaves(t *testing.T, dir string, n int) {
-	t.Helper()
-	cluster.Eventually(t, "caches are saved", func() bool {
-		files, err := filepath.Glob(filepath.Join(dir, "*.cache"))
-		return err == nil && len(files) >= n
-	})
 }
 
 // suspend stops a process for a while, as if its machine was swapping.

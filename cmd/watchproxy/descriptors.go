@@ -10,7 +10,7 @@ import (
 
 const (
 	// Clients' connections cannot use all file descriptors. Some are reserved for connections to
-	// upstream, saved caches, logs and the admin address: an eighth, but at least descriptorsKept and
+	// upstream, logs and the admin address: an eighth, but at least descriptorsKept and
 	// one for each forwarded request in flight, and at most half. A forwarded request without verified
 	// credentials uses a reserved descriptor for its connection to upstream, like an exec or a
 	// port-forward.

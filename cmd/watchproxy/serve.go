@@ -193,12 +193,6 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, settings.FeedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(feeds)
-	save, err := persist(ctx, c.Cache.Persistence, feeds, client, feedMetrics, log)
-	if err != nil {
-		return err
-	}
-	defer save()
-
 	derived := derived.New(c.Cache.Derived.MaxBytes.Value(), registry)
 	defer derived.Close()
 	budget.Of(feeds, derived)

@@ -10,7 +10,6 @@
 //
 //   - fresh: proves that caches are up to date
 //   - feed: the loop that keeps one cache up to date with upstream
-//   - store: saved caches
 //   - discovery: upstream's resources, and changes of CustomResourceDefinitions and APIServices
 //   - servers: the choice between several apiservers, and the order of feeds after an outage
 //   - client: requests to an apiserver and its responses

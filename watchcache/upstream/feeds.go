@@ -20,7 +20,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
@@ -50,11 +49,11 @@ type Feeds struct {
 		sync.Mutex
 		// The resources in these maps come from discovery, so clients cannot add any. Clients can
 		// add scopes, see roomLocked.
-		feeds   map[store.Key]*fresh.Feed
-		refused map[store.Key]refusal // at most refusalsMax, of whole resources
+		feeds   map[feed.Key]*fresh.Feed
+		refused map[feed.Key]refusal // at most refusalsMax, of whole resources
 		// narrow contains the refusals of scopes, at most refusalsMax. Clients choose their names,
 		// and must not displace the other refusals.
-		narrow map[store.Key]refusal
+		narrow map[feed.Key]refusal
 		// forbidden contains the resources that upstream last refused with 403, at most
 		// refusalsMax.
 		forbidden map[schema.GroupVersionResource]struct{}
@@ -72,8 +71,8 @@ func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, opt
 	fs.Options.Store(&options)
 	fs.keeper = fresh.NewKeeper(fs.Upstream, metrics.fresh, fs.list)
 	fs.keeper.SetBudget(options.MaxProbes)
-	fs.mu.feeds = map[store.Key]*fresh.Feed{}
-	fs.mu.refused, fs.mu.narrow = map[store.Key]refusal{}, map[store.Key]refusal{}
+	fs.mu.feeds = map[feed.Key]*fresh.Feed{}
+	fs.mu.refused, fs.mu.narrow = map[feed.Key]refusal{}, map[feed.Key]refusal{}
 	fs.narrowStarts = rate.NewLimiter(narrowRate, narrowBurst)
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
 	fs.definitions, fs.services = discovery.Definitions(fs.redefined), discovery.Services(fs.moved)
@@ -93,13 +92,10 @@ func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, opt
 func (fs *Feeds) Stop() {
 	fs.cancel()
 	fs.running.Wait()
-	if fs.Store != nil {
-		_ = fs.Store.Close() // it was only read from
-	}
 }
 
 // open returns the feed of a key once its cache may answer a read.
-func (fs *Feeds) open(ctx context.Context, key store.Key, w object.Want, since uint64) (*fresh.Feed, error) {
+func (fs *Feeds) open(ctx context.Context, key feed.Key, w object.Want, since uint64) (*fresh.Feed, error) {
 	f, err := fs.enter(ctx, key)
 	if errors.Is(err, upgrade.ErrServedAnew) && client.Sleep(ctx, settling) {
 		// All watches of the resource have just ended, and their clients return immediately. A
@@ -124,7 +120,7 @@ func (fs *Feeds) use(ctx context.Context, f *fresh.Feed, w object.Want, since ui
 
 // enter returns the running feed of a resource. If there is none and upstream serves the resource,
 // enter starts a feed.
-func (fs *Feeds) enter(ctx context.Context, key store.Key) (*fresh.Feed, error) {
+func (fs *Feeds) enter(ctx context.Context, key feed.Key) (*fresh.Feed, error) {
 	asked := time.Now()
 	fs.mu.Lock()
 	f, err := fs.lookLocked(key)
@@ -140,13 +136,13 @@ func (fs *Feeds) enter(ctx context.Context, key store.Key) (*fresh.Feed, error) 
 
 // feed returns the running feed of a resource, or starts a feed. asked is the time of the client's
 // request.
-func (fs *Feeds) feed(key store.Key, asked time.Time) (*fresh.Feed, error) {
+func (fs *Feeds) feed(key feed.Key, asked time.Time) (*fresh.Feed, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return fs.feedLocked(key, asked)
 }
 
-func (fs *Feeds) feedLocked(key store.Key, asked time.Time) (*fresh.Feed, error) {
+func (fs *Feeds) feedLocked(key feed.Key, asked time.Time) (*fresh.Feed, error) {
 	if f, err := fs.lookLocked(key); f != nil || err != nil {
 		return f, err
 	}
@@ -165,7 +161,7 @@ func (fs *Feeds) feedLocked(key store.Key, asked time.Time) (*fresh.Feed, error)
 
 // lookLocked returns the running feed of a resource, or the reason why there is no feed. If a feed
 // can be started, lookLocked returns nil and no error.
-func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
+func (fs *Feeds) lookLocked(key feed.Key) (*fresh.Feed, error) {
 	switch options := fs.Options.Load(); {
 	case options.Excludes(key.GVR):
 		return nil, ErrExcluded
@@ -178,7 +174,7 @@ func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
 	if fs.ctx.Err() != nil {
 		return nil, errStopped
 	}
-	if f := fs.mu.feeds[store.Key{GVR: key.GVR, Scope: key.Scope}]; key.Encoding == object.Protobuf && f != nil && f.Started() && f.Cache().Resource().SelfDescribing {
+	if f := fs.mu.feeds[feed.Key{GVR: key.GVR, Scope: key.Scope}]; key.Encoding == object.Protobuf && f != nil && f.Started() && f.Cache().Resource().SelfDescribing {
 		return nil, fmt.Errorf("%w: %s is a custom one", object.ErrNoEncoding, key.GVR) // known without a request to upstream
 	}
 	if err := fs.refusedLocked(key); err != nil {
@@ -201,9 +197,6 @@ func (fs *Feeds) own(f *fresh.Feed) {
 	delete(fs.mu.feeds, f.Key)
 	if err != nil {
 		pause := pauseAfter(err)
-		if notForUs(err) {
-			fs.forgetSaved(f.Key)
-		}
 		level := zap.InfoLevel
 		if forbidden := apierrors.IsForbidden(err); fs.knownForbiddenLocked(f.GVR, forbidden) && forbidden {
 			level = zap.DebugLevel
@@ -285,7 +278,6 @@ func (fs *Feeds) retireIdle() {
 			if f.Idle() > idle {
 				f.Log.Info("stopping idle feed")
 				f.Stop()
-				fs.forgetSaved(f.Key)
 			}
 		}
 	}
@@ -335,7 +327,6 @@ func (fs *Feeds) reconfigure(f *fresh.Feed) {
 	case options.Excludes(f.GVR), !covers(options, f.Key):
 		fs.giveUp(f, ErrExcluded, 0)
 		f.Stop()
-		fs.forgetSaved(f.Key)
 	case options.Resources[f.GVR.GroupResource()].Aggregated != f.Aggregated:
 		fs.giveUp(f, errReconfigured, 0)
 	default:

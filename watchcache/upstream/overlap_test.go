@@ -18,7 +18,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // During the read of a state, these tests start freshness runs, changes of definitions, and
@@ -102,7 +101,7 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 		abandoned.Abandon()
 		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(100, true)+"}\n"+`{"type":"BOOKMARK","object":`+bookmarkJSON(101, false)+"}\n"), nil
 	}))
-	abandoned = feed.New(t.Context(), feeds.Upstream, store.Key{GVR: configmaps}, time.Now(), watchcache.Limits{})
+	abandoned = feed.New(t.Context(), feeds.Upstream, feed.Key{GVR: configmaps}, time.Now(), watchcache.Limits{})
 	if err := abandoned.Run(func() {}); err != nil {
 		t.Error(err)
 	}

@@ -7,8 +7,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // ErrNoMemory means that a resource is not cached because memory is short.
@@ -91,7 +91,7 @@ func (fs *Feeds) GiveUpLargest() {
 func (fs *Feeds) ShortOfMemory() bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for _, refused := range []map[store.Key]refusal{fs.mu.refused, fs.mu.narrow} {
+	for _, refused := range []map[feed.Key]refusal{fs.mu.refused, fs.mu.narrow} {
 		for _, r := range refused {
 			if errors.Is(r.err, ErrNoMemory) && time.Now().Before(r.until) {
 				return true

@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // refusal is the reason why a resource has no feed. It is remembered for a while.
@@ -23,10 +23,10 @@ type refusal struct {
 // refusalsMax is the maximum number of refusals.
 const refusalsMax = 1000
 
-func (fs *Feeds) refuseLocked(key store.Key, reason error, pause time.Duration) {
+func (fs *Feeds) refuseLocked(key feed.Key, reason error, pause time.Duration) {
 	refused := fs.refusalsLocked(key)
 	if len(refused) >= refusalsMax {
-		maps.DeleteFunc(refused, func(_ store.Key, r refusal) bool { return !time.Now().Before(r.until) })
+		maps.DeleteFunc(refused, func(_ feed.Key, r refusal) bool { return !time.Now().Before(r.until) })
 	}
 	if len(refused) >= refusalsMax {
 		clear(refused)
@@ -35,7 +35,7 @@ func (fs *Feeds) refuseLocked(key store.Key, reason error, pause time.Duration) 
 }
 
 // refusalsLocked returns the map for a key's refusal.
-func (fs *Feeds) refusalsLocked(key store.Key) map[store.Key]refusal {
+func (fs *Feeds) refusalsLocked(key feed.Key) map[feed.Key]refusal {
 	if key.Scope.Whole() {
 		return fs.mu.refused
 	}
@@ -43,7 +43,7 @@ func (fs *Feeds) refusalsLocked(key store.Key) map[store.Key]refusal {
 }
 
 // refusedLocked returns the reason why a key had no feed recently, or nil.
-func (fs *Feeds) refusedLocked(key store.Key) error {
+func (fs *Feeds) refusedLocked(key feed.Key) error {
 	if r, ok := fs.refusalsLocked(key)[key]; ok && time.Now().Before(r.until) {
 		return r.err
 	}
@@ -74,10 +74,4 @@ func pauseAfter(err error) time.Duration {
 		return 30 * time.Second
 	}
 	return max(2*time.Second, client.RetryAfter(err))
-}
-
-// notForUs reports whether a feed ended because its resource is not cacheable. If upstream is down,
-// it returns false.
-func notForUs(err error) bool {
-	return errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, object.ErrNoEncoding)
 }

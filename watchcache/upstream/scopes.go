@@ -14,7 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
@@ -71,7 +70,7 @@ func (fs *Feeds) candidates(gvr schema.GroupVersionResource, w object.Want) (sco
 }
 
 // covers reports whether the configuration allows a cache.
-func covers(o *feed.Options, key store.Key) bool {
+func covers(o *feed.Options, key feed.Key) bool {
 	if configured := o.ScopesOf(key.GVR.GroupResource()); len(configured) > 0 {
 		return slices.Contains(configured, key.Scope)
 	}
@@ -89,7 +88,7 @@ func covers(o *feed.Options, key store.Key) bool {
 func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (*fresh.Feed, error) {
 	err := ErrOutOfScope
 	scopes, narrow := fs.candidates(gvr, w)
-	key := store.Key{GVR: gvr, Encoding: encoding}
+	key := feed.Key{GVR: gvr, Encoding: encoding}
 	if narrow && len(scopes) > 1 {
 		if f := fs.ready(key, scopes); f != nil {
 			if err = fs.use(ctx, f, w, since); err == nil || !tooWide(err) {
@@ -108,7 +107,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w ob
 
 // ready returns the feed of the widest scope whose cache is filled, or nil. It starts the feeds of
 // wider scopes, unless upstream has recently refused them.
-func (fs *Feeds) ready(key store.Key, scopes []object.Scope) *fresh.Feed {
+func (fs *Feeds) ready(key feed.Key, scopes []object.Scope) *fresh.Feed {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for i, scope := range scopes {
@@ -142,13 +141,13 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 	defer fs.mu.Unlock()
 	for _, scope := range scopes {
 		for _, encoding := range []object.Encoding{object.JSON, object.Protobuf, object.Table} {
-			if fs.mu.feeds[store.Key{GVR: gvr, Encoding: encoding, Scope: scope}] != nil {
+			if fs.mu.feeds[feed.Key{GVR: gvr, Encoding: encoding, Scope: scope}] != nil {
 				return true
 			}
 		}
 	}
 	for _, scope := range scopes {
-		refused := fs.refusedLocked(store.Key{GVR: gvr, Scope: scope})
+		refused := fs.refusedLocked(feed.Key{GVR: gvr, Scope: scope})
 		if refused == nil || errors.Is(refused, upgrade.ErrServedAnew) {
 			return !fs.Names.Lacks(gvr)
 		}
@@ -168,15 +167,15 @@ func (fs *Feeds) Joins(gvr schema.GroupVersionResource, w object.Want, encoding 
 	if !narrow {
 		scopes = scopes[:min(1, len(scopes))] // Open waits for the narrowest
 	}
-	f := fs.ready(store.Key{GVR: gvr, Encoding: encoding}, scopes)
+	f := fs.ready(feed.Key{GVR: gvr, Encoding: encoding}, scopes)
 	return f != nil && f.ServesConsistent() && f.Settled() && f.Joins(allowed)
 }
 
 // roomLocked returns an error if a feed must not start, because clients could start any number of
 // its kind by the namespaces and names in their requests.
-func (fs *Feeds) roomLocked(key store.Key) error {
+func (fs *Feeds) roomLocked(key feed.Key) error {
 	options := fs.Options.Load()
-	narrow := func(key store.Key) bool {
+	narrow := func(key feed.Key) bool {
 		return !key.Scope.Whole() && len(options.ScopesOf(key.GVR.GroupResource())) == 0
 	}
 	if !narrow(key) {

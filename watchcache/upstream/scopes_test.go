@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // narrowUpstream refuses collections in all namespaces until wide is true.
@@ -102,7 +100,7 @@ func TestNarrowFeedsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &narrowUpstream{fakeUpstream: newFake(), names: true}
 		feeds := start(t, n)
-		feeds.refuseLocked(store.Key{GVR: configmaps, Encoding: object.Protobuf}, ErrNoMemory, time.Hour)
+		feeds.refuseLocked(feed.Key{GVR: configmaps, Encoding: object.Protobuf}, ErrNoMemory, time.Hour)
 		for range 3000 {
 			w := object.Want{Namespace: "ns", Name: fmt.Sprint("forbidden", n.tried.Load())}
 			if _, err := feeds.Open(t.Context(), configmaps, w, object.JSON, 0); err == nil {
@@ -112,7 +110,7 @@ func TestNarrowFeedsAreBounded(t *testing.T) {
 		if tried := n.tried.Load(); tried > 3*narrowBurst {
 			t.Errorf("%d requests for 3,000 forbidden objects", tried)
 		}
-		if err := feeds.refusedLocked(store.Key{GVR: configmaps, Encoding: object.Protobuf}); !errors.Is(err, ErrNoMemory) {
+		if err := feeds.refusedLocked(feed.Key{GVR: configmaps, Encoding: object.Protobuf}); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("the other refusal is %v", err)
 		}
 		for i := range NarrowFeedsMax + 10 {
@@ -131,44 +129,31 @@ func TestNarrowFeedsAreBounded(t *testing.T) {
 	})
 }
 
-// A configured scope has its own file. Requests beyond all scopes have no feed.
+// Requests beyond all configured scopes have no feed.
 func TestConfiguredScope(t *testing.T) {
 	node := object.Scope{Fields: "spec.nodeName=n1"}
 	scoped := func(o *feed.Options) {
 		o.Scopes = map[schema.GroupResource][]object.Scope{configmaps.GroupResource(): {node}}
 	}
 	w := object.Want{Namespace: "ns", Fields: fields.ParseSelectorOrDie("metadata.name=x,spec.nodeName=n1")}
-	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		n := newFake()
 		n.set("a", "1")
-		feeds := startSaved(t, n, dir, scoped)
+		feeds := start(t, n, scoped)
 		if _, err := feeds.Open(t.Context(), configmaps, inNamespace, object.JSON, 0); !errors.Is(err, ErrOutOfScope) || feeds.Caches(configmaps, inNamespace) {
 			t.Errorf("beyond: %v", err)
 		}
 		if f, err := feeds.Open(t.Context(), configmaps, w, object.JSON, 0); err != nil || f.Scope != node {
 			t.Fatalf("%v, %v", f, err)
 		}
-		if err := feeds.Save(); err != nil {
-			t.Fatal(err)
-		}
-		feeds.Stop()
-		feeds = startSaved(t, n, dir, scoped)
-		time.Sleep(time.Minute)
 		if all := feeds.Status(); len(all) != 1 || all[0].Scope != node || !all[0].Ready {
-			t.Errorf("after a restart: %+v", all)
+			t.Errorf("%+v", all)
 		}
-		if err := feeds.Save(); err != nil {
-			t.Fatal(err)
-		}
-		// Without scopes, nothing would read this cache or its file.
+		// Without scopes, nothing would read this cache.
 		feeds.SetOptions(feed.Options{Limits: feeds.Options.Load().Limits})
 		time.Sleep(time.Minute)
 		if all := feeds.Status(); len(all) != 0 {
 			t.Errorf("after another configuration: %+v", all)
-		}
-		if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
-			t.Errorf("files %v, %v", files, err)
 		}
 	})
 }

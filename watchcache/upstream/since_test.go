@@ -16,7 +16,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // Clients that resume from before a feed's beginning get all later events, once each and in order.
@@ -29,7 +28,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake()
 			f.mu.takes = time.Millisecond // long enough for all of the clients below to arrive
-			for range random.IntN(2) * 3 * store.LittleMore {
+			for range random.IntN(2) * 3 * littleMore {
 				f.elsewhere()
 			}
 			for range 10 + random.IntN(30) {
@@ -63,13 +62,12 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				err  error
 			}
 			opened := make(chan opening)
-			clients, wishes := make([]uint64, 1+random.IntN(3)), store.ResumePoints{}
+			clients := make([]uint64, 1+random.IntN(3))
 			for i := range clients {
 				clients[i] = 95 + random.Uint64N(rev-95+1)
 				if random.IntN(8) == 0 {
 					clients[i] = 1
 				}
-				wishes.Note(clients[i])
 				go func() {
 					feed, err := feeds.Open(ctx, configmaps, object.Want{}, object.JSON, clients[i])
 					opened <- opening{feed, err}
@@ -90,7 +88,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				t.Errorf("round %d: the state at %d is answered, upstream was at %d", round, s.ResourceVersion(), rev)
 			}
 			begins := rev
-			for _, at := range slices.Backward(wishes.Beginnings(rev)) {
+			for _, at := range slices.Backward(beginnings(clients, rev)) {
 				if at >= compacted && at >= oldest {
 					begins = at
 				}
@@ -119,6 +117,18 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			reached(t, f, feed.Cache())
 		})
 	}
+}
+
+// littleMore is how many revisions more than needed a feed goes back.
+const littleMore = 100
+
+// beginnings returns where a feed may begin for clients that resume, the best first.
+func beginnings(clients []uint64, rev uint64) (all []uint64) {
+	for _, since := range []uint64{slices.Min(clients), slices.Max(clients)} {
+		more := rev - since + littleMore
+		all = append(all, since-min(more, since-1), since)
+	}
+	return all
 }
 
 // polled returns the next n events of a cursor as text.

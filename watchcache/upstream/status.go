@@ -53,7 +53,6 @@ func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
 type Metrics struct {
 	feed   *feed.Metrics
 	fresh  *fresh.Metrics
-	saves  *prometheus.CounterVec
 	checks *prometheus.CounterVec
 	// Client counts requests to upstream. Servers describes upstream's servers.
 	Client  *client.Metrics
@@ -67,34 +66,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		feed: feed.NewMetrics(r), fresh: fresh.NewMetrics(r),
 		Client: client.NewMetrics(r), Servers: servers.NewMetrics(r),
-		saves: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_cache_saves_total",
-			Help: "Caches written to the directory of saved caches, by outcome: saved, failed.",
-		}, []string{"outcome"}),
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_self_checks_total",
 			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), changed (upstream serves the resource in another way now, and the cache began anew), inconclusive.",
 		}, append(resourceLabels, "outcome")),
 	}
-	r.MustRegister(m.checks, m.saves)
+	r.MustRegister(m.checks)
 	return m
 }
-
-// ExpectSaves creates the counters of saves with the value 0. Without it, Prometheus would miss the
-// first increase, because a new series would begin at 1.
-func (m *Metrics) ExpectSaves() {
-	m.saves.WithLabelValues(saveDone)
-	m.saves.WithLabelValues(saveFailed)
-}
-
-// SaveFailed counts a save that could not start.
-func (m *Metrics) SaveFailed() { m.saves.WithLabelValues(saveFailed).Inc() }
-
-// Outcomes of a save.
-const (
-	saveDone   = "saved"
-	saveFailed = "failed"
-)
 
 // Describe implements prometheus.Collector.
 func (fs *Feeds) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(fs, ch) }

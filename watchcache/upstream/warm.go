@@ -13,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // Part is the part of a resource that a cache holds.
@@ -70,7 +70,7 @@ func (fs *Feeds) fill(ctx context.Context, p Part) error {
 	if err != nil {
 		return err
 	}
-	_, err = fs.open(ctx, store.Key{GVR: gvr, Scope: p.Scope}, object.Want{}, 0)
+	_, err = fs.open(ctx, feed.Key{GVR: gvr, Scope: p.Scope}, object.Want{}, 0)
 	return err
 }
 

@@ -14,11 +14,6 @@
 {{- if and .Values.hostNetwork (not (hasKey (default dict $c.adminAuthentication) "restrictLoopback")) -}}
 {{- $_ := set $c "adminAuthentication" (merge (dict "restrictLoopback" true) (default dict $c.adminAuthentication)) -}}
 {{- end -}}
-{{- if ne .Values.persistence.type "none" -}}
-{{- $cache := default dict $c.cache -}}
-{{- $_ := set $cache "persistence" (mergeOverwrite (default dict $cache.persistence) (dict "directory" "/var/lib/watchproxy/caches")) -}}
-{{- $_ := set $c "cache" $cache -}}
-{{- end -}}
 {{- if and (not (hasKey $c "goawayChance")) (eq .Values.kind "Deployment") (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) -}}
 {{- $_ := set $c "goawayChance" 0.01 -}}
 {{- end -}}

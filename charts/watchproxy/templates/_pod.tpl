@@ -77,10 +77,6 @@ volumeMounts:
 - name: watchproxy-serviceaccount
   mountPath: /run/watchproxy/serviceaccount
 {{- end }}
-{{- if ne .Values.persistence.type "none" }}
-- name: watchproxy-caches
-  mountPath: /var/lib/watchproxy
-{{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -102,19 +98,6 @@ volumeMounts:
 - name: watchproxy-{{ . }}
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
 {{- end }}
-{{- end }}
-{{- if eq .Values.persistence.type "pvc" }}
-- name: watchproxy-caches
-  persistentVolumeClaim:
-    claimName: {{ default (include "watchproxy.fullname" .) .Values.persistence.existingClaim }}
-{{- else if eq .Values.persistence.type "emptyDir" }}
-- name: watchproxy-caches
-  {{- with .Values.persistence.size }}
-  emptyDir:
-    sizeLimit: {{ . }}
-  {{- else }}
-  emptyDir: {}
-  {{- end }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}

@@ -51,20 +51,6 @@
 {{- if and (hasKey $v.config "tls") (ne $v.tls.mode "none") -}}
 {{- fail (printf "config.tls: the chart sets it for tls.mode %s: set tls.mode to none, or leave it out" $v.tls.mode) -}}
 {{- end -}}
-{{- if and (dig "cache" "persistence" "directory" "" $v.config) (ne $v.persistence.type "none") -}}
-{{- fail (printf "config.cache.persistence.directory: the chart sets it for persistence.type %s: set persistence.type to none, or leave it out" $v.persistence.type) -}}
-{{- end -}}
-{{- if eq $v.persistence.type "pvc" -}}
-{{- if or (ne $v.kind "Deployment") $v.autoscaling.enabled (gt (int $v.replicaCount) 1) -}}
-{{- fail "persistence.type: no two proxies may share a claim: pvc is for a Deployment with replicaCount 1 and without autoscaling; emptyDir gives each pod its own" -}}
-{{- end -}}
-{{- if and $v.updateStrategy (ne (default "" $v.updateStrategy.type) "Recreate") -}}
-{{- fail "updateStrategy.type: the next pod would wait for the claim of the one before: let it be Recreate, or leave updateStrategy out" -}}
-{{- end -}}
-{{- if not (or $v.persistence.size $v.persistence.existingClaim) -}}
-{{- fail "persistence.size: give the claim a size, twice the bytes of the cached objects, or name an existingClaim" -}}
-{{- end -}}
-{{- end -}}
 {{- if and $v.autoscaling.enabled (ne $v.kind "Deployment") -}}
 {{- fail (printf "autoscaling.enabled: a %s is not scaled: let kind be Deployment" $v.kind) -}}
 {{- end -}}
@@ -225,7 +211,6 @@
   (dict "field" "limits.writeTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "limits.idleTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "authorization.watchRecheckInterval" "unit" "seconds" "least" "1s" "orZero" true)
-  (dict "field" "cache.persistence.interval" "unit" "seconds" "least" "1s")
   (dict "field" "cache.log.maxAge" "unit" "seconds" "least" "1s")
   (dict "field" "cache.log.maxBytes" "unit" "bytes" "least" "1Mi")
   (dict "field" "cache.derived.maxBytes" "unit" "bytes" "least" "1Mi")

@@ -12,14 +12,14 @@
 {{- $containers = append $containers .name -}}
 {{- end -}}
 {{- end -}}
-{{- $volumes := list "watchproxy-config" "watchproxy-tls" "watchproxy-caches" "watchproxy-client" -}}
+{{- $volumes := list "watchproxy-config" "watchproxy-tls" "watchproxy-client" -}}
 {{- range $v.extraVolumes -}}
 {{- if has .name $volumes -}}
 {{- fail (printf "extraVolumes: the pod has another volume %s: give it another name" .name) -}}
 {{- end -}}
 {{- $volumes = append $volumes .name -}}
 {{- end -}}
-{{- $paths := list "/etc/watchproxy/config" "/etc/watchproxy/tls" "/var/lib/watchproxy" -}}
+{{- $paths := list "/etc/watchproxy/config" "/etc/watchproxy/tls" -}}
 {{- range $v.extraVolumeMounts -}}
 {{- if and (ne $v.kind "Sidecar") (not (has .name $volumes)) -}}
 {{- fail (printf "extraVolumeMounts: there is no volume %s: add it to extraVolumes" .name) -}}

@@ -33,7 +33,6 @@ func checkFiles(c *config.ProxyConfiguration, now time.Time) (errs field.ErrorLi
 		}
 	}
 	errs = append(errs, c.Audit.CheckFiles(field.NewPath("audit"))...)
-	errs = append(errs, c.Cache.Persistence.CheckFiles(field.NewPath("cache", "persistence"))...)
 	if c.Upstream.Kubeconfig != "" {
 		errs = append(errs, checkKubeconfig(field.NewPath("upstream"), &c.Upstream, now)...)
 	}

@@ -103,7 +103,6 @@ clusters: [{name: c, cluster: {server: "https://a.example"%s}}], users: [{name: 
 		"upstream: {kubeconfig: wrongkey}":                         {`3: upstream.kubeconfig: Invalid value: "wrongkey": client-key: the key does not belong`},
 		"upstream: {kubeconfig: old}":                              {`3: upstream.kubeconfig: Invalid value: "old": client-certificate: the certificate of "CN=expired" expired`},
 		"upstream: {kubeconfig: oldca}":                            {`3: upstream.kubeconfig: Invalid value: "oldca": certificate-authority: the certificate of "CN=expired" expired`},
-		"cache: {persistence: {directory: text/caches}}":           {`3: cache.persistence.directory: Invalid value: "text/caches": caches cannot be saved in it: `},
 		"upstream: {kubeconfig: /dev/null}":                        {`3: upstream.kubeconfig: Invalid value: "/dev/null": no contexts in /dev/null`},
 		"upstream: {kubeconfig: lost, context: 5}\nlogLevel: loud": {`3: upstream.context: `, `3: upstream.kubeconfig: `, `4: logLevel: `},
 	} {

@@ -9,7 +9,6 @@
 //
 //   - catchup.go: brings a cache to upstream's revision faster than the watch stream does
 //   - compare.go: compares caches with upstream
-//   - settle.go: starts a feed from a saved cache
 //   - since.go: starts a feed at an earlier resourceVersion, for clients of a replaced proxy
 //   - guard.go: detects lost and silent streams
 //

@@ -15,7 +15,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/signs"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/tasks"
 )
 
@@ -40,7 +39,7 @@ var (
 // reader that needs the most recent state can make the feed catch up faster (see catchup.go).
 type Feed struct {
 	*Upstream
-	store.Key
+	Key
 	Owner      ledger.Owner // 0 if the ledger does not cover the resource
 	Aggregated bool         // an aggregated API may serve the resource
 	Log        *zap.Logger
@@ -52,7 +51,7 @@ type Feed struct {
 	pages  bool // the next state is read in pages, because a stream did not bring it; used by Run only
 
 	started chan struct{} // closed when cache or err is set
-	settled chan struct{} // closed when the cache may serve clients; a saved or past state is verified first
+	settled chan struct{} // closed when the cache may serve clients; a past state must reach the present first
 	done    chan struct{} // closed when Run has returned
 	cache   *watchcache.Cache
 	err     error // why the cache is missing or has ended; valid after started or done is closed
@@ -66,7 +65,6 @@ type Feed struct {
 	signs.Signs
 	tasks *tasks.Tasks // other than the run loop
 	past  past         // revisions where the feed may begin
-	saved standing     // used by Save only
 
 	writing struct {
 		sync.Mutex // held during each write to the cache
@@ -88,7 +86,7 @@ const (
 )
 
 // New returns a feed for a client that sent its request at asked. Run starts the feed.
-func New(ctx context.Context, u *Upstream, key store.Key, asked time.Time, limits watchcache.Limits) *Feed {
+func New(ctx context.Context, u *Upstream, key Key, asked time.Time, limits watchcache.Limits) *Feed {
 	gvr := key.GVR
 	f := &Feed{
 		Upstream: u, Key: key, asked: asked, limits: limits, tasks: tasks.New(ctx),
@@ -122,7 +120,7 @@ func (f *Feed) Definition() (v discovery.Version, custom bool) {
 // Use records that a client uses the feed. since is the resourceVersion that it resumes from, or 0.
 func (f *Feed) Use(since uint64) {
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
-	f.past.Note(since)
+	f.past.note(since)
 }
 
 // Idle is the time since the feed was last used.
@@ -164,7 +162,7 @@ func (f *Feed) Start(ctx context.Context) error {
 const (
 	// Patience is how long a read waits for an upstream that gives no sign of life.
 	Patience = time.Second
-	// settlePatience is the same while a feed compares an earlier state with upstream's. In a quiet
+	// settlePatience is the same while a feed brings an earlier state to the present. In a quiet
 	// resource, a side watch may take two seconds to show a sign.
 	settlePatience = 4 * time.Second
 )
@@ -232,14 +230,9 @@ func (f *Feed) Run(started func()) error {
 	}
 	f.Alive()
 	f.described, f.cache = d, watchcache.New(d.Resource, f.limits)
-	restored := f.restore(at)
 	close(f.started)
 	started()
-	if restored {
-		f.Go(func(ctx context.Context) { f.verifyRestored(ctx, at) })
-	} else {
-		f.beginInThePast(ctx, at)
-	}
+	f.beginInThePast(ctx, at)
 	f.err = f.follow(ctx)
 	err = f.ended()
 	f.tasks.End()
@@ -320,9 +313,6 @@ func (f *Feed) Interrupt(reason error) bool {
 	f.writing.cut(reason)
 	return true
 }
-
-// standing is a position in a cache's log.
-type standing struct{ rv, epoch uint64 }
 
 // Standing returns the log's resourceVersion and epoch.
 func (f *Feed) Standing() (rv, epoch uint64) {

@@ -200,9 +200,6 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 		}
 		f.Log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
 	}
-	if f.Store != nil {
-		_ = f.Store.Remove(f.Key) // a restart must not resume from the old state
-	}
 	f.cache.Reset(objects, rv)
 	f.Log.Info("synced", zap.Int("objects", len(objects)), zap.Uint64("resourceVersion", rv))
 	return f.adoptedLocked(), nil

@@ -2,6 +2,8 @@ package feed
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,7 +12,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // past selects the revision at which a feed begins, if clients resume from revisions before
@@ -32,24 +34,80 @@ import (
 // In a test in which all feeds began at the present, the proxies of 200 informers were replaced one
 // after another. Then 23 informers had to relist, and 18 watches stayed connected to upstream.
 type past struct {
-	store.ResumePoints
 	opened atomic.Int64 // moment when the followed watch opened; 0 without a watch
 	begun  bool         // the feed began in the past; used by Run only
 	left   []uint64     // resourceVersions not tried yet; used by Run only
+
+	mu struct {
+		sync.Mutex
+		earliest, latest uint64 // resourceVersions that clients resume from; 0 if there are none
+	}
+}
+
+// note records a resourceVersion that a client resumes from. Calls have no effect after the feed
+// has begun.
+func (p *past) note(since uint64) {
+	if since == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.latest = max(p.mu.latest, since)
+	if p.mu.earliest == 0 || since < p.mu.earliest {
+		p.mu.earliest = since
+	}
+}
+
+// littleMore is added to the distance between the present and the point where a client resumes. A
+// feed begins that many revisions before this point.
+const littleMore = 100
+
+// beginnings returns the resourceVersions at which a feed may begin, the best first. at is
+// upstream's present resourceVersion.
+func (p *past) beginnings(at uint64) (all []uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, since := range []uint64{p.mu.earliest, p.mu.latest} {
+		if since == 0 || since > at {
+			continue
+		}
+		for _, rv := range []uint64{since - min(at-since+littleMore, since-1), since} {
+			if !slices.Contains(all, rv) {
+				all = append(all, rv)
+			}
+		}
+	}
+	return all
 }
 
 // beginInThePast starts a feed at a past resourceVersion if upstream has that history. The feed
 // serves no clients until it has reached upstreamAt, upstream's revision at its start.
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
-	f.past.left = f.past.Beginnings(upstreamAt)
+	f.past.left = f.past.beginnings(upstreamAt)
 	if !f.begin(ctx) {
 		close(f.settled)
 		return
 	}
 	f.past.begun = true
-	f.Go(func(ctx context.Context) {
-		f.settle(ctx, catchUpTries, func() error { return f.catchUp(ctx, upstreamAt) })
-	})
+	f.Go(func(ctx context.Context) { f.settle(ctx, upstreamAt) })
+}
+
+// settle lets the cache serve clients once it has caught up. After too many tries, it makes the run
+// loop read the present state.
+func (f *Feed) settle(ctx context.Context, upstreamAt uint64) {
+	defer close(f.settled)
+	backoff, interrupted := servers.Reconnect, false
+	for tries := 1; ctx.Err() == nil; tries++ {
+		err := f.catchUp(ctx, upstreamAt)
+		if err == nil {
+			return
+		}
+		f.Log.Info("cache is not up to date", zap.Error(err))
+		if tries >= catchUpTries && !interrupted {
+			interrupted = f.Interrupt(ErrDiffers)
+		}
+		client.Sleep(ctx, max(backoff.Step(), client.RetryAfter(err)))
+	}
 }
 
 // begin fills the cache with the first past state in f.past.left that upstream can list. It returns
@@ -90,6 +148,9 @@ const (
 	// catchUpTries is the number of attempts to reach upstream's revision. After these, the feed
 	// begins at the present.
 	catchUpTries = 3
+	// settleStream is how long a feed waits for the stream to deliver the changes since the past
+	// state. Then the feed opens a side watch.
+	settleStream = 100 * time.Millisecond
 )
 
 func (f *Feed) readAt(ctx context.Context, rv uint64) error {

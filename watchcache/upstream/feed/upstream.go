@@ -15,7 +15,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // Upstream contains what all feeds share.
@@ -23,7 +22,6 @@ type Upstream struct {
 	Client  *client.Client
 	Health  *servers.Health
 	Names   *discovery.Discovery
-	Store   *store.Store // nil if caches are not saved
 	Ledger  ledger.Ledger
 	Owners  ledger.Owners
 	Metrics *Metrics
@@ -92,9 +90,8 @@ func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
 
 // Metrics contains the feeds' counters.
 type Metrics struct {
-	Relists  *prometheus.CounterVec
-	Restores *prometheus.CounterVec
-	cost     *prometheus.CounterVec
+	Relists *prometheus.CounterVec
+	cost    *prometheus.CounterVec
 }
 
 // NewMetrics registers the counters.
@@ -104,16 +101,12 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_feed_relists_total",
 			Help: "Relists of a feed, by reason.",
 		}, []string{"group", "version", "resource", "reason"}),
-		Restores: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_cache_restores_total",
-			Help: "Saved caches found when their feeds started, by outcome: restored, refused (unusable).",
-		}, []string{"outcome"}),
 		cost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_upstream_seconds_total",
 			Help: "Seconds that upstream took for freshness checks (probe, list, metadata; not side watches, which mostly wait) and for consistent reads left to it (direct).",
 		}, []string{"by"}),
 	}
-	r.MustRegister(m.Relists, m.Restores, m.cost)
+	r.MustRegister(m.Relists, m.cost)
 	return m
 }
 
