@@ -45,7 +45,7 @@
 //	                                                long                                                                          response
 //	responses to strangers    stream, anyone        a Status                      1,000                       reset               read; writeTimeout
 //	buffers of long bodies    user, readers         64 KiB                        1,024, shared               4 KiB pieces        body written
-//	unread HTTP/2 writes      user, slow ones       128 KiB                       workspace, shared           closed              read; writeTimeout;
+//	unread HTTP/2 writes      user, slow ones       192 KiB                       workspace, shared           closed              read; writeTimeout;
 //	                                                                                                                              wanted
 //	unsent bytes, kernel      connection, slow      128 KiB, and client's window  net.ipv4.tcp_mem            the write waits     read; writeTimeout
 //	                          ones
@@ -125,7 +125,7 @@
 //	                          readers               text                                                                          watch
 //	open watches              user, clients         2 KiB, head, selectors;       half of the budget, shared  429                 watch's end
 //	                                                maxWatchesPerIdentity
-//	unread events             user, slow ones       64 KiB, or one event          workspace, shared           watch ends          read;
+//	unread events             user, slow ones       twice 64 KiB, or one event    workspace, shared           watch ends          read;
 //	                                                                                                                              cache.log.maxAge; wanted
 //	shared events             event and form,       256 KiB                       16 MiB                      oldest              newer events
 //	                          upstream

@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -148,7 +149,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 		}
 		c.Guard.Begin()
 	}
-	n, err := c.Conn.Write(p)
+	n, err := c.writeTogether(p)
 	if !c.nonblocking {
 		err = c.guarded(err)
 	}
@@ -175,6 +176,10 @@ func (c *Conn) limitWrite() error {
 	}
 	return nil
 }
+
+// Gather sets whether reads wait for GatherTime, so that they bring more bytes. It is for a client that
+// sends many small frames of which only the sum matters.
+func (c *Conn) Gather(on bool) { c.socket.gather.Store(on) }
 
 // Pumpable reports whether the connection can be nonblocking.
 func (c *Conn) Pumpable() bool { return c.socket.now != nil }
@@ -395,6 +400,22 @@ func (c *Conn) WriteWaiting(p []byte) error {
 	c.Guard.Begin()
 	c.socket.wait(true)
 	defer c.socket.wait(false)
-	_, err := c.Conn.Write(p)
+	_, err := c.writeTogether(p)
 	return c.guarded(err)
+}
+
+// writeTogether writes the records of each piece of p together.
+func (c *Conn) writeTogether(p []byte) (n int, err error) {
+	const few = 4 << 10 // TLS makes one or two records of so many bytes
+	if c.TLSState == nil || len(p) <= few {
+		return c.Conn.Write(p)
+	}
+	for len(p) > 0 && err == nil {
+		c.socket.collect()
+		var m int
+		m, err = c.Conn.Write(p[:min(len(p), exchange.PieceSize)])
+		err = cmp.Or(err, c.socket.writeCollected())
+		n, p = n+m, p[m:]
+	}
+	return n, err
 }

@@ -11,6 +11,9 @@
 // is nonblocking. It keeps the bytes that the kernel does not accept, up to leftMax, until Settle
 // writes them. These bytes are kept below TLS, because TLS may write its own responses at any time.
 //
+// TLS makes records of 16 KiB and writes each by itself. The [Conn] collects those of a piece and writes
+// them once.
+//
 // For a client that does not read, the kernel keeps at most two unsent pieces of 64 KiB
 // (TCP_NOTSENT_LOWAT). Without this limit, the kernel keeps up to 4 MiB for each client.
 //

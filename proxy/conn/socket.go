@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,6 +24,8 @@ import (
 type socket struct {
 	net.Conn
 	now immediate // nil if the socket can only wait
+	// gather makes each read wait for a moment first, so that it brings more.
+	gather atomic.Bool
 
 	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
 	// and, with TLS, a large stack. So a connection that may be silent for long waits for one byte
@@ -40,6 +43,8 @@ type socket struct {
 		sync.Mutex
 		nonblocking bool
 		waits       bool   // writes wait for the client although the socket is nonblocking
+		collects    bool   // writes are collected
+		collected   []byte // up to leftMax
 		settling    bool   // settle is writing the kept bytes
 		left        []byte // bytes that the kernel has not accepted; up to leftMax
 		broken      error  // the error of a write that may have been partial
@@ -56,6 +61,8 @@ const (
 	unsentMax = 2 * exchange.PieceSize
 	// tcpNotSentLowWater is Linux's TCP_NOTSENT_LOWAT. Package syscall does not define it.
 	tcpNotSentLowWater = 25
+	// GatherTime is how long a read waits for more bytes.
+	GatherTime = 4 * time.Millisecond
 )
 
 // errUnread says that a client does not read the responses of TLS.
@@ -70,9 +77,64 @@ func (s *socket) setNonblocking(on bool) {
 	s.mu.nonblocking = on
 }
 
+// collect makes the socket collect what is written to it. TLS writes each record of 16 KiB by itself,
+// and so it would wake the client each time.
+func (s *socket) collect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.collects, s.mu.collected = true, *collections.Get().(*[]byte)
+}
+
+// writeCollected writes what was collected. Meanwhile TLS may add responses, which must not overtake
+// it.
+func (s *socket) writeCollected() error {
+	for {
+		s.mu.Lock()
+		p := s.mu.collected
+		s.mu.collected = nil
+		if len(p) == 0 || s.mu.broken != nil {
+			defer s.mu.Unlock()
+			s.mu.collects = false
+			return s.mu.broken
+		}
+		_, err := s.writeLocked(p)
+		if cap(p) <= leftMax {
+			p = p[:0]
+			collections.Put(&p)
+		}
+		if err != nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.mu.collects, s.mu.broken = false, err
+			return err
+		}
+	}
+}
+
+// collections has buffers for a piece and what TLS adds to it.
+var collections = sync.Pool{New: func() any {
+	const overhead = 1 << 10
+	p := make([]byte, 0, exchange.PieceSize+overhead)
+	return &p
+}}
+
 // Write implements net.Conn.
 func (s *socket) Write(p []byte) (int, error) {
 	s.mu.Lock()
+	if !s.mu.collects {
+		return s.writeLocked(p)
+	}
+	defer s.mu.Unlock()
+	if len(s.mu.collected)+len(p) > leftMax {
+		s.mu.broken = errUnread
+		return 0, errUnread
+	}
+	s.mu.collected = append(s.mu.collected, p...)
+	return len(p), nil
+}
+
+// writeLocked writes, or keeps what the kernel does not accept. It releases the lock.
+func (s *socket) writeLocked(p []byte) (int, error) {
 	if (!s.mu.nonblocking || s.mu.waits) && s.mu.broken == nil {
 		left := s.mu.left // a response of TLS since the last settle
 		s.mu.left = nil
@@ -175,6 +237,9 @@ func (s *socket) Read(p []byte) (n int, err error) {
 }
 
 func (s *socket) read(p []byte) (n int, err error) {
+	if s.gather.Load() {
+		time.Sleep(GatherTime)
+	}
 	if s.reading.peeked && len(p) > 0 {
 		s.reading.peeked = false
 		p[0] = s.reading.first[0]

@@ -2,14 +2,18 @@ package conn
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/client-go/util/cert"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -158,4 +162,116 @@ func TestLeftIsBounded(t *testing.T) {
 		t.Error(err)
 	}
 	server.Close()
+}
+
+// counting counts writes.
+type counting struct {
+	net.Conn
+	writes atomic.Int64
+}
+
+// Write implements net.Conn.
+func (c *counting) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// The records of a piece are written together. What TLS writes meanwhile comes after them.
+func TestRecordsAreWrittenTogether(t *testing.T) {
+	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := net.Pipe()
+	counted := &counting{Conn: ours}
+	server, client := New(counted), tls.Client(theirs, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a test
+	defer server.Close()
+	server.Conn = tls.Server(server.socket, &tls.Config{Certificates: []tls.Certificate{pair}, DynamicRecordSizingDisabled: true}) //nolint:gosec // a test
+	go func() { _ = client.Handshake() }()
+	if _, err := server.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	var want bytes.Buffer
+	for i := range 3 * exchange.PieceSize {
+		want.WriteByte(byte(i * i >> 8))
+	}
+	got := make(chan []byte, 1)
+	go func() {
+		all := make([]byte, want.Len()+100*len("more"))
+		_, _ = io.ReadFull(client, all)
+		got <- all
+	}()
+	before := counted.writes.Load()
+	if n, err := server.Write(want.Bytes()); n != want.Len() || err != nil {
+		t.Fatal(n, err)
+	}
+	if n := counted.writes.Load() - before; n != 3 {
+		t.Errorf("%d writes for three pieces", n)
+	}
+	for range 100 {
+		want.WriteString("more")
+		if _, err := server.Write([]byte("more")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(<-got, want.Bytes()) {
+		t.Error("it differs")
+	}
+}
+
+// Writes beside a collected one keep the order, whether or not writes wait, and are bounded.
+func TestWritesBesideCollected(t *testing.T) {
+	for _, nonblocking := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			client, server := inMemory(t)
+			s := server.socket
+			s.setNonblocking(nonblocking)
+			long := bytes.Repeat([]byte("x"), 2*unread)
+			s.collect()
+			for _, p := range [][]byte{long, []byte("1")} {
+				if _, err := s.Write(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			written := make(chan error, 1)
+			go func() { written <- s.writeCollected() }()
+			synctest.Wait()
+			if _, err := s.Write([]byte("2")); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan []byte, 1)
+			go func() {
+				all, _ := io.ReadAll(client)
+				got <- all
+			}()
+			if err := errors.Join(<-written, s.settle()); err != nil {
+				t.Fatal(err)
+			}
+			s.setNonblocking(false)
+			if _, err := s.Write([]byte("3")); err != nil {
+				t.Fatal(err)
+			}
+			server.Close()
+			if all := string(<-got); all != string(long)+"123" {
+				t.Errorf("%d bytes, at the end %q", len(all), all[max(0, len(all)-5):])
+			}
+		})
+	}
+	_, server := inMemory(t)
+	server.socket.collect()
+	for n := 0; ; n += 1 << 10 {
+		if _, err := server.socket.Write(make([]byte, 1<<10)); err != nil {
+			break
+		}
+		if n > leftMax {
+			t.Fatalf("%d bytes are collected", n)
+		}
+	}
+	if server.socket.writeCollected() == nil {
+		t.Error("a part is written")
+	}
 }

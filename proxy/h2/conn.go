@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,6 +68,9 @@ const (
 	controlMax, controlUnknown = 64 << 10, 16 << 10
 	// stuckFree is the number of bytes of a watch that may be stuck without room.
 	stuckFree = 4 << 10
+	// overdueAfter is how long a stream waits for more window than there is. gatherLeast is the window
+	// of streams from which a client does not run dry while its WINDOW_UPDATEs are read together.
+	overdueAfter, gatherLeast = 50 * time.Millisecond, 1 << 20
 	// settingsMax is the maximum number of settings in a frame, as in x/net.
 	settingsMax = 100
 
@@ -110,6 +114,7 @@ type Conn struct {
 		early    frame.Early
 
 		window, initial int64 // send windows of the connection and of new streams
+		widest          int64 // the largest window of the connection so far
 		frameMax        int   // the largest frame that the client accepts
 
 		buf     []byte // frames to be written; nil if there are none
@@ -131,11 +136,11 @@ func (s *Server) Serve(nc *conn.Conn) {
 	c := &Conn{server: s, net: nc, began: time.Now()}
 	c.mu.written = sync.NewCond(&c.mu)
 	c.mu.streams = map[uint32]*stream{}
-	c.mu.window, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, frameMax
+	c.mu.window, c.mu.widest, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, windowInitial, frameMax
 	c.mu.encoder = frame.NewEncoder()
 	defer nc.Close() //nolint:errcheck // nothing more is written
 	nc.Stall = min(s.Options().Stall, s.Options().Limits.Write)
-	nc.Guard = s.Room.Guard(bufferMax+exchange.PieceSize, nc.User, func() { nc.LimitWrites(time.Now()) })
+	nc.Guard = s.Room.Guard(bufferMax+2*exchange.PieceSize, nc.User, func() { nc.LimitWrites(time.Now()) })
 	if nc.Pumpable() {
 		nc.StartNonblocking()
 	}
@@ -199,18 +204,18 @@ func (c *Conn) unlock() {
 
 func (c *Conn) passLocked() {
 	if len(c.mu.buf) < bufferRoom {
-		wakeFirst(&c.mu.forRoom)
-		if c.mu.window > 0 {
-			wakeFirst(&c.mu.forWindow)
-		}
+		wakeFirst(&c.mu.forRoom, math.MaxInt64)
+		wakeFirst(&c.mu.forWindow, c.mu.window)
 	}
 }
 
-func wakeFirst(line *list.List) {
+// wakeFirst wakes the first stream of a queue if the window is enough for it.
+func wakeFirst(line *list.List, window int64) {
 	if e := line.Front(); e != nil {
-		s := e.Value.(*stream)
-		s.leaveLocked()
-		s.wakeLocked()
+		if s := e.Value.(*stream); window >= s.least {
+			s.leaveLocked()
+			s.wakeLocked()
+		}
 	}
 }
 

@@ -9,7 +9,8 @@
 //	Conn     one connection; its goroutine reads frames
 //	stream   one request and its response; a handler's goroutine, none once a watch is open
 //	Work     writes the events of all watches of a connection in one write; a pump calls it
-//	frame/   frames and headers as bytes
+//	frame/   frames, headers and windows
+//	upload/  the body of a request
 //
 // # Writes
 //
@@ -23,5 +24,14 @@
 // unlock of the connection wakes the first stream of a queue if there is room for it. A stream that
 // lacks room in its own window is in no queue. So a WINDOW_UPDATE wakes one stream, however many
 // wait. A watch without a window keeps one piece of at most 64 KiB, until a WINDOW_UPDATE or the
-// stall timeout. Reading WINDOW_UPDATEs in batches was not faster.
+// stall timeout.
+//
+// A stream that has used up its window goes on when 64 KiB are there, or half of a smaller window, or
+// what the rest needs. After 50 ms it takes any window. Go's transport returns 4 KiB at a time; a
+// client that decodes would get each of them in a write of its own. Meanwhile the connection reads
+// only every 4 ms, if the client's windows are a megabyte or more, so that it does not run dry: each
+// read wakes threads of Go's runtime, which costs more than the read. Another request on the
+// connection may wait for 4 ms, too, until the client has the state. A sync of 13.5 MB by a client
+// that decodes took the proxy 119 ms of processor time before, 81 ms with reads every millisecond, 65
+// ms every three, and 41 ms every eight; a client that only reads takes it 12 ms.
 package h2

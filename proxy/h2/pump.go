@@ -108,14 +108,15 @@ func (s *stream) unstickLocked() bool {
 		return true
 	}
 	for len(s.stuck) > 0 && s.err == nil {
-		n := s.c.appendDataLocked(s, s.stuck, bufferMax)
-		if s.stuck = s.stuck[n:]; n == 0 {
+		if s.starvesLocked(len(s.stuck)) {
 			if s.ctx.Err() != nil {
 				break
 			}
 			s.parkLocked(true)
 			return false
 		}
+		s.stuck = s.stuck[s.c.appendDataLocked(s, s.stuck, bufferMax):]
+		s.openedLocked()
 	}
 	s.unstuckLocked()
 	return true
@@ -123,7 +124,7 @@ func (s *stream) unstickLocked() bool {
 
 // parkLocked queues the stream for the connection's window.
 func (s *stream) parkLocked(again bool) {
-	if s.window > 0 && s.place == nil { // the stream's own window is open
+	if s.window >= s.least && s.place == nil { // the stream's own window is open
 		s.lineUpLocked(&s.c.mu.forWindow, again)
 	}
 }
@@ -193,12 +194,9 @@ func (e *eager) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n := len(p)
-	for len(p) > 0 && len(s.stuck) == 0 {
-		m := c.appendDataLocked(s, p, bufferMax)
-		if m == 0 {
-			break
-		}
-		p = p[m:]
+	for len(p) > 0 && len(s.stuck) == 0 && !s.starvesLocked(len(p)) {
+		p = p[c.appendDataLocked(s, p, bufferMax):]
+		s.openedLocked()
 	}
 	if len(s.stuck)+len(p) > stuckFree && !s.unread.Hold() {
 		s.endLocked(watch.ErrStalled)

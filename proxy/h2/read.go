@@ -144,6 +144,7 @@ func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 		if c.mu.window += int64(f.Increment); c.mu.window > windowMax {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
+		c.mu.widest = max(c.mu.widest, c.mu.window)
 		return nil
 	}
 	s := c.mu.streams[f.StreamID]
@@ -205,7 +206,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	over, late := s == nil || s.err != nil, c.mu.early.Late(f.StreamID, f.StreamEnded())
 	err := c.closedLocked(f.StreamID)
 	c.unlock()
-	if over || s.body == nil || s.body.ended() {
+	if over || s.body == nil || s.body.Ended() {
 		if err != nil {
 			return err
 		}
@@ -214,7 +215,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 		}
 		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeStreamClosed}
 	}
-	unwanted, err := s.body.add(f.Data(), f.StreamEnded(), size)
+	unwanted, err := s.body.Add(f.Data(), f.StreamEnded(), size)
 	c.giveBack(nil, unwanted)
 	c.giveBack(s, size-int64(len(f.Data()))) // padding
 	return err
@@ -290,12 +291,12 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	trailers := f.StreamEnded() && len(f.PseudoFields()) == 0
 	broken := http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	switch {
-	case old != nil && (old.body == nil || old.body.ended()):
+	case old != nil && (old.body == nil || old.body.Ended()):
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	case old != nil && !trailers:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	case old != nil:
-		_, err := old.body.add(nil, true, 0)
+		_, err := old.body.Add(nil, true, 0)
 		return err
 	case late && trailers:
 		return nil

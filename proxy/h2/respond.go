@@ -89,7 +89,7 @@ func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int
 func (c *Conn) endedLocked(s *stream) {
 	s.done = true
 	c.mu.done++
-	if s.body != nil && !s.body.ended() {
+	if s.body != nil && !s.body.Ended() {
 		c.mu.buf = c.mu.early.AppendEarly(c.bufLocked(), s.id)
 	}
 }
@@ -97,7 +97,7 @@ func (c *Conn) endedLocked(s *stream) {
 // head writes the header of a response.
 func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) {
 	c.mu.Lock()
-	if s.awaitLocked(false) == nil {
+	if s.awaitLocked(0) == nil {
 		c.appendHeaderLocked(s, resp, length, end)
 	}
 	s.inTimeLocked()
@@ -146,7 +146,7 @@ func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 		p = nil
 	}
 	c.mu.Lock()
-	if s.awaitLocked(false) == nil {
+	if s.awaitLocked(0) == nil {
 		c.appendHeaderLocked(s, resp, int64(len(resp.Bytes)), len(p) == 0)
 		n := c.appendDataLocked(s, p, bufferMax)
 		if p = p[n:]; n > 0 && len(p) == 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
+	"github.com/watchproxy/watchproxy/proxy/h2/upload"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -23,7 +24,7 @@ type stream struct {
 	c    *Conn
 	id   uint32
 	ctx  exchange.Context // ends when the client cancels
-	body *body            // nil if the request has none
+	body *upload.Body     // nil if the request has none
 
 	// The fields from here on are guarded by the connection's lock.
 	window  int64
@@ -37,6 +38,8 @@ type stream struct {
 	line    *list.List    // the connection's queue in which the stream waits, or nil
 	place   *list.Element
 	stuck   []byte      // bytes of a pumped watch that found no window
+	least   int64       // the window that the stream waits for; 0 if it does not wait
+	overdue *time.Timer // ends the wait for more window than there is
 	late    *time.Timer // resets the stream if it is stuck or its writer waits for too long
 	pumped  *watch.Watch
 	out     *exchange.ChunkWriter
@@ -58,17 +61,28 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	switch {
 	case ended:
 	case req == nil:
-		s.body = newBody(s)
-		_ = s.body.fail(errClosed) // no bytes have arrived yet
+		s.receive()
+		_ = s.body.Fail(errClosed) // no bytes have arrived yet
 	default:
-		s.body = newBody(s)
-		s.body.declared = frame.ContentLength(req.Header)
-		s.body.expects = strings.EqualFold(req.Header.Get("Expect"), "100-continue")
-		req.Body = &exchange.Body{From: s.body, Length: s.body.declared}
-		req.Body.Extend = func() { s.body.deadline(req.Body.Deadline(c.server.Options().Limits.Read)) }
-		req.Body.Suspend = func() { s.body.deadline(time.Time{}) }
+		s.receive()
+		s.body.Declared = frame.ContentLength(req.Header)
+		s.body.Expects = strings.EqualFold(req.Header.Get("Expect"), "100-continue")
+		req.Body = &exchange.Body{From: s.body, Length: s.body.Declared}
+		req.Body.Extend = func() { s.body.Deadline(req.Body.Deadline(c.server.Options().Limits.Read)) }
+		req.Body.Suspend = func() { s.body.Deadline(time.Time{}) }
 	}
 	c.running.Go(func() { c.handle(s, req) })
+}
+
+// receive makes the stream take a body.
+func (s *stream) receive() {
+	s.body = upload.New(s.id, windowStream, func() { s.c.goOn(s) }, func(n int64, toStream bool) {
+		if toStream {
+			s.c.giveBack(s, n)
+		} else {
+			s.c.giveBack(nil, n)
+		}
+	})
 }
 
 // endLocked ends a stream whose response has not ended.
@@ -77,7 +91,7 @@ func (s *stream) endLocked(err error) {
 		s.err = err
 		s.ctx.End(s.c.running.Go)
 		if s.body != nil {
-			s.c.giveBackLocked(nil, s.body.fail(err))
+			s.c.giveBackLocked(nil, s.body.Fail(err))
 		}
 		s.changed.Broadcast()
 	}
@@ -111,7 +125,7 @@ func (s *stream) CancelWhenGone(gone context.CancelFunc) (stop func()) {
 // Interrupt implements exchange.Client.
 func (s *stream) Interrupt() {
 	if s.body != nil {
-		s.c.giveBack(nil, s.body.fail(errClosed))
+		s.c.giveBack(nil, s.body.Fail(errClosed))
 	}
 }
 
@@ -120,7 +134,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	c := s.c
 	for piece := 0; len(p) > 0; {
 		c.mu.Lock()
-		if err := s.awaitLocked(true); err != nil {
+		if err := s.awaitLocked(len(p)); err != nil {
 			s.inTimeLocked()
 			c.unlock()
 			return n, err
@@ -132,6 +146,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 			}
 			p, n, piece = p[m:], n+m, piece+m
 		}
+		s.openedLocked()
 		if len(p) == 0 || piece >= bufferMax { // the stall time starts again with each piece
 			s.inTimeLocked()
 			piece = 0
@@ -144,13 +159,14 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// awaitLocked waits for room in the buffer, and for a window if window is true. If the client is
-// too slow, the stream is reset. The time runs until inTimeLocked is called.
-func (s *stream) awaitLocked(window bool) error {
+// awaitLocked waits for room in the buffer, and for a window in which to send some of the next left
+// bytes, if there are any. If the client is too slow, the stream is reset. The time runs until
+// inTimeLocked is called.
+func (s *stream) awaitLocked(left int) error {
 	c := s.c
 	waited := false
 	for s.err == nil && c.mu.err == nil {
-		starves := window && min(s.window, c.mu.window) <= 0
+		starves := s.starvesLocked(left)
 		if !starves && len(c.mu.buf) < bufferRoom {
 			break
 		}
@@ -168,7 +184,7 @@ func (s *stream) awaitLocked(window bool) error {
 		switch {
 		case !starves:
 			s.lineUpLocked(&c.mu.forRoom, waited)
-		case s.window > 0:
+		case s.window >= s.least:
 			s.lineUpLocked(&c.mu.forWindow, waited)
 		}
 		s.changed.Wait()
@@ -178,7 +194,52 @@ func (s *stream) awaitLocked(window bool) error {
 	return errors.Join(s.err, c.mu.err)
 }
 
+// starvesLocked reports whether the stream has to wait for a window before it sends some of the next
+// left bytes. Once a window is used up, the stream waits until a frame is worth its cost, but only for
+// a moment if there is some window again. Otherwise a client that returns 4 KiB at a time, as Go's
+// does, would get each of them in a write of its own.
+func (s *stream) starvesLocked(left int) bool {
+	c := s.c
+	window := min(s.window, c.mu.window)
+	if left == 0 || s.least == 0 && window > 0 {
+		return false
+	}
+	if s.least == 0 {
+		s.least = frame.Least(left, c.mu.initial, c.mu.widest)
+	}
+	if window >= s.least {
+		return false
+	}
+	if s.overdue == nil {
+		s.overdue = time.AfterFunc(overdueAfter, s.relent)
+		c.net.Gather(c.mu.initial >= gatherLeast)
+	}
+	return true
+}
+
+// relent lets a stream send into any window.
+func (s *stream) relent() {
+	s.c.mu.Lock()
+	defer s.c.unlock()
+	if s.overdue != nil {
+		s.least = 1
+		s.leaveLocked()
+		s.wakeLocked()
+	}
+}
+
+// openedLocked must be called after a stream has sent bytes.
+func (s *stream) openedLocked() {
+	s.least = 0
+	if s.overdue != nil {
+		s.overdue.Stop()
+		s.overdue = nil
+		s.c.net.Gather(false)
+	}
+}
+
 func (s *stream) inTimeLocked() {
+	s.openedLocked()
 	if s.late != nil {
 		s.late.Stop()
 		s.late = nil
@@ -206,9 +267,11 @@ func (s *stream) leaveLocked() {
 
 // fedLocked must be called when the stream's own window has grown.
 func (s *stream) fedLocked() {
-	if len(s.stuck) > 0 {
+	switch {
+	case s.window < s.least:
+	case len(s.stuck) > 0:
 		s.wakeLocked()
-	} else {
+	default:
 		s.changed.Broadcast()
 	}
 }

@@ -269,7 +269,7 @@ func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Respo
 	ctx, cancel := context.WithCancel(s.Serving)
 	defer cancel()
 	c.Stall = s.Options().Stall
-	c.Guard = s.Room.Guard(exchange.PieceSize, c.User, func() { c.LimitWrites(time.Now()) })
+	c.Guard = s.Room.Guard(2*exchange.PieceSize, c.User, func() { c.LimitWrites(time.Now()) })
 	defer func() { c.Guard = nil }()
 	if !old {
 		resp.Header.Set("Transfer-Encoding", "chunked")

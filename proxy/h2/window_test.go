@@ -1,0 +1,72 @@
+package h2
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
+)
+
+// What waits for a window is sent when half of the window, or 64 KiB, is there again, or the rest fits.
+// Less is sent after a moment.
+func TestSmallWindowsAreGathered(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		window, give int
+		at           []int // bytes that are sent in all, after each gift without a pause
+	}{
+		{"Go", 4 << 20, 16 << 10, append(slices.Repeat([]int{4 << 20}, 3), 4<<20+frame.LeastMost)},
+		{"half at a time", windowInitial, windowInitial/2 + 1, []int{windowInitial + windowInitial/2 + 1, windowInitial + 2*(windowInitial/2+1)}},
+		{"less than half", windowInitial, windowInitial/4 + 1, []int{windowInitial, windowInitial + (windowInitial/4+1)*2}},
+		{"the rest", 4 << 20, 1000, []int{4<<20 + 1000}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				length := c.at[len(c.at)-1] + 1<<20
+				if c.name == "the rest" {
+					length = c.at[0]
+				}
+				nc, served := pipe(newServer(saying(pattern(length)), options()))
+				client := newClient(nc, func(http2.Frame) {}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(c.window)})
+				defer func() {
+					client.close()
+					<-served
+				}()
+				var s *call
+				client.do(func() {
+					client.widenLocked(nil, windowMax-windowInitial)
+					s = client.beginLocked(true, 1<<10, 0,
+						hpack.HeaderField{Name: ":method", Value: "GET"}, hpack.HeaderField{Name: ":scheme", Value: "https"},
+						hpack.HeaderField{Name: ":authority", Value: "a"}, hpack.HeaderField{Name: ":path", Value: "/"})
+				})
+				sent := func(after string, want int) {
+					t.Helper()
+					if c.window >= gatherLeast {
+						time.Sleep(2*conn.GatherTime + 1) // without TLS, a read brings the head of a frame or the rest
+					}
+					synctest.Wait()
+					client.do(func() {
+						if len(s.body) != want {
+							t.Errorf("%s: %d bytes are sent instead of %d", after, len(s.body), want)
+						}
+					})
+				}
+				sent("at first", c.window)
+				for _, want := range c.at {
+					client.do(func() { client.widenLocked(s, int64(c.give)) })
+					sent("at once", want)
+				}
+				client.do(func() { client.widenLocked(s, 10) })
+				sent("before", min(length, c.at[len(c.at)-1]))
+				time.Sleep(overdueAfter)
+				sent("after a moment", min(length, c.at[len(c.at)-1]+10))
+			})
+		})
+	}
+}
