@@ -85,6 +85,7 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		{"narrow", b.narrow},
 		{"idle", b.idle},
 		{"sync", b.syncs},
+		{"pace", b.paces},
 		{"compression", b.compression},
 		{"discovery", b.sessions},
 		{"memory", b.memory},

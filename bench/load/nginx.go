@@ -79,12 +79,14 @@ http {
 // startNginx starts nginx in front of the apiserver at host:port.
 func startNginx(ctx context.Context, upstream string) (n *nginx, err error) {
 	n = &nginx{ended: make(chan struct{})}
-	if n.dir, err = os.MkdirTemp("", "nginx-"); err != nil {
+	dir, err := os.MkdirTemp("", "nginx-")
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
+	n.dir = dir
+	defer func() { // n is nil then
 		if err != nil {
-			_ = os.RemoveAll(n.dir)
+			_ = os.RemoveAll(dir)
 		}
 	}()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
