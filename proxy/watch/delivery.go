@@ -92,9 +92,6 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 	w.Meter.End() // of the selection: the rest is not refused
 	defer w.Meter.ReleaseSlot()
 	plain := w.plain(out)
-	if w.Choice.Table {
-		w.late = !w.Await(w.Start)
-	}
 	for span := range state {
 		if err := w.writeSpan(plain, span); err != nil {
 			_ = w.flushAll(out) // writes earlier events
@@ -144,8 +141,14 @@ func (w *Watch) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
 	return err
 }
 
-// writePart writes about a piece, for which it waits for a turn. It waits for late rows without a slot.
+// writePart writes about a piece, for which it waits for a turn. It waits for rows without a slot, and
+// only for those of the objects: the rows of a quiet resource may stay at an older resourceVersion
+// than the state.
 func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
+	if w.Choice.Table && !w.late {
+		w.Meter.ReleaseSlot()
+		w.late = !w.Await(newest(part))
+	}
 	if cost := w.stateCost(); cost > 0 {
 		if err := w.Meter.Spend(cost * part.Bytes()); err != nil {
 			return err
@@ -160,6 +163,14 @@ func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
 		}
 	}
 	return nil
+}
+
+// newest returns the largest resourceVersion of the objects.
+func newest(part tree.Span) (rv uint64) {
+	for _, o := range part.Objects() {
+		rv = max(rv, o.ResourceVersion())
+	}
+	return rv
 }
 
 // stateCost is the cost of the initial state, for each of its bytes.

@@ -106,9 +106,11 @@ func TestCompressedTableHoldsNoSlot(t *testing.T) {
 		p, _ := stateOf(t, slots)
 		form := &slotForm{Form: p.Form, slots: slots}
 		p.Form, p.Choice = form, wire.Choice{Table: true}
+		last := p.Start // of the objects
+		p.Start += 1000 // the resource is quiet, so its rows do not get there
 		p.Await = func(rv uint64) bool {
-			if slots.Taken() > 0 || rv != p.Start {
-				t.Errorf("it waits for %d with a slot", rv)
+			if slots.Taken() > 0 || rv > last {
+				t.Errorf("it waits for %d, with %d slots; the last object has %d", rv, slots.Taken(), last)
 			}
 			return there
 		}

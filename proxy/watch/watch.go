@@ -83,7 +83,7 @@ type Watch struct {
 	sent     uint64      // bytes that Lag has counted
 	slow     bool        // events have waited for the client to read
 	ending   bool        // deadline already includes the drain
-	late     bool        // the rows of the state are late
+	late     bool        // rows of the state are late
 	alarm    *time.Timer // wakes the watch when something is due
 	// maintenanceDue is set when there may be work other than the delivery of events.
 	maintenanceDue atomic.Bool
