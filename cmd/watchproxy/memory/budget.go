@@ -22,8 +22,7 @@ import (
 // may be a quarter of the bytes in use (gcPercent). Between derivedFrom and derivedTo, the limit of
 // derived bytes falls to zero. Derived bytes can be derived again. Between logsFrom and logsTo, the
 // event logs shrink, so late watches have to list again. From feedsShut on, no new cache starts,
-// until use falls below feedsOpen. From feedsEnd on, caches end, the largest
-// first.
+// until use falls below feedsOpen. From feedsEnd on, caches end, the largest first.
 const (
 	derivedFrom, derivedTo = 0.60, 0.70
 	logsFrom, logsTo       = 0.65, 0.78
