@@ -46,7 +46,7 @@ func TestRightsSuffice(t *testing.T) {
 	}
 
 	rights := []string{
-		"get apiservices", "list apiservices", "watch apiservices", "get namespaces", "get customresourcedefinitions", "list customresourcedefinitions", "watch customresourcedefinitions",
+		"get apiservices", "list apiservices", "watch apiservices", "get customresourcedefinitions", "list customresourcedefinitions", "watch customresourcedefinitions",
 		"create tokenreviews", "create subjectaccessreviews", "get configmaps", "watch pods", "watch widgets",
 	}
 	cluster.Within(t, limit, fmt.Sprint("the proxy uses its rights to ", rights), func() bool {
