@@ -93,6 +93,9 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 					begins = at
 				}
 			}
+			if since := feed.Cache().Stats().Since; begins < rev && since != begins {
+				t.Errorf("round %d: the history begins at %d, want %d", round, since, begins)
+			}
 			f.set("another", "later")
 			for _, since := range clients {
 				cursor, err := feed.Cache().Watch(mustFilter(t, feed.Cache()), since)
