@@ -13,7 +13,7 @@ const (
 	// bytesFree is the part of a small response that Request.Held includes. copySize is the buffer
 	// of a response that is forwarded while it arrives. tunnelSize is the memory of an upgraded
 	// request: two connections over TLS, and two such buffers.
-	bytesFree, copySize, tunnelSize = 4 << 10, 32 << 10, 140 << 10
+	bytesFree, copySize, tunnelSize = 4 << 10, 32 << 10, 172 << 10
 	// targetCost is the memory of parsed selectors for each byte of a path and query above targetFree.
 	targetCost, targetFree = 20, 1 << 10
 	// watchSize is the memory of an open watch without its connection, selectors and credentials.

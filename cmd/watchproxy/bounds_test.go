@@ -137,7 +137,7 @@ var constants = []struct{ row, folder, name, value, text string }{
 	{"HTTP/1.1 buffers", "proxy/listen", "shortHead", "4 << 10", "4 KiB"},
 	{"HTTP/1.1 buffers", "proxy/conn", "warmTime", "time.Second", "1 s"},
 	{"responses to strangers", "proxy/h2", "strangersMax", "1000", "1,000"},
-	{"buffers of long bodies", "proxy/fair", "LargeMost", "1024", "1,024"},
+	{"buffers of long bodies", "proxy/fair", "LargeMost", "512", "512"},
 	{"buffers of long bodies", "proxy/fair", "WriteSize", "64 << 10", "64 KiB"},
 	{"unsent bytes, kernel", "proxy/conn", "unsentMax", "2 * exchange.PieceSize", "128 KiB"},
 	{"unsent bytes, socket", "proxy/conn", "leftMax", "2 * exchange.PieceSize", "128 KiB"},

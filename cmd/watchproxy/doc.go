@@ -44,7 +44,7 @@
 //	HTTP/1.1 buffers          request, anyone       4 KiB; maxHeaderBytes if      requests                    reused              1 s after the
 //	                                                long                                                                          response
 //	responses to strangers    stream, anyone        a Status                      1,000                       reset               read; writeTimeout
-//	buffers of long bodies    user, readers         64 KiB                        1,024, shared               4 KiB pieces        body written
+//	buffers of long bodies    user, readers         twice 64 KiB                  512, shared                 4 KiB pieces        body written
 //	unread HTTP/2 writes      user, slow ones       192 KiB                       workspace, shared           closed              read; writeTimeout;
 //	                                                                                                                              wanted
 //	unsent bytes, kernel      connection, slow      128 KiB, and client's window  net.ipv4.tcp_mem            the write waits     read; writeTimeout
@@ -88,7 +88,7 @@
 //	                                                room                                                                          1 min, 16 KiB/s
 //	unread watches, logs      user, slow ones       64 KiB to 1 MiB               workspace, shared           response ends       read; writeTimeout;
 //	                                                                                                                              wanted
-//	tunnels                   user, clients         140 KiB;                      requests, shared            429                 tunnel's end
+//	tunnels                   user, clients         172 KiB;                      requests, shared            429                 tunnel's end
 //	                                                maxWatchesPerIdentity
 //	responses read ahead      user, slow ones       4 MiB                         workspace, shared           hold their slots    written; 64 KiB/s
 //	shared responses          flight, equal reads   4 MiB                         workspace, shared           each reader asks    last reader has it

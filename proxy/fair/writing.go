@@ -69,8 +69,9 @@ func (p *paced) Write(b []byte) (int, error) {
 }
 
 const (
-	// LargeMost limits the large buffers of long bodies in the process. Users share them.
-	LargeMost = 1024
+	// LargeMost limits the large buffers of long bodies in the process. Users share them. What TLS makes
+	// of a buffer takes as much again, while the client keeps a write waiting.
+	LargeMost = 512
 	// smallSize is the size of a buffer beyond this limit, in bytes.
 	smallSize = 4 << 10
 )

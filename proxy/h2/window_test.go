@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
-// What waits for a window is sent when half of the window, or 64 KiB, is there again, or the rest fits.
-// Less is sent after a moment.
+// A blocked response goes on when half of the window is there again, or 64 KiB of it, or when its rest
+// fits. It uses a smaller window after a moment.
 func TestSmallWindowsAreGathered(t *testing.T) {
 	for _, c := range []struct {
 		name         string

@@ -23,7 +23,7 @@ type listItems struct {
 	separator string
 }
 
-// add adds a span. What is made of a span is made in one turn, so a span of large objects is divided.
+// add adds a span. It divides a span of large objects, because each span takes one turn.
 func (l *listItems) add(s tree.Span) {
 	const most = 1 << 20
 	l.spans = slices.AppendSeq(l.spans, s.Parts(most))
