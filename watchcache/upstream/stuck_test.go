@@ -47,6 +47,65 @@ func TestReadsOfAStuckFeed(t *testing.T) {
 	}
 }
 
+// A read waits for an upstream that is slow for everybody. It would not be answered earlier there.
+func TestReadsOfABusyUpstream(t *testing.T) {
+	for _, takes := range []time.Duration{900 * time.Millisecond, 1400 * time.Millisecond, 2900 * time.Millisecond} {
+		for _, since := range []uint64{0, 100} {
+			t.Run(fmt.Sprintf("%v since %d", takes, since), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFake()
+					f.set("a", "1")
+					feeds := start(t, f)
+					time.Sleep(time.Second) // readiness was asked
+					f.locked(func() { f.mu.takes = takes })
+					if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, since); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A read waits for ten times as long as upstream takes for something else.
+func TestReadsOfAStuckFeedOfABusyUpstream(t *testing.T) {
+	for takes, waits := range map[time.Duration]time.Duration{
+		99 * time.Millisecond: feed.Patience, 200 * time.Millisecond: 2 * time.Second, time.Second: feed.MostPatience,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": time.Hour, "origin": takes} })
+			feeds := start(t, f)
+			open := func() (time.Duration, error) {
+				asked := time.Now()
+				_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
+				return time.Since(asked), err
+			}
+			_, _ = open()
+			if took, err := open(); !errors.Is(err, watchcache.ErrNoProgress) || took < waits || took > waits+2*takes {
+				t.Errorf("others take %v: %v after %v", takes, err, took)
+			}
+		})
+	}
+}
+
+// A read does not wait for long if upstream answers nothing at all.
+func TestReadsOfASilentUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		feeds := start(t, f)
+		open(t, feeds)
+		f.locked(func() { f.mu.takes = time.Hour })
+		for range 3 {
+			asked := time.Now()
+			_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Protobuf, 0)
+			if !errors.Is(err, watchcache.ErrNoProgress) || time.Since(asked) != feed.MostPatience {
+				t.Fatalf("%v after %v", err, time.Since(asked))
+			}
+		}
+	})
+}
+
 // A read waits as long as the state arrives.
 func TestReadsOfASlowState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -86,23 +145,26 @@ func TestReadsOfASlowState(t *testing.T) {
 
 // A feed that waits for its turn, because others open their streams, is no feed without progress.
 func TestReadsOfAQueuedFeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const takes = 3 * time.Second
-		f := newFake()
-		f.set("a", "1")
-		feeds := start(t, f)
-		for range 8 {
-			end, err := feeds.Health.Turns.Wait(t.Context(), func() servers.Urgency { return servers.Urgency{Watched: true} })
-			if err != nil {
-				t.Fatal(err)
+	for _, since := range []uint64{0, 100} { // the second reads an earlier state
+		synctest.Test(t, func(t *testing.T) {
+			const takes = feed.MostPatience + time.Second/2
+			f := newFake()
+			f.set("a", "1")
+			feeds := start(t, f)
+			for range 8 {
+				end, err := feeds.Health.Turns.Wait(t.Context(), func() servers.Urgency { return servers.Urgency{Watched: true} })
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.AfterFunc(takes, end)
 			}
-			time.AfterFunc(takes, end)
-		}
-		began := time.Now()
-		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); err != nil || time.Since(began) != takes {
-			t.Errorf("%v after %v", err, time.Since(began))
-		}
-	})
+			began := time.Now()
+			_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, since)
+			if took := time.Since(began); err != nil || took < takes || took > takes+time.Second {
+				t.Errorf("since %d: %v after %v", since, err, took)
+			}
+		})
+	}
 }
 
 // If a stream falls silent before its state is complete, the state is read in pages.

@@ -18,24 +18,41 @@ type Description struct {
 	Definition Version  // of a custom resource
 }
 
+// Question asks how upstream serves the part of a resource within Scope.
+type Question struct {
+	GVR        schema.GroupVersionResource
+	Encoding   object.Encoding
+	Scope      object.Scope
+	Aggregated bool      // an aggregated API may serve the resource
+	Since      time.Time // the discovery documents are requested then or later
+	Answered   func()    // called after each response, unless it is nil
+}
+
+func (q *Question) answered() {
+	if q.Answered != nil {
+		q.Answered()
+	}
+}
+
 var errClock = fmt.Errorf("%w: ages would be wrong, because this clock may differ from upstream's", ErrNotCacheable)
 
-// Describe returns how upstream serves the part of a resource within scope, from discovery documents
-// that were requested at since or later. It also returns upstream's resourceVersion. aggregated
-// means that an aggregated API may serve the resource.
-func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, scope object.Scope, aggregated bool, since time.Time) (is Description, at uint64, err error) {
-	found, err := d.watchable(ctx, gvr, since)
+// Describe answers a question. It also returns upstream's resourceVersion.
+func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, at uint64, err error) {
+	gvr, encoding, scope := q.GVR, q.Encoding, q.Scope
+	found, err := d.watchable(ctx, gvr, q.Since)
 	if err != nil {
 		return is, 0, err
 	}
+	q.answered()
 	if scope.Namespace != "" && !found.Namespaced {
 		return is, 0, fmt.Errorf("%w: %s has no namespaces", ErrNotCacheable, gvr)
 	}
 	custom := false
-	if !aggregated {
-		if custom, err = d.checkLocal(ctx, gvr); err != nil {
+	if !q.Aggregated {
+		if custom, err = d.checkLocal(ctx, &q); err != nil {
 			return is, 0, err
 		}
+		q.answered()
 	}
 	is.Resource = object.Resource{
 		GVR: gvr, Kind: found.Kind, Namespaced: found.Namespaced,
@@ -52,6 +69,7 @@ func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResourc
 		r.Columns.Definitions, r.Columns.Empty, r.Columns.Clock, r.Fields = p.Columns, p.EmptyRows, &d.client.Clock, nil
 		objects := *r
 		objects.Encoding = object.JSON
+		q.answered()
 		p, err = d.client.Probe(ctx, "probe", &objects)
 	}
 	if err != nil {
@@ -64,6 +82,7 @@ func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResourc
 	if p.SelfDescribing {
 		// Define is called before the first object is read. So no object is older than the
 		// definition.
+		q.answered()
 		defined, err := Define(ctx, d.client, gvr)
 		if err != nil {
 			return is, 0, err

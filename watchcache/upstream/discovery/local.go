@@ -68,7 +68,8 @@ func (d *Discovery) watchable(ctx context.Context, gvr schema.GroupVersionResour
 // CustomResourceDefinition. For resources with a definition, custom is true. The caller must then
 // check that the resource looks like a custom resource, because an aggregated API may have replaced
 // it.
-func (d *Discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
+func (d *Discovery) checkLocal(ctx context.Context, q *Question) (custom bool, err error) {
+	gvr := q.GVR
 	if gvr.Group == "" {
 		return false, nil
 	}
@@ -79,6 +80,7 @@ func (d *Discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 	if !groups.lists(apiservices.GroupVersion()) {
 		return false, nil // there is no aggregator
 	}
+	q.answered()
 	var service apiService
 	unknown := d.client.Read(ctx, apiservices, client.ResourcePath(apiservices, "")+"/"+ServiceName(gvr.GroupVersion()), &service)
 	switch {
@@ -97,6 +99,7 @@ func (d *Discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 	if scheme.Scheme.IsVersionRegistered(gvr.GroupVersion()) {
 		return false, nil
 	}
+	q.answered()
 	crd, err := Define(ctx, d.client, gvr)
 	switch {
 	case err != nil:
@@ -162,7 +165,7 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 				continue
 			}
 			if !checked {
-				if _, err := d.checkLocal(ctx, gvr); err != nil {
+				if _, err := d.checkLocal(ctx, &Question{GVR: gvr}); err != nil {
 					if client.NoAnswer(err) {
 						return nil, err
 					}

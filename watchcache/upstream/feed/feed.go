@@ -162,31 +162,53 @@ func (f *Feed) Start(ctx context.Context) error {
 const (
 	// Patience is how long a read waits for an upstream that gives no sign of life.
 	Patience = time.Second
-	// settlePatience is the same while a feed brings an earlier state to the present. In a quiet
-	// resource, a side watch may take two seconds to show a sign.
-	settlePatience = 4 * time.Second
+	// MostPatience is the same for an upstream that is slow for everybody, and while a feed brings an
+	// earlier state to the present: in a quiet resource, a side watch may take two seconds to show a
+	// sign.
+	MostPatience = 4 * time.Second
+	// patiently is the number of other answers for whose time a read waits.
+	patiently = 10
 )
 
 // Soon is like Ready, but returns [watchcache.ErrNoProgress] once upstream has given no sign of life
 // for Patience since the call. So each call waits for Patience at least, unless it succeeds.
+//
+// Soon waits longer if upstream takes long for something else, too: there, the read would not be
+// answered sooner either, and a watch would stay there. On a busy machine, a new proxy otherwise
+// forwarded hundreds of the watches that came back to it (make restarts).
 func (f *Feed) Soon(ctx context.Context) error {
-	for began := time.Now(); ; {
-		slice, cancel := context.WithTimeout(ctx, max(Patience-min(time.Since(began), f.Quiet()), Patience/4))
+	began := time.Now()
+	quiet := func() time.Duration { return min(time.Since(began), f.Quiet()) }
+	for patience := Patience; ; {
+		slice, cancel := context.WithTimeout(ctx, max(patience-quiet(), Patience/4))
 		err := f.Ready(slice)
 		over := err == nil || ctx.Err() != nil || slice.Err() == nil
 		cancel()
-		patience := Patience
-		if f.Started() && !f.Settled() {
-			patience = settlePatience
-		}
-		switch {
-		case over:
+		if over {
 			return err
-		case f.queued.Load(): // this proxy lets the feed wait
-		case min(time.Since(began), f.Quiet()) >= patience:
+		}
+		if f.Started() && !f.Settled() {
+			patience = MostPatience
+		}
+		if f.queued.Load() || quiet() < patience { // the proxy itself lets a queued feed wait
+			continue
+		}
+		if patience < MostPatience {
+			patience = min(max(patience, patiently*f.askOther(ctx)), MostPatience)
+		}
+		if quiet() >= patience {
 			return fmt.Errorf("%w: %s", watchcache.ErrNoProgress, f)
 		}
 	}
+}
+
+// askOther asks upstream for something other than the resource, and returns how long the answer takes.
+func (f *Feed) askOther(ctx context.Context) time.Duration {
+	asked := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, MostPatience-Patience)
+	defer cancel()
+	_, _ = f.Client.ServerVersion(ctx, asked) // an error is an answer, too
+	return time.Since(asked)
 }
 
 // Ready waits until the cache is filled and may serve clients. After an error, the request must go
@@ -221,7 +243,10 @@ func (f *Feed) Run(started func()) error {
 	// Whatever is read later is not older than this version.
 	f.askServer(ctx, versionWait, time.Now().Add(-versionShared))
 	f.writing.server = f.server
-	d, at, err := f.Names.Describe(ctx, f.GVR, f.Encoding, f.Scope, f.Aggregated, f.asked)
+	f.Touch()
+	d, at, err := f.Names.Describe(ctx, discovery.Question{
+		GVR: f.GVR, Encoding: f.Encoding, Scope: f.Scope, Aggregated: f.Aggregated, Since: f.asked, Answered: f.Touch,
+	})
 	if err != nil {
 		f.err = err
 		close(f.settled)

@@ -27,10 +27,7 @@ const WatchLife = 30 * time.Minute
 // follow syncs and watches until ctx ends or an error stops the feed.
 func (f *Feed) follow(ctx context.Context) error {
 	for again := servers.NewRetry(f.Health); ; {
-		f.queued.Store(true)
-		end, err := f.Health.Turns.Wait(ctx, f.urgency)
-		f.Touch()
-		f.queued.Store(false)
+		end, err := f.turn(ctx)
 		if err != nil {
 			return err
 		}
@@ -77,6 +74,14 @@ func (f *Feed) follow(ctx context.Context) error {
 	}
 }
 
+// turn waits for the run loop's turn to ask upstream for much.
+func (f *Feed) turn(ctx context.Context) (end func(), err error) {
+	f.queued.Store(true)
+	defer f.queued.Store(false)
+	defer f.Touch()
+	return f.Health.Turns.Wait(ctx, f.urgency)
+}
+
 func (f *Feed) urgency() servers.Urgency {
 	return servers.Urgency{Watched: f.cache.Stats().Cursors > 0, Used: f.lastUsed.Load()}
 }
@@ -87,6 +92,7 @@ func (f *Feed) sync(ctx context.Context, paged bool, read func()) error {
 	if err := f.describeAgain(ctx); err != nil {
 		return err
 	}
+	f.Touch()
 	notOlderThan := uint64(0)
 	if s, err := f.cache.Snapshot(); err == nil && f.phase() != renewing {
 		notOlderThan = s.ResourceVersion()

@@ -156,12 +156,13 @@ const (
 func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readAtTimeout)
 	defer cancel()
-	end, err := f.Health.Turns.Wait(ctx, f.urgency)
+	end, err := f.turn(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
 	changes, err := f.Client.ListAt(ctx, f.cache.Resource(), rv)
+	f.Touch()
 	if err == nil {
 		_, err = f.adopt(changes, rv)
 	}

@@ -35,7 +35,7 @@ func Final(err error) bool {
 // Description returns [ErrServedAnew] if upstream serves the resource in another way than before.
 func Description(ctx context.Context, names *discovery.Discovery, before discovery.Description, aggregated bool) error {
 	r := &before.Resource
-	now, _, err := names.Describe(ctx, r.GVR, r.Encoding, r.Scope, aggregated, time.Now())
+	now, _, err := names.Describe(ctx, discovery.Question{GVR: r.GVR, Encoding: r.Encoding, Scope: r.Scope, Aggregated: aggregated, Since: time.Now()})
 	if err == nil && !reflect.DeepEqual(now, before) {
 		err = ErrServedAnew
 	}
