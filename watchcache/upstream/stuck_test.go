@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,6 +65,30 @@ func TestReadsOfABusyUpstream(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Each answer while a feed starts is a sign of life.
+func TestReadsOfAFeedThatStartsSlowly(t *testing.T) {
+	for _, since := range []uint64{0, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.set("a", "1")
+			var versions atomic.Int32
+			feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+				if req.URL.Path != "/version" || versions.Add(1) == 1 {
+					time.Sleep(900 * time.Millisecond)
+				}
+				return f.RoundTrip(req)
+			}))
+			time.Sleep(time.Second) // readiness was asked
+			if err := feeds.Names.Serves(t.Context(), configmaps); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, since); err != nil {
+				t.Errorf("since %d: %v", since, err)
+			}
+		})
 	}
 }
 
