@@ -92,7 +92,6 @@ func (f *Feed) sync(ctx context.Context, paged bool, read func()) error {
 	if err := f.describeAgain(ctx); err != nil {
 		return err
 	}
-	f.Touch()
 	notOlderThan := uint64(0)
 	if s, err := f.cache.Snapshot(); err == nil && f.phase() != renewing {
 		notOlderThan = s.ResourceVersion()

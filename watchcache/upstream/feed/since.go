@@ -162,7 +162,6 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	}
 	defer end()
 	changes, err := f.Client.ListAt(ctx, f.cache.Resource(), rv)
-	f.Touch()
 	if err == nil {
 		_, err = f.adopt(changes, rv)
 	}
