@@ -21,14 +21,15 @@ import (
 // These are shares of the budget that may be in use. The rest of the budget is for garbage, which
 // may be a quarter of the bytes in use (gcPercent). Between derivedFrom and derivedTo, the limit of
 // derived bytes falls to zero. Derived bytes can be derived again. Between logsFrom and logsTo, the
-// event logs shrink, so late watches have to list again. From feedsShut on, no new cache starts,
-// until use falls below feedsOpen. From feedsEnd on, caches end, the largest first.
+// event logs shrink to a sixteenth, so late watches have to list again. From feedsShut on, no new
+// cache starts, until use falls below feedsOpen. Up to feedsEnd, the logs shrink on: a sixteenth of
+// their usual limit is much for a small budget. From feedsEnd on, caches end, the largest first.
 const (
 	derivedFrom, derivedTo = 0.60, 0.70
 	logsFrom, logsTo       = 0.65, 0.78
 	feedsShut, feedsOpen   = 0.78, 0.70
 	feedsEnd               = 0.90
-	leastLogs              = 1.0 / 16
+	fewLogs, leastLogs     = 1.0 / 16, 1.0 / 128
 )
 
 // Budget limits the memory of the process. If memory is short, it drops cached data that the proxy
@@ -124,12 +125,18 @@ func (b *Budget) look(inUse int64, collected time.Time) {
 	}
 	b.derived.SetLimit(int64(float64(b.derivedMax.Load()) * (1 - between(used, derivedFrom, derivedTo))))
 	shut := used >= feedsShut || b.shut.Load() && used >= feedsOpen
-	logs := max(leastLogs, 1-between(used, logsFrom, logsTo))
-	logs = min(logs, b.logs+logsRecovery)
-	b.press(shut, logs, inUse)
-	if b.ended = b.over(inUse); b.ended {
+	b.press(shut, min(logsAt(used), b.logs+logsRecovery), inUse)
+	if b.ended = b.over(inUse) && b.over(b.collect()); b.ended { // the logs may just have shrunk
 		b.feeds.GiveUpLargest()
 	}
+}
+
+// logsAt returns the factor for the limits of event logs if this part of the budget is in use.
+func logsAt(used float64) float64 {
+	if used > logsTo {
+		return fewLogs - (fewLogs-leastLogs)*between(used, logsTo, feedsEnd)
+	}
+	return max(fewLogs, 1-between(used, logsFrom, logsTo))
 }
 
 // over reports whether the caches are too large. If they are the smaller part of the bytes in use,
