@@ -33,8 +33,8 @@ type forwardsAll struct{}
 // Lost implements Feeds.
 func (forwardsAll) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
-// Joins implements Feeds.
-func (forwardsAll) Joins(schema.GroupVersionResource, object.Want, object.Encoding, func() bool) bool {
+// AnswersGets implements Feeds.
+func (forwardsAll) AnswersGets(schema.GroupVersionResource, object.Want, object.Encoding) bool {
 	return false
 }
 

@@ -25,21 +25,17 @@ import (
 // rivalFeed is a feed that upstream may outrun.
 type rivalFeed struct {
 	*rawFeed
-	leaves, late, hangs atomic.Bool
-	age                 atomic.Int64
-	mu                  sync.Mutex
-	answers             []string
+	leaves, late atomic.Bool
+	age          atomic.Int64
+	mu           sync.Mutex
+	answers      []string
 }
 
 // Leaves implements Feed.
 func (f *rivalFeed) Leaves(watchcache.Work) bool { return f.leaves.Load() }
 
 // Fresh implements Feed.
-func (f *rivalFeed) Fresh(ctx context.Context, _ *watchcache.Work) (watchcache.Snapshot, error) {
-	if f.hangs.Load() {
-		<-ctx.Done()
-		return watchcache.Snapshot{}, ctx.Err()
-	}
+func (f *rivalFeed) Fresh(_ context.Context, _ *watchcache.Work) (watchcache.Snapshot, error) {
 	if f.late.Load() {
 		return watchcache.Snapshot{}, errors.New("it takes too long")
 	}
@@ -73,24 +69,24 @@ func (f *rivalFeed) told() []string {
 // rivalFeeds have one feed in JSON.
 type rivalFeeds struct {
 	oneFeed
-	joins map[object.Encoding]bool
+	recent map[object.Encoding]bool
 }
 
-// Joins implements Feeds.
-func (f rivalFeeds) Joins(_ schema.GroupVersionResource, _ object.Want, e object.Encoding, _ func() bool) bool {
-	return f.joins[e]
+// AnswersGets implements Feeds.
+func (f rivalFeeds) AnswersGets(_ schema.GroupVersionResource, _ object.Want, e object.Encoding) bool {
+	return f.recent[e]
 }
 
 const rivalObjects = 10
 
 // rival returns a server with a rivalFeed, and its client.
-func rival(t *testing.T, upstream http.HandlerFunc, joins ...object.Encoding) (*rivalFeed, *Server, func(path, accept string) *http.Response) {
+func rival(t *testing.T, upstream http.HandlerFunc, recent ...object.Encoding) (*rivalFeed, *Server, func(path, accept string) *http.Response) {
 	t.Helper()
 	c, _ := cachetest.ConfigMaps(t, rivalObjects)
 	feed := &rivalFeed{rawFeed: &rawFeed{c}}
 	feeds := rivalFeeds{oneFeed{feed: feed}, map[object.Encoding]bool{}}
-	for _, e := range joins {
-		feeds.joins[e] = true
+	for _, e := range recent {
+		feeds.recent[e] = true
 	}
 	s, l := serveFeeds(t, feeds, upstream, testLimits(), nil)
 	client := clientTo(t, l, "http/1.1")
@@ -211,12 +207,11 @@ func TestListsOfABusyUserStay(t *testing.T) {
 	}
 }
 
-// A get that joins a freshness run has a response in the form that the apiserver would choose.
-// Otherwise upstream answers.
-func TestGetsJoinInTheirForm(t *testing.T) {
+// A recent state answers gets in the form that the apiserver would choose. Otherwise upstream answers.
+func TestGetsOfARecentStateInTheirForm(t *testing.T) {
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	for _, test := range []struct {
-		joins        object.Encoding
+		recent       object.Encoding
 		accept, from string
 	}{
 		{object.JSON, anyJSON, "cache"},
@@ -226,13 +221,13 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 		{object.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, test.joins)
-			for _, late := range []bool{false, true} {
-				feed.late.Store(late)
+			feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, test.recent)
+			for _, age := range []time.Duration{time.Second, 0} { // of the state; 0 if it is no longer recent
+				feed.age.Store(int64(age))
 				resp := get(rivalPath+"/c-000000", test.accept)
 				_ = resp.Body.Close()
-				if upstream := resp.Header.Get("From") != ""; upstream != (test.from == "upstream" || late) {
-					t.Errorf("%s, late: %t: answered by upstream: %t, want %s", test.accept, late, upstream, test.from)
+				if upstream := resp.Header.Get("From") != ""; upstream != (test.from == "upstream" || age == 0) {
+					t.Errorf("%s, age %v: answered by upstream: %t, want %s", test.accept, age, upstream, test.from)
 				}
 			}
 		})
@@ -254,21 +249,6 @@ func TestAgeIsTold(t *testing.T) {
 			if got := resp.Header.Get("Age"); got != want {
 				t.Errorf("%s: %s with an age of %q, want %q", path, resp.Status, got, want)
 			}
-		}
-	})
-}
-
-// If a get joins a freshness run but has no result soon, it is forwarded. It waits no longer than
-// one or two probes take.
-func TestGetsDoNotWaitForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, object.JSON)
-		feed.hangs.Store(true)
-		began := time.Now()
-		resp := get(rivalPath+"/c-000000", anyJSON)
-		_ = resp.Body.Close()
-		if took := time.Since(began); resp.Header.Get("From") != "upstream" || took > 5*time.Second {
-			t.Errorf("%s by %q after %s", resp.Status, resp.Header.Get("From"), took)
 		}
 	})
 }

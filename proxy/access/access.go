@@ -103,9 +103,6 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 	return found.Decision, found.reason, nil
 }
 
-// Allows reports whether a request is known to be allowed. It sends no review.
-func (a *Access) Allows(attributes authorizer.Attributes) bool { return a.decisions.allows(attributes) }
-
 // Authenticate returns the sender of a request. It tries the methods in kube-apiserver's order:
 // certificate, token, anonymous. It does not change the request. The error is ErrUnauthenticated or
 // ErrUnavailable.

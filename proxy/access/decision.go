@@ -69,16 +69,6 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 	})
 }
 
-// allows reports whether upstream is known to allow a request.
-func (d *decisions) allows(attributes authorizer.Attributes) bool {
-	encoded, err := specOf(attributes).Marshal()
-	if err != nil {
-		return false
-	}
-	found, ok := d.known.get(sha256.Sum256(encoded))
-	return ok && found.Decision == authorizer.DecisionAllow
-}
-
 func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec) (decision, error) {
 	var status authorizationv1.SubjectAccessReviewStatus
 	err := persist(ctx, func() error {

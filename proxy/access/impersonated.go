@@ -58,13 +58,6 @@ func (a *Access) EffectiveUser(ctx context.Context, caller *Caller, header http.
 	return as, nil
 }
 
-// KnownUser is EffectiveUser without reviews. It returns false if the right to impersonate is not
-// remembered.
-func (a *Access) KnownUser(caller *Caller, header http.Header) (user.Info, bool) {
-	as, rights, err := impersonationOf(caller.User, header)
-	return as, err == nil && !slices.ContainsFunc(rights, func(r authorizer.Attributes) bool { return !a.Allows(r) })
-}
-
 // impersonationOf returns the user of a read, and the rights that the caller needs for the
 // impersonation. The right to impersonate the user is first. Without Impersonate headers, the user
 // is the caller.

@@ -25,8 +25,6 @@ const (
 	// feed asks upstream for its current resourceVersion, because the client's may be that of a
 	// write to another resource. A stream without events does not reach such a version.
 	streamLag = 100 * time.Millisecond
-	// joinWait limits the wait of a get that joins other readers' proof. One or two probes take less.
-	joinWait = 5 * time.Millisecond
 )
 
 // tooLargeError says that the cache has not reached the requested resourceVersion.
@@ -39,9 +37,6 @@ func (e *tooLargeError) Error() string { return e.status.Message }
 // not reached that version within futureWait, or does not say so.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began, wait := time.Now(), freshWait
-	if r.joinsFreshRun() {
-		wait = joinWait
-	}
 	if r.Timeout && r.kind() != wire.Watch { // upstream ignores the timeout of a watch
 		wait = min(wait, r.Bound)
 	}
@@ -62,6 +57,9 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 			r.age = age
 			return snapshot, nil
 		}
+	}
+	if r.mostRecentGet() {
+		return watchcache.Snapshot{}, MostRecent
 	}
 	work := r.upstreamWork()
 	if work != nil {

@@ -40,8 +40,8 @@ func (fs *stillFeeds) Open(_ context.Context, _ schema.GroupVersionResource, _ o
 
 func (fs *stillFeeds) Caches(schema.GroupVersionResource, object.Want) bool { return true }
 
-func (fs *stillFeeds) Joins(_ schema.GroupVersionResource, _ object.Want, _ object.Encoding, allowed func() bool) bool {
-	return allowed()
+func (fs *stillFeeds) AnswersGets(schema.GroupVersionResource, object.Want, object.Encoding) bool {
+	return fs.aged > 0
 }
 
 type stillFeed struct {
@@ -141,6 +141,7 @@ func TestInternalMetadataIsForwarded(t *testing.T) {
 	} {
 		fs, rd := newStill(t, gvr, "Kind", "[]")
 		fs.fill(t, map[string]string{"a/x": ""})
+		fs.aged = time.Second // so that it may answer gets, too
 		for _, q := range []struct{ target, accept string }{
 			{collection, acceptPartials},
 			{collection + "?resourceVersion=0", acceptPartials},

@@ -36,9 +36,9 @@ type Feeds interface {
 	Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (Feed, error)
 	// Lost returns, without waiting, the time since a feed of the resource lost upstream.
 	Lost(gvr schema.GroupVersionResource) time.Duration
-	// Joins reports, without waiting, whether a feed can answer a get without a resourceVersion at
-	// no cost upstream. allowed reports whether the client's rights are known.
-	Joins(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, allowed func() bool) bool
+	// AnswersGets reports, without waiting, whether a feed has a state for gets without a
+	// resourceVersion (see Feed.Recent).
+	AnswersGets(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding) bool
 	// Caches reports whether a read may have a feed. It does not wait.
 	Caches(gvr schema.GroupVersionResource, w object.Want) bool
 }
@@ -157,7 +157,7 @@ func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange
 		return Verdict{Answer: resp}
 	}
 	v := Verdict{Reason: cmp.Or(reasonOf(err), Uncached), Timed: r.timed, Expired: r.tooEarly}
-	if v.Reason.Stale() && r.joinsFreshRun() {
+	if v.Reason.Stale() && r.mostRecentGet() {
 		v.Reason = MostRecent // as if there were no cache
 	}
 	return v
@@ -180,9 +180,9 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return nil, Parameters
 	case len(choices) == 0:
 		return nil, Form
-	case r.joinsFreshRun() && (r.limitsAge() || !rd.mayJoin(r, choices)):
+	case r.mostRecentGet() && (r.limitsAge() || !rd.answersGet(r, choices)):
 		return nil, MostRecent
-	case r.joinsFreshRun():
+	case r.mostRecentGet():
 		choices = choices[:1] // upstream uses a later choice only if it does not support the first
 	}
 	if refusal, err := rd.authorize(ctx, r); refusal != nil || err != nil {
@@ -252,20 +252,14 @@ func (r *read) answerable() bool {
 	}
 }
 
-// joinsFreshRun reports whether the read is a get of the most recent state. The cache answers such
-// a get if it costs upstream nothing.
-func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.RVGiven }
+// mostRecentGet reports whether the read is a get of the most recent state. Upstream reads one object
+// at less cost than it proves a cache current. So the cache answers only within a configured maxAge.
+func (r *read) mostRecentGet() bool { return r.Name != "" && !r.RVGiven }
 
-// mayJoin reports whether the get costs upstream nothing. A Table might need a new feed of rows.
-func (rd *Reader) mayJoin(r *read, choices []wire.Choice) bool {
-	return len(choices) > 0 && !choices[0].Table && rd.Feeds.Joins(r.GVR, r.want(), keptAs(choices[0]), func() bool {
-		if r.Identity == nil {
-			return true
-		}
-		a := rd.Options().Access
-		u, ok := a.KnownUser(r.Identity, r.Header)
-		return ok && a.Allows(r.asked().Attributes(u))
-	})
+// answersGet reports whether the cache may answer a get of the most recent state. A Table might need a
+// new feed of rows.
+func (rd *Reader) answersGet(r *read, choices []wire.Choice) bool {
+	return len(choices) > 0 && !choices[0].Table && rd.Feeds.AnswersGets(r.GVR, r.want(), keptAs(choices[0]))
 }
 
 // open tries the choices in order and opens the feed of the first choice that has a cache.

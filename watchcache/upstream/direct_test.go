@@ -239,48 +239,6 @@ func TestMaxAge(t *testing.T) {
 	})
 }
 
-// A get joins a probe that other readers wait for, if the ledger can prove its response. It sends
-// no probe of its own.
-func TestGetsJoin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		feeds, feed := feedWithLedger(t, f)
-		may := true
-		allowed := func() bool { return may }
-		joins := func() bool { return feeds.Joins(configmaps, object.Want{}, object.JSON, allowed) }
-		f.other("leases")
-		same(t, f, readFresh(t, f, feed))
-		if joins() {
-			t.Error("nobody reads, and a get would ask")
-		}
-		f.delays(fresh.JoinMost, 0) // longer than earlier probes
-		answered := make(chan struct{})
-		for range 2 { // the first run is in flight, the second reader waits for the next run
-			go func() {
-				readFresh(t, f, feed)
-				answered <- struct{}{}
-			}()
-			time.Sleep(fresh.JoinMost / 4)
-		}
-		if !joins() {
-			t.Error("a get does not join")
-		}
-		if feeds.Joins(configmaps, object.Want{}, object.Protobuf, allowed) {
-			t.Error("a get would start a feed")
-		}
-		if may = false; joins() {
-			t.Error("upstream has to be asked whether a get is allowed")
-		}
-		may = true
-		feed.Ledger.Forget()
-		if joins() {
-			t.Error("a get joins without proof")
-		}
-		<-answered
-		<-answered
-	})
-}
-
 // With any number of reads within a maxAge, at most one proof is started in advance.
 func TestOneProofIsBegunAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +266,7 @@ func TestOneProofIsBegunAhead(t *testing.T) {
 
 // Upstream converts custom resources anew for each get of the most recent state, so such a get does
 // not come from a cache if a webhook converts.
-func TestConvertedGetsDoNotJoin(t *testing.T) {
+func TestConvertedGetsAreForwarded(t *testing.T) {
 	for strategy, want := range map[string]bool{"None": true, "Webhook": false, "unknown": false} {
 		t.Run(strategy, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -336,7 +294,7 @@ func TestConvertedGetsDoNotJoin(t *testing.T) {
 				if _, err := source.Fresh(t.Context(), nil); err != nil {
 					t.Fatal(err)
 				}
-				if got := feeds.Joins(widgets, object.Want{}, object.JSON, func() bool { return true }); got != want {
+				if got := feeds.AnswersGets(widgets, object.Want{}, object.JSON); got != want {
 					t.Errorf("a get may come from the cache: %t, want %t", got, want)
 				}
 			})

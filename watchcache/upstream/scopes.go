@@ -158,17 +158,15 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 	return false
 }
 
-// Joins reports, without waiting, whether a feed can answer a get of the most recent state without
-// an additional upstream request. This needs one of two things: an earlier proof within the
-// resource's maxAge, or other waiting readers and a client that is known to be allowed (see
-// [fresh.Feed.Joins]).
-func (fs *Feeds) Joins(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, allowed func() bool) bool {
+// AnswersGets reports, without waiting, whether a feed may answer a get of the most recent state (see
+// [fresh.Feed.AnswersGets]).
+func (fs *Feeds) AnswersGets(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding) bool {
 	scopes, narrow := fs.candidates(gvr, w)
 	if !narrow {
 		scopes = scopes[:min(1, len(scopes))] // Open waits for the narrowest
 	}
 	f := fs.ready(feed.Key{GVR: gvr, Encoding: encoding}, scopes)
-	return f != nil && f.ServesConsistent() && f.Settled() && f.Joins(allowed)
+	return f != nil && f.ServesConsistent() && f.Settled() && f.AnswersGets()
 }
 
 // roomLocked returns an error if a feed must not start, because clients could start any number of

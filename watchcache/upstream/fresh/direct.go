@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -314,31 +312,10 @@ func (s *freshness) ahead(f *Feed, help bool) {
 	})
 }
 
-// Joins reports whether the cache can soon answer a get of the most recent state without an
-// additional upstream request. There are two such cases:
-//
-//   - There is a proof within the resource's maxAge.
-//   - Other readers already wait for the next probe, the probe will be sent soon, and the ledger
-//     may prove the cache current.
-//
-// If a webhook converts the objects, even a current cache may have old conversions.
-func (f *Feed) Joins(allowed func() bool) bool {
-	if f.Cache().Resource().Converted {
-		return false
-	}
-	if _, _, ok := f.recent(); ok {
-		return true
-	}
-	f.fresh.mu.Lock()
-	gathered := f.fresh.mu.next != nil && f.fresh.mu.next.readers > 0 && f.fresh.mu.asks < JoinMost && time.Until(f.fresh.mu.due) < JoinMost
-	f.fresh.mu.Unlock()
-	if !gathered || f.keeper.probes.Limit() != rate.Inf && f.keeper.probes.Tokens() < 1 {
-		return false
-	}
-	era, _ := f.Ledger.Standing(f.Owner)
-	return f.Carries(era) && allowed()
+// AnswersGets reports whether the cache may answer a get of the most recent state: there is a proof
+// within the resource's maxAge. If a webhook converts the objects, even a current cache may have old
+// conversions.
+func (f *Feed) AnswersGets() bool {
+	_, _, ok := f.recent()
+	return ok && !f.Cache().Resource().Converted
 }
-
-// JoinMost limits the duration of a probe and the time until the next probe. If one of these is
-// longer, a get does not wait for the probe.
-const JoinMost = 2 * time.Millisecond

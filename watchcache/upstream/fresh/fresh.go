@@ -82,11 +82,9 @@ const (
 type freshness struct {
 	mu struct {
 		sync.Mutex
-		next    *freshRun     // gathers readers; nil without waiting readers
-		probing bool          // a goroutine sends probes
-		proof   proof         // the latest proof
-		due     time.Time     // no probe is sent before this time
-		asks    time.Duration // moving average of a probe's duration
+		next    *freshRun // gathers readers; nil without waiting readers
+		probing bool      // a goroutine sends probes
+		proof   proof     // the latest proof
 	}
 	helping chan struct{} // contains a token while a run helps the cache
 	read    atomic.Int64  // moment when the last reader came
@@ -281,10 +279,8 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 	for s.gathered() {
 		_ = f.keeper.probes.WaitN(ctx, f.askCost()) // if ctx has ended, ask returns the error
 		r, began := s.take(), time.Now()
-		until := s.spaced(r.readers, began)
 		q, outcome, err := f.ask(ctx)
 		close(r.asked)
-		s.took(time.Since(began))
 		runs.Go(func() {
 			if err == nil && outcome == "" {
 				outcome, err = f.reach(ctx, &q, r)
@@ -310,26 +306,14 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 			r.rv, r.outcome, r.err = q.rv, outcome, err
 			close(r.done)
 		})
-		client.Sleep(ctx, time.Until(until))
+		client.Sleep(ctx, spacing(r.readers)-time.Since(began))
 	}
 }
 
-// spaced sets and returns the earliest time of the next probe after a probe for this number of
-// readers.
-func (s *freshness) spaced(readers int, began time.Time) (until time.Time) {
-	until = began
-	if readers > 1 {
-		until = began.Add(min(time.Duration(readers)*gatherFor, gatherMost))
+// spacing returns the least time between a probe for this number of readers and the next one.
+func spacing(readers int) time.Duration {
+	if readers <= 1 {
+		return 0
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.due = until
-	return until
-}
-
-// took records a probe's duration.
-func (s *freshness) took(d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.asks += (d - s.mu.asks) / 4
+	return min(time.Duration(readers)*gatherFor, gatherMost)
 }
