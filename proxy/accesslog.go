@@ -70,7 +70,7 @@ func (s *Server) isSampled() bool {
 
 // remark returns the message with which a request is logged outside the sample, or "" if it is not.
 func (s *Server) remark(resp *exchange.Response, took time.Duration) (message string) {
-	own, least := resp.Source == exchange.FromProxy && resp.Told != exchange.ClientLeft, s.options.Load().SlowRequest
+	own, least := resp.Source == exchange.FromProxy && resp.MetricStatus != exchange.ClientLeft, s.options.Load().SlowRequest
 	switch {
 	case own && resp.Status == http.StatusTooManyRequests:
 		message = "request refused"

@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/audit"
 	"github.com/watchproxy/watchproxy/proxy/derived"
-	"github.com/watchproxy/watchproxy/proxy/discovery"
+	"github.com/watchproxy/watchproxy/proxy/documents"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
@@ -95,7 +95,7 @@ type Server struct {
 	workspace *fair.Workspace
 	limits    limiter
 	reader    *read.Reader
-	documents *discovery.Copies
+	documents *documents.Copies
 	// forwardSlots are for forwarded requests, readSlots for expensive reads from the cache.
 	forwardSlots, readSlots *fair.Queue
 	soonerSlots             *fair.Queue // for lists that upstream answers faster than the cache
@@ -126,8 +126,8 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
 	})
-	s.documents = discovery.New(discovery.Config{
-		Most: min(discovery.Most, s.workspace.Capacity/2), Send: s.sendOwn,
+	s.documents = documents.New(documents.Config{
+		Most: min(documents.Most, s.workspace.Capacity/2), Send: s.sendOwn,
 		Workspace: s.workspace, Serving: s.ctx,
 		Access: func() *access.Access { return s.options.Load().Access }, Revalidated: metrics.Revalidated, Shared: metrics.Shared.Inc,
 	})
@@ -243,7 +243,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	if s.options.Load().Audit.WantsBody(req) {
 		// Upstream must audit this request itself, so the request does not share another response.
-		t := &forward.Trip{}
+		t := &forward.Attempt{}
 		resp := s.forward(ctx, req, *rt, t, s.metrics.ForwardBegan(rt.Verb))
 		t.Begin()
 		resp.Why = "audit"
@@ -272,7 +272,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		}
 		return exchange.ClientGone()
 	}
-	t, done := &forward.Trip{Takes: v.Timed.Takes()}, func() {}
+	t, done := &forward.Attempt{Takes: v.Timed.Takes()}, func() {}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
 		t.Patience = lostPatience // regardless of the reason for forwarding
 	}
@@ -327,7 +327,7 @@ func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt ex
 	}
 	// When the response begins, upstream has done most of its work.
 	defer s.soonerSlots.Give(slot.User, slot.Size)
-	t := &forward.Trip{Takes: timed.Takes()}
+	t := &forward.Attempt{Takes: timed.Takes()}
 	t.Patience = max(soonerPatience, 10*t.Takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
 	resp.Why = string(read.Sooner)
@@ -343,7 +343,7 @@ func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt ex
 
 // timedForward forwards a request. If a feed could have answered the request, the feed records
 // upstream's time.
-func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, timed *read.Timed, done func()) *exchange.Response {
+func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt, timed *read.Timed, done func()) *exchange.Response {
 	ctx, span := trace.Start(ctx, "forward")
 	defer span.End()
 	resp := s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.ForwardBegan(rt.Verb), done))
@@ -384,7 +384,7 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 
 // forward sends a request upstream. It calls done once, when the request ends. When the server
 // drains, a forwarded watch ends within the drain time, like a watch from the cache.
-func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, done func()) *exchange.Response {
+func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt, done func()) *exchange.Response {
 	if rt.Subresource != "proxy" && req.Body != nil {
 		most := s.options.Load().Limits.BodyBytes
 		if req.Body.Length > most {
@@ -442,7 +442,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		})
 	}
 	resp := s.forwards.Send(ctx, over, s.stopping, req, t, done)
-	if resp.Lasts = true; resp.Reader == nil {
+	if resp.Streaming = true; resp.Reader == nil {
 		return resp
 	}
 	body.Store(true)
@@ -457,7 +457,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 // sendOwn sends the proxy's own get upstream.
 func (s *Server) sendOwn(ctx context.Context, req *exchange.Request) *exchange.Response {
 	const verb = "get"
-	return s.forward(ctx, req, exchange.Route{Verb: verb}, &forward.Trip{}, s.metrics.ForwardBegan(verb))
+	return s.forward(ctx, req, exchange.Route{Verb: verb}, &forward.Attempt{}, s.metrics.ForwardBegan(verb))
 }
 
 // Users returns each user's requests and resources in the last minutes.

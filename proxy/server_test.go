@@ -92,7 +92,7 @@ func TestRemarks(t *testing.T) {
 			return logged
 		}
 		list, lasts := exchange.NewResponse(http.StatusOK, exchange.FromCache), exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
-		lasts.Lasts = true
+		lasts.Streaming = true
 		watch := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		watch.Stream = &anyStream{}
 		refused := req.Fail(exchange.TooManyRequests("too many"), exchange.FromProxy)

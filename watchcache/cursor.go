@@ -283,7 +283,7 @@ func (c *Cursor) passes(v *view, e *Event) bool {
 	if !ok || c.passed == g.before {
 		return ok
 	}
-	if c.filter.Fickle() {
+	if c.filter.MayReenter() {
 		shown := false
 		for seq := c.next; seq < v.end; seq++ {
 			e := v.event(seq)

@@ -22,7 +22,7 @@ const decisionsMax = 16 << 20
 type decisions struct {
 	client  authorizationclient.SubjectAccessReviewInterface
 	options Options
-	known   *outcomes[decision]
+	known   *reviewCache[decision]
 	reviews *reviews[decision]
 }
 

@@ -6,7 +6,7 @@
 // k8s.io/apiserver. Its caches are not used: they limit only the number or age of entries and keep
 // whole requests, so a client without rights could fill the memory.
 //
-// Outcomes of reviews are remembered (outcomes.go). Clients take turns upstream (package fair).
+// Outcomes of reviews are remembered (reviewcache.go). Clients take turns upstream (package fair).
 // Equal requests at the same time share one review (reviews.go). A failed review counts as an
 // outage, not as a refusal. The first use of an outcome in the last quarter of its TTL renews it in
 // the background, so a busy client waits only once.

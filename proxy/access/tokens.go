@@ -37,7 +37,7 @@ type tokens struct {
 	review    authenticator.Token
 	ttl       time.Duration
 	salt      [sha256.Size]byte // makes precomputed tables of token digests useless
-	good, bad *outcomes[*authenticator.Response]
+	good, bad *reviewCache[*authenticator.Response]
 	reviews   *reviews[*authenticator.Response]
 }
 

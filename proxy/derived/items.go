@@ -10,7 +10,7 @@ import (
 
 // Items returns the items of a span, with separators. A list's first item has no separator.
 func Items(form wire.Form, span tree.Span, first bool) (items []byte, err error) {
-	if form.Kept() {
+	if form.Verbatim() {
 		items = make([]byte, 0, span.Bytes()+int64(len(span.Objects())))
 	}
 	for _, o := range span.Objects() {
@@ -18,7 +18,7 @@ func Items(form wire.Form, span tree.Span, first bool) (items []byte, err error)
 			items = append(items, form.Separator()...)
 		}
 		first = false
-		if form.Kept() {
+		if form.Verbatim() {
 			items = append(items, o.Item()...)
 		} else if items, err = form.AppendItem(items, o); err != nil {
 			return nil, err

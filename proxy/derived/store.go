@@ -170,11 +170,11 @@ type Variant struct {
 	Events bool // events of a watch instead of items
 	// Cost is the cost of making the piece, in nanoseconds for each byte.
 	Cost int64
-	// Rows is the ID of the rules for a Table's rows; later caches have higher IDs. Lasts returns
+	// Rows is the ID of the rules for a Table's rows; later caches have higher IDs. ValidUntil returns
 	// the time at which the ages in the new rows change.
-	Rows  uint64
-	Lasts func() time.Time
-	Brief bool // the ages stay the same for only a few seconds
+	Rows       uint64
+	ValidUntil func() time.Time
+	Brief      bool // the ages stay the same for only a few seconds
 }
 
 // FormID names a form of list items.
@@ -217,8 +217,8 @@ func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (conte
 			return nil, err
 		}
 		p := &Piece{key: key}
-		if v.Lasts != nil {
-			p.Until = v.Lasts()
+		if v.ValidUntil != nil {
+			p.Until = v.ValidUntil()
 		}
 		if v.Gzip {
 			p.Segment = wire.NewSegment(context, plain, v.Brief)

@@ -17,24 +17,24 @@ import (
 // Response is a handler's response. At most one of its bodies is set.
 type Response struct {
 	Status int
-	// Told is the status for metrics if it differs from Status. For example, a watch that consists
-	// of one ERROR event has Status 200.
-	Told   int
-	Header http.Header
-	Source Source
-	Why    string // reason for which upstream answered, for metrics
+	// MetricStatus is the status for metrics if it differs from Status. For example, a watch that
+	// consists of one ERROR event has Status 200.
+	MetricStatus int
+	Header       http.Header
+	Source       Source
+	Why          string // reason for which upstream answered, for metrics
 	// Unseen is true if upstream has not received this request and the response is shared.
 	Unseen bool
 	// Failure is the Status in the body, if the proxy made the body.
 	Failure *metav1.Status
 
-	Bytes  []byte        // a small body
-	List   io.WriterTo   // a body of Length bytes; -1 if that is unknown
-	Reader io.ReadCloser // a body of Length bytes; -1 if that is unknown
-	Length int64         // of List and Reader
-	Stream Stream        // an endless body
-	Tunnel Tunnel        // replaces HTTP after the header
-	Lasts  bool          // the body has no time limit
+	Bytes     []byte        // a small body
+	List      io.WriterTo   // a body of Length bytes; -1 if that is unknown
+	Reader    io.ReadCloser // a body of Length bytes; -1 if that is unknown
+	Length    int64         // of List and Reader
+	Stream    Stream        // an endless body
+	Tunnel    Tunnel        // replaces HTTP after the header
+	Streaming bool          // the body has no time limit
 	// Stall is the time for which the client may leave a lasting Reader unread before it is
 	// disconnected; 0 means any time, as for a log.
 	Stall  time.Duration
@@ -54,7 +54,7 @@ func NewResponse(status int, from Source) *Response {
 }
 
 // Long reports whether the response has no time limit of its own, as for a watch.
-func (r *Response) Long() bool { return r.Lasts || r.Stream != nil || r.Tunnel != nil }
+func (r *Response) Long() bool { return r.Streaming || r.Stream != nil || r.Tunnel != nil }
 
 // Stream is an endless body. The caller calls either Run or Abandon, once.
 type Stream interface {
@@ -113,7 +113,7 @@ func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slo
 	if r.List != nil {
 		return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room, r.State)
 	}
-	if !r.Lasts {
+	if !r.Streaming {
 		turns := fair.NewMeter(ctx, req, slots, false)
 		w = fair.InTurns(w, &turns)
 	}

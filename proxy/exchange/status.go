@@ -40,7 +40,7 @@ const ClientLeft = 499
 // ClientGone returns the response for a client that has left. It is never sent.
 func ClientGone() *Response {
 	resp := StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"), FromProxy)
-	resp.Told = ClientLeft
+	resp.MetricStatus = ClientLeft
 	return resp
 }
 

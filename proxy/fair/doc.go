@@ -10,7 +10,7 @@
 //	Meter      the cost of a read so far; expensive reads need a slot
 //	Workspace  memory for bodies that are made for one request, until they are written or dropped
 //	WriteLong  a long body in pieces, with a turn for each piece
-//	Flights    one request upstream for equal requests
+//	Coalescer  one request upstream for equal requests
 //
 // A read gives its slot back before it waits for the workspace or for data that another read
 // derives. Each piece of a long response holds a slot for its estimated time at most. So a client

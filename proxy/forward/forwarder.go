@@ -62,10 +62,10 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 // ended it. When stopping ends before the response begins, the request fails. Send calls done once,
 // when the request ends: when it has failed, its response is closed, its client has left, or over has
 // ended.
-func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
+func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Request, t *Attempt, done func()) *exchange.Response {
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
-	x := &roundTrip{lifetime: lifetime{Request: req, trip: t, cancel: cancel}}
+	x := &roundTrip{lifetime: lifetime{Request: req, attempt: t, cancel: cancel}}
 	x.begin(over, stopping, done)
 	if stopping.Err() != nil { // for example, the request has waited for a slot
 		x.end(stopped)
@@ -119,8 +119,8 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 			err = cause // some transports do not tell it
 		}
 		harmless := !x.sent.Load() || x.OnlyReads()
-		if x.sent.Load() && (gone || broken != nil) && x.trip.GivenUp != nil {
-			x.trip.GivenUp()
+		if x.sent.Load() && (gone || broken != nil) && x.attempt.GivenUp != nil {
+			x.attempt.GivenUp()
 		}
 		switch {
 		case broken != nil:
@@ -144,8 +144,8 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 	return resp
 }
 
-// Trip describes the times of a forwarded request.
-type Trip struct {
+// Attempt describes the times of a forwarded request.
+type Attempt struct {
 	Patience time.Duration // maximum time until upstream's response begins; 0 means no limit
 	Takes    time.Duration // usual time that upstream needs; 0 if unknown
 	Sent     time.Time     // zero if this request was not sent upstream
@@ -159,18 +159,18 @@ type Trip struct {
 
 // Begin must be called before the response is written. From then on, a server that stops lets the
 // response end.
-func (t *Trip) Begin() { t.begun.Store(true) }
+func (t *Attempt) Begin() { t.begun.Store(true) }
 
 // Since returns the time since the request was sent, or 0 if it was not sent.
-func (t *Trip) Since() time.Duration {
+func (t *Attempt) Since() time.Duration {
 	if t.Sent.IsZero() {
 		return 0
 	}
 	return time.Since(t.Sent)
 }
 
-// within gives up if the response does not begin within the trip's patience.
-func (t *Trip) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
+// within gives up if the response does not begin within the attempt's patience.
+func (t *Attempt) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
 	if t.Patience == 0 {
 		return ask()
 	}

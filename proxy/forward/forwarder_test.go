@@ -29,7 +29,7 @@ func TestUnsentRequestIsNotWatched(t *testing.T) {
 	resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{
 		Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: client,
 		Identity: &access.Caller{ActsAs: &user.DefaultInfo{Name: "a\nb"}},
-	}, &Trip{}, func() {})
+	}, &Attempt{}, func() {})
 	if resp.Source != exchange.FromProxy || client.began.Load() != 0 {
 		t.Errorf("answer %d from %s, the client was watched %d times", resp.Status, resp.Source, client.began.Load())
 	}
@@ -134,7 +134,7 @@ func TestConnectionsOfEachKind(t *testing.T) {
 			if test.credential != "" {
 				req.Header.Set("Authorization", test.credential)
 			}
-			resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Trip{Lasts: test.lasts}, func() {})
+			resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{Lasts: test.lasts}, func() {})
 			body, err := io.ReadAll(resp.Reader)
 			resp.CloseBody()
 			if err != nil {
@@ -176,7 +176,7 @@ func TestUploadOverlapsResponse(t *testing.T) {
 			req.Header.Set("Authorization", token)
 		}
 		go func() { _, _ = upload.Write([]byte("a")) }()
-		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Trip{Lasts: true}, func() {})
+		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{Lasts: true}, func() {})
 		if _, err := io.ReadFull(resp.Reader, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestDrainWithinAnEvent(t *testing.T) {
 		over, drain := context.WithCancel(t.Context())
 		resp := f.Send(t.Context(), over, context.Background(), &exchange.Request{
 			Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: &access.Caller{},
-		}, &Trip{}, func() {})
+		}, &Attempt{}, func() {})
 		got := make([]byte, len(tc.sent))
 		if _, err := io.ReadFull(resp.Reader, got); err != nil {
 			t.Fatal(err)
@@ -259,7 +259,7 @@ func TestWriteIsNotSentTwice(t *testing.T) {
 		header := http.Header{"Authorization": {"Bearer a"}, "Idempotency-Key": {"a"}}
 		resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{
 			Method: http.MethodPost, Target: "/api", Header: header, Client: &watchedClient{}, Identity: &access.Caller{}, Body: body,
-		}, &Trip{}, func() {})
+		}, &Attempt{}, func() {})
 		if resp.Reader != nil {
 			_, _ = io.ReadAll(resp.Reader)
 		}
@@ -315,7 +315,7 @@ func TestShortBodyCanBeSentAgain(t *testing.T) {
 		"unverified":     {&access.Caller{}, true, "body body"},
 	} {
 		body := &exchange.Body{From: strings.NewReader("body"), Length: 4, Most: 4, Keep: test.kept}
-		resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: body}, &Trip{}, func() {})
+		resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: body}, &Attempt{}, func() {})
 		got, err := io.ReadAll(resp.Reader)
 		resp.CloseBody()
 		if err != nil || string(got) != test.want {

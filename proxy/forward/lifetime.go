@@ -29,7 +29,7 @@ import (
 // Upstream may begin its response during the upload, but cannot upgrade then.
 type lifetime struct {
 	*exchange.Request
-	trip    *Trip
+	attempt *Attempt
 	cancel  context.CancelFunc // of the request upstream
 	done    func()
 	once    sync.Once
@@ -70,7 +70,7 @@ func (l *lifetime) begin(over, stopping context.Context, done func()) {
 	l.done, l.uploaded = done, make(chan struct{})
 	undrain := context.AfterFunc(over, func() { l.end(drained) })
 	unstop := context.AfterFunc(stopping, func() {
-		if !l.trip.begun.Load() {
+		if !l.attempt.begun.Load() {
 			l.end(stopped)
 		}
 	})

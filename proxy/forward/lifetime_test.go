@@ -39,7 +39,7 @@ func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 	for all, want := range map[bool]int64{true: 0, false: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			client := &watchedClient{}
-			x := &lifetime{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, trip: &Trip{}, cancel: func() {}}
+			x := &lifetime{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, attempt: &Attempt{}, cancel: func() {}}
 			x.begin(t.Context(), t.Context(), func() {})
 			x.Body.Ended.Store(all)
 			go x.finish()
@@ -146,7 +146,7 @@ func live(t *testing.T, random *rand.Rand) ending {
 	over, drain := context.WithCancel(t.Context())
 	ctx, cancel := context.WithCancel(t.Context())
 	var done atomic.Int64
-	l := &lifetime{Request: &exchange.Request{Client: c}, trip: &Trip{}, cancel: cancel}
+	l := &lifetime{Request: &exchange.Request{Client: c}, attempt: &Attempt{}, cancel: cancel}
 	sent := random.IntN(3) == 0 // no body, or it was read before
 	if !sent {
 		l.Body = &exchange.Body{From: c, Length: -1}
@@ -250,7 +250,7 @@ func TestNoUpgradeDuringTheUpload(t *testing.T) {
 		Method: http.MethodPost, Target: "/api/v1/namespaces/a/pods/b/exec", Client: c,
 		Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "Authorization": {"Bearer a"}},
 		Body:   &exchange.Body{From: c, Length: exchange.BodyAhead + 1},
-	}, &Trip{Lasts: true}, func() { close(ended) })
+	}, &Attempt{Lasts: true}, func() { close(ended) })
 	if resp.Tunnel != nil || resp.Status != http.StatusBadGateway {
 		t.Fatalf("status %d, tunnel %v", resp.Status, resp.Tunnel)
 	}
@@ -283,7 +283,7 @@ func TestLifetimeAfterTheDrain(t *testing.T) {
 			over, drain := context.WithCancel(t.Context())
 			drain()
 			var done atomic.Int64
-			l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}}, trip: &Trip{}, cancel: func() {}}
+			l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}}, attempt: &Attempt{}, cancel: func() {}}
 			l.begin(over, t.Context(), func() { done.Add(1) })
 			close(l.uploaded)
 			l.watchClient()
@@ -299,7 +299,7 @@ func TestLifetimeAfterTheDrain(t *testing.T) {
 // The timer of an unread response and its writer may finish a request at the same time. Each returns
 // only when nothing reads the client's connection.
 func TestTwoFinish(t *testing.T) {
-	l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}, Body: &exchange.Body{}}, trip: &Trip{}, cancel: func() {}}
+	l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}, Body: &exchange.Body{}}, attempt: &Attempt{}, cancel: func() {}}
 	l.begin(t.Context(), t.Context(), func() {})
 	var returned atomic.Int64
 	var both sync.WaitGroup

@@ -26,7 +26,7 @@ const (
 // Sharing forwards requests. Equal reads share a response.
 type Sharing struct {
 	// Send sends a request upstream. It calls done once, when the request ends.
-	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response
+	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt, done func()) *exchange.Response
 	// Workspace provides the memory for shared responses.
 	Workspace *fair.Workspace
 	// Serving ends when the server ends.
@@ -37,14 +37,14 @@ type Sharing struct {
 	// before they are written, so that slow clients do not hold the slots of requests.
 	Crowded func() bool
 
-	flights fair.Flights[*exchange.Response]
+	flights fair.Coalescer[*exchange.Response]
 }
 
 // Forward forwards a request. It reads a short response completely before it returns.
-func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
+func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt, done func()) *exchange.Response {
 	defer t.Begin()
 	resp := s.share(ctx, req, rt, t, done)
-	if resp.Lasts || req.Method == http.MethodHead || !rt.Resource || !KubernetesOwn(rt.GVR.Group) {
+	if resp.Streaming || req.Method == http.MethodHead || !rt.Resource || !KubernetesOwn(rt.GVR.Group) {
 		return resp
 	}
 	if rt.Plain {
@@ -64,7 +64,7 @@ func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchang
 func (s *Sharing) Waiting() int { return s.flights.Waiting() }
 
 // share forwards a request. Equal reads share the response.
-func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
+func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt, done func()) *exchange.Response {
 	key, ok := shareKey(req, rt)
 	if !ok {
 		return s.Send(ctx, req, rt, t, done)
@@ -228,7 +228,7 @@ func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 
 // isDiscovery reports whether a path belongs to discovery, to OpenAPI or to the version. Upstream
 // sends most of these documents without an ETag, so only requests that wait at the same time can
-// share one. Requests for the others come here if package discovery cannot answer them.
+// share one. Requests for the others come here if package documents cannot answer them.
 func isDiscovery(rt exchange.Route, path string) bool {
 	return !rt.Resource && (path == "/api" || path == "/apis" || path == "/version" ||
 		strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") || strings.HasPrefix(path, "/openapi/"))

@@ -66,7 +66,7 @@ func TestBufferPanics(t *testing.T) {
 	closed := 0
 	s := &Sharing{
 		Workspace: fair.NewWorkspace(100<<20, false, 1<<20), Crowded: func() bool { return true },
-		Send: func(context.Context, *exchange.Request, exchange.Route, *Trip, func()) *exchange.Response {
+		Send: func(context.Context, *exchange.Request, exchange.Route, *Attempt, func()) *exchange.Response {
 			return &exchange.Response{Source: exchange.FromUpstream, Length: -1, Reader: struct {
 				io.Reader
 				io.Closer
@@ -75,7 +75,7 @@ func TestBufferPanics(t *testing.T) {
 	}
 	func() {
 		defer func() { _ = recover() }()
-		s.Forward(t.Context(), &exchange.Request{Method: http.MethodGet, Header: http.Header{}}, exchange.Route{Resource: true}, &Trip{}, func() {})
+		s.Forward(t.Context(), &exchange.Request{Method: http.MethodGet, Header: http.Header{}}, exchange.Route{Resource: true}, &Attempt{}, func() {})
 		t.Error("no panic")
 	}()
 	if n := s.Workspace.Taken(); n != 0 || closed != 1 {
@@ -137,7 +137,7 @@ func newSharing(t *testing.T) *Sharing {
 
 func (s *Sharing) list(ctx context.Context) *exchange.Response {
 	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
-	return s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), &Trip{}, func() {})
+	return s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), &Attempt{}, func() {})
 }
 
 // A response that arrives while a client leaves gives back that client's share of the memory.
@@ -150,7 +150,7 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 func testLeaver(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	gate, sent, s := make(chan struct{}), 0, newSharing(t)
-	s.Send = func(context.Context, *exchange.Request, exchange.Route, *Trip, func()) *exchange.Response {
+	s.Send = func(context.Context, *exchange.Request, exchange.Route, *Attempt, func()) *exchange.Response {
 		answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
 		if sent++; sent == 1 {
 			<-gate
@@ -180,7 +180,7 @@ func testLeaver(t *testing.T) {
 func TestAuditIDsOfASharedAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate, sent, s := make(chan struct{}), 0, newSharing(t)
-		s.Send = func(_ context.Context, _ *exchange.Request, _ exchange.Route, _ *Trip, done func()) *exchange.Response {
+		s.Send = func(_ context.Context, _ *exchange.Request, _ exchange.Route, _ *Attempt, done func()) *exchange.Response {
 			defer done()
 			if sent++; sent == 1 {
 				<-gate

@@ -202,7 +202,7 @@ func TestLongAnswersLetOthersPass(t *testing.T) {
 		switch req.Method {
 		case http.MethodPut:
 			resp := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
-			resp.Reader, resp.Length, resp.Lasts = endless{}, -1, true
+			resp.Reader, resp.Length, resp.Streaming = endless{}, -1, true
 			return resp
 		case http.MethodPost:
 			_, err := io.ReadAll(req.Body)

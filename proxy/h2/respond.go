@@ -56,7 +56,7 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 	case resp.List != nil, resp.Reader != nil:
 		defer resp.CloseBody()
 		s.more = resp.List != nil
-		if resp.Lasts {
+		if resp.Streaming {
 			s.stall = resp.Stall
 		}
 		c.head(s, resp, resp.Length, head)

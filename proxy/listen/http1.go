@@ -202,7 +202,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		// The head of a forwarded response must be written at once: no event may follow, and a client
 		// whose connection ends without a head may send the request again.
 		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil
-		if resp.Lasts {
+		if resp.Streaming {
 			fctx.Conn().(*conn.Conn).Stall = resp.Stall
 		}
 		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp, written: written}, int(resp.Length))
@@ -252,7 +252,7 @@ func (s *Server) runHijacked(c *conn.Conn, stream func() (reusable bool)) {
 // writeUnframed writes a response of unknown length without chunks, for HTTP/1.0.
 func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchange.Response) (bytes int64) {
 	defer resp.CloseBody()
-	if resp.Lasts {
+	if resp.Streaming {
 		c.Stall = resp.Stall
 	}
 	if writeHead(c, resp, true) == nil {

@@ -30,8 +30,8 @@ func (m *Metrics) Began(method string) (ended func()) {
 // response began. For all other responses, Written records the duration.
 func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	gvr, code := m.known.admit(metricLabels(rt, resp), rt, resp.Source), resp.Status
-	if resp.Told != 0 {
-		code = resp.Told
+	if resp.MetricStatus != 0 {
+		code = resp.MetricStatus
 	}
 	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(code), string(resp.Source)).Inc()
 	if resp.Long() {

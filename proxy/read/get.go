@@ -24,7 +24,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 		return r.fail(exchange.StatusOf(apierrors.NewNotFound(r.GVR.GroupResource(), r.Name))), nil
 	}
 	size := int64(len(o.Bytes()))
-	if size > exchange.SmallBody && (!r.form.Kept() || r.choice.Pretty) {
+	if size > exchange.SmallBody && (!r.form.Verbatim() || r.choice.Pretty) {
 		return nil, TooLarge // upstream has the object in other forms at hand, and the length is unknown
 	}
 	write := func() ([]byte, error) {
@@ -45,7 +45,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 			}
 			return r.bytesAnswer(body) // it may be a little longer than the object, and be compressed
 		})
-	case !r.form.Kept():
+	case !r.form.Verbatim():
 		if err := r.meter.Spend(r.cost() * size); err != nil {
 			return nil, err
 		}

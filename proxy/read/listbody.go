@@ -90,7 +90,7 @@ func (r *read) claim(size int64) fair.Claim {
 // if the body is made while it is written.
 func (r *read) work(items *listItems) int64 {
 	switch {
-	case !r.filter.Selective() || r.form.Kept():
+	case !r.filter.Selective() || r.form.Verbatim():
 		return 0
 	case r.compresses(items.size()):
 		return gzipWork
@@ -100,7 +100,7 @@ func (r *read) work(items *listItems) int64 {
 
 func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
 	body := &derived.List{Separator: items.separator}
-	if r.form.Kept() {
+	if r.form.Verbatim() {
 		body.Spans, body.Length = items.spans, items.size()
 	} else if err := r.derive(items, body); err != nil {
 		return nil, err
@@ -248,7 +248,7 @@ func (r *read) cost() int64 {
 	switch {
 	case r.rows != nil && r.rows.Rules.Decodes > 0:
 		return fair.DecodeCost * int64(r.rows.Rules.Decodes)
-	case r.resource.SelfDescribing && !r.form.Kept():
+	case r.resource.SelfDescribing && !r.form.Verbatim():
 		return fair.MetadataCost
 	}
 	return fair.CutCost
@@ -258,9 +258,9 @@ func (r *read) cost() int64 {
 func (r *read) variant(first bool) derived.Variant {
 	v := derived.Variant{Form: r.formID(), First: first, Cost: r.cost()}
 	if r.rows != nil {
-		// Lasts resets its result, which may cover rows written earlier for another purpose.
-		_ = r.rows.Lasts()
-		v.Rows, v.Lasts = r.rows.Rules.ID, r.rows.Lasts
+		// ValidUntil resets its result, which may cover rows written earlier for another purpose.
+		_ = r.rows.ValidUntil()
+		v.Rows, v.ValidUntil = r.rows.Rules.ID, r.rows.ValidUntil
 	}
 	return v
 }
@@ -269,9 +269,9 @@ func (r *read) formID() derived.FormID {
 	switch {
 	case r.rows != nil:
 		return derived.TableForm + derived.FormID(r.Include)
-	case r.form.Kept():
+	case r.form.Verbatim():
 		return derived.KeptForm
-	case r.choice.Encoding == wire.Protobuf:
+	case r.choice.MediaType == wire.Protobuf:
 		return derived.PartialProtobufForm
 	}
 	return derived.PartialJSONForm
@@ -286,9 +286,9 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 	for i, span := range items.spans {
 		v := r.variant(i == 0)
 		v.Gzip, v.Cost = true, fair.GzipCost
-		if v.Lasts != nil {
+		if v.ValidUntil != nil {
 			until := body.Shares[i].Until
-			v.Lasts = func() time.Time { return until }
+			v.ValidUntil = func() time.Time { return until }
 			if v.Brief = !until.IsZero() && time.Until(until) < brief; v.Brief {
 				v.Cost = fair.GzipOnceCost
 			}

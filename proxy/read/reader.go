@@ -298,7 +298,7 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 		return Parameters
 	case r.choice.Partial && object.InternalMetadataOf(r.GVR).All:
 		return Form
-	case r.choice.Encoding == wire.Protobuf:
+	case r.choice.MediaType == wire.Protobuf:
 		r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
 			return err
@@ -310,7 +310,7 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 
 // keptAs returns the encoding of the cache that serves a form.
 func keptAs(c wire.Choice) object.Encoding {
-	if c.Encoding == wire.Protobuf {
+	if c.MediaType == wire.Protobuf {
 		return object.Protobuf
 	}
 	return object.JSON

@@ -105,7 +105,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 			rd.unwritable.Add(r.cache, d)
 		}
 	}
-	if p.Events, p.Cost = &rd.events, r.cost(); !r.form.Kept() {
+	if p.Events, p.Cost = &rd.events, r.cost(); !r.form.Verbatim() {
 		p.Hold = r.workspace.Holding(rd.Draining, r.User())
 	}
 	if r.Identity != nil {
@@ -148,7 +148,7 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 func (r *read) errorEvent(status metav1.Status) *exchange.Response {
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
-	resp.Told = int(status.Code)
+	resp.MetricStatus = int(status.Code)
 	resp.Stream = &watch.OnlyError{Form: r.form, Status: status}
 	return resp
 }

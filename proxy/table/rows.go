@@ -44,8 +44,8 @@ type Rows struct {
 	agesEnd int
 	last    *object.Object // the last row appended
 	at      uint64         // the resourceVersion at which last is shown
-	// lasts is the time until which the ages written since the last call of Lasts stay the same.
-	lasts time.Time
+	// validUntil is the time until which the ages written since the last call stay the same.
+	validUntil time.Time
 }
 
 // Columns implements wire.Rows.
@@ -80,8 +80,8 @@ func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 	}
 	dst, agesEnd, lasts, err := r.Rules.appendRow(dst, row.Row(), o.Bytes(), row.Rendered(), now)
 	r.agesEnd, r.last, r.at = agesEnd, row, o.ResourceVersion()
-	if until := now.Add(lasts); lasts < forever && (r.lasts.IsZero() || until.Before(r.lasts)) {
-		r.lasts = until
+	if until := now.Add(lasts); lasts < forever && (r.validUntil.IsZero() || until.Before(r.validUntil)) {
+		r.validUntil = until
 	}
 	r.judge(err)
 	return dst, err
@@ -164,9 +164,9 @@ func (r *Rows) Keep(rv uint64) (release func(), err error) {
 	return cursor.Close, nil
 }
 
-// Lasts returns the time until which the rows written since the last call stay the same. It is zero
+// ValidUntil returns the time until which the rows written since the last call stay the same. It is zero
 // if they never change.
-func (r *Rows) Lasts() (until time.Time) {
-	until, r.lasts = r.lasts, time.Time{}
+func (r *Rows) ValidUntil() (until time.Time) {
+	until, r.validUntil = r.validUntil, time.Time{}
 	return until
 }

@@ -178,7 +178,7 @@ func (w *Watch) stateCost() (cost int64) {
 	if w.member != nil {
 		cost = fair.GzipOnceCost
 	}
-	if !w.Form.Kept() {
+	if !w.Form.Verbatim() {
 		cost += w.Cost
 	}
 	return cost

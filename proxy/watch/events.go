@@ -24,7 +24,7 @@ func (w *Watch) shares(d *watchcache.Delta) bool {
 	switch {
 	case w.Choice.Table || w.Events == nil:
 		return false
-	case w.Form.Kept():
+	case w.Form.Verbatim():
 		return size > exchange.PieceSize && d.Object.ResourceVersion() != d.RV
 	}
 	return size > sharedFrom

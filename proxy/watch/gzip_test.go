@@ -90,7 +90,7 @@ func compressedWatches(t *testing.T) {
 	cachetest.SetBookmark(t, c)
 	initial := cachetest.Snapshot(t, c)
 	kind := wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}
-	choices := []wire.Choice{{}, {}, {Encoding: wire.Protobuf, Partial: true}, {Partial: true}, {Partial: true}}
+	choices := []wire.Choice{{}, {}, {MediaType: wire.Protobuf, Partial: true}, {Partial: true}, {Partial: true}}
 	forms := map[wire.Choice]*countedForm{}
 	var events Events
 	var plain, packed []*Watch

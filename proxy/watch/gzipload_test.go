@@ -175,7 +175,7 @@ func TestEventsAreKeptApart(t *testing.T) {
 	for _, o := range []*object.Object{one, other} {
 		for _, rv := range []uint64{1, 17} { // of the same shard
 			for _, kind := range []watchcache.EventType{watchcache.Added, watchcache.Modified, watchcache.Deleted} {
-				for _, choice := range []wire.Choice{{}, {Partial: true}, {Encoding: wire.Protobuf}, {Encoding: wire.Protobuf, Partial: true}} {
+				for _, choice := range []wire.Choice{{}, {Partial: true}, {MediaType: wire.Protobuf}, {MediaType: wire.Protobuf, Partial: true}} {
 					for _, compressed := range []bool{true, false} {
 						d := &watchcache.Delta{Type: kind, RV: rv, Object: o}
 						e := events.find(d, choice, compressed)

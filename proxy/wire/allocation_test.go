@@ -18,7 +18,7 @@ func TestEventAllocations(t *testing.T) {
 		form := testing.AllocsPerRun(100, append)
 		made := 0.0
 		if name != "JSON" {
-			made = testing.AllocsPerRun(100, func() { NewForm(Choice{Encoding: Protobuf, Partial: name != "protobuf"}, protoPodKind) })
+			made = testing.AllocsPerRun(100, func() { NewForm(Choice{MediaType: Protobuf, Partial: name != "protobuf"}, protoPodKind) })
 		}
 		if form > made {
 			t.Errorf("%s: an event costs %v allocations, want none", name, form-made)

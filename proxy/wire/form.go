@@ -11,9 +11,9 @@ type Form interface {
 	// of a watch.
 	ContentType() string
 	StreamType() string
-	// Kept reports whether a list contains the cached items unchanged. Otherwise AppendItem
+	// Verbatim reports whether a list contains the cached items unchanged. Otherwise AppendItem
 	// converts them.
-	Kept() bool
+	Verbatim() bool
 	AppendItem(dst []byte, o Object) ([]byte, error)
 	// AppendListHead writes the part of a list before its items, and AppendListTail the part after
 	// them. The parameter items is the length of all items in bytes.
@@ -77,15 +77,15 @@ const (
 // NewForm returns the form of a choice.
 func NewForm(c Choice, k Kind) Form {
 	switch {
-	case c.Partial && c.Encoding == Protobuf && !k.Protobuf:
+	case c.Partial && c.MediaType == Protobuf && !k.Protobuf:
 		return newPartialProtobuf(metadataFromJSON)
-	case c.Partial && c.Encoding == Protobuf:
+	case c.Partial && c.MediaType == Protobuf:
 		return newPartialProtobuf(k.own(metadataField))
 	case c.Partial && k.Sorted:
 		return &partialJSON{metadata: orderedMetadata}
 	case c.Partial:
 		return &partialJSON{metadata: k.own(metadataMember)}
-	case c.Encoding == Protobuf:
+	case c.MediaType == Protobuf:
 		return newProtobuf(k)
 	}
 	return newPlainJSON(k)

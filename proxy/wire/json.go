@@ -36,7 +36,7 @@ func newPlainJSON(k Kind) *jsonForm {
 	return j
 }
 
-func (j *jsonForm) Kept() bool { return true }
+func (j *jsonForm) Verbatim() bool { return true }
 
 func (j *jsonForm) AppendItem(dst []byte, o Object) ([]byte, error) {
 	return append(dst, o.Bytes()...), nil

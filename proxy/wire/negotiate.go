@@ -9,22 +9,22 @@ import (
 	"github.com/munnerz/goautoneg"
 )
 
-// Encoding is an encoding of responses.
-type Encoding uint8
+// MediaType is the media type of a response.
+type MediaType uint8
 
-// The encodings of kube-apiserver.
+// The media types of kube-apiserver that the proxy reads or writes.
 const (
-	JSON Encoding = iota
-	YAML          // of errors only
+	JSON MediaType = iota
+	YAML           // of errors only
 	Protobuf
 )
 
 // Choice is a form of a response.
 type Choice struct {
-	Encoding Encoding
-	Partial  bool // only metadata: PartialObjectMetadata, or PartialObjectMetadataList for a list
-	Table    bool // JSON only
-	Pretty   bool // indented; never for watches, JSON only
+	MediaType MediaType
+	Partial   bool // only metadata: PartialObjectMetadata, or PartialObjectMetadataList for a list
+	Table     bool // JSON only
+	Pretty    bool // indented; never for watches, JSON only
 }
 
 // Read is a kind of read. The form depends on it.
@@ -43,7 +43,7 @@ const sortedMax = 12
 // encodings are kube-apiserver's encodings, in the order that it uses for a wildcard.
 var encodings = []struct {
 	subtype  string
-	encoding Encoding
+	encoding MediaType
 }{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
 
 // Negotiate parses an Accept header like kube-apiserver and returns the form of the response. If
@@ -68,15 +68,15 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 			if verdict == next {
 				continue
 			}
-			if verdict == upstream || c.Encoding == YAML || clauses[i].SubType == "*" && clauses[i].Type != "*" {
+			if verdict == upstream || c.MediaType == YAML || clauses[i].SubType == "*" && clauses[i].Type != "*" {
 				return choices // custom resources accept application/*, built-in resources do not
 			}
 			if clauses[i].Type == "*" && !strings.Contains(accept, "*/*") {
 				return choices
 			}
-			c.Pretty = (c.Pretty || pretty) && c.Encoding == JSON && read != Watch
+			c.Pretty = (c.Pretty || pretty) && c.MediaType == JSON && read != Watch
 			choices = append(choices, c)
-			if c.Encoding != Protobuf || c.Partial {
+			if c.MediaType != Protobuf || c.Partial {
 				return choices
 			}
 		}
@@ -102,8 +102,8 @@ const (
 )
 
 // choose evaluates one clause for one encoding.
-func choose(clause *goautoneg.Accept, e Encoding, read Read) (Choice, verdict) {
-	c := Choice{Encoding: e}
+func choose(clause *goautoneg.Accept, e MediaType, read Read) (Choice, verdict) {
+	c := Choice{MediaType: e}
 	p := clause.Params
 	if stream := p["stream"]; stream != "" && (e == YAML || stream != "watch") {
 		return c, next
@@ -135,9 +135,9 @@ func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
 	switch {
 	case group != metaGroup || version != metaVersion && version != "v1beta1" || !known:
 		return c, next
-	case as == "Table" && c.Encoding == Protobuf:
+	case as == "Table" && c.MediaType == Protobuf:
 		return c, next
-	case as == "Table" && version == metaVersion && c.Encoding == JSON:
+	case as == "Table" && version == metaVersion && c.MediaType == JSON:
 		c.Table = true
 		return c, take
 	case as != wanted, version != metaVersion:
@@ -162,7 +162,7 @@ func NegotiateError(accept string, pretty bool) Choice {
 			if verdict == next || c.Partial || c.Table || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
 				continue // a Status is not converted
 			}
-			c.Pretty = (c.Pretty || pretty) && c.Encoding == JSON
+			c.Pretty = (c.Pretty || pretty) && c.MediaType == JSON
 			return c
 		}
 	}

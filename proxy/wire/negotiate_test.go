@@ -15,10 +15,10 @@ const (
 
 var (
 	plain     = Choice{}
-	inYAML    = Choice{Encoding: YAML}
-	inProto   = Choice{Encoding: Protobuf}
+	inYAML    = Choice{MediaType: YAML}
+	inProto   = Choice{MediaType: Protobuf}
 	metaJSON  = Choice{Partial: true}
-	metaProto = Choice{Encoding: Protobuf, Partial: true}
+	metaProto = Choice{MediaType: Protobuf, Partial: true}
 	indented  = Choice{Pretty: true}
 	inTable   = Choice{Table: true}
 )
@@ -121,17 +121,17 @@ func FuzzNegotiate(f *testing.F) {
 		choices := Negotiate(accept, Read(read%3), pretty)
 		for i, c := range choices {
 			last := i == len(choices)-1
-			name := []string{"json", "yaml", "protobuf"}[c.Encoding]
+			name := []string{"json", "yaml", "protobuf"}[c.MediaType]
 			switch {
 			case accept != "" && !strings.Contains(accept, name) && !strings.Contains(accept, "*/*"):
 				t.Errorf("%q is taken for %s", accept, name)
 			case c.Partial && !strings.Contains(accept, "PartialObjectMetadata"):
 				t.Errorf("%q is taken for metadata", accept)
-			case c.Pretty && (c.Encoding != JSON || Read(read%3) == Watch):
+			case c.Pretty && (c.MediaType != JSON || Read(read%3) == Watch):
 				t.Errorf("%q is indented", accept)
-			case !last && (c.Encoding != Protobuf || c.Partial):
+			case !last && (c.MediaType != Protobuf || c.Partial):
 				t.Errorf("%q: %v is not the last of %v", accept, c, choices)
-			case c.Encoding == YAML:
+			case c.MediaType == YAML:
 				t.Errorf("%q: YAML from the cache", accept)
 			}
 		}

@@ -116,7 +116,7 @@ type partialJSON struct {
 	metadata func(object []byte) ([]byte, error)
 }
 
-func (p *partialJSON) Kept() bool { return false }
+func (p *partialJSON) Verbatim() bool { return false }
 
 func (p *partialJSON) AppendItem(dst []byte, o Object) ([]byte, error) {
 	meta, err := p.metadata(o.Bytes())
@@ -175,7 +175,7 @@ func newPartialProtobuf(metadata func([]byte) ([]byte, error)) *partialProtobuf 
 	return &partialProtobuf{*newProtobuf(Kind{Kind: partialKind, ListKind: partialLists, APIVersion: partialAPIVersion}), metadata}
 }
 
-func (p *partialProtobuf) Kept() bool { return false }
+func (p *partialProtobuf) Verbatim() bool { return false }
 
 func (p *partialProtobuf) AppendItem(dst []byte, o Object) ([]byte, error) {
 	partial, err := p.metadata(o.Bytes())

@@ -91,7 +91,7 @@ func newProtobuf(k Kind) *protoForm {
 
 func (p *protoForm) ContentType() string { return mimeProtobuf }
 func (p *protoForm) StreamType() string  { return mimeProtobufStream }
-func (p *protoForm) Kept() bool          { return true }
+func (p *protoForm) Verbatim() bool      { return true }
 func (p *protoForm) Separator() string   { return "" }
 
 func (p *protoForm) AppendItem(dst []byte, o Object) ([]byte, error) {

@@ -23,12 +23,12 @@ func Indent(body []byte, length int64) ([]byte, error) {
 
 // Status writes the body of an error.
 func (c Choice) Status(s *metav1.Status) (body []byte, contentType string) {
-	if c.Encoding == Protobuf {
+	if c.MediaType == Protobuf {
 		return statusEnvelope.append(nil, must(s.Marshal())), mimeProtobuf
 	}
 	body = append(must(json.Marshal(s)), '\n')
 	switch {
-	case c.Encoding == YAML:
+	case c.MediaType == YAML:
 		return must(yaml.JSONToYAML(body)), mimeYAML
 	case c.Pretty:
 		return must(Indent(body, IndentedLength(body))), mimeJSON

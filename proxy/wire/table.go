@@ -64,7 +64,7 @@ func NewTable(k Kind, include Include, rows Rows) Form {
 	return &tableForm{rows: rows, include: include, whole: NewForm(Choice{}, k), partial: NewForm(Choice{Partial: true}, k)}
 }
 
-func (t *tableForm) Kept() bool { return false }
+func (t *tableForm) Verbatim() bool { return false }
 
 func (t *tableForm) AppendItem(dst []byte, o Object) ([]byte, error) {
 	return t.appendRow(dst, o, false)

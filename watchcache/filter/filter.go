@@ -33,7 +33,7 @@ type Filter struct {
 	interest  Interest
 	selective bool
 	cost      int
-	fickle    bool
+	reenters  bool
 }
 
 // fieldRequirement compares the value of an object's field.
@@ -65,7 +65,7 @@ func (f *Filter) field(o *object.Object, index int) string {
 func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
-		f.labels, f.selective, f.fickle = ls, true, true
+		f.labels, f.selective, f.reenters = ls, true, true
 	}
 	if fs != nil && !fs.Empty() {
 		f.selective = true
@@ -81,7 +81,7 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 			equal := req.Operator != selection.NotEquals
 			f.fields = append(f.fields, fieldRequirement{index, req.Value, equal})
 			final := index < 0 || r.Fields[index].Final && equal && req.Value != ""
-			f.fickle = f.fickle || !final
+			f.reenters = f.reenters || !final
 		}
 		// Matches reads the value of each field only once.
 		slices.SortStableFunc(f.fields, func(a, b fieldRequirement) int { return cmp.Compare(a.index, b.index) })
@@ -136,8 +136,8 @@ type Interest struct {
 // Interest returns the filter's narrowest requirement.
 func (f *Filter) Interest() Interest { return f.interest }
 
-// Fickle reports whether an object can leave the selection and come back.
-func (f *Filter) Fickle() bool { return f.fickle }
+// MayReenter reports whether an object can leave the selection and come back.
+func (f *Filter) MayReenter() bool { return f.reenters }
 
 // narrow determines the narrowest requirement. So few unrelated events wake a watch, and a single
 // object can be looked up by its key.

@@ -196,7 +196,7 @@ func TestEventsAreNotCarried(t *testing.T) {
 			time.Sleep(fresh.LedgerEvery)
 		}
 		readFresh(t, f, feed)
-		if era, _ := feed.Ledger.Standing(feed.Owner); !feed.Carries(era) || events.Carries(era) {
+		if era, _ := feed.Ledger.Position(feed.Owner); !feed.Carries(era) || events.Carries(era) {
 			t.Errorf("config maps: %t, events: %t", feed.Carries(era), events.Carries(era))
 		}
 	})

@@ -79,7 +79,7 @@ const (
 func checkRows(ctx context.Context, f *fresh.Feed) error {
 	ctx, cancel := context.WithTimeout(ctx, rowsTimeout)
 	defer cancel()
-	rv, _ := f.Standing()
+	rv, _ := f.Position()
 	ours, err := f.Cache().SnapshotAt(rv)
 	if err != nil {
 		return err

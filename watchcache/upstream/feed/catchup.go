@@ -93,7 +93,7 @@ func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) b
 // the most recent state, otherwise a state not older than rv. Upstream's cache must already have
 // reached rv.
 func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error) {
-	_, epoch := f.Standing()
+	_, epoch := f.Position()
 	before := f.cache.Stats()
 	done := f.Metrics.Spend("list")
 	p, err := f.Client.Page(ctx, f.cache.Resource(), client.At(rv, "NotOlderThan"))
@@ -118,7 +118,7 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 // sideWatch opens a second watch at the end of the log. It applies the events that the main stream
 // has not delivered yet, up to a bookmark. The cache later drops the main stream's copies.
 func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
-	from, epoch := f.Standing()
+	from, epoch := f.Position()
 	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()

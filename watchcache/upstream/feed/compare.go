@@ -49,12 +49,12 @@ func (f *Feed) differs(rv uint64, theirs []object.State) error {
 func (f *Feed) SelfCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
-	rv, epoch := f.Standing()
+	rv, epoch := f.Position()
 	theirs, err := upgrade.States(ctx, f.Names, f.described, f.Aggregated, f.Client, f.cache, rv)
 	if err == nil {
 		err = f.differs(rv, theirs)
 	}
-	if _, now := f.Standing(); now != epoch {
+	if _, now := f.Position(); now != epoch {
 		return errInconclusive
 	}
 	return err
@@ -64,7 +64,7 @@ func (f *Feed) SelfCheck(ctx context.Context) error {
 // readers get the cached state with upstream's resourceVersion. Confirm reports whether they are
 // equal.
 func (f *Feed) Confirm(ctx context.Context, rv uint64) (same bool, err error) {
-	_, epoch := f.Standing()
+	_, epoch := f.Position()
 	done := f.Metrics.Spend("metadata")
 	list, err := f.Client.Metadata(ctx, f.cache.Resource(), rv)
 	done()

@@ -49,7 +49,7 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 // consume applies a stream's events to one epoch of the cache until the stream ends. It calls alive
 // for every event. If the stream ends cleanly, consume returns nil.
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
-	at, _ := f.Standing()
+	at, _ := f.Position()
 	used := ledger.Uses{At: at}
 	apply := func(changes []watchcache.Change, received time.Time) error {
 		return f.Write(epoch, func() error { return f.cache.Apply(changes, received) })

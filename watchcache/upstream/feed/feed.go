@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/signs"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/liveness"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/tasks"
 )
 
@@ -62,9 +62,9 @@ type Feed struct {
 	othersWrite atomic.Bool  // see OthersWrite
 	queued      atomic.Bool  // Run waits for its turn
 
-	signs.Signs
-	tasks *tasks.Tasks // other than the run loop
-	past  past         // revisions where the feed may begin
+	liveness.Signs
+	tasks  *tasks.Tasks // other than the run loop
+	resume resumePoints // revisions where the feed may begin
 
 	writing struct {
 		sync.Mutex // held during each write to the cache
@@ -120,7 +120,7 @@ func (f *Feed) Definition() (v discovery.Version, custom bool) {
 // Use records that a client uses the feed. since is the resourceVersion that it resumes from, or 0.
 func (f *Feed) Use(since uint64) {
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
-	f.past.note(since)
+	f.resume.note(since)
 }
 
 // Idle is the time since the feed was last used.
@@ -339,8 +339,8 @@ func (f *Feed) Interrupt(reason error) bool {
 	return true
 }
 
-// Standing returns the log's resourceVersion and epoch.
-func (f *Feed) Standing() (rv, epoch uint64) {
+// Position returns the log's resourceVersion and epoch.
+func (f *Feed) Position() (rv, epoch uint64) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	return f.cache.Stats().ResourceVersion, f.writing.epoch

@@ -94,7 +94,7 @@ func (f *Feed) check(ctx context.Context) error {
 	case !f.cache.Stats().Ready:
 		return fmt.Errorf("%w before the initial state was complete", errSilent)
 	}
-	at, _ := f.Standing()
+	at, _ := f.Position()
 	if rv == at {
 		f.Touch()
 		return nil
@@ -116,7 +116,7 @@ func (f *Feed) check(ctx context.Context) error {
 // Trim drops log events that are older than the log's age limit. Bookmarks from upstream have the
 // same effect.
 func (f *Feed) Trim() error {
-	_, epoch := f.Standing()
+	_, epoch := f.Position()
 	return f.Write(epoch, func() error {
 		f.cache.Trim(time.Now())
 		return nil

@@ -121,7 +121,7 @@ func (f *Feed) watch(ctx context.Context, opened func()) error {
 		// that do not fit the cache, or a self-check, detect the restore.
 		return ErrWentBack
 	}
-	rv, epoch := f.Standing()
+	rv, epoch := f.Position()
 	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, opened)
 }
 
@@ -150,8 +150,8 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	if err := client.CheckEncoding(resp, f.Encoding); err != nil {
 		return err
 	}
-	f.past.opened.Store(watchcache.Moment(time.Now()))
-	defer f.past.opened.Store(0)
+	f.resume.opened.Store(watchcache.Moment(time.Now()))
+	defer f.resume.opened.Store(0)
 	s := client.NewStream(resp.Body, f.cache.Resource())
 	if epoch == 0 {
 		if !f.Aggregated {

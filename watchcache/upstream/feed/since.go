@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// past selects the revision at which a feed begins, if clients resume from revisions before
+// resumePoints selects the revision at which a feed begins, if clients resume from revisions before
 // upstream's present revision.
 //
 // The feed lists a past state (resourceVersionMatch=Exact) and opens a watch there. Clients return
@@ -33,7 +33,7 @@ import (
 //
 // In a test in which all feeds began at the present, the proxies of 200 informers were replaced one
 // after another. Then 23 informers had to relist, and 18 watches stayed connected to upstream.
-type past struct {
+type resumePoints struct {
 	opened atomic.Int64 // moment when the followed watch opened; 0 without a watch
 	begun  bool         // the feed began in the past; used by Run only
 	left   []uint64     // resourceVersions not tried yet; used by Run only
@@ -46,7 +46,7 @@ type past struct {
 
 // note records a resourceVersion that a client resumes from. Calls have no effect after the feed
 // has begun.
-func (p *past) note(since uint64) {
+func (p *resumePoints) note(since uint64) {
 	if since == 0 {
 		return
 	}
@@ -64,7 +64,7 @@ const littleMore = 100
 
 // beginnings returns the resourceVersions at which a feed may begin, the best first. at is
 // upstream's present resourceVersion.
-func (p *past) beginnings(at uint64) (all []uint64) {
+func (p *resumePoints) beginnings(at uint64) (all []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, since := range []uint64{p.mu.earliest, p.mu.latest} {
@@ -83,12 +83,12 @@ func (p *past) beginnings(at uint64) (all []uint64) {
 // beginInThePast starts a feed at a past resourceVersion if upstream has that history. The feed
 // serves no clients until it has reached upstreamAt, upstream's revision at its start.
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
-	f.past.left = f.past.beginnings(upstreamAt)
+	f.resume.left = f.resume.beginnings(upstreamAt)
 	if !f.begin(ctx) {
 		close(f.settled)
 		return
 	}
-	f.past.begun = true
+	f.resume.begun = true
 	f.Go(func(ctx context.Context) { f.settle(ctx, upstreamAt) })
 }
 
@@ -110,19 +110,19 @@ func (f *Feed) settle(ctx context.Context, upstreamAt uint64) {
 	}
 }
 
-// begin fills the cache with the first past state in f.past.left that upstream can list. It returns
+// begin fills the cache with the first past state in f.resume.left that upstream can list. It returns
 // false if there is none.
 func (f *Feed) begin(ctx context.Context) bool {
-	for len(f.past.left) > 0 {
-		rv := f.past.left[0]
-		f.past.left = f.past.left[1:]
+	for len(f.resume.left) > 0 {
+		rv := f.resume.left[0]
+		f.resume.left = f.resume.left[1:]
 		err := f.readAt(ctx, rv)
 		if err == nil {
 			return true
 		}
 		f.Log.Info("cannot begin where clients resume", zap.Uint64("resourceVersion", rv), zap.Error(err))
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-			f.past.left = nil
+			f.resume.left = nil
 		}
 	}
 	return false
@@ -132,7 +132,7 @@ func (f *Feed) begin(ctx context.Context) bool {
 // upstream lacks the history after the cached state. If it returns false, the feed reads the
 // present state.
 func (f *Feed) beginElsewhere(ctx context.Context) bool {
-	if !f.past.begun || closed(f.settled) {
+	if !f.resume.begun || closed(f.settled) {
 		return false
 	}
 	f.enter(renewing)
@@ -172,7 +172,7 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 // rv, and the cache has a template for bookmarks. A streamed state ends with a bookmark; a listed
 // state does not.
 func (f *Feed) catchUp(ctx context.Context, rv uint64) error {
-	for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
+	for opened := f.resume.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.resume.opened.Load() {
 		if !client.Sleep(ctx, refusalTime/10) {
 			return ctx.Err()
 		}

@@ -13,7 +13,7 @@ import (
 //
 // Catching up can take longer than a read at upstream, and cost upstream more. For example, the
 // cache may need a metadata list of 10,000 objects to answer a list of 170 of them. So a feed keeps
-// moving averages of the two durations, for each read size (see [roads]). While reads go to
+// moving averages of the two durations, for each read size (see [latencies]). While reads go to
 // upstream, a run without readers checks every second whether the cache is still current. Much less
 // often, such a run also helps the cache to catch up.
 //
@@ -67,9 +67,9 @@ const (
 	exploreRest = 50
 )
 
-// roads compares the two ways to serve the most recent state: from the cache, after a proof that it
-// is up to date, or from upstream.
-type roads struct {
+// latencies compares the two ways to serve the most recent state: from the cache, after a proof that
+// it is up to date, or from upstream.
+type latencies struct {
 	mu struct {
 		sync.Mutex
 		// helped is the duration of recent slow runs: runs that needed more than a probe. It is a
@@ -92,7 +92,7 @@ type figure struct {
 	at    time.Time // when the last value was measured
 }
 
-func (r *roads) figureLocked(s watchcache.Work) *figure {
+func (r *latencies) figureLocked(s watchcache.Work) *figure {
 	kind := 0
 	if s.Fields {
 		kind = 1
@@ -105,7 +105,7 @@ func sizeOf(objects int) int { return min((bits.Len(uint(max(objects, 0)))+1)/2,
 // compare returns upstream's duration for a read, and whether the cache takes longer. If helping is
 // true, a run is helping the cache to catch up. compare then assumes that this run takes at least
 // half as long as the previous slow run.
-func (r *roads) compare(s watchcache.Work, helping bool) (takes time.Duration, sooner bool) {
+func (r *latencies) compare(s watchcache.Work, helping bool) (takes time.Duration, sooner bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	takes = guessBase + guessObject*time.Duration(s.Objects)
@@ -123,13 +123,13 @@ func (r *roads) compare(s watchcache.Work, helping bool) (takes time.Duration, s
 func longer(cache, upstream time.Duration) bool { return cache > upstream+upstream/5+compareSlack }
 
 // helpTakes estimates the duration of a run that has to help the cache.
-func (r *roads) helpTakes(objects int) time.Duration {
+func (r *latencies) helpTakes(objects int) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.helpTakesLocked(objects)
 }
 
-func (r *roads) helpTakesLocked(objects int) time.Duration {
+func (r *latencies) helpTakesLocked(objects int) time.Duration {
 	if time.Since(r.mu.lastAt) < figureLasts {
 		return min(r.mu.last, max(r.mu.before, guessHelp*time.Duration(objects)))
 	}
@@ -138,7 +138,7 @@ func (r *roads) helpTakesLocked(objects int) time.Duration {
 
 // left records that the readers of a run went to upstream because the run would have had to help.
 // After two such runs in succession, further readers go to upstream immediately.
-func (r *roads) left(objects int) {
+func (r *latencies) left(objects int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.left {
@@ -149,7 +149,7 @@ func (r *roads) left(objects int) {
 
 // answered records upstream's duration for a read. If upstream failed, the cache answers all reads
 // for a while.
-func (r *roads) answered(s watchcache.Work, took time.Duration, ok bool) {
+func (r *latencies) answered(s watchcache.Work, took time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !ok {
@@ -165,7 +165,7 @@ func (r *roads) answered(s watchcache.Work, took time.Duration, ok bool) {
 }
 
 // ran records the duration of a run and the number of its readers.
-func (r *roads) ran(outcome string, took time.Duration, readers int) {
+func (r *latencies) ran(outcome string, took time.Duration, readers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -196,7 +196,7 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 
 // due reports whether a run without readers should begin now, and whether that run may help the
 // cache. If begin is true, the caller must start the run.
-func (r *roads) due() (begin, help bool) {
+func (r *latencies) due() (begin, help bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -212,12 +212,12 @@ func (f *Feed) Leaves(s watchcache.Work) bool {
 	if !f.direct() {
 		return false
 	}
-	_, sooner := f.roads.compare(s, len(f.fresh.helping) > 0)
-	if era, _ := f.Ledger.Standing(f.Owner); !sooner || f.Carries(era) {
+	_, sooner := f.latencies.compare(s, len(f.fresh.helping) > 0)
+	if era, _ := f.Ledger.Position(f.Owner); !sooner || f.Carries(era) {
 		return false
 	}
 	f.fresh.read.Store(watchcache.Moment(time.Now()))
-	if begin, help := f.roads.due(); begin {
+	if begin, help := f.latencies.due(); begin {
 		f.fresh.ahead(f, help)
 	}
 	f.keeper.noteReader(f.Owner, false)
@@ -230,9 +230,9 @@ func (f *Feed) direct() bool { return f.Options.Load().Direct }
 // Takes returns upstream's duration for a read, or 0 if upstream has answered no similar read
 // recently.
 func (f *Feed) Takes(s watchcache.Work) time.Duration {
-	f.roads.mu.Lock()
-	defer f.roads.mu.Unlock()
-	if figure := f.roads.figureLocked(s); time.Since(figure.at) < figureLasts {
+	f.latencies.mu.Lock()
+	defer f.latencies.mu.Unlock()
+	if figure := f.latencies.figureLocked(s); time.Since(figure.at) < figureLasts {
 		return figure.takes
 	}
 	return 0
@@ -240,7 +240,7 @@ func (f *Feed) Takes(s watchcache.Work) time.Duration {
 
 // Answered records the duration of a read at upstream. ok is false if upstream refused or failed.
 func (f *Feed) Answered(s watchcache.Work, took time.Duration, ok bool) {
-	f.roads.answered(s, took, ok)
+	f.latencies.answered(s, took, ok)
 	if ok {
 		f.keeper.metrics.freshRead("direct", took)
 		f.Metrics.Spent("direct", took)

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // no more reads go to upstream.
 func TestFiguresDoNotLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var r roads
+		var r latencies
 		of := watchcache.Work{Objects: 10}
 		r.answered(of, time.Hour, true)
 		if takes, _ := r.compare(of, false); takes != time.Hour {
@@ -38,7 +38,7 @@ func TestFiguresDoNotLast(t *testing.T) {
 
 // A failure of upstream, or of a run, does not send more reads to upstream.
 func TestFailuresAreNoAnswers(t *testing.T) {
-	var r roads
+	var r latencies
 	of := watchcache.Work{Objects: 10}
 	for range 10 {
 		r.ran("failed", feed.AskTimeout, 1)

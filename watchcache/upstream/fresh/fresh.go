@@ -22,10 +22,10 @@ var ErrNotFresh = errors.New("cache could not be brought up to date")
 // Feed is a feed whose cache can be proved up to date.
 type Feed struct {
 	*feed.Feed
-	keeper *Keeper
-	fresh  freshness
-	roads  roads
-	rights map[string]*right // by verb
+	keeper    *Keeper
+	fresh     freshness
+	latencies latencies
+	rights    map[string]*right // by verb
 }
 
 // New returns a feed that uses the keeper's ledger and probe budget.
@@ -147,9 +147,9 @@ func (f *Feed) Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Sna
 	var takes, early time.Duration
 	want := wish{true, true}
 	if work != nil {
-		takes, _ = f.roads.compare(*work, false)
+		takes, _ = f.latencies.compare(*work, false)
 		if f.direct() {
-			early, want.stays = 2*takes+EarlyAfter, !longer(f.roads.helpTakes(f.Cache().Stats().Objects), takes+leaveSlack)
+			early, want.stays = 2*takes+EarlyAfter, !longer(f.latencies.helpTakes(f.Cache().Stats().Objects), takes+leaveSlack)
 			want.helps = want.stays || before != 0 && watchcache.SinceMoment(before) < frequent
 		}
 	}
@@ -295,7 +295,7 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 			m := f.keeper.metrics
 			m.runs.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()
 			m.readers.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource).Observe(float64(r.readers))
-			f.roads.ran(outcome, time.Since(began), r.readers)
+			f.latencies.ran(outcome, time.Since(began), r.readers)
 			s.failing.Store(outcome == "failed")
 			if err == nil {
 				s.note(proof{began, q.rv})

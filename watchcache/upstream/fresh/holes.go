@@ -39,7 +39,7 @@ func (k *Keeper) unproved(f *Feed) (at uint64, unproved bool) {
 	if f.Cache().Resource().NoWatchCache || !k.Ledger.Has(f.Owner) {
 		return 0, false
 	}
-	era, highest := k.Ledger.Standing(f.Owner)
+	era, highest := k.Ledger.Position(f.Owner)
 	if !f.Carries(era) {
 		return 0, true
 	}

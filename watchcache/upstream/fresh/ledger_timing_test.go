@@ -36,7 +36,7 @@ func BenchmarkLedger(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
-	if _, highest := l.Standing(1); highest != from+events-1 {
+	if _, highest := l.Position(1); highest != from+events-1 {
 		b.Fatalf("noted up to %d of %d", highest-from, events)
 	}
 }

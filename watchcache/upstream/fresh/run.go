@@ -32,7 +32,7 @@ func (f *Feed) Carries(era uint64) bool {
 // lists reports whether a run should list the collection, because the list costs upstream no more
 // than the requests that it replaces.
 func (f *Feed) lists(s watchcache.Stats) bool {
-	era, _ := f.Ledger.Standing(f.Owner)
+	era, _ := f.Ledger.Position(f.Owner)
 	return !f.Carries(era) && (isTiny(s) || feed.IsSmall(s) && f.OthersWrite())
 }
 
@@ -65,7 +65,7 @@ func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) 
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
 	before := f.Cache().Stats()
-	era, noted := f.Ledger.Standing(f.Owner)
+	era, noted := f.Ledger.Position(f.Owner)
 	q.era = era
 	if f.lists(before) {
 		outcome = "list"
@@ -118,7 +118,7 @@ func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (outcome str
 	helps := r.helps
 	if r.readers > 0 && !r.stays && !feed.IsSmall(stats) {
 		if f.keeper.early.AllowN(time.Now(), r.readers) {
-			f.roads.left(stats.Objects)
+			f.latencies.left(stats.Objects)
 			close(r.left)
 			if !helps {
 				return "", ErrEarly
@@ -199,7 +199,7 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 // proved publishes the newest state as the state at q's revision, if the ledger proves that nothing
 // has changed. It reports whether it did.
 func (f *Feed) proved(q question) bool {
-	_, epoch := f.Standing()
+	_, epoch := f.Position()
 	newest := f.Cache().Stats().Newest
 	if newest >= q.rv || !f.Carries(q.era) || !f.Ledger.Proves(q.era, f.Owner, newest, q.rv) {
 		return false

@@ -161,10 +161,10 @@ func (l *Ledger) Wait() <-chan struct{} {
 	return l.mu.moved
 }
 
-// Standing returns the era and the highest revision recorded in it. highest is 0 for a resource
+// Position returns the era and the highest revision recorded in it. highest is 0 for a resource
 // without evidence that it shares the etcd of the reference resource. If a consistent read returns
 // less than highest, etcd was restored.
-func (l *Ledger) Standing(o Owner) (era, highest uint64) {
+func (l *Ledger) Position(o Owner) (era, highest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.members[o].proved() {

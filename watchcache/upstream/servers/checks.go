@@ -114,7 +114,7 @@ func (s *Set) interval(err error) time.Duration {
 
 // conclude records the result of a check. If the current server is ready, conclude also resolves
 // the doubts that were raised before the check, unless the check concerned another server.
-func (s *Set) conclude(one *server, found standingAt, raised uint64) {
+func (s *Set) conclude(one *server, found checkResult, raised uint64) {
 	asked := s.servers[s.current.Load()]
 	s.note(one, found)
 	s.mu.Lock()
@@ -129,8 +129,8 @@ func (s *Set) conclude(one *server, found standingAt, raised uint64) {
 	}
 }
 
-// standingAt is the result of a check.
-type standingAt struct {
+// checkResult is the result of a check.
+type checkResult struct {
 	cluster string // empty if it cannot be read
 	rv      uint64 // 0 if it cannot be read
 	before  uint64 // the highest revision of any server before the check
@@ -143,7 +143,7 @@ type standingAt struct {
 }
 
 // ask checks a server.
-func (s *Set) ask(ctx context.Context, one *server) (found standingAt) {
+func (s *Set) ask(ctx context.Context, one *server) (found checkResult) {
 	found.before = s.before()
 	within, cancel := context.WithTimeout(ctx, CheckTimeout)
 	defer cancel()

@@ -150,7 +150,7 @@ func (s *Set) alone() bool { return len(s.servers) == 1 }
 // askAll checks all servers in parallel and records the results in the servers' order. The first
 // server that responds defines the cluster.
 func (s *Set) askAll(ctx context.Context) {
-	found := make([]standingAt, len(s.servers))
+	found := make([]checkResult, len(s.servers))
 	var all sync.WaitGroup
 	for i, one := range s.servers {
 		all.Go(func() { found[i] = s.ask(ctx, one) })
@@ -172,7 +172,7 @@ func (s *Set) before() uint64 {
 func (s *Set) Current() string { return s.servers[s.current.Load()].Base.Host }
 
 // note applies a check's result.
-func (s *Set) note(one *server, found standingAt) {
+func (s *Set) note(one *server, found checkResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reason := found.err

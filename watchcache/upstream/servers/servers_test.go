@@ -310,7 +310,7 @@ func TestStreamsOfADeadServerAreCut(t *testing.T) {
 		defer resp.Body.Close()
 		a.stalled.Store(true)
 		for range lostAfter {
-			s.note(s.servers[0], silentStanding)
+			s.note(s.servers[0], silentCheck)
 		}
 		if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errDead) {
 			t.Errorf("the stream ended with %v", err)
@@ -319,7 +319,7 @@ func TestStreamsOfADeadServerAreCut(t *testing.T) {
 	})
 }
 
-var silentStanding = standingAt{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}, silent: true}
+var silentCheck = checkResult{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}, silent: true}
 
 // A server that responds keeps its streams, even if its etcd does not respond. A silent server also
 // keeps its streams if no other server is usable.
@@ -339,7 +339,7 @@ func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 		}
 		for range 2 * lostAfter {
 			for _, one := range s.servers {
-				s.note(one, silentStanding)
+				s.note(one, silentCheck)
 			}
 		}
 		if life.Err() != nil {
@@ -347,7 +347,7 @@ func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 		}
 		b.slow.Store(false)
 		s.note(s.servers[1], s.ask(t.Context(), s.servers[1]))
-		s.note(s.servers[0], silentStanding)
+		s.note(s.servers[0], silentCheck)
 		if _, err := resp.Body.Read(make([]byte, 1)); err == nil || life.Err() == nil {
 			t.Errorf("the tunnel goes on: %v", err)
 		}

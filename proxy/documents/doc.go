@@ -1,4 +1,4 @@
-// Package discovery answers reads of discovery and OpenAPI from copies that upstream has just
+// Package documents answers reads of discovery and OpenAPI from copies that upstream has just
 // confirmed.
 //
 // For each read, the proxy sends upstream a request with the copy's ETag. Upstream responds with
@@ -39,4 +39,4 @@
 // Copies use at most the configured bytes; the least recently used copy is dropped. Made-up
 // requests cannot fill this memory: only responses with an ETag are kept, and equal responses only
 // once.
-package discovery
+package documents

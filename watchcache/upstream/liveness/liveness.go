@@ -1,6 +1,6 @@
-// Package signs keeps what a feed knows of its upstream: when it last heard from it, and since when
+// Package liveness keeps what a feed knows of its upstream: when it last heard from it, and since when
 // it has lost it.
-package signs
+package liveness
 
 import (
 	"sync/atomic"

@@ -23,13 +23,13 @@ const (
 	sweepPause = 10 * time.Second
 )
 
-// outcomes remembers the results of reviews, each for its TTL and all within a bound in bytes. Each
+// reviewCache remembers the results of reviews, each for its TTL and all within a bound in bytes. Each
 // outcome belongs to the client that asked first. Above the bound, the largest holder loses its
 // least recently used outcomes. So a client that keeps causing new reviews evicts only its own
 // outcomes.
 //
 // The map has digests as keys, because the requests contain tokens and may be long.
-type outcomes[V any] struct {
+type reviewCache[V any] struct {
 	most int
 
 	mu struct {
@@ -66,14 +66,14 @@ type holder[V any] struct {
 	index  int       // index in the heap
 }
 
-func newOutcomes[V any](most int) *outcomes[V] {
-	o := &outcomes[V]{most: most}
+func newOutcomes[V any](most int) *reviewCache[V] {
+	o := &reviewCache[V]{most: most}
 	o.mu.found, o.mu.holders = map[key]*outcome[V]{}, map[key]*holder[V]{}
 	return o
 }
 
 // get returns an outcome that has not expired.
-func (o *outcomes[V]) get(k key) (value V, ok bool) {
+func (o *reviewCache[V]) get(k key) (value V, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	found := o.mu.found[k]
@@ -86,7 +86,7 @@ func (o *outcomes[V]) get(k key) (value V, ok bool) {
 
 // due reports whether an outcome must be renewed. It returns true only once for each outcome, in
 // the last part of its TTL. Early renewal saves clients a wait when the outcome expires.
-func (o *outcomes[V]) due(k key) bool {
+func (o *reviewCache[V]) due(k key) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	found := o.mu.found[k]
@@ -98,7 +98,7 @@ func (o *outcomes[V]) due(k key) bool {
 }
 
 // put remembers an outcome, if its TTL is not 0 and its size in bytes is not too large.
-func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duration) {
+func (o *reviewCache[V]) put(of string, k key, value V, bytes int, ttl time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if was := o.mu.found[k]; was != nil {
@@ -122,7 +122,7 @@ func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duratio
 	}
 }
 
-func (o *outcomes[V]) holderLocked(name key) *holder[V] {
+func (o *reviewCache[V]) holderLocked(name key) *holder[V] {
 	h := o.mu.holders[name]
 	if h == nil {
 		h = &holder[V]{name: name}
@@ -133,13 +133,13 @@ func (o *outcomes[V]) holderLocked(name key) *holder[V] {
 	return h
 }
 
-func (o *outcomes[V]) growLocked(h *holder[V], bytes int) {
+func (o *reviewCache[V]) growLocked(h *holder[V], bytes int) {
 	o.mu.bytes += bytes
 	h.bytes += bytes
 	heap.Fix(&o.mu.largest, h.index)
 }
 
-func (o *outcomes[V]) dropLocked(old *outcome[V]) {
+func (o *reviewCache[V]) dropLocked(old *outcome[V]) {
 	h := old.holder
 	delete(o.mu.found, old.key)
 	h.recent.Remove(old.place)
@@ -151,7 +151,7 @@ func (o *outcomes[V]) dropLocked(old *outcome[V]) {
 	}
 }
 
-func (o *outcomes[V]) drop(k key) {
+func (o *reviewCache[V]) drop(k key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if found := o.mu.found[k]; found != nil {
@@ -160,7 +160,7 @@ func (o *outcomes[V]) drop(k key) {
 }
 
 // sweep drops expired outcomes. If any are left, it schedules the next sweep.
-func (o *outcomes[V]) sweep() {
+func (o *reviewCache[V]) sweep() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -178,7 +178,7 @@ func (o *outcomes[V]) sweep() {
 }
 
 // held returns the number of outcomes and their bytes.
-func (o *outcomes[V]) held() (count, bytes int) {
+func (o *reviewCache[V]) held() (count, bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.mu.found), o.mu.bytes

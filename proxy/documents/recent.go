@@ -1,4 +1,4 @@
-package discovery
+package documents
 
 import (
 	"container/list"

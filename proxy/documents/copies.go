@@ -1,4 +1,4 @@
-package discovery
+package documents
 
 import (
 	"context"
@@ -33,7 +33,7 @@ type Copies struct {
 	Config
 	forms   *recent[string, form]
 	kept    *recent[form, *document]
-	flights fair.Flights[*outcome]
+	flights fair.Coalescer[*outcome]
 }
 
 // Config has the parts of Copies.
@@ -56,7 +56,7 @@ type Config struct {
 
 // New returns Copies.
 func New(c Config) *Copies {
-	return &Copies{Config: c, flights: fair.Flights[*outcome]{Pace: pace, Burst: burst}, forms: newRecent[string, form](formsMost), kept: newRecent[form, *document](c.Most)}
+	return &Copies{Config: c, flights: fair.Coalescer[*outcome]{Pace: pace, Burst: burst}, forms: newRecent[string, form](formsMost), kept: newRecent[form, *document](c.Most)}
 }
 
 // outcome is the result of a revalidation. The document is nil if requests must be forwarded.

@@ -20,7 +20,7 @@ func (*answer) LetGo(int) {}
 // one request at a time. If the duration of requests is known, upstream sees a few at a time.
 func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 0, 1, 1000/10+2) })
-	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, 0, fleetMost, 1000*fleetPart/10+2) })
+	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, 0, groupMost, 1000*groupPart/10+2) })
 	t.Run("at a pace", func(t *testing.T) { testShared(t, 0, 25*time.Millisecond, 1, 1000/25+2) })
 	t.Run("some take long", testSlowFlights)
 	t.Run("one hangs", testHungFlight)
@@ -31,7 +31,7 @@ func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 	seed := cachetest.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		fs := Flights[*answer]{Pace: pace}
+		fs := Coalescer[*answer]{Pace: pace}
 		var written, sent, flying atomic.Int64
 		var readers sync.WaitGroup
 		const clients = 2000
@@ -80,8 +80,8 @@ func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 		if n := sent.Load(); n > most {
 			t.Errorf("%d requests within a second of 10 ms each", n)
 		}
-		if len(fs.mu.fleets) != 0 {
-			t.Errorf("%d keys left", len(fs.mu.fleets))
+		if len(fs.mu.groups) != 0 {
+			t.Errorf("%d keys left", len(fs.mu.groups))
 		}
 	})
 }
@@ -91,7 +91,7 @@ func testSlowFlights(t *testing.T) {
 	seed := cachetest.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		var fs Flights[*answer]
+		var fs Coalescer[*answer]
 		var flying atomic.Int64
 		var readers sync.WaitGroup
 		for range 600 {
@@ -102,7 +102,7 @@ func testSlowFlights(t *testing.T) {
 			readers.Go(func() {
 				time.Sleep(wait)
 				fs.Share(t.Context(), "key", 10*time.Millisecond, func(bool) (*answer, For) {
-					if n := flying.Add(1); n > fleetMost {
+					if n := flying.Add(1); n > groupMost {
 						t.Errorf("%d requests at a time", n)
 					}
 					defer flying.Add(-1)
@@ -112,8 +112,8 @@ func testSlowFlights(t *testing.T) {
 			})
 		}
 		readers.Wait()
-		if len(fs.mu.fleets) > 0 {
-			t.Errorf("%d keys left", len(fs.mu.fleets))
+		if len(fs.mu.groups) > 0 {
+			t.Errorf("%d keys left", len(fs.mu.groups))
 		}
 	})
 }
@@ -123,7 +123,7 @@ func testSlowFlights(t *testing.T) {
 func testHungFlight(t *testing.T) {
 	for _, known := range [][]int{{10, 10, 10}, {10, 20, 10}, {0, 10, 10}, {10, 0, 20}, {0, 0, 10}} {
 		synctest.Test(t, func(t *testing.T) {
-			var fs Flights[*answer]
+			var fs Coalescer[*answer]
 			var readers sync.WaitGroup
 			for i, takes := range known {
 				readers.Go(func() {
@@ -148,7 +148,7 @@ func testHungFlight(t *testing.T) {
 // A flight does not wait for clients that have left. If all clients have left, no request is sent.
 func TestLeaversAreNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var fs Flights[*answer]
+		var fs Coalescer[*answer]
 		var flown atomic.Int64
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -172,8 +172,8 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		cancel()
 		left.Wait() // within the hour
 		all.Wait()
-		if n := flown.Load(); n != 1 || len(fs.mu.fleets) != 0 {
-			t.Errorf("%d flights, %d keys left", n, len(fs.mu.fleets))
+		if n := flown.Load(); n != 1 || len(fs.mu.groups) != 0 {
+			t.Errorf("%d flights, %d keys left", n, len(fs.mu.groups))
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestAnotherReaderLeads(t *testing.T) {
 	seed := cachetest.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		var fs Flights[*answer]
+		var fs Coalescer[*answer]
 		var sent atomic.Int64
 		ask := func(ctx context.Context, able bool) (got *answer, flew bool) {
 			return fs.Share(ctx, "key", 0, func(bool) (*answer, For) {
@@ -229,8 +229,8 @@ func TestAnotherReaderLeads(t *testing.T) {
 				t.Errorf("%d requests with %d able readers", n, ables)
 			}
 		}
-		if len(fs.mu.fleets) != 0 {
-			t.Errorf("%d keys left", len(fs.mu.fleets))
+		if len(fs.mu.groups) != 0 {
+			t.Errorf("%d keys left", len(fs.mu.groups))
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestPace(t *testing.T) {
 		{{0, 0}, {0, 0}, {0, 0}, {0, pace}, {pace, 0}, {10 * pace, 0}, {0, 0}, {0, 0}, {0, pace}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			fs := Flights[*answer]{Pace: pace, Burst: burst}
+			fs := Coalescer[*answer]{Pace: pace, Burst: burst}
 			for i, step := range steps {
 				time.Sleep(step.pause)
 				began := time.Now()
@@ -258,8 +258,8 @@ func TestPace(t *testing.T) {
 			}
 			time.Sleep(time.Duration(burst+1) * pace)
 			synctest.Wait()
-			if len(fs.mu.fleets) != 0 {
-				t.Errorf("%d keys left", len(fs.mu.fleets))
+			if len(fs.mu.groups) != 0 {
+				t.Errorf("%d keys left", len(fs.mu.groups))
 			}
 		})
 	}

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// Flights let equal requests share a response. A flight is one request upstream; a fleet is the
+// Coalescer lets equal requests share a response. A flight is one request upstream; a group is the
 // flights of equal requests.
 //
 // A reader must see every write from before the reader arrived. So only a flight that begins later
 // may answer this reader. A reader that arrives during a flight waits for the next flight. All
 // waiting readers share this next flight, so upstream sees one flight at a time. Such a reader may
-// wait twice the time of a direct request, but at most fleetLate for its flight to begin. If the
+// wait twice the time of a direct request, but at most groupLate for its flight to begin. If the
 // usual time of a flight is known, the next flight begins after a part of that time. Upstream then
 // sees a few flights at a time.
 //
-// Pace is the mean time between the starts of two flights of a fleet. With a pace, a crowd costs
+// Pace is the mean time between the starts of two flights of a group. With a pace, a crowd costs
 // upstream a bounded number of requests, and its readers wait a little longer. Burst flights may
 // start ahead of the pace, so a few readers do not wait.
-type Flights[A Answer] struct {
+type Coalescer[A Answer] struct {
 	Pace  time.Duration
 	Burst int
 
 	mu struct {
 		sync.Mutex
-		fleets map[string]*fleet[A] // by key; removed after the last flight and the pace
+		groups map[string]*group[A] // by key; removed after the last flight and the pace
 	}
 }
 
@@ -36,12 +36,12 @@ type Answer interface {
 	LetGo(n int)
 }
 
-type fleet[A Answer] struct {
+type group[A Answer] struct {
 	up    int           // number of flights under way
 	sent  time.Time     // the start of the last flight
 	paced time.Time     // the time at which the flights so far would have started at the pace
 	pause time.Duration // between starts while flights are under way
-	timer *time.Timer   // for the next flight or the fleet's end; may be nil
+	timer *time.Timer   // for the next flight or the group's end; may be nil
 	next  *flight[A]    // for readers since the last start; nil if there are none
 }
 
@@ -49,13 +49,13 @@ type flight[A Answer] struct {
 	lead    chan struct{} // makes one waiting reader the leader
 	landed  chan struct{} // closed when answer is set
 	answer  A
-	waiting int // number of waiting readers, with the leader if it waited; guarded by Flights.mu
+	waiting int // number of waiting readers, with the leader if it waited; guarded by Coalescer.mu
 }
 
-// fleetMost limits the concurrent flights of a fleet. If a flight's time is known, the next flight
-// begins after that time divided by fleetPart. Otherwise it begins when the flight ends or, if upstream
-// does not answer, after fleetLate.
-const fleetMost, fleetPart, fleetLate = 8, 10, time.Minute
+// groupMost limits the concurrent flights of a group. If a flight's time is known, the next flight
+// begins after that time divided by groupPart. Otherwise it begins when the flight ends or, if upstream
+// does not answer, after groupLate.
+const groupMost, groupPart, groupLate = 8, 10, time.Minute
 
 func newFlight[A Answer]() *flight[A] {
 	return &flight[A]{lead: make(chan struct{}, 1), landed: make(chan struct{})}
@@ -63,19 +63,19 @@ func newFlight[A Answer]() *flight[A] {
 
 // join returns the flight that may answer a new request, and whether the caller leads this flight.
 // takes is the time that upstream needs for a flight, or 0 if it is unknown.
-func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads bool) {
+func (fs *Coalescer[A]) join(key string, takes time.Duration) (f *flight[A], leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.mu.fleets == nil {
-		fs.mu.fleets = map[string]*fleet[A]{}
+	if fs.mu.groups == nil {
+		fs.mu.groups = map[string]*group[A]{}
 	}
-	of := fs.mu.fleets[key]
+	of := fs.mu.groups[key]
 	if of == nil {
-		of = &fleet[A]{pause: fleetLate}
-		fs.mu.fleets[key] = of
+		of = &group[A]{pause: groupLate}
+		fs.mu.groups[key] = of
 	}
 	if takes > 0 {
-		of.pause = takes / fleetPart
+		of.pause = takes / groupPart
 	}
 	if wait, ok := fs.due(of); ok && wait <= 0 && !of.gathers() {
 		fs.begin(of)
@@ -91,19 +91,19 @@ func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads
 }
 
 // gathers reports whether readers wait for the next flight.
-func (of *fleet[A]) gathers() bool { return of.next != nil && of.next.waiting > 0 }
+func (of *group[A]) gathers() bool { return of.next != nil && of.next.waiting > 0 }
 
 // due returns the time until the next flight may begin. It returns false if the next flight must
 // wait for the end of another flight.
-func (fs *Flights[A]) due(of *fleet[A]) (wait time.Duration, ok bool) {
+func (fs *Coalescer[A]) due(of *group[A]) (wait time.Duration, ok bool) {
 	wait = max(0, time.Until(of.paced)) - time.Duration(fs.Burst)*fs.Pace
 	if of.up > 0 {
 		wait = max(wait, of.pause-time.Since(of.sent))
 	}
-	return wait, of.up < fleetMost
+	return wait, of.up < groupMost
 }
 
-func (fs *Flights[A]) begin(of *fleet[A]) {
+func (fs *Coalescer[A]) begin(of *group[A]) {
 	of.up++
 	of.sent = time.Now()
 	if of.paced.Before(of.sent) {
@@ -113,8 +113,8 @@ func (fs *Flights[A]) begin(of *fleet[A]) {
 }
 
 // proceedLocked begins the next flight if readers wait for it. If the flight must wait, it sets a
-// timer. It deletes a fleet without readers and flights whose pace is over.
-func (fs *Flights[A]) proceedLocked(key string, of *fleet[A]) {
+// timer. It deletes a group without readers and flights whose pace is over.
+func (fs *Coalescer[A]) proceedLocked(key string, of *group[A]) {
 	wait, ok := fs.due(of)
 	gathers := of.gathers()
 	if !gathers {
@@ -130,7 +130,7 @@ func (fs *Flights[A]) proceedLocked(key string, of *fleet[A]) {
 		of.timer = time.AfterFunc(wait, func() {
 			fs.mu.Lock()
 			defer fs.mu.Unlock()
-			if fs.mu.fleets[key] == of {
+			if fs.mu.groups[key] == of {
 				fs.proceedLocked(key, of)
 			}
 		})
@@ -139,15 +139,15 @@ func (fs *Flights[A]) proceedLocked(key string, of *fleet[A]) {
 		of.next.lead <- struct{}{}
 		of.next = nil
 	default:
-		delete(fs.mu.fleets, key)
+		delete(fs.mu.groups, key)
 	}
 }
 
 // Waiting returns the number of readers that wait for a next flight.
-func (fs *Flights[A]) Waiting() (n int) {
+func (fs *Coalescer[A]) Waiting() (n int) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for _, of := range fs.mu.fleets {
+	for _, of := range fs.mu.groups {
 		if of.next != nil {
 			n += of.next.waiting
 		}
@@ -156,7 +156,7 @@ func (fs *Flights[A]) Waiting() (n int) {
 }
 
 // land gives a flight's answer to its readers and may begin the next flight.
-func (fs *Flights[A]) land(key string, f *flight[A], answer A) {
+func (fs *Coalescer[A]) land(key string, f *flight[A], answer A) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.answer = answer
@@ -166,14 +166,14 @@ func (fs *Flights[A]) land(key string, f *flight[A], answer A) {
 }
 
 // endLocked records the end of a flight.
-func (fs *Flights[A]) endLocked(key string) {
-	of := fs.mu.fleets[key]
+func (fs *Coalescer[A]) endLocked(key string) {
+	of := fs.mu.groups[key]
 	of.up--
 	fs.proceedLocked(key, of)
 }
 
 // leave removes a waiting reader. A flight without readers does not begin.
-func (fs *Flights[A]) leave(key string, f *flight[A]) {
+func (fs *Coalescer[A]) leave(key string, f *flight[A]) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.answer.LetGo(1)
@@ -189,14 +189,14 @@ func (fs *Flights[A]) leave(key string, f *flight[A]) {
 
 // crowd reports whether several readers share a flight that has begun. No further reader can join
 // such a flight.
-func (fs *Flights[A]) crowd(f *flight[A]) bool {
+func (fs *Coalescer[A]) crowd(f *flight[A]) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.waiting > 1
 }
 
 // pass makes another waiting reader the leader. It returns false if there is none.
-func (fs *Flights[A]) pass(f *flight[A]) bool {
+func (fs *Coalescer[A]) pass(f *flight[A]) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if f.waiting < 2 {
@@ -222,7 +222,7 @@ const (
 // the time that upstream needs for a flight, or 0 if it is unknown. fly sends the request. Its
 // argument reports whether several readers wait. flew reports whether the caller called fly. If ctx
 // ends while the caller waits, the answer is zero.
-func (fs *Flights[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (A, For)) (answer A, flew bool) {
+func (fs *Coalescer[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (A, For)) (answer A, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {
 		select {
