@@ -203,7 +203,8 @@ type Cache struct {
 	ConsistentReads ConsistentReadsBudget `json:"consistentReads,omitzero"`
 	// SyncTimeout is how long the first requests for a resource wait until its cache is filled.
 	// After that they are forwarded. If upstream gives no sign of life for a second, up to 64 reads
-	// and 256 watches are forwarded at once.
+	// and 256 watches are forwarded at once. While upstream is slow for other requests, too, that
+	// time is up to four seconds.
 	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty"`
 	// IdleTimeout is how long a cache is kept without requests or open watches. 0 means no limit;
 	// other values must be at least 1s.
