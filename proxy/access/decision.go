@@ -34,7 +34,7 @@ type decision struct {
 func newDecisions(client authorizationclient.AuthorizationV1Interface, options Options, m *metrics) *decisions {
 	d := &decisions{
 		client: client.SubjectAccessReviews(), options: options,
-		known: newOutcomes[decision](decisionsMax), reviews: newReviews[decision]("subjectaccessreviews", m),
+		known: newReviewCache[decision](decisionsMax), reviews: newReviews[decision]("subjectaccessreviews", m),
 	}
 	m.show("access", d.known.held)
 	return d

@@ -20,7 +20,7 @@ import (
 func TestMemoryOfOutcomes(t *testing.T) {
 	const most = 4 << 20
 	before := cachetest.Heap()
-	o := newOutcomes[string](most)
+	o := newReviewCache[string](most)
 	reason := strings.Repeat("r", 100)
 	for i := range 3 * most / outcomeCost {
 		o.put("greedy", keyOf("greedy", i), strings.Clone(reason), len(reason), time.Hour)

@@ -66,7 +66,7 @@ type holder[V any] struct {
 	index  int       // index in the heap
 }
 
-func newOutcomes[V any](most int) *reviewCache[V] {
+func newReviewCache[V any](most int) *reviewCache[V] {
 	o := &reviewCache[V]{most: most}
 	o.mu.found, o.mu.holders = map[key]*outcome[V]{}, map[key]*holder[V]{}
 	return o

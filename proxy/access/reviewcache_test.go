@@ -17,7 +17,7 @@ func keyOf(parts ...any) key { return sha256.Sum256([]byte(fmt.Sprint(parts...))
 // outcomes. Other clients keep their outcomes.
 func TestOutcomesAreBounded(t *testing.T) {
 	const most, modest, each = 4 << 20, 20, 50
-	o := newOutcomes[string](most)
+	o := newReviewCache[string](most)
 	for u := range modest {
 		for i := range each {
 			o.put(fmt.Sprint("user", u), keyOf(u, i), "yes", 3, time.Hour)
@@ -56,7 +56,7 @@ func TestOutcomesAreBounded(t *testing.T) {
 // remembered still removes the previous one.
 func TestOutcomesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOutcomes[int](1 << 20)
+		o := newReviewCache[int](1 << 20)
 		o.put("u", keyOf("short"), 1, 0, time.Minute)
 		o.put("u", keyOf("long"), 2, 0, time.Hour)
 		o.put("v", keyOf("none"), 3, 0, 0)
@@ -93,7 +93,7 @@ func TestOutcomesExpire(t *testing.T) {
 func TestOutcomesAccount(t *testing.T) {
 	random := rand.New(rand.NewPCG(cachetest.Seed(t), 1))
 	synctest.Test(t, func(t *testing.T) {
-		o := newOutcomes[int](64 << 10)
+		o := newReviewCache[int](64 << 10)
 		for range 20_000 {
 			k := keyOf(random.IntN(300))
 			switch random.IntN(10) {
@@ -127,7 +127,7 @@ func TestOutcomesAccount(t *testing.T) {
 // An outcome expires while the machine sleeps, too.
 func TestOutcomesExpireInSleep(t *testing.T) {
 	for sleep, want := range map[time.Duration]bool{0: true, time.Hour: false} {
-		o := newOutcomes[string](1 << 20)
+		o := newReviewCache[string](1 << 20)
 		k := keyOf("a", 1)
 		o.put("a", k, "allowed", 1, time.Minute)
 		o.mu.found[k].until = cachetest.BeforeSleep(sleep).Add(time.Minute)

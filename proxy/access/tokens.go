@@ -44,7 +44,7 @@ type tokens struct {
 func newTokens(review authenticator.Token, ttl time.Duration, m *metrics) *tokens {
 	t := &tokens{
 		review: review, ttl: ttl,
-		good: newOutcomes[*authenticator.Response](tokensMax), bad: newOutcomes[*authenticator.Response](refusedMax),
+		good: newReviewCache[*authenticator.Response](tokensMax), bad: newReviewCache[*authenticator.Response](refusedMax),
 		reviews: newReviews[*authenticator.Response]("tokenreviews", m),
 	}
 	_, _ = rand.Read(t.salt[:]) // never fails

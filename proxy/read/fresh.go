@@ -111,9 +111,8 @@ func (r *read) proven(ctx context.Context, work *watchcache.Work) (watchcache.Sn
 func (r *read) limitsAge() bool { return r.Header.Get("Cache-Control") != "" }
 
 // upstreamWork estimates upstream's work for a list of the most recent state. It is nil for all
-// other reads, so they are not forwarded for speed. A watch would stay upstream for long. A get is
-// forwarded unless it costs upstream nothing. A read with a resourceVersion or a timeout has its own
-// limit on the wait.
+// other reads, so they are not forwarded for speed. A watch would stay upstream for long. A read with a
+// resourceVersion or a timeout has its own limit on the wait.
 func (r *read) upstreamWork() *watchcache.Work {
 	if r.kind() != wire.List || r.RVGiven || r.Timeout {
 		return nil

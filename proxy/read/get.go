@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// get answers a get at resourceVersion 0 or N, or of the most recent state at no cost upstream.
+// get answers a get at resourceVersion 0 or N, or of a state within the resource's maxAge.
 func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err != nil {

@@ -42,8 +42,8 @@ const sortedMax = 12
 
 // encodings are kube-apiserver's encodings, in the order that it uses for a wildcard.
 var encodings = []struct {
-	subtype  string
-	encoding MediaType
+	subtype   string
+	mediaType MediaType
 }{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
 
 // Negotiate parses an Accept header like kube-apiserver and returns the form of the response. If
@@ -64,7 +64,7 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 			if !matches(&clauses[i], e.subtype) {
 				continue
 			}
-			c, verdict := choose(&clauses[i], e.encoding, read)
+			c, verdict := choose(&clauses[i], e.mediaType, read)
 			if verdict == next {
 				continue
 			}
@@ -102,10 +102,10 @@ const (
 )
 
 // choose evaluates one clause for one encoding.
-func choose(clause *goautoneg.Accept, e MediaType, read Read) (Choice, verdict) {
-	c := Choice{MediaType: e}
+func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, verdict) {
+	c := Choice{MediaType: m}
 	p := clause.Params
-	if stream := p["stream"]; stream != "" && (e == YAML || stream != "watch") {
+	if stream := p["stream"]; stream != "" && (m == YAML || stream != "watch") {
 		return c, next
 	}
 	c.Pretty = p["pretty"] == "1"
@@ -158,7 +158,7 @@ func NegotiateError(accept string, pretty bool) Choice {
 			if !matches(&clauses[i], e.subtype) {
 				continue
 			}
-			c, verdict := choose(&clauses[i], e.encoding, Get)
+			c, verdict := choose(&clauses[i], e.mediaType, Get)
 			if verdict == next || c.Partial || c.Table || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
 				continue // a Status is not converted
 			}

@@ -105,9 +105,10 @@ func (s MemoryPressure) limits(l watchcache.Limits) watchcache.Limits {
 	if s.Logs >= 1 || s.Logs <= 0 {
 		return l
 	}
+	const least = 1.0 / 16 // fewer events free little memory, unless they are large
 	return watchcache.Limits{
-		Age:    time.Duration(float64(l.Age) * s.Logs),
-		Events: max(1, int(float64(l.Events)*s.Logs)),
+		Age:    time.Duration(float64(l.Age) * max(s.Logs, least)),
+		Events: max(1, int(float64(l.Events)*max(s.Logs, least))),
 		Bytes:  max(1, int64(float64(l.Bytes)*s.Logs)),
 	}
 }

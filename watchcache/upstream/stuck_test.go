@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -114,12 +115,59 @@ func TestReadsOfAStuckFeedOfABusyUpstream(t *testing.T) {
 	}
 }
 
+// A crowd of readers of a stuck feed costs upstream a few requests, even if it refuses them. No reader
+// waits longer because others wait, too.
+func TestManyReadsOfAStuckFeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 5 * time.Millisecond
+		f := newFake()
+		f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": time.Hour, "origin": takes} })
+		feeds := start(t, f)
+		if err := feeds.Names.Serves(t.Context(), configmaps); err != nil {
+			t.Fatal(err)
+		}
+		var readers sync.WaitGroup
+		for range 300 {
+			readers.Go(func() {
+				asked := time.Now()
+				_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
+				if took := time.Since(asked); !errors.Is(err, watchcache.ErrNoProgress) || took > feed.Patience*5/4+3*takes {
+					t.Errorf("%v after %v", err, took)
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		readers.Wait()
+		if n := f.count("origin"); n > 4 {
+			t.Errorf("%d requests beside the feed's", n)
+		}
+	})
+}
+
+// If a feed cannot begin where its clients resume, it has no more patience than a feed without them.
+func TestReadsOfAFeedThatBeginsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked(func() {
+			f.mu.rev, f.mu.compacted = 200, 200
+			f.mu.slow = map[string]time.Duration{"list": 1500 * time.Millisecond, "state": time.Hour}
+		})
+		feeds := start(t, f)
+		asked := time.Now()
+		_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 100)
+		if took := time.Since(asked); !errors.Is(err, watchcache.ErrNoProgress) || took > 5*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
+}
+
 // A read does not wait for long if upstream answers nothing at all.
 func TestReadsOfASilentUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		feeds := start(t, f)
 		open(t, feeds)
+		time.Sleep(2 * time.Second) // a new feed asks for the version again
 		f.locked(func() { f.mu.takes = time.Hour })
 		for range 3 {
 			asked := time.Now()

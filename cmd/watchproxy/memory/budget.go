@@ -125,8 +125,12 @@ func (b *Budget) look(inUse int64, collected time.Time) {
 	}
 	b.derived.SetLimit(int64(float64(b.derivedMax.Load()) * (1 - between(used, derivedFrom, derivedTo))))
 	shut := used >= feedsShut || b.shut.Load() && used >= feedsOpen
+	logs := b.logs
 	b.press(shut, min(logsAt(used), b.logs+logsRecovery), inUse)
-	if b.ended = b.over(inUse) && b.over(b.collect()); b.ended { // the logs may just have shrunk
+	if b.logs < logs && b.over(inUse) {
+		inUse = b.collect()
+	}
+	if b.ended = b.over(inUse); b.ended {
 		b.feeds.GiveUpLargest()
 	}
 }

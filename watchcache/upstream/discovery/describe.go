@@ -25,7 +25,7 @@ type Question struct {
 	Scope      object.Scope
 	Aggregated bool      // an aggregated API may serve the resource
 	Since      time.Time // the discovery documents are requested then or later
-	Answered   func()    // called after each response, unless it is nil
+	Answered   func()    // called between the steps, unless it is nil
 }
 
 func (q *Question) answered() {

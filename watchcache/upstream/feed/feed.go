@@ -184,31 +184,19 @@ func (f *Feed) Soon(ctx context.Context) error {
 		err := f.Ready(slice)
 		over := err == nil || ctx.Err() != nil || slice.Err() == nil
 		cancel()
-		if over {
+		switch settles := f.Started() && !f.Settled(); {
+		case over:
 			return err
+		case f.queued.Load(), quiet() < patience, settles && quiet() < MostPatience:
+			continue // the proxy itself lets a queued feed wait
+		case !settles:
+			patience = min(max(patience, patiently*f.other.ask(ctx, f.Client)), MostPatience)
 		}
-		if f.Started() && !f.Settled() {
-			patience = MostPatience
-		}
-		if f.queued.Load() || quiet() < patience { // the proxy itself lets a queued feed wait
-			continue
-		}
-		if patience < MostPatience {
-			patience = min(max(patience, patiently*f.askOther(ctx)), MostPatience)
-		}
-		if quiet() >= patience {
+		ended := closed(f.started) && f.cache == nil // the next turn says why
+		if quiet() >= patience && !ended && ctx.Err() == nil {
 			return fmt.Errorf("%w: %s", watchcache.ErrNoProgress, f)
 		}
 	}
-}
-
-// askOther asks upstream for something other than the resource, and returns how long the answer takes.
-func (f *Feed) askOther(ctx context.Context) time.Duration {
-	asked := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, MostPatience-Patience)
-	defer cancel()
-	_, _ = f.Client.ServerVersion(ctx, asked) // an error is an answer, too
-	return time.Since(asked)
 }
 
 // Ready waits until the cache is filled and may serve clients. After an error, the request must go
@@ -243,7 +231,9 @@ func (f *Feed) Run(started func()) error {
 	// Whatever is read later is not older than this version.
 	f.askServer(ctx, versionWait, time.Now().Add(-versionShared))
 	f.writing.server = f.server
-	f.Touch()
+	if f.server != "" {
+		f.Touch()
+	}
 	d, at, err := f.Names.Describe(ctx, discovery.Question{
 		GVR: f.GVR, Encoding: f.Encoding, Scope: f.Scope, Aggregated: f.Aggregated, Since: f.asked, Answered: f.Touch,
 	})

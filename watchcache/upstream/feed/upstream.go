@@ -27,6 +27,7 @@ type Upstream struct {
 	Metrics *Metrics
 	Log     *zap.Logger
 	Options atomic.Pointer[Options]
+	other   other
 }
 
 // Options contains the options of all feeds.
