@@ -169,7 +169,7 @@ func TestReadsOfASilentUpstream(t *testing.T) {
 		open(t, feeds)
 		time.Sleep(2 * time.Second) // a new feed asks for the version again
 		f.locked(func() { f.mu.takes = time.Hour })
-		for range 3 {
+		for range 2 {
 			asked := time.Now()
 			_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Protobuf, 0)
 			if !errors.Is(err, watchcache.ErrNoProgress) || time.Since(asked) != feed.MostPatience {
