@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -65,9 +66,11 @@ type server struct {
 	check  chan struct{} // requests an immediate check
 
 	mu struct { // guarded by Set.mu
-		reason error     // why the server must not be used; nil if it may be used
-		silent int       // unanswered checks in a row
-		behind time.Time // since when the server has been behind; zero if it is not behind
+		reason error // why the server must not be used; nil if it may be used
+		silent int   // unanswered checks in a row, without refused connections
+		// refuses is when the server began to refuse connections; zero if it does not.
+		refuses time.Time
+		behind  time.Time // since when the server has been behind; zero if it is not behind
 		// ready is true if the last check found the server ready. It is also true if the server
 		// serves reads although it reports that it is not ready. unready is when the server first
 		// reported that it is not ready; zero if it is ready.
@@ -99,9 +102,13 @@ var (
 )
 
 const (
-	// After lostAfter successive unanswered checks, a server's streams are cut. A single check may
-	// be late under load. If no other server is usable, the streams stay.
+	// After lostAfter successive unanswered checks, a server's requests and streams are cut. A single
+	// check may be late under load. If no other server is usable, they stay.
 	lostAfter = 2
+	// stopsFor is the time for which they stay at a server that refuses connections. Such a server may
+	// be about to stop, and still answers what it has received. If it has ended, its connections are
+	// closed anyway.
+	stopsFor = 10 * time.Second
 	// waitBehind is how long the set waits for a server that is behind, if no other server is
 	// usable. After that, the set assumes that etcd was restored.
 	waitBehind = 3 * checkEvery
@@ -211,8 +218,14 @@ func (s *Set) note(one *server, found checkResult) {
 	case one.mu.refused.IsZero():
 		one.mu.refused = time.Now()
 	}
-	one.mu.silent++
-	if !found.silent {
+	refused := errors.Is(found.err, syscall.ECONNREFUSED)
+	switch {
+	case !refused:
+		one.mu.refuses = time.Time{}
+	case one.mu.refuses.IsZero():
+		one.mu.refuses = time.Now()
+	}
+	if one.mu.silent++; !found.silent || refused && time.Since(one.mu.refuses) < stopsFor {
 		one.mu.silent = 0
 	}
 	one.mu.ready = !found.unready || found.serves

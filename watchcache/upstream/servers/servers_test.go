@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,7 +104,7 @@ func wayTo(t *testing.T, of []*apiserver) *http.Transport {
 				}
 			}
 		}
-		return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("refused, or no such host: " + address)}
+		return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return transport
@@ -350,6 +352,30 @@ func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 		s.note(s.servers[0], silentCheck)
 		if _, err := resp.Body.Read(make([]byte, 1)); err == nil || life.Err() == nil {
 			t.Errorf("the tunnel goes on: %v", err)
+		}
+	})
+}
+
+// A server that refuses connections may be about to stop. It keeps its requests for a while, although
+// another server is usable.
+func TestStoppingServerKeepsItsRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, way := serversOf(t, a, b)
+		resp := upgrade(t, way)
+		defer resp.Body.Close()
+		life := s.servers[0].life.Load()
+		_ = a.Shutdown(t.Context()) // the tunnel stays
+		time.Sleep(stopsFor - time.Second)
+		if s.servers[s.current.Load()] != s.servers[1] {
+			t.Error("it is still used")
+		}
+		if life.Err() != nil {
+			t.Error("its requests were cut")
+		}
+		time.Sleep(2 * checkEvery)
+		if life.Err() == nil {
+			t.Error("its requests are kept for ever")
 		}
 	})
 }
