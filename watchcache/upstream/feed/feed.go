@@ -190,7 +190,7 @@ func (f *Feed) Soon(ctx context.Context) error {
 		case f.queued.Load(), quiet() < patience, settles && quiet() < MostPatience:
 			continue // the proxy itself lets a queued feed wait
 		case !settles:
-			patience = min(max(patience, patiently*f.other.ask(ctx, f.Client)), MostPatience)
+			patience = min(max(patience, patiently*f.answers.Measure(ctx, f.Client, MostPatience-Patience, Patience/4)), MostPatience)
 		}
 		ended := closed(f.started) && f.cache == nil // the next turn says why
 		if quiet() >= patience && !ended && ctx.Err() == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/liveness"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -27,7 +28,7 @@ type Upstream struct {
 	Metrics *Metrics
 	Log     *zap.Logger
 	Options atomic.Pointer[Options]
-	other   other
+	answers liveness.Responsiveness
 }
 
 // Options contains the options of all feeds.

@@ -1,5 +1,5 @@
-// Package liveness keeps what a feed knows of its upstream: when it last heard from it, and since when
-// it has lost it.
+// Package liveness keeps what a feed knows of its upstream: when it last heard from it, since when it
+// has lost it, and how quickly upstream answers.
 package liveness
 
 import (
