@@ -93,7 +93,9 @@ func report(t *testing.T, h *History, found []Violation) {
 	}
 }
 
-// references reads the initial state of each selection, and also returns its resourceVersion.
+// references reads the initial state of each selection, and also returns its resourceVersion. The
+// proxy's caches have then reached this resourceVersion, too. Otherwise a watch from any state could
+// begin earlier, with events before the references.
 func references(t *testing.T, ctx context.Context, all []selection) (uint64, []*Reference) {
 	t.Helper()
 	marker := object{of: configMaps, namespace: "default", name: cluster.UniqueName("marker")}
@@ -101,9 +103,12 @@ func references(t *testing.T, ctx context.Context, all []selection) (uint64, []*
 	refs := make([]*Reference, len(all))
 	for i, s := range all {
 		query := fmt.Sprintf("resourceVersion=%d&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", first)
-		events, err := readTo(history(t, ctx, s.target(query)), func(e Event) bool { return e.InitialEnd })
-		if err != nil {
-			t.Fatal(err)
+		var events []Event
+		for _, e := range []*cluster.Endpoint{proxied, apiserver} {
+			var err error
+			if events, err = readTo(history(t, ctx, e, s.target(query)), func(e Event) bool { return e.InitialEnd }); err != nil {
+				t.Fatal(err)
+			}
 		}
 		refs[i] = &Reference{Since: first, State: events[:len(events)-1]}
 	}
@@ -131,7 +136,7 @@ func replayed(t *testing.T, ctx context.Context, all []selection, refs []*Refere
 	t.Helper()
 	open := make([]*stream, len(all))
 	for i, s := range all {
-		open[i] = history(t, ctx, s.target(fmt.Sprintf("resourceVersion=%d&allowWatchBookmarks=true&timeoutSeconds=%d", refs[i].Since, seconds)))
+		open[i] = history(t, ctx, apiserver, s.target(fmt.Sprintf("resourceVersion=%d&allowWatchBookmarks=true&timeoutSeconds=%d", refs[i].Since, seconds)))
 	}
 	// The bookmark is only useful if the collection is written again after the apiserver's replay
 	// has ended.
@@ -150,9 +155,9 @@ func replayed(t *testing.T, ctx context.Context, all []selection, refs []*Refere
 	})
 }
 
-func history(t *testing.T, ctx context.Context, target string) *stream {
+func history(t *testing.T, ctx context.Context, from *cluster.Endpoint, target string) *stream {
 	t.Helper()
-	s, err := openStream(ctx, apiserver, get(target))
+	s, err := openStream(ctx, from, get(target))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +165,7 @@ func history(t *testing.T, ctx context.Context, target string) *stream {
 	return s
 }
 
-// readTo reads a watch of the apiserver up to the last event.
+// readTo reads a watch up to the last event.
 func readTo(s *stream, last func(Event) bool) ([]Event, error) {
 	defer s.close()
 	events, err := s.until(last)
@@ -168,7 +173,7 @@ func readTo(s *stream, last func(Event) bool) ([]Event, error) {
 		if n := len(events); n > 0 {
 			err = errors.Join(err, fmt.Errorf("the last is %.300s", events[n-1].Line))
 		}
-		return nil, fmt.Errorf("the apiserver's own watch is not complete after %d events: %w", len(events), err)
+		return nil, fmt.Errorf("the watch is not complete after %d events: %w", len(events), err)
 	}
 	return events, nil
 }
