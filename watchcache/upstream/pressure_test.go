@@ -182,3 +182,18 @@ func TestStartingFeedIsShed(t *testing.T) {
 		}
 	})
 }
+
+// Under the highest memory pressure, a log still holds a part of its time and its events, if they are small.
+func TestLimitsUnderMemoryPressure(t *testing.T) {
+	full := watchcache.Limits{Age: time.Minute, Events: 1600, Bytes: 1280}
+	for logs, want := range map[float64]watchcache.Limits{
+		1:          full,
+		1.0 / 2:    {Age: 30 * time.Second, Events: 800, Bytes: 640},
+		1.0 / 128:  {Age: time.Minute / 16, Events: 100, Bytes: 10},
+		1.0 / 9999: {Age: time.Minute / 16, Events: 100, Bytes: 1},
+	} {
+		if got := (MemoryPressure{Logs: logs}).limits(full); got != want {
+			t.Errorf("%v: %+v, want %+v", logs, got, want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -113,6 +114,28 @@ func TestReadsOfAStuckFeedOfABusyUpstream(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A feed that ends while the proxy measures upstream says why it ended.
+func TestReadsOfAFeedThatEndsMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 100 * time.Millisecond
+		f := newFake()
+		f.locked(func() {
+			f.mu.failing = "probe"
+			f.mu.slow = map[string]time.Duration{"probe": feed.Patience*5/4 - takes/2, "origin": takes}
+		})
+		feeds := start(t, f)
+		if err := feeds.Names.Serves(t.Context(), configmaps); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // a new feed asks for the version again
+		asked := time.Now()
+		_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
+		if took := time.Since(asked); !apierrors.IsInternalError(err) || took != feed.Patience*5/4+takes {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
 }
 
 // A crowd of readers of a stuck feed costs upstream a few requests, even if it refuses them. No reader
