@@ -22,7 +22,7 @@ CHARTS ?= oci://ghcr.io/watchproxy/charts
 RELEASED := $(shell grep -Ex 'v[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)\.[0-9]+)?' <<<'$(VERSION)')
 CHART_VERSION = $(if $(RELEASED),$(VERSION:v%=%),0.0.0-g$(VERSION))
 # kube-apiserver's version, which the test upstream reports as its own. The Go module does not tell the commit.
-KUBE_VERSION := v1.36.3
+KUBE_VERSION := v1.37.2
 kube_ldflags = -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
 	-X $(pkg).gitVersion=$(1) -X $(pkg).gitMajor=1 -X $(pkg).gitMinor=$(word 2,$(subst ., ,$(1))) -X $(pkg).gitTreeState=archive -X $(pkg).gitCommit=unknown)
 FUZZTIME ?= 30s
@@ -50,8 +50,10 @@ bin/kubeapi bin/kubectl bin/kubenode: bin/%: $$(wildcard bench/kubeapi/cmd/$$*/*
 	@[ -e $@ ] || echo "building $@: the first build compiles Kubernetes, about ten minutes on two cores"
 	cd bench/kubeapi && CGO_ENABLED=0 go build -buildvcs=false -ldflags "$(call kube_ldflags,$(KUBE_VERSION))" -o ../../$@ ./cmd/$*
 
-# The minors that make compat tests, oldest first, each with the latest patch that the module proxy has.
-COMPAT := v1.33.13 v1.34.12 v1.35.8 $(KUBE_VERSION) v1.37.2
+# The minors that make compat tests, oldest first, each with the latest patch that the module proxy has. PREVIOUS is upgraded to
+# KUBE_VERSION.
+PREVIOUS := v1.36.5
+COMPAT := v1.33.13 v1.34.12 v1.35.8 $(PREVIOUS) $(KUBE_VERSION)
 
 bin/kubeapi-$(KUBE_VERSION): bin/kubeapi
 	ln -sf kubeapi $@
@@ -170,8 +172,8 @@ kubelets: kubeapi bin/kubenode ## a Deployment's life on KUBELETS real kubelets 
 tiers: kubeapi ## the differential suite through two proxies, one behind the other; of similar collections a third of the rows, as in test
 	go test -tags grpcnotrace,verify -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2
 
-compat: $(COMPAT:%=bin/kubeapi-%) kubectl ## the differential suite against five minors of kube-apiserver: bench/results/compat.md
-	WATCHPROXY_KUBEAPI_NEXT=$(CURDIR)/bin/kubeapi-$(lastword $(COMPAT)) go test $(TAGS) -count 1 -timeout 5m -run '^TestRollingUpgrade$$' ./bench/clients/outage
+compat: bin/kubeapi-$(PREVIOUS) kubeapi $(COMPAT:%=bin/kubeapi-%) kubectl ## the differential suite against five minors of kube-apiserver: bench/results/compat.md
+	WATCHPROXY_KUBEAPI=$(CURDIR)/bin/kubeapi-$(PREVIOUS) WATCHPROXY_KUBEAPI_NEXT=$(CURDIR)/bin/kubeapi go test $(TAGS) -count 1 -timeout 5m -run '^TestRollingUpgrade$$' ./bench/clients/outage
 	go run ./bench/compat --versions $(subst $() ,$(comma),$(strip $(COMPAT))) --report bench/results/compat.md
 
 forms: kubeapi ## the whole differential suite: all rows, also of similar collections, each in every form (encodings, gzip, HTTP/2); ten minutes

@@ -144,7 +144,7 @@ func TestCompressionThreshold(t *testing.T) {
 	}
 }
 
-// The proxy compresses the watches that the apiserver compresses. Version 1.36 compresses none.
+// The proxy compresses the watches that the apiserver compresses. Versions before 1.37 compress none.
 func TestWatchEncoding(t *testing.T) {
 	needsWhole(t)
 	const begin = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"

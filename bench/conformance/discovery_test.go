@@ -19,7 +19,7 @@ import (
 
 const (
 	aggregated    = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-	kubectlAsks   = aggregated + ",application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
+	kubectlAsks   = aggregated + ",application/json"
 	openAPI2Proto = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 	openAPI3Proto = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"
 	openAPI3Path  = "/openapi/v3/apis/apps/v1"
@@ -28,7 +28,7 @@ const (
 // documentForms are the Accept headers of discovery and OpenAPI.
 var documentForms = []string{
 	"", "*/*", "application/json", "application/json, */*", "application/json;q=0.9,application/vnd.kubernetes.protobuf", "text/html",
-	kubectlAsks, aggregated, aggregated + ";profile=nopeer", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+	kubectlAsks, aggregated + ",application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json", aggregated, aggregated + ";profile=nopeer", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
 	strings.Replace(aggregated, "json", "yaml", 1), strings.Replace(aggregated, "json", "vnd.kubernetes.protobuf", 1), aggregated + ";pretty=1",
 	openAPI2Proto, strings.Replace(openAPI2Proto, "@", ".", 1), openAPI3Proto, strings.Replace(openAPI3Proto, "@", ".", 1),
 }

@@ -221,7 +221,7 @@ func withoutStreaming(t *testing.T, name, query string) bool {
 }
 
 func (p *pair) compareHeaders() error {
-	return Compare(reply{Status: 200, Header: p.want.header}, reply{Status: 200, Header: p.got.header}, nil)
+	return compareHeads(reply{Status: 200, Header: p.want.header}, reply{Status: 200, Header: p.got.header})
 }
 
 // compare reads both watches up to an event and compares the events. It returns the number of

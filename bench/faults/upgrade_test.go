@@ -20,7 +20,7 @@ import (
 // encoding come from the caches as upstream writes them now. Where the two versions write the same
 // bytes, watches go on.
 func TestUpgrade(t *testing.T) {
-	const before, after = "--emulated-version=1.35", "--emulated-version=1.36"
+	const before, after = "--emulated-version=1.36", "--emulated-version=1.37"
 	api := cluster.APIServerT(t, cluster.Options{Flags: []string{before}})
 	namespace := api.NamespaceT(t, cluster.UniqueName("upgrade"))
 	pod := corev1.PodTemplateSpec{

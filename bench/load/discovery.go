@@ -11,9 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// aggregated is the Accept header of kubectl 1.36 for discovery.
-const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList," +
-	"application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
+// aggregated is the Accept header of kubectl 1.37 for discovery.
+const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
 // sessions measures the requests that kubectl sends with an empty cache directory. The rows compare
 // the apiserver's own processor time for direct sessions with its time for sessions through the

@@ -81,7 +81,7 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 	if options.Anonymous {
 		a.anonymous = anonymous.NewAuthenticator(nil)
 	}
-	a.filter = newImpersonation(a)
+	a.filter = newImpersonation(authorizer.AuthorizerFunc(a.Authorize))
 	return a, nil
 }
 
@@ -91,7 +91,7 @@ func retries() *wait.Backoff {
 	return &wait.Backoff{Duration: first, Factor: factor, Jitter: jitter, Steps: steps}
 }
 
-// Authorize implements authorizer.Authorizer. If the review fails, Authorize returns an error and a
+// Authorize is an authorizer.AuthorizerFunc. If the review fails, Authorize returns an error and a
 // decision other than authorizer.DecisionAllow.
 func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	ctx, span := trace.Start(ctx, "authorize")

@@ -9,7 +9,7 @@
 // the revalidation uses its slot and its share of the workspace. A client whose other requests have
 // these does not lead, and its request is forwarded.
 //
-// # ETags (1.36)
+// # ETags (1.37)
 //
 //	path                              ETag
 //	/api, /apis, aggregated           yes   revalidated

@@ -37,5 +37,5 @@
 //	resourcepoolstatusrequests  Completed      lastTransitionTime of the condition Complete
 //	custom                      of type date   the column's JSONPath, if its cost is linear
 //
-// [printers]: https://github.com/kubernetes/kubernetes/tree/v1.36.3/pkg/printers/internalversion
+// [printers]: https://github.com/kubernetes/kubernetes/tree/v1.37.2/pkg/printers/internalversion
 package table

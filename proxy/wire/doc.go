@@ -16,7 +16,7 @@
 // No protobuf field number is written by hand. The API's own types encode the envelopes, tags and
 // list metadata, once for each form.
 //
-// The forms are those of kube-apiserver 1.36. Built-in types put kind and apiVersion first, and
+// The forms are those of kube-apiserver 1.37. Built-in types put kind and apiVersion first, and
 // their list items have neither. Custom resources sort all keys, their items have kind and
 // apiVersion, and their lists always have a continue member. A body and a watch event end with a
 // newline, but indented JSON does not. An empty PartialObjectMetadataList has null for its

@@ -89,7 +89,7 @@ func matches(clause *goautoneg.Accept, subtype string) bool {
 		clause.Type == "*" && clause.SubType == "*"
 }
 
-// understood are the parameters of a media type that kube-apiserver 1.36 knows, and charset, which
+// understood are the parameters of a media type that kube-apiserver 1.37 knows, and charset, which
 // some clients send. A newer apiserver may know others, such as drop=metadata.managedFields.
 var understood = []string{"as", "g", "v", "sv", "stream", "pretty", "profile", "charset"}
 

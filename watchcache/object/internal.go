@@ -8,7 +8,7 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 // kube-apiserver makes such metadata (PartialObjectMetadata) from its internal version of the API.
 // Some fields of that version do not exist in an older version. There, annotations stand for them.
 // So objects of that version have annotations that their metadata lacks. These are the conversions
-// of kube-apiserver 1.36 that change metadata (k8s.io/kubernetes/pkg/apis).
+// of kube-apiserver 1.37 that change metadata (k8s.io/kubernetes/pkg/apis).
 type InternalMetadata struct {
 	// All means that almost all objects have such an annotation.
 	All bool

@@ -30,7 +30,7 @@ func TestRollingUpgrade(t *testing.T) {
 		writer.proceed(t, 100)
 		crowd.stay(t)
 		if next == "" {
-			s.Reconfigure("--emulated-version=1.35")
+			s.Reconfigure("--emulated-version=1.36")
 		}
 		s.Upgrade(next)
 		start(t, s)

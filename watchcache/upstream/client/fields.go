@@ -12,7 +12,8 @@ import (
 // BuiltinFields returns the field labels of a built-in resource, except metadata.name and
 // metadata.namespace. Discovery does not list field labels. These are the labels of kube-apiserver
 // 1.36 (SelectableFields in k8s.io/kubernetes/pkg/registry, and the conversions of field labels in
-// pkg/apis).
+// pkg/apis). Upstream answers requests with other labels, such as spec.pool.name of resourceslices,
+// which is new in 1.37.
 func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 	switch (schema.GroupResource{Group: gvr.Group, Resource: gvr.Resource}) {
 	case schema.GroupResource{Resource: "pods"}:
