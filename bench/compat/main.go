@@ -1,4 +1,4 @@
-// Command compat runs the differential suite, the watch validator and a few other tests against
+// Command compat runs the differential suite, the watch validator, syncs and frequent faults against
 // several versions of kube-apiserver, each with the proxy in front. It compares the rows that fail
 // with the known differences (known.yaml), and writes a table.
 //
@@ -12,6 +12,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,8 +27,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/command"
 )
 
-// packages are the tests that run for each version.
-var packages = []string{"./bench/conformance", "./bench/load"}
+// suites are the tests that run for each version: arguments of go test. Of the faults, these are the
+// frequent ones.
+var suites = [][]string{{"./bench/conformance", "./bench/load"}, {"./bench/faults", "-run", "^TestFaults$"}}
 
 // difference is a known difference: rows that fail with some versions, and why.
 type difference struct {
@@ -104,7 +106,7 @@ func (c *compat) run(ctx context.Context) error {
 		}
 	}
 	text := fmt.Sprintf("%s, `make compat`: %s, with the proxy in front of each version. "+
-		"Watches that kube-apiserver 1.37 compresses are compared after decompression.\n\n%s\n%s", time.Now().Format(time.DateOnly), strings.Join(packages, " "), &table, &reasons)
+		"Watches that kube-apiserver 1.37 compresses are compared after decompression.\n\n%s\n%s", time.Now().Format(time.DateOnly), strings.Join(slices.Concat(suites...), " "), &table, &reasons)
 	fmt.Print(text)
 	if c.report != "" {
 		if err := os.WriteFile(c.report, []byte(text), 0o644); err != nil {
@@ -114,15 +116,28 @@ func (c *compat) run(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// test runs the tests against one version.
+// test runs the suites against one version.
 func test(ctx context.Context, version string) (outcomes, error) {
+	all := outcomes{map[string]string{}, map[string]string{}}
+	for _, suite := range suites {
+		o, err := run(ctx, version, suite)
+		if err != nil {
+			return all, err
+		}
+		maps.Copy(all.results, o.results)
+		maps.Copy(all.output, o.output)
+	}
+	return all, nil
+}
+
+func run(ctx context.Context, version string, suite []string) (outcomes, error) {
 	binary := filepath.Join(cluster.Root(), "bin", "kubeapi-"+version)
 	if _, err := os.Stat(binary); err != nil {
 		return outcomes{}, fmt.Errorf("%w: make bin/kubeapi-%s", err, version)
 	}
 	fmt.Fprintf(os.Stderr, "compat: testing with %s\n", version)
 	args := []string{"test", "-json", "-tags", "grpcnotrace,verify", "-count", "1", "-shuffle", "on", "-timeout", "30m", "-p", "1"}
-	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
+	cmd := exec.CommandContext(ctx, "go", append(args, suite...)...)
 	cmd.Dir = cluster.Root()
 	cmd.Env = append(os.Environ(), "WATCHPROXY_KUBEAPI="+binary)
 	cmd.Stderr = os.Stderr
