@@ -1,4 +1,4 @@
-// Command compat runs the differential suite, the watch validator, syncs and frequent faults against
+// Command compat runs the differential suite, the watch validator, syncs and the short set of faults against
 // several versions of kube-apiserver, each with the proxy in front. It compares the rows that fail
 // with the known differences (known.yaml), and writes a table.
 //
@@ -28,7 +28,7 @@ import (
 )
 
 // suites are the tests that run for each version: arguments of go test. Of the faults, these are the
-// frequent ones.
+// short set.
 var suites = [][]string{{"./bench/conformance", "./bench/load"}, {"./bench/faults", "-run", "^TestFaults$"}}
 
 // difference is a known difference: rows that fail with some versions, and why.
