@@ -39,11 +39,13 @@ func Command() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use:   "status [--tree URL ...]",
-		Short: "Show the caches of a running proxy and the requests that they save",
-		Long: `status shows the feeds of a running proxy, its memory, and the requests that it
-saves upstream. The hit ratio covers gets, lists and watches of resources. Saved is
-the number of requests that upstream would have got without the proxy, less those
-that the proxy sent. Forwarded is what upstream answered in the last five minutes,
+		Short: "Show the caches of a running proxy and what they save",
+		Long: `status shows the feeds of a running proxy, its memory, and what it saves
+upstream. The hit ratio covers gets, lists and watches of resources. Saved is
+upstream's time for most recent lists, as it took for others, less its time for the
+proofs; the bytes of responses from the cache, less those that feeds received; and
+the requests that upstream would have got without the proxy, less those that the
+proxy sent. Forwarded is what upstream answered in the last five minutes,
 and why. Users are those who took most in the last five minutes, as requests,
 connections, watches, processor time or waiting, if the proxy may name them to you.
 All other figures count since the proxy's start.

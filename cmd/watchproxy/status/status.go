@@ -95,6 +95,12 @@ type toUpstream struct {
 	// Saved is the number of requests that upstream would have got without the proxy, minus Total.
 	// It is negative while feeds and reviews outnumber the cached and shared responses.
 	Saved int64 `json:"saved"`
+	// SavedSeconds is the estimated time of upstream for the lists of the most recent state that caches
+	// answered, minus its time for the proofs that they were up to date.
+	SavedSeconds float64 `json:"savedSeconds"`
+	// SavedBytes is the number of bytes in the bodies of responses from the cache, minus the bytes that
+	// feeds have read from upstream.
+	SavedBytes int64 `json:"savedBytes"`
 }
 
 // mostRecent counts reads of the most recent state of cached resources.
@@ -173,6 +179,7 @@ func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, fig
 		UpstreamSeconds: m.by("watchproxy_freshness_upstream_seconds_total", "by"),
 		SavedSeconds:    m.sum("watchproxy_freshness_saved_seconds_total"),
 	}
+	s.ToUpstream.SavedSeconds = s.MostRecent.SavedSeconds - s.MostRecent.spent()
 	s.UpstreamSilentSeconds = silent(m)
 	s.ConfigRefused = m.sum("watchproxy_config_refused") > 0
 	s.count(m)
@@ -239,4 +246,6 @@ func (s *Status) count(m families) {
 	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
 	u.Total = u.Forwarded + u.Feeds + u.Reviews
 	u.Saved = r.Cache - int64(tooOld) + r.Forwarded - u.Total
+	u.SavedBytes = int64(m.by("watchproxy_response_bytes_total", "source")["cache"] + m.sum("watchproxy_watch_response_bytes_total") -
+		m.sum("watchproxy_feed_received_bytes_total"))
 }

@@ -33,7 +33,7 @@ func (s *Status) writeText(to io.Writer) error {
 	fmt.Fprintf(w, "latency\tfrom the cache %s; forwarded %s; events %s\n", s.Latency.Cache.text(), s.Latency.Forwarded.text(), s.Latency.Delivery.text())
 	fmt.Fprintf(w, "hit ratio\t%s\n", ratio)
 	fmt.Fprintf(w, "upstream\t%s requests: %s forwarded, %s of feeds, %s reviews\n", count(u.Total), count(u.Forwarded), count(u.Feeds), count(u.Reviews))
-	fmt.Fprintf(w, "saved\t%s requests\n", count(u.Saved))
+	fmt.Fprintf(w, "saved\t%.1f s of upstream's time for lists, %s of responses, %s requests\n", u.SavedSeconds, size(u.SavedBytes), count(u.Saved))
 	fmt.Fprintf(w, "fresh\t%s\n", s.MostRecent.text())
 	fmt.Fprintf(w, "watches\t%s\n\n", count(s.Watches))
 	s.writeFeeds(w)
@@ -63,14 +63,9 @@ func (s *Status) writeFeeds(w io.Writer) {
 
 // text returns the proofs of freshness, most frequent first, and their cost.
 func (r mostRecent) text() string {
-	all, upstream := 0.0, 0.0
+	all := 0.0
 	for _, n := range r.Reads {
 		all += n
-	}
-	for by, seconds := range r.UpstreamSeconds {
-		if by != "direct" { // upstream would have answered these lists without the proxy, too
-			upstream += seconds
-		}
 	}
 	outcomes := slices.SortedFunc(maps.Keys(r.Reads), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.Reads[b], r.Reads[a]), cmp.Compare(a, b))
@@ -83,7 +78,17 @@ func (r mostRecent) text() string {
 		how = " (" + strings.Join(outcomes, ", ") + ")"
 	}
 	return fmt.Sprintf("%s reads of the most recent state%s: upstream took %.1f s for them, and would have taken %.1f s for the lists among them",
-		count(int(all)), how, upstream, r.SavedSeconds)
+		count(int(all)), how, r.spent(), r.SavedSeconds)
+}
+
+// spent returns upstream's time for proofs of freshness.
+func (r mostRecent) spent() (sum float64) {
+	for by, seconds := range r.UpstreamSeconds {
+		if by != "direct" { // upstream would have answered these lists without the proxy, too
+			sum += seconds
+		}
+	}
+	return sum
 }
 
 // text returns the median and the 99th percentile.
@@ -124,6 +129,9 @@ func (f *feedStatus) state() string {
 // size writes bytes in binary units.
 func size(n int64) string {
 	const unit = 1 << 10
+	if n < 0 {
+		return "-" + size(-n)
+	}
 	if n < unit {
 		return fmt.Sprintf("%d B", n)
 	}

@@ -75,6 +75,7 @@ func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.Grou
 		return nil, fmt.Errorf("%s upstream: %w", verb, err)
 	}
 	c.metrics.request(verb, gvr, resp.StatusCode)
+	resp.Body = c.metrics.body(gvr, resp.Body)
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		c.Clock.Note(sent, time.Now(), date)
 	}

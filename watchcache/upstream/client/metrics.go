@@ -1,6 +1,7 @@
 package client
 
 import (
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -12,6 +13,7 @@ import (
 // Metrics contains the metrics of requests to upstream.
 type Metrics struct {
 	requests *prometheus.CounterVec
+	received *prometheus.CounterVec
 	sent     *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 }
@@ -24,6 +26,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_feed_requests_total",
 			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, metadata, definitions (of custom resources and APIs), side-watch, ledger, rights (the proxy's own)) and status code; code 0 means no answer.",
 		}, []string{"verb", "code", "group", "version", "resource"}),
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_feed_received_bytes_total",
+			Help: "Bytes that feeds read from the bodies of upstream's answers, after decompression.",
+		}, []string{"group", "version", "resource"}),
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rest_client_requests_total",
 			Help: "All requests to upstream (of feeds, forwarded, checks, reviews), by status code (<error>: no answer), method and host.",
@@ -36,12 +42,29 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"verb", "host"}),
 	}
-	r.MustRegister(m.requests, m.sent, m.seconds)
+	r.MustRegister(m.requests, m.received, m.sent, m.seconds)
 	return m
 }
 
 func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int) {
 	m.requests.WithLabelValues(verb, strconv.Itoa(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
+}
+
+// body counts the bytes that are read from the body of a feed's request.
+func (m *Metrics) body(gvr schema.GroupVersionResource, body io.ReadCloser) io.ReadCloser {
+	return &countedBody{body, m.received.WithLabelValues(gvr.Group, gvr.Version, gvr.Resource)}
+}
+
+type countedBody struct {
+	io.ReadCloser
+	bytes prometheus.Counter
+}
+
+// Read implements io.Reader.
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.bytes.Add(float64(n))
+	return n, err
 }
 
 // Measure returns a round tripper that counts requests and sends them with through.

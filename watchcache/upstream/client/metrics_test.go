@@ -2,13 +2,44 @@ package client
 
 import (
 	"errors"
+	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
+
+// The bytes that a feed reads count, and no others.
+func TestReceivedBytes(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	c := New(&url.URL{Scheme: "https", Host: "10.0.0.1"}, roundTrip(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("0123456789"))}, nil
+	}), NewMetrics(registry))
+	for range 2 {
+		resp, err := c.GetAs(t.Context(), MimeJSON, "list", schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "/api/v1/pods", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, resp.Body, 7); err != nil {
+			t.Fatal(err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = `
+# HELP watchproxy_feed_received_bytes_total Bytes that feeds read from the bodies of upstream's answers, after decompression.
+# TYPE watchproxy_feed_received_bytes_total counter
+watchproxy_feed_received_bytes_total{group="",resource="pods",version="v1"} 14
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "watchproxy_feed_received_bytes_total"); err != nil {
+		t.Error(err)
+	}
+}
 
 // All requests count, by method, host and status code. Clients cannot invent methods.
 func TestMeasure(t *testing.T) {
