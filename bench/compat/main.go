@@ -1,6 +1,6 @@
-// Command compat runs the differential suite, the watch validator, syncs and the short set of faults against
-// several versions of kube-apiserver, each with the proxy in front. It compares the rows that fail
-// with the known differences (known.yaml), and writes a table.
+// Command compat runs the differential suite, the watch validator, syncs and the short set of
+// faults against several versions of kube-apiserver, each with the proxy in front. It compares the
+// rows that fail with the known differences (known.yaml), and writes a table.
 //
 // It fails if a row fails that no known difference explains, or if a known difference does not
 // occur any more.
@@ -27,8 +27,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/command"
 )
 
-// suites are the tests that run for each version: arguments of go test. Of the faults, these are the
-// short set.
+// suites are the tests that run for each version, as arguments of go test. Of the faults, these are
+// the short set.
 var suites = [][]string{{"./bench/conformance", "./bench/load"}, {"./bench/faults", "-run", "^TestFaults$"}}
 
 // difference is a known difference: rows that fail with some versions, and why.

@@ -75,7 +75,7 @@ func (m *meter) read(ctx context.Context) (*reading, error) {
 		bytes:        proxy.Sum("watchproxy_feed_object_bytes"),
 		proxy:        processOf(proxy),
 		api:          processOf(api),
-		// A watch counts among the response sizes when it ends, and each of its events when it is sent.
+		// A watch counts among the response sizes at its end, and each of its events when it is sent.
 		apiBytes: api.Sum("apiserver_response_sizes_sum") - api.Sum("apiserver_response_sizes_sum", `verb="WATCH"`) +
 			api.Sum("apiserver_watch_events_sizes_sum"),
 		apiRequests: api.Sum("apiserver_request_total") - api.Sum("apiserver_request_total", `verb="PATCH"`) +

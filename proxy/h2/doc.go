@@ -33,5 +33,7 @@
 // read wakes threads of Go's runtime, which costs more than the read. Another request on the
 // connection may wait for 4 ms, too, until the client has the state. A sync of 13.5 MB by a client
 // that decodes took the proxy 119 ms of processor time before, 81 ms with reads every millisecond, 65
-// ms every three, and 41 ms every eight; a client that only reads takes it 12 ms.
+// ms every three, and 41 ms every eight; a client that only reads takes it 12 ms. Reads while no
+// stream waits are not batched: this saved a seventh of such a sync, but the next request behind any
+// response of 100 KiB waited for up to 4 ms.
 package h2

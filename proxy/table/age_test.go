@@ -108,6 +108,7 @@ func TestRules(t *testing.T) {
 		"name like an age":           {pods, `{"metadata":{"name":"5m"}}`, `"5m","0","\u003cunknown\u003e"`, `"5m","0","\u003cunknown\u003e"`},
 		"no such column":             {rulesFor("", "pods", "Name", "Idle"), `{"metadata":{"name":"p"}}`, `"p","5m"`, ""},
 		"time of an alpha resource":  {rulesFor("lifecycle.k8s.io", "evictions", "Name", "Responder Heartbeat"), `{"metadata":{"name":"p"}}`, `"p","5m ago"`, ""},
+		"time to come":               {rulesFor("lifecycle.k8s.io", "evictions", "Name", "Responder Expected Finish"), `{"metadata":{"name":"p"}}`, `"p","in 5m"`, ""},
 		"column of a value":          {rulesFor("", "leases", "Name", "Holder"), `{"spec":{"holder":"5m"}}`, `"p","5m"`, `"p","5m"`},
 		"cell beyond":                {rulesFor("", "ipaddresses", "Name"), `{"metadata":{"creationTimestamp":"` + at(0) + `"}}`, `"p","0s"`, `"p","60m"`},
 		"restarts": {
@@ -159,7 +160,7 @@ func TestAgesAreRecognized(t *testing.T) {
 	random := rand.New(rand.NewPCG(cachetest.Seed(t), 0))
 	for range 10_000 {
 		text := duration.HumanDuration(time.Duration(random.Int64N(int64(20 * year))))
-		if !age.LooksLike(text) || !age.LooksLike(text+" ago") || !age.LooksLike("12 ("+text+" ago)") {
+		if !age.LooksLike(text) || !age.LooksLike(text+" ago") || !age.LooksLike("in "+text) || !age.LooksLike("12 ("+text+" ago)") {
 			t.Fatal(text)
 		}
 	}

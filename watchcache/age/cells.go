@@ -32,13 +32,13 @@ func withoutAge(cell gjson.Result) string {
 // time.
 const Invalid = "<invalid>"
 
-// LooksLike reports whether a cell may be or contain an age, for example "5m", "5m ago" or
-// "3 (2d4h ago)".
+// LooksLike reports whether a cell may be or contain an age, for example "5m", "5m ago",
+// "in 5m" or "3 (2d4h ago)".
 func LooksLike(text string) bool {
 	if inner, ok := strings.CutSuffix(text, " ago)"); ok {
 		text = inner[strings.LastIndexByte(inner, '(')+1:]
 	}
-	text = strings.TrimSuffix(text, " ago")
+	text = strings.TrimPrefix(strings.TrimSuffix(text, " ago"), "in ")
 	if text == Invalid {
 		return true
 	}

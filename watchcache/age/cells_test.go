@@ -14,6 +14,7 @@ func TestSameCells(t *testing.T) {
 		{`["a","3 (5m ago)","5d"]`, `["a","3 (2h4m ago)","5d"]`, true},
 		{`["a","3 (<invalid> ago)","<invalid>"]`, `["a","3 (1s ago)","0s"]`, true},
 		{`["a","5m ago","5d"]`, `["a","2h4m ago","5d"]`, true},
+		{`["a","in 5m","5d"]`, `["a","5m ago","5d"]`, true},
 		{`["a","3 (5m ago)","5d"]`, `["a","4 (5m ago)","5d"]`, false},
 		{`["a","3 (5m ago)","5d"]`, `["a","3","5d"]`, false},
 		{`["a","Running",3,"5d"]`, `["a","Pending",3,"5d"]`, false},

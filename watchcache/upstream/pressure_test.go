@@ -183,7 +183,8 @@ func TestStartingFeedIsShed(t *testing.T) {
 	})
 }
 
-// Under the highest memory pressure, a log still holds a part of its time and its events, if they are small.
+// Under the highest memory pressure, a log still holds a part of its time and its events, if they
+// are small.
 func TestLimitsUnderMemoryPressure(t *testing.T) {
 	full := watchcache.Limits{Age: time.Minute, Events: 1600, Bytes: 1280}
 	for logs, want := range map[float64]watchcache.Limits{

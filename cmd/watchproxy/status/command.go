@@ -42,10 +42,10 @@ func Command() *cobra.Command {
 		Short: "Show the caches of a running proxy and what they save",
 		Long: `status shows the feeds of a running proxy, its memory, and what it saves
 upstream. The hit ratio covers gets, lists and watches of resources. Saved is
-upstream's time for most recent lists, as it took for others, less its time for the
-proofs; the bytes of responses from the cache, less those that feeds received; and
-the requests that upstream would have got without the proxy, less those that the
-proxy sent. Forwarded is what upstream answered in the last five minutes,
+the time that upstream would have taken for lists of the most recent state, estimated
+from lists that it answered, less its time for the proofs; the bytes of responses from
+the cache; and the requests that upstream would have got without the proxy, less those
+that the proxy sent. Forwarded is what upstream answered in the last five minutes,
 and why. Users are those who took most in the last five minutes, as requests,
 connections, watches, processor time or waiting, if the proxy may name them to you.
 All other figures count since the proxy's start.

@@ -98,9 +98,10 @@ type toUpstream struct {
 	// SavedSeconds is the estimated time of upstream for the lists of the most recent state that caches
 	// answered, minus its time for the proofs that they were up to date.
 	SavedSeconds float64 `json:"savedSeconds"`
-	// SavedBytes is the number of bytes in the bodies of responses from the cache, minus the bytes that
-	// feeds have read from upstream.
+	// SavedBytes is the number of bytes in the bodies of responses from the cache, as they were sent.
+	// FeedBytes is the number of bytes that feeds have read from upstream, after decompression.
 	SavedBytes int64 `json:"savedBytes"`
+	FeedBytes  int64 `json:"feedBytes"`
 }
 
 // mostRecent counts reads of the most recent state of cached resources.
@@ -246,6 +247,6 @@ func (s *Status) count(m families) {
 	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
 	u.Total = u.Forwarded + u.Feeds + u.Reviews
 	u.Saved = r.Cache - int64(tooOld) + r.Forwarded - u.Total
-	u.SavedBytes = int64(m.by("watchproxy_response_bytes_total", "source")["cache"] + m.sum("watchproxy_watch_response_bytes_total") -
-		m.sum("watchproxy_feed_received_bytes_total"))
+	u.SavedBytes = int64(m.by("watchproxy_response_bytes_total", "source")["cache"] + m.sum("watchproxy_watch_response_bytes_total"))
+	u.FeedBytes = int64(m.sum("watchproxy_feed_received_bytes_total"))
 }

@@ -94,13 +94,13 @@ func TestStatusCounts(t *testing.T) {
 			requests: requests{Cache: 90, Forwarded: 23, Shared: 6, Refused: 7, HitRatio: ratio(0.9)},
 			// Without the proxy, upstream would have got 113 requests. It got 17 of them, and 10 of
 			// the proxy's own.
-			upstream: toUpstream{Forwarded: 17, Feeds: 8, Reviews: 2, Total: 27, Saved: 86, SavedBytes: 1070},
+			upstream: toUpstream{Forwarded: 17, Feeds: 8, Reviews: 2, Total: 27, Saved: 86, SavedBytes: 1100, FeedBytes: 30},
 		},
 		"at first it costs": {
 			rows:     []requestRow{{"list", "pods", "cache", 1, ""}},
 			others:   map[string]float64{"watchproxy_feed_requests_total": 3, "watchproxy_feed_received_bytes_total": 2000},
 			requests: requests{Cache: 1, HitRatio: ratio(1)},
-			upstream: toUpstream{Feeds: 3, Total: 3, Saved: -2, SavedBytes: -2000},
+			upstream: toUpstream{Feeds: 3, Total: 3, Saved: -2, FeedBytes: 2000},
 		},
 		"writes have no hit ratio": {
 			rows:     []requestRow{{"create", "pods", "upstream", 1, ""}},
@@ -142,7 +142,7 @@ func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	cost.WithLabelValues("metadata").Add(1)
 	cost.WithLabelValues("direct").Add(100)
 	saved.Add(30)
-	if want := "saved      28.8 s of upstream's time for lists, 0 B of responses, 0 requests\n"; !strings.Contains(text(), want) {
+	if want := "saved      28.8 s of upstream's time for lists, 0 B of responses (feeds read 0 B), 0 requests\n"; !strings.Contains(text(), want) {
 		t.Errorf("no %q in\n%s", want, text())
 	}
 	if want := "fresh      4 reads of the most recent state (75.0 % ledger, 25.0 % direct): upstream took 1.2 s for them, and would have taken 30.0 s for the lists among them\n"; !strings.Contains(text(), want) {
@@ -231,7 +231,7 @@ func TestStatusCommand(t *testing.T) {
 	}
 	for _, line := range []string{
 		"in front of https://upstream", "memory     100 MiB resident: objects 9.0 MiB, event logs 3.0 KiB",
-		"requests   12,345 from the cache", "hit ratio  100.0 %", "saved      0.0 s of upstream's time for lists, 0 B of responses, 12,345 requests", "watches    201",
+		"requests   12,345 from the cache", "hit ratio  100.0 %", "saved      0.0 s of upstream's time for lists, 0 B of responses (feeds read 0 B), 12,345 requests", "watches    201",
 		"\nRESOURCE             ENCODING  STATE     OBJECTS  SIZE     LOG  RESOURCEVERSION  AGE   WATCHES  EVENTS  DELIVERED\n",
 		"\npods.v1              json      synced    2,000    9.0 MiB  12   123456           ",
 		"\ndeployments.v1.apps  json      lost 90s  3        100 B    0    0                120m  1        0       0\n",

@@ -33,7 +33,8 @@ func (s *Status) writeText(to io.Writer) error {
 	fmt.Fprintf(w, "latency\tfrom the cache %s; forwarded %s; events %s\n", s.Latency.Cache.text(), s.Latency.Forwarded.text(), s.Latency.Delivery.text())
 	fmt.Fprintf(w, "hit ratio\t%s\n", ratio)
 	fmt.Fprintf(w, "upstream\t%s requests: %s forwarded, %s of feeds, %s reviews\n", count(u.Total), count(u.Forwarded), count(u.Feeds), count(u.Reviews))
-	fmt.Fprintf(w, "saved\t%.1f s of upstream's time for lists, %s of responses, %s requests\n", u.SavedSeconds, size(u.SavedBytes), count(u.Saved))
+	fmt.Fprintf(w, "saved\t%.1f s of upstream's time for lists, %s of responses (feeds read %s), %s requests\n",
+		u.SavedSeconds, size(u.SavedBytes), size(u.FeedBytes), count(u.Saved))
 	fmt.Fprintf(w, "fresh\t%s\n", s.MostRecent.text())
 	fmt.Fprintf(w, "watches\t%s\n\n", count(s.Watches))
 	s.writeFeeds(w)
@@ -129,9 +130,6 @@ func (f *feedStatus) state() string {
 // size writes bytes in binary units.
 func size(n int64) string {
 	const unit = 1 << 10
-	if n < 0 {
-		return "-" + size(-n)
-	}
 	if n < unit {
 		return fmt.Sprintf("%d B", n)
 	}

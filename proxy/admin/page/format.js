@@ -8,8 +8,6 @@ export const short = (value) => compact.format(value);
 export const perSecond = (value) => (value === null ? "–" : short(value));
 export const clock = (at) => at.toLocaleTimeString("en-GB");
 
-export const signed = (write, value) => (value < 0 ? "-" + write(-value) : write(value));
-
 export function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;

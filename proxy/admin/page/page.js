@@ -1,6 +1,6 @@
 // The page asks for the status once a second and shows it.
 import { build, draw } from "./charts.js";
-import { age, clock, count, duration, perSecond, put, short, signed, size } from "./format.js";
+import { age, clock, count, duration, perSecond, put, short, size } from "./format.js";
 import { add, latest, rate } from "./history.js";
 import { filter, Table } from "./tables.js";
 
@@ -46,9 +46,9 @@ function showSums(s) {
   const r = s.requests, u = s.upstreamRequests, m = s.memory, e = s.errors;
   put(by("about"), `${s.version}, up ${age(s.uptimeSeconds)}, in front of ${s.upstream}`);
   put(by("ratio"), r.hitRatio === null ? "–" : (Math.floor(r.hitRatio * 1000) / 10).toFixed(1) + " %");
-  put(by("saved"), signed(size, u.savedBytes));
-  put(by("saved-note"), `${signed(duration, u.savedSeconds)} for lists, ${count(u.saved)} requests`);
-  put(by("sent"), `${count(u.total)} sent: ${short(u.forwarded)} forwarded, ${short(u.feeds)} of feeds, ${short(u.reviews)} reviews`);
+  put(by("saved"), size(u.savedBytes));
+  put(by("saved-note"), `${u.savedSeconds < 0 ? "-" : ""}${age(Math.abs(u.savedSeconds))} for lists, ${count(u.saved)} requests`);
+  put(by("sent"), `${size(u.feedBytes)} read by feeds; ${count(u.total)} sent: ${short(u.forwarded)} forwarded, ${short(u.feeds)} of feeds, ${short(u.reviews)} reviews`);
   put(by("requests"), count(r.cache + r.forwarded + r.refused));
   put(by("requests-note"), `${short(r.cache)} from the cache, ${short(r.forwarded)} forwarded, ${short(r.refused)} refused`);
   put(by("failed"), count(e.server + e.limited));
