@@ -46,7 +46,7 @@ func read(r io.Reader) (o outcomes, err error) {
 }
 
 // usual matches the lines that each package prints.
-var usual = regexp.MustCompile(`^(-test\.shuffle \d+|PASS|FAIL|exit status 1|(ok  |FAIL|\?   )\t.*)\s*$`)
+var usual = regexp.MustCompile(`^(-test\.shuffle \d+|drawn with -seed=\d+|PASS|FAIL|exit status 1|(ok  |FAIL|\?   )\t.*)\s*$`)
 
 // broken returns output that shows a failure beside all rows, or "": a panic, or a line of a package
 // that fails, for example about a goroutine that is left.

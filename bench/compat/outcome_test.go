@@ -49,6 +49,7 @@ func TestBroken(t *testing.T) {
 	}{
 		{"", false},
 		{line("", "-test.shuffle 12"), false},
+		{line("", "drawn with -seed=1"), false},
 		{line("", "FAIL\\texample.com/conformance\\t1.2s"), false},
 		{line("TestA", "panic: test timed out after 20m"), true},
 		{line("", "a goroutine is left"), true},
