@@ -181,6 +181,10 @@ type Upstream struct {
 	// the same way as among contexts. All servers share the credentials and the CA of one context
 	// or of the service account. The address in that context or service account is not used.
 	Servers []string `json:"servers,omitempty"`
+	// CAFile is the path of a PEM file with the CAs of upstream's certificates. It replaces the CA of
+	// the context or of the service account, for example if upstream is another watchproxy with a
+	// certificate of its own. It cannot be combined with contexts.
+	CAFile string `json:"caFile,omitempty"`
 }
 
 // Cache configures the watch caches.

@@ -158,6 +158,9 @@ func (u *Upstream) validate(path *field.Path) (errs field.ErrorList) {
 	if len(u.Contexts) > 0 && (u.Context != "" || len(u.Servers) > 0) {
 		errs = append(errs, field.Forbidden(path.Child("contexts"), "must not be used together with context or servers"))
 	}
+	if len(u.Contexts) > 0 && u.CAFile != "" {
+		errs = append(errs, field.Forbidden(path.Child("caFile"), "must not be used together with contexts, each of which has its own CA"))
+	}
 	for i, name := range u.Contexts {
 		at := path.Child("contexts").Index(i)
 		if name == "" {

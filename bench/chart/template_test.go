@@ -67,7 +67,7 @@ func checkPod(t *testing.T, pod corev1.PodSpec, c *config.ProxyConfiguration) {
 	if c.Audit != nil {
 		policy = c.Audit.PolicyFile
 	}
-	for _, file := range []string{policy, c.TLS.CertFile, c.TLS.PrivateKeyFile, c.Authentication.X509.ClientCAFile, c.Upstream.Kubeconfig} {
+	for _, file := range []string{policy, c.TLS.CertFile, c.TLS.PrivateKeyFile, c.Authentication.X509.ClientCAFile, c.Upstream.Kubeconfig, c.Upstream.CAFile} {
 		if file != "" && !slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
 			return file == m.MountPath || strings.HasPrefix(file, m.MountPath+"/")
 		}) {

@@ -135,6 +135,12 @@ func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if u.CAFile != "" {
+		rc.CAFile, rc.CAData, rc.Insecure = u.CAFile, nil, false
+		if _, err := rest.TLSConfigFor(rc); err != nil {
+			return nil, fmt.Errorf("upstream.caFile: %w", err)
+		}
+	}
 	if len(u.Servers) == 0 {
 		return []*rest.Config{rc}, nil
 	}

@@ -24,19 +24,28 @@ func checkFiles(c *config.ProxyConfiguration, now time.Time) (errs field.ErrorLi
 	if c.TLS != nil {
 		errs = append(errs, checkPair(field.NewPath("tls"), c.TLS, now)...)
 	}
-	if file := c.Authentication.X509.ClientCAFile; file != "" {
-		path := field.NewPath("authentication", "x509", "clientCAFile")
-		if data, err := contentOf(path, file); err != nil {
-			errs = append(errs, err)
-		} else if why := wrongCAs(data, now); why != "" {
-			errs = append(errs, field.Invalid(path, file, why))
-		}
-	}
+	errs = append(errs, checkCAs(field.NewPath("authentication", "x509", "clientCAFile"), c.Authentication.X509.ClientCAFile, now)...)
+	errs = append(errs, checkCAs(field.NewPath("upstream", "caFile"), c.Upstream.CAFile, now)...)
 	errs = append(errs, c.Audit.CheckFiles(field.NewPath("audit"))...)
 	if c.Upstream.Kubeconfig != "" {
 		errs = append(errs, checkKubeconfig(field.NewPath("upstream"), &c.Upstream, now)...)
 	}
 	return errs
+}
+
+// checkCAs checks a file with CAs, if one is named.
+func checkCAs(path *field.Path, file string, now time.Time) field.ErrorList {
+	if file == "" {
+		return nil
+	}
+	data, err := contentOf(path, file)
+	if err != nil {
+		return field.ErrorList{err}
+	}
+	if why := wrongCAs(data, now); why != "" {
+		return field.ErrorList{field.Invalid(path, file, why)}
+	}
+	return nil
 }
 
 // contentOf reads the file named in a field.
