@@ -107,13 +107,13 @@ var courses = map[string]course{
 		watchproxy_memory_budget_bytes{job="watchproxy",namespace="ns",instance="unlimited"} 0x40
 		watchproxy_memory_in_use_bytes{job="watchproxy",namespace="ns",instance="unlimited"} 1e10x40`, 25 * time.Minute, `instance="a"`},
 	"WatchproxyMemoryShort": {`
-		watchproxy_memory_short{job="watchproxy",` + pod + `} 0x9 1x30
-		watchproxy_memory_short{job="watchproxy",namespace="ns",instance="b"} 0x4 1x3 0x40`, 15 * time.Minute, `instance="a"`},
+		watchproxy_caching_paused{job="watchproxy",` + pod + `} 0x9 1x30
+		watchproxy_caching_paused{job="watchproxy",namespace="ns",instance="b"} 0x4 1x3 0x40`, 15 * time.Minute, `instance="a"`},
 	"WatchproxyWatchesDropped": {`
 		watchproxy_watches{job="watchproxy",` + pod + `,resource="pods"} 500x29 10x30
 		watchproxy_watches{job="watchproxy",namespace="ns",instance="b",resource="pods"} 100x29 100x30`, 32 * time.Minute, `job="watchproxy"`},
 	"WatchproxyRequestsLimited": {`
-		watchproxy_limited_total{job="watchproxy",` + pod + `,limit="user_watches"} 0x9 60+60x30`, 20 * time.Minute, `limit="user_watches"`},
+		watchproxy_requests_refused_total{job="watchproxy",` + pod + `,limit="user_watches"} 0x9 60+60x30`, 20 * time.Minute, `limit="user_watches"`},
 	"WatchproxyErrors": {`
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="200",source="cache"} 0+600x60
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="503",source="proxy"} 0x20 60+60x40`, 33 * time.Minute, `source="proxy"`},
@@ -261,7 +261,7 @@ func TestAlertsAreQuiet(t *testing.T) {
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="list",code="200",source="cache"} 0+600x120
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="list",code="410",source="cache"} 0+6x120
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="503",source="proxy"} 0+0.2x120
-		watchproxy_limited_total{job="watchproxy",`+pod+`,limit="forwards"} 0x60 5x60
+		watchproxy_requests_refused_total{job="watchproxy",`+pod+`,limit="forwards"} 0x60 5x60
 		watchproxy_watches{job="watchproxy",`+pod+`,resource="pods"} 500x60 400x60
 		watchproxy_freshness_runs_total{`+feed+`,outcome="current"} 0+60x120
 		watchproxy_freshness_runs_total{`+feed+`,outcome="failed"} 0+1x120

@@ -83,7 +83,7 @@ func New(r prometheus.Registerer) *Metrics {
 		}),
 	}
 	m.Limited = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watchproxy_limited_total",
+		Name: "watchproxy_requests_refused_total",
 		Help: "Requests refused with 429, by the limit that they exceeded.",
 	}, []string{"limit"})
 	m.Browsers = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -96,7 +96,7 @@ func New(r prometheus.Registerer) *Metrics {
 			"file descriptors, heads: too many bytes of incomplete requests, strangers: too many unknown clients leave answers unread).",
 	}, []string{"reason"})
 	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watchproxy_revalidations_total",
+		Name: "watchproxy_discovery_revalidations_total",
 		Help: "Requests of the proxy for documents of discovery and OpenAPI, by result (unchanged: its copy is current, new: another " +
 			"document, failed: clients were forwarded).",
 	}, []string{"result"})

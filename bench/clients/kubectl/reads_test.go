@@ -122,7 +122,7 @@ func TestKubectlWithoutItsCache(t *testing.T) {
 	}
 	m := p.MetricsT(t)
 	copies := m.Sum("watchproxy_requests_total", `verb="get"`, `source="cache"`, `resource=""`)
-	if n := m.Sum("watchproxy_revalidations_total", `result="unchanged"`); n < 15 || copies < n || m.Sum("watchproxy_revalidations_total", `result="failed"`) != 0 {
+	if n := m.Sum("watchproxy_discovery_revalidations_total", `result="unchanged"`); n < 15 || copies < n || m.Sum("watchproxy_discovery_revalidations_total", `result="failed"`) != 0 {
 		t.Errorf("%v documents from copies, %v of them confirmed", copies, n)
 	}
 }
@@ -131,5 +131,5 @@ func TestKubectlWithoutItsCache(t *testing.T) {
 func bodies(t *testing.T, p *cluster.Proxy) float64 {
 	t.Helper()
 	m := p.MetricsT(t)
-	return m.Sum("watchproxy_requests_total", `verb="get"`, `source="upstream"`, `resource=""`) + m.Sum("watchproxy_revalidations_total", `result="new"`)
+	return m.Sum("watchproxy_requests_total", `verb="get"`, `source="upstream"`, `resource=""`) + m.Sum("watchproxy_discovery_revalidations_total", `result="new"`)
 }

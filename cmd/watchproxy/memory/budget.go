@@ -215,7 +215,7 @@ func (b *Budget) Register(r prometheus.Registerer) {
 		inUse, _ := memoryInUse()
 		return float64(inUse)
 	})
-	gauge("watchproxy_memory_short", "1 if there is no memory for some caches, whose requests are forwarded, else 0.", func() float64 {
+	gauge("watchproxy_caching_paused", "1 if there is no memory for some caches, whose requests are forwarded, else 0.", func() float64 {
 		if b.shut.Load() || b.feeds.ShortOfMemory() {
 			return 1
 		}

@@ -242,7 +242,7 @@ func (s *Status) count(m families) {
 		r.HitRatio = &ratio
 	}
 	u.Forwarded = r.Forwarded - r.Shared
-	revalidations := m.by("watchproxy_revalidations_total", "result") // responses with a new document count as forwarded
+	revalidations := m.by("watchproxy_discovery_revalidations_total", "result") // responses with a new document count as forwarded
 	u.Feeds = int64(m.sum("watchproxy_feed_requests_total") + revalidations["unchanged"] + revalidations["failed"])
 	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
 	u.Total = u.Forwarded + u.Feeds + u.Reviews

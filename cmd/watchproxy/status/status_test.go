@@ -89,7 +89,7 @@ func TestStatusCounts(t *testing.T) {
 				"watchproxy_forwards_shared_total": 6, "watchproxy_feed_requests_total": 5, "watchproxy_reviews_total": 2,
 				"watchproxy_response_bytes_total:cache": 1000, "watchproxy_response_bytes_total:upstream": 500,
 				"watchproxy_watch_response_bytes_total": 100, "watchproxy_feed_received_bytes_total": 30,
-				"watchproxy_revalidations_total:unchanged": 2, "watchproxy_revalidations_total:failed": 1, "watchproxy_revalidations_total:new": 4,
+				"watchproxy_discovery_revalidations_total:unchanged": 2, "watchproxy_discovery_revalidations_total:failed": 1, "watchproxy_discovery_revalidations_total:new": 4,
 			},
 			requests: requests{Cache: 90, Forwarded: 23, Shared: 6, Refused: 7, HitRatio: ratio(0.9)},
 			// Without the proxy, upstream would have got 113 requests. It got 17 of them, and 10 of
