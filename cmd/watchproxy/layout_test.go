@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,6 +84,33 @@ func TestLayout(t *testing.T) {
 			return err
 		})
 		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestWalks holds that the files and functions in .github/ARCHITECTURE.md exist.
+func TestWalks(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", ".github", "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const fewest = 30 // steps of the walks
+	steps := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\|").FindAllSubmatch(page, -1)
+	if len(steps) < fewest {
+		t.Errorf("%d steps, want at least %d", len(steps), fewest)
+	}
+	for _, step := range steps {
+		source, err := os.ReadFile(filepath.Join("..", "..", string(step[1])))
+		if err != nil {
+			t.Error(err)
+		}
+		if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + string(step[2]) + `\(`).Match(source) {
+			t.Errorf("%s has no function %s", step[1], step[2])
+		}
+	}
+	for _, file := range regexp.MustCompile("\\(`([a-z0-9/]+\\.go)`\\)").FindAllSubmatch(page, -1) {
+		if _, err := os.Stat(filepath.Join("..", "..", string(file[1]))); err != nil {
 			t.Error(err)
 		}
 	}
