@@ -192,7 +192,7 @@ linearizability: kubeapi ## consistent reads against acknowledged writes, 90 s i
 
 FAULTS = @mkdir -p bench/results; go test -v -count 1 -timeout 60m ./bench/faults -report $(CURDIR)/bench/results/$@.md
 
-faults: kubeapi ## everything that can go wrong, 35 ways, with 500 watchers: bench/results/faults.md
+faults: kubeapi ## everything that can go wrong, 34 ways, with 500 watchers: bench/results/faults.md
 	$(FAULTS) -run TestFaults -everything -watchers 500
 
 restarts: kubeapi ## the proxy and the apiserver restart under 2,000 informers: bench/results/restarts.md

@@ -1,12 +1,16 @@
 package clients
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -59,7 +63,8 @@ func TestMetrics(t *testing.T) {
 // The metrics of a request, of a watch and of upstream move with them.
 func TestMetricsMove(t *testing.T) {
 	w := sharedWorld(t)
-	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig})
+	const budget = 1 << 30
+	p := w.FreshProxy(t, fmt.Sprintf("memoryBudget: %d\n", budget))
 	namespace := w.Namespace(t, "moving")
 	before := p.MetricsT(t)
 	_, first, _ := strings.Cut(p.Log(), `"msg":"starting"`)
@@ -83,6 +88,18 @@ func TestMetricsMove(t *testing.T) {
 	})
 	if n := moved("watchproxy_connections"); n < 1 {
 		t.Errorf("%v more connections", n)
+	}
+	if _, err := w.Admin.CoreV1().ConfigMaps(namespace).Patch(t.Context(), "one", types.MergePatchType, LabelPatch("a", "c"), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Eventually(t, "the log keeps the object's earlier state", func() bool { return moved("watchproxy_feed_log_bytes", configmaps...) > 0 })
+	partial := http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}}
+	cluster.Eventually(t, "a list shares what another one has derived", func() bool {
+		e.GetT(t, path+"?resourceVersion=0", partial)
+		return moved("watchproxy_derived_hits_total") > 0
+	})
+	if e.GetT(t, path, nil); moved("watchproxy_freshness_run_readers_count", configmaps...) != 1 || moved("watchproxy_freshness_run_readers_sum", configmaps...) != 1 {
+		t.Error("a read of the most recent state is no reader of a run")
 	}
 	watching.Leave()
 	cluster.Eventually(t, "the watch has ended", func() bool {
@@ -109,6 +126,15 @@ func TestMetricsMove(t *testing.T) {
 		if n := now.Sum(name); n != 0 {
 			t.Errorf("%s is %v", name, n)
 		}
+	}
+	if got := now.Sum("watchproxy_memory_budget_bytes"); got != budget-budget/10 {
+		t.Errorf("the garbage collector keeps to %v bytes", got)
+	}
+	if got := now.Sum("watchproxy_memory_in_use_bytes"); got <= 0 || got > budget {
+		t.Errorf("%v bytes are in use", got)
+	}
+	if left := time.Until(time.Unix(int64(now.Sum("watchproxy_serving_certificate_expiration_timestamp_seconds")), 0)); left <= 0 || left > 366*24*time.Hour {
+		t.Errorf("the certificate of the listener expires in %v", left)
 	}
 	if now.Sum("watchproxy_upstream_server_usable") != 1 {
 		t.Error("upstream is not usable")

@@ -21,7 +21,7 @@ import (
 
 // elsewhere gives the reason for each command in the documents that this test does not run.
 var elsewhere = map[string]string{
-	"make demo":  "TestDemo of bench/demo runs what it builds",
+	"make demo":  "TestDemoExits and TestDemoIsInterrupted of bench/demo run what it builds",
 	"make test":  "it runs this",
 	"make build": "the same binary, by another name and with the race detector, runs here; TestFreshClone runs it",
 	"bin/watchproxy serve --listen 0.0.0.0:6443 --tls-cert-file tls.crt --tls-private-key-file tls.key":                                            "bench/access runs it on loopback",
