@@ -94,7 +94,9 @@ func TestMatrix(t *testing.T) {
 			}
 		}
 	})
+	var scoped []cell
 	for _, c := range slices.SortedFunc(maps.Values(w.callers), func(a, b *caller) int { return strings.Compare(a.name, b.name) }) {
+		scoped = append(scoped, c.cells(reads, true)...)
 		if c.hotOnly {
 			continue
 		}
@@ -105,7 +107,22 @@ func TestMatrix(t *testing.T) {
 			t.Logf("%d cells", count.cells.Load())
 		})
 	}
+	t.Run("scoped", func(t *testing.T) {
+		t.Parallel()
+		count := &tally{}
+		f := w.front(t, proxyUser, withAnonymous+scopes)
+		w.check(t, f, scoped, coldWatchers, count)
+		cached := f.fromCache(t)
+		t.Logf("%d cells; %d answers came from the cache", count.cells.Load(), cached)
+		if cached == 0 {
+			t.Error("no answer came from the cache")
+		}
+	})
 }
+
+// scopes are caches of a namespace and of a node. Their proxy forwards whatever another namespace or
+// node could be part of.
+const scopes = "cache: {scopes: [{namespaces: [" + teamA + "]}, {resources: [pods], fieldSelector: spec.nodeName=n1}]}\n"
 
 // warm fills the caches of the given collections, in both encodings.
 func (f *front) warm(t *testing.T, as *caller, all []*collection) {
