@@ -3,7 +3,7 @@ package fair
 import (
 	"context"
 	"runtime"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,8 +11,9 @@ import (
 // read never waits, and its meter does one subtraction. Once a read has cost more than CheapWork,
 // it waits for a slot of a [Queue]. It gives the slot back after its turn. So users get equal
 // shares of the processors, however expensive their reads are. A read gives its slot back before it
-// waits for anything else. Each piece of a long response needs a turn, which costs as much as
-// writing the piece.
+// waits for anything else. A long response is written in turns, each of which costs as much as
+// writing its pieces. A turn of one piece made the threads of four readers wake each other for each
+// 64 KiB: over plain HTTP/1.1, a list took the proxy 31 ms of processor time, and 23 ms in longer turns.
 //
 // Costs are fixed estimates in nanoseconds. Measured times would grow on a busy machine, and cheap
 // reads would then count as expensive.
@@ -165,22 +166,72 @@ func (m *Meter) End() {
 	m.ctx, m.attends, m.writes = m.base, false, true
 }
 
-// write waits for a turn to write size bytes. The turn ends when end is called. It also ends after
-// its estimated time, because a client might not read. An empty write needs no turn.
-func (m *Meter) write(size int) (end func(), err error) {
+// write waits for a turn to write a piece of size bytes, and further pieces up to a cost. An empty
+// write needs no turn.
+func (m *Meter) write(size int, cost int64) (*writeTurn, error) {
 	m.ReleaseSlot()
 	if m.slots == nil || size == 0 {
-		return func() {}, nil
+		return nil, nil //nolint:nilnil // no turn
 	}
-	user, cost := m.who.User(), writeCost*int64(size)
-	slots := m.slotsFor(cost)
-	if err := slots.Take(m.ctx, Claim{User: user, Size: 1, Cost: cost}); err != nil {
+	piece := writeCost * int64(size)
+	cost = max(piece, cost)
+	t := &writeTurn{slots: m.slotsFor(cost), user: m.who.User(), cost: cost, left: cost - piece}
+	if err := t.slots.Take(m.ctx, Claim{User: t.user, Size: 1, Cost: cost}); err != nil {
 		return nil, err
 	}
-	give := sync.OnceFunc(func() { slots.Give(user, 1) })
-	expiry := time.AfterFunc(time.Duration(cost), give)
-	return func() {
-		expiry.Stop()
-		give()
-	}, nil
+	t.expiry = time.AfterFunc(time.Duration(piece), t.give)
+	return t, nil
+}
+
+// writeTurn is a turn in which pieces of a response are written. It ends early if a piece takes
+// longer than estimated, because a client might not read. A nil turn has no slot.
+type writeTurn struct {
+	slots  *Queue
+	user   string
+	cost   int64
+	left   int64 // remaining cost
+	given  atomic.Bool
+	expiry *time.Timer
+}
+
+// goesOn reports whether another piece belongs to the turn.
+func (t *writeTurn) goesOn(size int) bool {
+	if t == nil || t.given.Load() {
+		return false
+	}
+	cost := writeCost * int64(size)
+	if t.left -= cost; t.left < 0 {
+		return false
+	}
+	t.expiry.Reset(time.Duration(cost))
+	return true
+}
+
+// next returns the largest cost of the turn after this one.
+func (t *writeTurn) next() int64 {
+	if t == nil || t.given.Load() {
+		return 0
+	}
+	return min(TurnWork, 2*t.cost)
+}
+
+// rests must be called after each piece.
+func (t *writeTurn) rests() {
+	if t != nil {
+		t.expiry.Stop()
+	}
+}
+
+func (t *writeTurn) end() {
+	if t != nil {
+		t.expiry.Stop()
+		t.give()
+	}
+}
+
+// give gives the slot back, once.
+func (t *writeTurn) give() {
+	if !t.given.Swap(true) {
+		t.slots.Give(t.user, 1)
+	}
 }

@@ -39,11 +39,11 @@ func TestLongTurnsHaveTheirOwnSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 		short.ReleaseSlot()
-		end, err := short.write(WriteSize)
+		turn, err := short.write(WriteSize, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		end()
+		turn.end()
 		spent := false
 		other := meter("other")
 		go func() {

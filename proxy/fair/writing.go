@@ -16,6 +16,13 @@ type turning struct {
 	io.Writer
 	turns *Meter
 	begun bool // a piece was written, or the body is known to be long
+	// rest is the length of the unwritten rest of a body that only copies, or 0. Several pieces of
+	// such a body share a turn. Any other body may wait between its pieces.
+	rest int64
+	turn *writeTurn // the shared turn, or nil
+	// most is the largest cost of the next turn. It doubles as long as the client reads as fast as
+	// estimated, and begins anew if not, because the user pays for all of a turn.
+	most int64
 }
 
 // InTurns returns a writer that waits for a turn before each piece except the first.
@@ -27,13 +34,28 @@ func (t *turning) Write(p []byte) (int, error) {
 	if t.begun {
 		size = len(p)
 	}
-	end, err := t.turns.write(size)
-	if err != nil {
-		return 0, err
+	if !t.turn.goesOn(size) {
+		t.most = t.turn.next()
+		t.end()
+		turn, err := t.turns.write(size, min(t.most, writeCost*t.rest))
+		if err != nil {
+			return 0, err
+		}
+		t.turn = turn
 	}
-	defer end()
+	t.rest -= int64(len(p))
 	t.begun = true
-	return t.Writer.Write(p)
+	n, err := t.Writer.Write(p)
+	if t.turn.rests(); t.rest <= 0 || err != nil {
+		t.end()
+	}
+	return n, err
+}
+
+// end ends the shared turn.
+func (t *turning) end() {
+	t.turn.end()
+	t.turn = nil
 }
 
 // paced fails if a client has read less than listPace on average after listGrace, because a list
@@ -120,8 +142,9 @@ func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *
 	lw.paced = paced{Writer: w, room: room, stays: stays}
 	w = &lw.paced
 	if turns != nil {
-		lw.turning = turning{Writer: w, turns: turns, begun: length > WriteSize}
+		lw.turning = turning{Writer: w, turns: turns, begun: length > WriteSize, rest: length}
 		w = &lw.turning
+		defer lw.turning.end()
 	}
 	large := lw.large
 	large.Reset(w)
@@ -130,6 +153,7 @@ func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *
 		err = large.Flush()
 	}
 	large.Reset(nil)
+	lw.turning.end()
 	lw.paced, lw.turning = paced{}, turning{}
 	return n, err
 }

@@ -95,3 +95,78 @@ func TestListEndsWithItsState(t *testing.T) {
 		})
 	}
 }
+
+// A client that reads as fast as estimated gets its list in turns of several pieces, up to the cost of
+// a turn. A client that reads more slowly holds a slot for the estimated time of one piece only, and
+// its user pays for no more. Between the pieces of a body that may wait, nobody has the slot.
+func TestPiecesShareTurns(t *testing.T) {
+	const pieces = 40
+	piece := writeCost * int64(WriteSize)
+	for name, test := range map[string]struct {
+		length int64
+		takes  time.Duration // of a piece
+		turns  int           // at most
+		held   bool          // between the pieces of a turn
+	}{
+		"fast":           {pieces * WriteSize, time.Duration(piece) / 2, 8, true}, // 1, 2, 4, 8, then 10 pieces
+		"slow":           {pieces * WriteSize, time.Duration(piece) * 2, pieces, false},
+		"unknown length": {-1, time.Duration(piece) / 2, pieces, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slots := NewQueue(1, false, 1<<20)
+				var costs []int64
+				slots.Observe(nil, func(_ string, cost int64) { costs = append(costs, cost) })
+				meter := NewMeter(t.Context(), named{user: "a"}, slots, false)
+				atOnce, free := int64(0), 0
+				_, err := WriteLong(writerFunc(func(p []byte) (int, error) {
+					if first := test.length < 0 && len(costs) == 0; slots.Taken() != 1 && !first { // the body may be short
+						t.Error("a piece is written without a slot")
+					}
+					time.Sleep(test.takes)
+					synctest.Wait()
+					if slots.Taken() == 0 {
+						free++
+					}
+					return len(p), nil
+				}), &between{pieces, func() { atOnce += slots.Taken() }}, test.length, &meter, nil, nil)
+				if err != nil || slots.Taken() != 0 {
+					t.Errorf("%v, %d slots are taken in the end", err, slots.Taken())
+				}
+				if held, slow := atOnce > 0, test.takes > time.Duration(piece); held != test.held || slow != (free > 1) {
+					t.Errorf("the slot was held before %d pieces, and free in %d", atOnce, free)
+				}
+				var sum int64
+				for _, cost := range costs {
+					if sum += cost; cost > TurnWork {
+						t.Errorf("a turn costs %d", cost)
+					}
+				}
+				if len(costs) > test.turns || !test.held && len(costs) < pieces-1 || sum > pieces*piece+int64(len(costs))*piece || sum < (pieces-1)*piece {
+					t.Errorf("%d turns cost %d, the pieces cost %d", len(costs), sum, pieces*piece)
+				}
+			})
+		})
+	}
+}
+
+// between is a body of several large pieces. It calls a function before each piece but the first.
+type between struct {
+	pieces int
+	before func()
+}
+
+// WriteTo implements io.WriterTo.
+func (b *between) WriteTo(w io.Writer) (n int64, err error) {
+	piece := make([]byte, WriteSize)
+	for i := range b.pieces {
+		if i > 0 {
+			b.before()
+		}
+		m, err := w.Write(piece)
+		if n += int64(m); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
