@@ -9,7 +9,7 @@
 //	Queue      requests to upstream, slots for expensive reads, bytes of the workspace
 //	Meter      the cost of a read so far; expensive reads need a slot
 //	Workspace  memory for bodies that are made for one request, until they are written or dropped
-//	WriteLong  a long body in pieces, in turns of one or more pieces
+//	WriteLong  a long body, in turns of one or more large pieces
 //	Coalescer  one request upstream for equal requests
 //
 // A read gives its slot back before it waits for the workspace or for data that another read
