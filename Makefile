@@ -85,7 +85,7 @@ test: ## the gate: lint, then all tests that judge values
 	for step in lint test-units test-budgets test-servers test-modules; do \
 		at=$$SECONDS; $(MAKE) --no-print-directory -j 1 $$step || code=$$?; echo "gate: $$step took $$((SECONDS - at)) seconds"; [ $$code = 0 ] || break; done; \
 	echo "gate: $$([ $$code = 0 ] && echo passed || echo failed) after $$((SECONDS - began)) seconds"; \
-	cat bin/gate/*.flaky 2>/dev/null | sed -n 's/^\(.*\): [0-9]* runs.*/FLAKY \1 $(SEED)/p'; exit $$code
+	cat bin/gate/*.flaky 2>/dev/null | sed -n '/: \([0-9]*\) runs, \1 failures/d; s/^\(.*\): [0-9]* runs.*/FLAKY \1 $(SEED)/p'; exit $$code
 
 # gate runs the packages $(2) with the flags $(3), and remembers in bin/gate/$(1).flaky what failed once. The linters have
 # vetted already what it compiles.
