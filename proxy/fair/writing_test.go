@@ -104,13 +104,14 @@ func TestPiecesShareTurns(t *testing.T) {
 	piece := writeCost * int64(WriteSize)
 	for name, test := range map[string]struct {
 		length int64
-		takes  time.Duration // of a piece
-		turns  int           // at most
-		held   bool          // between the pieces of a turn
+		slow   int  // the first piece for which the client takes longer than estimated
+		turns  int  // at most
+		held   bool // between the pieces of a turn
 	}{
-		"fast":           {pieces * WriteSize, time.Duration(piece) / 2, 8, true}, // 1, 2, 4, 8, then 10 pieces
-		"slow":           {pieces * WriteSize, time.Duration(piece) * 2, pieces, false},
-		"unknown length": {-1, time.Duration(piece) / 2, pieces, false},
+		"fast":           {pieces * WriteSize, pieces, 8, true}, // 1, 2, 4, 8, then 10 pieces
+		"slow":           {pieces * WriteSize, 0, pieces, false},
+		"slow meanwhile": {pieces * WriteSize, 9, pieces, true}, // within the turn of 8 pieces
+		"unknown length": {-1, pieces, pieces, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -118,12 +119,16 @@ func TestPiecesShareTurns(t *testing.T) {
 				var costs []int64
 				slots.Observe(nil, func(_ string, cost int64) { costs = append(costs, cost) })
 				meter := NewMeter(t.Context(), named{user: "a"}, slots, false)
-				atOnce, free := int64(0), 0
+				atOnce, free, written := int64(0), 0, 0
 				_, err := WriteLong(writerFunc(func(p []byte) (int, error) {
 					if first := test.length < 0 && len(costs) == 0; slots.Taken() != 1 && !first { // the body may be short
 						t.Error("a piece is written without a slot")
 					}
-					time.Sleep(test.takes)
+					takes := time.Duration(piece) / 2
+					if written++; written > test.slow {
+						takes *= 4
+					}
+					time.Sleep(takes)
 					synctest.Wait()
 					if slots.Taken() == 0 {
 						free++
@@ -133,7 +138,7 @@ func TestPiecesShareTurns(t *testing.T) {
 				if err != nil || slots.Taken() != 0 {
 					t.Errorf("%v, %d slots are taken in the end", err, slots.Taken())
 				}
-				if held, slow := atOnce > 0, test.takes > time.Duration(piece); held != test.held || slow != (free > 1) {
+				if held, slow := atOnce > 0, test.slow < pieces; held != test.held || slow != (free > 1) {
 					t.Errorf("the slot was held before %d pieces, and free in %d", atOnce, free)
 				}
 				var sum int64
