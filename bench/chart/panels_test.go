@@ -96,7 +96,7 @@ func testPanels(t *testing.T, known map[string]*dto.MetricFamily) {
 	prometheus := newPrometheus(t, seriesOf(known))
 	for where, query := range dashboardQueries(t) {
 		if strings.HasPrefix(where, "annotation ") {
-			continue // something must have changed
+			continue // TestStartsAreMarked
 		}
 		found, err := prometheus.query(t.Context(), query, time.Unix(0, 0).Add(time.Hour))
 		if err != nil {
@@ -115,6 +115,19 @@ func TestPanelOfNoPods(t *testing.T) {
 	found, err := prometheus.query(t.Context(), dashboardQueries(t)["panel Pods, A"], time.Unix(0, 0).Add(time.Hour))
 	if err != nil || len(found) != 1 || found[0].F != 0 {
 		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// The dashboard marks the start of a pod's process, and nothing else.
+func TestStartsAreMarked(t *testing.T) {
+	prometheus := newPrometheus(t, `
+		process_start_time_seconds{job="watchproxy",`+pod+`} 5x29 1800x30
+		process_start_time_seconds{job="other",`+pod+`} 5x24 1500x35`)
+	for at, want := range map[time.Duration]int{20 * time.Minute: 0, 30 * time.Minute: 1, 40 * time.Minute: 0} {
+		found, err := prometheus.query(t.Context(), dashboardQueries(t)["annotation Starts"], time.Unix(0, 0).Add(at))
+		if err != nil || len(found) != want {
+			t.Errorf("after %v: %v, %v, want %d starts", at, found, err, want)
+		}
 	}
 }
 
