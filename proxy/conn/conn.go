@@ -177,9 +177,9 @@ func (c *Conn) limitWrite() error {
 	return nil
 }
 
-// Gather sets whether reads wait for GatherTime, so that they bring more bytes. It is for a client that
-// sends many small frames of which only the sum matters.
-func (c *Conn) Gather(on bool) { c.socket.gather.Store(on) }
+// Gather makes reads wait for GatherTime, so that they bring more bytes, for the time d. It is for a
+// client that sends many small frames of which only the sum matters.
+func (c *Conn) Gather(d time.Duration) { c.socket.gather.start(d) }
 
 // Pumpable reports whether the connection can be nonblocking.
 func (c *Conn) Pumpable() bool { return c.socket.now != nil }

@@ -9,10 +9,11 @@ import (
 )
 
 // immediate reads and writes without waiting. If nothing can be read or written, it fails with
-// EAGAIN.
+// EAGAIN. A read that waits goes on when the number of bytes in WakeAt has arrived.
 type immediate interface {
 	ReadNow(p []byte) (int, error)
 	WriteNow(p []byte) (int, error)
+	WakeAt(bytes int)
 }
 
 // immediateOf returns nil if c can only wait.
@@ -95,4 +96,11 @@ func (d *descriptor) ReadNow(p []byte) (n int, err error) {
 		return 0, io.EOF
 	}
 	return n, nil
+}
+
+// WakeAt implements immediate. If the kernel refuses, it goes on to wake the reader for each byte.
+func (d *descriptor) WakeAt(bytes int) {
+	_ = d.raw.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, bytes)
+	})
 }

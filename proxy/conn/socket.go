@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,9 +22,8 @@ import (
 // responses is disconnected.
 type socket struct {
 	net.Conn
-	now immediate // nil if the socket can only wait
-	// gather makes each read wait for a moment first, so that it brings more.
-	gather atomic.Bool
+	now    immediate // nil if the socket can only wait
+	gather gathering
 
 	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
 	// and, with TLS, a large stack. So a connection that may be silent for long waits for one byte
@@ -61,14 +59,14 @@ const (
 	unsentMax = 2 * exchange.PieceSize
 	// tcpNotSentLowWater is Linux's TCP_NOTSENT_LOWAT. Package syscall does not define it.
 	tcpNotSentLowWater = 25
-	// GatherTime is how long a read waits for more bytes.
-	GatherTime = 4 * time.Millisecond
 )
 
 // errUnread says that a client does not read the responses of TLS.
 var errUnread = errors.New("the client does not read the answers to what it asks")
 
-func newSocket(c net.Conn) *socket { return &socket{Conn: c, now: immediateOf(c)} }
+func newSocket(c net.Conn) *socket {
+	return &socket{Conn: c, now: immediateOf(c), gather: gathering{began: time.Now()}}
+}
 
 // setNonblocking sets whether writes return without waiting for the client.
 func (s *socket) setNonblocking(on bool) {
@@ -217,9 +215,10 @@ func (s *socket) CloseWrite() error {
 
 // await waits until at least one byte can be read.
 func (s *socket) await() error {
-	if s.reading.peeked {
+	if s.reading.peeked || len(s.gather.kept) > 0 {
 		return nil
 	}
+	s.gather.wake(s, 1)
 	n, err := s.Conn.Read(s.reading.first[:])
 	if s.reading.peeked = n > 0; s.reading.peeked {
 		return nil
@@ -237,8 +236,11 @@ func (s *socket) Read(p []byte) (n int, err error) {
 }
 
 func (s *socket) read(p []byte) (n int, err error) {
-	if s.gather.Load() {
-		time.Sleep(GatherTime)
+	switch {
+	case len(s.gather.kept) > 0:
+		return s.gather.take(p), nil
+	case s.now != nil && !s.reading.now && !s.reading.peeked && s.gather.active():
+		return s.gather.read(s, p)
 	}
 	if s.reading.peeked && len(p) > 0 {
 		s.reading.peeked = false
@@ -249,6 +251,7 @@ func (s *socket) read(p []byte) (n int, err error) {
 		}
 	}
 	if !s.reading.now {
+		s.gather.wake(s, 1)
 		return s.Conn.Read(p)
 	}
 	more, err := s.readNow(p)

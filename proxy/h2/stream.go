@@ -212,7 +212,9 @@ func (s *stream) starvesLocked(left int) bool {
 	}
 	if s.overdue == nil {
 		s.overdue = time.AfterFunc(overdueAfter, s.relent)
-		c.net.Gather(c.mu.initial >= gatherLeast)
+		if c.mu.initial >= gatherLeast {
+			c.net.Gather(overdueAfter)
+		}
 	}
 	return true
 }
@@ -234,7 +236,6 @@ func (s *stream) openedLocked() {
 	if s.overdue != nil {
 		s.overdue.Stop()
 		s.overdue = nil
-		s.c.net.Gather(false)
 	}
 }
 

@@ -48,7 +48,7 @@ func TestSmallWindowsAreGathered(t *testing.T) {
 				sent := func(after string, want int) {
 					t.Helper()
 					if c.window >= gatherLeast {
-						time.Sleep(2*conn.GatherTime + 1) // without TLS, a read brings the head of a frame or the rest
+						time.Sleep(conn.GatherTime + 1)
 					}
 					synctest.Wait()
 					client.do(func() {

@@ -29,6 +29,7 @@ type direction struct {
 	changed     sync.Cond
 	size        int
 	data        []byte
+	wakeAt      int  // the number of bytes that end the wait of a read
 	ended       bool // nothing more is written
 	dropped     bool // nothing more is read
 	read, write deadline
@@ -128,12 +129,22 @@ func (s *Socket) Read(p []byte) (int, error) {
 	d := s.in
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for {
-		if n, err := d.takeLocked(p); n > 0 || err != nil || len(p) == 0 {
-			return n, err
+	for waits := false; ; waits = true {
+		asleep := waits && 0 < len(d.data) && len(d.data) < d.wakeAt && !d.ended && !d.dropped && !d.read.passed
+		if !asleep {
+			if n, err := d.takeLocked(p); n > 0 || err != nil || len(p) == 0 {
+				return n, err
+			}
 		}
 		d.changed.Wait()
 	}
+}
+
+// WakeAt sets the number of bytes that end the wait of a read.
+func (s *Socket) WakeAt(bytes int) {
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	s.in.wakeAt = bytes
 }
 
 // ReadNow reads without waiting. If no bytes have arrived, it fails with EAGAIN.

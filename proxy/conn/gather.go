@@ -1,0 +1,76 @@
+package conn
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// gathering lets the reads of a socket bring more bytes. A client that decodes while it reads returns
+// its HTTP/2 window in thousands of small frames. If each of them woke the reader, or only a thread
+// that waits for all sockets, this would cost more than the response.
+type gathering struct {
+	began time.Time
+	until atomic.Int64 // nanoseconds since began
+
+	// The rest belongs to the goroutine that reads.
+	wakeAt int              // the number of bytes whose arrival wakes the reader; 0 means 1
+	more   bool             // the last read filled the buffer
+	buf    *[gatherMax]byte // nil if kept is empty
+	kept   []byte           // bytes of buf that were read but not yet passed on
+}
+
+const (
+	// GatherTime is how long a read waits for more bytes.
+	GatherTime = 4 * time.Millisecond
+	// gatherMax is the maximum number of bytes that are read together.
+	gatherMax = 16 << 10
+)
+
+var gatherings = sync.Pool{New: func() any { return new([gatherMax]byte) }}
+
+// start gathers for the given time.
+func (g *gathering) start(d time.Duration) { g.until.Store(int64(time.Since(g.began) + d)) }
+
+func (g *gathering) active() bool {
+	until := g.until.Load()
+	return until != 0 && int64(time.Since(g.began)) < until
+}
+
+// read waits for a moment and reads what has arrived. If nothing has arrived, it waits for one byte.
+func (g *gathering) read(s *socket, p []byte) (int, error) {
+	if !g.more {
+		g.wake(s, gatherMax)
+		time.Sleep(GatherTime)
+	}
+	g.buf = gatherings.Get().(*[gatherMax]byte)
+	n, err := s.now.ReadNow(g.buf[:])
+	g.more, g.kept = n == gatherMax, g.buf[:n]
+	switch n = g.take(p); {
+	case errors.Is(err, syscall.EAGAIN):
+		g.wake(s, 1)
+		return s.Conn.Read(p)
+	default:
+		return n, err
+	}
+}
+
+// take passes on bytes that were read.
+func (g *gathering) take(p []byte) int {
+	n := copy(p, g.kept)
+	if g.kept = g.kept[n:]; len(g.kept) == 0 {
+		gatherings.Put(g.buf)
+		g.buf, g.kept = nil, nil
+	}
+	return n
+}
+
+// wake sets the number of bytes whose arrival wakes a read that waits.
+func (g *gathering) wake(s *socket, bytes int) {
+	if s.now != nil && max(1, g.wakeAt) != bytes {
+		g.wakeAt = bytes
+		s.now.WakeAt(bytes)
+	}
+}
