@@ -91,30 +91,70 @@ func TestGatheredReads(t *testing.T) {
 	}
 }
 
-// What has been sent in small pieces is read from the kernel together, and buffers are given back.
+// What has arrived in small pieces is read from the kernel together, and buffers are given back.
 func TestGatheredReadIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, accepted := conntest.Pipe(1 << 20)
 		server := New(accepted)
 		defer server.Close()
 		server.Gather(time.Second)
-		for i := range byte(100) {
-			if _, err := client.Write([]byte{i}); err != nil {
-				t.Fatal(err)
+		for range 3 {
+			go func() {
+				for i := range byte(100) {
+					if _, err := client.Write([]byte{i}); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(GatherTime / 200)
+				}
+			}()
+			began := time.Now()
+			p := make([]byte, 1)
+			for i := range byte(100) {
+				if _, err := server.Read(p); err != nil || p[0] != i {
+					t.Fatalf("%d, %v instead of %d", p[0], err, i)
+				}
+			}
+			if took := time.Since(began); took != GatherTime {
+				t.Errorf("100 reads take %v", took)
+			}
+			if g := &server.socket.gather; g.buf != nil || g.kept != nil {
+				t.Error("the buffer is kept without bytes")
 			}
 		}
-		began := time.Now()
+	})
+}
+
+// A wait below TLS goes on at once if bytes were gathered, and then for each byte.
+func TestGatheredBytesEndTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, accepted := conntest.Pipe(1 << 20)
+		server := New(accepted)
+		defer server.Close()
+		server.Gather(time.Minute)
 		p := make([]byte, 1)
-		for i := range byte(100) {
-			if _, err := server.Read(p); err != nil || p[0] != i {
-				t.Fatalf("%d, %v instead of %d", p[0], err, i)
+		read := func(text string, how func() (int, error)) {
+			t.Helper()
+			if n, err := how(); err != nil || string(p[:n]) != text {
+				t.Errorf("%q, %v instead of %q", p[:n], err, text)
 			}
 		}
-		if took := time.Since(began); took != GatherTime {
-			t.Errorf("100 reads take %v", took)
+		plainly := func() (int, error) { return server.Read(p) }
+		below := func() (int, error) { return server.WaitBelowTLS(plainly) }
+		send := func(text string) {
+			if _, err := client.Write([]byte(text)); err != nil {
+				t.Error(err)
+			}
 		}
-		if g := &server.socket.gather; g.buf != nil || g.kept != nil {
-			t.Error("the buffer is kept without bytes")
+		send("ab")
+		read("a", plainly)
+		read("b", below)
+		time.AfterFunc(time.Second, func() { send("c") })
+		read("c", below)
+		send("de")
+		read("d", plainly)
+		if err := server.socket.await(); err != nil {
+			t.Error(err)
 		}
+		read("e", plainly)
 	})
 }

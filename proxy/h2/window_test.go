@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
@@ -32,7 +33,14 @@ func TestSmallWindowsAreGathered(t *testing.T) {
 				if c.name == "the rest" {
 					length = c.at[0]
 				}
-				nc, served := pipe(newServer(saying(pattern(length)), options()))
+				nc, accepted := conntest.Pipe(unread)
+				known := conn.New(accepted)
+				known.HoldAs("user", func() (giveBack func(), ok bool) { return func() {}, true })
+				served := make(chan struct{})
+				go func() {
+					defer close(served)
+					newServer(saying(pattern(length)), options()).Serve(known)
+				}()
 				client := newClient(nc, func(http2.Frame) {}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(c.window)})
 				defer func() {
 					client.close()
@@ -40,13 +48,23 @@ func TestSmallWindowsAreGathered(t *testing.T) {
 				}()
 				var s *call
 				client.do(func() {
-					client.widenLocked(nil, windowMax-windowInitial)
+					client.widenLocked(nil, windowMax-windowInitial-100)
 					s = client.beginLocked(true, 1<<10, 0,
 						hpack.HeaderField{Name: ":method", Value: "GET"}, hpack.HeaderField{Name: ":scheme", Value: "https"},
 						hpack.HeaderField{Name: ":authority", Value: "a"}, hpack.HeaderField{Name: ":path", Value: "/"})
 				})
+				before := c.window
 				sent := func(after string, want int) {
 					t.Helper()
+					if c.window >= gatherLeast && after == "at once" {
+						synctest.Wait()
+						client.do(func() {
+							if len(s.body) != before {
+								t.Errorf("%s: the proxy reads each frame by itself", after)
+							}
+						})
+						before = want
+					}
 					if c.window >= gatherLeast {
 						time.Sleep(conn.GatherTime + 1)
 					}
@@ -59,6 +77,8 @@ func TestSmallWindowsAreGathered(t *testing.T) {
 				}
 				sent("at first", c.window)
 				for _, want := range c.at {
+					client.do(func() { client.widenLocked(nil, 1) }) // the proxy reads this at once, and gathers what follows
+					synctest.Wait()
 					client.do(func() { client.widenLocked(s, int64(c.give)) })
 					sent("at once", want)
 				}
