@@ -17,6 +17,9 @@
 // For a client that does not read, the kernel keeps at most two unsent pieces of 64 KiB
 // (TCP_NOTSENT_LOWAT). Without this limit, the kernel keeps up to 4 MiB for each client.
 //
+// A client that decodes a long response returns its HTTP/2 window in thousands of small frames. The
+// [Conn] reads them together, and the kernel wakes it only for many bytes (gather.go).
+//
 // During a drain, the [Listener] passes on what the kernel has queued, and [Drain] limits the waits
 // for requests.
 package conn
