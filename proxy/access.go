@@ -51,9 +51,9 @@ var errUnauthenticated = errors.New("too many requests wait for authentication")
 // known user counts as this user's, so that strangers cannot hinder it.
 func (s *Server) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
 	client, _, _ := net.SplitHostPort(asked.RemoteAddr)
-	memory, claim := s.unauthenticated, fair.Claim{User: client, Size: req.Held()}
+	memory, claim := s.queues.strangers, fair.Claim{User: client, Size: req.Held()}
 	if user := req.Conn.User(); user != "" {
-		memory, claim.User = s.requests, user
+		memory, claim.User = s.queues.requests, user
 	}
 	if !memory.Try(claim) {
 		return nil, errUnauthenticated

@@ -311,7 +311,7 @@ func TestReadersShareAFailure(t *testing.T) {
 				if n := asked.Load(); n > readers/3 || failed.Load() < readers-1 {
 					t.Errorf("%d requests, %d of %d readers got %s", n, failed.Load(), readers, test.want)
 				}
-				if n := s.workspace.Taken() - held + s.forwardSlots.Taken(); n != 0 {
+				if n := s.workspace.Taken() - held + s.queues.forwards.Taken(); n != 0 {
 					t.Errorf("%d bytes and slots are held", n)
 				}
 			})

@@ -75,7 +75,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 		if n := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("forwards")); n != 0 {
 			t.Errorf("%v are refused", n)
 		}
-		waitFor(t, "nothing is held", func() bool { return s.forwardSlots.Taken() == 0 })
+		waitFor(t, "nothing is held", func() bool { return s.queues.forwards.Taken() == 0 })
 	})
 }
 
@@ -89,7 +89,7 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 		defer close(gate)
 		first := dialTLS(t, address)
 		send(t, first, "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		waitFor(t, "upstream has the first", func() bool { return s.forwardSlots.Taken() == 1 })
+		waitFor(t, "upstream has the first", func() bool { return s.queues.forwards.Taken() == 1 })
 		for name, request := range map[string]string{
 			"get":         "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 			"long create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n" + strings.Repeat("x", 200_000),
@@ -97,10 +97,10 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 		} {
 			leaver := dialTLS(t, address)
 			send(t, leaver, request)
-			waitFor(t, name+" waits", func() bool { return s.forwardSlots.Waiting() == 1 })
+			waitFor(t, name+" waits", func() bool { return s.queues.forwards.Waiting() == 1 })
 			left := time.Now()
 			_ = leaver.Close()
-			waitFor(t, name+" does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
+			waitFor(t, name+" does not wait any more", func() bool { return s.queues.forwards.Waiting() == 0 })
 			if took := time.Since(left); took > time.Second {
 				t.Errorf("%s waits for %s after its client has left", name, took)
 			}
@@ -113,10 +113,10 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 				t.Errorf("answered with %d", code)
 			}
 		})
-		waitFor(t, "a stream waits", func() bool { return s.forwardSlots.Waiting() == 1 })
+		waitFor(t, "a stream waits", func() bool { return s.queues.forwards.Waiting() == 1 })
 		cancel()
 		asking.Wait()
-		waitFor(t, "it does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
+		waitFor(t, "it does not wait any more", func() bool { return s.queues.forwards.Waiting() == 0 })
 	})
 }
 
@@ -128,7 +128,7 @@ func TestPatienceOfForwards(t *testing.T) {
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{forwardSlots: fair.NewQueue(1, false, 100<<10), givenUp: fair.NewQueue(1, false, 0)}
+			s := &Server{queues: queues{forwards: fair.NewQueue(1, false, 100<<10), givenUp: fair.NewQueue(1, false, 0)}}
 			s.limits.metrics = metrics.New(prometheus.NewRegistry())
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
@@ -144,8 +144,8 @@ func TestPatienceOfForwards(t *testing.T) {
 				waited != want || refusal.Close {
 				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
 			}
-			s.forwardSlots = fair.NewQueue(1, false, 1<<10)
-			s.forwardSlots.Try(fair.Claim{User: "other", Size: 1})
+			s.queues.forwards = fair.NewQueue(1, false, 1<<10)
+			s.queues.forwards.Try(fair.Claim{User: "other", Size: 1})
 			began = time.Now()
 			if refusal := ask(); refusal == nil || time.Since(began) != 0 {
 				t.Errorf("without memory: %+v after %v", refusal, time.Since(began))
@@ -160,8 +160,8 @@ func TestTwoUsersLeaveRoom(t *testing.T) {
 	o.Access, o.Limits.Forwards = judging(t), 40
 	s, _ := serveTo(t, forwardsAll{}, http.NotFound, o)
 	for name, q := range map[string]*fair.Queue{
-		"forwards": s.forwardSlots, "stale reads": s.fallbackReads, "stale watches": s.fallbackWatches, "late watches": s.late, "sooner": s.soonerSlots,
-		"requests": s.requests, "unauthenticated": s.unauthenticated, "watches": s.limits.memory, "workspace": s.workspace.Queue,
+		"forwards": s.queues.forwards, "stale reads": s.queues.staleReads, "stale watches": s.queues.staleWatches, "late watches": s.queues.late, "sooner": s.queues.sooner,
+		"requests": s.queues.requests, "unauthenticated": s.queues.strangers, "watches": s.limits.memory, "workspace": s.workspace.Queue,
 	} {
 		size := max(1, q.Capacity/100)
 		for more := true; more; {
@@ -192,15 +192,15 @@ func TestStrangersDoNotHinderKnownClients(t *testing.T) {
 				}
 			}
 			ask(known, http.MethodPost, http.StatusOK)
-			all := fair.Claim{User: "stranger", Size: s.unauthenticated.Capacity}
-			if !s.unauthenticated.Try(all) {
+			all := fair.Claim{User: "stranger", Size: s.queues.strangers.Capacity}
+			if !s.queues.strangers.Try(all) {
 				t.Fatal("there is no room for strangers")
 			}
 			ask(known, http.MethodPost, http.StatusOK)
 			ask(unknown, http.MethodPost, http.StatusTooManyRequests)
-			s.unauthenticated.Give(all.User, all.Size)
+			s.queues.strangers.Give(all.User, all.Size)
 			ask(unknown, http.MethodPost, http.StatusOK)
-			if taken := s.unauthenticated.Taken(); taken != 0 {
+			if taken := s.queues.strangers.Taken(); taken != 0 {
 				t.Errorf("%d bytes are still held", taken)
 			}
 		}
@@ -234,25 +234,25 @@ func TestExpensiveReadWait(t *testing.T) {
 		if code := answer(expensive); code != http.StatusOK {
 			t.Fatalf("expensive, alone: %d", code)
 		}
-		all := s.readSlots.Capacity
-		if err := s.readSlots.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
+		all := s.queues.reads.Capacity
+		if err := s.queues.reads.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
 			t.Fatal(err)
 		}
 		leaver, stayer := dialTLS(t, address), make(chan int, 1)
 		send(t, leaver, "GET "+expensive+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		waitFor(t, "an expensive read waits", func() bool { return s.readSlots.Waiting() == 1 })
+		waitFor(t, "an expensive read waits", func() bool { return s.queues.reads.Waiting() == 1 })
 		if code := answer(cheap); code != http.StatusOK {
 			t.Errorf("cheap: %d", code)
 		}
 		_ = leaver.Close()
-		waitFor(t, "the leaver does not wait", func() bool { return s.readSlots.Waiting() == 0 })
+		waitFor(t, "the leaver does not wait", func() bool { return s.queues.reads.Waiting() == 0 })
 		go func() { stayer <- answer(expensive) }()
-		waitFor(t, "another one waits", func() bool { return s.readSlots.Waiting() == 1 })
-		s.readSlots.Give("holder", all)
+		waitFor(t, "another one waits", func() bool { return s.queues.reads.Waiting() == 1 })
+		s.queues.reads.Give("holder", all)
 		if code := <-stayer; code != http.StatusOK {
 			t.Errorf("expensive: %d", code)
 		}
-		waitFor(t, "nothing is held", func() bool { return s.readSlots.Taken() == 0 })
+		waitFor(t, "nothing is held", func() bool { return s.queues.reads.Taken() == 0 })
 	})
 }
 
@@ -321,7 +321,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 					_ = one.Close()
 					_ = one.Close()
 				}
-				waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.forwardSlots.Taken() == 0 })
+				waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.queues.forwards.Taken() == 0 })
 			})
 		})
 	}
@@ -393,7 +393,7 @@ func TestBusyReadersLeadNoOthers(t *testing.T) {
 	for name, busy := range map[string]func(*Server){
 		"not busy": func(*Server) {},
 		"holds slots": func(s *Server) {
-			for s.forwardSlots.Try(fair.Claim{User: "reader-busy", Size: 1}) {
+			for s.queues.forwards.Try(fair.Claim{User: "reader-busy", Size: 1}) {
 			}
 		},
 		"holds memory": func(s *Server) {

@@ -38,12 +38,12 @@ func TestUnreadForwardIsCut(t *testing.T) {
 				s, l := serveForwards(t, endless(gaveUp), testLimits())
 				resp := clientTo(t, l, protocol).open(t, "/api/v1/pods")
 				time.Sleep(testLimits().Write - time.Second)
-				if n := s.forwardSlots.Taken(); n != 1 {
+				if n := s.queues.forwards.Taken(); n != 1 {
 					t.Fatalf("%d slots are taken", n)
 				}
 				<-gaveUp
 				synctest.Wait()
-				if n := s.forwardSlots.Taken(); n != 0 {
+				if n := s.queues.forwards.Taken(); n != 0 {
 					t.Errorf("%d slots are taken after the end", n)
 				}
 				if _, err := io.Copy(io.Discard, resp.Body); err == nil {
@@ -103,12 +103,12 @@ func TestSlotsOfForwards(t *testing.T) {
 				case <-time.After(testWait):
 					t.Fatal("upstream was not asked")
 				}
-				got := taken{slots: int(s.forwardSlots.Taken()), watches: watchesOf(s)[""]}
+				got := taken{slots: int(s.queues.forwards.Taken()), watches: watchesOf(s)[""]}
 				if got != test.want {
 					t.Errorf("it takes %+v, want %+v", got, test.want)
 				}
 				_ = client.Close()
-				waitFor(t, "what was taken is given back", func() bool { return int(s.forwardSlots.Taken())+len(watchesOf(s)) == 0 })
+				waitFor(t, "what was taken is given back", func() bool { return int(s.queues.forwards.Taken())+len(watchesOf(s)) == 0 })
 			})
 		})
 	}
@@ -133,7 +133,7 @@ func TestUpgradedTakesNoSlot(t *testing.T) {
 		if err != nil || !strings.Contains(line, "101") {
 			t.Fatalf("%q %v", line, err)
 		}
-		if n := s.forwardSlots.Taken(); n != 0 {
+		if n := s.queues.forwards.Taken(); n != 0 {
 			t.Errorf("%d slots are taken", n)
 		}
 	})
@@ -164,13 +164,13 @@ func TestTunnelsAreCounted(t *testing.T) {
 				return client
 			}
 			first := answered(" 101 ")
-			if n := s.requests.Taken(); n < tunnelSize {
+			if n := s.queues.requests.Taken(); n < tunnelSize {
 				t.Errorf("%s takes %d bytes", path, n)
 			}
 			answered(" 429 ")
 			_ = first.Close()
 			synctest.Wait()
-			if n := s.requests.Taken(); n != 0 || len(watchesOf(s)) != 0 {
+			if n := s.queues.requests.Taken(); n != 0 || len(watchesOf(s)) != 0 {
 				t.Errorf("%s: %d bytes, watches %v are held", path, n, watchesOf(s))
 			}
 		})
@@ -263,7 +263,7 @@ func TestUnreadForwardsShareSlots(t *testing.T) {
 			unread = append(unread, client.open(t, podsPath+"/"+name))
 		}
 		synctest.Wait()
-		if n := s.forwardSlots.Taken(); n > int64(limits.Forwards)/2 {
+		if n := s.queues.forwards.Taken(); n > int64(limits.Forwards)/2 {
 			t.Errorf("%d of %d slots are taken", n, limits.Forwards)
 		}
 		began := time.Now()
@@ -338,7 +338,7 @@ func TestSlowUploadsHoldNoSlots(t *testing.T) {
 				}
 				for range test.whole / pieceSize {
 					time.Sleep(time.Second / 2)
-					if n := s.forwardSlots.Taken(); n != 0 {
+					if n := s.queues.forwards.Taken(); n != 0 {
 						t.Errorf("%d slots are taken by slow uploads", n)
 						break
 					}
@@ -351,8 +351,8 @@ func TestSlowUploadsHoldNoSlots(t *testing.T) {
 					t.Errorf("upstream has read %d bytes, want %d", got, want)
 				}
 				synctest.Wait()
-				if s.forwardSlots.Taken() != 0 || s.workspace.Taken() != 0 {
-					t.Errorf("%d slots and %d bytes are taken after the end", s.forwardSlots.Taken(), s.workspace.Taken())
+				if s.queues.forwards.Taken() != 0 || s.workspace.Taken() != 0 {
+					t.Errorf("%d slots and %d bytes are taken after the end", s.queues.forwards.Taken(), s.workspace.Taken())
 				}
 			})
 		})

@@ -27,7 +27,7 @@ func TestStaleSlots(t *testing.T) {
 			o := testOptions()
 			o.Access = &access.Access{}
 			s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
-			defer s.cut()
+			defer s.life.cut()
 			admit := func(name string) (leave func(), refusal *exchange.Response) {
 				req := &exchange.Request{Method: http.MethodGet, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}
 				return s.admitFallback(t.Context(), req, verb)
@@ -60,7 +60,7 @@ func TestStaleSlots(t *testing.T) {
 			for _, leave := range append(alice, bob, bob) {
 				leave()
 			}
-			if n := s.fallbackReads.Taken() + s.fallbackWatches.Taken(); n != 0 {
+			if n := s.queues.staleReads.Taken() + s.queues.staleWatches.Taken(); n != 0 {
 				t.Errorf("%d slots are left over", n)
 			}
 		})
@@ -96,7 +96,7 @@ func TestTimeoutOfClient(t *testing.T) {
 			if got := map[bool]string{true: "upstream", false: "cache"}[body == "upstream"]; got != want {
 				t.Errorf("%s: answered by the %s, want the %s", query, got, want)
 			}
-			if n := s.fallbackReads.Taken() + s.fallbackWatches.Taken(); n != 0 {
+			if n := s.queues.staleReads.Taken() + s.queues.staleWatches.Taken(); n != 0 {
 				t.Errorf("%s: %d slots are left over", query, n)
 			}
 		})

@@ -55,7 +55,7 @@ func (w *lateWorld) reset() {
 }
 
 // free reports whether all slots and counts are free.
-func (w *lateWorld) free() bool { return w.s.late.Taken() == 0 && len(watchesOf(w.s)) == 0 }
+func (w *lateWorld) free() bool { return w.s.queues.late.Taken() == 0 && len(watchesOf(w.s)) == 0 }
 
 // Whenever the client of a late watch leaves, its slot becomes free.
 func TestLateSlotsComeBack(t *testing.T) {
@@ -178,7 +178,7 @@ func TestPanicGivesBack(t *testing.T) {
 		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
-		if held := fmt.Sprint(s.late.Taken(), s.forwardSlots.Taken(), watchesOf(s), s.sharing.Waiting()); held != "0 0 map[] 0" {
+		if held := fmt.Sprint(s.queues.late.Taken(), s.queues.forwards.Taken(), watchesOf(s), s.sharing.Waiting()); held != "0 0 map[] 0" {
 			t.Errorf("after %s: %s", sent, held)
 		}
 	}
@@ -221,7 +221,7 @@ func TestForwardEndsWithItsClient(t *testing.T) {
 				if !<-ended {
 					t.Error("upstream's request goes on")
 				}
-				waitFor(t, "the slot is free", func() bool { return s.forwardSlots.Taken() == 0 })
+				waitFor(t, "the slot is free", func() bool { return s.queues.forwards.Taken() == 0 })
 			})
 		})
 	}
@@ -243,7 +243,7 @@ func TestLateSlotsAreShared(t *testing.T) {
 	o := testOptions()
 	o.Access = &access.Access{}
 	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
-	defer s.cut()
+	defer s.life.cut()
 	admit := func(name string) (n int) {
 		for ok := true; ok; {
 			if _, ok = s.admitLate(&exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}); ok {

@@ -114,11 +114,11 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
 	}
-	w, err := s.forwardSlots.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held(), IfIdle: own})
+	w, err := s.queues.forwards.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held(), IfIdle: own})
 	if w != nil {
 		req.Body.ReadAhead()
 		ctx, stop := req.Attended(ctx)
-		err = s.forwardSlots.Wait(ctx, w)
+		err = s.queues.forwards.Wait(ctx, w)
 		stop()
 	}
 	switch {
@@ -127,7 +127,7 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 	case err != nil:
 		return nil, s.limits.GaveUp(req, err, "forwards", tooManyForwards)
 	}
-	return sync.OnceFunc(func() { s.forwardSlots.Give(user, 1) }), nil
+	return sync.OnceFunc(func() { s.queues.forwards.Give(user, 1) }), nil
 }
 
 // givenUpMost limits the forwarded requests that clients have given up within givenUpTime, and that
@@ -142,17 +142,17 @@ const (
 // mayGiveUp reports whether a user may send a request that its client may give up.
 func (s *Server) mayGiveUp(user string) bool {
 	one := fair.Claim{User: user, Size: 1}
-	if !s.givenUp.Try(one) {
+	if !s.queues.givenUp.Try(one) {
 		return false
 	}
-	s.givenUp.Give(one.User, one.Size)
+	s.queues.givenUp.Give(one.User, one.Size)
 	return true
 }
 
 // countGivenUp counts a request that its client has given up.
 func (s *Server) countGivenUp(user string) {
-	if s.givenUp.Try(fair.Claim{User: user, Size: 1}) {
-		time.AfterFunc(givenUpTime, func() { s.givenUp.Give(user, 1) })
+	if s.queues.givenUp.Try(fair.Claim{User: user, Size: 1}) {
+		time.AfterFunc(givenUpTime, func() { s.queues.givenUp.Give(user, 1) })
 	}
 }
 
@@ -200,9 +200,9 @@ func (s *Server) admitFallback(ctx context.Context, req *exchange.Request, verb 
 }
 
 func (s *Server) fallback(req *exchange.Request, verb string) (*fair.Queue, fair.Claim) {
-	slots := s.fallbackReads
+	slots := s.queues.staleReads
 	if verb == "watch" {
-		slots = s.fallbackWatches
+		slots = s.queues.staleWatches
 	}
 	return slots, fair.Claim{User: req.User(), Size: 1, Cost: 1, Held: req.Held()}
 }
@@ -216,5 +216,5 @@ const lateMax = 32
 // admitLate returns a slot if one is free. With authentication, users share the slots.
 func (s *Server) admitLate(req *exchange.Request) (leave func(), ok bool) {
 	user := req.User()
-	return func() { s.late.Give(user, 1) }, s.late.Try(fair.Claim{User: user, Size: 1})
+	return func() { s.queues.late.Give(user, 1) }, s.queues.late.Try(fair.Claim{User: user, Size: 1})
 }

@@ -51,11 +51,11 @@ func (s *Server) holdBytes(req *exchange.Request, resp *exchange.Response) *exch
 
 func (s *Server) hold(req *exchange.Request, size int64) (refusal *exchange.Response) {
 	user, before := req.User(), req.GiveBack
-	if !s.requests.Try(fair.Claim{User: user, Size: size}) {
+	if !s.queues.requests.Try(fair.Claim{User: user, Size: size}) {
 		return s.limits.tooMany(req, "requests", "too many requests are open")
 	}
 	req.GiveBack = func() {
-		s.requests.Give(user, size)
+		s.queues.requests.Give(user, size)
 		if before != nil {
 			before()
 		}

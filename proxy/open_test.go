@@ -53,7 +53,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		ask("greedy")
-		if n := s.requests.Taken(); refused.Load() == 0 || answered.Load() != 0 || n > most/2 || n < most/4 {
+		if n := s.queues.requests.Taken(); refused.Load() == 0 || answered.Load() != 0 || n > most/2 || n < most/4 {
 			t.Errorf("%d bytes are held, %d requests were refused, %d answered", n, refused.Load(), answered.Load())
 		}
 		before := refused.Load()
@@ -63,7 +63,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 			code <- n
 		})
 		synctest.Wait()
-		if refused.Load() != before || s.requests.Taken() <= most/4 {
+		if refused.Load() != before || s.queues.requests.Taken() <= most/4 {
 			t.Error("another user's request is refused")
 		}
 		close(gate)
@@ -72,7 +72,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 			t.Errorf("the other user got %d", n)
 		}
 		synctest.Wait()
-		if n := s.requests.Taken(); n != 0 {
+		if n := s.queues.requests.Taken(); n != 0 {
 			t.Errorf("%d bytes are held in the end", n)
 		}
 	})
@@ -120,7 +120,7 @@ func TestUnreadGetsAreBounded(t *testing.T) {
 			client, _ := unreadStreams(t, l, streams, fmt.Sprintf("/api/v1/namespaces/%s/configmaps/%s?resourceVersion=0", object.Namespace(), nameOf(object.Key())))
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			held, counted := s.workspace.Taken(), s.requests.Taken()
+			held, counted := s.workspace.Taken(), s.queues.requests.Taken()
 			switch {
 			case large && (held < room/2 || held > room || forwarded.Load() == 0):
 				t.Errorf("%d bytes are held, upstream was asked %d times", held, forwarded.Load())
@@ -130,8 +130,8 @@ func TestUnreadGetsAreBounded(t *testing.T) {
 			client.Close()
 			synctest.Wait()
 			time.Sleep(time.Minute)
-			if s.workspace.Taken() != 0 || s.requests.Taken() != 0 {
-				t.Errorf("%d and %d bytes are held in the end", s.workspace.Taken(), s.requests.Taken())
+			if s.workspace.Taken() != 0 || s.queues.requests.Taken() != 0 {
+				t.Errorf("%d and %d bytes are held in the end", s.workspace.Taken(), s.queues.requests.Taken())
 			}
 		})
 	}
@@ -297,7 +297,7 @@ func TestOpenWatchHoldsNoRequest(t *testing.T) {
 			s, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testOptions())
 			watch := clientTo(t, address, protocol).open(t, watchTarget+strconv.FormatUint(at.ResourceVersion(), 10))
 			synctest.Wait()
-			if requests, watches := s.requests.Taken(), s.limits.memory.Taken(); requests != 0 || watches == 0 {
+			if requests, watches := s.queues.requests.Taken(), s.limits.memory.Taken(); requests != 0 || watches == 0 {
 				t.Errorf("%s: an open watch holds %d bytes as a request, and %d as a watch", protocol, requests, watches)
 			}
 			_ = watch.Body.Close()

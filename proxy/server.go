@@ -80,55 +80,62 @@ type Server struct {
 	metrics  *metrics.Metrics
 	log      *zap.Logger
 
-	ctx       context.Context // ends when open requests are aborted
-	cut       context.CancelFunc
-	draining  context.Context // ends when the server begins to drain
-	drain     context.CancelFunc
-	stopping  context.Context // ends shortly before open requests are aborted
-	stop      context.CancelFunc
-	drainEnd  atomic.Pointer[time.Time] // nil before the drain
-	late      *fair.Queue               // see lateMax
+	life   life
+	queues queues
+	limits limiter
+
 	sharing   *forward.Sharing
 	listening *listen.Server
 	remarks   *remarkLog
-	// workspace limits responses that are made for one request.
-	workspace *fair.Workspace
-	limits    limiter
+	workspace *fair.Workspace // limits responses that are made for one request
 	reader    *read.Reader
 	documents *documents.Copies
-	// forwardSlots are for forwarded requests, readSlots for expensive reads from the cache.
-	forwardSlots, readSlots *fair.Queue
-	soonerSlots             *fair.Queue // for lists that upstream answers faster than the cache
-	givenUp                 *fair.Queue // counts requests that clients have just given up
-	// fallbackReads and fallbackWatches are for reads that upstream answers because a cache is out
-	// of date.
-	fallbackReads, fallbackWatches *fair.Queue
-	// unauthenticated limits the memory of requests whose senders are not known yet, by address.
-	unauthenticated *fair.Queue
-	// requests limits the memory of the requests of known clients.
-	requests *fair.Queue
+}
+
+// life ends in steps.
+type life struct {
+	draining context.Context // ends when the server begins to drain
+	drain    context.CancelFunc
+	drainEnd atomic.Pointer[time.Time] // nil before the drain
+	stopping context.Context           // ends shortly before open requests are aborted
+	stop     context.CancelFunc
+	ctx      context.Context // ends when open requests are aborted
+	cut      context.CancelFunc
+}
+
+// queues are what users share, and limit what each of them may use.
+type queues struct {
+	forwards *fair.Queue // forwarded requests
+	reads    *fair.Queue // expensive reads from the cache
+	sooner   *fair.Queue // lists that upstream answers faster than the cache
+	givenUp  *fair.Queue // requests that clients have just given up
+	// staleReads and staleWatches are for what upstream answers because a cache is out of date.
+	staleReads, staleWatches *fair.Queue
+	late                     *fair.Queue // see lateMax
+	strangers                *fair.Queue // memory of requests whose senders are not known yet, by address
+	requests                 *fair.Queue // memory of the requests of known clients
 }
 
 // NewServer returns a server; Serve runs it.
 func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *metrics.Metrics, log *zap.Logger) *Server {
 	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log, remarks: newRemarkLog()}
 	s.options.Store(&options)
-	s.ctx, s.cut = context.WithCancel(context.Background())
-	s.draining, s.drain = context.WithCancel(s.ctx)
-	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.life.ctx, s.life.cut = context.WithCancel(context.Background())
+	s.life.draining, s.life.drain = context.WithCancel(s.life.ctx)
+	s.life.stopping, s.life.stop = context.WithCancel(context.Background())
 	s.divide(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
 	s.sharing = &forward.Sharing{
-		Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.Shared.Inc,
-		Crowded: func() bool { return 2*s.forwardSlots.Taken() > s.forwardSlots.Capacity },
+		Send: s.forward, Workspace: s.workspace, Serving: s.life.ctx, Shared: metrics.Shared.Inc,
+		Crowded: func() bool { return 2*s.queues.forwards.Taken() > s.queues.forwards.Capacity },
 	}
 	s.reader = read.New(read.Config{
-		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
-		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
+		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.queues.reads, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
+		Options: func() read.Options { return s.options.Load().Options }, Draining: s.life.draining, DrainShare: s.drainShare,
 	})
 	s.documents = documents.New(documents.Config{
 		Most: min(documents.Most, s.workspace.Capacity/2), Send: s.sendOwn,
-		Workspace: s.workspace, Serving: s.ctx,
+		Workspace: s.workspace, Serving: s.life.ctx,
 		Access: func() *access.Access { return s.options.Load().Access }, Revalidated: metrics.Revalidated, Shared: metrics.Shared.Inc,
 	})
 	s.listening = s.listen(s)
@@ -138,7 +145,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 // listen returns the listening server for a handler.
 func (s *Server) listen(h exchange.Handler) *listen.Server {
 	return listen.New(listen.Config{
-		Handler: h, Slots: s.readSlots, Room: s.workspace, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.beginDrain, Stop: s.stop,
+		Handler: h, Slots: s.queues.reads, Room: s.workspace, Metrics: s.metrics, Log: s.log, Serving: s.life.ctx, Cut: s.life.cut, Draining: s.life.draining, Drain: s.beginDrain, Stop: s.life.stop,
 		Options: func() listen.Options {
 			o := s.options.Load()
 			return listen.Options{Options: h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}, TLS: o.TLS, Drain: o.Drain}
@@ -154,20 +161,20 @@ func (s *Server) divide(options *Options) {
 	memory, shared := cmp.Or(options.Workspace, workspaceSize), options.Access != nil
 	share := memory / shares
 	forwards, fallbacks, reads := waitingForwards*share, waitingFallbacks*share, waitingReads*share
-	s.late = fair.NewQueue(lateMax, shared, 0)
-	s.soonerSlots = fair.NewQueue(soonerMost, shared, 0)
-	s.givenUp = fair.NewQueue(givenUpMost, shared, 0)
-	s.fallbackReads = fair.NewQueue(fallbackReads, shared, fallbacks)
-	s.fallbackWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)
-	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), shared, forwards)
-	s.unauthenticated = fair.NewQueue(memory, shared, 0)
+	s.queues.late = fair.NewQueue(lateMax, shared, 0)
+	s.queues.sooner = fair.NewQueue(soonerMost, shared, 0)
+	s.queues.givenUp = fair.NewQueue(givenUpMost, shared, 0)
+	s.queues.staleReads = fair.NewQueue(fallbackReads, shared, fallbacks)
+	s.queues.staleWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)
+	s.queues.forwards = fair.NewQueue(int64(options.Limits.Forwards), shared, forwards)
+	s.queues.strangers = fair.NewQueue(memory, shared, 0)
 	open := cmp.Or(options.Requests, requestsSize)
-	s.requests = fair.NewQueue(open, shared, 0)
+	s.queues.requests = fair.NewQueue(open, shared, 0)
 	s.limits.memory = fair.NewQueue(watchesShare*open, shared, 0)
-	s.readSlots = fair.NewSlots(reads)
+	s.queues.reads = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, shared, reads)
-	s.readSlots.Observe(s.metrics.Users.Waiting(metrics.AtProcessors), s.metrics.Users.Turn)
-	s.forwardSlots.Waited, s.workspace.Waited = s.metrics.Users.Waiting(metrics.AtUpstream), s.metrics.Users.Waiting(metrics.AtMemory)
+	s.queues.reads.Observe(s.metrics.Users.Waiting(metrics.AtProcessors), s.metrics.Users.Turn)
+	s.queues.forwards.Waited, s.workspace.Waited = s.metrics.Users.Waiting(metrics.AtUpstream), s.metrics.Users.Waiting(metrics.AtMemory)
 }
 
 // SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
@@ -318,15 +325,15 @@ func (s *Server) unstick(ctx context.Context, req *exchange.Request, rt *exchang
 // busy or too slow, it returns false, and the cache answers.
 func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *read.Timed) (resp *exchange.Response, ok bool) {
 	slot := fair.Claim{User: req.User(), Size: 1, Cost: 1}
-	if !s.mayGiveUp(slot.User) || !s.forwardSlots.Try(slot) {
+	if !s.mayGiveUp(slot.User) || !s.queues.forwards.Try(slot) {
 		return nil, false // the list would be refused, or would wait
 	}
-	s.forwardSlots.Give(slot.User, slot.Size)
-	if !s.soonerSlots.Try(slot) {
+	s.queues.forwards.Give(slot.User, slot.Size)
+	if !s.queues.sooner.Try(slot) {
 		return nil, false
 	}
 	// When the response begins, upstream has done most of its work.
-	defer s.soonerSlots.Give(slot.User, slot.Size)
+	defer s.queues.sooner.Give(slot.User, slot.Size)
 	t := &forward.Attempt{Takes: timed.Takes()}
 	t.Patience = max(soonerPatience, 10*t.Takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
@@ -419,7 +426,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 			}
 			done = forward.OnceBoth(done, counted)
 		}
-		resp := s.forwards.Send(ctx, context.Background(), s.stopping, req, t, done)
+		resp := s.forwards.Send(ctx, context.Background(), s.life.stopping, req, t, done)
 		if resp.Tunnel != nil {
 			admitted() // an upgraded connection has no time limit, so it holds no slot
 		}
@@ -435,13 +442,13 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	over := context.Background()
 	if rt.Verb == "watch" {
 		drained, end := context.WithCancel(context.Background())
-		undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
+		undrain := context.AfterFunc(s.life.draining, func() { time.AfterFunc(s.drainShare(), end) })
 		over, done = drained, forward.OnceBoth(done, func() {
 			undrain()
 			end()
 		})
 	}
-	resp := s.forwards.Send(ctx, over, s.stopping, req, t, done)
+	resp := s.forwards.Send(ctx, over, s.life.stopping, req, t, done)
 	if resp.Streaming = true; resp.Reader == nil {
 		return resp
 	}
@@ -467,8 +474,8 @@ func (s *Server) Users() *metrics.UserReport {
 
 func (s *Server) beginDrain() {
 	end := time.Now().Add(s.options.Load().Drain)
-	s.drainEnd.Store(&end)
-	s.drain()
+	s.life.drainEnd.Store(&end)
+	s.life.drain()
 }
 
 // drainShare returns a random delay, up to the drain time, after which a watch ends. The delays
@@ -476,7 +483,7 @@ func (s *Server) beginDrain() {
 // only the rest of this time.
 func (s *Server) drainShare() time.Duration {
 	most := s.options.Load().Drain
-	if end := s.drainEnd.Load(); end != nil {
+	if end := s.life.drainEnd.Load(); end != nil {
 		most = max(0, time.Until(*end))
 	}
 	return rand.N(most + 1)

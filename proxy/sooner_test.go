@@ -170,7 +170,7 @@ func TestFewListsGoSooner(t *testing.T) {
 		close(answer)
 		all.Wait()
 		synctest.Wait()
-		if n := s.soonerSlots.Taken(); n != 0 {
+		if n := s.queues.sooner.Taken(); n != 0 {
 			t.Errorf("%d slots are taken after the end", n)
 		}
 	})
@@ -185,7 +185,7 @@ func TestListsOfABusyUserStay(t *testing.T) {
 	}{
 		{"idle", func(*Server) {}, "upstream"},
 		{"all slots are taken", func(s *Server) {
-			for s.forwardSlots.Try(fair.Claim{Size: 1}) {
+			for s.queues.forwards.Try(fair.Claim{Size: 1}) {
 			}
 		}, ""},
 		{"requests were given up", func(s *Server) {

@@ -114,13 +114,13 @@ func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		each := int64(2*head + exchange.BodyAhead)
-		taken := s.unauthenticated.Taken()
+		taken := s.queues.strangers.Taken()
 		refused := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unauthenticated"))
-		if admitted := connections*streams - int64(refused); taken > s.unauthenticated.Capacity/2 || admitted == 0 || admitted*each > taken {
-			t.Errorf("%d requests wait and hold %d of %d bytes", admitted, taken, s.unauthenticated.Capacity)
+		if admitted := connections*streams - int64(refused); taken > s.queues.strangers.Capacity/2 || admitted == 0 || admitted*each > taken {
+			t.Errorf("%d requests wait and hold %d of %d bytes", admitted, taken, s.queues.strangers.Capacity)
 		}
 		close(reviewed)
-		waitFor(t, "the requests hold nothing", func() bool { return s.unauthenticated.Taken() == 0 })
+		waitFor(t, "the requests hold nothing", func() bool { return s.queues.strangers.Taken() == 0 })
 	})
 }
 

@@ -77,14 +77,14 @@ func TestUsersOfExpensiveReads(t *testing.T) {
 	if u := userNamed(s, ""); u.Requests != 1 || u.ProcessorSeconds != 0 {
 		t.Errorf("cheap: %+v", u)
 	}
-	all := s.readSlots.Capacity
-	if err := s.readSlots.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
+	all := s.queues.reads.Capacity
+	if err := s.queues.reads.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
 		t.Fatal(err)
 	}
 	var asking sync.WaitGroup
 	asking.Go(func() { read("&labelSelector=" + expensiveSelector()) })
-	waitFor(t, "it waits", func() bool { return s.readSlots.Waiting() == 1 })
-	s.readSlots.Give("holder", all)
+	waitFor(t, "it waits", func() bool { return s.queues.reads.Waiting() == 1 })
+	s.queues.reads.Give("holder", all)
 	asking.Wait()
 	if u := userNamed(s, ""); u.Requests != 2 || u.ProcessorSeconds <= 0 || u.Waits.Processors <= 0 || u.Waits.Upstream != 0 {
 		t.Errorf("expensive: %+v", u)

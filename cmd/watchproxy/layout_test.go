@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"maps"
 	"os"
@@ -114,6 +117,74 @@ func TestWalks(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// typeFields and typeMethods limit the types that one can read at once.
+const typeFields, typeMethods = 15, 25
+
+// TestTypes holds that .github/ARCHITECTURE.md gives a reason for each type that is larger.
+func TestTypes(t *testing.T) {
+	root := filepath.Join("..", "..")
+	large := map[string]string{}
+	for _, name := range layers {
+		fields, methods := membersOf(t, filepath.Join(root, name))
+		for of := range fields {
+			methods[of] += 0
+		}
+		for of, n := range methods {
+			if fields[of] > typeFields || n > typeMethods {
+				large[name+" "+of] = fmt.Sprintf("%d, %d", fields[of], n)
+			}
+		}
+	}
+	page, err := os.ReadFile(filepath.Join(root, ".github", "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z0-9/]+)` `(\\w+)` \\| (\\d+, \\d+) \\| [^|]+ \\|$").FindAllSubmatch(page, -1) {
+		named[string(row[1])+" "+string(row[2])] = string(row[3])
+	}
+	if len(large) == 0 || !maps.Equal(large, named) {
+		t.Errorf("types with more than %d fields or %d methods (fields, methods):\n%q\nARCHITECTURE.md has\n%q", typeFields, typeMethods, large, named)
+	}
+}
+
+// membersOf counts the fields and the methods of each type of a package.
+func membersOf(t *testing.T, dir string) (fields, methods map[string]int) {
+	t.Helper()
+	fields, methods = map[string]int{}, map[string]int{}
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				if s, ok := n.Type.(*ast.StructType); ok {
+					for _, f := range s.Fields.List {
+						fields[n.Name.Name] += max(1, len(f.Names))
+					}
+				}
+			case *ast.FuncDecl:
+				if n.Recv != nil {
+					of := strings.TrimPrefix(types.ExprString(n.Recv.List[0].Type), "*")
+					of, _, _ = strings.Cut(of, "[")
+					methods[of]++
+				}
+			}
+			return true
+		})
+	}
+	return fields, methods
 }
 
 // TestClocks holds that no package measures time by the wall clock, as a time kept in Unix

@@ -44,23 +44,12 @@ type Feed struct {
 	Aggregated bool         // an aggregated API may serve the resource
 	Log        *zap.Logger
 
-	asked  time.Time // when a client asked for the resource; discovery must not be older
-	limits watchcache.Limits
-	paged  bool // upstream does not stream the initial state; used by Run only
-	listed bool // the state was just read in pages; used by Run only
-	pages  bool // the next state is read in pages, because a stream did not bring it; used by Run only
-
-	started chan struct{} // closed when cache or err is set
-	settled chan struct{} // closed when the cache may serve clients; a past state must reach the present first
-	done    chan struct{} // closed when Run has returned
-	cache   *watchcache.Cache
-	err     error // why the cache is missing or has ended; valid after started or done is closed
-
+	loop        loop
+	life        life
+	cache       *watchcache.Cache
 	described   discovery.Description
-	server      string       // the apiserver's version when Run asked last; used by Run only
 	lastUsed    atomic.Int64 // moment
 	othersWrite atomic.Bool  // see OthersWrite
-	queued      atomic.Bool  // Run waits for its turn
 
 	liveness.Signs
 	tasks  *tasks.Tasks // other than the run loop
@@ -73,6 +62,25 @@ type Feed struct {
 		epoch      uint64                  // counts the states read from upstream; each stream belongs to one epoch
 		cut        context.CancelCauseFunc // ends the main stream; nil without a followed stream
 	}
+}
+
+// loop belongs to Run.
+type loop struct {
+	asked  time.Time // when a client asked for the resource; discovery must not be older
+	limits watchcache.Limits
+	paged  bool   // upstream does not stream the initial state
+	listed bool   // the state was just read in pages
+	pages  bool   // the next state is read in pages, because a stream did not bring it
+	server string // the apiserver's version when Run asked last
+}
+
+// life tells others how far Run is.
+type life struct {
+	queued  atomic.Bool   // Run waits for its turn
+	started chan struct{} // closed when the cache or err is set
+	settled chan struct{} // closed when the cache may serve clients; a past state must reach the present first
+	done    chan struct{} // closed when Run has returned
+	err     error         // why the cache is missing or has ended; valid after started or done is closed
 }
 
 type phase int
@@ -89,10 +97,10 @@ const (
 func New(ctx context.Context, u *Upstream, key Key, asked time.Time, limits watchcache.Limits) *Feed {
 	gvr := key.GVR
 	f := &Feed{
-		Upstream: u, Key: key, asked: asked, limits: limits, tasks: tasks.New(ctx),
+		Upstream: u, Key: key, loop: loop{asked: asked, limits: limits}, tasks: tasks.New(ctx),
 		Log:        u.Log.With(zap.Inline(key)),
 		Aggregated: u.Options.Load().Resources[gvr.GroupResource()].Aggregated,
-		started:    make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{}),
+		life:       life{started: make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{})},
 	}
 	// An aggregated API may show another resource's objects. A scope shows some of the writes only.
 	if !f.Aggregated && key.Scope.Whole() {
@@ -132,10 +140,10 @@ func (f *Feed) Idle() time.Duration {
 }
 
 // Started reports whether the feed has a cache and may be filling it.
-func (f *Feed) Started() bool { return closed(f.started) && f.cache != nil }
+func (f *Feed) Started() bool { return closed(f.life.started) && f.cache != nil }
 
 // Settled reports whether the cache may serve clients as soon as it is filled.
-func (f *Feed) Settled() bool { return closed(f.settled) && f.cache != nil }
+func (f *Feed) Settled() bool { return closed(f.life.settled) && f.cache != nil }
 
 func closed(c chan struct{}) bool {
 	select {
@@ -149,12 +157,12 @@ func closed(c chan struct{}) bool {
 // Start waits until the feed has started. If the start fails, Start returns the reason.
 func (f *Feed) Start(ctx context.Context) error {
 	select {
-	case <-f.started:
+	case <-f.life.started:
 	case <-ctx.Done():
 		return fmt.Errorf("%w: start %s: %w", watchcache.ErrNotReady, f, ctx.Err())
 	}
 	if f.cache == nil {
-		return f.err
+		return f.life.err
 	}
 	return nil
 }
@@ -187,12 +195,12 @@ func (f *Feed) Soon(ctx context.Context) error {
 		switch settles := f.Started() && !f.Settled(); {
 		case over:
 			return err
-		case f.queued.Load(), quiet() < patience, settles && quiet() < MostPatience:
+		case f.life.queued.Load(), quiet() < patience, settles && quiet() < MostPatience:
 			continue // the proxy itself lets a queued feed wait
 		case !settles:
 			patience = min(max(patience, patiently*f.answers.Measure(ctx, f.Client, MostPatience-Patience, Patience/4)), MostPatience)
 		}
-		ended := closed(f.started) && f.cache == nil // the next turn says why
+		ended := closed(f.life.started) && f.cache == nil // the next turn says why
 		if quiet() >= patience && !ended && ctx.Err() == nil {
 			return fmt.Errorf("%w: %s", watchcache.ErrNoProgress, f)
 		}
@@ -207,7 +215,7 @@ func (f *Feed) Ready(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-f.settled:
+	case <-f.life.settled:
 		_, err = f.cache.Snapshot()
 		if _, lost := f.Lost(); err != nil && !lost {
 			_, err = f.cache.WaitFresh(ctx, 0)
@@ -225,30 +233,30 @@ func (f *Feed) Ready(ctx context.Context) error {
 // Run calls started when Started becomes true. At that time Run has not read a state, and the cache
 // does not serve clients yet.
 func (f *Feed) Run(started func()) error {
-	defer close(f.done)
+	defer close(f.life.done)
 	defer f.tasks.Stop()
 	ctx := f.tasks.Context
 	// Whatever is read later is not older than this version.
 	f.askServer(ctx, versionWait, time.Now().Add(-versionShared))
-	f.writing.server = f.server
-	if f.server != "" {
+	f.writing.server = f.loop.server
+	if f.loop.server != "" {
 		f.Touch()
 	}
 	d, at, err := f.Names.Describe(ctx, discovery.Question{
-		GVR: f.GVR, Encoding: f.Encoding, Scope: f.Scope, Aggregated: f.Aggregated, Since: f.asked, Answered: f.Touch,
+		GVR: f.GVR, Encoding: f.Encoding, Scope: f.Scope, Aggregated: f.Aggregated, Since: f.loop.asked, Answered: f.Touch,
 	})
 	if err != nil {
-		f.err = err
-		close(f.settled)
-		close(f.started)
+		f.life.err = err
+		close(f.life.settled)
+		close(f.life.started)
 		return f.ended()
 	}
 	f.Alive()
-	f.described, f.cache = d, watchcache.New(d.Resource, f.limits)
-	close(f.started)
+	f.described, f.cache = d, watchcache.New(d.Resource, f.loop.limits)
+	close(f.life.started)
 	started()
 	f.beginInThePast(ctx, at)
-	f.err = f.follow(ctx)
+	f.life.err = f.follow(ctx)
 	err = f.ended()
 	f.tasks.End()
 	f.Abandon()
@@ -260,7 +268,7 @@ func (f *Feed) ended() error {
 	if f.tasks.Context.Err() != nil {
 		return nil
 	}
-	return f.err
+	return f.life.err
 }
 
 // Go runs a task. Its ctx ends with the feed, and the feed waits for it. Go returns false if the feed
@@ -270,7 +278,7 @@ func (f *Feed) Go(task func(ctx context.Context)) bool { return f.tasks.Go(task)
 // Stop ends the feed and its cache, and waits until the feed has ended.
 func (f *Feed) Stop() {
 	f.tasks.Stop()
-	<-f.done
+	<-f.life.done
 }
 
 // Write applies a change if the cache is still in the given epoch.

@@ -32,18 +32,18 @@ func (f *Feed) follow(ctx context.Context) error {
 			return err
 		}
 		began, now := time.Now(), f.phase()
-		paged := now != watching && (f.paged || f.pages)
+		paged := now != watching && (f.loop.paged || f.loop.pages)
 		if now == watching {
 			err = f.watch(ctx, end)
 		} else {
 			err = f.sync(ctx, paged, end)
-			f.pages = false
+			f.loop.pages = false
 		}
 		end()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if f.listed = paged && err == nil; f.listed {
+		if f.loop.listed = paged && err == nil; f.loop.listed {
 			continue // the state came from a list; no stream was open yet
 		}
 		if f.cache.Stats().Ready { // upstream counts as lost until the next stream succeeds
@@ -76,8 +76,8 @@ func (f *Feed) follow(ctx context.Context) error {
 
 // turn waits for the run loop's turn to ask upstream for much.
 func (f *Feed) turn(ctx context.Context) (end func(), err error) {
-	f.queued.Store(true)
-	defer f.queued.Store(false)
+	f.life.queued.Store(true)
+	defer f.life.queued.Store(false)
 	defer f.Touch()
 	return f.Health.Turns.Wait(ctx, f.urgency)
 }
@@ -163,7 +163,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		if filled(); err != nil {
 			return client.CauseOf(ctx, err)
 		}
-	} else if !f.listed { // otherwise versions that take turns would cause one list after another
+	} else if !f.loop.listed { // otherwise versions that take turns would cause one list after another
 		since := time.Now()
 		dog.Go(func() { f.checkServer(ctx, epoch, since, cancel) })
 	}
@@ -212,7 +212,7 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 
 // adoptedLocked records that the cache contains a new state.
 func (f *Feed) adoptedLocked() (epoch uint64) {
-	f.writing.phase, f.writing.server = watching, f.server
+	f.writing.phase, f.writing.server = watching, f.loop.server
 	f.writing.epoch++
 	return f.writing.epoch
 }
@@ -246,7 +246,7 @@ func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, c
 		end()
 		switch {
 		case err == nil:
-			_ = f.Write(epoch, func() error { f.writing.server = f.server; return nil }) // the epoch may be over
+			_ = f.Write(epoch, func() error { f.writing.server = f.loop.server; return nil }) // the epoch may be over
 			return
 		case upgrade.Final(err):
 			cut(err)
@@ -270,7 +270,7 @@ func (f *Feed) askServer(ctx context.Context, most time.Duration, since time.Tim
 	}
 	f.writing.Lock()
 	defer f.writing.Unlock()
-	f.server = server
+	f.loop.server = server
 	return f.writing.server != server
 }
 
@@ -307,11 +307,11 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		return syncing, "diverged"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return syncing, expired
-	case (apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err) && f.phase() != watching) && !f.paged:
-		f.paged = true
+	case (apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err) && f.phase() != watching) && !f.loop.paged:
+		f.loop.paged = true
 		return syncing, "no-streaming"
 	case errors.Is(err, errNoState):
-		f.pages = true
+		f.loop.pages = true
 		return f.phase(), "no-state"
 	case client.IsTooLarge(err):
 		// Either upstream lags behind the cache, or etcd was restored to an earlier state. Only a

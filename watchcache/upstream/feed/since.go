@@ -85,7 +85,7 @@ func (p *resumePoints) beginnings(at uint64) (all []uint64) {
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	f.resume.left = f.resume.beginnings(upstreamAt)
 	if !f.begin(ctx) {
-		close(f.settled)
+		close(f.life.settled)
 		return
 	}
 	f.resume.begun = true
@@ -95,7 +95,7 @@ func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 // settle lets the cache serve clients once it has caught up. After too many tries, it makes the run
 // loop read the present state.
 func (f *Feed) settle(ctx context.Context, upstreamAt uint64) {
-	defer close(f.settled)
+	defer close(f.life.settled)
 	backoff, interrupted := servers.Reconnect, false
 	for tries := 1; ctx.Err() == nil; tries++ {
 		err := f.catchUp(ctx, upstreamAt)
@@ -132,7 +132,7 @@ func (f *Feed) begin(ctx context.Context) bool {
 // upstream lacks the history after the cached state. If it returns false, the feed reads the
 // present state.
 func (f *Feed) beginElsewhere(ctx context.Context) bool {
-	if !f.resume.begun || closed(f.settled) {
+	if !f.resume.begun || closed(f.life.settled) {
 		return false
 	}
 	f.enter(renewing)
