@@ -103,6 +103,12 @@ type life struct {
 	cut      context.CancelFunc
 }
 
+func (l *life) begin() {
+	l.ctx, l.cut = context.WithCancel(context.Background())
+	l.draining, l.drain = context.WithCancel(l.ctx)
+	l.stopping, l.stop = context.WithCancel(context.Background())
+}
+
 // queues are what users share, and limit what each of them may use.
 type queues struct {
 	forwards *fair.Queue // forwarded requests
@@ -120,9 +126,7 @@ type queues struct {
 func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *metrics.Metrics, log *zap.Logger) *Server {
 	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log, remarks: newRemarkLog()}
 	s.options.Store(&options)
-	s.life.ctx, s.life.cut = context.WithCancel(context.Background())
-	s.life.draining, s.life.drain = context.WithCancel(s.life.ctx)
-	s.life.stopping, s.life.stop = context.WithCancel(context.Background())
+	s.life.begin()
 	s.divide(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
 	s.sharing = &forward.Sharing{

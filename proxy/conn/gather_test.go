@@ -2,6 +2,7 @@ package conn
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"sync"
@@ -38,7 +39,7 @@ func TestGatheredReads(t *testing.T) {
 				p := make([]byte, size)
 				for i := 0; ; {
 					n, err := server.Read(p)
-					if err == io.EOF {
+					if errors.Is(err, io.EOF) {
 						return
 					} else if err != nil {
 						t.Error(err)
