@@ -92,7 +92,11 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestWalks holds that the files and functions in .github/ARCHITECTURE.md exist.
+// borders limits the borders of packages that a walk crosses, by the first words of its heading.
+var borders = map[string]int{"A list": 30, "An event": 12, "A write": 14}
+
+// TestWalks holds that the files and functions in .github/ARCHITECTURE.md exist, and that the page
+// counts the borders of packages between them.
 func TestWalks(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", ".github", "ARCHITECTURE.md"))
 	if err != nil {
@@ -110,6 +114,27 @@ func TestWalks(t *testing.T) {
 		}
 		if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + string(step[2]) + `\(`).Match(source) {
 			t.Errorf("%s has no function %s", step[1], step[2])
+		}
+	}
+	for heading, most := range borders {
+		_, walk, _ := strings.Cut(string(page), "\n### "+heading)
+		walk, _, _ = strings.Cut(walk, "\n#")
+		var way []string // the packages, each once for each visit
+		crossed, returns := 0, 0
+		for _, step := range regexp.MustCompile("(?m)^\\| `([^`]+)/[^`/]+` \\|").FindAllStringSubmatch(walk, -1) {
+			if len(way) > 0 && way[len(way)-1] == step[1] {
+				continue
+			}
+			if len(way) > 0 {
+				crossed++
+			}
+			if slices.Contains(way, step[1]) {
+				returns++
+			}
+			way = append(way, step[1])
+		}
+		if says := fmt.Sprintf("\n%d borders of packages, %d return", crossed, returns); !strings.Contains(walk, says) || crossed < 2 || crossed > most {
+			t.Errorf("%s: %q, at most %d borders", heading, says, most)
 		}
 	}
 	for _, file := range regexp.MustCompile("\\(`([a-z0-9/]+\\.go)`\\)").FindAllSubmatch(page, -1) {

@@ -46,18 +46,27 @@ const (
 // IsSmall reports whether a collection is listed as a whole to catch up.
 func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.Bytes <= smallBytes }
 
+// Means is how CatchUp has brought a cache to a revision.
+type Means string
+
+const (
+	ByList      Means = "list"
+	ByMetadata  Means = "metadata"
+	BySideWatch Means = "side-watch"
+)
+
 // CatchUp brings the cache to rv or later with a request of its own. It returns the kind of request
 // that succeeded.
-func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
+func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by Means, err error) {
 	stats := f.cache.Stats()
 	if IsSmall(stats) {
 		_, err := f.FastForward(ctx, rv)
-		return "list", err
+		return ByList, err
 	}
 	if stats.Objects <= confirmObjects {
 		same, err := f.Confirm(ctx, rv)
 		if same {
-			return "metadata", nil
+			return ByMetadata, nil
 		}
 		if err != nil {
 			f.Log.Debug("metadata could not be listed", zap.Error(err))
@@ -66,7 +75,7 @@ func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	if f.cache.Resource().NoWatchCache {
 		return "", errors.New("upstream sends no bookmarks for the resource")
 	}
-	return "side-watch", f.sideWatch(ctx, rv)
+	return BySideWatch, f.sideWatch(ctx, rv)
 }
 
 // Probe reads upstream's revision. If that revision is below a revision that readers have seen,

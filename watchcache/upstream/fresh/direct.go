@@ -165,22 +165,22 @@ func (r *latencies) answered(s watchcache.Work, took time.Duration, ok bool) {
 }
 
 // ran records the duration of a run and the number of its readers.
-func (r *latencies) ran(outcome string, took time.Duration, readers int) {
+func (r *latencies) ran(end *outcome, took time.Duration, readers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	r.mu.explore = now.Add(ExploreEvery)
-	r.mu.left = r.mu.left && outcome == moved
-	switch outcome {
-	case moved, "shared": // a shared run was not slow itself; it waited for a slow one
-	case "failed":
+	r.mu.left = r.mu.left && end == moved
+	switch end.tells {
+	case nothing:
+	case isInVain:
 		r.mu.help = now.Add(min(exploreRest*took, ExploreMost))
-	case "current", "stream", proved, "list": // a list is no slower than the read itself
+	case isQuick:
 		r.mu.helped -= r.mu.helped / 8
 		if readers == 0 { // the outcome of such a run alone determines helped
 			r.mu.helped = 0
 		}
-	default:
+	case isSlow:
 		r.mu.help = now.Add(min(exploreRest*took, ExploreMost))
 		slow := time.Duration(0) // a first slow run does not count
 		if now.Sub(r.mu.lastAt) < slowAgain {

@@ -41,13 +41,13 @@ func TestFailuresAreNoAnswers(t *testing.T) {
 	var r latencies
 	of := watchcache.Work{Objects: 10}
 	for range 10 {
-		r.ran("failed", feed.AskTimeout, 1)
+		r.ran(failed, feed.AskTimeout, 1)
 	}
 	if _, sooner := r.compare(of, false); sooner {
 		t.Error("upstream is asked after failed runs")
 	}
-	r.ran("metadata", time.Second, 1)
-	r.ran("metadata", time.Second, 1)
+	r.ran(confirmed, time.Second, 1)
+	r.ran(confirmed, time.Second, 1)
 	if _, sooner := r.compare(of, false); !sooner {
 		t.Fatal("upstream is not asked")
 	}

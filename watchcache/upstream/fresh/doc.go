@@ -3,6 +3,8 @@
 //
 //	read upstream's revision ─► bring the cache to it (run.go) ─► answer the readers
 //
+// outcome.go lists the proofs that a run tries, and what each of them says.
+//
 // The [Keeper] maintains the ledger. The ledger proves that all later writes concerned other
 // resources (keeper.go, evidence.go). Such writes are called foreign writes. If upstream is faster
 // than such a proof, the read goes to upstream (direct.go).

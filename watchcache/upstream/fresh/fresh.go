@@ -103,7 +103,7 @@ type freshRun struct {
 	left    chan struct{} // closed when all readers have to go to upstream, because help would take too long
 	done    chan struct{} // closed when rv or err is set
 	rv      uint64        // upstream's revision after the readers' arrival
-	outcome string
+	outcome *outcome
 	err     error
 }
 
@@ -169,13 +169,13 @@ func (f *Feed) Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Sna
 		f.keeper.noteReader(f.Owner, false)
 		return watchcache.Snapshot{}, err
 	case err != nil:
-		f.keeper.metrics.freshRead("failed", waited)
+		f.keeper.metrics.freshRead(failed.name, waited)
 		return watchcache.Snapshot{}, err
 	}
-	f.keeper.metrics.freshRead(r.outcome, waited)
+	f.keeper.metrics.freshRead(r.outcome.name, waited)
 	f.keeper.metrics.saved.Add(takes.Seconds())
-	if r.outcome != "current" && (!isTiny(f.Cache().Stats()) || waited > tinyPatience) {
-		f.keeper.noteReader(f.Owner, r.outcome == proved)
+	if r.outcome != current && (!isTiny(f.Cache().Stats()) || waited > tinyPatience) {
+		f.keeper.noteReader(f.Owner, r.outcome == carried)
 	}
 	return notOlderThan(f.Cache(), r.rv)
 }
@@ -279,31 +279,31 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 	for s.gathered() {
 		_ = f.keeper.probes.WaitN(ctx, f.askCost()) // if ctx has ended, ask returns the error
 		r, began := s.take(), time.Now()
-		q, outcome, err := f.ask(ctx)
+		q, end, err := f.ask(ctx)
 		close(r.asked)
 		runs.Go(func() {
-			if err == nil && outcome == "" {
-				outcome, err = f.reach(ctx, &q, r)
+			if err == nil && end == nil {
+				end, err = f.reach(ctx, &q, r)
 			}
 			switch {
 			case errors.Is(err, errMoved), errors.Is(err, ErrEarly):
-				outcome = moved
+				end = moved
 			case err != nil:
-				outcome = "failed"
+				end = failed
 				f.Log.Debug("cache could not be brought up to date", zap.Error(err))
 			}
 			m := f.keeper.metrics
-			m.runs.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()
+			m.runs.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, end.name).Inc()
 			m.readers.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource).Observe(float64(r.readers))
-			f.latencies.ran(outcome, time.Since(began), r.readers)
-			s.failing.Store(outcome == "failed")
+			f.latencies.ran(end, time.Since(began), r.readers)
+			s.failing.Store(end == failed)
 			if err == nil {
 				s.note(proof{began, q.rv})
 			}
-			if err == nil && q.shown(outcome) {
+			if err == nil && q.showed(end) {
 				f.fresh.era.Store(q.era + 1)
 			}
-			r.rv, r.outcome, r.err = q.rv, outcome, err
+			r.rv, r.outcome, r.err = q.rv, end, err
 			close(r.done)
 		})
 		client.Sleep(ctx, spacing(r.readers)-time.Since(began))

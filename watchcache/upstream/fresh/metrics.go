@@ -44,6 +44,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) freshRead(outcome string, waited time.Duration) {
-	m.seconds.WithLabelValues(outcome).Observe(waited.Seconds())
+func (m *Metrics) freshRead(by string, waited time.Duration) {
+	m.seconds.WithLabelValues(by).Observe(waited.Seconds())
 }

@@ -45,21 +45,15 @@ type question struct {
 	aside bool
 }
 
-// shown reports whether a run with this outcome got the state from upstream itself.
-func (q question) shown(outcome string) bool {
-	switch outcome {
-	case "list", "metadata", "side-watch":
-		return true
-	case "current", "stream":
-		return !q.aside
-	}
-	return false
+// showed reports whether upstream itself has shown the state of a run with this outcome.
+func (q question) showed(by *outcome) bool {
+	return by.shown == always || by.shown == ifAsked && !q.aside
 }
 
 // ask reads upstream's revision with a probe. If a list costs no more, ask lists the state instead.
-// The cache then already has that state, and outcome is set. If the revision is below an earlier
+// The cache then already has that state, and end is set. If the revision is below an earlier
 // revision of the cache, etcd was restored, and ask returns [feed.ErrWentBack].
-func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) {
+func (f *Feed) ask(ctx context.Context) (q question, end *outcome, err error) {
 	began, runs := time.Now(), ctx
 	defer func() { f.NoteAnswer(runs, began, err) }()
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
@@ -68,7 +62,7 @@ func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) 
 	era, noted := f.Ledger.Position(f.Owner)
 	q.era = era
 	if f.lists(before) {
-		outcome = "list"
+		end = listed
 		q.rv, err = f.FastForward(ctx, 0)
 	} else {
 		if f.Carries(era) {
@@ -85,7 +79,7 @@ func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) 
 		f.Ledger.Forget()
 		f.Interrupt(err)
 	}
-	return q, outcome, err
+	return q, end, err
 }
 
 func (f *Feed) probe(ctx context.Context) (rv uint64, err error) {
@@ -93,27 +87,24 @@ func (f *Feed) probe(ctx context.Context) (rv uint64, err error) {
 	return f.Probe(ctx)
 }
 
-// moved is the outcome of a run that only checked, and found that the cache is not current.
-const moved = "moved"
-
 var errMoved = errors.New("others have written since")
 
 // reach waits until readers see a state at q.rv or later. If the stream does not bring that state,
 // two decisions follow. Readers that do not stay go to upstream. If the run helps, reach sends
 // further requests.
-func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (outcome string, err error) {
+func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (*outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
 	stats := f.Cache().Stats()
 	if stats.Newest >= q.rv {
-		return "current", nil
+		return current, nil
 	}
 	patience := largePatience
 	if feed.IsSmall(stats) {
 		patience = streamPatience
 	}
-	if outcome := f.settles(ctx, *q, patience); outcome != "" {
-		return outcome, nil
+	if proof := f.settles(ctx, *q, patience); proof != nil {
+		return proof, nil
 	}
 	helps := r.helps
 	if r.readers > 0 && !r.stays && !feed.IsSmall(stats) {
@@ -121,22 +112,22 @@ func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (outcome str
 			f.latencies.left(stats.Objects)
 			close(r.left)
 			if !helps {
-				return "", ErrEarly
+				return nil, ErrEarly
 			}
 		}
 		helps = true // without the budget, the readers have to wait
 	}
 	if !helps {
-		return "", errMoved
+		return nil, errMoved
 	}
 	select {
 	case f.fresh.helping <- struct{}{}:
 		defer func() { <-f.fresh.helping }()
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return nil, ctx.Err()
 	}
 	if f.Reaches(ctx, q.rv, 0) {
-		return "shared", nil // another run has just brought the state
+		return shared, nil // another run has just brought the state
 	}
 	if q.aside {
 		// A probe of the resource itself makes upstream update its own cache of that resource.
@@ -150,24 +141,22 @@ func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (outcome str
 			f.Interrupt(err)
 		}
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		q.rv, q.aside = rv, false
 		if f.Reaches(ctx, q.rv, patience) {
-			return "stream", nil
+			return streamed, nil
 		}
 	}
-	return f.CatchUp(ctx, q.rv)
+	means, err := f.CatchUp(ctx, q.rv)
+	return by[means], err
 }
 
 func isTiny(s watchcache.Stats) bool { return s.Objects <= TinyObjects && s.Bytes <= tinyBytes }
 
-// proved is the outcome of a run that needed only the ledger after the probe.
-const proved = "ledger"
-
-// settles waits until the ledger or the stream shows the state at q's revision. It returns the
-// outcome, or "" if patience runs out.
-func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) (outcome string) {
+// settles waits until the ledger or the stream shows the state at q's revision. It returns nil if
+// patience runs out.
+func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) *outcome {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	stream := make(chan struct{})
@@ -177,7 +166,7 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 	for first := true; ; first = false {
 		noted := f.Ledger.Wait()
 		if f.proved(q) {
-			return proved
+			return carried
 		}
 		if first {
 			waiting.Go(func() {
@@ -189,9 +178,9 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 		select {
 		case <-noted:
 		case <-stream:
-			return "stream"
+			return streamed
 		case <-ctx.Done():
-			return ""
+			return nil
 		}
 	}
 }
@@ -204,10 +193,10 @@ func (f *Feed) proved(q question) bool {
 	if newest >= q.rv || !f.Carries(q.era) || !f.Ledger.Proves(q.era, f.Owner, newest, q.rv) {
 		return false
 	}
-	carried := false
+	done := false
 	err := f.Write(epoch, func() error {
-		carried = f.Cache().Carry(newest, q.rv)
+		done = f.Cache().Carry(newest, q.rv)
 		return nil
 	})
-	return err == nil && carried
+	return err == nil && done
 }
