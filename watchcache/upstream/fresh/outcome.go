@@ -9,7 +9,8 @@ type outcome struct {
 	tells tells
 }
 
-// The proofs, in the order in which a run tries them, and the other ends of a run.
+// The proofs, in the order in which a run tries them, and the other ends of a run. Where a list costs
+// upstream no more than the requests that it replaces, it comes first.
 var (
 	current   = &outcome{"current", ifAsked, isQuick} // the cache had reached the revision already
 	carried   = &outcome{"ledger", never, isQuick}
