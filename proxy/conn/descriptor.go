@@ -100,6 +100,9 @@ func (d *descriptor) ReadNow(p []byte) (n int, err error) {
 
 // WakeAt implements immediate. If the kernel refuses, it goes on to wake the reader for each byte.
 func (d *descriptor) WakeAt(bytes int) {
+	if runtime.GOOS != "linux" {
+		return // a read that does not wait would fail, too
+	}
 	_ = d.raw.Control(func(fd uintptr) {
 		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, bytes)
 	})

@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -17,14 +18,18 @@ type gathering struct {
 
 	// The rest belongs to the goroutine that reads.
 	wakeAt int              // the number of bytes whose arrival wakes the reader; 0 means 1
+	pause  time.Duration    // how long the next read waits; 0 means GatherTime
 	more   bool             // the last read filled the buffer
 	buf    *[gatherMax]byte // nil if kept is empty
 	kept   []byte           // bytes of buf that were read but not yet passed on
 }
 
 const (
-	// GatherTime is how long a read waits for more bytes.
-	GatherTime = 4 * time.Millisecond
+	// GatherTime is how long a read waits for more bytes at most, and gatherLeast at least. A read
+	// waits shorter if the last one brought more than gatherWorth bytes: the client reads quickly, and
+	// must not run dry.
+	GatherTime, gatherLeast = 4 * time.Millisecond, time.Millisecond
+	gatherWorth             = 2 << 10
 	// gatherMax is the maximum number of bytes that are read together.
 	gatherMax = 16 << 10
 )
@@ -41,13 +46,14 @@ func (g *gathering) active() bool {
 
 // read waits for a moment and reads what has arrived. If nothing has arrived, it waits for one byte.
 func (g *gathering) read(s *socket, p []byte) (int, error) {
-	if !g.more {
+	if g.pause = cmp.Or(g.pause, GatherTime); !g.more {
 		g.wake(s, gatherMax)
-		time.Sleep(GatherTime)
+		time.Sleep(g.pause)
 	}
 	g.buf = gatherings.Get().(*[gatherMax]byte)
 	n, err := s.now.ReadNow(g.buf[:])
 	g.more, g.kept = n == gatherMax, g.buf[:n]
+	g.pause = max(gatherLeast, min(GatherTime, g.pause*gatherWorth/time.Duration(max(1, n))))
 	switch n = g.take(p); {
 	case errors.Is(err, syscall.EAGAIN):
 		g.wake(s, 1)

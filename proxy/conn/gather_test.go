@@ -159,3 +159,31 @@ func TestGatheredBytesEndTheWait(t *testing.T) {
 		read("e", plainly)
 	})
 }
+
+// After a read that brought much, the next one waits shorter.
+func TestQuickClientsWaitShorter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, accepted := conntest.Pipe(1 << 20)
+		server := New(accepted)
+		defer server.Close()
+		server.Gather(time.Minute)
+		for i, step := range []struct {
+			size int
+			took time.Duration
+		}{
+			{gatherWorth, GatherTime}, {2 * gatherWorth, GatherTime}, {gatherWorth, GatherTime / 2}, {4 * gatherWorth, GatherTime / 2},
+			{10, gatherLeast}, {10, GatherTime},
+		} {
+			if _, err := client.Write(make([]byte, step.size)); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			if _, err := io.ReadFull(server, make([]byte, step.size)); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took != step.took {
+				t.Errorf("read %d takes %v, want %v", i, took, step.took)
+			}
+		}
+	})
+}

@@ -68,9 +68,12 @@ const (
 	controlMax, controlUnknown = 64 << 10, 16 << 10
 	// stuckFree is the number of bytes of a watch that may be stuck without room.
 	stuckFree = 4 << 10
-	// overdueAfter is how long a stream waits for more window than there is. gatherLeast is the window
-	// of streams from which a client does not run dry while its WINDOW_UPDATEs are read together.
-	overdueAfter, gatherLeast = 50 * time.Millisecond, 1 << 20
+	// overdueAfter is how long a stream waits for more window than there is.
+	overdueAfter = 50 * time.Millisecond
+	// gatherLeast is the window of streams and of the connection from which a client does not run dry
+	// while its WINDOW_UPDATEs are read together. gatherFor is for how long one of them that is too
+	// small makes reads bring more: without the next one, the client has no more to return.
+	gatherLeast, gatherFor = 1 << 20, 3 * conn.GatherTime
 	// settingsMax is the maximum number of settings in a frame, as in x/net.
 	settingsMax = 100
 

@@ -40,6 +40,7 @@ type stream struct {
 	stuck   []byte      // bytes of a pumped watch that found no window
 	least   int64       // the window that the stream waits for; 0 if it does not wait
 	overdue *time.Timer // ends the wait for more window than there is
+	gathers bool        // reads are gathered, because the client returns the window in small steps
 	late    *time.Timer // resets the stream if it is stuck or its writer waits for too long
 	pumped  *watch.Watch
 	out     *exchange.ChunkWriter
@@ -103,6 +104,9 @@ func (s *stream) close() {
 	s.ctx.End(c.running.Go)
 	c.mu.Lock()
 	s.unread.End()
+	if s.gathers {
+		c.net.Gather(0)
+	}
 	delete(c.mu.streams, s.id)
 	if s.done {
 		c.mu.done--
@@ -212,9 +216,6 @@ func (s *stream) starvesLocked(left int) bool {
 	}
 	if s.overdue == nil {
 		s.overdue = time.AfterFunc(overdueAfter, s.relent)
-		if c.mu.initial >= gatherLeast {
-			c.net.Gather(overdueAfter)
-		}
 	}
 	return true
 }
@@ -270,6 +271,10 @@ func (s *stream) leaveLocked() {
 func (s *stream) fedLocked() {
 	switch {
 	case s.window < s.least:
+		if min(s.c.mu.initial, s.c.mu.widest) >= gatherLeast {
+			s.c.net.Gather(gatherFor) // the client returns its window in small steps
+			s.gathers = true
+		}
 	case len(s.stuck) > 0:
 		s.wakeLocked()
 	default:
