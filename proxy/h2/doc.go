@@ -28,13 +28,12 @@
 //
 // A stream that has used up its window goes on when 64 KiB are there, or half of a smaller window, or
 // what the rest needs. After 50 ms it takes any window. Go's transport returns 4 KiB at a time; a
-// client that decodes would get each of them in a write of its own. From then on, for 50 ms, the
-// connection reads only every 4 ms ([conn.Conn.Gather]), if the client's windows are a megabyte or
-// more, so that it does not run dry. Another request on the connection may wait for 4 ms, too, until
-// the client has the state. Reads before a stream has used up its window are not gathered: this saved
-// less than a tenth of a sync, but the next request behind any response of 100 KiB waited.
+// client that decodes would get each of them in a write of its own.
 //
-// A sync of 36 MB by a client that decodes took the proxy 192 ms of processor time while only its
-// reads were spaced, because each frame of the client still woke a thread of Go's runtime; it takes
-// 104 ms since the kernel gathers, too. A client that only reads takes it 54 ms.
+// If a WINDOW_UPDATE is not enough for such a stream, the next reads of the connection bring more, for
+// 12 ms or until the response ends: they wait for up to 4 ms ([conn.Conn.Gather]). So another request
+// on the connection may wait for 4 ms, too. Clients that return much at once are not gathered, nor
+// those with windows below a megabyte, which could run dry. A sync of 36 MB by a client that decodes
+// took the proxy 192 ms of processor time while only its reads were spaced, because each frame of the
+// client still woke a thread of Go's runtime; it takes half of that since the kernel gathers, too.
 package h2
