@@ -60,7 +60,7 @@ func TestStaleSlots(t *testing.T) {
 			for _, leave := range append(alice, bob, bob) {
 				leave()
 			}
-			if n := s.queues.staleReads.Taken() + s.queues.staleWatches.Taken(); n != 0 {
+			if n := s.queues.fallbackReads.Taken() + s.queues.fallbackWatches.Taken(); n != 0 {
 				t.Errorf("%d slots are left over", n)
 			}
 		})
@@ -96,7 +96,7 @@ func TestTimeoutOfClient(t *testing.T) {
 			if got := map[bool]string{true: "upstream", false: "cache"}[body == "upstream"]; got != want {
 				t.Errorf("%s: answered by the %s, want the %s", query, got, want)
 			}
-			if n := s.queues.staleReads.Taken() + s.queues.staleWatches.Taken(); n != 0 {
+			if n := s.queues.fallbackReads.Taken() + s.queues.fallbackWatches.Taken(); n != 0 {
 				t.Errorf("%s: %d slots are left over", query, n)
 			}
 		})

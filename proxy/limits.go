@@ -200,9 +200,9 @@ func (s *Server) admitFallback(ctx context.Context, req *exchange.Request, verb 
 }
 
 func (s *Server) fallback(req *exchange.Request, verb string) (*fair.Queue, fair.Claim) {
-	slots := s.queues.staleReads
+	slots := s.queues.fallbackReads
 	if verb == "watch" {
-		slots = s.queues.staleWatches
+		slots = s.queues.fallbackWatches
 	}
 	return slots, fair.Claim{User: req.User(), Size: 1, Cost: 1, Held: req.Held()}
 }

@@ -115,11 +115,11 @@ type queues struct {
 	reads    *fair.Queue // expensive reads from the cache
 	sooner   *fair.Queue // lists that upstream answers faster than the cache
 	givenUp  *fair.Queue // requests that clients have just given up
-	// staleReads and staleWatches are for what upstream answers because a cache is out of date.
-	staleReads, staleWatches *fair.Queue
-	late                     *fair.Queue // see lateMax
-	strangers                *fair.Queue // memory of requests whose senders are not known yet, by address
-	requests                 *fair.Queue // memory of the requests of known clients
+	// fallbackReads and fallbackWatches are for what upstream answers because a cache is out of date.
+	fallbackReads, fallbackWatches *fair.Queue
+	late                           *fair.Queue // see lateMax
+	strangers                      *fair.Queue // memory of requests of unknown senders, by address
+	requests                       *fair.Queue // memory of the requests of known clients
 }
 
 // NewServer returns a server; Serve runs it.
@@ -168,8 +168,8 @@ func (s *Server) divide(options *Options) {
 	s.queues.late = fair.NewQueue(lateMax, shared, 0)
 	s.queues.sooner = fair.NewQueue(soonerMost, shared, 0)
 	s.queues.givenUp = fair.NewQueue(givenUpMost, shared, 0)
-	s.queues.staleReads = fair.NewQueue(fallbackReads, shared, fallbacks)
-	s.queues.staleWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)
+	s.queues.fallbackReads = fair.NewQueue(fallbackReads, shared, fallbacks)
+	s.queues.fallbackWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)
 	s.queues.forwards = fair.NewQueue(int64(options.Limits.Forwards), shared, forwards)
 	s.queues.strangers = fair.NewQueue(memory, shared, 0)
 	open := cmp.Or(options.Requests, requestsSize)

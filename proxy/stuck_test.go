@@ -86,7 +86,7 @@ func TestStuckCache(t *testing.T) {
 				if got := forwarded.Load(); got != test.forwarded {
 					t.Errorf("%d reads were forwarded, want %d", got, test.forwarded)
 				}
-				if n := s.queues.staleReads.Taken(); n != 0 {
+				if n := s.queues.fallbackReads.Taken(); n != 0 {
 					t.Errorf("%d slots are left over", n)
 				}
 			})
@@ -102,7 +102,7 @@ type leaving struct {
 
 // Err implements context.Context.
 func (l leaving) Err() error {
-	if l.s.queues.staleReads.Taken() > 0 {
+	if l.s.queues.fallbackReads.Taken() > 0 {
 		return context.Canceled
 	}
 	return l.Context.Err()
@@ -118,7 +118,7 @@ func TestLeavesWithASlot(t *testing.T) {
 		req.SplitTarget()
 		rt := exchange.ParseRoute(req.Method, req.Path)
 		s.answer(leaving{t.Context(), s}, req, &rt).CloseBody()
-		if n := s.queues.staleReads.Taken(); n != 0 {
+		if n := s.queues.fallbackReads.Taken(); n != 0 {
 			t.Errorf("%d slots are left over", n)
 		}
 	})
@@ -130,7 +130,7 @@ func TestStuckCacheAndShortTimeout(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 1)
 		var opened atomic.Int64
 		s, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}, opening: func(context.Context) { opened.Add(1) }}, http.NotFound, testLimits(), nil)
-		for s.queues.staleReads.Try(fair.Claim{User: "a", Size: 1, Cost: 1}) {
+		for s.queues.fallbackReads.Try(fair.Claim{User: "a", Size: 1, Cost: 1}) {
 		}
 		began := time.Now()
 		_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeout=100ms")

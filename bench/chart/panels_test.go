@@ -123,7 +123,7 @@ func TestStartsAreMarked(t *testing.T) {
 	prometheus := newPrometheus(t, `
 		process_start_time_seconds{job="watchproxy",`+pod+`} 5x29 1800x30
 		process_start_time_seconds{job="other",`+pod+`} 5x24 1500x35`)
-	for at, want := range map[time.Duration]int{20 * time.Minute: 0, 30 * time.Minute: 1, 40 * time.Minute: 0} {
+	for at, want := range map[time.Duration]int{20 * time.Minute: 0, 25 * time.Minute: 0, 30 * time.Minute: 1, 40 * time.Minute: 0} {
 		found, err := prometheus.query(t.Context(), dashboardQueries(t)["annotation Starts"], time.Unix(0, 0).Add(at))
 		if err != nil || len(found) != want {
 			t.Errorf("after %v: %v, %v, want %d starts", at, found, err, want)

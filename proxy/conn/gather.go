@@ -25,9 +25,9 @@ type gathering struct {
 }
 
 const (
-	// GatherTime is how long a read waits for more bytes at most, and gatherLeast at least. A read
-	// waits shorter if the last one brought more than gatherWorth bytes: the client reads quickly, and
-	// must not run dry.
+	// GatherTime and gatherLeast limit how long a read waits for more bytes. Within these limits, it
+	// waits about as long as the client takes to send gatherWorth bytes, so that a client that reads
+	// quickly does not run dry.
 	GatherTime, gatherLeast = 4 * time.Millisecond, time.Millisecond
 	gatherWorth             = 2 << 10
 	// gatherMax is the maximum number of bytes that are read together.

@@ -78,9 +78,11 @@ type loop struct {
 type life struct {
 	queued  atomic.Bool   // Run waits for its turn
 	started chan struct{} // closed when the cache or err is set
-	settled chan struct{} // closed when the cache may serve clients; a past state must reach the present first
+	// settled is closed when the cache may serve clients. A past state must reach the present first.
+	settled chan struct{}
 	done    chan struct{} // closed when Run has returned
-	err     error         // why the cache is missing or has ended; valid after started or done is closed
+	// err is why the cache is missing or has ended. It is valid after started or done is closed.
+	err error
 }
 
 type phase int

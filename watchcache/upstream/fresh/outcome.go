@@ -9,8 +9,8 @@ type outcome struct {
 	tells tells
 }
 
-// The proofs, in the order in which a run tries them, and the other ends of a run. Where a list costs
-// upstream no more than the requests that it replaces, it comes first.
+// The proofs, in the order in which a run tries them, and the other ends of a run. Where a list
+// costs upstream no more than the requests that it replaces, it comes first.
 var (
 	current   = &outcome{"current", ifAsked, isQuick} // the cache had reached the revision already
 	carried   = &outcome{"ledger", never, isQuick}
@@ -24,8 +24,8 @@ var (
 	failed = &outcome{"failed", never, isInVain}
 )
 
-// by has the outcomes of [feed.Feed.CatchUp].
-var by = map[feed.Means]*outcome{feed.ByList: listed, feed.ByMetadata: confirmed, feed.BySideWatch: caughtUp}
+// byMeans has the outcomes of [feed.Feed.CatchUp].
+var byMeans = map[feed.Means]*outcome{feed.ByList: listed, feed.ByMetadata: confirmed, feed.BySideWatch: caughtUp}
 
 // shown says whether upstream itself has shown the state.
 type shown int
@@ -40,8 +40,8 @@ const (
 type tells int
 
 const (
-	nothing tells = iota
-	isQuick       // the cache is current without help
-	isSlow        // help took this time
-	isInVain
+	nothing  tells = iota
+	isQuick        // it took no longer than the read itself would
+	isSlow         // help took this time
+	isInVain       // help failed after this time
 )

@@ -149,7 +149,7 @@ func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (*outcome, e
 		}
 	}
 	means, err := f.CatchUp(ctx, q.rv)
-	return by[means], err
+	return byMeans[means], err
 }
 
 func isTiny(s watchcache.Stats) bool { return s.Objects <= TinyObjects && s.Bytes <= tinyBytes }
