@@ -171,8 +171,12 @@ func TestQuickClientsWaitShorter(t *testing.T) {
 			size int
 			took time.Duration
 		}{
-			{gatherWorth, GatherTime}, {2 * gatherWorth, GatherTime}, {gatherWorth, GatherTime / 2}, {4 * gatherWorth, GatherTime / 2},
-			{10, gatherLeast}, {10, GatherTime},
+			{gatherWorth, GatherTime},
+			{2 * gatherWorth, GatherTime},
+			{gatherWorth, GatherTime / 2},
+			{4 * gatherWorth, GatherTime / 2},
+			{10, gatherLeast},
+			{10, GatherTime},
 		} {
 			if _, err := client.Write(make([]byte, step.size)); err != nil {
 				t.Fatal(err)

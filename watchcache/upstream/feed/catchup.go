@@ -49,6 +49,7 @@ func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.By
 // Means is how CatchUp has brought a cache to a revision.
 type Means string
 
+// These are all means. CatchUp has none if it fails early.
 const (
 	ByList      Means = "list"
 	ByMetadata  Means = "metadata"
