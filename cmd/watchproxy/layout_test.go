@@ -141,7 +141,7 @@ func TestWalks(t *testing.T) {
 	}
 }
 
-// typeFields and typeMethods limit the types that one can read at once.
+// A type with more than typeFields fields or typeMethods methods is hard to read at once.
 const typeFields, typeMethods = 15, 25
 
 // TestTypes holds that .github/ARCHITECTURE.md gives a reason for each type that is larger.

@@ -92,7 +92,7 @@ func TestGatheredReads(t *testing.T) {
 	}
 }
 
-// What has arrived in small pieces is read from the kernel together, and buffers are given back.
+// A read of the kernel takes all small pieces that have arrived, and buffers are given back.
 func TestGatheredReadIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, accepted := conntest.Pipe(1 << 20)

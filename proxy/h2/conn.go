@@ -71,8 +71,8 @@ const (
 	// overdueAfter is how long a stream waits for more window than there is.
 	overdueAfter = 50 * time.Millisecond
 	// gatherLeast is the window of streams and of the connection from which a client does not run dry
-	// while its WINDOW_UPDATEs are read together. gatherFor is for how long one of them that is too
-	// small makes reads bring more: without the next one, the client has no more to return.
+	// while its WINDOW_UPDATEs are read together. After one that is too small, reads bring more for
+	// gatherFor; a client that goes on to read sends the next one in that time.
 	gatherLeast, gatherFor = 1 << 20, 3 * conn.GatherTime
 	// settingsMax is the maximum number of settings in a frame, as in x/net.
 	settingsMax = 100
