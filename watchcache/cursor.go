@@ -65,11 +65,13 @@ type Cursor struct {
 
 // Delta is an event as a watch sees it through its filter. RV is the resourceVersion for the
 // client, which may resume from RV at any server. If an object left the selection, Object may be
-// its previous version, with an older resourceVersion.
+// its previous version, with an older resourceVersion. Prev is the version before a MODIFIED event,
+// and nil for other events.
 type Delta struct {
 	Type   EventType
 	RV     uint64
 	Object *object.Object
+	Prev   *object.Object
 	// Received is the moment (see [Moment]) at which the event arrived from upstream.
 	Received int64
 }
@@ -314,15 +316,15 @@ func (c *Cursor) delta(e *Event) (Delta, bool) {
 	was := e.Prev != nil && c.filter.Matches(e.Prev)
 	switch {
 	case e.Type == left:
-		return Delta{Deleted, e.RV - 1, e.Prev, e.at}, was && !is
+		return Delta{Deleted, e.RV - 1, e.Prev, nil, e.at}, was && !is
 	case is && was:
-		return Delta{Modified, e.RV, e.Object, e.at}, true
+		return Delta{Modified, e.RV, e.Object, e.Prev, e.at}, true
 	case is:
-		return Delta{Added, e.RV, e.Object, e.at}, true
+		return Delta{Added, e.RV, e.Object, nil, e.at}, true
 	case was && e.Type == Deleted:
-		return Delta{Deleted, e.Object.ResourceVersion(), e.Object, e.at}, true
+		return Delta{Deleted, e.Object.ResourceVersion(), e.Object, nil, e.at}, true
 	case was && !e.jumped:
-		return Delta{Deleted, e.RV, e.Prev, e.at}, true
+		return Delta{Deleted, e.RV, e.Prev, nil, e.at}, true
 	}
 	return Delta{}, false
 }
