@@ -127,7 +127,7 @@ func requestFields(req *exchange.Request, rt exchange.Route, resp *exchange.Resp
 		zap.String("sourceAddress", req.Address()),
 		zap.String("group", short(rt.GVR.Group)), zap.String("version", short(rt.GVR.Version)), zap.String("resource", short(rt.GVR.Resource)),
 		zap.String("subresource", short(rt.Subresource)), zap.String("namespace", short(rt.Namespace)), zap.String("name", short(rt.Name)),
-		zap.String("query", short(loggedQuery(req.Query))), zap.String("forwardedBecause", resp.Why),
+		zap.String("view", req.View.String()), zap.String("query", short(loggedQuery(req.Query))), zap.String("forwardedBecause", resp.Why),
 		zap.String("userAgent", short(req.Header.Get("User-Agent"))), zap.String("auditID", short(resp.Header.Get("Audit-Id"))),
 	} {
 		if optional.String != "" {

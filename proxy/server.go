@@ -64,6 +64,8 @@ type Options struct {
 	// Audit writes the audit log, and Tracer records spans. Each may be nil.
 	Audit  *audit.Auditor
 	Tracer *trace.Tracer
+	// Views are further addresses with less of each object, by name. They must not change.
+	Views map[string]*exchange.View
 	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes the server end
 	// its connection with GOAWAY. The client then opens a new connection, so clients are
 	// distributed among replicas.
@@ -187,7 +189,7 @@ func (s *Server) divide(options *Options) {
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
 	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace, o.Window = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace, now.Window
-	o.Requests, o.OwnToken, o.NeedsToken, o.Audit, o.Tracer = now.Requests, now.OwnToken, now.NeedsToken, now.Audit, now.Tracer
+	o.Requests, o.OwnToken, o.NeedsToken, o.Audit, o.Tracer, o.Views = now.Requests, now.OwnToken, now.NeedsToken, now.Audit, now.Tracer, now.Views
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)
 }
@@ -204,6 +206,7 @@ func (s *Server) Connections() int { return s.listening.Connections() }
 func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	req.Ended = s.metrics.Began(req.Method)
 	o := s.options.Load()
+	enterView(o.Views, req, rt)
 	if o.Audit == nil {
 		resp, _ := s.recovered(req, func() *exchange.Response { return s.holdBytes(req, s.handle(ctx, req, rt)) })
 		return resp
@@ -241,11 +244,11 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 		return refusal
 	}
 	if tracer == nil {
-		return s.answer(ctx, req, rt)
+		return cutForwarded(req, rt, s.answer(ctx, req, rt))
 	}
 	ctx, span := tracer.Begin(ctx, tracedRequest(req, rt, received))
 	defer span.End() // after a panic
-	resp := s.answer(ctx, req, rt)
+	resp := cutForwarded(req, rt, s.answer(ctx, req, rt))
 	trace.End(span, resp.Status, string(resp.Source), resp.Why, resp.Header.Get("Audit-Id"))
 	return resp
 }
@@ -388,6 +391,9 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 		return refusal
 	}
 	if refusal = s.limits.admit(req); refusal != nil {
+		return refusal
+	}
+	if refusal = refuseInView(s.options.Load().Views, req, rt); refusal != nil {
 		return refusal
 	}
 	return s.holdRequest(req, rt)

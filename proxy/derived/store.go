@@ -177,20 +177,12 @@ type Variant struct {
 	Brief      bool // the ages stay the same for only a few seconds
 }
 
-// FormID names a form of list items.
-type FormID uint8
-
-// The forms.
-const (
-	// KeptForm is the cache's own bytes.
-	KeptForm FormID = iota
-	// PartialJSONForm and PartialProtobufForm are metadata only.
-	PartialJSONForm
-	PartialProtobufForm
-	// TableForm is a Table's rows with the metadata of their objects. Rows with other parts of
-	// their objects have the next numbers (see wire.Include).
-	TableForm
-)
+// FormID names a form of list items: a choice that is not indented, and the part of their objects that
+// the rows of a Table contain.
+type FormID struct {
+	Choice  wire.Choice
+	Include wire.Include
+}
 
 // Get returns a piece, and makes it if necessary. If several readers need the same piece, one
 // reader makes it. produce returns the piece's bytes, and for a compressed piece also the end of

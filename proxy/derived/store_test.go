@@ -18,6 +18,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
@@ -120,7 +121,7 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 			_ = m.Spend(fair.CheapWork) // the next piece needs a slot
 			all.Go(func() {
 				for span := range snapshot.Spans(from, to) {
-					p, err := d.Get(&m, span, Variant{Form: PartialJSONForm, Cost: fair.CutCost}, func() (_, plain []byte, err error) {
+					p, err := d.Get(&m, span, Variant{Form: FormID{Choice: wire.Choice{Partial: true}}, Cost: fair.CutCost}, func() (_, plain []byte, err error) {
 						return nil, make([]byte, 100), nil
 					})
 					if err != nil {
@@ -184,7 +185,7 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range readers {
 			of := snapshots[max(0, len(snapshots)-1-i)]
-			v := Variant{Form: FormID(random.IntN(2)), First: random.IntN(2) == 0}
+			v := Variant{Form: FormID{Include: wire.Include(random.IntN(2))}, First: random.IntN(2) == 0}
 			all.Go(func() { readPages(t, d, of, v) })
 		}
 		limit := []int64{0, 10_000, 20_000, 1 << 20}[random.IntN(4)]

@@ -79,7 +79,7 @@ func TestUnwritableRows(t *testing.T) {
 			r.Watch, r.RV, r.WatchSeconds = true, 10, 60
 			k := configMaps
 			k.Sorted = true
-			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows)
+			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows, nil)
 			resp, err := j.reader.watch(context.Background(), r)
 			if err == nil {
 				resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard})

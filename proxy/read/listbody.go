@@ -266,15 +266,9 @@ func (r *read) variant(first bool) derived.Variant {
 }
 
 func (r *read) formID() derived.FormID {
-	switch {
-	case r.rows != nil:
-		return derived.TableForm + derived.FormID(r.Include)
-	case r.form.Verbatim():
-		return derived.KeptForm
-	case r.choice.MediaType == wire.Protobuf:
-		return derived.PartialProtobufForm
-	}
-	return derived.PartialJSONForm
+	id := derived.FormID{Choice: r.choice, Include: r.Include}
+	id.Choice.Pretty = false
+	return id
 }
 
 // brief is the time for which ages must stay unchanged to make thorough compression worth its cost.

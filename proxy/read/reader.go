@@ -175,6 +175,9 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return nil, Parameters
 	}
 	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), r.Pretty())
+	if fields := r.View.Of(r.GVR.GroupResource()); fields != nil {
+		choices = wire.Cut(choices, fields)
+	}
 	switch {
 	case !r.answerable():
 		return nil, Parameters
@@ -347,7 +350,7 @@ func (r *read) prepare() (err error) {
 		Protobuf: r.resource.Encoding == object.Protobuf, Foreign: r.resource.InternalMetadata().Annotation,
 	}
 	if r.rows != nil {
-		r.form = wire.NewTable(kind, r.Include, r.rows)
+		r.form = wire.NewTable(kind, r.Include, r.rows, r.choice.Fields)
 	} else {
 		r.form = wire.NewForm(r.choice, kind)
 	}

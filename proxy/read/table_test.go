@@ -106,7 +106,7 @@ func (j *joined) read(include wire.Include, encoding string) *read {
 		meter:   fair.NewMeter(j.t.Context(), nil, nil, false),
 		Request: &exchange.Request{Header: http.Header{"Accept-Encoding": {encoding}}}, Params: query.Params{Include: include}, Route: exchange.Route{Namespace: "a"},
 		cache: j.objects, resource: j.objects.Resource(), filter: cachetest.Filter(j.t, j.objects),
-		form: wire.NewTable(configMaps, include, rows), rows: rows, choice: wire.Choice{Table: true},
+		form: wire.NewTable(configMaps, include, rows, nil), rows: rows, choice: wire.Choice{Table: true},
 		workspace: j.workspace, derived: j.derived,
 	}
 }

@@ -293,9 +293,12 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	if err != nil {
 		return w.unwritable(err, d.Type, shownAt(d))
 	}
-	if w.member != nil {
+	switch {
+	case e.hidden:
+		d.Received = 0 // so that it does not count as delivered
+	case w.member != nil:
 		err = w.member.add(e.segment)
-	} else {
+	default:
 		err = out.Add(e.plain)
 	}
 	runtime.KeepAlive(e) // so that other watches find it meanwhile

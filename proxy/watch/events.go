@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"runtime"
 	"sync"
 	"time"
@@ -24,6 +25,8 @@ func (w *Watch) shares(d *watchcache.Delta) bool {
 	switch {
 	case w.Choice.Table || w.Events == nil:
 		return false
+	case w.Choice.Fields != nil:
+		return true // whether the event changes a field is found out only once
 	case w.Form.Verbatim():
 		return size > exchange.PieceSize && d.Object.ResourceVersion() != d.RV
 	}
@@ -52,10 +55,15 @@ type event struct {
 	once    sync.Once
 	segment *wire.Segment
 	plain   []byte
+	hidden  bool // the watch's form of the object has not changed
 	err     error
 }
 
 func (e *event) write(w *Watch, d *watchcache.Delta) error {
+	if w.Choice.Fields != nil && d.Prev != nil && w.hides(d) {
+		e.hidden = true
+		return nil
+	}
 	plain, err := w.Form.AppendEvent(nil, d.Type.String(), shownAt(d))
 	switch {
 	case err != nil:
@@ -65,6 +73,17 @@ func (e *event) write(w *Watch, d *watchcache.Delta) error {
 		e.plain = plain
 	}
 	return err
+}
+
+// hides reports whether a changed object looks the same in the watch's form, apart from its
+// resourceVersion.
+func (w *Watch) hides(d *watchcache.Delta) bool {
+	was, err := w.Form.AppendItem(nil, d.Prev.At(d.RV))
+	if err != nil {
+		return false
+	}
+	is, err := w.Form.AppendItem(nil, shownAt(d))
+	return err == nil && bytes.Equal(was, is)
 }
 
 type eventKey struct {

@@ -82,11 +82,11 @@ func NewForm(c Choice, k Kind) Form {
 	case c.Partial && c.MediaType == Protobuf:
 		return newPartialProtobuf(k.own(metadataField))
 	case c.Partial && k.Sorted:
-		return &partialJSON{metadata: orderedMetadata}
+		return &partialJSON{metadata: orderedMetadata, fields: c.Fields}
 	case c.Partial:
-		return &partialJSON{metadata: k.own(metadataMember)}
+		return &partialJSON{metadata: k.own(metadataMember), fields: c.Fields}
 	case c.MediaType == Protobuf:
 		return newProtobuf(k)
 	}
-	return newPlainJSON(k)
+	return newPlainJSON(k, c.Fields)
 }

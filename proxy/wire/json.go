@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/projection"
 )
 
 // mimeJSON is the Content-Type of all responses in JSON, including watches.
@@ -26,20 +28,29 @@ type jsonForm struct {
 	inJSON
 	Kind
 	typeMeta []byte // before the metadata of a single object
+	fields   *projection.Projection
 }
 
-func newPlainJSON(k Kind) *jsonForm {
-	j := &jsonForm{Kind: k}
+func newPlainJSON(k Kind, fields *projection.Projection) *jsonForm {
+	j := &jsonForm{Kind: k, fields: fields}
 	if !k.Sorted {
 		j.typeMeta = []byte(`"kind":"` + k.Kind + `","apiVersion":"` + k.APIVersion + `",`)
 	}
 	return j
 }
 
-func (j *jsonForm) Verbatim() bool { return true }
+func (j *jsonForm) Verbatim() bool { return j.fields == nil }
 
 func (j *jsonForm) AppendItem(dst []byte, o Object) ([]byte, error) {
-	return append(dst, o.Bytes()...), nil
+	return j.fields.Append(dst, o.Bytes())
+}
+
+// item returns an object as a list item.
+func (j *jsonForm) item(o Object) ([]byte, error) {
+	if j.fields == nil {
+		return o.Bytes(), nil
+	}
+	return j.fields.Append(nil, o.Bytes())
 }
 
 func (j *jsonForm) AppendListHead(dst []byte, m ListMeta, _ int64) []byte {
@@ -96,16 +107,15 @@ func (j *jsonForm) AppendListTail(dst []byte, m ListMeta, _ int64) []byte {
 }
 
 func (j *jsonForm) AppendObject(dst []byte, o Object) ([]byte, error) {
-	return append(j.appendSingle(dst, o.Bytes()), '\n'), nil
-}
-
-// appendSingle writes a list item as a single object.
-func (j *jsonForm) appendSingle(dst, item []byte) []byte {
+	item, err := j.item(o)
+	if err != nil {
+		return dst, err
+	}
 	dst, rest := j.splitSingle(dst, item)
-	return append(dst, rest...)
+	return append(append(dst, rest...), '\n'), nil
 }
 
-// splitSingle is appendSingle without a copy of the unchanged rest.
+// splitSingle writes a list item as a single object, without a copy of the unchanged rest.
 func (j *jsonForm) splitSingle(dst, item []byte) (head, rest []byte) {
 	if j.Sorted {
 		return dst, item
@@ -115,13 +125,20 @@ func (j *jsonForm) splitSingle(dst, item []byte) (head, rest []byte) {
 }
 
 func (j *jsonForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte, error) {
-	head, body, tail, _ := j.SplitEvent(dst, eventType, o)
-	return append(append(head, body...), tail...), nil
+	item, err := j.item(o)
+	if err != nil {
+		return dst, err
+	}
+	dst, rest := j.splitSingle(appendEventHead(dst, eventType), item)
+	return append(append(dst, rest...), eventTail...), nil
 }
 
 var eventTail = []byte("}\n")
 
 func (j *jsonForm) SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool) {
+	if j.fields != nil {
+		return dst, nil, nil, false
+	}
 	head, body = j.splitSingle(appendEventHead(dst, eventType), o.Bytes())
 	return head, body, eventTail, true
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/munnerz/goautoneg"
+
+	"github.com/watchproxy/watchproxy/proxy/projection"
 )
 
 // MediaType is the media type of a response.
@@ -25,6 +27,8 @@ type Choice struct {
 	Partial   bool // only metadata: PartialObjectMetadata, or PartialObjectMetadataList for a list
 	Table     bool // JSON only
 	Pretty    bool // indented; never for watches, JSON only
+	// Fields says which fields of the objects stay; nil for all. JSON only.
+	Fields *projection.Projection
 }
 
 // Read is a kind of read. The form depends on it.
@@ -82,6 +86,29 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 		}
 	}
 	return choices
+}
+
+// Cut returns the choices in JSON, with only some fields of the objects.
+func Cut(choices []Choice, fields *projection.Projection) (cut []Choice) {
+	for _, c := range choices {
+		if c.Fields = fields; c.MediaType == JSON {
+			cut = append(cut, c)
+		}
+	}
+	return cut
+}
+
+// AcceptsJSON returns an Accept header without the clauses for other media types than JSON. It returns
+// false if no clause is left.
+func AcceptsJSON(accept string) (rest string, ok bool) {
+	var kept []string
+	for clause := range strings.SplitSeq(accept, ",") {
+		mediaType, _, _ := strings.Cut(clause, ";")
+		if slices.Contains([]string{mimeJSON, "application/*", "*/*"}, strings.TrimSpace(mediaType)) {
+			kept = append(kept, clause)
+		}
+	}
+	return strings.Join(kept, ","), len(kept) > 0 || accept == ""
 }
 
 func matches(clause *goautoneg.Accept, subtype string) bool {

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/watchproxy/watchproxy/proxy/projection"
 )
 
 // ErrUnknownMetadata says that metadata cannot be converted without loss, so upstream must answer.
@@ -114,11 +116,23 @@ func metadataField(object []byte) ([]byte, error) {
 type partialJSON struct {
 	inJSON
 	metadata func(object []byte) ([]byte, error)
+	fields   *projection.Projection
 }
 
 func (p *partialJSON) Verbatim() bool { return false }
 
 func (p *partialJSON) AppendItem(dst []byte, o Object) ([]byte, error) {
+	if p.fields == nil {
+		return p.appendPartial(dst, o)
+	}
+	whole, err := p.appendPartial(nil, o)
+	if err != nil {
+		return dst, err
+	}
+	return p.fields.Append(dst, whole)
+}
+
+func (p *partialJSON) appendPartial(dst []byte, o Object) ([]byte, error) {
 	meta, err := p.metadata(o.Bytes())
 	if err != nil {
 		return dst, err
@@ -162,7 +176,11 @@ func (*partialJSON) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail
 }
 
 func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
-	return p.AppendEvent(dst, "BOOKMARK", bare(object))
+	partial, err := p.appendPartial(nil, bare(object))
+	if err != nil {
+		return dst, err
+	}
+	return appendRawEvent(dst, "BOOKMARK", partial), nil
 }
 
 // partialProtobuf writes PartialObjectMetadata in protobuf.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/tidwall/gjson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/projection"
 )
 
 // Include says which part of its object a Table's row contains.
@@ -55,13 +57,15 @@ type tableForm struct {
 	include Include
 	whole   Form
 	partial Form
+	fields  *projection.Projection
 	defined bool // an event with the column definitions was written
 }
 
-// NewTable returns the form of a Table.
-func NewTable(k Kind, include Include, rows Rows) Form {
+// NewTable returns the form of a Table. fields says which fields of the rows' objects stay. The cells
+// are upstream's in any case.
+func NewTable(k Kind, include Include, rows Rows, fields *projection.Projection) Form {
 	k.Foreign = "" // rows have upstream's own metadata
-	return &tableForm{rows: rows, include: include, whole: NewForm(Choice{}, k), partial: NewForm(Choice{Partial: true}, k)}
+	return &tableForm{rows: rows, include: include, whole: NewForm(Choice{Fields: fields}, k), partial: NewForm(Choice{Partial: true}, k), fields: fields}
 }
 
 func (t *tableForm) Verbatim() bool { return false }
@@ -88,8 +92,8 @@ func (t *tableForm) appendRow(dst []byte, o Object, gone bool) ([]byte, error) {
 		dst = bytes.TrimSuffix(dst, []byte{'\n'})
 	case t.include == IncludeNone && !endsInitialEvents(gjson.GetBytes(o.Bytes(), "metadata")):
 		dst = append(dst, "null"...)
-	default:
-		dst = append(dst, metadata...)
+	case err == nil:
+		dst, err = t.fields.Append(dst, metadata)
 	}
 	return append(dst, '}'), err
 }

@@ -1,0 +1,145 @@
+package proxy
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/projection"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+)
+
+// A view is the API at another address, with less of each object. A request in its path becomes the
+// same request without the view, before anything else looks at it. So its sender needs the same
+// rights as always. The cache makes answers from the fields that stay (package wire). If upstream
+// answers, its answer is cut here, while it arrives.
+
+// enterView finds the view in whose path a request came, and removes the view from the request.
+func enterView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) {
+	rest, ok := strings.CutPrefix(req.Path, exchange.ViewPrefix)
+	if len(views) == 0 || !ok {
+		return
+	}
+	name, path, _ := strings.Cut(rest, "/")
+	view, ok := views[name]
+	if !ok {
+		return
+	}
+	req.View, req.Path = view, "/"+path
+	req.Target = req.Path + req.Target[len(exchange.ViewPrefix+rest):]
+	*rt = exchange.ParseRoute(req.Method, req.Path)
+}
+
+// refuseInView refuses what a view cannot do. Without a view it refuses only a view that does not
+// exist.
+func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+	if req.View == nil {
+		if len(views) > 0 && strings.HasPrefix(req.Path, exchange.ViewPrefix) {
+			return req.Fail(exchange.Failure(http.StatusNotFound, metav1.StatusReasonNotFound,
+				"watchproxy has no such view: see views in its configuration"), exchange.FromProxy)
+		}
+		return nil
+	}
+	fields := req.View.Of(rt.GVR.GroupResource())
+	switch {
+	case fields == nil || !rt.Resource:
+		return nil
+	case writesObjects(rt):
+		refusal := req.Fail(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+			rt.Verb+" of "+rt.GVR.Resource+" is not allowed in the view "+req.View.Name+", which shows only a part of each object: use the address without "+
+				exchange.ViewPrefix+req.View.Name), exchange.FromProxy)
+		refusal.Header.Set("Allow", "GET, HEAD")
+		return refusal
+	case cuts(req, rt) == nil:
+		return nil
+	}
+	accept, ok := wire.AcceptsJSON(req.Header.Get("Accept"))
+	if !ok {
+		return req.Fail(exchange.Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			"the view "+req.View.Name+" has "+rt.GVR.Resource+" only in JSON: accept application/json, too"), exchange.FromProxy)
+	}
+	if accept != "" {
+		req.Header["Accept"] = []string{accept}
+	}
+	return nil
+}
+
+// writesObjects reports whether a request might write an object that its sender has read only in part.
+// Subresources that are created, such as bindings, evictions and exec, have bodies of their own.
+func writesObjects(rt *exchange.Route) bool {
+	switch rt.Verb {
+	case "update", "patch":
+		return true
+	case "create", "delete", "deletecollection":
+		return rt.Subresource == ""
+	}
+	return false
+}
+
+// cuts returns the fields that stay of the objects in the answer to a request; nil for all.
+func cuts(req *exchange.Request, rt *exchange.Route) *projection.Projection {
+	if req.Method != http.MethodGet || !rt.Resource || rt.Subresource != "" {
+		return nil
+	}
+	return req.View.Of(rt.GVR.GroupResource())
+}
+
+// cutForwarded cuts the objects in an answer of upstream. It fails if it does not understand the
+// answer.
+func cutForwarded(req *exchange.Request, rt *exchange.Route, resp *exchange.Response) *exchange.Response {
+	fields := cuts(req, rt)
+	if fields == nil || resp.Source != exchange.FromUpstream || resp.Status != http.StatusOK {
+		return resp
+	}
+	shape := map[string]projection.Shape{"list": projection.List, "watch": projection.Events}[rt.Verb]
+	encoding := resp.Header.Get("Content-Encoding")
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") || encoding != "" && encoding != "gzip" {
+		return failCut(req, resp)
+	}
+	resp.Header.Del("Content-Length")
+	resp.Header.Del("Content-Encoding")
+	if encoding == "gzip" {
+		if resp.Reader == nil { // short, but may be long once it is decompressed
+			resp.Reader, resp.Bytes = io.NopCloser(bytes.NewReader(resp.Bytes)), nil
+		}
+		resp.Reader = &unzipped{ReadCloser: resp.Reader}
+	}
+	if resp.Reader != nil {
+		resp.Reader, resp.Length = fields.Reader(resp.Reader, shape), -1
+		return resp
+	}
+	cut, err := fields.AppendAnswer(nil, resp.Bytes, shape)
+	if err != nil {
+		return failCut(req, resp)
+	}
+	resp.Bytes = cut
+	return resp
+}
+
+func failCut(req *exchange.Request, resp *exchange.Response) *exchange.Response {
+	resp.Abandon()
+	return req.Fail(exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
+		"the view "+req.View.Name+" cannot show upstream's answer, which is not JSON"), exchange.FromProxy)
+}
+
+// unzipped decompresses an answer while it arrives.
+type unzipped struct {
+	io.ReadCloser
+	from *gzip.Reader
+}
+
+// Read implements io.Reader.
+func (u *unzipped) Read(p []byte) (int, error) {
+	if u.from == nil {
+		var err error
+		if u.from, err = gzip.NewReader(u.ReadCloser); err != nil {
+			return 0, err
+		}
+	}
+	return u.from.Read(p)
+}
