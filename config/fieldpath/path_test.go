@@ -1,0 +1,96 @@
+package fieldpath
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	items := Step{Items: true}
+	key := func(k string) Step { return Step{Key: k} }
+	for text, want := range map[string]struct {
+		path    Path
+		written string // if it is not text
+	}{
+		"spec":                        {Path{key("spec")}, ""},
+		"spec.nodeName":               {Path{key("spec"), key("nodeName")}, ""},
+		"status.conditions[*].type":   {Path{key("status"), key("conditions"), items, key("type")}, ""},
+		"status.podIPs[*]":            {Path{key("status"), key("podIPs"), items}, ""},
+		"spec.a[*][*]":                {Path{key("spec"), key("a"), items, items}, ""},
+		`metadata.labels["a.b/c"]`:    {Path{key("metadata"), key("labels"), key("a.b/c")}, ""},
+		`metadata.labels['a.b/c']`:    {Path{key("metadata"), key("labels"), key("a.b/c")}, `metadata.labels["a.b/c"]`},
+		`metadata["labels"]['a/b-c']`: {Path{key("metadata"), key("labels"), key("a/b-c")}, "metadata.labels.a/b-c"},
+		`data['a"b'].c`:               {Path{key("data"), key(`a"b`), key("c")}, ""},
+		`data["it's [*] ]"][*]`:       {Path{key("data"), key("it's [*] ]"), items}, ""},
+		`data["*"]["0"][""]["a b"]`:   {Path{key("data"), key("*"), key("0"), key(""), key("a b")}, `data["*"].0[""]["a b"]`},
+		"spec.größe.$ref.x-y_z/1":     {Path{key("spec"), key("größe"), key("$ref"), key("x-y_z/1")}, ""},
+	} {
+		if want.written == "" {
+			want.written = text
+		}
+		p, err := Parse(text)
+		if err != nil || !slices.Equal(p, want.path) || p.String() != want.written {
+			t.Errorf("%s: %+v, %v, written %s; want %+v, written %s", text, p, err, p, want.path, want.written)
+		}
+	}
+}
+
+// An error says where the path is wrong and how to write it.
+func TestParseErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                          "position 1: must not be empty: write a path",
+		".spec":                     "position 1: must not begin with a dot",
+		"$.spec":                    "position 1: must not be a JSONPath",
+		"{.spec}":                   "position 1: must not be a JSONPath",
+		"[*]":                       "position 1: must begin with the name of a field",
+		`["spec"]`:                  "position 1: must begin with the name of a field",
+		"*":                         "position 1: must begin with the name of a field",
+		" spec":                     "position 1: must begin with the name of a field",
+		"spec.":                     "position 5: needs the name of a field after the dot",
+		"spec..nodeName":            "position 5: needs the name of a field after the dot",
+		"spec.containers[0].image":  "position 16: must not have a number in brackets: use [*]",
+		"spec.containers[-1]":       "position 16: must not have a number in brackets: use [*]",
+		"spec.containers[:2]":       "position 16: must not have a number in brackets: use [*]",
+		"spec.containers[].image":   "position 16: must have a key or * in brackets",
+		"spec.containers[?(@.a)]":   "position 16: must have a key or * in brackets",
+		"spec[":                     "position 5: must have a key or * in brackets",
+		"spec.containers.*.image":   "position 16: must not have * as a name: write [*]",
+		"spec.containers[*]image":   "position 19: needs a dot before the next name",
+		"metadata.labels[app]":      `position 16: must have quotes around a key in brackets: use ["KEY"]`,
+		"metadata.labels[* ]":       "position 16: must have quotes around a key in brackets",
+		`metadata.labels.["app"]`:   "position 16: must not have a dot before [",
+		`metadata.labels["app]`:     `position 16: must end a key with "]`,
+		`metadata.labels["app'].b`:  `position 16: must end a key with "]`,
+		`metadata.labels['it's']`:   "position 16: must end a key with ']: if the key contains '",
+		`metadata.labels["app" ]`:   `position 16: must end a key with "]`,
+		`metadata."labels"`:         "position 9: needs the name of a field after the dot",
+		`spec"nodeName"`:            `position 5: must not contain quotes or ] here: write keys with special characters as ["KEY"]`,
+		"spec]":                     "position 5: must not contain quotes or ] here",
+		"spec.nodeName, spec.other": "position 15: must not contain spaces",
+		"spec ":                     "position 5: must not contain spaces",
+	} {
+		if p, err := Parse(text); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %+v, %v; want %s", text, p, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{"spec.a[*].b", `a["b.c"]['d"e'].*`, "a[0]", "$.a", "", "a.\xff", "a[\"\xff\"]", `a["*"]["'"]`} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := Parse(p.String())
+		if err != nil || !slices.Equal(again, p) || again.String() != p.String() {
+			t.Errorf("%q is %+v, written %q, which is %+v, %v", text, p, p, again, err)
+		}
+		if len(p) == 0 || p[0].Items {
+			t.Errorf("%q is %+v, which does not begin with a name", text, p)
+		}
+	})
+}
