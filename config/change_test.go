@@ -32,6 +32,7 @@ func TestFixed(t *testing.T) {
 		"cache: {scopes: [{resources: [pods], warm: true}]}": {"cache.scopes[].warm"},
 		"cache: {scopes: [{resources: [pods]}]}":             nil,
 		"tracing: {}":                                        {"tracing"},
+		"views: [{name: slim, fields: [spec]}]":              {"views"},
 		"authorization: {webhook: {cacheAuthorizedTTL: 7s}}": {"authorization.webhook.cacheAuthorizedTTL"},
 	} {
 		wanted, err := load(t, head+text+"\n")

@@ -73,7 +73,7 @@ type generator struct {
 func newGenerator(t *testing.T) *generator {
 	t.Helper()
 	g := &generator{t, map[string]string{}, map[string][]string{}}
-	for _, file := range []string{"types.go", "access.go", "audit.go"} {
+	for _, file := range []string{"types.go", "access.go", "audit.go", "views.go"} {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -103,6 +103,8 @@ func newGenerator(t *testing.T) *generator {
 var constraints = map[string]map[string]any{
 	"Cache.Exclude":                    {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
 	"Resource.Name":                    {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
+	"View.Name":                        {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
+	"View.Resources":                   {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
 	"Log.MaxEvents":                    {"minimum": 1},
 	"Log.MaxBytes":                     {"minimum": leastBytes},
 	"Derived.MaxBytes":                 {"minimum": leastBytes},

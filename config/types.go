@@ -58,6 +58,10 @@ type ProxyConfiguration struct {
 	Upstream Upstream `json:"upstream,omitzero"`
 	// Cache configures the caches.
 	Cache Cache `json:"cache,omitzero"`
+	// Views are parts of the API in which objects have only some of their fields. The addresses of
+	// a view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. Views cannot
+	// change while the proxy runs.
+	Views []View `json:"views,omitempty"`
 	// Drain is the period over which open watches end at shutdown, so that clients do not all
 	// reconnect at once.
 	Drain *metav1.Duration `json:"drain,omitempty"`

@@ -57,7 +57,8 @@ func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	errs = append(errs, c.Audit.validate(field.NewPath("audit"))...)
 	errs = append(errs, c.Tracing.validate(field.NewPath("tracing"))...)
 	errs = append(errs, validateDuration(field.NewPath("slowRequestThreshold"), c.SlowRequestThreshold, 0)...)
-	return append(errs, c.Cache.validate(field.NewPath("cache"))...)
+	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
+	return append(errs, validateViews(field.NewPath("views"), c.Views, c.Cache.Exclude)...)
 }
 
 func validateOnly(path *field.Path, value, only string) field.ErrorList {

@@ -191,11 +191,38 @@
 {{- end -}}
 {{- $seen = append $seen .name -}}
 {{- end -}}
+{{- include "watchproxy.validateViews" $c -}}
 {{- include "watchproxy.validateBounds" $c -}}
 {{- $limit := dig "limits" "memory" "" (default dict .Values.resources) -}}
 {{- if and $c.memoryBudget $limit -}}
 {{- if gt (include "watchproxy.bytes" $c.memoryBudget | float64) (include "watchproxy.bytes" $limit | float64) -}}
 {{- fail (printf "config.memoryBudget: %v is more than resources.limits.memory, %v: leave it out, and it follows that limit" $c.memoryBudget $limit) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Checks of views. The proxy checks the paths of their fields. */}}
+{{- define "watchproxy.validateViews" -}}
+{{- $excluded := dig "cache" "exclude" list . | default list -}}
+{{- $named := false -}}
+{{- range dig "cache" "resources" list . -}}{{- $named = or $named (eq .name "secrets") -}}{{- end -}}
+{{- if not $named -}}{{- $excluded = append $excluded "secrets" -}}{{- end -}}
+{{- $seen := list -}}
+{{- range .views -}}
+{{- if has .name $seen -}}
+{{- fail (printf "config.views: %s is there twice" .name) -}}
+{{- end -}}
+{{- $seen = append $seen .name -}}
+{{- if and .fields .drop -}}
+{{- fail (printf "config.views: %s must not have both fields and drop" .name) -}}
+{{- end -}}
+{{- if not (or .fields .drop) -}}
+{{- fail (printf "config.views: %s needs the fields to keep in fields, or fields in drop" .name) -}}
+{{- end -}}
+{{- range .resources -}}
+{{- if has . $excluded -}}
+{{- fail (printf "config.views: %s are excluded from caching: name them in config.cache.resources and not in config.cache.exclude" .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

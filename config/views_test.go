@@ -1,0 +1,53 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestViews(t *testing.T) {
+	const all = `cache: {resources: [{name: secrets}]}
+views:
+- name: slim
+  resources: [pods, nodes]
+  fields: [metadata.labels, metadata.name, spec.nodeName, spec, "status.conditions[*].type"]
+- name: unmanaged
+  drop: [metadata.managedFields, 'metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]', metadata.namespaces]
+- {name: 1-types, resources: [secrets], fields: [type]}
+`
+	c, err := load(t, head+all)
+	if err != nil || len(c.Views) != 3 || len(c.Views[0].Fields) != 5 || c.Views[1].Drop[0] != "metadata.managedFields" || c.Views[2].Resources[0] != "secrets" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for text, want := range map[string]string{
+		"name: a, fields: [spec]":                             "",
+		"fields: [spec]":                                      "views[0].name: ",
+		"name: A, fields: [spec]":                             "views[0].name: ",
+		"name: a.b, fields: [spec]":                           "views[0].name: ",
+		"name: " + strings.Repeat("a", 64) + ", drop: [spec]": "views[0].name: ",
+		"name: a, fields: [spec]}, {name: a, drop: [spec]":    "views[1].name: Duplicate",
+		"name: a":                                                   "views[0].fields: Required value: list the fields to keep, or",
+		"name: a, fields: [], drop: []":                             "views[0].fields: Required",
+		"name: a, fields: [spec], drop: [status]":                   "views[0].drop: Forbidden",
+		"name: a, fields: [spec], resources: [Pods]":                "views[0].resources[0]: ",
+		"name: a, fields: [spec], resources: [deployments.v1.apps]": "views[0].resources[0]: ",
+		"name: a, fields: [spec], resources: [pods, pods]":          "views[0].resources[1]: Duplicate",
+		"name: a, fields: [spec], resources: [pods, secrets]":       "views[0].resources[1]: Invalid value: \"secrets\": is excluded from caching, so it has no views: name it in cache.resources",
+		"name: a, fields: [spec, 'spec.containers[0]']":             "views[0].fields[1]: Invalid value: \"spec.containers[0]\": position 16: must not have a number",
+		"name: a, fields: ['']":                                     "views[0].fields[0]: ",
+		"name: a, fields: [spec.a, 'spec[\"a\"]']":                  "views[0].fields[1]: Duplicate",
+		"name: a, drop: [spec, 'spec[']":                            "views[0].drop[1]: ",
+		"name: a, drop: [status, spec, status]":                     "views[0].drop[2]: Duplicate",
+		"name: a, drop: [metadata]":                                 "views[0].drop[0]: Invalid value: \"metadata\": must not be dropped: objects keep [apiVersion kind metadata.name metadata.namespace metadata.uid metadata.resourceVersion]",
+		"name: a, drop: [kind]":                                     "views[0].drop[0]: ",
+		"name: a, drop: [spec, apiVersion]":                         "views[0].drop[1]: ",
+		"name: a, drop: ['metadata[\"name\"]']":                     "views[0].drop[0]: ",
+		"name: a, drop: [metadata.uid.x]":                           "views[0].drop[0]: ",
+		"name: a, drop: [metadata.resourceVersion]":                 "views[0].drop[0]: ",
+		"name: a, drop: [metadata.namespace]":                       "views[0].drop[0]: ",
+		"name: a, keep: [spec]":                                     "views[0].keep: ",
+	} {
+		_, err := load(t, head+"views: [{"+text+"}]\n")
+		refusedFor(t, text, err, want)
+	}
+}
