@@ -18,7 +18,7 @@ type View struct {
 	// digits and hyphens.
 	Name string `json:"name"`
 	// Resources lists the resources whose objects are cut, as resource or resource.group, in any
-	// version. Without resources, the view cuts the objects of all cached resources.
+	// version. Without resources, the view cuts the objects of all resources.
 	Resources []string `json:"resources,omitempty"`
 	// Fields lists the paths of the fields that objects keep, such as spec.nodeName,
 	// metadata.labels["app.kubernetes.io/name"] or status.conditions[*].type. Objects also keep
@@ -40,10 +40,10 @@ var kept = []fieldpath.Path{
 	{{Key: "metadata"}, {Key: "resourceVersion"}},
 }
 
-func validateViews(path *field.Path, views []View, excluded []string) (errs field.ErrorList) {
+func validateViews(path *field.Path, views []View) (errs field.ErrorList) {
 	for i, v := range views {
 		at := path.Index(i)
-		errs = append(errs, v.validate(at, excluded)...)
+		errs = append(errs, v.validate(at)...)
 		if slices.ContainsFunc(views[:i], func(before View) bool { return before.Name == v.Name }) {
 			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
 		}
@@ -51,18 +51,15 @@ func validateViews(path *field.Path, views []View, excluded []string) (errs fiel
 	return errs
 }
 
-func (v *View) validate(path *field.Path, excluded []string) (errs field.ErrorList) {
+func (v *View) validate(path *field.Path) (errs field.ErrorList) {
 	for _, problem := range validation.IsDNS1123Label(v.Name) {
 		errs = append(errs, field.Invalid(path.Child("name"), v.Name, problem))
 	}
 	for i, name := range v.Resources {
 		at := path.Child("resources").Index(i)
 		errs = append(errs, validateResource(at, name)...)
-		switch {
-		case slices.Contains(v.Resources[:i], name):
+		if slices.Contains(v.Resources[:i], name) {
 			errs = append(errs, field.Duplicate(at, name))
-		case slices.Contains(excluded, name):
-			errs = append(errs, field.Invalid(at, name, "is excluded from caching, so it has no views: name it in cache.resources and not in cache.exclude"))
 		}
 	}
 	switch {

@@ -6,8 +6,7 @@ import (
 )
 
 func TestViews(t *testing.T) {
-	const all = `cache: {resources: [{name: secrets}]}
-views:
+	const all = `views:
 - name: slim
   resources: [pods, nodes]
   fields: [metadata.labels, metadata.name, spec.nodeName, spec, "status.conditions[*].type"]
@@ -32,7 +31,6 @@ views:
 		"name: a, fields: [spec], resources: [Pods]":                "views[0].resources[0]: ",
 		"name: a, fields: [spec], resources: [deployments.v1.apps]": "views[0].resources[0]: ",
 		"name: a, fields: [spec], resources: [pods, pods]":          "views[0].resources[1]: Duplicate",
-		"name: a, fields: [spec], resources: [pods, secrets]":       "views[0].resources[1]: Invalid value: \"secrets\": is excluded from caching, so it has no views: name it in cache.resources",
 		"name: a, fields: [spec, 'spec.containers[0]']":             "views[0].fields[1]: Invalid value: \"spec.containers[0]\": position 16: must not have a number",
 		"name: a, fields: ['']":                                     "views[0].fields[0]: ",
 		"name: a, fields: [spec.a, 'spec[\"a\"]']":                  "views[0].fields[1]: Duplicate",

@@ -57,13 +57,11 @@ func TestBadValues(t *testing.T) {
 		`{config: {listen: ":99999"}}`:                                 `config.listen: name a port from 1 to 65535`,
 		`{config: {cache: {resources: [{name: pods}, {name: pods}]}}}`: `config.cache.resources: pods is there twice`,
 
-		`{config: {views: [{name: A, fields: [spec]}]}}`:                                              `at '/config/views/0/name': 'A' does not match pattern`,
-		`{config: {views: [{name: a, keep: [spec]}]}}`:                                                `at '/config/views/0': additional properties 'keep' not allowed`,
-		`{config: {views: [{name: a}]}}`:                                                              `config.views: a needs the fields to keep in fields, or fields in drop`,
-		`{config: {views: [{name: a, fields: [spec], drop: [status]}]}}`:                              `config.views: a must not have both fields and drop`,
-		`{config: {views: [{name: a, fields: [spec]}, {name: a, drop: [spec]}]}}`:                     `config.views: a is there twice`,
-		`{config: {views: [{name: a, fields: [type], resources: [secrets]}]}}`:                        `config.views: secrets are excluded from caching`,
-		`{config: {views: [{name: a, fields: [spec], resources: [pods]}], cache: {exclude: [pods]}}}`: `config.views: pods are excluded from caching`,
+		`{config: {views: [{name: A, fields: [spec]}]}}`:                          `at '/config/views/0/name': 'A' does not match pattern`,
+		`{config: {views: [{name: a, keep: [spec]}]}}`:                            `at '/config/views/0': additional properties 'keep' not allowed`,
+		`{config: {views: [{name: a}]}}`:                                          `config.views: a needs the fields to keep in fields, or fields in drop`,
+		`{config: {views: [{name: a, fields: [spec], drop: [status]}]}}`:          `config.views: a must not have both fields and drop`,
+		`{config: {views: [{name: a, fields: [spec]}, {name: a, drop: [spec]}]}}`: `config.views: a is there twice`,
 
 		`{config: {listen: "127.0.0.1:6443"}}`:                                                                 `config.listen: 127.0.0.1:6443 can only be reached from within the pod`,
 		`{config: {listen: ":0"}}`:                                                                             `config.listen: name a port`,

@@ -216,7 +216,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		return err
 	}
 	defer observers.Stop()
-	options.Audit, options.Tracer = observers.Audit, observers.Tracer
+	options.Audit, options.Tracer, options.Views = observers.Audit, observers.Tracer, settings.Views(c.Views)
 	served := metrics.New(registry)
 	server := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
 	began := time.Now()

@@ -60,7 +60,7 @@ type event struct {
 }
 
 func (e *event) write(w *Watch, d *watchcache.Delta) error {
-	if w.Choice.Fields != nil && d.Prev != nil && w.hides(d) {
+	if w.Choice.Fields != nil && d.Prev != nil && hides(w.Form, d) {
 		e.hidden = true
 		return nil
 	}
@@ -75,14 +75,13 @@ func (e *event) write(w *Watch, d *watchcache.Delta) error {
 	return err
 }
 
-// hides reports whether a changed object looks the same in the watch's form, apart from its
-// resourceVersion.
-func (w *Watch) hides(d *watchcache.Delta) bool {
-	was, err := w.Form.AppendItem(nil, d.Prev.At(d.RV))
+// hides reports whether a changed object looks the same in a form, apart from its resourceVersion.
+func hides(form wire.Form, d *watchcache.Delta) bool {
+	was, err := form.AppendItem(nil, d.Prev.At(d.RV))
 	if err != nil {
 		return false
 	}
-	is, err := w.Form.AppendItem(nil, shownAt(d))
+	is, err := form.AppendItem(nil, shownAt(d))
 	return err == nil && bytes.Equal(was, is)
 }
 

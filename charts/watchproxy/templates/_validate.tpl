@@ -203,10 +203,6 @@
 
 {{/* Checks of views. The proxy checks the paths of their fields. */}}
 {{- define "watchproxy.validateViews" -}}
-{{- $excluded := dig "cache" "exclude" list . | default list -}}
-{{- $named := false -}}
-{{- range dig "cache" "resources" list . -}}{{- $named = or $named (eq .name "secrets") -}}{{- end -}}
-{{- if not $named -}}{{- $excluded = append $excluded "secrets" -}}{{- end -}}
 {{- $seen := list -}}
 {{- range .views -}}
 {{- if has .name $seen -}}
@@ -218,11 +214,6 @@
 {{- end -}}
 {{- if not (or .fields .drop) -}}
 {{- fail (printf "config.views: %s needs the fields to keep in fields, or fields in drop" .name) -}}
-{{- end -}}
-{{- range .resources -}}
-{{- if has . $excluded -}}
-{{- fail (printf "config.views: %s are excluded from caching: name them in config.cache.resources and not in config.cache.exclude" .) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
