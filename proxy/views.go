@@ -53,7 +53,7 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *ex
 		refusal := req.Fail(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
 			rt.Verb+" of "+rt.GVR.Resource+" is not allowed in the view "+req.View.Name+", which shows only a part of each object: use the address without "+
 				exchange.ViewPrefix+req.View.Name), exchange.FromProxy)
-		refusal.Header.Set("Allow", "GET, HEAD")
+		refusal.Header.Set("Allow", "GET")
 		return refusal
 	case cuts(req, rt) == nil:
 		return nil
