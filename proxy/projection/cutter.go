@@ -263,6 +263,9 @@ func (r *reader) Read(p []byte) (n int, err error) {
 		if malformed := r.cutter.write(p[:n]); malformed != nil {
 			r.err = malformed
 		}
+		if errors.Is(r.err, io.EOF) && len(r.cutter.stack) > 0 {
+			r.err = io.ErrUnexpectedEOF
+		}
 		r.rest = r.cutter.out
 	}
 	if len(r.rest) > 0 {

@@ -3,6 +3,7 @@ package projection
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -250,6 +251,9 @@ func TestMalformed(t *testing.T) {
 	_, err := io.ReadAll(Keep(nil).Reader(io.NopCloser(strings.NewReader(`{"a" 1}`)), Object))
 	if err == nil {
 		t.Error("a malformed answer ended as if it were whole")
+	}
+	if _, err = io.ReadAll(Keep(nil).Reader(io.NopCloser(strings.NewReader(`{"items":[{`)), List)); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("half an answer ended with %v", err)
 	}
 }
 

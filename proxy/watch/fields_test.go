@@ -1,0 +1,102 @@
+package watch
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/projection"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+)
+
+// A watch with some fields of its objects gets an event only if it changes one of these fields. All
+// watches of the same fields together find out once. An event that is not sent has no lag.
+func TestEventsOfFields(t *testing.T) {
+	fields := projection.Keep([]projection.Path{{{Key: "metadata"}, {Key: "labels"}}})
+	const n = 3
+	for _, c := range []struct {
+		name               string
+		pumped, compressed bool
+		partial            bool
+	}{{"plain", false, false, false}, {"pumped", true, false, false}, {"compressed", false, true, false}, {"metadata", false, false, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			cache, initial := cachetest.Roomy(t)
+			choice := wire.Choice{Fields: fields, Partial: c.partial}
+			form := &countedForm{Form: wire.NewForm(choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
+			events, lag := new(Events), new(Lag)
+			var got [n]bytes.Buffer
+			var outs []*exchange.ChunkWriter
+			var watches []*Watch
+			for i := range n {
+				p := paramsOf(t, cache, initial)
+				p.Choice, p.Form, p.Events, p.Compressed, p.Lag = choice, form, events, c.compressed, lag
+				outs = append(outs, &exchange.ChunkWriter{To: &got[i], Unframed: true})
+				watches = append(watches, opened(t, p, outs[i]))
+			}
+			s := NewScratch()
+			defer s.Free()
+			turn := func() {
+				time.Sleep(time.Millisecond)
+				for i, w := range watches {
+					pumped := s
+					if !c.pumped {
+						pumped = nil
+					}
+					if on, behind := w.Turn(t.Context(), outs[i], pumped); !on || behind {
+						t.Fatal(w.Reason())
+					}
+				}
+				s.Written()
+			}
+			turn() // what is due at first
+			for rv, change := range []struct{ label, data string }{{"1", "a"}, {"1", "bb"}, {"2", "bb"}, {"2", "c"}, {"2", "dd"}, {"1", "dd"}} {
+				cachetest.Apply(t, cache, ofSize(t, uint64(2+rv), change.label, len(change.data)))
+				turn()
+			}
+			if err := cache.Apply([]watchcache.Change{{Deleted: true, Object: ofSize(t, 8, "1", 2)}}, cachetest.BeforeSleep(0)); err != nil {
+				t.Fatal(err)
+			}
+			turn()
+			var want strings.Builder
+			for _, e := range []struct {
+				kind string
+				rv   int
+				x    string
+			}{{"ADDED", 2, "1"}, {"MODIFIED", 4, "2"}, {"MODIFIED", 7, "1"}, {"DELETED", 8, "1"}} {
+				kind := `"kind":"ConfigMap","apiVersion":"v1"`
+				if c.partial {
+					kind = `"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1"`
+				}
+				fmt.Fprintf(&want, `{"type":%q,"object":{%s,"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d","labels":{"x":%q}}}}`+"\n", e.kind, kind, e.rv, e.x)
+			}
+			for i := range got {
+				text := got[i].String()
+				if c.compressed {
+					z, err := gzip.NewReader(&got[i])
+					if err != nil {
+						t.Fatal(err)
+					}
+					plain, _ := io.ReadAll(z) // it has not ended
+					text = string(plain)
+				}
+				if text != want.String() {
+					t.Errorf("%s: watch %d got\n%s\nwant\n%s", c.name, i, text, want.String())
+				}
+			}
+			if form.n != 4 {
+				t.Errorf("%s: events were made %d times, want once for each that is sent", c.name, form.n)
+			}
+			if delivered, _ := totals(&lag.Prompt); delivered != 4*n {
+				t.Errorf("%s: %d deliveries have a lag, want %d", c.name, delivered, 4*n)
+			}
+		})
+	}
+}
