@@ -22,6 +22,7 @@
 //	audit/       the audit log of requests that upstream does not receive
 //	trace/       spans
 //	wire/        encodings
+//	projection/  objects with only some of their fields
 //	metrics/     counts of requests, and the resources that users consume
 //	browser/     requests that a web page may have made a browser send
 //	admin/       /metrics, /livez, /readyz, /status, /users and the status page

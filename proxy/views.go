@@ -14,12 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// A view is the API at another address, with less of each object. A request in its path becomes the
-// same request without the view, before anything else looks at it. So its sender needs the same
-// rights as always. The cache makes answers from the fields that stay (package wire). If upstream
-// answers, its answer is cut here, while it arrives.
-
-// enterView finds the view in whose path a request came, and removes the view from the request.
+// enterView makes a request in the path of a view the same request without the view, before anything
+// else looks at it. So its sender needs the same rights as always.
 func enterView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) {
 	rest, ok := strings.CutPrefix(req.Path, exchange.ViewPrefix)
 	if len(views) == 0 || !ok {
@@ -57,6 +53,8 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *ex
 		return refusal
 	case cuts(req, rt) == nil:
 		return nil
+	case req.WantsUpgrade():
+		return req.Fail(exchange.BadRequest("the view "+req.View.Name+" has no watches over WebSocket: leave out the header Upgrade"), exchange.FromProxy)
 	}
 	accept, ok := wire.AcceptsJSON(req.Header.Get("Accept"))
 	if !ok {

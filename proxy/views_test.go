@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -147,6 +148,7 @@ func TestRefusalsOfViews(t *testing.T) {
 		{"slim", http.MethodGet, one, "application/yaml,application/cbor;q=0.1", http.StatusNotAcceptable},
 		{"slim", http.MethodGet, maps + "?resourceVersion=0", "application/vnd.kubernetes.protobuf;q=1,*/*", http.StatusOK},
 		{"slim", http.MethodGet, "/api/v1/namespaces/a/secrets/c?resourceVersion=x", "application/vnd.kubernetes.protobuf", http.StatusOK},
+		{"slim", http.MethodGet, maps + "?watch=1", "", http.StatusBadRequest},
 		{"none", http.MethodGet, maps, "", http.StatusNotFound},
 		{"SLIM", http.MethodGet, maps, "", http.StatusNotFound},
 		{"slim%20", http.MethodGet, maps, "", http.StatusNotFound},
@@ -163,6 +165,10 @@ func TestRefusalsOfViews(t *testing.T) {
 				t.Fatal(err)
 			}
 			req.Header.Set("Accept", c.accept)
+			if strings.HasSuffix(c.target, "watch=1") {
+				req.Header.Set("Connection", "Upgrade")
+				req.Header.Set("Upgrade", "websocket")
+			}
 			resp, err := client.RoundTrip(req)
 			if err != nil {
 				t.Fatal(err)
@@ -195,10 +201,13 @@ func TestNoViews(t *testing.T) {
 func TestCacheAnswersViews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, s := slimmed(t, func(http.ResponseWriter, *http.Request) { t.Error("upstream was asked") })
-		for _, query := range []string{"?resourceVersion=0", "", "?limit=3", "?labelSelector=x%21%3D1&resourceVersion=0"} {
+		for i, query := range []string{"?resourceVersion=0", "", "?limit=3", "?labelSelector=x%21%3D1&resourceVersion=0"} {
 			_, whole := client.get(t, rivalPath+query, "Accept", anyJSON)
 			_, slim := client.get(t, "/views/slim"+rivalPath+query, "Accept", anyJSON)
 			want, err := s.options.Load().Views["slim"].Fields.AppendAnswer(nil, []byte(whole), projection.List)
+			if n := testutil.ToFloat64(s.metrics.Views.WithLabelValues("slim", "list", "cache")); n != float64(i+1) {
+				t.Errorf("%v requests of the view are counted after %d", n, i+1)
+			}
 			if err != nil || slim != string(want) || len(slim) >= len(whole) || !strings.Contains(slim, `"c-000002"`) {
 				t.Errorf("%s: %.300s, want %.300s, %v", query, slim, want, err)
 			}

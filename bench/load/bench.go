@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -91,6 +92,7 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		{"memory", b.memory},
 		{"forward", b.forward},
 		{"tiers", b.tiers},
+		{"views", b.views},
 	} {
 		if !b.wanted.MatchString(scenario.name) {
 			continue
@@ -185,6 +187,9 @@ func (b *bench) startProxy(ctx context.Context, kubeconfig string, secure bool) 
 func (b *bench) config() (file string, err error) {
 	file = filepath.Join(b.dir, "config.yaml")
 	text := "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\nlimits: {maxWatchesPerIdentity: 200000}\ncache:\n  syncTimeout: 2m\n"
+	if b.wanted.MatchString("views") {
+		text = strings.Replace(text, "cache:\n", viewConfig+"cache:\n", 1)
+	}
 	if b.noLedger {
 		text += "  consistentReads: {ledger: false}\n"
 	}

@@ -28,6 +28,7 @@ type Metrics struct {
 	Refused  *prometheus.CounterVec
 	asked    *prometheus.CounterVec
 	panics   *prometheus.CounterVec
+	Views    *prometheus.CounterVec
 }
 
 // LatencyBuckets are the buckets of kube-apiserver's apiserver_request_duration_seconds, and three
@@ -104,13 +105,17 @@ func New(r prometheus.Registerer) *Metrics {
 		Name: "watchproxy_panics_total",
 		Help: "Panics that ended one request, watch or stream, by place (handler, watch, stream, review). The log has the stack.",
 	}, []string{"place"})
+	m.Views = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_view_requests_total",
+		Help: "Answered requests at the addresses of views, by view, verb and source of the answer. They also count as requests without a view.",
+	}, []string{"view", "verb", "source"})
 	for _, place := range []string{InHandler, InWatch, InStream, InReview} {
 		m.panics.WithLabelValues(place) // Prometheus misses an increase that creates the series
 	}
 	for _, kind := range []string{mutating, readOnly} {
 		m.inFlight.WithLabelValues(kind)
 	}
-	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.asked, m.panics)
+	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.asked, m.panics, m.Views)
 	m.watches.register(r)
 	return m
 }

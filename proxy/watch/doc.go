@@ -23,6 +23,9 @@
 // these events take turns ([fair.Meter]), and need room beyond 64 KiB. Before that, 400 such watches
 // of a custom resource of 110 KB that changed once a second delayed the watches of others by 4 s.
 //
+// A watch of some fields gets an event only if it changes its form of the object, apart from the
+// resourceVersion. All watches of these fields find this out once, in [Events].
+//
 // A watch ends at an object that its form cannot show. Its client watches again, and upstream
 // answers this watch and all others that would end at the object (package unwritable).
 //
