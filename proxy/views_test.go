@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// slimmed returns a client of a server that has two views, and the server.
+// slimmed returns a client of a server that has views, and the server.
 func slimmed(t *testing.T, upstream http.HandlerFunc) (*httpClient, *Server) {
 	t.Helper()
 	c, _ := cachetest.ConfigMaps(t, rivalObjects)
@@ -28,6 +28,7 @@ func slimmed(t *testing.T, upstream http.HandlerFunc) (*httpClient, *Server) {
 	o.Views = map[string]*exchange.View{
 		"slim":  {Name: "slim", Fields: fields, Resources: []schema.GroupResource{{Resource: "configmaps"}}},
 		"every": {Name: "every", Fields: fields},
+		"other": {Name: "other", Fields: projection.Drop([]projection.Path{{{Key: "data"}, {Key: "a"}}})},
 	}
 	s, l := serveTo(t, rivalFeeds{oneFeed{feed: feed}, nil}, upstream, o)
 	client := clientTo(t, l, "http/1.1")
@@ -197,20 +198,28 @@ func TestNoViews(t *testing.T) {
 	})
 }
 
-// The cache answers a view's reads.
+// The cache answers the reads of views, each with its own fields, also after a reload.
 func TestCacheAnswersViews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, s := slimmed(t, func(http.ResponseWriter, *http.Request) { t.Error("upstream was asked") })
-		for i, query := range []string{"?resourceVersion=0", "", "?limit=3", "?labelSelector=x%21%3D1&resourceVersion=0"} {
-			_, whole := client.get(t, rivalPath+query, "Accept", anyJSON)
-			_, slim := client.get(t, "/views/slim"+rivalPath+query, "Accept", anyJSON)
-			want, err := s.options.Load().Views["slim"].Fields.AppendAnswer(nil, []byte(whole), projection.List)
-			if n := testutil.ToFloat64(s.metrics.Views.WithLabelValues("slim", "list", "cache")); n != float64(i+1) {
-				t.Errorf("%v requests of the view are counted after %d", n, i+1)
+		s.SetOptions(Options{Options: s.options.Load().Options, Limits: s.options.Load().Limits})
+		const partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+		asked := 0.0
+		for _, query := range []string{"?resourceVersion=0", "", "?limit=3", "?labelSelector=x%21%3D1&resourceVersion=0"} {
+			for _, accept := range []string{anyJSON, partial, anyJSON} {
+				_, whole := client.get(t, rivalPath+query, "Accept", accept)
+				for _, name := range []string{"slim", "other"} {
+					_, got := client.get(t, "/views/"+name+rivalPath+query, "Accept", accept)
+					want, err := s.options.Load().Views[name].Fields.AppendAnswer(nil, []byte(whole), projection.List)
+					if err != nil || got != string(want) || !strings.Contains(got, `"c-000002"`) {
+						t.Errorf("%s %s as %s: %.300s, want %.300s, %v", name, query, accept, got, want, err)
+					}
+				}
+				asked++
 			}
-			if err != nil || slim != string(want) || len(slim) >= len(whole) || !strings.Contains(slim, `"c-000002"`) {
-				t.Errorf("%s: %.300s, want %.300s, %v", query, slim, want, err)
-			}
+		}
+		if n := testutil.ToFloat64(s.metrics.Views.WithLabelValues("slim", "list", "cache")); n != asked {
+			t.Errorf("%v requests of a view are counted after %v", n, asked)
 		}
 	})
 }

@@ -1,0 +1,104 @@
+package wire
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/proxy/projection"
+)
+
+// noRows has a row for each object.
+type noRows struct{}
+
+func (noRows) Columns() []byte { return []byte("[]") }
+func (noRows) Empty() string   { return "[]" }
+func (noRows) AppendRow(dst []byte, _ Object, _ bool) ([]byte, error) {
+	return append(dst, `{"cells":["x"]`...), nil
+}
+func (noRows) Metadata(made []byte) ([]byte, error) { return slices.Clone(made), nil }
+func (noRows) AppendBookmarkRow(dst []byte) []byte  { return append(dst, `{"cells":[]`...) }
+func (noRows) AppendBookmarkMetadata(dst []byte, _ uint64, _ bool) []byte {
+	return append(dst, `{"metadata":{"annotations":{"a":"1"}}}`...)
+}
+
+// Each form in JSON shows some fields of its objects. Bookmarks are whole.
+func TestFormsOfFields(t *testing.T) {
+	fields := projection.Keep([]projection.Path{{{Key: "metadata"}, {Key: "labels"}}, {{Key: "status"}, {Key: "phase"}}})
+	const meta, ends = `"name":"a","resourceVersion":"3"`, `"resourceVersion":"3","annotations":{"k8s.io/initial-events-end":"true"}`
+	pod := bare(`{"metadata":{` + meta + `,"labels":{"x":"1"},"annotations":{"b":"2"}},"spec":{},"status":{"phase":"P","n":1}}`)
+	gadget := bare(`{"apiVersion":"e.c/v1","kind":"G","metadata":{"annotations":{"b":"2"},"labels":{"x":"1"},` + meta + `},"status":{"n":1,"phase":"P"}}`)
+	const partial = `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{` + meta + `,"labels":{"x":"1"}}}`
+	const slim = `"metadata":{` + meta + `,"labels":{"x":"1"}},"status":{"phase":"P"}}`
+	const single = `{"kind":"Pod","apiVersion":"v1",` + slim
+	const custom = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"labels":{"x":"1"},` + meta + `},"status":{"phase":"P"}}`
+	table := func(i Include) Form { return NewTable(podKind, i, noRows{}, fields) }
+	for name, c := range map[string]struct {
+		form           Form
+		object         bare
+		item, get      string // get is what an event shows, too
+		event, initial string
+	}{
+		"object":          {NewForm(Choice{Fields: fields}, podKind), pod, "{" + slim, single, single, `{"metadata":{` + ends + `}}`},
+		"custom resource": {NewForm(Choice{Fields: fields}, gadgetKind), gadget, custom, custom, custom, `{"metadata":{` + ends + `}}`},
+		"metadata": {
+			NewForm(Choice{Partial: true, Fields: fields}, podKind), pod, partial, partial, partial,
+			`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{` + ends + `}}`,
+		},
+		"metadata of a custom resource": {NewForm(Choice{Partial: true, Fields: fields}, gadgetKind), gadget, partial, partial, partial, ""},
+		"table":                         {table(IncludeMetadata), pod, `{"cells":["x"],"object":` + partial + `}`, "", "", `"object":{"metadata":{"annotations":{"a":"1"}}}`},
+		"table with objects":            {table(IncludeObject), pod, `{"cells":["x"],"object":` + single + `}`, "", "", `"object":{"metadata":{` + ends + `}}`},
+		"table with nothing":            {table(IncludeNone), pod, `{"cells":["x"],"object":null}`, "", "", `"object":{"metadata":{"annotations":{"a":"1"}}}`},
+	} {
+		if c.form.Verbatim() {
+			t.Errorf("%s: items are the cache's", name)
+		}
+		if got := string(noErr(t)(c.form.AppendItem([]byte("<"), c.object))); got != "<"+c.item {
+			t.Errorf("%s: item %s\nwant %s", name, got, c.item)
+		}
+		if got := string(noErr(t)(c.form.AppendObject([]byte("<"), c.object))); c.get != "" && got != "<"+c.get+"\n" || !strings.Contains(got, c.item[1:]) && c.get == "" {
+			t.Errorf("%s: object %s\nwant %s", name, got, c.get)
+		}
+		if got := string(noErr(t)(c.form.AppendEvent([]byte("<"), "ADDED", c.object))); c.event != "" && got != `<{"type":"ADDED","object":`+c.event+"}\n" {
+			t.Errorf("%s: event %s\nwant %s", name, got, c.event)
+		}
+		if _, _, _, ok := c.form.SplitEvent(nil, "ADDED", c.object); ok {
+			t.Errorf("%s: an event has the cache's bytes", name)
+		}
+		if got := string(noErr(t)(c.form.AppendBookmark(nil, []byte(`{"metadata":{`+ends+`}}`)))); !strings.Contains(got, c.initial) {
+			t.Errorf("%s: bookmark %s\nwant %s", name, got, c.initial)
+		}
+	}
+}
+
+func TestCut(t *testing.T) {
+	fields := projection.Keep(nil)
+	for accept, want := range map[string][]Choice{
+		"":                                    {{Fields: fields}},
+		"application/json":                    {{Fields: fields}},
+		"application/vnd.kubernetes.protobuf": nil,
+		"application/vnd.kubernetes.protobuf, application/json":            {{Fields: fields}},
+		"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,*/*": {{Partial: true, Fields: fields}},
+	} {
+		if got := Cut(Negotiate(accept, Get, false), fields); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, want %+v", accept, got, want)
+		}
+	}
+}
+
+func TestAcceptsJSON(t *testing.T) {
+	const table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+	for accept, want := range map[string]string{
+		"": "", "*/*": "*/*", "application/*": "application/*", table: table,
+		table + ",application/vnd.kubernetes.protobuf, application/json": table + ", application/json",
+		"application/yaml, application/json;q=0.1":                       " application/json;q=0.1",
+		"application/yaml": "refused",
+		"application/vnd.kubernetes.protobuf,application/cbor": "refused",
+		"text/*": "refused", "application/jsonx": "refused", "application/json-patch+json": "refused",
+	} {
+		got, ok := AcceptsJSON(accept)
+		if ok != (want != "refused") || ok && got != want {
+			t.Errorf("%q: %q, %t", accept, got, ok)
+		}
+	}
+}
