@@ -182,6 +182,9 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	if err != nil {
 		return err
 	}
+	if err := behind.check(ctx, c.Views, log); err != nil {
+		return err
+	}
 	forwards, err := forward.New(behind.forwarding(), behind.transport)
 	if err != nil {
 		return err
