@@ -3,12 +3,14 @@
 // A path is right if objects of one of the view's resources can have the field, in one of the
 // versions that upstream serves. Maps can have any key. Below fields without a schema, and below
 // x-kubernetes-preserve-unknown-fields, each path is right. A view without resources is for objects
-// of all kinds, so only its paths in metadata are checked.
+// of all kinds, so only its paths in metadata are checked. A custom resource may be missing, because
+// the proxy must start even if its definition was removed.
 package openapi
 
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -42,7 +44,11 @@ func (d *documents) check(ctx context.Context, at string, v config.View) (errs [
 	var kinds []kind
 	for i, name := range v.Resources {
 		of, err := d.kinds(ctx, name)
-		if err != nil {
+		switch group := schema.ParseGroupResource(name).Group; {
+		case err == nil:
+		case strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io"): // its definition may come later
+			d.unread = append(d.unread, fmt.Errorf("%s.resources[%d]: %w", at, i, err))
+		default:
 			errs = append(errs, fmt.Errorf("%s.resources[%d]: %w", at, i, err))
 		}
 		kinds = append(kinds, of...)

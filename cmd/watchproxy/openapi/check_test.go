@@ -216,6 +216,7 @@ func TestUnreadDocuments(t *testing.T) {
 		{"pods", "/openapi/v3/api/v1", "components: []", "read upstream's OpenAPI of v1: ", ""},
 		{"pods", "/openapi/v3", "paths: {}", "read upstream's OpenAPI of v1: there is no such document", ""},
 		{"deployments.apps", "", "", "read upstream's OpenAPI of apps/v1: there is no such document", "spec.z"},
+		{"gone.example.com", "", "", "views[0].resources[0]: upstream has no resource gone.example.com", "spec.z"},
 		{"bare.example.com", "", "", "upstream's OpenAPI of example.com/v1 has no kind Bare", "spec.z"},
 		{"scalers.autoscaling", "/openapi/v3/a1", "503", "read upstream's OpenAPI of autoscaling/v1: ", "spec.z"},
 		{"things.down.example.com", "", "", "read upstream's discovery of down.example.com/v1: ", "spec.z"},
