@@ -190,7 +190,7 @@ func TestRefusalsOfViews(t *testing.T) {
 func TestNoViews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked string
-		_, l := serveForwards(t, func(w http.ResponseWriter, r *http.Request) { asked = r.RequestURI }, testLimits())
+		_, l := serveForwards(t, func(_ http.ResponseWriter, r *http.Request) { asked = r.RequestURI }, testLimits())
 		const target = "/views/slim/api/v1/pods?limit=1"
 		if resp, _ := clientTo(t, l, "http/1.1").get(t, target); resp.StatusCode != http.StatusOK || asked != target {
 			t.Errorf("%d, upstream was asked for %s", resp.StatusCode, asked)

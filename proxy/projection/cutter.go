@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 )
 
 // cutter cuts JSON while it is written, in pieces of any size. It copies the bytes of what stays,
@@ -136,14 +137,12 @@ func (c *cutter) named() error {
 }
 
 func unquoted(key []byte) ([]byte, error) {
-	for _, b := range key {
-		if b == '\\' {
-			var text string
-			err := json.Unmarshal(append(append([]byte{'"'}, key...), '"'), &text)
-			return []byte(text), err
-		}
+	if !slices.Contains(key, '\\') {
+		return key, nil
 	}
-	return key, nil
+	var text string
+	err := json.Unmarshal(append(append([]byte{'"'}, key...), '"'), &text)
+	return []byte(text), err
 }
 
 var leaves = [2]*node{{}, {keep: true}}

@@ -57,8 +57,10 @@ func TestAppend(t *testing.T) {
 		{"the shorter path first", Keep(paths("status", "status/n")), `{` + kept + pod[strings.Index(pod, `},"spec"`):strings.Index(pod, `"spec"`)] + pod[strings.Index(pod, `"status":{"phase`):]},
 		{"the longer path first", Keep(paths("status/n", "status")), `{` + kept + `},` + pod[strings.Index(pod, `"status":{"phase`):]},
 		{"drop", Drop(paths("spec", "metadata/labels", "status/conditions")), `{` + kept + `},"status":{"phase":"Running","start":null,"n":-1.5e3}}`},
-		{"drop in items", Drop(paths("spec/containers", "metadata/labels/app", "status/conditions/*/status", "status/start")),
-			`{` + kept + `,"labels":{"k8s.io/b":"\\"}},"spec":{"nodeName":"w","empty":{}},"status":{"phase":"Running","conditions":[{"type":"Ready"},{}],"n":-1.5e3}}`},
+		{
+			"drop in items", Drop(paths("spec/containers", "metadata/labels/app", "status/conditions/*/status", "status/start")),
+			`{` + kept + `,"labels":{"k8s.io/b":"\\"}},"spec":{"nodeName":"w","empty":{}},"status":{"phase":"Running","conditions":[{"type":"Ready"},{}],"n":-1.5e3}}`,
+		},
 		{"drop below a scalar", Drop(paths("spec", "status/phase/x", "status/conditions/*/*", "metadata/labels/*")), `{` + pod[1:strings.Index(pod, `"spec"`)] + pod[strings.Index(pod, `"status":{"phase`):]},
 		{"all", nil, pod},
 	} {
@@ -89,9 +91,11 @@ func TestAnswers(t *testing.T) {
 		{"custom list", List, `{"apiVersion":"v1","items":[` + pod + `],"kind":"PodList","metadata":{"continue":""}}`, `{"apiVersion":"v1","items":[` + short("") + `],"kind":"PodList","metadata":{"continue":""}}`},
 		{"empty lists", List, `{"items":[],"rows":null}`, `{"items":[],"rows":null}`},
 		{"table", List, table(pod), table(short(""))},
-		{"events", Events,
+		{
+			"events", Events,
 			`{"type":"ADDED","object":` + pod + "}\n" + `{"type":"BOOKMARK","object":` + partial + "}\n" + `{"type":"ERROR","object":{"kind":"Status","code":410}}` + "\n" + `{"type":"DELETED","object":` + table(pod) + "}\n",
-			`{"type":"ADDED","object":` + short("") + "}\n" + `{"type":"BOOKMARK","object":` + partial + "}\n" + `{"type":"ERROR","object":{"kind":"Status","code":410}}` + "\n" + `{"type":"DELETED","object":` + table(short("")) + "}\n"},
+			`{"type":"ADDED","object":` + short("") + "}\n" + `{"type":"BOOKMARK","object":` + partial + "}\n" + `{"type":"ERROR","object":{"kind":"Status","code":410}}` + "\n" + `{"type":"DELETED","object":` + table(short("")) + "}\n",
+		},
 	} {
 		got, err := cut.AppendAnswer(nil, []byte(c.answer), c.shape)
 		if err != nil || string(got) != c.want {
