@@ -33,6 +33,8 @@ type Status struct {
 	ToUpstream    toUpstream `json:"upstreamRequests"`
 	MostRecent    mostRecent `json:"mostRecentReads"`
 	Watches       int        `json:"watches"` // open watches from the cache
+	// Views has the number of requests at the address of each view. They are among Requests.
+	Views map[string]float64 `json:"views,omitempty"`
 	// UpstreamSilentSeconds is the time since an upstream server last answered a check. It is 0
 	// while a server is usable.
 	UpstreamSilentSeconds float64 `json:"upstreamSilentSeconds"`
@@ -180,6 +182,7 @@ func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, fig
 		UpstreamSeconds: m.by("watchproxy_freshness_upstream_seconds_total", "by"),
 		SavedSeconds:    m.sum("watchproxy_freshness_saved_seconds_total"),
 	}
+	s.Views = m.by("watchproxy_view_requests_total", "view")
 	s.ToUpstream.SavedSeconds = s.MostRecent.SavedSeconds - s.MostRecent.spent()
 	s.UpstreamSilentSeconds = silent(m)
 	s.ConfigRefused = m.sum("watchproxy_config_refused") > 0

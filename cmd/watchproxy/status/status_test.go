@@ -405,3 +405,29 @@ func TestUnits(t *testing.T) {
 		}
 	}
 }
+
+// The report has the requests of each view, also of a view without requests.
+func TestStatusOfViews(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry)
+	for _, view := range []string{"slim", "mine"} {
+		m.Views.WithLabelValues(view, "list", "cache")
+	}
+	m.Views.WithLabelValues("slim", "list", "cache").Add(1200)
+	m.Views.WithLabelValues("slim", "watch", "upstream").Inc()
+	s := statusOf(t, registry)
+	if !reflect.DeepEqual(s.Views, map[string]float64{"slim": 1201, "mine": 0}) {
+		t.Errorf("views: %v", s.Views)
+	}
+	var text bytes.Buffer
+	if err := s.writeText(&text); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Join(strings.Fields(text.String()), " "); !strings.Contains(lines, "watches 0 views 0 requests of mine 1,201 requests of slim no feeds") {
+		t.Error(text.String())
+	}
+	text.Reset()
+	if err := statusOf(t, prometheus.NewRegistry()).writeText(&text); err != nil || strings.Contains(text.String(), "\nviews") {
+		t.Errorf("without views: %v\n%s", err, text.String())
+	}
+}

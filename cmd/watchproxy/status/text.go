@@ -36,7 +36,11 @@ func (s *Status) writeText(to io.Writer) error {
 	fmt.Fprintf(w, "saved\t%.1f s of upstream's time for lists, %s of responses (feeds read %s), %s requests\n",
 		u.SavedSeconds, size(u.SavedBytes), size(u.FeedBytes), count(u.Saved))
 	fmt.Fprintf(w, "fresh\t%s\n", s.MostRecent.text())
-	fmt.Fprintf(w, "watches\t%s\n\n", count(s.Watches))
+	fmt.Fprintf(w, "watches\t%s\n", count(s.Watches))
+	for i, name := range slices.Sorted(maps.Keys(s.Views)) {
+		fmt.Fprintf(w, "%s\t%s requests of %s\n", map[bool]string{true: "views"}[i == 0], count(int64(s.Views[name])), name)
+	}
+	fmt.Fprintln(w)
 	s.writeFeeds(w)
 	const most = 20
 	for i, f := range s.Forwarded[:min(most, len(s.Forwarded))] {
