@@ -119,6 +119,9 @@ func (n *node) add(p Path, keep bool) {
 	next.add(p[1:], keep)
 }
 
+// longKey is the length of keys, in bytes, from which a cutter is not used again.
+const longKey = 4 << 10
+
 var cutters = sync.Pool{New: func() any { return new(cutter) }}
 
 // Append appends an object's fields that stay.
@@ -143,6 +146,8 @@ func appendCut(dst, src []byte, root *node) ([]byte, error) {
 	}
 	dst = c.out
 	c.reset(nil, nil)
-	cutters.Put(c)
+	if cap(c.head) <= longKey {
+		cutters.Put(c)
+	}
 	return dst, err
 }
