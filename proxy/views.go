@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/gzip"
@@ -79,9 +80,12 @@ func writesObjects(rt *exchange.Route) bool {
 	return false
 }
 
+// showsObject are the subresources whose answers are the object itself.
+var showsObject = []string{"", "status", "resize", "ephemeralcontainers", "approval"}
+
 // cuts returns the fields that stay of the objects in the answer to a request; nil for all.
 func cuts(req *exchange.Request, rt *exchange.Route) *projection.Projection {
-	if req.Method != http.MethodGet || !rt.Resource || rt.Subresource != "" {
+	if req.Method != http.MethodGet || !rt.Resource || !slices.Contains(showsObject, rt.Subresource) {
 		return nil
 	}
 	return req.View.Of(rt.GVR.GroupResource())

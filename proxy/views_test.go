@@ -55,7 +55,8 @@ func TestForwardedAnswersOfViews(t *testing.T) {
 		{"/api/v1/namespaces/a/configmaps?watch=1&unknown=1", `{"type":"ADDED","object":` + wholeObject + "}\n" + `{"type":"ERROR","object":{"kind":"Status"}}`, `{"type":"ADDED","object":` + slimObject + "}\n" + `{"type":"ERROR","object":{"kind":"Status"}}`},
 		{"/api/v1/watch/configmaps", `{"type":"DELETED","object":` + wholeObject + "}\n", `{"type":"DELETED","object":` + slimObject + "}\n"},
 		{"//api/v1/namespaces/a/configmaps/c", wholeObject, slimObject},
-		{"/api/v1/namespaces/a/configmaps/c/status", wholeObject, wholeObject},
+		{"/api/v1/namespaces/a/configmaps/c/status", wholeObject, slimObject},
+		{"/api/v1/namespaces/a/configmaps/c/scale", wholeObject, wholeObject},
 		{"/api/v1/namespaces/a/secrets/c?resourceVersion=x", wholeObject, wholeObject},
 		{"/version", wholeObject, wholeObject},
 	} {
