@@ -73,7 +73,7 @@ func (w *world) readsOf(t *testing.T, r *resource, random *rand.Rand) []*read {
 	t.Helper()
 	cached := map[bool]string{true: cache, false: upstream}[r.cached()]
 	ofTables, recent := cached, cached
-	if r.plural == "flowschemas" || r.plural == "storageclasses" { // whose rows depend on other objects
+	if r.dependent() {
 		ofTables = upstream
 	}
 	if r.plural == "events" { // which the apiserver does not cache

@@ -105,10 +105,19 @@ func (w *world) mustT(tb testing.TB, e *cluster.Endpoint, r cluster.Request) clu
 func ask(ctx context.Context, e *cluster.Endpoint, r cluster.Request) (cluster.Answer, error) {
 	answer, err := e.Ask(ctx, r)
 	if err == nil && answer.Status/100 != 2 {
-		err = fmt.Errorf("%s: %s %s: %d %.1000s", e.Name, r.Method, r.Target, answer.Status, answer.Body)
+		err = &refusedError{answer.Status, fmt.Sprintf("%s: %s %s: %d %.1000s", e.Name, r.Method, r.Target, answer.Status, answer.Body)}
 	}
 	return answer, err
 }
+
+// refusedError is the error of a request that was refused.
+type refusedError struct {
+	status int
+	text   string
+}
+
+// Error implements error.
+func (e *refusedError) Error() string { return e.text }
 
 // write sends JSON to the apiserver.
 func (w *world) write(ctx context.Context, method, target string, body any) (cluster.Answer, error) {

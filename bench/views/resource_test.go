@@ -78,6 +78,10 @@ func (r *resource) configured() string {
 // aggregator serves APIServices outside of any of them.
 func (r *resource) cached() bool { return r.plural != "secrets" && r.plural != "apiservices" }
 
+// dependent reports whether the rows of the resource's Tables depend on other objects, so that upstream
+// answers.
+func (r *resource) dependent() bool { return r.plural == "flowschemas" || r.plural == "storageclasses" }
+
 // namespace has the objects that all tests read and none changes.
 const namespace = "views"
 

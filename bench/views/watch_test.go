@@ -1,0 +1,467 @@
+package views
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/conformance"
+)
+
+// A watch in a view has the events of the same watch without the view, with cut objects. Changes that
+// do not change what stays are left out, except by upstream.
+func TestWatches(t *testing.T) {
+	w := sharedWorld(t)
+	namespace := cluster.UniqueName("watched")
+	if err := w.createNamespace(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	var hidden, shown counter
+	t.Run("resources", func(t *testing.T) {
+		for _, r := range w.all {
+			if len(r.specimens) > 0 && r.plural != "servicecidrs" && r.plural != "ipaddresses" { // whose names are addresses
+				t.Run(r.name(), func(t *testing.T) {
+					t.Parallel()
+					w.checkWatches(t, r, namespace, &hidden, &shown)
+				})
+			}
+		}
+	})
+	t.Logf("%d changes were shown, and %d left out", shown.n, hidden.n)
+	const least = 500
+	if shown.n < least || hidden.n < least {
+		t.Error("these are too few: the test does not test")
+	}
+	w.sources.check(t)
+}
+
+type counter struct {
+	sync.Mutex
+	n int
+}
+
+func (c *counter) add(n int) {
+	c.Lock()
+	defer c.Unlock()
+	c.n += n
+}
+
+func (w *world) checkWatches(t *testing.T, r *resource, namespace string, hidden, shown *counter) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(cluster.Seed(), seedOf(r.name()+" watches")))
+	s := &script{w: w, r: r, namespace: namespace, random: random, prefix: cluster.UniqueName("w")}
+	for range 2 {
+		if err := s.create(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// These are the watches without a view: of all objects of the script, and of picked ones.
+	wholes := []*watcher{}
+	for _, selector := range []string{watched, watched + ",pick=yes"} {
+		wholes = append(wholes, &watcher{selector: selector})
+	}
+	all := slices.Clone(wholes)
+	const drawn = 3 // besides the two that are not drawn
+	for i, v := range append(slices.Clone(r.views[viewsEach:]), drawFew(r.views[:viewsEach], drawn, random)...) {
+		of := &watcher{view: v, whole: wholes[random.IntN(len(wholes))]}
+		of.selector, of.gzip, of.forwarded = of.whole.selector, random.IntN(4) == 0, i == drawn+1 && random.IntN(3) == 0
+		all = append(all, of)
+	}
+	if form := random.IntN(6); form < 2 { // of a third of the resources, one more in another form
+		accept := []string{partial, table}[form]
+		whole := &watcher{selector: watched, accept: accept}
+		all = append(all, whole, &watcher{view: r.views[random.IntN(len(r.views))], selector: watched, whole: whole, accept: accept})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer cancel()
+	for _, of := range all {
+		if err := of.open(ctx, w, s); err != nil {
+			t.Fatal(err)
+		}
+		reading.Go(func() { of.read(ctx, s.last()) })
+	}
+	for _, of := range all {
+		if err := of.await(ctx, of.synced); err != nil {
+			t.Fatalf("%s: the state did not come: %v", of, err)
+		}
+	}
+	const changes = 14
+	for range changes {
+		if err := s.change(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.createNamed(t.Context(), s.last()); err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range all {
+		if err := of.await(ctx, of.done); err != nil || of.err != nil {
+			t.Fatalf("%s: the last object did not come: %v", of, errors.Join(err, of.err))
+		}
+	}
+	for _, of := range all {
+		if of.view != nil {
+			of.check(t, hidden, shown)
+		}
+	}
+}
+
+func drawFew(all []*view, n int, random *rand.Rand) (drawn []*view) {
+	for _, i := range random.Perm(len(all))[:n] {
+		drawn = append(drawn, all[i])
+	}
+	return drawn
+}
+
+// watcher is a watch and its events. The fields err and events are valid once done is closed.
+type watcher struct {
+	view      *view    // nil for none
+	whole     *watcher // the same watch without the view
+	selector  string
+	accept    string // empty for none
+	gzip      bool
+	forwarded bool
+
+	resp         *http.Response
+	source       string
+	synced, done chan struct{} // closed after the state, and after the last event
+	events       []conformance.Event
+	err          error
+}
+
+func (of *watcher) String() string {
+	name := "the watch of " + of.selector
+	if of.view != nil {
+		name += " in " + of.view.String()
+	}
+	return fmt.Sprintf("%s (Accept %q, gzip %t, forwarded %t)", name, of.accept, of.gzip, of.forwarded)
+}
+
+// open sends the request. Most watches use HTTP/1.1.
+func (of *watcher) open(ctx context.Context, w *world, s *script) (err error) {
+	target := s.r.in(s.namespace) + "?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&labelSelector=" +
+		url.QueryEscape(of.selector)
+	if of.view != nil {
+		target = of.view.at(target)
+	}
+	if of.accept == table {
+		target += "&includeObject=Object"
+	}
+	r := cluster.Get(target)
+	if of.accept != "" {
+		r = r.With("Accept", of.accept)
+	}
+	if r.Protocol = cluster.HTTP1; of.view != nil && cluster.DrawProtocol(target) == cluster.HTTP1 {
+		r.Protocol = cluster.HTTP2
+	}
+	if of.gzip {
+		r = r.With("Accept-Encoding", "gzip")
+	}
+	if of.forwarded {
+		r = r.With("Origin", w.proxy.URL)
+	}
+	of.synced, of.done = make(chan struct{}), make(chan struct{})
+	if of.resp, err = w.proxy.Watch(ctx, r); err != nil {
+		return err
+	}
+	of.source = cache
+	if of.forwarded || !s.r.cached() || s.r.plural == "events" || of.accept == table && s.r.dependent() { // the state of events cannot be proven current
+		of.source = upstream
+	}
+	w.sources.expect(of.resp.Header, of.source, of.String())
+	if of.gzip && of.resp.Header.Get("Content-Encoding") == "gzip" {
+		of.resp.Body = &unzip{ReadCloser: of.resp.Body}
+	}
+	return nil
+}
+
+// unzip decompresses what it reads. It begins with the first read, because the compressed bytes may
+// follow the header later.
+type unzip struct {
+	io.ReadCloser
+	from *gzip.Reader
+}
+
+// Read implements io.Reader.
+func (u *unzip) Read(p []byte) (n int, err error) {
+	if u.from == nil {
+		if u.from, err = gzip.NewReader(u.ReadCloser); err != nil {
+			return 0, err
+		}
+	}
+	return u.from.Read(p)
+}
+
+// read reads the events, up to the first one about the object with the last name.
+func (of *watcher) read(ctx context.Context, last string) {
+	defer of.resp.Body.Close()
+	defer close(of.done)
+	for e, err := range conformance.Events(of.resp) {
+		if of.err = err; err != nil || ctx.Err() != nil {
+			return
+		}
+		if e.Type != "BOOKMARK" || e.InitialEnd {
+			of.events = append(of.events, e)
+		}
+		if e.InitialEnd {
+			close(of.synced)
+		}
+		if e.Key == last || strings.HasSuffix(e.Key, "/"+last) {
+			return
+		}
+	}
+	of.err = errors.New("the watch ended")
+}
+
+// await waits for a channel, or for the end of the watch.
+func (of *watcher) await(ctx context.Context, closed <-chan struct{}) error {
+	select {
+	case <-closed:
+		return nil
+	case <-of.done:
+		return of.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// check compares the events with those that the plain implementation makes of the whole watch.
+func (of *watcher) check(t *testing.T, hidden, shown *counter) {
+	t.Helper()
+	want, left := of.due(t)
+	for i := range max(len(want), len(of.events)) {
+		if i == len(of.events) {
+			t.Errorf("%s: the %d. event is missing: %s", of, i+1, encode(nil, want[i]))
+			return
+		}
+		got, err := decode(of.events[i].Line)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", of, err)
+		case i == len(want):
+			t.Errorf("%s: there is an event too many: %s", of, of.events[i].Line)
+		default:
+			if got = of.settled(got); textAt(got, "type") == "BOOKMARK" {
+				got = of.bookmark(got)
+			}
+			if d := differs(want[i], got, "the event"); d != "" {
+				t.Errorf("%s: the %d. event: %s\nwant %s\ngot  %s", of, i+1, d, encode(nil, want[i]), of.events[i].Line)
+			} else if err := leaks(of.events[i].Line, want[i]); err != nil {
+				t.Errorf("%s: %v", of, err)
+			} else {
+				continue
+			}
+		}
+		return
+	}
+	hidden.add(left)
+	shown.add(len(want))
+}
+
+// bookmark replaces the resourceVersion of a bookmark, which may be any.
+func (of *watcher) bookmark(event tree) tree {
+	if of.accept == table {
+		return event.(*object).without("object")
+	}
+	meta := at(event, "object", "metadata").(*object).with("resourceVersion", "RV")
+	return event.(*object).with("object", at(event, "object").(*object).with("metadata", meta))
+}
+
+// settled removes what differs between two watches of Tables: ages, and the column definitions, which
+// any event may have.
+func (of *watcher) settled(event tree) tree {
+	if of.accept != table {
+		return event
+	}
+	rows := settled(at(event, "object")).(*object).get("rows")
+	return event.(*object).with("object", at(event, "object").(*object).without("columnDefinitions").with("rows", rows))
+}
+
+// due returns the events that the view must show, and the number of those that it must not show.
+func (of *watcher) due(t *testing.T) (want list, left int) {
+	t.Helper()
+	was := map[string]tree{} // the last versions
+	for _, e := range of.whole.events {
+		event, err := decode(e.Line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if event = of.settled(event); e.Type == "BOOKMARK" {
+			want = append(want, of.bookmark(event))
+			continue
+		}
+		if of.accept == table {
+			want = append(want, event.(*object).with("object", of.view.cutRows(at(event, "object"))))
+			continue
+		}
+		cut := of.view.cut(at(event, "object")).(*object)
+		is := cut.with("metadata", cut.get("metadata").(*object).without("resourceVersion"))
+		before, known := was[e.Key]
+		was[e.Key] = is
+		if e.Type == "MODIFIED" && known && differs(before, is, "") == "" && of.source == cache {
+			left++
+			continue
+		}
+		want = append(want, event.(*object).with("object", cut))
+	}
+	return want, left
+}
+
+// watched is the label of all objects of scripts.
+const watched = "watched=yes"
+
+// script changes objects of a resource at random.
+type script struct {
+	w         *world
+	r         *resource
+	namespace string
+	random    *rand.Rand
+	prefix    string
+	names     []string
+	step      int
+}
+
+// last is the name of the object that ends the script.
+func (s *script) last() string { return s.prefix + "-last" }
+
+// create creates an object with a new name.
+func (s *script) create(ctx context.Context) error {
+	name := fmt.Sprintf("%s-%d", s.prefix, len(s.names))
+	s.names = append(s.names, name)
+	return s.createNamed(ctx, name)
+}
+
+func (s *script) createNamed(ctx context.Context, name string) error {
+	number := len(s.names) % len(s.r.specimens)
+	meta := map[string]any{"metadata": map[string]any{
+		"labels":      map[string]any{"watched": "yes", "pick": "yes"},
+		"annotations": map[string]any{"views.example.com/secret": sentinel + s.prefix},
+	}}
+	return s.w.createCopy(ctx, s.r, merged(s.r.specimens[number], meta), s.namespace, name, number)
+}
+
+// change makes a random change of a random object, which may no longer exist.
+func (s *script) change(ctx context.Context) (err error) {
+	s.step++
+	name := s.names[s.random.IntN(len(s.names))]
+	target := s.r.in(s.namespace) + "/" + url.PathEscape(name)
+	patch := func(field string, value any) {
+		_, err = s.w.write(ctx, http.MethodPatch, target, map[string]any{"metadata": map[string]any{field: value}})
+	}
+	switch s.random.IntN(9) {
+	case 0:
+		return s.create(ctx)
+	case 1:
+		_, err = s.w.write(ctx, http.MethodDelete, target, map[string]any{"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+	case 2, 3:
+		patch("labels", map[string]any{"color": []string{"red", "blue"}[s.random.IntN(2)]})
+	case 4:
+		patch("labels", map[string]any{"pick": []string{"yes", "no"}[s.random.IntN(2)]})
+	case 5:
+		err = s.annotate(ctx, target)
+	case 6:
+		if err = s.manage(ctx, target, name); refusal(err) == http.StatusUnprocessableEntity { // some kinds need more fields
+			err = s.annotate(ctx, target)
+		}
+	default:
+		err = s.touch(ctx, target)
+	}
+	if status := refusal(err); status == http.StatusNotFound || status == http.StatusConflict {
+		return nil // the object does not exist
+	}
+	return err
+}
+
+// refusal returns the status with which a request was refused.
+func refusal(err error) int {
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		return refused.status
+	}
+	return 0
+}
+
+// annotate changes only an annotation of an object.
+func (s *script) annotate(ctx context.Context, target string) error {
+	_, err := s.w.write(ctx, http.MethodPatch, target, map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{"views.example.com/step": fmt.Sprint(sentinel, "step-", s.step)},
+	}})
+	return err
+}
+
+// manage changes only the managed fields of an object.
+func (s *script) manage(ctx context.Context, target, name string) error {
+	text, err := json.Marshal(map[string]any{
+		"kind": s.r.kind, "apiVersion": s.r.apiVersion(),
+		"metadata": map[string]any{"name": name, "labels": map[string]any{"watched": "yes"}},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = ask(ctx, s.w.api, cluster.Request{
+		Method: http.MethodPatch, Target: fmt.Sprintf("%s?fieldManager=manager-%d&force=true", target, s.step), Body: string(text),
+	}.With("Content-Type", "application/apply-patch+yaml"))
+	return err
+}
+
+// touch changes the content of an object, in a way that its resource allows. For other resources it
+// changes a label.
+func (s *script) touch(ctx context.Context, target string) error {
+	n := s.random.IntN(4)
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
+	body, status := map[string]any(nil), false
+	switch s.r.plural {
+	case "pods":
+		body, status = map[string]any{"phase": "Running", "podIP": fmt.Sprintf("192.0.2.%d", n), "podIPs": []any{map[string]any{"ip": fmt.Sprintf("192.0.2.%d", n)}}}, true
+	case "nodes":
+		body, status = map[string]any{"capacity": map[string]any{"cpu": fmt.Sprint(n)}}, true
+	case "configmaps":
+		body = map[string]any{"data": map[string]any{"app.properties": fmt.Sprint(n)}}
+	case "secrets":
+		body = map[string]any{"stringData": map[string]any{"tls.crt": fmt.Sprint(n)}}
+	case "deployments", "statefulsets", "replicasets", "replicationcontrollers":
+		if body = map[string]any{"spec": map[string]any{"replicas": n}}; n > 1 {
+			body, status = map[string]any{"observedGeneration": n}, true
+		}
+	case "cronjobs", "jobs":
+		body = map[string]any{"spec": map[string]any{"suspend": n > 1}}
+	case "leases":
+		body = map[string]any{"spec": map[string]any{"holderIdentity": fmt.Sprint(n), "renewTime": now}}
+	case "endpointslices":
+		body = map[string]any{"endpoints": []any{map[string]any{"addresses": []any{fmt.Sprintf("192.0.2.%d", n+1)}}}}
+	case "endpoints":
+		body = map[string]any{"subsets": []any{map[string]any{"addresses": []any{map[string]any{"ip": fmt.Sprintf("192.0.2.%d", n+1)}}, "ports": []any{map[string]any{"port": 80}}}}}
+	case "services":
+		body = map[string]any{"spec": map[string]any{"selector": map[string]any{"a.b/c": fmt.Sprint(n)}}}
+	case "roles", "clusterroles":
+		body = map[string]any{"rules": []any{map[string]any{"apiGroups": []any{""}, "resources": []any{fmt.Sprint("r", n)}, "verbs": []any{"get"}}}}
+	case "gauges":
+		if body = map[string]any{"spec": map[string]any{"nested": map[string]any{"a.b/c": n}, "mixed": []any{n}}}; n > 1 {
+			body, status = map[string]any{"conditions": []any{map[string]any{"type": "Ready", "at.x": n}}}, true
+		}
+	case "planets":
+		body = map[string]any{"spec": map[string]any{"names": map[string]any{"en.us": fmt.Sprint(n)}}, "status": map[string]any{"phase": fmt.Sprint(n)}}
+	case "widgets":
+		body = map[string]any{"spec": map[string]any{"parts": map[string]any{"a.b/c": map[string]any{"weight": n}}, "free": map[string]any{"n": n}}}
+	default:
+		body = map[string]any{"metadata": map[string]any{"labels": map[string]any{"views.example.com/number": fmt.Sprint(n)}}}
+	}
+	if status {
+		target, body = target+"/status", map[string]any{"status": body}
+	}
+	_, err := s.w.write(ctx, http.MethodPatch, target, body)
+	return err
+}
