@@ -34,7 +34,7 @@ func TestReads(t *testing.T) {
 
 func (w *world) checkReads(t *testing.T, r *resource) {
 	t.Helper()
-	const few, some = 2, 12
+	const few, some = 2, 8
 	random := rand.New(rand.NewPCG(cluster.Seed(), seedOf(r.name()+" reads")))
 	reads := w.readsOf(t, r, random)
 	for _, of := range reads {

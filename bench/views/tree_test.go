@@ -73,7 +73,7 @@ func decode(body []byte) (tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w in %.300q", err, body)
 	}
-	if _, err := d.Token(); err != io.EOF { //nolint:errorlint // the decoder does not wrap it
+	if _, err := d.Token(); err != io.EOF {
 		return nil, fmt.Errorf("more than one value in %.300q", body)
 	}
 	return t, nil
