@@ -40,7 +40,7 @@ func TestWatches(t *testing.T) {
 		}
 	})
 	t.Logf("%d changes were shown, and %d left out", shown.n, hidden.n)
-	const least = 500
+	const least = 200
 	if shown.n < least || hidden.n < least {
 		t.Error("these are too few: the test does not test")
 	}
