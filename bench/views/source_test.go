@@ -17,19 +17,21 @@ const (
 	upstream = "upstream"
 )
 
-// sources checks where the proxy's answers came from, by the proxy's access log. A line about an
-// answer follows the answer's end.
+// sources are where the proxy's answers came from, by the proxy's access log. A line about an answer
+// follows the answer's end.
 type sources struct {
 	path string
 	mu   struct {
 		sync.Mutex
-		due map[string]due // by Audit-Id
+		due  map[string]due    // by Audit-Id
+		seen map[string]string // by Audit-Id
+		from int64             // the part of the log that was read
 	}
 }
 
 type due struct{ source, what string }
 
-// expect notes the source that an answer must have.
+// expect notes the source that an answer should have.
 func (s *sources) expect(h http.Header, source, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,30 +41,63 @@ func (s *sources) expect(h http.Header, source, what string) {
 	s.mu.due[h.Get("Audit-Id")] = due{source, what}
 }
 
-// check waits for the lines about all expected answers.
+// of waits for the line about an answer, and returns the source.
+func (s *sources) of(t *testing.T, h http.Header) (source string) {
+	t.Helper()
+	cluster.Eventually(t, "the access log has an answer", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.readLocked(t)
+		source = s.mu.seen[h.Get("Audit-Id")]
+		return source != ""
+	})
+	return source
+}
+
+func (s *sources) readLocked(t *testing.T) {
+	t.Helper()
+	text, end, err := cluster.LinesFrom(s.path, s.mu.from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.mu.from = end; s.mu.seen == nil {
+		s.mu.seen = map[string]string{}
+	}
+	for line := range bytes.Lines(text) {
+		fields := gjson.GetManyBytes(line, "auditID", "source")
+		s.mu.seen[fields[0].Str] = fields[1].Str
+	}
+}
+
+// check waits for the lines about all expected answers. The cache may leave an answer to upstream if it
+// cannot prove in time that it is current, but not often.
 func (s *sources) check(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	from, right := int64(0), map[string]int{}
 	cluster.Eventually(t, "the access log is complete", func() bool {
-		text, end, err := cluster.LinesFrom(s.path, from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		from = end
-		for line := range bytes.Lines(text) {
-			fields := gjson.GetManyBytes(line, "auditID", "source")
-			d, ok := s.mu.due[fields[0].Str]
-			if !ok {
-				continue
+		s.readLocked(t)
+		for id := range s.mu.due {
+			if s.mu.seen[id] == "" {
+				return false
 			}
-			if delete(s.mu.due, fields[0].Str); d.source != fields[1].Str {
-				t.Errorf("%s: the answer came from %q instead of %q\n%s", d.what, fields[1].Str, d.source, line)
-			}
-			right[d.source]++
 		}
-		return len(s.mu.due) == 0
+		return true
 	})
-	t.Logf("%d answers came from the cache, and %d from upstream", right[cache], right[upstream])
+	right, late := map[string]int{}, 0
+	for id, d := range s.mu.due {
+		switch s.mu.seen[id] {
+		case d.source:
+			right[d.source]++
+		case upstream:
+			late++
+		default:
+			t.Errorf("%s: the answer came from %q instead of %q", d.what, s.mu.seen[id], d.source)
+		}
+	}
+	s.mu.due = nil
+	t.Logf("%d answers came from the cache, and %d from upstream, besides %d that the cache left to it", right[cache], right[upstream], late)
+	if late > right[cache] {
+		t.Error("the cache has left too much to upstream: the test does not test")
+	}
 }

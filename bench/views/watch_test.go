@@ -122,8 +122,11 @@ func (w *world) checkWatches(t *testing.T, r *resource, namespace string, hidden
 			t.Fatalf("%s: the last object did not come: %v", of, errors.Join(err, of.err))
 		}
 	}
+	cancel()
+	reading.Wait()
 	for _, of := range all {
 		if of.view != nil {
+			of.source = w.sources.of(t, of.resp.Header)
 			of.check(t, hidden, shown)
 		}
 	}
@@ -187,11 +190,11 @@ func (of *watcher) open(ctx context.Context, w *world, s *script) (err error) {
 	if of.resp, err = w.proxy.Watch(ctx, r); err != nil {
 		return err
 	}
-	of.source = cache
+	source := cache
 	if of.forwarded || !s.r.cached() || s.r.plural == "events" || of.accept == table && s.r.dependent() { // the state of events cannot be proven current
-		of.source = upstream
+		source = upstream
 	}
-	w.sources.expect(of.resp.Header, of.source, of.String())
+	w.sources.expect(of.resp.Header, source, of.String())
 	if of.gzip && of.resp.Header.Get("Content-Encoding") == "gzip" {
 		of.resp.Body = &unzip{ReadCloser: of.resp.Body}
 	}
