@@ -60,7 +60,8 @@ type ProxyConfiguration struct {
 	Cache Cache `json:"cache,omitzero"`
 	// Views are parts of the API in which objects have only some of their fields. The addresses of
 	// a view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. The proxy does
-	// not start if upstream has no such resources or fields. Views cannot change while it runs.
+	// not start if upstream's OpenAPI has a path in none of a view's resources. Of a view without
+	// resources it checks only paths in metadata. Views cannot change while it runs.
 	Views []View `json:"views,omitempty"`
 	// Drain is the period over which open watches end at shutdown, so that clients do not all
 	// reconnect at once.

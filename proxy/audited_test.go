@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/audit"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/projection"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
@@ -108,6 +111,33 @@ func TestAuditIDs(t *testing.T) {
 					}
 				}
 			}
+		}
+	})
+}
+
+// The log has the address of a view as the client sent it, and the resource of the request. A view also
+// cuts the answers that upstream gives because the policy wants their bodies.
+func TestAuditOfViews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 3)
+		auditor, log := auditing(t, "- level: RequestResponse\n  verbs: [get]\n- level: Metadata\n  omitStages: [RequestReceived]\n")
+		options := testOptions()
+		options.Audit = auditor
+		options.Views = map[string]*exchange.View{"slim": {Name: "slim", Fields: projection.Keep(nil)}}
+		_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"ConfigMap","metadata":{"name":"c","x":1},"data":{}}`)
+		}, options)
+		client := clientTo(t, address, "h2")
+		const maps = "/views/slim/api/v1/namespaces/a/configmaps"
+		if _, body := client.get(t, maps+"/c?resourceVersion=0", "Accept", anyJSON); body != `{"kind":"ConfigMap","metadata":{"name":"c"}}` {
+			t.Errorf("upstream's answer: %s", body)
+		}
+		client.get(t, maps+"?resourceVersion=0", "Accept", anyJSON)
+		synctest.Wait()
+		events := eventsIn(t, log)
+		if len(events) != 1 || events[0].RequestURI != maps+"?resourceVersion=0" || events[0].ObjectRef.Resource != "configmaps" || events[0].Verb != "list" {
+			t.Errorf("the log has %+v", events)
 		}
 	})
 }

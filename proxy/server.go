@@ -272,7 +272,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 			return resp
 		}
 	}
-	v := s.read(ctx, req, rt, false)
+	v := s.read(ctx, req, rt, cuts(req, rt) != nil) // an answer of upstream would have to be cut
 	if v.Reason == read.Sooner {
 		if resp, ok := s.forwardSooner(ctx, req, *rt, v.Timed); ok {
 			return resp

@@ -48,6 +48,7 @@ func TestAccessLog(t *testing.T) {
 			Method: http.MethodGet, Path: "/api/v1/namespaces/shop/pods", Query: "labelSelector=app%3Dcart&command=psql+-pSECRET&limit=5",
 			Header:   http.Header{"User-Agent": {"test"}, "Impersonate-User": {"carol"}},
 			Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}, Conn: from{address: "192.0.2.7:4711"},
+			View: &exchange.View{Name: "slim"},
 		}
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		resp.Header.Set("Audit-Id", "of the client")
@@ -63,7 +64,7 @@ func TestAccessLog(t *testing.T) {
 			delete(got, "duration")
 			want := map[string]any{
 				"verb": "list", "path": "/api/v1/namespaces/shop/pods", "code": int64(200), "source": "cache", "user": "alice", "impersonatedUser": "carol",
-				"sourceAddress": "192.0.2.7:4711", "version": "v1", "resource": "pods", "namespace": "shop",
+				"sourceAddress": "192.0.2.7:4711", "version": "v1", "resource": "pods", "namespace": "shop", "view": "slim",
 				"query": "labelSelector=app%3Dcart&command=…&limit=5", "userAgent": "test", "auditID": "of the client",
 				"bytes": int64(4321), "latency": time.Second,
 			}

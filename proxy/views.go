@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// enterView makes a request in the path of a view the same request without the view, before anything
-// else looks at it. So its sender needs the same rights as always.
+// enterView makes a request in the path of a view the same request without the view, before any check.
+// So its sender needs the same rights as always.
 func enterView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) {
 	rest, ok := strings.CutPrefix(req.Path, exchange.ViewPrefix)
 	if len(views) == 0 || !ok {
@@ -55,7 +55,7 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *ex
 	case cuts(req, rt) == nil:
 		return nil
 	case req.WantsUpgrade():
-		return req.Fail(exchange.BadRequest("the view "+req.View.Name+" has no watches over WebSocket: leave out the header Upgrade"), exchange.FromProxy)
+		return req.Fail(exchange.BadRequest("the view "+req.View.Name+" answers over HTTP alone: leave out the header Upgrade"), exchange.FromProxy)
 	}
 	accept, ok := wire.AcceptsJSON(req.Header.Get("Accept"))
 	if !ok {
@@ -70,7 +70,11 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *ex
 
 // writesObjects reports whether a request might write an object that its sender has read only in part.
 // Subresources that are created, such as bindings, evictions and exec, have bodies of their own.
+// Reviews are questions, and a proxy subresource leads elsewhere.
 func writesObjects(rt *exchange.Route) bool {
+	if rt.Subresource == "proxy" || rt.GVR.Group == "authorization.k8s.io" || rt.GVR.Group == "authentication.k8s.io" {
+		return false
+	}
 	switch rt.Verb {
 	case "update", "patch":
 		return true
@@ -103,7 +107,6 @@ func cutForwarded(req *exchange.Request, rt *exchange.Route, resp *exchange.Resp
 	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") || encoding != "" && encoding != "gzip" {
 		return failCut(req, resp)
 	}
-	resp.Header.Del("Content-Length")
 	resp.Header.Del("Content-Encoding")
 	if encoding == "gzip" {
 		if resp.Reader == nil { // short, but may be long once it is decompressed

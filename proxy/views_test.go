@@ -17,18 +17,21 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// slimmed returns a client of a server that has views, and the server.
+// slimmed returns a client of a server that has views, and the server. Upstream would answer lists
+// sooner.
 func slimmed(t *testing.T, upstream http.HandlerFunc) (*httpClient, *Server) {
 	t.Helper()
 	c, _ := cachetest.ConfigMaps(t, rivalObjects)
 	cachetest.Apply(t, c, cachetest.Sized(t, 2*rivalObjects, 100))
 	feed := &rivalFeed{rawFeed: &rawFeed{c}}
+	feed.leaves.Store(true)
 	fields := projection.Keep([]projection.Path{{{Key: "data"}, {Key: "a"}}})
 	o := testOptions()
 	o.Views = map[string]*exchange.View{
-		"slim":  {Name: "slim", Fields: fields, Resources: []schema.GroupResource{{Resource: "configmaps"}}},
-		"every": {Name: "every", Fields: fields},
-		"other": {Name: "other", Fields: projection.Drop([]projection.Path{{{Key: "data"}, {Key: "a"}}})},
+		"slim":    {Name: "slim", Fields: fields, Resources: []schema.GroupResource{{Resource: "configmaps"}}},
+		"every":   {Name: "every", Fields: fields},
+		"nothing": {Name: "nothing", Fields: projection.Drop([]projection.Path{{{Key: "none"}}})},
+		"other":   {Name: "other", Fields: projection.Drop([]projection.Path{{{Key: "data"}, {Key: "a"}}})},
 	}
 	s, l := serveTo(t, rivalFeeds{oneFeed{feed: feed}, nil}, upstream, o)
 	client := clientTo(t, l, "http/1.1")
@@ -41,8 +44,7 @@ const (
 	slimObject  = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"c"},"data":{"a":"1"}}`
 )
 
-// Answers of upstream are cut like those of the cache, in every encoding and length. What upstream
-// has not cut and the proxy cannot cut is not shown.
+// Answers of upstream are cut like those of the cache, in every encoding and length.
 func TestForwardedAnswersOfViews(t *testing.T) {
 	long := strings.Repeat(wholeObject+",", 2000) + wholeObject
 	slim := strings.Repeat(slimObject+",", 2000) + slimObject
@@ -59,6 +61,7 @@ func TestForwardedAnswersOfViews(t *testing.T) {
 		{"/api/v1/namespaces/a/configmaps/c/scale", wholeObject, wholeObject},
 		{"/api/v1/namespaces/a/secrets/c?resourceVersion=x", wholeObject, wholeObject},
 		{"/version", wholeObject, wholeObject},
+		{"/api/v1/namespaces/a/configmaps/failed", `{"kind":"Status","code":404,"details":{}}`, `{"kind":"Status","code":404,"details":{}}`},
 	} {
 		for _, encoding := range []string{"", "gzip"} {
 			synctest.Test(t, func(t *testing.T) {
@@ -66,11 +69,14 @@ func TestForwardedAnswersOfViews(t *testing.T) {
 				client, _ := slimmed(t, func(w http.ResponseWriter, r *http.Request) {
 					asked = *r
 					w.Header().Set("Content-Type", "application/json")
+					code := map[bool]int{true: http.StatusNotFound, false: http.StatusOK}[strings.HasSuffix(c.target, "/failed")]
 					if encoding == "" {
+						w.WriteHeader(code)
 						_, _ = io.WriteString(w, c.answer)
 						return
 					}
 					w.Header().Set("Content-Encoding", encoding)
+					w.WriteHeader(code)
 					z := gzip.NewWriter(w)
 					_, _ = io.WriteString(z, c.answer)
 					_ = z.Close()
@@ -86,7 +92,7 @@ func TestForwardedAnswersOfViews(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if resp.StatusCode != http.StatusOK || body != c.want {
+				if body != c.want {
 					t.Errorf("%s %q: %d %.300s, want %.300s", c.target, encoding, resp.StatusCode, body, c.want)
 				}
 				if asked.RequestURI != c.target && asked.RequestURI != strings.TrimPrefix(c.target, "/") {
@@ -100,7 +106,7 @@ func TestForwardedAnswersOfViews(t *testing.T) {
 	}
 }
 
-// An answer that is not JSON, or is malformed, never comes through a view.
+// An answer that cannot be cut does not come through a view. It gives its slot back.
 func TestAnswersThatCannotBeCut(t *testing.T) {
 	for name, answer := range map[string]func(http.ResponseWriter){
 		"protobuf":  func(w http.ResponseWriter) { w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf") },
@@ -111,17 +117,20 @@ func TestAnswersThatCannotBeCut(t *testing.T) {
 		"half":      func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"items":[`) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			client, _ := slimmed(t, func(w http.ResponseWriter, _ *http.Request) {
+			client, s := slimmed(t, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
 				answer(w)
 				if name != "half" {
-					_, _ = io.WriteString(w, `"secret"`)
+					_, _ = io.WriteString(w, `"`+strings.Repeat("secret", exchange.SmallBody)+`"`)
 				}
 			})
 			resp := client.open(t, "/views/slim/api/v1/namespaces/a/configmaps/c", "Accept", anyJSON)
 			body, err := io.ReadAll(resp.Body)
 			if resp.StatusCode == http.StatusOK && err == nil || bytes.Contains(body, []byte("secret")) {
 				t.Errorf("%s: %d %s, %v", name, resp.StatusCode, body, err)
+			}
+			if synctest.Wait(); s.queues.forwards.Taken() != 0 {
+				t.Errorf("%s: a slot is taken", name)
 			}
 		})
 	}
@@ -143,6 +152,8 @@ func TestRefusalsOfViews(t *testing.T) {
 		{"slim", http.MethodPatch, one + "/scale", "", http.StatusMethodNotAllowed},
 		{"slim", http.MethodPut, "/" + one, "", http.StatusMethodNotAllowed},
 		{"slim", http.MethodPost, one + "/eviction", "", http.StatusOK},
+		{"every", http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "", http.StatusOK},
+		{"every", http.MethodPut, "/api/v1/namespaces/a/pods/p/proxy/x", "", http.StatusOK},
 		{"slim", http.MethodPut, "/api/v1/namespaces/a/secrets/c", "", http.StatusOK},
 		{"every", http.MethodPut, "/api/v1/namespaces/a/secrets/c", "", http.StatusMethodNotAllowed},
 		{"every", http.MethodPut, "/healthz", "", http.StatusOK},
@@ -208,7 +219,7 @@ func TestCacheAnswersViews(t *testing.T) {
 		asked := 0.0
 		for _, query := range []string{"?resourceVersion=0", "", "?limit=3", "?labelSelector=x%21%3D1&resourceVersion=0"} {
 			for _, accept := range []string{anyJSON, partial, anyJSON} {
-				_, whole := client.get(t, rivalPath+query, "Accept", accept)
+				_, whole := client.get(t, "/views/nothing"+rivalPath+query, "Accept", accept)
 				for _, name := range []string{"slim", "other"} {
 					_, got := client.get(t, "/views/"+name+rivalPath+query, "Accept", accept)
 					want, err := s.options.Load().Views[name].Fields.AppendAnswer(nil, []byte(whole), projection.List)

@@ -137,6 +137,9 @@ func (a *Auditor) event(req *exchange.Request, received time.Time) *event {
 		panic("BUG: " + err.Error())
 	}
 	audit.WithAuditID(ctx, types.UID(req.AuditID()))
+	if req.View != nil {
+		sent.URL.Path, sent.URL.RawPath = exchange.ViewPrefix+req.View.Name+sent.URL.Path, ""
+	}
 	audit.LogRequestMetadata(ctx, sent, received, attributes)
 	e.lasts = lasting(attributes)
 	return e

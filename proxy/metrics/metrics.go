@@ -107,7 +107,7 @@ func New(r prometheus.Registerer) *Metrics {
 	}, []string{"place"})
 	m.Views = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_view_requests_total",
-		Help: "Answered requests at the addresses of views, by view, verb and source of the answer. They also count as requests without a view.",
+		Help: "Answered requests at the addresses of views, by view, verb and source of the answer. They are among watchproxy_requests_total.",
 	}, []string{"view", "verb", "source"})
 	for _, place := range []string{InHandler, InWatch, InStream, InReview} {
 		m.panics.WithLabelValues(place) // Prometheus misses an increase that creates the series

@@ -1,10 +1,8 @@
 package projection
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
-	"slices"
 )
 
 // cutter cuts JSON while it is written, in pieces of any size. It copies the bytes of what stays,
@@ -65,9 +63,7 @@ func (c *cutter) write(src []byte) error {
 			n, ended := c.scan(src[i:])
 			c.head = append(c.head, src[i:i+n]...)
 			if i += n; ended {
-				if err := c.named(); err != nil {
-					return err
-				}
+				c.named()
 			}
 			continue
 		case isSpace(b) && len(c.stack) == 0:
@@ -121,28 +117,14 @@ func (c *cutter) take(b byte) (taken bool, err error) {
 }
 
 // named must be called at the end of a key.
-func (c *cutter) named() error {
+func (c *cutter) named() {
 	n := c.stack[len(c.stack)-1].node
 	key := c.head[c.begin+1 : len(c.head)-1]
 	c.state = afterKey
-	name, err := unquoted(key)
-	if err != nil {
-		return err
-	}
-	if c.next = n.members[string(name)]; c.next == nil {
+	if c.next = n.members[string(key)]; c.next == nil {
 		c.next = leaf(n.keep)
 	}
-	c.tells = n.turn.by != nil && string(name) == n.turn.key
-	return nil
-}
-
-func unquoted(key []byte) ([]byte, error) {
-	if !slices.Contains(key, '\\') {
-		return key, nil
-	}
-	var text string
-	err := json.Unmarshal(append(append([]byte{'"'}, key...), '"'), &text)
-	return []byte(text), err
+	c.tells = n.turn.by != nil && string(key) == n.turn.key
 }
 
 var leaves = [2]*node{{}, {keep: true}}

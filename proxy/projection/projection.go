@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"encoding/json"
 	"slices"
 	"sync"
 )
@@ -66,8 +67,10 @@ func newProjection(root *node) *Projection {
 	row := &node{keep: true, members: map[string]*node{"object": root}}
 	table := &node{keep: true, members: map[string]*node{"rows": {keep: true, items: row}}}
 	whole := &node{keep: true, members: map[string]*node{}}
-	typed := *root
-	typed.turn = turn{"kind", map[string]*node{`"Table"`: table}}
+	// A Table has its kind first. A custom resource may have this kind, too, after its apiVersion.
+	typed, named := *root, *root
+	named.turn = turn{"apiVersion", map[string]*node{`"meta.k8s.io/v1"`: table, `"meta.k8s.io/v1beta1"`: table}}
+	typed.turn = turn{"kind", map[string]*node{`"Table"`: &named}}
 	events := &node{keep: true, members: map[string]*node{"object": &typed}}
 	events.turn = turn{"type", map[string]*node{`"BOOKMARK"`: whole, `"ERROR"`: whole}}
 	p.shapes = [shapes]*node{
@@ -107,16 +110,25 @@ func (n *node) add(p Path, keep bool) {
 	}
 	if next == nil {
 		next = &node{keep: !keep}
-		switch {
-		case p[0].Items:
+		if p[0].Items {
 			n.items = next
-		case n.members == nil:
-			n.members = map[string]*node{p[0].Key: next}
-		default:
-			n.members[p[0].Key] = next
+		} else {
+			n.name(p[0].Key, next)
 		}
 	}
 	next.add(p[1:], keep)
+}
+
+// name sets the node of a member. Kube-apiserver escapes some characters of keys. Escapes that it does
+// not write are not compared, because they would make each key dearer.
+func (n *node) name(key string, of *node) {
+	if n.members == nil {
+		n.members = map[string]*node{}
+	}
+	n.members[key] = of
+	if written, err := json.Marshal(key); err == nil {
+		n.members[string(written[1:len(written)-1])] = of
+	}
 }
 
 // longKey is the length of keys, in bytes, from which a cutter is not used again.

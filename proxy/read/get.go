@@ -24,7 +24,8 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 		return r.fail(exchange.StatusOf(apierrors.NewNotFound(r.GVR.GroupResource(), r.Name))), nil
 	}
 	size := int64(len(o.Bytes()))
-	if size > exchange.SmallBody && (!r.form.Verbatim() || r.choice.Pretty) {
+	cut := r.choice.Fields != nil && !r.choice.Table // which is not longer
+	if size > exchange.SmallBody && (!r.form.Verbatim() && !cut || r.choice.Pretty) {
 		return nil, TooLarge // upstream has the object in other forms at hand, and the length is unknown
 	}
 	write := func() ([]byte, error) {

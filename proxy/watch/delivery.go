@@ -293,6 +293,12 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	if err != nil {
 		return w.unwritable(err, d.Type, shownAt(d))
 	}
+	release, err := e.held(w.Hold)
+	if err != nil {
+		w.ends(endUnwritable)
+		return fmt.Errorf("no room for an event of %d bytes: %w", e.size(), err)
+	}
+	defer release()
 	switch {
 	case e.hidden:
 		d.Received = 0 // so that it does not count as delivered

@@ -57,6 +57,35 @@ type event struct {
 	plain   []byte
 	hidden  bool // the watch's form of the object has not changed
 	err     error
+	writers struct {
+		sync.Mutex
+		n       int
+		release func() // of the room for the bytes of a large event, while n > 0
+	}
+}
+
+// held claims room for a large event, once for all watches that write it. Clients that do not read keep
+// its bytes, which are in no log. Only goroutines that may wait write large events.
+func (e *event) held(hold func(size int64) (release func(), err error)) (release func(), err error) {
+	const large = 2 * exchange.PieceSize
+	if e.size() <= large || hold == nil {
+		return func() {}, nil
+	}
+	e.writers.Lock()
+	defer e.writers.Unlock()
+	if e.writers.n == 0 {
+		if e.writers.release, err = hold(int64(e.size())); err != nil {
+			return nil, err
+		}
+	}
+	e.writers.n++
+	return func() {
+		e.writers.Lock()
+		defer e.writers.Unlock()
+		if e.writers.n--; e.writers.n == 0 {
+			e.writers.release()
+		}
+	}, nil
 }
 
 func (e *event) write(w *Watch, d *watchcache.Delta) error {

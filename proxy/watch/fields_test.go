@@ -103,3 +103,59 @@ func TestEventsOfFields(t *testing.T) {
 		})
 	}
 }
+
+// A large event that no log has needs room while it is written, once for all watches that write it. A
+// watch without room ends.
+func TestLargeEventsOfFieldsNeedRoom(t *testing.T) {
+	choice := wire.Choice{Fields: projection.Drop([]projection.Path{{{Key: "metadata"}, {Key: "labels"}}})}
+	cache, initial := cachetest.Roomy(t)
+	events, claimed, most, room := new(Events), 0, 0, true
+	watchOf := func(to writerFunc) func() bool {
+		p := paramsOf(t, cache, initial)
+		p.Choice, p.Form, p.Events = choice, wire.NewForm(choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}), events
+		p.Hold = func(size int64) (func(), error) {
+			if size < 300<<10 {
+				t.Errorf("a claim of %d bytes", size)
+			}
+			if !room {
+				return nil, io.ErrShortBuffer
+			}
+			claimed++
+			most = max(most, claimed)
+			return func() { claimed-- }, nil
+		}
+		p.Unwritable = func(watchcache.Delta) { t.Error("upstream is to answer") }
+		out := &exchange.ChunkWriter{To: to, Unframed: true}
+		w := opened(t, p, out)
+		return func() bool {
+			on, _ := w.Turn(t.Context(), out, nil)
+			return on
+		}
+	}
+	written := 0
+	second := watchOf(func(p []byte) (int, error) {
+		written += len(p)
+		return len(p), nil
+	})
+	nested := false
+	first := watchOf(func(p []byte) (int, error) {
+		if claimed != 1 {
+			t.Errorf("%d claims while it writes", claimed)
+		}
+		if !nested {
+			nested = true
+			second()
+		}
+		written += len(p)
+		return len(p), nil
+	})
+	cachetest.Apply(t, cache, ofSize(t, 2, "1", 300<<10))
+	if on := first(); !on || claimed != 0 || most != 1 || written < 2*300<<10 {
+		t.Errorf("goes on: %t; %d claims are left, at most %d at a time, %d bytes", on, claimed, most, written)
+	}
+	room = false
+	cachetest.Apply(t, cache, ofSize(t, 3, "1", 301<<10))
+	if first() {
+		t.Error("it goes on without room")
+	}
+}

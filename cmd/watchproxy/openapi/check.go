@@ -46,7 +46,7 @@ func (d *documents) check(ctx context.Context, at string, v config.View) (errs [
 		of, err := d.kinds(ctx, name)
 		switch group := schema.ParseGroupResource(name).Group; {
 		case err == nil:
-		case strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io"): // its definition may come later
+		case strings.Contains(group, "."): // its definition may come later
 			d.unread = append(d.unread, fmt.Errorf("%s.resources[%d]: %w", at, i, err))
 		default:
 			errs = append(errs, fmt.Errorf("%s.resources[%d]: %w", at, i, err))
