@@ -22,7 +22,7 @@ import (
 func slimmed(t *testing.T, upstream http.HandlerFunc) (*httpClient, *Server) {
 	t.Helper()
 	c, _ := cachetest.ConfigMaps(t, rivalObjects)
-	cachetest.Apply(t, c, cachetest.Sized(t, 2*rivalObjects, 100))
+	cachetest.Apply(t, c, cachetest.Sized(t, 2*rivalObjects, 100<<10))
 	feed := &rivalFeed{rawFeed: &rawFeed{c}}
 	feed.leaves.Store(true)
 	fields := projection.Keep([]projection.Path{{{Key: "data"}, {Key: "a"}}})
@@ -229,6 +229,9 @@ func TestCacheAnswersViews(t *testing.T) {
 				}
 				asked++
 			}
+		}
+		if _, large := client.get(t, "/views/nothing"+rivalPath+"/c-000000?resourceVersion=0", "Accept", anyJSON); len(large) < 100<<10 || !strings.HasPrefix(large, `{"kind":"ConfigMap",`) {
+			t.Errorf("a large object: %d bytes, %.100s", len(large), large)
 		}
 		if n := testutil.ToFloat64(s.metrics.Views.WithLabelValues("slim", "list", "cache")); n != asked {
 			t.Errorf("%v requests of a view are counted after %v", n, asked)
