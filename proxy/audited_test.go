@@ -115,8 +115,8 @@ func TestAuditIDs(t *testing.T) {
 	})
 }
 
-// The log has the address of a view as the client sent it, and the resource of the request. A view also
-// cuts the answers that upstream gives because the policy wants their bodies.
+// The log has the address of a view as the client sent it, and the resource of the request. A view
+// also cuts the answers that upstream gives because the policy wants their bodies.
 func TestAuditOfViews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3)

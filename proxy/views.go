@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// enterView makes a request in the path of a view the same request without the view, before any check.
-// So its sender needs the same rights as always.
+// enterView makes a request in the path of a view the same request without the view, before any
+// check. So its sender needs the same rights as always.
 func enterView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) {
 	rest, ok := strings.CutPrefix(req.Path, exchange.ViewPrefix)
 	if len(views) == 0 || !ok {
@@ -68,9 +68,9 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *ex
 	return nil
 }
 
-// writesObjects reports whether a request might write an object that its sender has read only in part.
-// Subresources that are created, such as bindings, evictions and exec, have bodies of their own.
-// Reviews are questions, and a proxy subresource leads elsewhere.
+// writesObjects reports whether a request might write an object that its sender has read only in
+// part. Subresources that are created, such as bindings, evictions and exec, have bodies of their
+// own. Reviews are questions, and a proxy subresource leads elsewhere.
 func writesObjects(rt *exchange.Route) bool {
 	if rt.Subresource == "proxy" || rt.GVR.Group == "authorization.k8s.io" || rt.GVR.Group == "authentication.k8s.io" {
 		return false

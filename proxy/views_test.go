@@ -136,7 +136,7 @@ func TestAnswersThatCannotBeCut(t *testing.T) {
 	}
 }
 
-// Writes of objects that are cut are refused before upstream sees them, as are forms other than JSON.
+// A view refuses writes of cut objects before upstream sees them, and all forms except JSON.
 func TestRefusalsOfViews(t *testing.T) {
 	const maps, one = "/api/v1/namespaces/a/configmaps", "/api/v1/namespaces/a/configmaps/c"
 	for _, c := range []struct {

@@ -14,12 +14,12 @@ import (
 // viewConfig is the view of agents that map addresses to pods.
 const viewConfig = "views:\n- {name: addresses, resources: [pods], fields: [metadata.name, spec.nodeName, status.podIPs]}\n"
 
-// startSteps are the updates of a pod's status while it starts, as a kubelet writes them. The last one
-// has the address.
+// startSteps are the updates of a pod's status while it starts, as a kubelet writes them. The last
+// one has the address.
 const startSteps = 6
 
-// views compares watches of whole pods with watches of three fields of them: what a delivery costs if
-// each write changes one of the fields, and what arrives while pods start.
+// views compares watches of whole pods with watches of three fields of them: what a delivery costs
+// if each write changes one of the fields, and what arrives while pods start.
 func (b *bench) views(ctx context.Context) error {
 	const rounds = 3
 	direct, proxy := b.direct.over2(1), b.secure.proxy.over2(1)
@@ -66,7 +66,8 @@ func (s *shown) begin(scenario string) {
 	s.write, s.delivery = r.values("processor time for each write", "ms"), r.values("processor time for each event", "µs")
 }
 
-// show makes writes while watches are open, and adds an equal part of a number of rounds to the rows.
+// show makes writes while watches are open, and adds an equal part of a number of rounds to the
+// rows.
 func (b *bench) show(ctx context.Context, rows *shown, s *server, view string, steps, rounds int) error {
 	const rate = 12
 	write := func(ctx context.Context, i int) error { return b.updateStatus(ctx, i, steps) }

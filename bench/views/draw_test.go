@@ -43,8 +43,8 @@ func (s *shape) add(t tree) {
 	}
 }
 
-// drawPath walks from an object to a random field. If open is true, the objects accept any field, and
-// some paths lead below a scalar.
+// drawPath walks from an object to a random field. If open is true, the objects accept any field,
+// and some paths lead below a scalar.
 func (s *shape) drawPath(random *rand.Rand, open bool) (p path) {
 	const stop = 5
 	for len(p) == 0 || random.IntN(stop) > 0 {

@@ -72,8 +72,8 @@ func (v *view) cut(t tree) tree {
 	return t
 }
 
-// keep returns what stays of a value, and whether the value stays. The paths lead on from the value:
-// an empty path names the value itself.
+// keep returns what stays of a value, and whether the value stays. The paths lead on from the
+// value: an empty path names the value itself.
 func keep(t tree, paths []path) (tree, bool) {
 	if named(paths) {
 		return t, true

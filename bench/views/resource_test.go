@@ -47,8 +47,8 @@ func (r *resource) name() string { return strings.TrimPrefix(r.root, "/") + "/" 
 // path is the path of the whole collection.
 func (r *resource) path() string { return r.root + "/" + r.plural }
 
-// in is the path of the collection in a namespace, or of the whole collection if the resource has no
-// namespaces.
+// in is the path of the collection in a namespace, or of the whole collection if the resource has
+// no namespaces.
 func (r *resource) in(namespace string) string {
 	if !r.namespaced {
 		return r.path()
@@ -78,8 +78,8 @@ func (r *resource) configured() string {
 // aggregator serves APIServices outside of any of them.
 func (r *resource) cached() bool { return r.plural != "secrets" && r.plural != "apiservices" }
 
-// dependent reports whether the rows of the resource's Tables depend on other objects, so that upstream
-// answers.
+// dependent reports whether the rows of the resource's Tables depend on other objects, so that
+// upstream answers.
 func (r *resource) dependent() bool { return r.plural == "flowschemas" || r.plural == "storageclasses" }
 
 // namespace has the objects that all tests read and none changes.
@@ -252,8 +252,8 @@ func (w *world) discover(tb testing.TB) {
 
 var ago = regexp.MustCompile(`(MICRO)?AGO\((-?\w+)\)`)
 
-// documents reads objects from files. It fills in what the specimens of the differential suite leave
-// open: certificate requests and timestamps.
+// documents reads objects from files. It fills in what the specimens of the differential suite
+// leave open: certificate requests and timestamps.
 func documents(tb testing.TB, files ...string) (all []map[string]any) {
 	tb.Helper()
 	key := cluster.NewKeyT(tb)

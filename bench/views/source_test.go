@@ -17,8 +17,8 @@ const (
 	upstream = "upstream"
 )
 
-// sources are where the proxy's answers came from, by the proxy's access log. A line about an answer
-// follows the answer's end.
+// sources are where the proxy's answers came from, by the proxy's access log. A line about an
+// answer follows the answer's end.
 type sources struct {
 	path string
 	mu   struct {
@@ -69,8 +69,8 @@ func (s *sources) readLocked(t *testing.T) {
 	}
 }
 
-// check waits for the lines about all expected answers. The cache may leave an answer to upstream if it
-// cannot prove in time that it is current, but not often.
+// check waits for the lines about all expected answers. The cache may leave an answer to upstream
+// if it cannot prove in time that it is current, but not often.
 func (s *sources) check(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()

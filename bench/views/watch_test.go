@@ -20,8 +20,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// A watch in a view has the events of the same watch without the view, with cut objects. Changes that
-// do not change what stays are left out, except by upstream.
+// A watch in a view has the events of the same watch without the view, with cut objects. Changes
+// that do not change what stays are left out, except by upstream.
 func TestWatches(t *testing.T) {
 	w := sharedWorld(t)
 	namespace := cluster.UniqueName("watched")
@@ -293,8 +293,8 @@ func (of *watcher) bookmark(event tree) tree {
 	return event.(*object).with("object", at(event, "object").(*object).with("metadata", meta))
 }
 
-// settled removes what differs between two watches of Tables: ages, and the column definitions, which
-// any event may have.
+// settled removes what differs between two watches of Tables: ages, and the column definitions,
+// which any event may have.
 func (of *watcher) settled(event tree) tree {
 	if of.accept != table {
 		return event
@@ -309,8 +309,8 @@ func (of *watcher) start() uint64 {
 	return of.events[i].RV
 }
 
-// since returns the events of the same watch, if it begins with the state at a later resourceVersion.
-// A controller of the apiserver may have changed an object in between.
+// since returns the events of the same watch, if it begins with the state at a later
+// resourceVersion. A controller of the apiserver may have changed an object in between.
 func (of *watcher) since(rv uint64) (events []conformance.Event) {
 	end := slices.IndexFunc(of.events, func(e conformance.Event) bool { return e.InitialEnd })
 	later := slices.Clone(of.events[:end+1])

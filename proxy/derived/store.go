@@ -177,8 +177,8 @@ type Variant struct {
 	Brief      bool // the ages stay the same for only a few seconds
 }
 
-// FormID names a form of list items: a choice that is not indented, and the part of their objects that
-// the rows of a Table contain.
+// FormID names a form of list items: a choice that is not indented, and the part of their objects
+// that the rows of a Table contain.
 type FormID struct {
 	Choice  wire.Choice
 	Include wire.Include

@@ -35,8 +35,8 @@ type Request struct {
 	// Identity is the authenticated caller. Without authentication it is nil, and the request has
 	// the proxy's rights.
 	Identity *access.Caller
-	// View is the view in whose path the request came, or nil. The other fields are those of the same
-	// request without a view.
+	// View is the view in whose path the request came, or nil. The other fields are those of the
+	// same request without a view.
 	View *View
 	// For is the user for whom the proxy sends a request of its own.
 	For string

@@ -26,8 +26,8 @@ func (v *View) String() string {
 	return v.Name
 }
 
-// Of returns the fields that stay of a resource's objects; nil for all. A request without a view has
-// a nil View.
+// Of returns the fields that stay of a resource's objects; nil for all. A request without a view
+// has a nil View.
 func (v *View) Of(gr schema.GroupResource) *projection.Projection {
 	if v == nil || len(v.Resources) > 0 && !slices.Contains(v.Resources, gr) {
 		return nil

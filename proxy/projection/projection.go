@@ -119,8 +119,8 @@ func (n *node) add(p Path, keep bool) {
 	next.add(p[1:], keep)
 }
 
-// name sets the node of a member. Kube-apiserver escapes some characters of keys. Escapes that it does
-// not write are not compared, because they would make each key dearer.
+// name sets the node of a member. Kube-apiserver escapes some characters of keys. Escapes that it
+// does not write are not compared, because they would make each key dearer.
 func (n *node) name(key string, of *node) {
 	if n.members == nil {
 		n.members = map[string]*node{}

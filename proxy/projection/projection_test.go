@@ -202,8 +202,8 @@ func cutBy(v any, paths []Path, keep bool) (_ any, stays bool) {
 	return v, !keep
 }
 
-// TestModel compares cuts of random objects by random paths with those of a plain implementation, in
-// pieces of random length.
+// TestModel compares cuts of random objects by random paths with those of a plain implementation,
+// in pieces of random length.
 func TestModel(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -266,7 +266,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// FuzzAppend holds that no bytes make a projection panic, and that what stays of valid JSON is valid.
+// FuzzAppend holds that no bytes make a projection panic, and that what stays of valid JSON is
+// valid.
 func FuzzAppend(f *testing.F) {
 	f.Add([]byte(pod), uint8(3))
 	f.Add([]byte(`{"kind":"Table","rows":[{"object":1}]}`), uint8(9))

@@ -64,8 +64,8 @@ type event struct {
 	}
 }
 
-// held claims room for a large event, once for all watches that write it. Clients that do not read keep
-// its bytes, which are in no log. Only goroutines that may wait write large events.
+// held claims room for a large event, once for all watches that write it. Clients that do not read
+// keep its bytes, which are in no log. Only goroutines that may wait write large events.
 func (e *event) held(hold func(size int64) (release func(), err error)) (release func(), err error) {
 	const large = 2 * exchange.PieceSize
 	if e.size() <= large || hold == nil {

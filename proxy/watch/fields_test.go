@@ -104,8 +104,8 @@ func TestEventsOfFields(t *testing.T) {
 	}
 }
 
-// A large event that no log has needs room while it is written, once for all watches that write it. A
-// watch without room ends.
+// A large event that no log has needs room while it is written, once for all watches that write it.
+// A watch without room ends.
 func TestLargeEventsOfFieldsNeedRoom(t *testing.T) {
 	choice := wire.Choice{Fields: projection.Drop([]projection.Path{{{Key: "metadata"}, {Key: "labels"}}})}
 	cache, initial := cachetest.Roomy(t)

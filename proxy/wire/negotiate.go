@@ -98,8 +98,8 @@ func Cut(choices []Choice, fields *projection.Projection) (cut []Choice) {
 	return cut
 }
 
-// AcceptsJSON returns an Accept header without the clauses for other media types than JSON. It returns
-// false if no clause is left.
+// AcceptsJSON returns an Accept header without the clauses for other media types than JSON. It
+// returns false if no clause is left.
 func AcceptsJSON(accept string) (rest string, ok bool) {
 	var kept []string
 	for clause := range strings.SplitSeq(accept, ",") {

@@ -3,8 +3,8 @@
 // A path is right if objects of one of the view's resources can have the field, in one of the
 // versions that upstream serves. Maps can have any key. Below fields without a schema, and below
 // x-kubernetes-preserve-unknown-fields, each path is right. A view without resources is for objects
-// of all kinds, so only its paths in metadata are checked. A custom resource may be missing, because
-// the proxy must start even if its definition was removed.
+// of all kinds, so only its paths in metadata are checked. A custom resource may be missing,
+// because the proxy must start even if its definition was removed.
 package openapi
 
 import (
