@@ -87,7 +87,11 @@ func TestReadme(t *testing.T) {
 			if err := os.WriteFile(path, []byte(object), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if out, err := shell.run(t, "kubectl create --dry-run=server --validate=strict -f "+path); err != nil {
+			check := "kubectl create --dry-run=server --validate=strict -f "
+			if strings.Contains(object, "\nkind: ProxyConfiguration\n") {
+				check = "bin/watchproxy config validate "
+			}
+			if out, err := shell.run(t, check+path); err != nil {
 				t.Errorf("%s: object %d: %v\n%s", document, i, err, out)
 			}
 		}
@@ -119,7 +123,7 @@ func outputsOf(t *testing.T, document string) map[string][]string {
 	return all
 }
 
-// fenced matches a Kubernetes object in a document.
+// fenced matches a Kubernetes object, or a configuration of the proxy, in a document.
 var fenced = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
 
 func objectsOf(t *testing.T, document string) (all []string) {
