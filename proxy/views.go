@@ -18,8 +18,11 @@ import (
 // enterView makes a request in the path of a view the same request without the view, before any
 // check. So its sender needs the same rights as always.
 func enterView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) {
+	if len(views) == 0 {
+		return
+	}
 	rest, ok := strings.CutPrefix(req.Path, exchange.ViewPrefix)
-	if len(views) == 0 || !ok {
+	if !ok {
 		return
 	}
 	name, path, _ := strings.Cut(rest, "/")

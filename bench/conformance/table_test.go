@@ -7,15 +7,15 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tidwall/gjson"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 // Tables of all resources that can be listed come from the cache, and their cells equal the
@@ -169,8 +169,6 @@ func listable(t *testing.T) (all []*collection) {
 	return all
 }
 
-var ago = regexp.MustCompile(`(MICRO)?AGO\((-?\w+)\)`)
-
 // specimens returns the specimens with their timestamps.
 func specimens(t *testing.T) string {
 	t.Helper()
@@ -188,18 +186,7 @@ func specimens(t *testing.T) string {
 		"request: CSR", "request: "+base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})),
 		"stubPKCS10Request: DER", "stubPKCS10Request: "+base64.StdEncoding.EncodeToString(der),
 	).Replace(string(text))
-	return ago.ReplaceAllStringFunc(filled, func(found string) string {
-		parts := ago.FindStringSubmatch(found)
-		d, err := time.ParseDuration(parts[2])
-		if err != nil {
-			t.Fatal(err)
-		}
-		format := time.RFC3339
-		if parts[1] != "" {
-			format = metav1.RFC3339Micro
-		}
-		return `"` + time.Now().Add(-d).UTC().Format(format) + `"`
-	})
+	return workload.TimestampsT(t, filled)
 }
 
 // createSpecimen creates a specimen, and writes its status as a controller would.

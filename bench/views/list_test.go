@@ -179,7 +179,7 @@ func leaks(raw []byte, want tree) error {
 }
 
 // readAll reads all pages of an answer, and returns them as one. It returns the decompressed bytes,
-// too. What differs between two answers without a view is replaced.
+// too. Two answers without a view may differ, and these differences are replaced.
 func (w *world) readAll(ctx context.Context, of *read, view, source string) (whole tree, raw []byte, err error) {
 	for r, next := of.request, ""; ; {
 		r.Target = view + of.request.Target + next

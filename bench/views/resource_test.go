@@ -14,15 +14,12 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidwall/gjson"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -250,8 +247,6 @@ func (w *world) discover(tb testing.TB) {
 	}
 }
 
-var ago = regexp.MustCompile(`(MICRO)?AGO\((-?\w+)\)`)
-
 // documents reads objects from files. It fills in what the specimens of the differential suite
 // leave open: certificate requests and timestamps.
 func documents(tb testing.TB, files ...string) (all []map[string]any) {
@@ -278,18 +273,7 @@ func documents(tb testing.TB, files ...string) (all []map[string]any) {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		filled := ago.ReplaceAllStringFunc(fill.Replace(string(text)), func(found string) string {
-			parts := ago.FindStringSubmatch(found)
-			d, err := time.ParseDuration(parts[2])
-			if err != nil {
-				tb.Fatal(err)
-			}
-			format := time.RFC3339
-			if parts[1] != "" {
-				format = metav1.RFC3339Micro
-			}
-			return `"` + time.Now().Add(-d).UTC().Format(format) + `"`
-		})
+		filled := workload.TimestampsT(tb, fill.Replace(string(text)))
 		for text := range strings.SplitSeq(filled, "\n---\n") {
 			var o map[string]any
 			if err := yaml.Unmarshal([]byte(text), &o); err != nil {

@@ -138,7 +138,10 @@ func (a *Auditor) event(req *exchange.Request, received time.Time) *event {
 	}
 	audit.WithAuditID(ctx, types.UID(req.AuditID()))
 	if req.View != nil {
-		sent.URL.Path, sent.URL.RawPath = exchange.ViewPrefix+req.View.Name+sent.URL.Path, ""
+		prefix := exchange.ViewPrefix + req.View.Name
+		if sent.URL.Path = prefix + sent.URL.Path; sent.URL.RawPath != "" {
+			sent.URL.RawPath = prefix + sent.URL.RawPath
+		}
 	}
 	audit.LogRequestMetadata(ctx, sent, received, attributes)
 	e.lasts = lasting(attributes)
