@@ -58,7 +58,7 @@ type ProxyConfiguration struct {
 	Upstream Upstream `json:"upstream,omitzero"`
 	// Cache configures the caches.
 	Cache Cache `json:"cache,omitzero"`
-	// Views are parts of the API in which objects have only some of their fields. The addresses of
+	// Views are parts of the API: with less of each object, or fewer namespaces. The addresses of
 	// a view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. The proxy does
 	// not start if upstream's OpenAPI has a path in none of a view's resources. Of a view without
 	// resources it checks only paths in metadata. Views cannot change while it runs.

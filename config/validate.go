@@ -58,7 +58,7 @@ func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	errs = append(errs, c.Tracing.validate(field.NewPath("tracing"))...)
 	errs = append(errs, validateDuration(field.NewPath("slowRequestThreshold"), c.SlowRequestThreshold, 0)...)
 	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
-	return append(errs, validateViews(field.NewPath("views"), c.Views)...)
+	return append(errs, c.validateViews(field.NewPath("views"))...)
 }
 
 func validateOnly(path *field.Path, value, only string) field.ErrorList {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -10,15 +9,15 @@ import (
 	"github.com/watchproxy/watchproxy/config/fieldpath"
 )
 
-// View cuts objects down to some of their fields. It has either Fields or Drop. A path of a field
-// is written as spec.nodeName, as metadata.labels["app.kubernetes.io/name"] if a key contains dots,
+// View shows less of the API: objects with some of their fields, the namespaces that a user may read,
+// or both. It has at most one of Fields and Drop. A path of a field is written as spec.nodeName, as metadata.labels["app.kubernetes.io/name"] if a key contains dots,
 // or as status.conditions[*].type for all items of a list.
 type View struct {
 	// Name is the name of the view in addresses: /views/NAME. It has at most 63 lower-case letters,
 	// digits and hyphens.
 	Name string `json:"name"`
-	// Resources lists the resources whose objects are cut, as resource or resource.group, in any
-	// version. Without resources, the view cuts the objects of all resources.
+	// Resources lists the resources that the view changes, as resource or resource.group, in any
+	// version. Without resources, it changes all resources.
 	Resources []string `json:"resources,omitempty"`
 	// Fields lists the paths of the fields that objects keep, such as spec.nodeName,
 	// metadata.labels["app.kubernetes.io/name"] or status.conditions[*].type. Objects also keep
@@ -28,7 +27,20 @@ type View struct {
 	// Drop lists the paths of the fields that objects lose, instead of Fields. Objects keep all
 	// other fields.
 	Drop []string `json:"drop,omitempty"`
+	// Namespaces is all or allowed. With allowed, a list or a watch of all namespaces by a user who may
+	// not read all of them shows the namespaces in which the user may do the same. This needs
+	// authentication.mode delegated.
+	Namespaces Namespaces `json:"namespaces,omitempty"`
 }
+
+// Namespaces are those that a view shows.
+type Namespaces string
+
+// The values of Namespaces.
+const (
+	AllNamespaces     Namespaces = "all"
+	AllowedNamespaces Namespaces = "allowed"
+)
 
 // kept are the fields that objects have in each view. Clients need them to tell objects apart.
 var kept = []fieldpath.Path{
@@ -40,10 +52,14 @@ var kept = []fieldpath.Path{
 	{{Key: "metadata"}, {Key: "resourceVersion"}},
 }
 
-func validateViews(path *field.Path, views []View) (errs field.ErrorList) {
+func (c *ProxyConfiguration) validateViews(path *field.Path) (errs field.ErrorList) {
+	views := c.Views
 	for i, v := range views {
 		at := path.Index(i)
 		errs = append(errs, v.validate(at)...)
+		if v.Namespaces == AllowedNamespaces && c.Authentication.Mode == NoAuthentication {
+			errs = append(errs, field.Forbidden(at.Child("namespaces"), "allowed needs users: set authentication.mode to delegated"))
+		}
 		if slices.ContainsFunc(views[:i], func(before View) bool { return before.Name == v.Name }) {
 			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
 		}
@@ -65,32 +81,12 @@ func (v *View) validate(path *field.Path) (errs field.ErrorList) {
 	switch {
 	case len(v.Fields) > 0 && len(v.Drop) > 0:
 		errs = append(errs, field.Forbidden(path.Child("drop"), "must not be used together with fields"))
-	case len(v.Fields) == 0 && len(v.Drop) == 0:
-		errs = append(errs, field.Required(path.Child("fields"), "list the fields to keep, or list fields in drop"))
+	case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces:
+		errs = append(errs, field.Required(path.Child("fields"), "list the fields to keep, list fields in drop, or set namespaces to allowed"))
 	}
-	errs = append(errs, validatePaths(path.Child("fields"), v.Fields, nil)...)
-	return append(errs, validatePaths(path.Child("drop"), v.Drop, kept)...)
-}
-
-// validatePaths checks the paths of a list. Paths must not be above, equal to or below apart.
-func validatePaths(path *field.Path, texts []string, apart []fieldpath.Path) (errs field.ErrorList) {
-	seen := map[string]bool{}
-	for i, text := range texts {
-		p, err := fieldpath.Parse(text)
-		overlaps := func(k fieldpath.Path) bool {
-			n := min(len(p), len(k))
-			return slices.Equal(p[:n], k[:n])
-		}
-		switch at := path.Index(i); {
-		case err != nil:
-			errs = append(errs, field.Invalid(at, text, err.Error()))
-			continue
-		case seen[p.String()]:
-			errs = append(errs, field.Duplicate(at, text))
-		case slices.ContainsFunc(apart, overlaps):
-			errs = append(errs, field.Invalid(at, text, fmt.Sprintf("must not be dropped: objects keep %v", apart)))
-		}
-		seen[p.String()] = true
+	if known := []Namespaces{AllNamespaces, AllowedNamespaces}; v.Namespaces != "" && !slices.Contains(known, v.Namespaces) {
+		errs = append(errs, field.NotSupported(path.Child("namespaces"), v.Namespaces, known))
 	}
-	return errs
+	errs = append(errs, fieldpath.Validate(path.Child("fields"), v.Fields, nil)...)
+	return append(errs, fieldpath.Validate(path.Child("drop"), v.Drop, kept)...)
 }

@@ -25,7 +25,7 @@ func TestViews(t *testing.T) {
 		"name: a.b, fields: [spec]":                           "views[0].name: ",
 		"name: " + strings.Repeat("a", 64) + ", drop: [spec]": "views[0].name: ",
 		"name: a, fields: [spec]}, {name: a, drop: [spec]":    "views[1].name: Duplicate",
-		"name: a":                                                   "views[0].fields: Required value: list the fields to keep, or",
+		"name: a":                                                   "views[0].fields: Required value: list the fields to keep, list fields in drop, or set namespaces to allowed",
 		"name: a, fields: [], drop: []":                             "views[0].fields: Required",
 		"name: a, fields: [spec], drop: [status]":                   "views[0].drop: Forbidden",
 		"name: a, fields: [spec], resources: [Pods]":                "views[0].resources[0]: ",
@@ -43,6 +43,9 @@ func TestViews(t *testing.T) {
 		"name: a, drop: [metadata.uid.x]":                           "views[0].drop[0]: ",
 		"name: a, drop: [metadata.resourceVersion]":                 "views[0].drop[0]: ",
 		"name: a, drop: [metadata.namespace]":                       "views[0].drop[0]: ",
+		"name: a, namespaces: all":                                  "views[0].fields: Required",
+		"name: a, namespaces: mine":                                 "views[0].namespaces: Unsupported value: \"mine\": supported values: \"all\", \"allowed\"",
+		"name: a, namespaces: allowed":                              "views[0].namespaces: Forbidden: allowed needs users: set authentication.mode to delegated",
 		"name: a, keep: [spec]":                                     "views[0].keep: ",
 	} {
 		_, err := load(t, head+"views: [{"+text+"}]\n")

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -101,6 +102,32 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 		return authorizer.DecisionNoOpinion, "", fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return found.Decision, found.reason, nil
+}
+
+// Review sends a review upstream, whatever is remembered, and returns the time for which the caller
+// may use the decision. The decision is not remembered here.
+func (a *Access) Review(ctx context.Context, attributes authorizer.Attributes) (allowed bool, ttl time.Duration, err error) {
+	q, err := a.decisions.question(attributes)
+	if err != nil {
+		return false, 0, err
+	}
+	q.known = func() (decision, bool) { return decision{}, false }
+	found, err := a.decisions.reviews.answer(ctx, q)
+	if err != nil {
+		return false, 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return found.Decision == authorizer.DecisionAllow, a.decisions.ttl(found), nil
+}
+
+// ShortestTTL returns the shortest time for which a decision on access counts.
+func (a *Access) ShortestTTL() time.Duration {
+	return min(a.decisions.options.AllowTTL, a.decisions.options.DenyTTL)
+}
+
+// Digest returns a value that differs between different users and different attributes.
+func Digest(attributes authorizer.Attributes) ([sha256.Size]byte, error) {
+	encoded, err := specOf(attributes).Marshal()
+	return sha256.Sum256(encoded), err
 }
 
 // Authenticate returns the sender of a request. It tries the methods in kube-apiserver's order:

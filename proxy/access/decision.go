@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,31 +43,44 @@ func newDecisions(client authorizationclient.AuthorizationV1Interface, options O
 
 // decide returns upstream's decision, from memory if possible.
 func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes) (decision, error) {
-	spec := specOf(attributes)
-	encoded, err := spec.Marshal() // unambiguous, because each string has a length prefix
+	q, err := d.question(attributes)
 	if err != nil {
 		return decision{}, err
 	}
-	k, of := sha256.Sum256(encoded), spec.User
-	if u, ok := attributes.GetUser().(*impersonated); ok {
-		of = u.by
-	}
-	review := func(ctx context.Context) (decision, error) {
-		found, err := d.review(ctx, spec)
+	ask := q.review
+	q.review = func(ctx context.Context) (decision, error) {
+		found, err := ask(ctx)
 		if err != nil {
 			return decision{}, err
 		}
-		ttl := d.options.DenyTTL
-		if found.Decision == authorizer.DecisionAllow {
-			ttl = d.options.AllowTTL
-		}
-		d.known.put(of, k, found, len(found.reason), ttl)
+		d.known.put(q.of, q.key, found, len(found.reason), d.ttl(found))
 		return found, nil
 	}
-	return d.reviews.answer(ctx, question[decision]{
-		of: of, key: k, bytes: len(encoded), due: d.known.due, review: review,
-		known: func() (decision, bool) { return d.known.get(k) },
-	})
+	return d.reviews.answer(ctx, q)
+}
+
+// question returns the question about attributes. Its review is not remembered.
+func (d *decisions) question(attributes authorizer.Attributes) (question[decision], error) {
+	spec := specOf(attributes)
+	encoded, err := spec.Marshal() // unambiguous, because each string has a length prefix
+	if err != nil {
+		return question[decision]{}, err
+	}
+	q := question[decision]{of: spec.User, key: sha256.Sum256(encoded), bytes: len(encoded), due: d.known.due}
+	if u, ok := attributes.GetUser().(*impersonated); ok {
+		q.of = u.by
+	}
+	q.review = func(ctx context.Context) (decision, error) { return d.review(ctx, spec) }
+	q.known = func() (decision, bool) { return d.known.get(q.key) }
+	return q, nil
+}
+
+// ttl returns the time for which a decision may be used.
+func (d *decisions) ttl(found decision) time.Duration {
+	if found.Decision == authorizer.DecisionAllow {
+		return d.options.AllowTTL
+	}
+	return d.options.DenyTTL
 }
 
 func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec) (decision, error) {

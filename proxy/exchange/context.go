@@ -88,3 +88,12 @@ func (*Context) Deadline() (deadline time.Time, ok bool) { return time.Time{}, f
 
 // Value implements context.Context. It returns nil.
 func (*Context) Value(any) any { return nil }
+
+// AfterFunc replaces context.AfterFunc, which allocates 300 bytes even if the context has its own
+// AfterFunc.
+func AfterFunc(ctx context.Context, f func()) (stop func() bool) {
+	if own, ok := ctx.(*Context); ok {
+		return own.AfterFunc(f)
+	}
+	return context.AfterFunc(ctx, f)
+}

@@ -3,9 +3,13 @@ package exchange
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"net/url"
 )
+
+// ErrRevoked says that the client of an open watch has lost its access.
+var ErrRevoked = errors.New("access was revoked")
 
 // Credentials are the part of a request that identifies its sender. An open watch keeps them for
 // later reviews.

@@ -57,6 +57,11 @@ func TooLarge(asked, current uint64) metav1.Status {
 	return s
 }
 
+// Expired returns the Status for a resourceVersion or a continue token of a state that is gone.
+func Expired(message string) metav1.Status {
+	return Failure(http.StatusGone, metav1.StatusReasonExpired, message)
+}
+
 // BadRequest returns the Status for a malformed request.
 func BadRequest(message string) metav1.Status {
 	return Failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)

@@ -8,11 +8,13 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/projection"
 )
 
-// View is the API with less of each object, at an address of its own.
+// View is the API with less of each object, or with fewer objects, at an address of its own.
 type View struct {
 	Name      string
 	Resources []schema.GroupResource // empty for all
 	Fields    *projection.Projection
+	// Allowed shows a user the namespaces that it may read, where the user may not read all of them.
+	Allowed bool
 }
 
 // ViewPrefix begins the paths of views. The name of the view and a usual path follow.
@@ -33,4 +35,18 @@ func (v *View) Of(gr schema.GroupResource) *projection.Projection {
 		return nil
 	}
 	return v.Fields
+}
+
+// Narrows reports whether a read of all namespaces shows those that its sender may read.
+func (v *View) Narrows(rt Route) bool {
+	if v == nil || !v.Allowed || rt.Namespace != "" || rt.Name != "" || rt.Subresource != "" || rt.Verb != "list" && rt.Verb != "watch" {
+		return false
+	}
+	gr := rt.GVR.GroupResource()
+	return len(v.Resources) == 0 || IsNamespaces(gr) || slices.Contains(v.Resources, gr)
+}
+
+// IsNamespaces reports whether a resource is namespaces themselves.
+func IsNamespaces(gr schema.GroupResource) bool {
+	return gr == schema.GroupResource{Resource: "namespaces"}
 }

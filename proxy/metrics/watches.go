@@ -27,7 +27,7 @@ func newWatches() watches {
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_watch_ends_total",
 			Help: "Ends of watches from the cache, by resource and reason: timeout (the client's or the usual lifetime), client (it left), stalled (it left bytes unread), " +
-				"drain, revoked (access was lost), left-behind (the event log has dropped events that it needs), restarted (the cache ended or began anew), " +
+				"drain, revoked (access was lost), regranted (the client may read other namespaces now), left-behind (the event log has dropped events that it needs), restarted (the cache ended or began anew), " +
 				"gap (a relist skipped changes that it cannot show), expired (it began with an ERROR), unwritable (an event has no such form, or no room), panic.",
 		}, append(resource, "reason")),
 		lags: &lags{

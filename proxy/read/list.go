@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -37,7 +38,7 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	case r.RVGiven && r.RV == 0 && (r.Match == "" || r.Match == "NotOlderThan"):
 		r.Limit = 0
 		return r.notOlderThan(ctx, from, to)
-	case r.Limit > 0 && (r.filter.Single() && r.RVGiven || r.pinned()):
+	case r.Limit > 0 && r.refusal == nil && (r.filter.Single() && r.RVGiven || r.Pinned(r.Route)):
 		return nil, Page // upstream reads etcd, or reads the page from one namespace
 	case r.Match == "" && r.Limit == 0, r.Match == "NotOlderThan" || !r.RVGiven:
 		return r.notOlderThan(ctx, from, to)
@@ -55,7 +56,11 @@ func (r *read) continued(ctx context.Context, from, to string) (*exchange.Respon
 	if r.RVGiven || r.Match != "" || r.filter.Single() {
 		return nil, Parameters
 	}
-	start, rv, err := query.DecodeToken(r.Token)
+	token := r.Token
+	if r.narrowing != nil {
+		token, _ = grants.Unseal(token)
+	}
+	start, rv, err := query.DecodeToken(token)
 	if err != nil {
 		return nil, Parameters
 	}
@@ -64,23 +69,6 @@ func (r *read) continued(ctx context.Context, from, to string) (*exchange.Respon
 		return r.notOlderThan(ctx, from, to)
 	}
 	return r.exact(uint64(rv), from, to)
-}
-
-// indexed reports whether upstream reads the page from an index. A full page then has another
-// token.
-func (r *read) indexed() bool {
-	return r.Fields != nil && !r.Fields.Empty() && r.Token == "" && (r.Match == "NotOlderThan" || !r.RVGiven)
-}
-
-// pinned reports whether the read lists all namespaces with a field selector that names one
-// namespace. Upstream reads the first page from that namespace. Its continue token is relative to
-// the namespace.
-func (r *read) pinned() bool {
-	if r.Fields == nil || r.Namespace != "" {
-		return false
-	}
-	_, ok := r.Fields.RequiresExactMatch("metadata.namespace")
-	return ok
 }
 
 // prefix returns the prefix of all keys in the listed namespace.
@@ -111,6 +99,9 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 // page answers with the selected objects in a key range, up to the limit.
 func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Response, error) {
 	r.listed = snapshot.ResourceVersion()
+	if err := r.settle(snapshot, r.listed); err != nil {
+		return nil, err
+	}
 	meta := wire.ListMeta{ResourceVersion: r.listed}
 	items := listItems{separator: r.form.Separator()}
 	last := r.collect(snapshot, from, to, &items)
@@ -121,16 +112,16 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 		return nil, Table
 	}
 	if last != nil && !r.filter.Single() {
-		if s := r.resource.Scope; s.Selects() || s.Namespace != "" && s.Namespace != r.Namespace {
+		if s := r.resource.Scope; r.refusal == nil && (s.Selects() || s.Namespace != "" && s.Namespace != r.Namespace) {
 			return nil, Page // objects outside of the scope may follow
 		}
 		// Upstream counts all remaining objects in the collection, selected or not.
 		_, end := r.resource.KeyRange(r.Namespace)
-		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
-			if r.indexed() {
+		if rest := int64(r.selected().Count(snapshot.Tree, last.Key()+"\x00", end)); rest > 0 {
+			if r.Indexed() && r.refusal == nil {
 				return nil, Page
 			}
-			meta.Continue = query.EncodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache)
+			meta.Continue = query.EncodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache) + r.narrowing.Seal()
 			if !r.filter.Selective() {
 				meta.Remaining = &rest
 			}
@@ -145,7 +136,7 @@ func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *lis
 	if room == 0 {
 		room = math.MaxInt64
 	}
-	for span := range r.spans(snapshot, from, to) {
+	for span := range r.selected().Spans(snapshot.Tree, from, to) {
 		objects := span.Objects()
 		if n := int64(len(objects)); n >= room {
 			span.Hi = span.Lo + int(room)

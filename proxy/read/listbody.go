@@ -90,7 +90,7 @@ func (r *read) claim(size int64) fair.Claim {
 // if the body is made while it is written.
 func (r *read) work(items *listItems) int64 {
 	switch {
-	case !r.filter.Selective() || r.form.Verbatim():
+	case !r.selective() || r.form.Verbatim():
 		return 0
 	case r.compresses(items.size()):
 		return gzipWork
@@ -115,7 +115,7 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, 
 		return r.bytesAnswer(body.Bytes())
 	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // indenting may exceed the threshold
 		return r.indented(body.Bytes())
-	case r.choice.Pretty, compresses && r.filter.Selective():
+	case r.choice.Pretty, compresses && r.selective():
 		return r.oneOff(body)
 	case compresses:
 		return r.held(r.segmented(items, body))
@@ -199,7 +199,7 @@ func gzipped(r *exchange.Response) {
 // read the list slowly, only one copy exists.
 func (r *read) derive(items *listItems, body *derived.List) error {
 	runOf := r.derivedRun
-	if r.filter.Selective() {
+	if r.selective() {
 		runOf = r.selectedRun
 	}
 	for i, span := range items.spans {

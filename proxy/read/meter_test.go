@@ -89,7 +89,7 @@ func TestReadIsGivenUp(t *testing.T) {
 				}
 				p := watch.Params{
 					Cache: r.cache, Cursor: cursor, Filter: r.filter, Form: r.form, Draining: t.Context(), Done: func() {},
-					State: func() iter.Seq[tree.Span] { return r.spansAhead(snapshot) }, Meter: &r.meter, Bookmarks: true,
+					State: func() iter.Seq[tree.Span] { return r.selected().Ahead(snapshot.Tree) }, Meter: &r.meter, Bookmarks: true,
 				}
 				w := watch.New(p)
 				defer w.Close()

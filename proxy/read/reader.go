@@ -17,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/table"
 	"github.com/watchproxy/watchproxy/proxy/unwritable"
@@ -102,6 +103,7 @@ type Reader struct {
 	// metadata are forwarded.
 	unwritable unwritable.Events
 	tables     table.Registry
+	grants     *grants.Book
 	events     watch.Events
 }
 
@@ -122,7 +124,9 @@ type Config struct {
 }
 
 // New returns a Reader.
-func New(c Config) *Reader { return &Reader{Config: c, tables: table.Registry{Log: c.Log}} }
+func New(c Config) *Reader {
+	return &Reader{Config: c, tables: table.Registry{Log: c.Log}, grants: grants.NewBook()}
+}
 
 // read is a get, list or watch that the cache may answer.
 type read struct {
@@ -146,6 +150,9 @@ type read struct {
 	insists   bool               // the cache answers even if upstream would answer faster
 	timed     *Timed             // see Verdict
 	tooEarly  *exchange.Response // the response to a watch that starts before the history
+	narrowing *grants.Narrowing  // nil unless a view narrows the read
+	walk      derived.Selected   // see selected
+	refusal   *exchange.Response // of all namespaces, if the read is narrowed
 }
 
 // Answer answers a read from the cache, or reports why upstream must answer. If insists is true,
@@ -155,6 +162,11 @@ func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange
 	resp, err := rd.answer(ctx, r)
 	if err == nil {
 		return Verdict{Answer: resp}
+	}
+	if r.narrowing != nil {
+		if resp = r.narrowFailure(err); resp != nil {
+			return Verdict{Answer: resp}
+		}
 	}
 	v := Verdict{Reason: cmp.Or(reasonOf(err), Uncached), Timed: r.timed, Expired: r.tooEarly}
 	if v.Reason.Stale() && r.mostRecentGet() {
@@ -174,7 +186,8 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case err != nil:
 		return nil, Parameters
 	}
-	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), r.Pretty())
+	pretty := r.Pretty() && !r.View.Narrows(r.Route) // selected lists are not indented
+	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), pretty)
 	if fields := r.View.Of(r.GVR.GroupResource()); fields != nil {
 		choices = wire.Cut(choices, fields)
 	}
@@ -193,6 +206,9 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	}
 	if err := rd.open(ctx, r, choices); err != nil {
 		return nil, err
+	}
+	if refusal := rd.narrowed(r); refusal != nil {
+		return refusal, nil
 	}
 	r.meter = fair.NewMeter(ctx, r.Request, rd.Slots, r.kind() != wire.Watch)
 	if r.kind() == wire.Watch {
@@ -249,7 +265,7 @@ func (r *read) answerable() bool {
 	case r.Name != "":
 		return r.Match == "" && r.InitialEvents == nil
 	case r.Watch:
-		return r.watchable()
+		return r.Watchable()
 	default:
 		return r.InitialEvents == nil
 	}
@@ -321,7 +337,7 @@ func keptAs(c wire.Choice) object.Encoding {
 
 // since returns the resourceVersion from which a watch resumes, and 0 for other reads and watches.
 func (r *read) since() uint64 {
-	if r.kind() != wire.Watch || r.withState() {
+	if r.kind() != wire.Watch || r.WithState() {
 		return 0
 	}
 	return r.RV

@@ -1,19 +1,15 @@
 package read
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/query"
-	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 func (r *read) asked() query.Asked {
@@ -41,36 +37,12 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 		return nil, Stale // nobody has decided
 	}
 	r.Decided = exchange.Decision{User: u, Allowed: decision == authorizer.DecisionAllow, Reason: reason}
-	if r.Decided.Allowed {
-		return nil, nil
+	if !r.Decided.Allowed {
+		refusal = r.Fail(exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)), exchange.FromProxy)
+		refusal.Header.Set("X-Content-Type-Options", "nosniff")
 	}
-	refusal = r.Fail(exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)), exchange.FromProxy)
-	refusal.Header.Set("X-Content-Type-Options", "nosniff")
+	if r.View.Narrows(r.Route) {
+		return nil, rd.narrow(r, u, refusal)
+	}
 	return refusal, nil
-}
-
-// reviewAgain returns the review function of an open watch, see watch.Params. If its error is not
-// watch.ErrRevoked, the review failed without a result. The function keeps only the necessary part
-// of the read in memory.
-func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
-	who, what := r.Credentials(), r.asked()
-	return func(ctx context.Context) error {
-		a, sender := rd.Options().Access, who.AsHTTP(ctx)
-		caller, err := a.Authenticate(sender)
-		var u user.Info
-		if err == nil {
-			u, err = a.EffectiveUser(ctx, caller, sender.Header)
-		}
-		switch {
-		case errors.Is(err, access.ErrUnavailable):
-			return err
-		case err != nil:
-			return fmt.Errorf("%w: %w", watch.ErrRevoked, err)
-		}
-		decision, _, err := a.Authorize(ctx, what.Attributes(u))
-		if decision == authorizer.DecisionAllow {
-			return nil
-		}
-		return cmp.Or(err, watch.ErrRevoked)
-	}
 }

@@ -64,7 +64,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 				}
 			}
 			most := random.IntN(names)
-			for span := range r.spans(snapshot, from, to) {
+			for span := range r.selected().Spans(snapshot.Tree, from, to) {
 				got = append(got, span.Objects()...)
 				if len(got) >= most {
 					want = want[:min(len(got), len(want))]
@@ -91,7 +91,7 @@ func selecting(tb testing.TB, r *read, parameters string) int {
 	snapshot := cachetest.Snapshot(tb, r.cache)
 	n := 0
 	from, to := r.filter.KeyRange(r.resource)
-	for span := range r.spans(snapshot, from, to) {
+	for span := range r.selected().Spans(snapshot.Tree, from, to) {
 		if n += len(span.Objects()); p.Limit > 0 && int64(n) >= p.Limit {
 			break
 		}

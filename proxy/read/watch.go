@@ -9,7 +9,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -20,41 +22,11 @@ import (
 // may be clients of this proxy.
 const feedAgent = "watchproxy"
 
-// watchable reports whether the cache can answer a watch with these parameters.
-//
-//	RV  sendInitialEvents  match         start
-//	–   –                  –             the most recent state, then changes
-//	–   false              NotOlderThan  changes after the most recent state
-//	–   true               NotOlderThan  the most recent state, then changes
-//	0   –                  –             the state, then changes
-//	0   false              NotOlderThan  changes after the cache's RV
-//	0   true               NotOlderThan  the state, then changes
-//	N   –                  –             changes after N
-//	N   false              NotOlderThan  changes after N
-//	N   true               NotOlderThan  a state not older than N, then changes
-func (r *read) watchable() bool {
-	if r.Limit != 0 || r.Token != "" {
-		return false
-	}
-	if r.InitialEvents != nil {
-		return r.Match == "NotOlderThan"
-	}
-	return r.Match == ""
-}
-
-// withState reports whether the watch begins with the current state.
-func (r *read) withState() bool {
-	if r.InitialEvents != nil {
-		return *r.InitialEvents
-	}
-	return r.RV == 0
-}
-
 func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error) {
 	if r.resource.NoWatchCache && r.RV >= math.MaxInt64 {
 		return nil, Parameters // larger than any revision in etcd
 	}
-	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
+	if r.Bookmarks && r.WithState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
 	metadata := r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()
@@ -68,7 +40,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		if release, err = rd.watchRows(r, p.Start); err != nil {
 			p.Cursor.Close()
 		}
-		if err != nil && r.withState() {
+		if err != nil && r.WithState() {
 			err = Stale // the history of the rows begins after the state
 		}
 	}
@@ -82,6 +54,8 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return nil, Early
 	case expired:
 		return r.errorEvent(watch.Expired(r.cache, tooOld)), nil
+	case errors.Is(err, watch.ErrRegranted), errors.Is(err, grants.ErrUnreviewed):
+		return nil, err
 	case err != nil:
 		if _, ok := errors.AsType[Reason](err); !ok {
 			err = Stale
@@ -97,7 +71,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		release()
 		return refusal, nil
 	}
-	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.filter, r.form, r.choice
+	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.shown(), r.form, r.choice
 	p.Bookmarks, p.Lifetime, p.Lag, p.Panicked = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second, rd.Lag(r.Route), rd.Panicked
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
 	p.Unwritable = func(d watchcache.Delta) {
@@ -109,14 +83,18 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		p.Hold = r.workspace.Holding(rd.Draining, r.User())
 	}
 	if r.Identity != nil {
-		p.Review, p.Recheck = rd.reviewAgain(r), rd.Options().Recheck
+		if p.Recheck = rd.Options().Recheck; r.narrowing != nil {
+			p.Regranted, p.Recheck = r.narrowing.Seen().Changed, r.narrowing.Interval(p.Recheck)
+		}
+		ahead := p.Recheck * 3 / 2 // so that no decision ends before the next review has
+		p.Review = grants.Again(func() *access.Access { return rd.Options().Access }, r.Credentials(), r.asked(), r.narrowing, ahead)
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
-	if wire.AcceptsGzip(r.Header.Get("Accept-Encoding")) && rd.Options().Compression.Includes(r.Bookmarks && r.withState() && r.feed.CompressesWatches()) {
+	if wire.AcceptsGzip(r.Header.Get("Accept-Encoding")) && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches()) {
 		gzipped(resp)
 		p.Compressed = true
-		if p.State != nil && !r.filter.Selective() && r.rows == nil {
+		if p.State != nil && !r.selective() && r.rows == nil {
 			p.StateSegment = func(span tree.Span, write func(*wire.Segment) error) error {
 				return r.derived.AddedEvents(&r.meter, span, r.formID(), r.form, write)
 			}
@@ -129,18 +107,30 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 // begin waits for the watch's first state and opens the cursor.
 func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	if p.Start = r.since(); p.Start != 0 {
-		p.Cursor, err = r.cache.Watch(r.filter, p.Start)
+		if r.narrowing != nil {
+			state, err := r.cache.Snapshot()
+			if err == nil { // new grants begin after all that the client may have seen
+				err = r.settle(state, r.cache.Stats().Newest+1)
+			}
+			if err != nil {
+				return p, err
+			}
+		}
+		p.Cursor, err = r.cache.Watch(r.shown(), p.Start)
 		return p, err
 	}
 	initial, err := r.fresh(ctx)
+	if err == nil {
+		err = r.settle(initial, initial.ResourceVersion())
+	}
 	if err != nil {
 		return p, err
 	}
 	p.Start = initial.ResourceVersion()
-	if r.withState() {
-		p.State, p.Meter = func() iter.Seq[tree.Span] { return r.spansAhead(initial) }, &r.meter
+	if r.WithState() {
+		p.State, p.Meter = func() iter.Seq[tree.Span] { return r.selected().Ahead(initial.Tree) }, &r.meter
 	}
-	p.Cursor, err = r.cache.WatchAfter(r.filter, initial)
+	p.Cursor, err = r.cache.WatchAfter(r.shown(), initial)
 	return p, err
 }
 

@@ -32,7 +32,7 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (
 		pooled = scratches.Get().(*Scratch)
 		most = deltasMax
 	}
-	polled, position, err := w.Cursor.PollWithin(pooled.deltas[:0], most, exchange.PieceSize)
+	polled, position, err := w.poll(pooled.deltas[:0], most, exchange.PieceSize)
 	if s != nil && len(polled) == 1 && err == nil && out.Buf == nil && w.member == nil {
 		err = w.writeOne(out, &polled[0], s)
 	} else {
@@ -57,6 +57,15 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (
 	return position, w.Cursor.More(), err
 }
 
+// poll is PollWithin. It fails after the poll if the grants changed before: see package grants.
+func (w *Watch) poll(into []watchcache.Delta, limit, bytes int) (deltas []watchcache.Delta, position uint64, err error) {
+	deltas, position, err = w.Cursor.PollWithin(into, limit, bytes)
+	if w.Regranted != nil && w.Regranted() {
+		err = ErrRegranted
+	}
+	return deltas, position, err
+}
+
 // noteLag collects the arrival times of events that are about to be written.
 func (w *Watch) noteLag(late *lateRuns, polled []watchcache.Delta) {
 	switch {
@@ -71,7 +80,7 @@ func (w *Watch) noteLag(late *lateRuns, polled []watchcache.Delta) {
 // deliverLarge is deliver for one event of any size.
 func (w *Watch) deliverLarge(out *exchange.ChunkWriter, late *lateRuns) (position uint64, behind bool, err error) {
 	var one [1]watchcache.Delta
-	polled, position, err := w.Cursor.PollWithin(one[:0], 1, math.MaxInt)
+	polled, position, err := w.poll(one[:0], 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {
 		if w.member != nil || w.Choice.Table || w.shares(&one[0]) {
 			err = w.append(out, &one[0])

@@ -15,6 +15,7 @@ const (
 	endStalled    = "stalled"     // the client left bytes unread for too long
 	endDrain      = "drain"       // the server drains
 	endRevoked    = "revoked"     // the client has lost its access
+	endRegranted  = "regranted"   // the client may read other namespaces now
 	endLeftBehind = "left-behind" // the log has dropped events that the watch needs
 	endRestarted  = "restarted"   // the cache has ended or started again
 	endGap        = "gap"         // a relist skipped changes that the watch cannot show
@@ -23,6 +24,9 @@ const (
 	// EndPanic is the reason if no other reason was recorded.
 	EndPanic = "panic"
 )
+
+// ErrRegranted is the error of a state or a watch that was shown with other grants.
+var ErrRegranted = errors.New("the namespaces that the user may read have changed since then")
 
 // ErrStalled is the error of a write whose bytes the client left unread for too long.
 var ErrStalled = errors.New("the client left a watch unread")
@@ -46,6 +50,8 @@ func (w *Watch) ends(reason string) {
 // the watch.
 func (w *Watch) Broken(err error) {
 	switch {
+	case errors.Is(err, ErrRegranted):
+		w.ends(endRegranted)
 	case errors.Is(err, watchcache.ErrTooOld):
 		w.ends(endGap)
 	case errors.Is(err, watchcache.ErrLagged):

@@ -158,7 +158,7 @@ func TestReasons(t *testing.T) {
 			return drain
 		},
 		endRevoked: func(p *Params, _ *exchange.ChunkWriter, _ func()) func() {
-			p.Review, p.Recheck = func(context.Context) error { return ErrRevoked }, time.Minute
+			p.Review, p.Recheck = func(context.Context) error { return exchange.ErrRevoked }, time.Minute
 			return nil
 		},
 		endRestarted: func(p *Params, _ *exchange.ChunkWriter, _ func()) func() { return p.Cache.End },

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 const (
@@ -14,9 +16,6 @@ const (
 	// recheckGrace is the minimum time for which a watch continues while all reviews fail.
 	recheckGrace = 5 * time.Minute
 )
-
-// ErrRevoked says that the client of an open watch has lost its access.
-var ErrRevoked = errors.New("access was revoked")
 
 // recheck repeats the access review of an open watch. Kube-apiserver reviews a watch only at its
 // start. But the cache was read with the proxy's rights instead of the client's, so the right to a
@@ -98,7 +97,7 @@ func (c *recheck) end(verdict error) bool {
 	case verdict == nil:
 		c.confirmed, c.due = now, nextReview(now, c.every)
 		return true
-	case errors.Is(verdict, ErrRevoked):
+	case errors.Is(verdict, exchange.ErrRevoked):
 		return false
 	}
 	c.due = now.Add(min(recheckRetry, c.every))

@@ -23,13 +23,13 @@ func TestRecheck(t *testing.T) {
 		slack   time.Duration
 	}{
 		"confirmed": {time.Minute, func(int) error { return nil }, 0, 0},
-		"never":     {0, func(int) error { return ErrRevoked }, 0, 0},
-		"revoked":   {time.Minute, func(int) error { return ErrRevoked }, time.Minute, 6 * time.Second},
+		"never":     {0, func(int) error { return exchange.ErrRevoked }, 0, 0},
+		"revoked":   {time.Minute, func(int) error { return exchange.ErrRevoked }, time.Minute, 6 * time.Second},
 		"revoked later": {time.Minute, func(asked int) error {
 			if asked < 3 {
 				return nil
 			}
-			return ErrRevoked
+			return exchange.ErrRevoked
 		}, 3 * time.Minute, 18 * time.Second},
 		"reviews fail":       {time.Minute, func(int) error { return errors.New("gone") }, recheckGrace, 10 * time.Second},
 		"reviews fail, rare": {20 * time.Minute, func(int) error { return errors.New("gone") }, 20 * time.Minute, recheckRetry},
@@ -96,7 +96,7 @@ func TestRecheckOfLaggingWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		ended := false
-		p.Done, p.Recheck, p.Review = func() { ended = true }, time.Minute, func(context.Context) error { return ErrRevoked }
+		p.Done, p.Recheck, p.Review = func() { ended = true }, time.Minute, func(context.Context) error { return exchange.ErrRevoked }
 		began := time.Now()
 		New(p).Run(t.Context(), &exchange.ChunkWriter{To: client})
 		if took := time.Since(began); !ended || took > 2*time.Minute {

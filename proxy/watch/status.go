@@ -3,7 +3,6 @@ package watch
 import (
 	"context"
 	"errors"
-	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -13,12 +12,11 @@ import (
 )
 
 // Expired returns the Status of a watch that cannot start at the requested resourceVersion.
-func Expired(c *watchcache.Cache, err *watchcache.TooOldError) metav1.Status {
-	message := err.Error()
+func Expired(c *watchcache.Cache, err error) metav1.Status {
 	if c.Resource().NoWatchCache {
-		message = "The resourceVersion for the provided watch is too old." // etcd's message
+		return exchange.Expired("The resourceVersion for the provided watch is too old.") // etcd's message
 	}
-	return exchange.Failure(http.StatusGone, metav1.StatusReasonExpired, message)
+	return exchange.Expired(err.Error())
 }
 
 // OnlyError is a watch that consists of one ERROR event.
@@ -41,18 +39,18 @@ func (*OnlyError) Abandon() {}
 func (*OnlyError) Reason() string { return endExpired }
 
 // appendEnd writes an ERROR event if a new watch from the client's resourceVersion might succeed
-// but miss changes. There are three such cases. A cache that started again may reach that
+// but miss changes. There are four such cases. A cache that started again may reach that
 // resourceVersion by another history. A relist may have skipped changes that this watch cannot
-// deliver. The log may have left the watch behind between two deletions of one revision.
+// deliver. The log may have left the watch behind between two deletions of one revision. The client
+// may read other namespaces now.
 func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {
-	tooOld, jumped := errors.AsType[*watchcache.TooOldError](err)
-	if !jumped {
+	if !errors.Is(err, watchcache.ErrTooOld) && !errors.Is(err, ErrRegranted) {
 		now, gone := w.Cache.Snapshot()
 		inside := errors.Is(err, watchcache.ErrLagged) && w.Cache.Resource().NoWatchCache
 		if gone != nil || !inside && !errors.Is(err, watchcache.ErrEnded) {
 			return
 		}
-		tooOld = &watchcache.TooOldError{From: w.Start, Oldest: now.ResourceVersion()}
+		err = &watchcache.TooOldError{From: w.Start, Oldest: now.ResourceVersion()}
 	}
-	(&OnlyError{w.Form, Expired(w.Cache, tooOld)}).Run(context.Background(), out)
+	(&OnlyError{w.Form, Expired(w.Cache, err)}).Run(context.Background(), out)
 }

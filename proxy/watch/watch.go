@@ -56,9 +56,12 @@ type Params struct {
 	// Lifetime is the maximum duration of the watch; 0 means a random one.
 	Lifetime time.Duration
 	// Review checks that the client may still watch. It is called at the interval Recheck; 0 means
-	// never. If access was revoked, Review fails with ErrRevoked.
+	// never. If access was revoked, Review fails with exchange.ErrRevoked.
 	Review  func(context.Context) error
 	Recheck time.Duration
+	// Regranted reports whether the client may read other namespaces than at the start, which ends the
+	// watch; nil if it cannot happen.
+	Regranted func() bool
 	// Panicked is called if Review panics.
 	Panicked func(reason any)
 	// Draining is a context that is cancelled when the server begins to drain. The watch ends
@@ -158,19 +161,10 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	w.opened = watchcache.Moment(time.Now())
 	w.maintenanceDue.Store(true)
 	w.recheck.wake = w.wake
-	w.unwake[0] = afterFunc(ctx, w.wake)
+	w.unwake[0] = exchange.AfterFunc(ctx, w.wake)
 	w.unwake[1] = context.AfterFunc(w.Draining, w.wake)
 	w.alarm = time.AfterFunc(time.Until(w.deadline), w.wake)
 	return true
-}
-
-// afterFunc replaces context.AfterFunc, which allocates 300 bytes even if the context has its own
-// AfterFunc.
-func afterFunc(ctx context.Context, f func()) (stop func() bool) {
-	if own, ok := ctx.(*exchange.Context); ok {
-		return own.AfterFunc(f)
-	}
-	return context.AfterFunc(ctx, f)
 }
 
 // wake makes the next turn check all deadlines.

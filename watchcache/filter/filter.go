@@ -27,7 +27,8 @@ func (e *UnsupportedFieldError) Error() string {
 type Filter struct {
 	resource  *object.Resource
 	namespace string
-	within    string // the only possible namespace, if known
+	within    string              // the only possible namespace, if known
+	among     map[string]struct{} // the only possible namespaces; nil for all (see Among)
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  Interest
@@ -89,6 +90,16 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 	f.narrow(r)
 	f.cost = f.comparisons()
 	return f, nil
+}
+
+// Among returns the filter for objects in the given namespaces alone. A Namespace is in itself.
+func (f *Filter) Among(namespaces []string) *Filter {
+	narrowed := *f
+	narrowed.selective, narrowed.among = true, make(map[string]struct{}, len(namespaces))
+	for _, name := range namespaces {
+		narrowed.among[name] = struct{}{}
+	}
+	return &narrowed
 }
 
 // readCost is the cost of reading a field that is not kept in memory, in comparisons.
@@ -176,6 +187,15 @@ func (f *Filter) Matches(o *object.Object) bool {
 	if f.namespace != "" && o.Namespace() != f.namespace {
 		return false
 	}
+	if f.among != nil {
+		in := Namespace
+		if !f.resource.Namespaced {
+			in = Name
+		}
+		if _, ok := f.among[f.field(o, in)]; !ok {
+			return false
+		}
+	}
 	if f.labels != nil && !f.labels.Matches(o.Labels()) {
 		return false
 	}
@@ -203,8 +223,8 @@ func (f *Filter) Select(p *tree.Page) (matches uint64) {
 	return matches
 }
 
-// ID returns an identifier of the selection. All filters of a resource with the same selection have
-// the same ID.
+// ID returns an identifier of the selection, without that of Among. All filters of a resource with the
+// same selection have the same ID.
 func (f *Filter) ID() string {
 	id := append([]byte(f.namespace), 0)
 	if f.labels != nil {

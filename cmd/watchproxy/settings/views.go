@@ -15,8 +15,11 @@ import (
 func Views(configured []config.View) map[string]*exchange.View {
 	views := map[string]*exchange.View{}
 	for _, c := range configured {
-		v := &exchange.View{Name: c.Name, Fields: projection.Keep(pathsOf(c.Fields))}
-		if len(c.Drop) > 0 {
+		v := &exchange.View{Name: c.Name, Allowed: c.Namespaces == config.AllowedNamespaces}
+		switch {
+		case len(c.Fields) > 0:
+			v.Fields = projection.Keep(pathsOf(c.Fields))
+		case len(c.Drop) > 0:
 			v.Fields = projection.Drop(pathsOf(c.Drop))
 		}
 		for _, name := range c.Resources {

@@ -1,0 +1,42 @@
+package grants
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/query"
+)
+
+// Again returns the review function of an open watch, which may be narrowed. If its error is not
+// exchange.ErrRevoked, the review failed without a result. The next review is due within ahead.
+func Again(a func() *access.Access, who exchange.Credentials, what query.Asked, n *Narrowing, ahead time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		a, sender := a(), who.AsHTTP(ctx)
+		caller, err := a.Authenticate(sender)
+		var u user.Info
+		if err == nil {
+			u, err = a.EffectiveUser(ctx, caller, sender.Header)
+		}
+		switch {
+		case errors.Is(err, access.ErrUnavailable):
+			return err
+		case err != nil:
+			return fmt.Errorf("%w: %w", exchange.ErrRevoked, err)
+		case n != nil:
+			return n.again(ctx, u, ahead)
+		}
+		decision, _, err := a.Authorize(ctx, what.Attributes(u))
+		if decision == authorizer.DecisionAllow {
+			return nil
+		}
+		return cmp.Or(err, exchange.ErrRevoked)
+	}
+}

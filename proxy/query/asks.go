@@ -1,0 +1,50 @@
+package query
+
+import "github.com/watchproxy/watchproxy/proxy/exchange"
+
+// Watchable reports whether the cache can answer a watch with these parameters.
+//
+//	RV  sendInitialEvents  match         start
+//	–   –                  –             the most recent state, then changes
+//	–   false              NotOlderThan  changes after the most recent state
+//	–   true               NotOlderThan  the most recent state, then changes
+//	0   –                  –             the state, then changes
+//	0   false              NotOlderThan  changes after the cache's RV
+//	0   true               NotOlderThan  the state, then changes
+//	N   –                  –             changes after N
+//	N   false              NotOlderThan  changes after N
+//	N   true               NotOlderThan  a state not older than N, then changes
+func (p *Params) Watchable() bool {
+	if p.Limit != 0 || p.Token != "" {
+		return false
+	}
+	if p.InitialEvents != nil {
+		return p.Match == "NotOlderThan"
+	}
+	return p.Match == ""
+}
+
+// WithState reports whether the watch begins with the current state.
+func (p *Params) WithState() bool {
+	if p.InitialEvents != nil {
+		return *p.InitialEvents
+	}
+	return p.RV == 0
+}
+
+// Indexed reports whether upstream reads the page from an index. A full page then has another
+// token.
+func (p *Params) Indexed() bool {
+	return p.Fields != nil && !p.Fields.Empty() && p.Token == "" && (p.Match == "NotOlderThan" || !p.RVGiven)
+}
+
+// Pinned reports whether the read lists all namespaces with a field selector that names one
+// namespace. Upstream reads the first page from that namespace. Its continue token is relative to
+// the namespace.
+func (p *Params) Pinned(rt exchange.Route) bool {
+	if p.Fields == nil || rt.Namespace != "" {
+		return false
+	}
+	_, ok := p.Fields.RequiresExactMatch("metadata.namespace")
+	return ok
+}
