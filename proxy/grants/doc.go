@@ -28,7 +28,8 @@
 // # Lists and watches
 //
 // A watch shows a namespace only if its user may list it, too. Clients usually list first. What a set of
-// watches adds to the list's are only refusals, so a client that listed cannot lack objects.
+// watches adds to the list's are only refusals, so a client that listed cannot lack objects. A list and a
+// watch may have been decided at different times. So a watch ends when either set changes.
 //
 // # Limits
 //

@@ -40,13 +40,16 @@ type Seen struct {
 	All        bool     // all namespaces
 	Namespaces []string // sorted; they need not have objects
 	Since      uint64   // see the package doc
-	set        *set
 	of         *Grants
-	side       *side
+	list       *set
+	watch      *set // nil for a list
 }
 
-// Changed reports whether there is a newer set, which ends a watch.
-func (s *Seen) Changed() bool { return s.of.dropped.Load() || s.side.now.Load() != s.set }
+// Changed reports whether there is a newer set, which ends a watch. So does one of lists: the client
+// may have listed.
+func (s *Seen) Changed() bool {
+	return s.of.dropped.Load() || s.of.list.now.Load() != s.list || s.watch != nil && s.of.watch.now.Load() != s.watch
+}
 
 // Grants are the namespaces in which one user may read one collection.
 type Grants struct {
@@ -98,13 +101,13 @@ func (g *Grants) Settle(ctx context.Context, q Query) (seen Seen, err error) {
 		return seen, err
 	}
 	if !q.Watch {
-		return Seen{list.all, list.names, list.since, list, g, &g.list}, nil
+		return Seen{list.all, list.names, list.since, g, list, nil}, nil
 	}
 	watch, err := g.watch.settle(ctx, g, &q, list)
 	if err != nil {
 		return seen, err
 	}
-	return Seen{watch.all, watch.names, max(list.since, watch.since), watch, g, &g.watch}, nil
+	return Seen{watch.all, watch.names, max(list.since, watch.since), g, list, watch}, nil
 }
 
 // settle decides on the namespaces within a set; nil stands for all.
