@@ -60,7 +60,7 @@ type Cursor struct {
 	latest  atomic.Uint64 // latest marked sequence number; only the writer sets it
 	signal  chan struct{}
 	notify  atomic.Pointer[func()] // called instead of sending to signal
-	place   int                    // index in its cursorSet, guarded by interests.mu
+	places  []place                // the interests; their indexes are guarded by interests.mu
 }
 
 // Delta is an event as a watch sees it through its filter. RV is the resourceVersion for the
@@ -91,6 +91,9 @@ func (c *Cache) WatchAfter(filter *filter.Filter, state Snapshot) (*Cursor, erro
 // watch opens a cursor in the given epoch, or in the current epoch if epoch is 0.
 func (c *Cache) watch(filter *filter.Filter, from, epoch uint64) (*Cursor, error) {
 	cursor := &Cursor{cache: c, filter: filter, signal: make(chan struct{}, 1)}
+	for in := range filter.Interests() {
+		cursor.places = append(cursor.places, place{in: in})
+	}
 	// Register before loading the view, so that every event missing from the view gets a mark.
 	c.interests.add(cursor)
 	v := c.view.Load()

@@ -7,7 +7,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interests indexes the open cursors by their narrowest requirement. For each event, the writer
+// interests indexes the open cursors by their narrowest requirements: usually one, or the namespaces of
+// filter.Among. For each event, the writer
 // looks only in the four places where matching cursors can be. So with five thousand watches, one
 // per node, an event costs the same as with a single watch.
 type interests struct {
@@ -15,25 +16,36 @@ type interests struct {
 	mu       struct {
 		sync.Mutex
 		cursors map[filter.Interest]*cursorSet
-		fields  map[int]int // for each field, the number of cursors with an interest in a value of the field
+		fields  map[int]int // for each field, the number of interests in a value of the field
 		count   int
 	}
 }
 
-// cursorSet is an unordered set. Each cursor stores its index in the set.
-type cursorSet struct{ cursors []*Cursor }
+// cursorSet is an unordered set. Each of its members is a place of a cursor.
+type cursorSet struct{ members []member }
 
-func (s *cursorSet) add(c *Cursor) {
-	c.place = len(s.cursors)
-	s.cursors = append(s.cursors, c)
+type member struct {
+	cursor *Cursor
+	place  int // index in the cursor's places
 }
 
-func (s *cursorSet) remove(c *Cursor) {
-	last := len(s.cursors) - 1
-	moved := s.cursors[last]
-	s.cursors[c.place], moved.place = moved, c.place
-	s.cursors[last] = nil
-	s.cursors = s.cursors[:last]
+// place is an interest of a cursor, and the cursor's index in the set of those with that interest.
+type place struct {
+	in    filter.Interest
+	index int
+}
+
+func (s *cursorSet) add(m member) {
+	m.cursor.places[m.place].index = len(s.members)
+	s.members = append(s.members, m)
+}
+
+func (s *cursorSet) remove(index int) {
+	last := len(s.members) - 1
+	moved := s.members[last]
+	s.members[index], moved.cursor.places[moved.place].index = moved, index
+	s.members[last] = member{}
+	s.members = s.members[:last]
 }
 
 func (x *interests) add(c *Cursor) {
@@ -42,29 +54,32 @@ func (x *interests) add(c *Cursor) {
 	if x.mu.cursors == nil {
 		x.mu.cursors, x.mu.fields = map[filter.Interest]*cursorSet{}, map[int]int{}
 	}
-	in := c.filter.Interest()
-	set := x.mu.cursors[in]
-	if set == nil {
-		set = &cursorSet{}
-		x.mu.cursors[in] = set
+	x.mu.count++
+	for i, p := range c.places {
+		set := x.mu.cursors[p.in]
+		if set == nil {
+			set = &cursorSet{}
+			x.mu.cursors[p.in] = set
+		}
+		set.add(member{c, i})
+		x.countLocked(p.in, 1)
 	}
-	set.add(c)
-	x.countLocked(in, 1)
 }
 
 func (x *interests) remove(c *Cursor) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	in := c.filter.Interest()
-	set := x.mu.cursors[in]
-	if set.remove(c); len(set.cursors) == 0 {
-		delete(x.mu.cursors, in)
+	x.mu.count--
+	for _, p := range c.places {
+		set := x.mu.cursors[p.in]
+		if set.remove(p.index); len(set.members) == 0 {
+			delete(x.mu.cursors, p.in)
+		}
+		x.countLocked(p.in, -1)
 	}
-	x.countLocked(in, -1)
 }
 
 func (x *interests) countLocked(in filter.Interest, by int) {
-	x.mu.count += by
 	if in.By >= 0 && in.Value != "" {
 		if x.mu.fields[in.By] += by; x.mu.fields[in.By] == 0 {
 			delete(x.mu.fields, in.By)
@@ -125,7 +140,8 @@ func (s *cursorSet) mark(first, last, published uint64, woken []*Cursor) []*Curs
 	if s == nil {
 		return woken
 	}
-	for _, c := range s.cursors {
+	for _, m := range s.members {
+		c := m.cursor
 		if c.latest.Swap(last) < published {
 			woken = append(woken, c)
 		}
@@ -138,8 +154,10 @@ func (x *interests) each(visit func(*Cursor)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, s := range x.mu.cursors {
-		for _, c := range s.cursors {
-			visit(c)
+		for _, m := range s.members {
+			if m.place == 0 {
+				visit(m.cursor)
+			}
 		}
 	}
 }

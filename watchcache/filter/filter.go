@@ -4,6 +4,7 @@ package filter
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -144,8 +145,34 @@ type Interest struct {
 	Value string // a key, a namespace, or the field's value
 }
 
-// Interest returns the filter's narrowest requirement.
+// Interest returns the filter's narrowest requirement, apart from that of Among.
 func (f *Filter) Interest() Interest { return f.interest }
+
+// interestsMax limits the interests of a filter. A filter with more has that in all events.
+const interestsMax = 256
+
+// Interests yields one or more interests. Each event that concerns the filter meets one of them.
+func (f *Filter) Interests() iter.Seq[Interest] {
+	return func(yield func(Interest) bool) {
+		switch {
+		case f.among == nil || f.interest != (Interest{}) || len(f.among) > interestsMax:
+			yield(f.interest)
+			return
+		case len(f.among) == 0:
+			yield(Interest{By: Name}) // no object has this key
+			return
+		}
+		for namespace := range f.among {
+			in := Interest{Namespace, namespace}
+			if !f.resource.Namespaced {
+				in = Interest{Name, f.resource.Key("", namespace)}
+			}
+			if !yield(in) {
+				return
+			}
+		}
+	}
+}
 
 // MayReenter reports whether an object can leave the selection and come back.
 func (f *Filter) MayReenter() bool { return f.reenters }
