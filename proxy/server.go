@@ -202,6 +202,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.lis
 
 func (s *Server) reviewPanicked(reason any) { s.metrics.Panicked(s.log, metrics.InReview, reason) }
 
+// Grants returns the number of grants of views and their bytes.
+func (s *Server) Grants() (count, bytes int) { return s.reader.Grants.Held() }
+
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.listening.Connections() }
 

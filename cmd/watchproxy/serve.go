@@ -222,6 +222,9 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	options.Audit, options.Tracer, options.Views = observers.Audit, observers.Tracer, settings.Views(c.Views)
 	served := metrics.New(registry)
 	server := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
+	if options.Access != nil {
+		options.Access.Show("grants", server.Grants)
+	}
 	began := time.Now()
 	var listening atomic.Value // the URL for clients
 	listening.Store("")

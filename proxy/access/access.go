@@ -119,6 +119,9 @@ func (a *Access) Review(ctx context.Context, attributes authorizer.Attributes) (
 	return found.Decision == authorizer.DecisionAllow, a.decisions.ttl(found), nil
 }
 
+// Show registers metrics of decisions that are remembered elsewhere.
+func (a *Access) Show(of string, held func() (count, bytes int)) { a.decisions.show(of, held) }
+
 // ShortestTTL returns the shortest time for which a decision on access counts.
 func (a *Access) ShortestTTL() time.Duration {
 	return min(a.decisions.options.AllowTTL, a.decisions.options.DenyTTL)

@@ -25,6 +25,7 @@ type decisions struct {
 	options Options
 	known   *reviewCache[decision]
 	reviews *reviews[decision]
+	show    func(of string, held func() (count, bytes int))
 }
 
 type decision struct {
@@ -34,7 +35,7 @@ type decision struct {
 
 func newDecisions(client authorizationclient.AuthorizationV1Interface, options Options, m *metrics) *decisions {
 	d := &decisions{
-		client: client.SubjectAccessReviews(), options: options,
+		client: client.SubjectAccessReviews(), options: options, show: m.show,
 		known: newReviewCache[decision](decisionsMax), reviews: newReviews[decision]("subjectaccessreviews", m),
 	}
 	m.show("access", d.known.held)

@@ -8,10 +8,13 @@ import (
 )
 
 const (
-	// most limits the memory of all decisions, in bytes, and most/userShare that of a user's.
-	// TestBytes compares the costs with the memory in use.
-	most, userShare         = 64 << 20, 16
-	verdictCost, grantsCost = 80, 1 << 10
+	// most limits the memory of all decisions, in bytes, and userMost that of a user's. TestBytes
+	// compares the costs with the memory in use.
+	most     = 64 << 20
+	userMost = 4 << 20
+	// verdictCost is the cost of a decision, and grantsCost that of grants without decisions.
+	verdictCost = 128
+	grantsCost  = 1 << 10
 	// idle is the time after which unused grants are dropped.
 	idle = time.Hour
 )
@@ -86,7 +89,7 @@ func (b *Book) used(g *Grants, verdicts int) {
 		return
 	}
 	b.growLocked(g, grantsCost+verdicts*verdictCost-g.held.bytes)
-	for e := b.recent.Back(); e != nil && b.users[g.held.key.User] > most/userShare; {
+	for e := b.recent.Back(); e != nil && b.users[g.held.key.User] > userMost; {
 		oldest := e.Value.(*Grants)
 		e = e.Prev()
 		if oldest.held.key.User == g.held.key.User {

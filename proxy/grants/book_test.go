@@ -20,7 +20,7 @@ func (b *Book) consistent(t *testing.T) {
 		t.Fatalf("%d bytes of %d users, %d recent, %d grants; have %d bytes of %d users", b.bytes, len(b.users), b.recent.Len(), len(b.grants), bytes, len(users))
 	}
 	for user, n := range users {
-		if b.users[user] != n || n > most/userShare {
+		if b.users[user] != n || n > userMost {
 			t.Fatalf("%s has %d bytes, want %d", user, b.users[user], n)
 		}
 	}
@@ -32,10 +32,9 @@ func (b *Book) consistent(t *testing.T) {
 func TestBounds(t *testing.T) {
 	b := NewBook()
 	u := newUpstream()
-	const share = most / userShare
 	of := func(user string, n byte) *Grants {
 		g := u.of(b, Key{User: user, Question: [32]byte{n}})
-		b.used(g, share/4/verdictCost)
+		b.used(g, userMost/4/verdictCost)
 		b.consistent(t)
 		return g
 	}
@@ -49,7 +48,7 @@ func TestBounds(t *testing.T) {
 	if !first.dropped.Load() || quiet.dropped.Load() {
 		t.Error("a user above the share loses its own oldest grants, and no other user does")
 	}
-	for i := range 4 * userShare { // together they are above the bound
+	for i := range 4 * most / userMost { // together they are above the bound
 		of(fmt.Sprint("user", i), 0)
 	}
 	if !quiet.dropped.Load() {

@@ -39,7 +39,7 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 		r.narrowing = nil
 		return r.refusal
 	}
-	r.narrowing.From(rd.grants, r.User(), r.cache, r.filter)
+	r.narrowing.From(rd.Grants, r.User(), r.cache, r.filter)
 	return nil
 }
 

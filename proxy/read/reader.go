@@ -103,7 +103,7 @@ type Reader struct {
 	// metadata are forwarded.
 	unwritable unwritable.Events
 	tables     table.Registry
-	grants     *grants.Book
+	Grants     *grants.Book // of views
 	events     watch.Events
 }
 
@@ -125,7 +125,7 @@ type Config struct {
 
 // New returns a Reader.
 func New(c Config) *Reader {
-	return &Reader{Config: c, tables: table.Registry{Log: c.Log}, grants: grants.NewBook()}
+	return &Reader{Config: c, tables: table.Registry{Log: c.Log}, Grants: grants.NewBook()}
 }
 
 // read is a get, list or watch that the cache may answer.
