@@ -93,6 +93,9 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	if err != nil {
 		return nil, TooOld
 	}
+	if err := r.settle(snapshot, r.cache.Stats().Newest+1); err != nil { // what was shown at rv is unknown
+		return nil, err
+	}
 	return r.page(snapshot, from, to)
 }
 
