@@ -99,10 +99,32 @@ func TestFloor(t *testing.T) {
 
 // Denied namespaces are reviewed less often if there are many.
 func TestDeniedTTL(t *testing.T) {
-	b, u := NewBook(), newUpstream()
+	synctest.Test(t, func(t *testing.T) {
+		b, u := NewBook(), newUpstream("a")
+		b.used(u.of(b, Key{User: "another"}), 20*deniedRate)
+		if ttl := b.deniedTTL().Round(time.Second); ttl != 20*time.Second {
+			t.Errorf("%v, want 20s", ttl)
+		}
+		g := u.of(b, Key{})
+		settle(t, g, u.query(false, 100))
+		time.Sleep(20 * time.Second)
+		settle(t, g, u.query(false, 100))
+		if n := u.asked["list a"]; n != 1 {
+			t.Errorf("%d reviews, want 1", n)
+		}
+	})
+}
+
+// Decisions on namespaces without objects are forgotten if they are denied.
+func TestForgets(t *testing.T) {
+	b, u := NewBook(), newUpstream("a", "b")
+	u.grant(true, both, "a")
 	g := u.of(b, Key{})
-	b.used(g, 20*deniedRate)
-	if ttl := b.deniedTTL().Round(time.Second); ttl != 20*time.Second {
-		t.Errorf("%v, want 20s", ttl)
+	settle(t, g, u.query(false, 100))
+	u.objects = []string{"c"}
+	settle(t, g, u.query(false, 100))
+	if len(g.list.verdicts) != 2 {
+		t.Errorf("decisions: %v, want a and c", g.list.verdicts)
 	}
+	b.consistent(t)
 }

@@ -177,7 +177,7 @@ func (s *side) become(next *set, first uint64, newest func() uint64) *set {
 	return next
 }
 
-// decide makes the decisions that are missing or end too soon, and forgets those on other namespaces.
+// decide makes the decisions that are missing or end too soon.
 func (s *side) decide(ctx context.Context, g *Grants, q *Query, names []string) error {
 	now := time.Now()
 	var due []string
@@ -186,15 +186,7 @@ func (s *side) decide(ctx context.Context, g *Grants, q *Query, names []string) 
 			due = append(due, name)
 		}
 	}
-	if len(s.verdicts) > len(names) {
-		known := make(map[string]verdict, len(names))
-		for _, name := range names {
-			if v, ok := s.verdicts[name]; ok {
-				known[name] = v
-			}
-		}
-		s.verdicts = known
-	}
+	defer s.forget(names)
 	if len(due) == 0 {
 		return nil
 	}
@@ -221,4 +213,18 @@ func (s *side) decide(ctx context.Context, g *Grants, q *Query, names []string) 
 		})
 	}
 	return reviews.Wait()
+}
+
+// forget forgets the decisions on other namespaces than these.
+func (s *side) forget(but []string) {
+	if len(s.verdicts) <= len(but) {
+		return
+	}
+	known := make(map[string]verdict, len(but))
+	for _, name := range but {
+		if v, ok := s.verdicts[name]; ok {
+			known[name] = v
+		}
+	}
+	s.verdicts = known
 }

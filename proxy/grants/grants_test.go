@@ -196,6 +196,8 @@ func TestErrors(t *testing.T) {
 		g := u.of(NewBook(), Key{})
 		watch := settle(t, g, u.query(true, 100))
 		broken := errors.New("broken")
+		u.objects = []string{"a", "b", "c", "d"}
+		u.grant(true, both, "d") // new
 		u.grant(false, both, "a")
 		u.err = func(_, namespace string) error {
 			if namespace == "c" {
@@ -208,8 +210,11 @@ func TestErrors(t *testing.T) {
 		if _, err := g.Settle(t.Context(), u.query(true, 100)); !errors.Is(err, broken) {
 			t.Errorf("error %v, want %v", err, broken)
 		}
+		if now := g.list.now.Load().names; !slices.Equal(now, []string{"b"}) {
+			t.Errorf("%v are shown, want b, which was neither revoked nor granted", now)
+		}
 		u.err = nil
-		wantSeen(t, settle(t, g, u.query(true, 100)), 101, "b")
+		wantSeen(t, settle(t, g, u.query(true, 100)), 101, "b", "d")
 		if !watch.Changed() {
 			t.Error("the watch goes on")
 		}
