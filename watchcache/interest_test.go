@@ -119,7 +119,7 @@ func TestInterests(t *testing.T) {
 		if len(watchers) < 60 || r.IntN(10) == 0 {
 			w := watcher{namespace: Pick(r, "", "a", "b", "c"), ls: randomLabels(t, r), fs: randomFields(t, r)}
 			f := Select(t, Pods, w.namespace, w.ls, w.fs)
-			if w.among = Pick(r, nil, nil, []string{}, []string{"a"}, []string{"b", "c"}, []string{"a-b", "a", "b"}); w.among != nil {
+			if w.among = Pick(r, nil, nil, []string{}, []string{"a"}, []string{"b", "c"}, []string{"a", "a-b", "b"}); w.among != nil {
 				f = f.Among(w.among)
 			}
 			cursor, err := c.Watch(f, rv-1)

@@ -148,7 +148,7 @@ var constants = []struct{ row, folder, name, value, text string }{
 	{"audit events, mode batch", "proxy/audit", "queuedBytes", "64 << 20", "64 MiB"},
 	{"decisions of access", "proxy/access", "decisionsMax", "16 << 20", "16 MiB"},
 	{"grants in views", "proxy/grants", "most", "64 << 20", "64 MiB"},
-	{"grants in views", "proxy/grants", "userMost", "4 << 20", "4 MiB"},
+	{"grants in views", "proxy/grants", "userMost", "16 << 20", "16 MiB"},
 	{"grants in views", "proxy/grants", "idle", "time.Hour", "1 h unused"},
 	{"good tokens", "proxy/access", "tokensMax", "16 << 20", "16 MiB"},
 	{"refused tokens", "proxy/access", "refusedMax", "8 << 20", "8 MiB"},

@@ -61,7 +61,8 @@
 //
 //	what                      by, filled by         bound for one                 sum over the process        beyond              released when
 //	decisions of access       user, users           256 KiB                       16 MiB                      largest's oldest    TTL + 10 s
-//	grants in views           user, users           4 MiB                         64 MiB                      user's oldest       1 h unused, at a use
+//	grants in views           user, users           16 MiB                        64 MiB                      503; largest user's  1 h unused, at a use
+//	                                                                                                          oldest
 //	good tokens               address, token        256 KiB                       16 MiB                      largest's oldest    TTL + 10 s
 //	                          holders
 //	refused tokens            address, anyone       360 bytes                     8 MiB                       largest's oldest    20 s

@@ -104,27 +104,26 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 	return found.Decision, found.reason, nil
 }
 
-// Review sends a review upstream, whatever is remembered, and returns the time for which the caller
-// may use the decision. The decision is not remembered here.
-func (a *Access) Review(ctx context.Context, attributes authorizer.Attributes) (allowed bool, ttl time.Duration, err error) {
+// Review sends a review upstream, whatever is remembered, and does not remember the decision.
+func (a *Access) Review(ctx context.Context, attributes authorizer.Attributes) (allowed bool, err error) {
 	q, err := a.decisions.question(attributes)
 	if err != nil {
-		return false, 0, err
+		return false, err
 	}
 	q.known = func() (decision, bool) { return decision{}, false }
 	found, err := a.decisions.reviews.answer(ctx, q)
 	if err != nil {
-		return false, 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return false, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return found.Decision == authorizer.DecisionAllow, a.decisions.ttl(found), nil
+	return found.Decision == authorizer.DecisionAllow, nil
 }
 
 // Show registers metrics of decisions that are remembered elsewhere.
 func (a *Access) Show(of string, held func() (count, bytes int)) { a.decisions.show(of, held) }
 
-// ShortestTTL returns the shortest time for which a decision on access counts.
-func (a *Access) ShortestTTL() time.Duration {
-	return min(a.decisions.options.AllowTTL, a.decisions.options.DenyTTL)
+// TTL returns the times for which decisions on access count.
+func (a *Access) TTL() (allow, deny time.Duration) {
+	return a.decisions.options.AllowTTL, a.decisions.options.DenyTTL
 }
 
 // Digest returns a value that differs between different users and different attributes.

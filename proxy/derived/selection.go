@@ -24,6 +24,8 @@ type Selection struct {
 	meter   *fair.Meter
 	key     derivedKey
 	filter  *filter.Filter
+	last    *tree.Page
+	lastHas uint64            // the matching objects of last, which may be walked in several spans
 	Known   map[uint64]uint64 // matching objects by page ID; nil before the second use; read-only
 	found   map[uint64]uint64 // additions to Known
 }
@@ -49,7 +51,11 @@ func (s *Selection) Of(span tree.Span) (uint64, error) {
 	if err := s.meter.Spend(int64(span.Hi-span.Lo) * int64(fair.LookCost+fair.CompareCost*s.filter.Cost())); err != nil {
 		return 0, err
 	}
+	if p == s.last {
+		return s.lastHas, nil
+	}
 	selected := s.filter.Select(p)
+	s.last, s.lastHas = p, selected
 	if s.Known != nil {
 		if s.found == nil {
 			s.found = map[uint64]uint64{}

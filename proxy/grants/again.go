@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -16,8 +15,8 @@ import (
 )
 
 // Again returns the review function of an open watch, which may be narrowed. If its error is not
-// exchange.ErrRevoked, the review failed without a result. The next review is due within ahead.
-func Again(a func() *access.Access, who exchange.Credentials, what query.Asked, n *Narrowing, ahead time.Duration) func(context.Context) error {
+// exchange.ErrRevoked, the review failed without a result.
+func Again(a func() *access.Access, who exchange.Credentials, what query.Asked, n *Narrowing) func(context.Context) error {
 	return func(ctx context.Context) error {
 		a, sender := a(), who.AsHTTP(ctx)
 		caller, err := a.Authenticate(sender)
@@ -31,7 +30,7 @@ func Again(a func() *access.Access, who exchange.Credentials, what query.Asked, 
 		case err != nil:
 			return fmt.Errorf("%w: %w", exchange.ErrRevoked, err)
 		case n != nil:
-			return n.again(ctx, u, ahead)
+			return n.again(ctx, u)
 		}
 		decision, _, err := a.Authorize(ctx, what.Attributes(u))
 		if decision == authorizer.DecisionAllow {

@@ -1,6 +1,7 @@
 package grants
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -20,8 +21,8 @@ func (b *Book) consistent(t *testing.T) {
 		t.Fatalf("%d bytes of %d users, %d recent, %d grants; have %d bytes of %d users", b.bytes, len(b.users), b.recent.Len(), len(b.grants), bytes, len(users))
 	}
 	for user, n := range users {
-		if b.users[user] != n || n > userMost {
-			t.Fatalf("%s has %d bytes, want %d", user, b.users[user], n)
+		if b.users[user].bytes != n || n > userMost {
+			t.Fatalf("%s has %d bytes, want %d", user, b.users[user].bytes, n)
 		}
 	}
 	if b.bytes > most {
@@ -29,36 +30,56 @@ func (b *Book) consistent(t *testing.T) {
 	}
 }
 
+func (g *Grants) decides(n int) {
+	clear(g.list.verdicts)
+	for i := range n {
+		g.list.verdicts[fmt.Sprint(i)] = verdict{}
+	}
+}
+
 func TestBounds(t *testing.T) {
-	b := NewBook()
-	u := newUpstream()
-	of := func(user string, n byte) *Grants {
-		g := u.of(b, Key{User: user, Question: [32]byte{n}})
-		b.used(g, userMost/4/verdictCost)
-		b.consistent(t)
-		return g
-	}
-	quiet := of("quiet", 0)
-	var first *Grants
-	for i := range byte(5) {
-		if g := of("greedy", i); i == 0 {
-			first = g
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBook()
+		u := newUpstream()
+		of := func(user string, n byte) (*Grants, bool) {
+			g := u.of(b, Key{User: user, Question: [32]byte{n}})
+			g.decides(userMost / 4 / verdictCost)
+			_, full := b.settled(g, &Query{}, false)
+			b.consistent(t)
+			return g, full
 		}
-	}
-	if !first.dropped.Load() || quiet.dropped.Load() {
-		t.Error("a user above the share loses its own oldest grants, and no other user does")
-	}
-	for i := range 4 * most / userMost { // together they are above the bound
-		of(fmt.Sprint("user", i), 0)
-	}
-	if !quiet.dropped.Load() {
-		t.Error("the least recently used grants are not dropped")
-	}
-	if n, bytes := b.Held(); n == 0 || bytes > most {
-		t.Errorf("%d grants of %d bytes", n, bytes)
-	}
-	b.used(quiet, 1) // which a read still uses
-	b.consistent(t)
+		quiet, _ := of("quiet", 0)
+		var greedy []*Grants
+		for i := range byte(3) {
+			g, full := of("greedy", i)
+			greedy = append(greedy, g)
+			if full {
+				t.Fatalf("grants %d have no room", i)
+			}
+		}
+		if _, full := of("greedy", 3); !full {
+			t.Error("the last grants of a user above the share are not refused")
+		}
+		time.Sleep(recent + 1)
+		if _, full := of("greedy", 3); full || !greedy[0].dropped.Load() || greedy[1].dropped.Load() {
+			t.Error("the user's oldest grants were not used for a while, but are not dropped")
+		}
+		for i := range most / userMost {
+			of(fmt.Sprint("user", i), 0)
+			of(fmt.Sprint("user", i), 1)
+			of(fmt.Sprint("user", i), 2)
+		}
+		if quiet.dropped.Load() {
+			t.Error("the grants of the smallest user are dropped")
+		}
+		if n, bytes := b.Held(); n == 0 || bytes > most {
+			t.Errorf("%d grants of %d bytes", n, bytes)
+		}
+		if _, err := greedy[0].Settle(t.Context(), u.query(false, 100)); !errors.Is(err, errFull) {
+			t.Errorf("error %v of a read whose grants were dropped", err)
+		}
+		b.consistent(t)
+	})
 }
 
 func TestIdle(t *testing.T) {
@@ -99,32 +120,41 @@ func TestFloor(t *testing.T) {
 
 // Denied namespaces are reviewed less often if there are many.
 func TestDeniedTTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, u := NewBook(), newUpstream("a")
-		b.used(u.of(b, Key{User: "another"}), 20*deniedRate)
-		if ttl := b.deniedTTL().Round(time.Second); ttl != 20*time.Second {
-			t.Errorf("%v, want 20s", ttl)
+	b, u := NewBook(), newUpstream("a")
+	g, other := u.of(b, Key{}), u.of(b, Key{User: "another"})
+	want := func(ttl time.Duration) {
+		t.Helper()
+		if got := b.denyTTL(g, denyTTL); got.Round(time.Second) != ttl {
+			t.Errorf("denied for %v, want %v", got, ttl)
 		}
-		g := u.of(b, Key{})
-		settle(t, g, u.query(false, 100))
-		time.Sleep(20 * time.Second)
-		settle(t, g, u.query(false, 100))
-		if n := u.asked["list a"]; n != 1 {
-			t.Errorf("%d reviews, want 1", n)
-		}
-	})
+	}
+	want(denyTTL)
+	other.decides(20 * deniedRate)
+	b.settled(other, &Query{}, false)
+	want(20 * time.Second)
+	other.decides(200 * deniedRate)
+	b.settled(other, &Query{}, false)
+	want(deniedStretch * denyTTL)
+	g.decides(90 * deniedUserRate)
+	b.settled(g, &Query{}, false)
+	want(90 * time.Second)
 }
 
-// Decisions on namespaces without objects are forgotten if they are denied.
+// Decisions on namespaces without objects are forgotten when they end, if they deny.
 func TestForgets(t *testing.T) {
-	b, u := NewBook(), newUpstream("a", "b")
-	u.grant(true, both, "a")
-	g := u.of(b, Key{})
-	settle(t, g, u.query(false, 100))
-	u.objects = []string{"c"}
-	settle(t, g, u.query(false, 100))
-	if len(g.list.verdicts) != 2 {
-		t.Errorf("decisions: %v, want a and c", g.list.verdicts)
-	}
-	b.consistent(t)
+	synctest.Test(t, func(t *testing.T) {
+		b, u := NewBook(), newUpstream("a", "b")
+		u.grant(true, both, "a")
+		g := u.of(b, Key{})
+		settle(t, g, u.query(false, 100))
+		u.objects = []string{"c"}
+		for _, want := range []int{3, 2} {
+			settle(t, g, u.query(false, 100))
+			if len(g.list.verdicts) != want {
+				t.Errorf("decisions: %v, want %d", g.list.verdicts, want)
+			}
+			time.Sleep(denyTTL)
+		}
+		b.consistent(t)
+	})
 }

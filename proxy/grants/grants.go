@@ -3,36 +3,43 @@ package grants
 import (
 	"context"
 	"iter"
+	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 const (
-	// parallel is the number of reviews that one user's read has upstream at a time.
-	parallel = 8
-	// deniedRate limits the reviews of namespaces that were denied, for all users, per second. If
-	// there are many, they stay denied for longer than their TTL.
-	deniedRate = 200
+	// leastTTL is the shortest time for which a decision counts. An open watch needs some time to
+	// renew it.
+	leastTTL = 2 * time.Second
+	// deniedWait limits the wait for reviews of namespaces that were denied before.
+	deniedWait = 5 * time.Second
+	// replicasLag is the time by which another replica may show older states.
+	replicasLag = 2 * time.Minute
+	// issuedMost is the number of resourceVersions of lists that are remembered.
+	issuedMost = 16
 )
 
 // Query is a question about the namespaces that a user may read.
 type Query struct {
 	// Watch asks for a watch. Otherwise the user wants a list.
 	Watch bool
-	// Review asks upstream whether the user may do verb in a namespace, and for how long the answer
-	// counts. The namespace "" stands for all of them.
-	Review func(ctx context.Context, verb, namespace string) (allowed bool, ttl time.Duration, err error)
+	// Review asks upstream whether the user may do verb in a namespace. The namespace "" stands for
+	// all of them.
+	Review func(ctx context.Context, verb, namespace string) (allowed bool, err error)
 	// Namespaces are the namespaces that have objects.
 	Namespaces func() iter.Seq[string]
-	// At is the resourceVersion of the state that the client is shown. If no grants are known yet,
-	// their sets begin there.
-	At uint64
-	// Ahead is the time until the next question. Decisions that end before are made again.
-	Ahead time.Duration
+	// At is the resourceVersion of the state that the client is shown. With Past, it was shown
+	// before, perhaps by another proxy.
+	At   uint64
+	Past bool
+	// Early makes decisions again before they end.
+	Early bool
+	// AllowTTL and DenyTTL are the times for which decisions count.
+	AllowTTL, DenyTTL time.Duration
 }
 
 // Seen are the namespaces that a user may see.
@@ -40,15 +47,24 @@ type Seen struct {
 	All        bool     // all namespaces
 	Namespaces []string // sorted; they need not have objects
 	Since      uint64   // see the package doc
-	of         *Grants
-	list       *set
-	watch      *set // nil for a list
+	// Known reports whether a client at At has been shown these namespaces.
+	Known bool
+	of    *Grants
+	list  *set
+	watch *set // nil for a list
 }
 
-// Changed reports whether there is a newer set, which ends a watch. So does one of lists: the client
-// may have listed.
+// Changed reports whether the namespaces may no longer be shown: there is a newer set, or a decision
+// has ended and was not renewed. It ends a watch. So does a newer set of lists, because the client may
+// have listed.
 func (s *Seen) Changed() bool {
-	return s.of.dropped.Load() || s.of.list.now.Load() != s.list || s.watch != nil && s.of.watch.now.Load() != s.watch
+	switch {
+	case s.of.dropped.Load(), s.of.list.now.Load() != s.list, s.list.over(s.of.book):
+		return true
+	case s.watch == nil:
+		return false
+	}
+	return s.of.watch.now.Load() != s.watch || s.watch.over(s.of.book)
 }
 
 // Grants are the namespaces in which one user may read one collection.
@@ -61,6 +77,9 @@ type Grants struct {
 	held        held
 }
 
+// above returns a resourceVersion above all that have been shown.
+func (g *Grants) above() uint64 { return g.newest() + 1 }
+
 // side are the decisions on one verb.
 type side struct {
 	verb     string
@@ -69,22 +88,21 @@ type side struct {
 }
 
 type verdict struct {
+	until   moment
 	allowed bool
-	until   time.Time
 }
 
-// over reports whether a verdict has ended, by the monotonic or by the wall clock. The monotonic
-// clock stands still while the machine sleeps.
-func (v verdict) over(now time.Time) bool {
-	return !now.Before(v.until) || !now.Round(0).Before(v.until.Round(0))
-}
-
-// set never changes after its turn.
+// set is what a user may see. Its namespaces never change.
 type set struct {
 	all   bool
 	names []string
-	since uint64
+	since atomic.Uint64
+	until atomic.Uint32 // the moment at which the first of its decisions ends
 }
+
+func (s *set) over(b *Book) bool { return b.now() >= moment(s.until.Load()) }
+
+func (s *set) same(as *set) bool { return s.all == as.all && slices.Equal(s.names, as.names) }
 
 // Settle returns the namespaces that the user may see. It reviews those whose decisions are missing or
 // have ended. After an error, the decisions already made count, but nothing may be shown.
@@ -95,45 +113,50 @@ func (g *Grants) Settle(ctx context.Context, q Query) (seen Seen, err error) {
 	case <-ctx.Done():
 		return seen, ctx.Err()
 	}
-	defer func() { g.book.used(g, len(g.list.verdicts)+len(g.watch.verdicts)) }()
-	list, err := g.list.settle(ctx, g, &q, nil)
-	if err != nil {
+	q.AllowTTL, q.DenyTTL = max(q.AllowTTL, leastTTL), max(q.DenyTTL, leastTTL)
+	list, watch, err := g.settle(ctx, &q)
+	known, full := g.book.settled(g, &q, err == nil)
+	switch {
+	case err != nil:
 		return seen, err
+	case full: // so others may be using newer grants
+		return seen, errFull
+	case !q.Watch:
+		return Seen{list.all, list.names, list.since.Load(), known, g, list, nil}, nil
 	}
-	if !q.Watch {
-		return Seen{list.all, list.names, list.since, g, list, nil}, nil
+	since := max(list.since.Load(), watch.since.Load())
+	return Seen{watch.all, watch.names, since, known && q.At >= since, g, list, watch}, nil
+}
+
+func (g *Grants) settle(ctx context.Context, q *Query) (list, watch *set, err error) {
+	list, err = g.list.settle(ctx, g, q, nil)
+	if err == nil && q.Watch {
+		watch, err = g.watch.settle(ctx, g, q, list)
 	}
-	watch, err := g.watch.settle(ctx, g, &q, list)
-	if err != nil {
-		return seen, err
-	}
-	return Seen{watch.all, watch.names, max(list.since, watch.since), g, list, watch}, nil
+	return list, watch, err
 }
 
 // settle decides on the namespaces within a set; nil stands for all.
 func (s *side) settle(ctx context.Context, g *Grants, q *Query, within *set) (*set, error) {
-	first := max(q.At, g.held.floor)
-	if within != nil {
-		first = 0 // a client's state comes from a list, or has the same set
-	}
-	var names []string
-	if within == nil || within.all {
-		all, _, err := q.Review(ctx, s.verb, "")
+	was, names := s.now.Load(), []string(nil)
+	switch {
+	case within == nil, within.all:
+		all, err := q.Review(ctx, s.verb, "")
 		if err != nil {
 			return nil, err
 		}
 		if all {
-			return s.become(&set{all: true}, first, g.newest), nil
+			return s.become(&set{all: true}, g, q), nil
 		}
 		names = slices.Sorted(q.Namespaces())
-	} else {
+	default:
 		names = within.names
 	}
-	if was := s.now.Load(); was != nil && within == nil {
+	if was != nil && within == nil {
 		names = withShown(names, was.names)
 	}
 	err := s.decide(ctx, g, q, names)
-	if was := s.now.Load(); err != nil && was == nil {
+	if err != nil && was == nil {
 		return nil, err
 	} else if err != nil {
 		names = was.names // of these, some may have been denied before the error
@@ -144,7 +167,7 @@ func (s *side) settle(ctx context.Context, g *Grants, q *Query, within *set) (*s
 			allowed = append(allowed, name)
 		}
 	}
-	return s.become(&set{names: allowed}, first, g.newest), err
+	return s.become(&set{names: allowed}, g, q), err
 }
 
 // withShown adds namespaces that are shown, but have no objects now.
@@ -161,70 +184,96 @@ func withShown(names, shown []string) []string {
 	return names
 }
 
-// become makes a set the present one, if it differs. Nothing older was shown from its Since on.
-func (s *side) become(next *set, first uint64, newest func() uint64) *set {
+// become makes a set the present one, if it differs. Nothing older was shown from its since on.
+func (s *side) become(next *set, g *Grants, q *Query) *set {
 	was := s.now.Load()
-	switch {
-	case was == nil:
-		next.since = first
-		s.now.Store(next)
-	case was.all == next.all && slices.Equal(was.names, next.names):
+	if was != nil && was.same(next) {
+		s.lasts(was)
 		return was
-	default:
-		s.now.Store(next)
-		next.since = newest() + 1 // after Store: see the package doc
 	}
+	s.lasts(next)
+	s.now.Store(next)
+	switch {
+	case was != nil:
+		next.since.Store(g.above()) // after now.Store: see the package doc
+	case s == &g.list:
+		next.since.Store(max(q.At, g.held.floor))
+	} // a first set of watches begins with the list's
 	return next
 }
 
-// decide makes the decisions that are missing or end too soon.
-func (s *side) decide(ctx context.Context, g *Grants, q *Query, names []string) error {
-	now := time.Now()
-	var due []string
-	for _, name := range names {
-		if v, ok := s.verdicts[name]; !ok || v.over(now.Add(q.Ahead)) {
-			due = append(due, name)
-		}
+// lasts records when the first decision of a set ends.
+func (s *side) lasts(of *set) {
+	until := moment(math.MaxUint32)
+	for _, name := range of.names {
+		until = min(until, s.verdicts[name].until)
 	}
-	defer s.forget(names)
-	if len(due) == 0 {
-		return nil
-	}
-	var mu sync.Mutex
-	denied := g.book.deniedTTL()
-	reviews, during := errgroup.WithContext(ctx)
-	reviews.SetLimit(parallel)
-	for _, name := range due {
-		reviews.Go(func() error {
-			if err := during.Err(); err != nil {
-				return err
-			}
-			allowed, ttl, err := q.Review(during, s.verb, name)
-			if err != nil {
-				return err
-			}
-			if !allowed {
-				ttl = max(ttl, denied)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			s.verdicts[name] = verdict{allowed, now.Add(ttl)}
-			return nil
-		})
-	}
-	return reviews.Wait()
+	of.until.Store(uint32(until))
 }
 
-// forget forgets the decisions on other namespaces than these.
-func (s *side) forget(but []string) {
+// decide makes the decisions that are missing or have ended. To wait for namespaces that were denied
+// before is worth little: they stay denied.
+func (s *side) decide(ctx context.Context, g *Grants, q *Query, names []string) error {
+	const half, last = 2, 4 // early renewals: after half of the time that allows, in the last quarter of that which denies
+	now, denyTTL := g.book.now(), g.book.denyTTL(g, q.DenyTTL)
+	var needed, denied []string
+	for _, name := range names {
+		switch v, ok := s.verdicts[name]; {
+		case !ok, v.allowed && v.due(now, q, q.AllowTTL/half):
+			needed = append(needed, name)
+		case !v.allowed && v.due(now, q, denyTTL/last):
+			denied = append(denied, name)
+		}
+	}
+	defer s.forget(names, now)
+	if err := s.review(ctx, g, q, denyTTL, needed); err != nil || len(denied) == 0 {
+		return err
+	}
+	if shown := s.now.Load(); shown != nil {
+		s.lasts(shown) // before the next wait
+	}
+	slices.SortStableFunc(denied, func(a, b string) int { return int(s.verdicts[a].until) - int(s.verdicts[b].until) })
+	patient, cancel := context.WithTimeout(ctx, deniedWait)
+	defer cancel()
+	_ = s.review(patient, g, q, denyTTL, denied)
+	return ctx.Err()
+}
+
+func (v verdict) due(now moment, q *Query, early time.Duration) bool {
+	if q.Early {
+		now += momentOf(early)
+	}
+	return now >= v.until
+}
+
+// review reviews namespaces.
+func (s *side) review(ctx context.Context, g *Grants, q *Query, denyTTL time.Duration, names []string) error {
+	var mu sync.Mutex
+	return g.book.reviews(ctx, g, names, func(ctx context.Context, name string) error {
+		now := g.book.now()
+		allowed, err := q.Review(ctx, s.verb, name)
+		if err != nil {
+			return err
+		}
+		v := verdict{now + momentOf(denyTTL), false}
+		if allowed {
+			v = verdict{now + momentOf(q.AllowTTL), true}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		s.verdicts[name] = v
+		return nil
+	})
+}
+
+// forget forgets the decisions on other namespaces, once they have ended: reads of several states take
+// turns.
+func (s *side) forget(but []string, now moment) {
 	if len(s.verdicts) <= len(but) {
 		return
 	}
-	known := make(map[string]verdict, len(but))
-	for _, name := range but {
-		if v, ok := s.verdicts[name]; ok {
-			known[name] = v
-		}
-	}
-	s.verdicts = known
+	maps.DeleteFunc(s.verdicts, func(name string, v verdict) bool {
+		_, named := slices.BinarySearch(but, name)
+		return !named && now >= v.until
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -47,29 +46,45 @@ func (u *upstream) grant(allowed bool, verbs []string, namespaces ...string) {
 
 var both = []string{"list", "watch"}
 
-func (u *upstream) review(_ context.Context, verb, namespace string) (bool, time.Duration, error) {
+func (u *upstream) review(ctx context.Context, verb, namespace string) (bool, error) {
 	u.mu.Lock()
 	u.asked[verb+" "+namespace]++
 	u.now++
 	u.most = max(u.most, u.now)
 	u.mu.Unlock()
 	var err error
-	if time.Sleep(u.delay); u.err != nil {
-		err = u.err(verb, namespace)
+	delay := u.delay
+	if namespace == "" {
+		delay = 0
+	}
+	select {
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-time.After(delay):
+		if u.err != nil {
+			err = u.err(verb, namespace)
+		}
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.now--; err != nil {
-		return false, 0, err
+		return false, err
 	}
-	if u.rights[verb+" "+namespace] {
-		return true, allowTTL, nil
-	}
-	return false, denyTTL, nil
+	return u.rights[verb+" "+namespace], nil
 }
 
 func (u *upstream) query(watch bool, at uint64) Query {
-	return Query{Watch: watch, Review: u.review, At: at, Namespaces: func() iter.Seq[string] { return slices.Values(u.objects) }}
+	return Query{
+		Watch: watch, Review: u.review, At: at, AllowTTL: allowTTL, DenyTTL: denyTTL,
+		Namespaces: func() iter.Seq[string] { return slices.Values(u.objects) },
+	}
+}
+
+// past is the query of a watch that resumes.
+func (u *upstream) past(at uint64) Query {
+	q := u.query(true, at)
+	q.Past = true
+	return q
 }
 
 func (u *upstream) of(b *Book, k Key) *Grants {
@@ -118,12 +133,82 @@ func TestListsThenWatches(t *testing.T) {
 	}
 }
 
-// Without any list, a watch that resumes has an unknown past.
-func TestUnknownPast(t *testing.T) {
-	u := newUpstream("a")
-	u.grant(true, both, "a")
-	seen := settle(t, u.of(NewBook(), Key{}), u.query(true, u.newest+1))
-	wantSeen(t, seen, 101, "a")
+// A watch resumes if its client was shown the same: by a list of this proxy, or long after a change.
+func TestPast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream("a", "b")
+		u.grant(true, both, "a")
+		g := u.of(NewBook(), Key{})
+		known := func(at uint64, want bool) {
+			t.Helper()
+			if seen := settle(t, g, u.past(at)); seen.Known != want {
+				t.Errorf("at %d the past is known: %v, want %v", at, seen.Known, want)
+			}
+		}
+		known(100, false) // by whom?
+		u.newest = 110
+		settle(t, g, u.query(false, 110))
+		known(110, true)
+		known(109, false)
+		known(111, false)
+		for at := range uint64(issuedMost) {
+			settle(t, g, u.query(false, 120+at))
+		}
+		known(110, false) // forgotten
+		known(120, true)
+		time.Sleep(allowTTL + replicasLag + 1)
+		u.newest = 200
+		known(199, false)
+		known(201, true) // no replica can have shown anything else
+		known(120, true)
+		u.grant(true, both, "b")
+		time.Sleep(denyTTL)
+		known(201, false)
+		known(120, false)
+	})
+}
+
+// Identities of a user may have different rights. A client may get another identity, as its token does.
+func TestIdentities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBook()
+		one, two := newUpstream("a", "b"), newUpstream("a", "b")
+		one.grant(true, both, "a")
+		two.grant(true, both, "a", "b")
+		of := func(u *upstream, n byte) *Grants { return u.of(b, Key{Question: [32]byte{n}}) }
+		settle(t, of(one, 1), one.query(false, 100))
+		time.Sleep(allowTTL + replicasLag + 1)
+		settle(t, of(one, 1), one.query(false, 100))
+		if seen := settle(t, of(one, 3), one.past(101)); !seen.Known || seen.Since != 100 {
+			t.Errorf("%+v: another identity that sees the same has the same past", seen)
+		}
+		two.newest = 105
+		settle(t, of(two, 2), two.query(false, 105))
+		two.newest = 110
+		if seen := settle(t, of(two, 2), two.past(106)); seen.Known {
+			t.Error("the client may have been shown less before")
+		}
+		if seen := settle(t, of(two, 2), two.past(105)); !seen.Known {
+			t.Error("a watch from the list of its identity does not go on")
+		}
+		if seen := settle(t, of(one, 1), one.past(104)); seen.Known {
+			t.Error("the client may have been shown more before")
+		}
+		b.mu.Lock()
+		b.dropLocked(b.grants[Key{Question: [32]byte{2}}])
+		b.mu.Unlock()
+		if seen := settle(t, of(one, 1), one.past(104)); seen.Known {
+			t.Error("the client may have been shown more before the grants were dropped")
+		}
+		one.newest = 120
+		if seen := settle(t, of(one, 1), one.past(111)); !seen.Known {
+			t.Error("since then, nothing else was shown")
+		}
+		two.grant(false, both, "b")
+		if seen := settle(t, of(two, 2), two.past(110)); seen.Known || seen.Since != 111 {
+			t.Errorf("%+v: the same identity may have been shown more before its grants were dropped", seen)
+		}
+	})
 }
 
 func TestChanges(t *testing.T) {
@@ -171,19 +256,62 @@ func TestChanges(t *testing.T) {
 	})
 }
 
-// Decisions that end soon are made again.
-func TestAhead(t *testing.T) {
+// Open watches renew decisions before these end. Otherwise they end.
+func TestEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpstream("a", "b")
 		u.grant(true, both, "a")
 		g := u.of(NewBook(), Key{})
-		settle(t, g, u.query(true, 100))
-		u.count()
-		q := u.query(true, 100)
-		q.Ahead = denyTTL
-		settle(t, g, q)
-		if n := u.asked["list b"] + u.asked["list a"]; n != 1 || u.asked["list b"] != 1 {
-			t.Errorf("reviews: %v, want list b", u.asked)
+		watch := settle(t, g, u.query(true, 100))
+		early := func(after time.Duration, list, denied int) {
+			t.Helper()
+			clear(u.asked)
+			time.Sleep(after)
+			q := u.past(100)
+			q.Early = true
+			settle(t, g, q)
+			if u.asked["list a"] != list || u.asked["watch a"] != list || u.asked["list b"] != denied {
+				t.Errorf("reviews: %v, want %d of a and %d of b", u.asked, list, denied)
+			}
+		}
+		early(denyTTL*3/4-tick, 0, 0)
+		early(2*tick, 0, 1)
+		early(allowTTL/2-denyTTL*3/4, 1, 1)
+		time.Sleep(allowTTL - tick)
+		if watch.Changed() {
+			t.Error("the decision still counts")
+		}
+		q := u.query(false, 100)
+		q.Early = true
+		settle(t, g, q) // renews those of lists
+		time.Sleep(tick)
+		if !watch.Changed() {
+			t.Error("the watch goes on after its decisions have ended")
+		}
+	})
+}
+
+// To wait for namespaces that were denied before is worth little.
+func TestDeniedMayWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream("a", "b", "c")
+		u.grant(true, both, "a")
+		g := u.of(NewBook(), Key{})
+		settle(t, g, u.query(false, 100))
+		time.Sleep(denyTTL)
+		u.delay = time.Minute
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*deniedWait)
+		defer cancel()
+		seen, err := g.Settle(ctx, u.query(false, 100))
+		if took := time.Since(began); err != nil || took > 2*deniedWait {
+			t.Errorf("%v after %v", err, took)
+		}
+		wantSeen(t, seen, 100, "a")
+		time.Sleep(allowTTL)
+		u.err = func(string, string) error { return errors.New("broken") }
+		if _, err := g.Settle(t.Context(), u.query(false, 100)); err == nil {
+			t.Error("a decision that allowed has ended")
 		}
 	})
 }
@@ -200,7 +328,7 @@ func TestErrors(t *testing.T) {
 		u.grant(true, both, "d") // new
 		u.grant(false, both, "a")
 		u.err = func(_, namespace string) error {
-			if namespace == "c" {
+			if namespace == "d" {
 				time.Sleep(time.Second) // after the others
 				return broken
 			}
@@ -265,94 +393,4 @@ func TestTogether(t *testing.T) {
 			}
 		}
 	})
-}
-
-// In all orders of grants, lists, watches and lost connections, a watch resumes only for a client that
-// knows the objects of the namespaces that it is shown. In the end all clients know those that they may
-// read.
-func TestRandom(t *testing.T) {
-	for seed := range uint64(30) {
-		synctest.Test(t, func(t *testing.T) { randomly(t, seed) })
-	}
-}
-
-// shown is what a client has been shown, up to a resourceVersion.
-type shown struct {
-	rv    uint64
-	names []string
-	open  *Seen
-}
-
-func randomly(t *testing.T, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 1))
-	u := newUpstream("a", "b", "c", "d")
-	b := NewBook()
-	g := u.of(b, Key{})
-	clients := make([]shown, 4)
-	for step := range 400 {
-		c := &clients[r.IntN(len(clients))]
-		switch r.IntN(7) {
-		case 0:
-			u.grant(r.IntN(2) == 0, both, u.objects[r.IntN(len(u.objects))])
-		case 1:
-			u.newest += uint64(r.IntN(3))
-		case 2:
-			time.Sleep(time.Duration(r.IntN(int(denyTTL))))
-		case 3: // lists
-			seen := settle(t, g, u.query(false, u.newest))
-			*c = shown{u.newest, seen.Namespaces, nil}
-		case 4: // watches, or resumes
-			if c.open != nil || c.rv == 0 {
-				break
-			}
-			seen := settle(t, g, u.query(true, u.newest+1))
-			if c.rv < seen.Since {
-				*c = shown{} // it lists again
-				break
-			}
-			if !slices.Equal(c.names, g.list.now.Load().names) {
-				t.Fatalf("seed %d, step %d: a client that was shown %v goes on from %d, with %v", seed, step, c.names, c.rv, g.list.now.Load().names)
-			}
-			c.open = &seen
-		case 5: // gets events
-			if c.open == nil {
-				break
-			}
-			if c.open.Changed() {
-				*c = shown{}
-			} else {
-				c.rv = u.newest
-			}
-		case 6: // loses its connection, or the proxy its grants
-			if c.open = nil; r.IntN(10) == 0 {
-				b.mu.Lock()
-				b.dropLocked(g)
-				b.mu.Unlock()
-				g = u.of(b, Key{})
-			}
-		}
-	}
-	time.Sleep(allowTTL)
-	u.newest += 5
-	for i := range clients {
-		for range 2 { // the second one finds nothing new
-			c := &clients[i]
-			seen := settle(t, g, u.query(true, u.newest+1))
-			if c.open == nil && c.rv >= seen.Since {
-				c.open = &seen
-			}
-			if c.open == nil || c.open.Changed() {
-				list := settle(t, g, u.query(false, u.newest))
-				u.newest += 5
-				seen := settle(t, g, u.query(true, u.newest))
-				*c = shown{u.newest, list.Namespaces, &seen}
-			}
-			for _, name := range u.objects {
-				may := slices.Contains(c.names, name) && slices.Contains(c.open.Namespaces, name)
-				if may != u.rights["list "+name] {
-					t.Fatalf("seed %d: client %d may see %s: %v, but has %v and watches %v", seed, i, name, !may, c.names, c.open.Namespaces)
-				}
-			}
-		}
-	}
 }

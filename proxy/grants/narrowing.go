@@ -36,7 +36,8 @@ var ErrUnreviewed = errors.New("namespaces cannot be reviewed")
 // found them, they are none.
 type Narrowing struct {
 	Config
-	key      [sha256.Size]byte
+	book     *Book
+	key      Key
 	cache    *watchcache.Cache
 	selected derived.Selected // whose namespaces are reviewed
 	grants   *Grants
@@ -58,33 +59,46 @@ func New(c Config) (n *Narrowing, err error) {
 	n.Asked.Path = ""
 	question := n.Asked
 	question.Verb = "" // lists and watches have the same grants
-	n.key, err = access.Digest(question.Attributes(n.User))
+	if exchange.IsNamespaces(question.GVR.GroupResource()) {
+		question.Path = fmt.Sprint(c.View.Resources) // which decide on namespaces themselves
+	}
+	if n.key.Question, err = digest(question, c.User); err == nil {
+		n.key.Common, err = digest(question, &user.DefaultInfo{Name: c.User.GetName()})
+	}
 	return n, err
 }
 
-// From takes the grants from a book. The memory counts as the sender's.
+func digest(question query.Asked, u user.Info) (sum [sha256.Size]byte, err error) {
+	sum, err = access.Digest(question.Attributes(u))
+	return sha256.Sum256(append(sum[:], question.Path...)), err
+}
+
+// From names the book that has the grants. Their memory counts as the sender's.
 func (n *Narrowing) From(b *Book, sender string, c *watchcache.Cache, f *filter.Filter) {
-	kept := weak.Make(c) // grants stay for longer than some caches
+	n.book, n.cache, n.selected = b, c, derived.Selected{Resource: c.Resource(), Filter: f}
+	n.key.User, n.key.Cache = sender, weak.Make(c) // grants stay for longer than some caches
+}
+
+// Settle finds the namespaces that the sender may see. The client is shown a state at a
+// resourceVersion, or with past it was shown it before. The error is ErrUnreviewed.
+func (n *Narrowing) Settle(ctx context.Context, state watchcache.Snapshot, at uint64, past bool) error {
+	return n.settle(ctx, state, Query{Watch: n.Watch, At: at, Past: past})
+}
+
+func (n *Narrowing) settle(ctx context.Context, state watchcache.Snapshot, q Query) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	q.AllowTTL, q.DenyTTL = n.Access.TTL()
+	q.Review, q.Namespaces = n.review, func() iter.Seq[string] { return n.selected.Namespaces(state.Tree) }
+	cache := n.key.Cache.(weak.Pointer[watchcache.Cache])
 	newest := func() uint64 {
-		if c := kept.Value(); c != nil {
+		if c := cache.Value(); c != nil {
 			return c.Stats().Newest
 		}
 		return 0
 	}
-	n.cache, n.selected = c, derived.Selected{Resource: c.Resource(), Filter: f}
-	n.grants = b.Of(Key{Question: n.key, User: sender, Cache: kept, Epoch: c.Stats().Epoch}, newest)
-}
-
-// Settle finds the namespaces that the sender may see. The client is shown a state at a
-// resourceVersion. Decisions that end within ahead are made again. The error is ErrUnreviewed.
-func (n *Narrowing) Settle(ctx context.Context, state watchcache.Snapshot, at uint64, ahead time.Duration) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, settleWait)
-	defer cancel()
-	n.seen, err = n.grants.Settle(ctx, Query{
-		Watch: n.Watch, At: at, Ahead: ahead, Review: n.review,
-		Namespaces: func() iter.Seq[string] { return n.selected.Namespaces(state.Tree) },
-	})
-	if err != nil {
+	n.key.Epoch = n.cache.Stats().Epoch
+	if n.seen, err = n.book.Of(n.key, newest).Settle(ctx, q); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreviewed, err)
 	}
 	return nil
@@ -92,45 +106,45 @@ func (n *Narrowing) Settle(ctx context.Context, state watchcache.Snapshot, at ui
 
 // again is Settle for an open watch, whose sender may be another user by now. If the grants have
 // changed, the watch finds out itself.
-func (n *Narrowing) again(ctx context.Context, u user.Info, ahead time.Duration) error {
+func (n *Narrowing) again(ctx context.Context, u user.Info) error {
 	now, err := New(Config{n.Access, n.View, n.Asked, u, true})
 	if err != nil {
 		return err
 	}
-	if now.key != n.key {
+	if now.key.Question != n.key.Question {
 		return exchange.ErrRevoked
 	}
 	state, err := n.cache.Snapshot()
 	if err != nil {
 		return err
 	}
-	now.cache, now.selected, now.grants = n.cache, n.selected, n.grants
-	return now.Settle(ctx, state, state.ResourceVersion(), ahead)
+	now.From(n.book, n.key.User, n.cache, n.selected.Filter)
+	return now.settle(ctx, state, Query{Watch: true, At: state.ResourceVersion(), Past: true, Early: true})
 }
 
 // review asks for the right to do verb in a namespace, or in all if namespace is "". A namespace itself
 // is shown to those who may get it, or who may do verb to one of the view's resources in it.
-func (n *Narrowing) review(ctx context.Context, verb, namespace string) (allowed bool, ttl time.Duration, err error) {
+func (n *Narrowing) review(ctx context.Context, verb, namespace string) (allowed bool, err error) {
 	asked := n.Asked
 	asked.Verb = verb
 	if namespace == "" {
 		decision, _, err := n.Access.Authorize(ctx, asked.Attributes(n.User)) // which is remembered there
-		return decision == authorizer.DecisionAllow, 0, err
+		return decision == authorizer.DecisionAllow, err
 	}
 	asked.Namespace = namespace
 	if !exchange.IsNamespaces(asked.GVR.GroupResource()) {
 		return n.Access.Review(ctx, asked.Attributes(n.User))
 	}
 	in := query.Asked{Route: exchange.Route{GVR: asked.GVR, Namespace: namespace, Name: namespace, Verb: "get"}}
-	allowed, ttl, err = n.Access.Review(ctx, in.Attributes(n.User))
+	allowed, err = n.Access.Review(ctx, in.Attributes(n.User))
 	for _, gr := range n.View.Resources {
 		if allowed || err != nil {
 			break
 		}
 		in.Route = exchange.Route{GVR: gr.WithVersion("*"), Namespace: namespace, Verb: verb}
-		allowed, ttl, err = n.Access.Review(ctx, in.Attributes(n.User))
+		allowed, err = n.Access.Review(ctx, in.Attributes(n.User))
 	}
-	return allowed, ttl, err
+	return allowed, err
 }
 
 // All reports whether the sender may see all namespaces.
@@ -148,7 +162,8 @@ func (n *Narrowing) Decision() exchange.Decision {
 // narrowing are reviewed at the interval recheck; 0 means never.
 func (n *Narrowing) Interval(recheck time.Duration) time.Duration {
 	const looks = 4 // within the time for which a decision counts
-	own := max(n.Access.ShortestTTL()/looks, recheckLeast)
+	allow, deny := n.Access.TTL()
+	own := max(min(allow, deny)/looks, recheckLeast)
 	if recheck > 0 {
 		return min(own, recheck)
 	}
@@ -162,7 +177,7 @@ func (n *Narrowing) Seal() string {
 		return ""
 	}
 	const size = 12
-	sum := sha256.Sum256(append(n.key[:], strings.Join(n.seen.Namespaces, "/")...))
+	sum := sha256.Sum256(append(n.key.Question[:], strings.Join(n.seen.Namespaces, "/")...))
 	return "." + base64.RawURLEncoding.EncodeToString(sum[:size])
 }
 

@@ -1,6 +1,32 @@
 package query
 
-import "github.com/watchproxy/watchproxy/proxy/exchange"
+import (
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+)
+
+// Kind returns the kind of a read, of an object if it has a name. It decides the form of the response.
+func (p *Params) Kind(name string) wire.Read {
+	switch {
+	case name != "":
+		return wire.Get
+	case p.Watch:
+		return wire.Watch
+	}
+	return wire.List
+}
+
+// Answerable reports whether a cache could answer. It needs no feed.
+func (p *Params) Answerable(name string) bool {
+	switch p.Kind(name) {
+	case wire.Get:
+		return p.Match == "" && p.InitialEvents == nil
+	case wire.Watch:
+		return p.Watchable()
+	default:
+		return p.InitialEvents == nil
+	}
+}
 
 // Watchable reports whether the cache can answer a watch with these parameters.
 //

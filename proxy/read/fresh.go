@@ -37,7 +37,7 @@ func (e *tooLargeError) Error() string { return e.status.Message }
 // not reached that version within futureWait, or does not say so.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began, wait := time.Now(), freshWait
-	if r.Timeout && r.kind() != wire.Watch { // upstream ignores the timeout of a watch
+	if r.Timeout && r.Kind(r.Name) != wire.Watch { // upstream ignores the timeout of a watch
 		wait = min(wait, r.Bound)
 	}
 	ctx, span := trace.Start(ctx, "freshness")
@@ -114,7 +114,7 @@ func (r *read) limitsAge() bool { return r.Header.Get("Cache-Control") != "" }
 // other reads, so they are not forwarded for speed. A watch would stay upstream for long. A read with a
 // resourceVersion or a timeout has its own limit on the wait.
 func (r *read) upstreamWork() *watchcache.Work {
-	if r.kind() != wire.List || r.RVGiven || r.Timeout || r.narrowing != nil {
+	if r.Kind(r.Name) != wire.List || r.RVGiven || r.Timeout || r.narrowing != nil {
 		return nil
 	}
 	snapshot, err := r.cache.Snapshot()

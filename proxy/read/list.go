@@ -81,6 +81,15 @@ func (r *read) prefix() string {
 
 func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
+	if err == nil {
+		err = r.settle(snapshot, snapshot.ResourceVersion(), r.Token != "")
+	}
+	if err == nil && r.narrowing != nil && snapshot.ResourceVersion() < r.narrowing.Seen().Since {
+		// A watch from there would be sent back to this list.
+		if later, failed := r.feed.Fresh(ctx, nil); failed == nil {
+			snapshot, err = later, r.settle(later, later.ResourceVersion(), r.Token != "")
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +102,7 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	if err != nil {
 		return nil, TooOld
 	}
-	if err := r.settle(snapshot, r.cache.Stats().Newest+1); err != nil { // what was shown at rv is unknown
+	if err := r.settle(snapshot, rv, true); err != nil {
 		return nil, err
 	}
 	return r.page(snapshot, from, to)
@@ -102,9 +111,6 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 // page answers with the selected objects in a key range, up to the limit.
 func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Response, error) {
 	r.listed = snapshot.ResourceVersion()
-	if err := r.settle(snapshot, r.listed); err != nil {
-		return nil, err
-	}
 	meta := wire.ListMeta{ResourceVersion: r.listed}
 	items := listItems{separator: r.form.Separator()}
 	last := r.collect(snapshot, from, to, &items)

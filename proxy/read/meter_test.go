@@ -24,7 +24,7 @@ func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Sn
 	r.workspace = fair.NewWorkspace(1<<30, false, 1<<20)
 	selecting(t, r, "labelSelector="+expensiveSelector())
 	r.Client = exchange.Nobody{}
-	r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
+	r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.Kind(r.Name) != wire.Watch)
 	return r, snapshot
 }
 

@@ -21,7 +21,7 @@ import (
 func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err error) {
 	r.insists, r.refusal = true, refusal
 	r.narrowing, err = grants.New(grants.Config{
-		Access: rd.Options().Access, View: r.View, Asked: r.asked(), User: u, Watch: r.kind() == wire.Watch,
+		Access: rd.Options().Access, View: r.View, Asked: r.asked(), User: u, Watch: r.Kind(r.Name) == wire.Watch,
 	})
 	if err != nil {
 		return Credentials
@@ -43,21 +43,22 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 	return nil
 }
 
-// settle finds the namespaces that a narrowed read shows. It fails if the client has seen others: on
-// earlier pages, or before a watch resumes.
-func (r *read) settle(state watchcache.Snapshot, at uint64) error {
+// settle finds the namespaces that a narrowed read shows. Past means that the client was shown the state
+// at a resourceVersion before. It fails if that may have been with other namespaces: on earlier pages, or
+// before a watch resumes.
+func (r *read) settle(state watchcache.Snapshot, at uint64, past bool) error {
 	n := r.narrowing
 	if n == nil {
 		return nil
 	}
 	r.meter.ReleaseSlot() // before the wait for reviews
-	if err := n.Settle(r.meter.Context(), state, at, 0); err != nil {
+	if err := n.Settle(r.meter.Context(), state, at, past); err != nil {
 		return err
 	}
 	if !n.All() {
 		r.Decided = n.Decision()
 	}
-	if _, seal := grants.Unseal(r.Token); r.Token != "" && seal != n.Seal() || r.since() != 0 && r.since() < n.Seen().Since {
+	if _, seal := grants.Unseal(r.Token); r.Token != "" && seal != n.Seal() || r.since() != 0 && !n.Seen().Known {
 		return watch.ErrRegranted
 	}
 	return nil
@@ -91,7 +92,7 @@ func (r *read) narrowFailure(err error) *exchange.Response {
 		return r.fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the view "+r.View.Name+" "+what))
 	}
 	switch {
-	case errors.Is(err, watch.ErrRegranted) && r.kind() == wire.Watch:
+	case errors.Is(err, watch.ErrRegranted) && r.Kind(r.Name) == wire.Watch:
 		return r.errorEvent(exchange.Expired(err.Error()))
 	case errors.Is(err, watch.ErrRegranted):
 		return r.fail(exchange.Expired(err.Error()))

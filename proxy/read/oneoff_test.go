@@ -45,7 +45,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 				selecting(t, r, "labelSelector=none!=x")
 			}
 			r.Client = exchange.Nobody{}
-			r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
+			r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.Kind(r.Name) != wire.Watch)
 			r.choice = wire.Choice{Partial: c.partial}
 			r.form = wire.NewForm(r.choice, configMaps)
 			whole := func() []byte {

@@ -187,12 +187,12 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return nil, Parameters
 	}
 	pretty := r.Pretty() && !r.View.Narrows(r.Route) // selected lists are not indented
-	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), pretty)
+	choices := wire.Negotiate(r.Header.Get("Accept"), r.Kind(r.Name), pretty)
 	if fields := r.View.Of(r.GVR.GroupResource()); fields != nil {
 		choices = wire.Cut(choices, fields)
 	}
 	switch {
-	case !r.answerable():
+	case !r.Answerable(r.Name):
 		return nil, Parameters
 	case len(choices) == 0:
 		return nil, Form
@@ -210,8 +210,8 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	if refusal := rd.narrowed(r); refusal != nil {
 		return refusal, nil
 	}
-	r.meter = fair.NewMeter(ctx, r.Request, rd.Slots, r.kind() != wire.Watch)
-	if r.kind() == wire.Watch {
+	r.meter = fair.NewMeter(ctx, r.Request, rd.Slots, r.Kind(r.Name) != wire.Watch)
+	if r.Kind(r.Name) == wire.Watch {
 		return rd.watch(ctx, r)
 	}
 	defer r.meter.End()
@@ -246,29 +246,10 @@ func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) error {
 }
 
 // want returns the selection that a cache must contain.
-func (r *read) want() object.Want { return r.Want(r.Route, r.Identity != nil) }
-
-// kind returns the kind of read, which decides the form of the response.
-func (r *read) kind() wire.Read {
-	switch {
-	case r.Name != "":
-		return wire.Get
-	case r.Watch:
-		return wire.Watch
-	}
-	return wire.List
-}
-
-// answerable reports whether a cache could answer. It needs no feed.
-func (r *read) answerable() bool {
-	switch {
-	case r.Name != "":
-		return r.Match == "" && r.InitialEvents == nil
-	case r.Watch:
-		return r.Watchable()
-	default:
-		return r.InitialEvents == nil
-	}
+func (r *read) want() object.Want {
+	w := r.Want(r.Route, r.Identity != nil)
+	w.Split = r.refusal != nil && !exchange.IsNamespaces(r.GVR.GroupResource())
+	return w
 }
 
 // mostRecentGet reports whether the read is a get of the most recent state. Upstream reads one object
@@ -337,7 +318,7 @@ func keptAs(c wire.Choice) object.Encoding {
 
 // since returns the resourceVersion from which a watch resumes, and 0 for other reads and watches.
 func (r *read) since() uint64 {
-	if r.kind() != wire.Watch || r.WithState() {
+	if r.Kind(r.Name) != wire.Watch || r.WithState() {
 		return 0
 	}
 	return r.RV

@@ -30,10 +30,15 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
 	metadata := r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()
-	if metadata && rd.unwritable.Meets(r.cache, r.filter, r.since()) {
+	meets := func() bool { return metadata && rd.unwritable.Meets(r.cache, r.shown(), r.since()) }
+	if r.narrowing == nil && meets() {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
+	if err == nil && r.narrowing != nil && meets() { // of what is shown
+		p.Cursor.Close()
+		return nil, Form
+	}
 	release := func() {}
 	if err == nil && r.rows != nil {
 		p.Meter, p.Await = &r.meter, r.rows.AwaitLate
@@ -86,8 +91,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		if p.Recheck = rd.Options().Recheck; r.narrowing != nil {
 			p.Regranted, p.Recheck = r.narrowing.Seen().Changed, r.narrowing.Interval(p.Recheck)
 		}
-		ahead := p.Recheck * 3 / 2 // so that no decision ends before the next review has
-		p.Review = grants.Again(func() *access.Access { return rd.Options().Access }, r.Credentials(), r.asked(), r.narrowing, ahead)
+		p.Review = grants.Again(func() *access.Access { return rd.Options().Access }, r.Credentials(), r.asked(), r.narrowing)
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
@@ -108,9 +112,9 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	if p.Start = r.since(); p.Start != 0 {
 		if r.narrowing != nil {
-			state, err := r.cache.Snapshot()
-			if err == nil { // new grants begin after all that the client may have seen
-				err = r.settle(state, r.cache.Stats().Newest+1)
+			state, err := r.fresh(ctx) // new grants begin after all that the client may have been shown
+			if err == nil {
+				err = r.settle(state, p.Start, true)
 			}
 			if err != nil {
 				return p, err
@@ -121,7 +125,7 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	}
 	initial, err := r.fresh(ctx)
 	if err == nil {
-		err = r.settle(initial, initial.ResourceVersion())
+		err = r.settle(initial, initial.ResourceVersion(), false)
 	}
 	if err != nil {
 		return p, err

@@ -82,13 +82,13 @@ func (o *ofCache) add(now *present, namespace string, e event) {
 func (o *ofCache) within(now *present, f *filter.Filter) (events []event, full bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.fullLocked(now) {
+	if o.fullLocked(now) && !f.Narrowed() {
 		return nil, true
 	}
 	from, to := f.KeyRange(now.cache.Resource())
 	for namespace := range o.mu.events {
 		first, end := now.cache.Resource().KeyRange(namespace)
-		if end != "" && from >= end || to != "" && first >= to {
+		if end != "" && from >= end || to != "" && first >= to || !f.Includes(namespace) {
 			continue
 		}
 		if o.namespaceFullLocked(now, namespace) {

@@ -156,7 +156,7 @@ func (w *Watch) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
 func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
 	if w.Choice.Table && !w.late {
 		w.Meter.ReleaseSlot()
-		w.late = !w.Await(newest(part))
+		w.late = !w.Await(part.Newest())
 	}
 	if cost := w.stateCost(); cost > 0 {
 		if err := w.Meter.Spend(cost * part.Bytes()); err != nil {
@@ -174,14 +174,6 @@ func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
 	return nil
 }
 
-// newest returns the largest resourceVersion of the objects.
-func newest(part tree.Span) (rv uint64) {
-	for _, o := range part.Objects() {
-		rv = max(rv, o.ResourceVersion())
-	}
-	return rv
-}
-
 // stateCost is the cost of the initial state, for each of its bytes.
 func (w *Watch) stateCost() (cost int64) {
 	if w.member != nil {
@@ -197,11 +189,16 @@ func (w *Watch) stateCost() (cost int64) {
 // position, the watch would fail after the state anyway. So a state keeps replaced objects in
 // memory no longer than the log does.
 func (w *Watch) stays(ctx context.Context) error {
-	if err := w.Cursor.Err(); err != nil {
+	now := time.Now()
+	switch err := w.Cursor.Err(); {
+	case err != nil:
 		return err
-	}
-	if !time.Now().Before(w.deadline) {
+	case !now.Before(w.deadline):
 		return context.DeadlineExceeded
+	case !w.recheck.goesOn(ctx, now):
+		return exchange.ErrRevoked
+	case w.Regranted != nil && w.Regranted():
+		return ErrRegranted
 	}
 	return ctx.Err()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -50,6 +51,8 @@ func (w *Watch) ends(reason string) {
 // the watch.
 func (w *Watch) Broken(err error) {
 	switch {
+	case errors.Is(err, exchange.ErrRevoked):
+		w.ends(endRevoked)
 	case errors.Is(err, ErrRegranted):
 		w.ends(endRegranted)
 	case errors.Is(err, watchcache.ErrTooOld):

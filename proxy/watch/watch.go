@@ -59,9 +59,7 @@ type Params struct {
 	// never. If access was revoked, Review fails with exchange.ErrRevoked.
 	Review  func(context.Context) error
 	Recheck time.Duration
-	// Regranted reports whether the client may read other namespaces than at the start, which ends the
-	// watch; nil if it cannot happen.
-	Regranted func() bool
+	Regranted func() bool // reports that the client may read other namespaces now; may be nil
 	// Panicked is called if Review panics.
 	Panicked func(reason any)
 	// Draining is a context that is cancelled when the server begins to drain. The watch ends
@@ -140,6 +138,7 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	if w.Compressed {
 		w.compress(out)
 	}
+	w.recheck.wake = w.wake
 	if w.State != nil {
 		to := out.To
 		out.To = fair.InTurns(to, w.Meter)
@@ -160,7 +159,6 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	}
 	w.opened = watchcache.Moment(time.Now())
 	w.maintenanceDue.Store(true)
-	w.recheck.wake = w.wake
 	w.unwake[0] = exchange.AfterFunc(ctx, w.wake)
 	w.unwake[1] = context.AfterFunc(w.Draining, w.wake)
 	w.alarm = time.AfterFunc(time.Until(w.deadline), w.wake)

@@ -28,8 +28,8 @@ func (e *UnsupportedFieldError) Error() string {
 type Filter struct {
 	resource  *object.Resource
 	namespace string
-	within    string              // the only possible namespace, if known
-	among     map[string]struct{} // the only possible namespaces; nil for all (see Among)
+	within    string   // the only possible namespace, if known
+	among     []string // the only possible namespaces, sorted; nil for all (see Among)
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  Interest
@@ -93,14 +93,26 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 	return f, nil
 }
 
-// Among returns the filter for objects in the given namespaces alone. A Namespace is in itself.
+// Among returns the filter for objects in the given sorted namespaces alone. A Namespace is in itself.
 func (f *Filter) Among(namespaces []string) *Filter {
 	narrowed := *f
-	narrowed.selective, narrowed.among = true, make(map[string]struct{}, len(namespaces))
-	for _, name := range namespaces {
-		narrowed.among[name] = struct{}{}
+	narrowed.selective, narrowed.among = true, namespaces
+	if narrowed.among == nil {
+		narrowed.among = []string{}
 	}
 	return &narrowed
+}
+
+// Narrowed reports whether Among has limited the filter.
+func (f *Filter) Narrowed() bool { return f.among != nil }
+
+// Includes reports whether the filter can select objects in a namespace, as far as Among limits it.
+func (f *Filter) Includes(namespace string) bool {
+	if f.among == nil {
+		return true
+	}
+	_, ok := slices.BinarySearch(f.among, namespace)
+	return ok
 }
 
 // readCost is the cost of reading a field that is not kept in memory, in comparisons.
@@ -162,7 +174,7 @@ func (f *Filter) Interests() iter.Seq[Interest] {
 			yield(Interest{By: Name}) // no object has this key
 			return
 		}
-		for namespace := range f.among {
+		for _, namespace := range f.among {
 			in := Interest{Namespace, namespace}
 			if !f.resource.Namespaced {
 				in = Interest{Name, f.resource.Key("", namespace)}
@@ -219,7 +231,7 @@ func (f *Filter) Matches(o *object.Object) bool {
 		if !f.resource.Namespaced {
 			in = Name
 		}
-		if _, ok := f.among[f.field(o, in)]; !ok {
+		if !f.Includes(f.field(o, in)) {
 			return false
 		}
 	}

@@ -85,6 +85,14 @@ func (s Span) Objects() []*object.Object { return s.Page.objects[s.Lo:s.Hi] }
 // Whole reports whether the span covers its whole page.
 func (s Span) Whole() bool { return s.Lo == 0 && s.Hi == len(s.Page.objects) }
 
+// Newest returns the largest resourceVersion of the span's objects.
+func (s Span) Newest() (rv uint64) {
+	for _, o := range s.Objects() {
+		rv = max(rv, o.ResourceVersion())
+	}
+	return rv
+}
+
 // Bytes returns the total length of the covered objects as list items.
 func (s Span) Bytes() int64 {
 	if s.Whole() {

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -86,6 +87,11 @@ func covers(o *feed.Options, key feed.Key) bool {
 // since is the resourceVersion that a client resumes from, or 0. If upstream still has that
 // history, a new feed begins its history there.
 func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (*fresh.Feed, error) {
+	if w.Split {
+		if namespaced, err := fs.Names.Namespaced(ctx, gvr); err != nil || !namespaced {
+			return nil, cmp.Or(err, ErrOutOfScope)
+		}
+	}
 	err := ErrOutOfScope
 	scopes, narrow := fs.candidates(gvr, w)
 	key := feed.Key{GVR: gvr, Encoding: encoding}

@@ -95,6 +95,23 @@ func (d *Discovery) Lacks(gvr schema.GroupVersionResource) bool {
 	return doc.tells(since) && doc.resource(gvr.Resource) == nil
 }
 
+// Namespaced reports whether a resource has namespaces. Documents of any age tell.
+func (d *Discovery) Namespaced(ctx context.Context, gvr schema.GroupVersionResource) (bool, error) {
+	d.Mu.Lock()
+	doc := d.Mu.Documents[gvr.GroupVersion()]
+	d.Mu.Unlock()
+	if doc.tells(time.Time{}) {
+		if found := doc.resource(gvr.Resource); found != nil {
+			return found.Namespaced, nil
+		}
+	}
+	found, err := d.find(ctx, gvr, time.Now().Add(-AskedAgain))
+	if err != nil {
+		return false, err
+	}
+	return found.Namespaced, nil
+}
+
 // find returns upstream's entry for a resource. The entry comes from a document that was requested
 // at since or later.
 func (d *Discovery) find(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
