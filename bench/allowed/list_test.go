@@ -20,6 +20,7 @@ import (
 // item is an object of a list, or a row of a Table.
 type item struct {
 	key  string // namespace/name, or name
+	rv   string
 	text string // JSON with sorted keys
 }
 
@@ -107,7 +108,8 @@ func newItem(object, all any) item {
 	if err != nil {
 		panic(err) // it was JSON
 	}
-	return item{key, string(text)}
+	rv, _ := about["resourceVersion"].(string)
+	return item{key, rv, string(text)}
 }
 
 func sortItems(items []item) {

@@ -75,7 +75,7 @@ authorization: {webhook: {cacheAuthorizedTTL: 1h, cacheUnauthorizedTTL: 1h}}
 `
 	short = `
 authentication: {webhook: {cacheTTL: 1m}}
-authorization: {webhook: {cacheAuthorizedTTL: 1s, cacheUnauthorizedTTL: 1s}}
+authorization: {webhook: {cacheAuthorizedTTL: 2s, cacheUnauthorizedTTL: 2s}}
 `
 )
 
