@@ -129,9 +129,10 @@ func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	switch {
 	case v == nil:
 		return Snapshot{}, c.notReady()
-	case rv == v.ahead.rv && rv > v.rv:
-		return v.ahead, nil
 	case rv > v.rv:
+		if s, ok := v.before(rv); ok {
+			return s, nil
+		}
 		return Snapshot{}, fmt.Errorf("%w: want %d, have %d", ErrTooNew, rv, v.rv)
 	case rv < v.since || v.inGap(rv):
 		return Snapshot{}, fmt.Errorf("%w: want %d, have %d and later", ErrTooOld, rv, v.since)
@@ -238,7 +239,7 @@ func (c *Cache) commit(v, next *view, now time.Time) {
 	trimmed := *next // cursors that still need trimmed events need marks, too
 	trimmed.trim(c.Limits(), now)
 	if trimmed.rv >= trimmed.ahead.rv {
-		trimmed.ahead = Snapshot{}
+		trimmed.ahead, trimmed.passed = Snapshot{}, nil
 	}
 	if trimmed.rv == v.rv && trimmed.end == v.end && trimmed.first == v.first && trimmed.since == v.since {
 		return

@@ -2,6 +2,7 @@ package watchcache
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
@@ -32,7 +33,7 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	for _, o := range sets {
 		state, _ = state.Set(o)
 	}
-	c.runAhead(v, state, rv)
+	c.runAhead(v, state, rv, rv)
 	return nil
 }
 
@@ -49,7 +50,7 @@ func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	if _, differ := log.Differences(states, 0); differ > 0 {
 		return false
 	}
-	c.runAhead(v, v.tree, rv)
+	c.runAhead(v, v.tree, rv, rv)
 	return true
 }
 
@@ -62,14 +63,44 @@ func (c *Cache) Carry(since, rv uint64) bool {
 	if newest.rv != since || rv <= since {
 		return false
 	}
-	c.runAhead(v, newest.Tree, rv)
+	if v.ahead.rv > v.rv {
+		since = v.aheadSince
+	}
+	c.runAhead(v, newest.Tree, since, rv)
 	return true
 }
 
-func (c *Cache) runAhead(v *view, state tree.Tree, rv uint64) {
+// runAhead publishes the state that upstream has had from since to rv.
+func (c *Cache) runAhead(v *view, state tree.Tree, since, rv uint64) {
 	next := *v
-	next.ahead = Snapshot{state, rv, v.epoch}
+	if v.ahead.rv > v.rv && since > v.ahead.rv {
+		known := v.passed
+		if len(known) == mostPassed {
+			known = known[1:]
+		}
+		next.passed = append(slices.Clip(known), passed{v.ahead, v.aheadSince})
+	}
+	next.ahead, next.aheadSince = Snapshot{state, rv, v.epoch}, since
 	c.publish(&next)
+}
+
+// passed is a state that was ahead of the log, and still is. A list that began with it can continue.
+type passed struct {
+	Snapshot
+
+	since uint64
+}
+
+const mostPassed = 64
+
+// before returns the state at rv, which is above the log's.
+func (v *view) before(rv uint64) (Snapshot, bool) {
+	for _, p := range append(slices.Clip(v.passed), passed{v.ahead, v.aheadSince}) {
+		if p.since <= rv && rv <= p.rv {
+			return Snapshot{p.Tree, rv, v.epoch}, true
+		}
+	}
+	return Snapshot{}, false
 }
 
 // newest returns the newest state that readers may see.

@@ -100,6 +100,9 @@ type view struct {
 	segments []*segment
 	gaps     []gap
 	ahead    Snapshot // a state from FastForward; ignored unless newer than rv
+	// aheadSince is the resourceVersion from which on upstream has had the state ahead.
+	aheadSince uint64
+	passed     []passed // states that were ahead, oldest first
 	// abandoned is the newest resourceVersion of all earlier epochs. A client that resumes at
 	// abandoned or below may have seen a lost history.
 	abandoned uint64

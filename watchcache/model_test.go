@@ -347,7 +347,7 @@ func (m *model) checkSnapshots() {
 		rv := stats.Since - min(stats.Since, 5) + m.r.Uint64N(stats.ResourceVersion-stats.Since+10)
 		s, err := m.cache.SnapshotAt(rv)
 		switch {
-		case rv > stats.ResourceVersion && rv != stats.Newest:
+		case rv > stats.Newest, rv > stats.ResourceVersion && rv != stats.Newest && err != nil:
 			if !errors.Is(err, watchcache.ErrTooNew) {
 				m.t.Fatalf("Exact: SnapshotAt(%d) at %d: %v", rv, stats.ResourceVersion, err)
 			}
