@@ -82,8 +82,14 @@ authorization: {webhook: {cacheAuthorizedTTL: 2s, cacheUnauthorizedTTL: 2s}}
 // proxyT starts a proxy that reaches the apiserver at a URL.
 func (w *world) proxyT(tb testing.TB, upstream, settings string) *proxy {
 	tb.Helper()
+	return w.proxyAsT(tb, upstream, w.server.Token, settings)
+}
+
+// proxyAsT starts a proxy with credentials of its own.
+func (w *world) proxyAsT(tb testing.TB, upstream, token, settings string) *proxy {
+	tb.Helper()
 	p := cluster.ProxyT(tb, cluster.ProxyOptions{
-		Kubeconfig: w.server.KubeconfigT(tb, upstream, w.server.Token), TLS: true,
+		Kubeconfig: w.server.KubeconfigT(tb, upstream, token), TLS: true,
 		Settings: views + settings, Args: []string{"--authentication=delegated"},
 	})
 	return &proxy{cluster.EndpointT(tb, "proxy", p.URL, "", p.CA), p}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -19,12 +20,27 @@ type marks struct {
 	names []string
 }
 
-// add returns the mark of a new namespace.
+// add returns the mark of a new namespace, which may be reserved.
 func (m *marks) add(namespace string) string {
 	m.Lock()
 	defer m.Unlock()
+	i := slices.Index(m.names, namespace)
+	if i < 0 {
+		i = len(m.names)
+		m.names = append(m.names, namespace)
+	}
+	return markOf(i)
+}
+
+func markOf(i int) string { return fmt.Sprintf("zq%03dq", i) }
+
+// reserve returns a name with its mark for a new namespace.
+func (m *marks) reserve(prefix string) (namespace string) {
+	m.Lock()
+	defer m.Unlock()
+	namespace = prefix + markOf(len(m.names))
 	m.names = append(m.names, namespace)
-	return fmt.Sprintf("zq%03dq", len(m.names)-1)
+	return namespace
 }
 
 func (m *marks) of(n int) string {

@@ -1,0 +1,132 @@
+package allowed
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// shared proxies of the tests that need no proxy of their own.
+var (
+	forgetful = cluster.Shared(func(tb testing.TB) *proxy {
+		tb.Helper()
+		w := sharedWorld(tb)
+		return w.proxyT(tb, w.server.URL, short)
+	})
+	mindful = cluster.Shared(func(tb testing.TB) *proxy {
+		tb.Helper()
+		w := sharedWorld(tb)
+		return w.proxyT(tb, w.server.URL, long)
+	})
+)
+
+// team has namespaces with marks in their names, for one test.
+type team struct {
+	*world
+	*proxy
+	t     *testing.T
+	names []string
+	marks map[string]string
+	made  int
+}
+
+// team creates namespaces, each with ConfigMaps.
+func (w *world) team(t *testing.T, p *proxy, count, objects int) *team {
+	t.Helper()
+	s := &team{world: w, proxy: p, t: t, marks: map[string]string{}}
+	for range count {
+		s.add(objects)
+	}
+	return s
+}
+
+// add creates a namespace with ConfigMaps.
+func (s *team) add(objects int) (name string) {
+	s.t.Helper()
+	name = s.world.marks.reserve("ns-")
+	mark, err := s.namespace(s.t.Context(), name)
+	s.must(err)
+	s.names, s.marks[name] = append(s.names, name), mark
+	for range objects {
+		s.write(name)
+	}
+	return name
+}
+
+// write creates a ConfigMap and returns its name.
+func (s *team) write(namespace string) (name string) {
+	s.t.Helper()
+	s.made++
+	name = fmt.Sprintf("t-%s-%d", s.marks[namespace], s.made)
+	s.must(s.create(s.t.Context(), configmaps, namespace, object(configmaps, name, "web", s.marks[namespace])))
+	return name
+}
+
+func (s *team) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// allow gives a role in some of the namespaces, and waits until the apiserver uses it.
+func (s *team) allow(c caller, role string, in ...string) {
+	s.t.Helper()
+	for _, n := range in {
+		s.must(s.bind(s.t.Context(), n, role, cluster.Users(c.name)...))
+	}
+	s.must(s.settled(s.t.Context()))
+}
+
+// forbid takes a role away.
+func (s *team) forbid(c caller, role, in string) {
+	s.t.Helper()
+	s.must(s.unbind(s.t.Context(), in, role, c.name))
+	s.must(s.settled(s.t.Context()))
+}
+
+// ask sends a request to the proxy. No other namespaces than those given may be shown.
+func (s *team) ask(c caller, r cluster.Request, may ...string) cluster.Answer {
+	s.t.Helper()
+	a, err := get(s.t.Context(), s.Endpoint, c, r)
+	if err != nil {
+		s.t.Error(err)
+	}
+	s.only(c.name+" "+r.Method+" "+r.Target, a, may...)
+	return a
+}
+
+// only checks the namespaces that an answer shows.
+func (s *team) only(what string, a cluster.Answer, may ...string) {
+	s.t.Helper()
+	for shown := range s.world.marks.shown(a) {
+		if !slices.Contains(may, shown) {
+			s.t.Errorf("%.600s shows %s, of %v: %d %.300s", what, shown, may, a.Status, a.Body)
+		}
+	}
+}
+
+// list sends a request for a list that must be answered.
+func (s *team) list(c caller, target string, may ...string) list {
+	s.t.Helper()
+	a := s.ask(c, cluster.Get(target), may...)
+	if a.Status != http.StatusOK {
+		s.t.Fatalf("%s: %s: %d %.300s", c.name, target, a.Status, a.Body)
+	}
+	l, err := decode(a)
+	s.must(err)
+	return l
+}
+
+// mine is the collection that most tests read.
+var mine = "/views/mine" + configmaps.path("")
+
+// writesElsewhere makes the resourceVersion of the cluster grow.
+func (w *world) writesElsewhere(ctx context.Context) error {
+	name := cluster.UniqueName("elsewhere")
+	return w.create(ctx, widgets, "default", object(widgets, name, "", ""))
+}
