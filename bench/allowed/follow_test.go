@@ -65,7 +65,7 @@ func (p *proxy) inform(ctx context.Context, running *sync.WaitGroup, c caller, s
 		return nil, err
 	}
 	i := &informer{fmt.Sprintf("the informer of %s (streaming %t, protobuf %t)", c.name, streaming, protobuf), cache.NewStore(cache.MetaNamespaceKeyFunc)}
-	var from cache.ListerWatcher = cache.ToListWatcherWithWatchListSemantics(cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "", fields.Everything()), client)
+	from := cache.ToListWatcherWithWatchListSemantics(cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "", fields.Everything()), client)
 	if !streaming {
 		from = lister{from}
 	}
@@ -111,7 +111,7 @@ func (p *plain) run(ctx context.Context) {
 			p.complain("%s: %v", p, err)
 			return
 		}
-		const pause = 50 * time.Millisecond
+		const pause = 200 * time.Millisecond
 		cluster.Pause(ctx, pause)
 	}
 }

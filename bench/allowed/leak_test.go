@@ -96,8 +96,9 @@ func TestLeaks(t *testing.T) {
 				for _, r := range unusual("/views/"+view, one, s.URL) {
 					tasks = append(tasks, func() {
 						got := s.ask(c, r, append(may[c.name], named(r.Target, s.names)...)...)
-						if got.Status >= http.StatusInternalServerError && got.Status != http.StatusGatewayTimeout {
-							t.Errorf("%s: %s %s: %d %.300s", c.name, r.Method, r.Target, got.Status, got.Body)
+						later := got.Status == http.StatusServiceUnavailable && strings.Contains(string(got.Body), "cannot be shown now") // a Table's rows have no history yet
+						if got.Status >= http.StatusInternalServerError && got.Status != http.StatusGatewayTimeout && !later {
+							t.Errorf("%s: %s %s %v: %d %.900s", c.name, r.Method, r.Target, r.Header, got.Status, got.Body)
 						}
 						if len(w.marks.shown(got)) > 0 {
 							shown.Add(1)

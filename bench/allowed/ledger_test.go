@@ -89,12 +89,12 @@ func (l *ledger) mayShow(r right) bool {
 	return s.has || s.revoked || !s.closed && time.Since(s.end) < slack
 }
 
-// closed returns the number of rights that no watch may show any more.
+// closed returns the number of revoked rights that no watch may show any more.
 func (l *ledger) closed() (n int) {
 	l.Lock()
 	defer l.Unlock()
 	for _, s := range l.spans {
-		if s.closed {
+		if s.closed && !s.end.IsZero() {
 			n++
 		}
 	}

@@ -25,7 +25,13 @@ func TestOutage(t *testing.T) {
 	page := s.list(known, mine+"?limit=1", a)
 	s.ask(unknown, cluster.Get("/views/mine"+configmaps.path(b)+"?resourceVersion=0"), b) // its token is known
 	open := s.from(known, before.ResourceVersion)
-	between.Cut()
+	// Other tests may have made namespaces that are not reviewed yet.
+	cluster.Eventually(t, "all namespaces are reviewed", func() bool {
+		between.Mend()
+		s.ask(known, cluster.Get(mine), a)
+		between.Cut()
+		return s.ask(known, cluster.Get(mine+"?resourceVersion=0"), a).Status == http.StatusOK
+	})
 	for _, query := range []string{"?resourceVersion=0", "", "?limit=1", "?watch=true&resourceVersion=0&timeoutSeconds=1", "?watch=true&timeoutSeconds=1&resourceVersion=" + before.ResourceVersion} {
 		for _, c := range []caller{unknown, user("stranger")} {
 			if got := s.ask(c, cluster.Get(mine+query)); got.Status != http.StatusServiceUnavailable {

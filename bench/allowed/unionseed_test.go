@@ -80,6 +80,9 @@ func newUnion(t *testing.T, w *world) *union {
 	}
 	u.old = w.newest(t)
 	must(all(u.changes(marks)))
+	for _, r := range []resource{configmaps, pods, widgets} { // after all deletions
+		must(w.create(ctx, r, u.namespaces[0], object(r, "last-"+marks[u.namespaces[0]], "web", marks[u.namespaces[0]])))
+	}
 	u.now = map[resource]string{}
 	for _, r := range []resource{configmaps, pods, widgets, namespaces} {
 		u.now[r] = w.lastChange(t, r)
