@@ -139,6 +139,33 @@ func TestResume(t *testing.T) {
 	s.expects(open, append(may, d), d+"/"+s.write(d))
 }
 
+// A watch shows the namespaces that its user may list and watch.
+func TestBothVerbs(t *testing.T) {
+	t.Parallel()
+	w := sharedWorld(t)
+	s := w.team(t, mindful(t), 4, 1)
+	who := user("both")
+	for i, role := range []string{"configs", "lists", "watches"} {
+		s.allow(who, role, s.names[i])
+	}
+	s.list(who, mine, s.names[:2]...)
+	for _, query := range []string{"?watch=true", "?watch=true&resourceVersion=0", "?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+		open := s.watch(who, mine+query)
+		if e := s.next(open, s.names[0]); e.Type != "ADDED" {
+			t.Errorf("%s: %s", query, e)
+		}
+		for _, n := range s.names[1:] {
+			s.write(n)
+		}
+		last := s.names[0] + "/" + s.write(s.names[0])
+		for e := s.next(open, s.names[0]); e.Key != last; e = s.next(open, s.names[0]) {
+			if e.Type != "BOOKMARK" && !strings.HasPrefix(e.Key, s.names[0]+"/") {
+				t.Fatalf("%s: %s %.300s", query, e, e.Line)
+			}
+		}
+	}
+}
+
 func keys(l list) string {
 	var all []string
 	for _, i := range l.items {

@@ -54,7 +54,7 @@ func user(name string) caller { return caller{name: name, token: tokenOf(name)} 
 // tokenFile returns a file with the tokens of all users.
 func tokenFile() string {
 	var b strings.Builder
-	names := append(unionUsers(), "first", "second", "third", "resumer", "late", "leak", "nothing", "deputy", "stranger", "known", "unknown", "counted", "twice", "blind", "unreviewed")
+	names := append(unionUsers(), "first", "second", "third", "resumer", "late", "leak", "nothing", "deputy", "stranger", "known", "unknown", "counted", "twice", "blind", "unreviewed", "both")
 	for i := range walkers {
 		names = append(names, fmt.Sprintf("walker%d", i))
 	}
