@@ -138,7 +138,8 @@ func (g *Grants) settle(ctx context.Context, q *Query) (list, watch *set, err er
 
 // settle decides on the namespaces within a set; nil stands for all.
 func (s *side) settle(ctx context.Context, g *Grants, q *Query, within *set) (*set, error) {
-	was, names := s.now.Load(), []string(nil)
+	was := s.now.Load()
+	var names []string
 	switch {
 	case within == nil, within.all:
 		all, err := q.Review(ctx, s.verb, "")

@@ -40,7 +40,6 @@ type Narrowing struct {
 	key      Key
 	cache    *watchcache.Cache
 	selected derived.Selected // whose namespaces are reviewed
-	grants   *Grants
 	seen     Seen
 }
 

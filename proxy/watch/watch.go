@@ -57,8 +57,8 @@ type Params struct {
 	Lifetime time.Duration
 	// Review checks that the client may still watch. It is called at the interval Recheck; 0 means
 	// never. If access was revoked, Review fails with exchange.ErrRevoked.
-	Review  func(context.Context) error
-	Recheck time.Duration
+	Review    func(context.Context) error
+	Recheck   time.Duration
 	Regranted func() bool // reports that the client may read other namespaces now; may be nil
 	// Panicked is called if Review panics.
 	Panicked func(reason any)
