@@ -1,6 +1,6 @@
-// Package allowed checks views with namespaces: allowed. Such a view answers a list or a watch of all
-// namespaces with those that the sender may read. Its tests run the real proxy in front of a real
-// kube-apiserver, with users that have random rights in many namespaces.
+// Package allowed checks views with namespaces: allowed. Such a view answers a list or a watch of
+// all namespaces with those that the sender may read. Its tests run the real proxy in front of a
+// real kube-apiserver, with users that have random rights in many namespaces.
 //
 //   - TestUnion compares lists in the view with the union of the lists of each namespace, which the
 //     same user gets from the apiserver itself.
@@ -12,6 +12,6 @@
 //   - TestLeaks checks requests that the view must not narrow, and TestOutage an upstream that is
 //     down.
 //
-// Each object has the number of its namespace in its name and its data, in the form zq012q. All bytes
-// of an answer are searched for such marks, also those in continue tokens.
+// Each object has the number of its namespace in its name and its data, in the form zq012q. All
+// bytes of an answer are searched for such marks, also those in continue tokens.
 package allowed

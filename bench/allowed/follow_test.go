@@ -78,13 +78,14 @@ func (p *proxy) inform(ctx context.Context, running *sync.WaitGroup, c caller, s
 	return i, nil
 }
 
-// plain is a watch without a client library. It follows as clients do: it lists, watches from there,
-// and lists again after an error.
+// plain is a watch without a client library. It follows as clients do: it lists, watches from
+// there, and lists again after an error.
 type plain struct {
 	*walk
 	caller caller
 	state  bool // the watch begins with the state, instead of a list
 	accept string
+	away   time.Duration // between two connections
 
 	mu      sync.Mutex
 	objects map[string]string
@@ -154,15 +155,21 @@ var errAgain = errors.New("list again")
 // resourceVersion.
 func (p *plain) watch(ctx context.Context, target string) error {
 	for ctx.Err() == nil {
-		resp, err := p.proxy.Watch(ctx, p.caller.as(cluster.Request{Target: target, Protocol: cluster.HTTP2}.With("Accept", p.accept)))
-		if err != nil {
-			return err
+		connection, cancel := ctx, func() {}
+		if !p.state { // such a client often resumes
+			connection, cancel = context.WithTimeout(ctx, p.away*2)
 		}
-		err = p.read(resp)
-		resp.Body.Close()
+		resp, err := p.proxy.Watch(connection, p.caller.as(cluster.Request{Target: target, Protocol: cluster.HTTP2}.With("Accept", p.accept)))
+		if err == nil {
+			err = p.read(resp)
+			resp.Body.Close()
+		}
+		cut := connection.Err() != nil
+		cancel()
 		switch {
 		case errors.Is(err, errAgain):
 			return nil
+		case err != nil && cut && ctx.Err() == nil: // the client has cut it
 		case err != nil:
 			return err
 		}
@@ -171,6 +178,7 @@ func (p *plain) watch(ctx context.Context, target string) error {
 			return nil
 		}
 		target = "/views/mine" + configmaps.path("") + "?watch=true&allowWatchBookmarks=true&resourceVersion=" + strconv.FormatUint(p.rv, 10)
+		cluster.Pause(ctx, p.away)
 	}
 	return nil
 }
@@ -225,7 +233,7 @@ func (w *walk) start(ctx context.Context, t *testing.T, c caller) {
 			t.Fatal(err)
 		}
 		w.followers[c.name] = append(w.followers[c.name], f)
-		p := &plain{walk: w, caller: c, state: streaming, accept: inJSON}
+		p := &plain{walk: w, caller: c, state: streaming, accept: inJSON, away: 300 * time.Millisecond}
 		if streaming {
 			p.accept = inProtobuf
 		}

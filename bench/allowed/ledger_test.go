@@ -6,9 +6,9 @@ import (
 )
 
 // slack is the time after a revocation within which a watch may still show a namespace, if nothing
-// proves that it knows of the revocation. Decisions count for two seconds, and the proxy looks at them
-// each second. The rest is for a busy machine.
-const slack = 15 * time.Second
+// proves that it knows of the revocation. Decisions count for at most ten seconds, and the proxy looks
+// at them each three seconds or more often. The rest is for a busy machine.
+const slack = 30 * time.Second
 
 // ledger has the rights that users have had, with times.
 type ledger struct {
@@ -62,8 +62,8 @@ func (l *ledger) settle() {
 	}
 }
 
-// close is called when all watches of all users have what their users may read. From now on none may
-// show a namespace that had objects and that its user may not read: the watch began without it.
+// close is called when all watches of all users have what their users may read. From now on none
+// may show a namespace that had objects and that its user may not read: the watch began without it.
 func (l *ledger) close(populated map[string]bool) {
 	l.Lock()
 	defer l.Unlock()

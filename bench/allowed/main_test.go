@@ -1,6 +1,7 @@
 package allowed
 
 import (
+	"flag"
 	"net/http"
 	"path/filepath"
 	"runtime/debug"
@@ -12,7 +13,15 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m, cluster.ManyAtOnce, collectLess) }
+func TestMain(m *testing.M) { cluster.Main(m, allAtOnce, collectLess) }
+
+// allAtOnce lets all parallel tests run at once, because they mostly wait.
+func allAtOnce(tb testing.TB) {
+	tb.Helper()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		tb.Fatal(err)
+	}
+}
 
 // collectLess makes garbage collections rare.
 func collectLess(testing.TB) {

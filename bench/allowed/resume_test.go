@@ -48,8 +48,8 @@ func (s *team) from(c caller, rv string) *stream {
 	return s.watch(c, mine+"?watch=true&resourceVersion="+rv)
 }
 
-// next returns the next event, which may show only some namespaces. If the watch has ended, the event
-// is empty.
+// next returns the next event, which may show only some namespaces. If the watch has ended, the
+// event is empty.
 func (s *team) next(of *stream, may ...string) conformance.Event {
 	s.t.Helper()
 	e := cluster.Receive(s.t, "an event", of.events)

@@ -43,8 +43,8 @@ func (r resource) path(namespace string) string {
 	return root + "/" + r.Resource
 }
 
-// walkers is the number of users of TestWalk, and of TestLongWalk.
-const walkers = 50
+// walkers is the number of users that walk, at most.
+const walkers = 12
 
 // tokenOf returns the token of a user in the token file.
 func tokenOf(user string) string { return user + "-token" }

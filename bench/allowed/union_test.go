@@ -21,7 +21,7 @@ import (
 func TestUnion(t *testing.T) {
 	w := sharedWorld(t)
 	u := newUnion(t, w)
-	const questions = 80
+	const questions = 60
 	var all []question
 	for range questions {
 		all = append(all, u.draw())
@@ -264,8 +264,8 @@ func (q question) checkPage(page list, before, visible int, whole bool) error {
 	return nil
 }
 
-// direct returns what the caller gets from the apiserver: all namespaces if that is allowed, else the
-// union of those that are.
+// direct returns what the caller gets from the apiserver: all namespaces if that is allowed, else
+// the union of those that are.
 func (u *union) direct(ctx context.Context, q question) (all list, whole bool, err error) {
 	if all, whole, err = listed(ctx, u.api, q.caller, q.request(q.of.path(""), nil)); err != nil || whole {
 		return all, whole, err
@@ -288,8 +288,8 @@ func (u *union) direct(ctx context.Context, q question) (all list, whole bool, e
 // viewed are the resources of the views.
 var viewed = map[string][]resource{"some": {configmaps, pods}, "pods": {pods}, "configs": {configmaps}}
 
-// directNamespaces returns the Namespaces that the caller may get, or in which it may list one of the
-// view's resources.
+// directNamespaces returns the Namespaces that the caller may get, or in which it may list one of
+// the view's resources.
 func (u *union) directNamespaces(ctx context.Context, q question) (all list, err error) {
 	admin, _, err := listed(ctx, u.api, u.adminCaller(), q.request(q.of.path(""), nil))
 	if err != nil {

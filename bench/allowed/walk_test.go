@@ -19,7 +19,7 @@ import (
 // While rights and objects change, watches show what their users may read.
 func TestWalk(t *testing.T) {
 	t.Parallel()
-	runWalk(t, size{users: 4, namespaces: 16, changes: 150, stops: 2, pause: 10 * time.Millisecond, prefix: "w-"})
+	runWalk(t, size{users: 4, namespaces: 16, changes: 150, stops: 2, pause: 10 * time.Millisecond, prefix: "w-", settings: short})
 }
 
 // size is the size of a walk.
@@ -29,6 +29,7 @@ type size struct {
 	stops             int // for comparisons
 	pause             time.Duration
 	prefix            string // of namespaces
+	settings          string // of the proxy
 }
 
 // walk changes rights and objects at random.
@@ -79,7 +80,7 @@ func runWalk(t *testing.T, s size) {
 			must(w.write(ctx, n))
 		}
 	}
-	w.proxy = w.proxyT(t, w.server.URL, short)
+	w.proxy = w.proxyT(t, w.server.URL, s.settings)
 	for i := range s.users {
 		w.users = append(w.users, user(fmt.Sprintf("walker%d", i)))
 		w.start(ctx, t, w.users[i])
