@@ -54,7 +54,7 @@ func user(name string) caller { return caller{name: name, token: tokenOf(name)} 
 // tokenFile returns a file with the tokens of all users.
 func tokenFile() string {
 	var b strings.Builder
-	names := append(unionUsers(), "first", "second", "third", "resumer", "late", "leak", "nothing", "deputy", "stranger", "known", "unknown", "counted", "twice", "blind", "unreviewed", "both")
+	names := append(unionUsers(), "first", "second", "third", "resumer", "late", "leak", "nothing", "deputy", "stranger", "known", "unknown", "counted", "twice", "blind", "unreviewed", "both", "mover", "nobody")
 	for i := range walkers {
 		names = append(names, fmt.Sprintf("walker%d", i))
 	}
@@ -62,6 +62,8 @@ func tokenFile() string {
 		fmt.Fprintf(&b, "%s,%s,%s-uid\n", tokenOf(name), name, name)
 	}
 	fmt.Fprintf(&b, "%s,mate,mate-uid,mates\n", tokenOf("mate"))
+	fmt.Fprintf(&b, "%s,many,many-uid,few\n", tokenOf("many-old"))
+	fmt.Fprintf(&b, "%s,many,many-uid,\"few,more\"\n", tokenOf("many-new"))
 	return b.String()
 }
 

@@ -42,7 +42,7 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 		return nil, Page // upstream reads etcd, or reads the page from one namespace
 	case r.Match == "" && r.Limit == 0, r.Match == "NotOlderThan" || !r.RVGiven:
 		return r.notOlderThan(ctx, from, to)
-	case r.Match == "Exact" && r.RV > 0 && !r.filter.Single(), r.Match == "" && r.RV > 0:
+	case r.Match == "Exact" && r.RV > 0 && (r.refusal != nil || !r.filter.Single()), r.Match == "" && r.RV > 0:
 		if _, err := r.fresh(ctx); err != nil {
 			return nil, err
 		}

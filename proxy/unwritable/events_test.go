@@ -9,6 +9,25 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
+// What a narrowed watch does not show cannot end it, even if there are too many such events.
+func TestMeetsAmong(t *testing.T) {
+	var all Events
+	cache, initial := cachetest.ConfigMaps(t, cacheMost)
+	f := cachetest.Filter(t, cache)
+	for o := range initial.Objects("", "") {
+		all.Add(cache, watchcache.Delta{Type: watchcache.Added, RV: o.ResourceVersion(), Object: o})
+	}
+	for _, test := range []struct {
+		among []string
+		want  bool
+	}{{[]string{"a"}, true}, {[]string{"b"}, false}, {nil, false}} {
+		if all.Meets(cache, f.Among(test.among), 0) != test.want {
+			t.Errorf("a watch of %v ends: %v", test.among, !test.want)
+		}
+	}
+	runtime.KeepAlive(initial)
+}
+
 // Events keeps no cache in memory, and forgets it.
 func TestEventsForgetCaches(t *testing.T) {
 	var all Events
