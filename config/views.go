@@ -9,9 +9,10 @@ import (
 	"github.com/watchproxy/watchproxy/config/fieldpath"
 )
 
-// View shows less of the API: objects with some of their fields, the namespaces that a user may read,
-// or both. It has at most one of Fields and Drop. A path of a field is written as spec.nodeName, as metadata.labels["app.kubernetes.io/name"] if a key contains dots,
-// or as status.conditions[*].type for all items of a list.
+// View shows less of the API: objects with some of their fields, the namespaces that a user may
+// read, or both. It has at most one of Fields and Drop. A path of a field is written as
+// spec.nodeName, as metadata.labels["app.kubernetes.io/name"] if a key contains dots, or as
+// status.conditions[*].type for all items of a list.
 type View struct {
 	// Name is the name of the view in addresses: /views/NAME. It has at most 63 lower-case letters,
 	// digits and hyphens.
@@ -27,8 +28,8 @@ type View struct {
 	// Drop lists the paths of the fields that objects lose, instead of Fields. Objects keep all
 	// other fields.
 	Drop []string `json:"drop,omitempty"`
-	// Namespaces is all or allowed. With allowed, a list or a watch of all namespaces by a user who may
-	// not read all of them shows the namespaces in which the user may do the same. This needs
+	// Namespaces is all or allowed. With allowed, a list or a watch of all namespaces by a user who
+	// may not read all of them shows the namespaces in which the user may do the same. This needs
 	// authentication.mode delegated.
 	Namespaces Namespaces `json:"namespaces,omitempty"`
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// A state that upstream has had for a while is its state at each resourceVersion of that time. So the
-// pages of a list continue while the collection rests and others change.
+// A state that upstream has had for a while is its state at each resourceVersion of that time. So
+// the pages of a list continue while the collection rests and others change.
 func TestSnapshotAtCarried(t *testing.T) {
 	c := filled(10, pod("x", 5))
 	if !c.Carry(10, 12) || !c.Carry(12, 15) {

@@ -84,7 +84,8 @@ func (c *Cache) runAhead(v *view, state tree.Tree, since, rv uint64) {
 	c.publish(&next)
 }
 
-// passed is a state that was ahead of the log, and still is. A list that began with it can continue.
+// passed is a state that was ahead of the log, and still is. A list that began with it can
+// continue.
 type passed struct {
 	Snapshot
 

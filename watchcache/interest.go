@@ -7,10 +7,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interests indexes the open cursors by their narrowest requirements: usually one, or the namespaces of
-// filter.Among. For each event, the writer
-// looks only in the four places where matching cursors can be. So with five thousand watches, one
-// per node, an event costs the same as with a single watch.
+// interests indexes the open cursors by their narrowest requirements: usually one, or the
+// namespaces of filter.Among. For each event, the writer looks only in the four places where
+// matching cursors can be. So with five thousand watches, one per node, an event costs the same as
+// with a single watch.
 type interests struct {
 	resource *object.Resource
 	mu       struct {

@@ -6,8 +6,8 @@ import (
 )
 
 // slack is the time after a revocation within which a watch may still show a namespace, if nothing
-// proves that it knows of the revocation. Decisions count for at most ten seconds, and the proxy looks
-// at them each three seconds or more often. The rest is for a busy machine.
+// proves that it knows of the revocation. Decisions count for at most ten seconds, and the proxy
+// looks at them each three seconds or more often. The rest is for a busy machine.
 const slack = 30 * time.Second
 
 // ledger has the rights that users have had, with times.

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestLongWalk is TestWalk with more users and namespaces. They have fewer reviews each, as the apiserver
-// answers only some hundreds per second. A proxy that knows many decisions repeats refusals later.
+// TestLongWalk is TestWalk with more users and namespaces. They have fewer reviews each, as the
+// apiserver answers only some hundreds per second. A proxy that knows many decisions repeats
+// refusals later.
 func TestLongWalk(t *testing.T) {
 	runWalk(t, size{
 		users: walkers, namespaces: 60, changes: 1000, stops: 4, pause: 20 * time.Millisecond, prefix: "long-",

@@ -9,8 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A user's tokens may have different rights. A client whose token is replaced has been shown less, so it
-// lists again.
+// A user's tokens may have different rights. A client whose token is replaced has been shown less,
+// so it lists again.
 func TestTokenIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)

@@ -46,8 +46,8 @@ func (s *Selected) Spans(state tree.Tree, from, to string) iter.Seq[tree.Span] {
 	}
 }
 
-// Ahead is Spans for slow readers, of all objects. It selects the objects before the walk. If the meter
-// has an error, the walk is empty.
+// Ahead is Spans for slow readers, of all objects. It selects the objects before the walk. If the
+// meter has an error, the walk is empty.
 func (s *Selected) Ahead(state tree.Tree) iter.Seq[tree.Span] {
 	from, to := s.Filter.KeyRange(s.Resource)
 	if !s.Filter.Selective() || s.Filter.Single() {
@@ -106,8 +106,8 @@ func (s *Selected) within(state tree.Tree, from, to string) iter.Seq[tree.Span] 
 // keyRange contains the keys from ≤ key < to.
 type keyRange struct{ from, to string }
 
-// ranges returns the parts of a key range in the reader's namespaces, in the order of keys: a-b/x is
-// before a/x.
+// ranges returns the parts of a key range in the reader's namespaces, in the order of keys: a-b/x
+// is before a/x.
 func (s *Selected) ranges(from, to string) []keyRange {
 	all := make([]keyRange, 0, len(s.Within))
 	for _, namespace := range s.Within {

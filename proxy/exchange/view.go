@@ -13,7 +13,8 @@ type View struct {
 	Name      string
 	Resources []schema.GroupResource // empty for all
 	Fields    *projection.Projection
-	// Allowed shows a user the namespaces that it may read, where the user may not read all of them.
+	// Allowed shows a user the namespaces that it may read, where the user may not read all of
+	// them.
 	Allowed bool
 }
 

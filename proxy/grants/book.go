@@ -21,18 +21,18 @@ const (
 	// verdictCost is the cost of a decision, and grantsCost that of grants without decisions.
 	verdictCost = 64
 	grantsCost  = 2 << 10
-	// idle is the time after which unused grants are dropped, and recent the time for which a user's
-	// further grants do not take their place.
+	// idle is the time after which unused grants are dropped, and recent the time for which a
+	// user's further grants do not take their place.
 	idle, recent = time.Hour, time.Minute
 
-	// parallel is the number of reviews that one user's read has upstream at a time. Of all its reads,
-	// a user has userBurst reviews, and then userRate a second.
+	// parallel is the number of reviews that one user's read has upstream at a time. Of all its
+	// reads, a user has userBurst reviews, and then userRate a second.
 	parallel  = 8
 	userRate  = 200
 	userBurst = 10_000
-	// deniedRate and deniedUserRate are the reviews per second of namespaces that were denied, of all
-	// users and of one. If there are more, they stay denied for longer than their TTL: for all users
-	// together up to deniedStretch times as long.
+	// deniedRate and deniedUserRate are the reviews per second of namespaces that were denied, of
+	// all users and of one. If there are more, they stay denied for longer than their TTL: for all
+	// users together up to deniedStretch times as long.
 	deniedRate     = 400
 	deniedUserRate = 100
 	deniedStretch  = 6
@@ -41,8 +41,8 @@ const (
 // errFull says that a user has too many grants.
 var errFull = errors.New("the user reads too many collections of a view at a time")
 
-// moment is a time in tenths of a second since a book began. It goes on while the machine sleeps, and
-// never back.
+// moment is a time in tenths of a second since a book began. It goes on while the machine sleeps,
+// and never back.
 type moment uint32
 
 const tick = 100 * time.Millisecond
@@ -165,8 +165,8 @@ func (b *Book) reviews(ctx context.Context, g *Grants, names []string, review fu
 	return all.Wait()
 }
 
-// settled records what grants show now, and drops grants if there are too many. It reports whether a
-// client at q.At has been shown the same, and whether these grants were dropped.
+// settled records what grants show now, and drops grants if there are too many. It reports whether
+// a client at q.At has been shown the same, and whether these grants were dropped.
 func (b *Book) settled(g *Grants, q *Query, ok bool) (known, full bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -192,8 +192,8 @@ func (b *Book) settled(g *Grants, q *Query, ok bool) (known, full bool) {
 	return known && (slices.Contains(h.issued, q.At) || h.settled != 0 && q.At >= h.settled && !h.foreign(b.groups[h.key.group()])), false
 }
 
-// shows records the sets of grants. If another identity of the user has been shown the same, its past is
-// this one's.
+// shows records the sets of grants. If another identity of the user has been shown the same, its
+// past is this one's.
 func (h *held) shows(list, watch *set, group []*Grants) {
 	first := h.list == nil
 	if h.list == list && (h.watch == watch || h.watch == nil) {
@@ -222,8 +222,9 @@ func (h *held) differs(from *held) bool {
 	return h.list != nil && from.list != nil && !h.list.same(from.list) || h.watch != nil && from.watch != nil && !h.watch.same(from.watch)
 }
 
-// shrinkLocked drops grants while there are too many: of the user above its share, those that were not
-// used recently, or else the grants at hand; above the bound of all, the oldest of the largest user.
+// shrinkLocked drops grants while there are too many: of the user above its share, those that were
+// not used recently, or else the grants at hand; above the bound of all, the oldest of the largest
+// user.
 func (b *Book) shrinkLocked(g *Grants) {
 	for e := b.recent.Back(); e != nil && g.held.owner.bytes > userMost; {
 		oldest := e.Value.(*Grants)
@@ -255,8 +256,8 @@ func (b *Book) growLocked(g *Grants, by int) {
 	}
 }
 
-// dropLocked forgets grants. Their open watches end, and new grants for the same begin above all that
-// these have shown.
+// dropLocked forgets grants. Their open watches end, and new grants for the same begin above all
+// that these have shown.
 func (b *Book) dropLocked(g *Grants) {
 	g.dropped.Store(true)
 	k := g.held.key
@@ -284,8 +285,8 @@ func (b *Book) dropLocked(g *Grants) {
 	}
 }
 
-// denyTTL returns the time for which a namespace stays denied. It is longer than the TTL if very many
-// would be reviewed again and again.
+// denyTTL returns the time for which a namespace stays denied. It is longer than the TTL if very
+// many would be reviewed again and again.
 func (b *Book) denyTTL(g *Grants, ttl time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -54,9 +54,9 @@ type Seen struct {
 	watch *set // nil for a list
 }
 
-// Changed reports whether the namespaces may no longer be shown: there is a newer set, or a decision
-// has ended and was not renewed. It ends a watch. So does a newer set of lists, because the client may
-// have listed.
+// Changed reports whether the namespaces may no longer be shown: there is a newer set, or a
+// decision has ended and was not renewed. It ends a watch. So does a newer set of lists, because
+// the client may have listed.
 func (s *Seen) Changed() bool {
 	switch {
 	case s.of.dropped.Load(), s.of.list.now.Load() != s.list, s.list.over(s.of.book):
@@ -104,8 +104,8 @@ func (s *set) over(b *Book) bool { return b.now() >= moment(s.until.Load()) }
 
 func (s *set) same(as *set) bool { return s.all == as.all && slices.Equal(s.names, as.names) }
 
-// Settle returns the namespaces that the user may see. It reviews those whose decisions are missing or
-// have ended. After an error, the decisions already made count, but nothing may be shown.
+// Settle returns the namespaces that the user may see. It reviews those whose decisions are missing
+// or have ended. After an error, the decisions already made count, but nothing may be shown.
 func (g *Grants) Settle(ctx context.Context, q Query) (seen Seen, err error) {
 	select {
 	case g.turn <- struct{}{}:
@@ -212,8 +212,8 @@ func (s *side) lasts(of *set) {
 	of.until.Store(uint32(until))
 }
 
-// decide makes the decisions that are missing or have ended. To wait for namespaces that were denied
-// before is worth little: they stay denied.
+// decide makes the decisions that are missing or have ended. To wait for namespaces that were
+// denied before is worth little: they stay denied.
 func (s *side) decide(ctx context.Context, g *Grants, q *Query, names []string) error {
 	const half, last = 2, 4 // early renewals: after half of the time that allows, in the last quarter of that which denies
 	now, denyTTL := g.book.now(), g.book.denyTTL(g, q.DenyTTL)
@@ -267,8 +267,8 @@ func (s *side) review(ctx context.Context, g *Grants, q *Query, denyTTL time.Dur
 	})
 }
 
-// forget forgets the decisions on other namespaces, once they have ended: reads of several states take
-// turns.
+// forget forgets the decisions on other namespaces, once they have ended: reads of several states
+// take turns.
 func (s *side) forget(but []string, now moment) {
 	if len(s.verdicts) <= len(but) {
 		return

@@ -133,7 +133,8 @@ func TestListsThenWatches(t *testing.T) {
 	}
 }
 
-// A watch resumes if its client was shown the same: by a list of this proxy, or long after a change.
+// A watch resumes if its client was shown the same: by a list of this proxy, or long after a
+// change.
 func TestPast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpstream("a", "b")
@@ -168,7 +169,8 @@ func TestPast(t *testing.T) {
 	})
 }
 
-// Identities of a user may have different rights. A client may get another identity, as its token does.
+// Identities of a user may have different rights. A client may get another identity, as its token
+// does.
 func TestIdentities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBook()

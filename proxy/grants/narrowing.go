@@ -121,8 +121,8 @@ func (n *Narrowing) again(ctx context.Context, u user.Info) error {
 	return now.settle(ctx, state, Query{Watch: true, At: state.ResourceVersion(), Past: true, Early: true})
 }
 
-// review asks for the right to do verb in a namespace, or in all if namespace is "". A namespace itself
-// is shown to those who may get it, or who may do verb to one of the view's resources in it.
+// review asks for the right to do verb in a namespace, or in all if namespace is "". A namespace
+// itself is shown to those who may get it, or who may do verb to one of the view's resources in it.
 func (n *Narrowing) review(ctx context.Context, verb, namespace string) (allowed bool, err error) {
 	asked := n.Asked
 	asked.Verb = verb
@@ -169,8 +169,8 @@ func (n *Narrowing) Interval(recheck time.Duration) time.Duration {
 	return own
 }
 
-// Seal returns the end of continue tokens. It differs between users and between sets of namespaces, so
-// that all pages of a list show the same ones. It is empty if they are all.
+// Seal returns the end of continue tokens. It differs between users and between sets of namespaces,
+// so that all pages of a list show the same ones. It is empty if they are all.
 func (n *Narrowing) Seal() string {
 	if n.All() {
 		return ""

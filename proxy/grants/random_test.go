@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The race detector of Go 1.26 crashes in this test, in its own code (tsan_rtl.cpp), when bubbles with
-// many goroutines end.
+// The race detector of Go 1.26 crashes in this test, in its own code (tsan_rtl.cpp), when bubbles
+// with many goroutines end.
 
 // In all orders of grants, lists, watches, lost connections, lost memory, changed identities and
 // replicas, all clients know in the end the objects of those namespaces that they may read.
@@ -21,8 +21,8 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// model has two replicas, each with its book and its own view of upstream's state, and the rights of two
-// identities of one user.
+// model has two replicas, each with its book and its own view of upstream's state, and the rights
+// of two identities of one user.
 type model struct {
 	*testing.T
 	r          *rand.Rand

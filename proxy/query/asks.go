@@ -5,7 +5,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// Kind returns the kind of a read, of an object if it has a name. It decides the form of the response.
+// Kind returns the kind of a read, of an object if it has a name. It decides the form of the
+// response.
 func (p *Params) Kind(name string) wire.Read {
 	switch {
 	case name != "":

@@ -29,8 +29,8 @@ func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err 
 	return nil
 }
 
-// narrowed takes the grants of a read once its resource is known. Only collections with namespaces, and
-// namespaces themselves, can be narrowed.
+// narrowed takes the grants of a read once its resource is known. Only collections with namespaces,
+// and namespaces themselves, can be narrowed.
 func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 	if r.narrowing == nil {
 		return nil
@@ -43,9 +43,9 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 	return nil
 }
 
-// settle finds the namespaces that a narrowed read shows. Past means that the client was shown the state
-// at a resourceVersion before. It fails if that may have been with other namespaces: on earlier pages, or
-// before a watch resumes.
+// settle finds the namespaces that a narrowed read shows. Past means that the client was shown the
+// state at a resourceVersion before. It fails if that may have been with other namespaces: on
+// earlier pages, or before a watch resumes.
 func (r *read) settle(state watchcache.Snapshot, at uint64, past bool) error {
 	n := r.narrowing
 	if n == nil {

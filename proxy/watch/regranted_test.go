@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// If the grants change, a watch ends with 410 before the next event. So it does in a pump, behind, and
-// with an event larger than a piece.
+// If the grants change, a watch ends with 410 before the next event. So it does in a pump, behind,
+// and with an event larger than a piece.
 func TestRegranted(t *testing.T) {
 	for name, changes := range map[string]int{"one event": 1, "many events": 2 * deltasMax} {
 		for _, pumped := range []bool{false, true} {
@@ -58,8 +58,8 @@ func (s *minutely) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// A slow client does not get the rest of the initial state if the grants change, or if it has lost its
-// access.
+// A slow client does not get the rest of the initial state if the grants change, or if it has lost
+// its access.
 func TestStateEnds(t *testing.T) {
 	const from = 90 * time.Second
 	for _, test := range []struct {

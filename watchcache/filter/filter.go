@@ -93,7 +93,8 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 	return f, nil
 }
 
-// Among returns the filter for objects in the given sorted namespaces alone. A Namespace is in itself.
+// Among returns the filter for objects in the given sorted namespaces alone. A Namespace is in
+// itself.
 func (f *Filter) Among(namespaces []string) *Filter {
 	narrowed := *f
 	narrowed.selective, narrowed.among = true, namespaces
@@ -262,8 +263,8 @@ func (f *Filter) Select(p *tree.Page) (matches uint64) {
 	return matches
 }
 
-// ID returns an identifier of the selection, without that of Among. All filters of a resource with the
-// same selection have the same ID.
+// ID returns an identifier of the selection, without that of Among. All filters of a resource with
+// the same selection have the same ID.
 func (f *Filter) ID() string {
 	id := append([]byte(f.namespace), 0)
 	if f.labels != nil {

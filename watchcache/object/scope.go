@@ -79,8 +79,8 @@ type Want struct {
 	// the verb counts. A right to one namespace then does not include a path of all namespaces, even
 	// if the read selects that namespace.
 	Reviewed bool
-	// Split means that the reader may read some namespaces at most. A resource without namespaces then
-	// needs no cache.
+	// Split means that the reader may read some namespaces at most. A resource without namespaces
+	// then needs no cache.
 	Split bool
 }
 
