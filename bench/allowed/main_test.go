@@ -84,7 +84,7 @@ authorization: {webhook: {cacheAuthorizedTTL: 1h, cacheUnauthorizedTTL: 1h}}
 `
 	short = `
 authentication: {webhook: {cacheTTL: 1m}}
-authorization: {webhook: {cacheAuthorizedTTL: 2s, cacheUnauthorizedTTL: 2s}}
+authorization: {webhook: {cacheAuthorizedTTL: 12s, cacheUnauthorizedTTL: 2s}}
 `
 )
 

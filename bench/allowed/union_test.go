@@ -21,7 +21,7 @@ import (
 func TestUnion(t *testing.T) {
 	w := sharedWorld(t)
 	u := newUnion(t, w)
-	const questions = 60
+	const questions = 40
 	var all []question
 	for range questions {
 		all = append(all, u.draw())

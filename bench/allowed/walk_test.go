@@ -19,7 +19,7 @@ import (
 // While rights and objects change, watches show what their users may read.
 func TestWalk(t *testing.T) {
 	t.Parallel()
-	runWalk(t, size{users: 4, namespaces: 16, changes: 150, stops: 2, pause: 10 * time.Millisecond, prefix: "w-", settings: short})
+	runWalk(t, size{users: 4, namespaces: 16, changes: 100, stops: 1, pause: 10 * time.Millisecond, prefix: "w-", settings: short})
 }
 
 // size is the size of a walk.

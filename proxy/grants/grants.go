@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// leastTTL is the shortest time for which a decision counts. An open watch needs some time to
-	// renew it.
-	leastTTL = 2 * time.Second
+	// allowLeast and denyLeast are the shortest times for which decisions count. An open watch renews
+	// what it shows after half of the time, and must not end while it waits for the review.
+	allowLeast = 5 * time.Second
+	denyLeast  = time.Second
 	// deniedWait limits the wait for reviews of namespaces that were denied before.
 	deniedWait = 5 * time.Second
 	// replicasLag is the time by which another replica may show older states.
@@ -113,7 +114,7 @@ func (g *Grants) Settle(ctx context.Context, q Query) (seen Seen, err error) {
 	case <-ctx.Done():
 		return seen, ctx.Err()
 	}
-	q.AllowTTL, q.DenyTTL = max(q.AllowTTL, leastTTL), max(q.DenyTTL, leastTTL)
+	q.AllowTTL, q.DenyTTL = max(q.AllowTTL, allowLeast), max(q.DenyTTL, denyLeast)
 	list, watch, err := g.settle(ctx, &q)
 	known, full := g.book.settled(g, &q, err == nil)
 	switch {

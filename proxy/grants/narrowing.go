@@ -26,7 +26,7 @@ const (
 	// settleWait limits the wait for the reviews of all namespaces. The next read continues.
 	settleWait = 30 * time.Second
 	// recheckLeast is the shortest interval between two looks at the grants of an open watch.
-	recheckLeast = time.Second
+	recheckLeast = 500 * time.Millisecond
 )
 
 // ErrUnreviewed says that not all namespaces could be reviewed.
