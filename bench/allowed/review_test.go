@@ -63,8 +63,8 @@ func TestReviewsOfWatches(t *testing.T) {
 	cluster.Pause(t.Context(), lasts)
 	all, _, err := listed(t.Context(), w.api, w.adminCaller(), cluster.Get(namespaces.path("")))
 	s.must(err)
-	// Decisions are renewed three seconds before they end.
-	times := int(time.Since(began)/(ttl-3*time.Second)) + 1
+	// Decisions are renewed after half of their time at the earliest.
+	times := int(time.Since(began)/(ttl/2)) + 1
 	once := len(all.items) + 1 + len(may) + 1
 	if n, most := s.reviews(), times*once; n > most {
 		t.Errorf("%d reviews in %v, at most %d were due", n, time.Since(began), most)

@@ -25,8 +25,8 @@ const (
 	// user's further grants do not take their place.
 	idle, recent = time.Hour, time.Minute
 
-	// parallel is the number of reviews that one user's read has upstream at a time. Of all its
-	// reads, a user has userBurst reviews, and then userRate a second.
+	// parallel is the number of reviews upstream at a time for one read. A user may cause userBurst
+	// reviews, and then userRate a second.
 	parallel  = 8
 	userRate  = 200
 	userBurst = 10_000

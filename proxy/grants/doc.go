@@ -5,7 +5,7 @@
 // set of namespaces is the outcome. [Grants] has the sets of one user for one collection, as long
 // as they are used.
 //
-// # What a client has been shown
+// # Known pasts
 //
 // A client lists at a resourceVersion and watches from there, or resumes a watch. But a
 // resourceVersion does not tell which namespaces were shown with it. If another one has been

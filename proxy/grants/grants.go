@@ -157,19 +157,34 @@ func (s *side) settle(ctx context.Context, g *Grants, q *Query, within *set) (*s
 	if was != nil && within == nil {
 		names = withShown(names, was.names)
 	}
-	err := s.decide(ctx, g, q, names)
+	defer s.forget(names, g.book.now())
+	needed, denied, denyTTL := s.due(g, q, names)
+	err := s.review(ctx, g, q, denyTTL, needed)
 	if err != nil && was == nil {
 		return nil, err
 	} else if err != nil {
-		names = was.names // of these, some may have been denied before the error
+		return s.become(s.allowed(was.names), g, q), err // some may have been denied before the error
 	}
+	now := s.become(s.allowed(names), g, q) // before the next wait, because of what has been denied
+	if len(denied) == 0 {
+		return now, nil
+	}
+	// To wait for namespaces that were denied before is worth little: they stay denied.
+	patient, cancel := context.WithTimeout(ctx, deniedWait)
+	defer cancel()
+	_ = s.review(patient, g, q, denyTTL, denied)
+	return s.become(s.allowed(names), g, q), ctx.Err()
+}
+
+// allowed returns the set of those namespaces that are allowed.
+func (s *side) allowed(names []string) *set {
 	allowed := make([]string, 0, 8)
 	for _, name := range names {
 		if s.verdicts[name].allowed {
 			allowed = append(allowed, name)
 		}
 	}
-	return s.become(&set{names: allowed}, g, q), err
+	return &set{names: allowed}
 }
 
 // withShown adds namespaces that are shown, but have no objects now.
@@ -213,12 +228,12 @@ func (s *side) lasts(of *set) {
 	of.until.Store(uint32(until))
 }
 
-// decide makes the decisions that are missing or have ended. To wait for namespaces that were
-// denied before is worth little: they stay denied.
-func (s *side) decide(ctx context.Context, g *Grants, q *Query, names []string) error {
+// due returns the namespaces whose decisions are missing or have ended. What was denied is apart, the
+// oldest decision first. It stays denied for denyTTL if it is denied again.
+func (s *side) due(g *Grants, q *Query, names []string) (needed, denied []string, denyTTL time.Duration) {
 	const half, last = 2, 4 // early renewals: after half of the time that allows, in the last quarter of that which denies
-	now, denyTTL := g.book.now(), g.book.denyTTL(g, q.DenyTTL)
-	var needed, denied []string
+	now := g.book.now()
+	denyTTL = g.book.denyTTL(g, q.DenyTTL)
 	for _, name := range names {
 		switch v, ok := s.verdicts[name]; {
 		case !ok, v.allowed && v.due(now, q, q.AllowTTL/half):
@@ -227,18 +242,8 @@ func (s *side) decide(ctx context.Context, g *Grants, q *Query, names []string) 
 			denied = append(denied, name)
 		}
 	}
-	defer s.forget(names, now)
-	if err := s.review(ctx, g, q, denyTTL, needed); err != nil || len(denied) == 0 {
-		return err
-	}
-	if shown := s.now.Load(); shown != nil {
-		s.lasts(shown) // before the next wait
-	}
 	slices.SortStableFunc(denied, func(a, b string) int { return int(s.verdicts[a].until) - int(s.verdicts[b].until) })
-	patient, cancel := context.WithTimeout(ctx, deniedWait)
-	defer cancel()
-	_ = s.review(patient, g, q, denyTTL, denied)
-	return ctx.Err()
+	return needed, denied, denyTTL
 }
 
 func (v verdict) due(now moment, q *Query, early time.Duration) bool {

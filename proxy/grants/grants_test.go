@@ -293,6 +293,33 @@ func TestEarly(t *testing.T) {
 	})
 }
 
+// A revocation ends watches at once, although other reviews take long.
+func TestRevokedBeforeTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream("a", "b")
+		u.grant(true, both, "a")
+		g := u.of(NewBook(), Key{})
+		watch := settle(t, g, u.query(true, 100))
+		time.Sleep(allowTTL / 2)
+		u.grant(false, both, "a")
+		u.err = func(_, namespace string) error {
+			if namespace == "b" {
+				time.Sleep(deniedWait)
+			}
+			return nil
+		}
+		q := u.past(100)
+		q.Early = true
+		var settling sync.WaitGroup
+		settling.Go(func() { _, _ = g.Settle(t.Context(), q) })
+		time.Sleep(time.Second)
+		if !watch.Changed() {
+			t.Error("the watch goes on")
+		}
+		settling.Wait()
+	})
+}
+
 // To wait for namespaces that were denied before is worth little.
 func TestDeniedMayWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// What a narrowed watch does not show cannot end it, even if there are too many such events.
+// Objects of other namespaces do not end a narrowed watch, even if there are too many of them.
 func TestMeetsAmong(t *testing.T) {
 	var all Events
 	cache, initial := cachetest.ConfigMaps(t, cacheMost)
