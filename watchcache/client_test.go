@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/sharding"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
@@ -24,6 +25,7 @@ type selection struct {
 	namespace string
 	labels    labels.Selector
 	fields    fields.Selector
+	shard     sharding.Selector // nil for all objects
 	filter    *filter.Filter
 }
 
@@ -43,21 +45,26 @@ func newSelection(t testing.TB, namespace, ls, fs string) *selection {
 
 func randomSelection(t testing.TB, r *rand.Rand) *selection {
 	t.Helper()
-	return newSelection(t,
+	s := newSelection(t,
 		watchcache.Pick(r, "", "", "a", "a-b", "b", "none"),
 		watchcache.Pick(r, "", "", "", "app=web", "app!=web", "app", "!app", "app in (web,db)", "app notin (db),tier=1", "tier>1"),
 		watchcache.Pick(r, "", "", "", "metadata.name=web", "metadata.name!=web", "spec.nodeName=n1", "spec.nodeName!=n1",
 			"spec.nodeName=", "status.phase=Running", "spec.nodeName=n2,status.phase!=Running",
 			"metadata.namespace=a", "metadata.namespace=b,metadata.name=db"))
+	if r.IntN(4) == 0 {
+		s.shard = watchcache.RandomShard(r)
+		s.filter = watchcache.InShard(t, s.filter, s.shard)
+	}
+	return s
 }
 
 func (s *selection) String() string {
-	return fmt.Sprintf("[namespace=%s labels=%s fields=%s]", s.namespace, s.labels, s.fields)
+	return fmt.Sprintf("[namespace=%s labels=%s fields=%s shard=%v]", s.namespace, s.labels, s.fields, s.shard)
 }
 
 // matches is the reference: apimachinery's own selectors applied to the decoded object.
 func (s *selection) matches(v *version) bool {
-	return v != nil && v.pod.Matches(s.namespace, s.labels, s.fields)
+	return v != nil && v.pod.Matches(s.namespace, s.labels, s.fields) && v.pod.InShard(s.shard)
 }
 
 // fickle reports whether an object can leave the selection and come back.

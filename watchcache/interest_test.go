@@ -7,13 +7,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/sharding"
 
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 func randomPod(r *rand.Rand) Pod {
 	p := Pod{
-		Namespace: Pick(r, "a", "a-b", "b"), Name: Pick(r, "web", "db"), UID: "u", RV: 1,
+		Namespace: Pick(r, "a", "a-b", "b"), Name: Pick(r, "web", "db"), RV: 1,
 		Node: Pick(r, "", "n1", "n2"), Phase: Pick(r, "", "Running", "Failed"), Labels: map[string]string{},
 	}
 	for _, key := range []string{"app", "tier", "example.com/z", "A"} {
@@ -21,6 +22,7 @@ func randomPod(r *rand.Rand) Pod {
 			p.Labels[key] = Pick(r, "", "web", "db", "1", "7", "20")
 		}
 	}
+	p.UID = "uid of " + p.Namespace + "/" + p.Name
 	return p
 }
 
@@ -107,7 +109,8 @@ func TestInterests(t *testing.T) {
 	type watcher struct {
 		cursor    *Cursor
 		namespace string
-		among     []string // nil for all
+		among     []string          // nil for all
+		shard     sharding.Selector // the same
 		ls        labels.Selector
 		fs        fields.Selector
 	}
@@ -121,6 +124,10 @@ func TestInterests(t *testing.T) {
 			f := Select(t, Pods, w.namespace, w.ls, w.fs)
 			if w.among = Pick(r, nil, nil, []string{}, []string{"a"}, []string{"b", "c"}, []string{"a", "a-b", "b"}); w.among != nil {
 				f = f.Among(w.among)
+			}
+			if r.IntN(3) == 0 {
+				w.shard = RandomShard(r)
+				f = InShard(t, f, w.shard)
 			}
 			cursor, err := c.Watch(f, rv-1)
 			if err != nil {
@@ -148,7 +155,7 @@ func TestInterests(t *testing.T) {
 		Apply(t, c, change)
 		for _, w := range watchers {
 			matches := func(p Pod) bool {
-				return p.Matches(w.namespace, w.ls, w.fs) && (w.among == nil || slices.Contains(w.among, p.Namespace))
+				return p.Matches(w.namespace, w.ls, w.fs) && (w.among == nil || slices.Contains(w.among, p.Namespace)) && p.InShard(w.shard)
 			}
 			concerned := had && matches(prev) || !change.Deleted && matches(p)
 			woken := w.cursor.Signalled()
@@ -174,14 +181,19 @@ func TestInterests(t *testing.T) {
 		w.cursor.Close()
 	}
 	x := &c.interests.mu
-	if n := len(x.cursors) + len(x.fields) + x.count; n != 0 {
+	if n := len(x.cursors) + len(x.fields) + len(x.slices) + x.count; n != 0 {
 		t.Errorf("index still holds %d entries", n)
 	}
 }
 
 // meets reports whether a pod satisfies an interest.
 func meets(p Pod, in filter.Interest) bool {
+	o := p.Object()
+	uid, namespace := filter.ShardByUID.Of(o), filter.ShardByNamespace.Of(o)
 	return in == filter.Interest{} || slices.Contains([]filter.Interest{
+		{Slice: uid},
+		{Slice: namespace},
+		{By: filter.Namespace, Value: p.Namespace, Slice: uid},
 		{By: filter.Namespace, Value: p.Namespace},
 		{By: filter.Name, Value: p.Namespace + "/" + p.Name},
 		{By: 0, Value: p.Node},

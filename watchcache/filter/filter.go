@@ -1,4 +1,4 @@
-// Package filter selects the objects of a request by namespace, labels and fields.
+// Package filter selects the objects of a request by namespace, labels, fields and shards.
 package filter
 
 import (
@@ -30,6 +30,7 @@ type Filter struct {
 	namespace string
 	within    string   // the only possible namespace, if known
 	among     []string // the only possible namespaces, sorted; nil for all (see Among)
+	shard     *shard   // nil for all objects (see Shard)
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  Interest
@@ -156,9 +157,10 @@ func fieldIndex(r *object.Resource, field string) (int, bool) {
 type Interest struct {
 	By    int    // Name, Namespace, or an index into Resource.Fields
 	Value string // a key, a namespace, or the field's value
+	Slice Slice  // of a shard, besides a namespace or alone
 }
 
-// Interest returns the filter's narrowest requirement, apart from that of Among.
+// Interest returns the filter's narrowest requirement, apart from those of Among and Shard.
 func (f *Filter) Interest() Interest { return f.interest }
 
 // interestsMax limits the interests of a filter. A filter with more has that in all events.
@@ -168,6 +170,9 @@ const interestsMax = 256
 func (f *Filter) Interests() iter.Seq[Interest] {
 	return func(yield func(Interest) bool) {
 		switch {
+		case f.shard != nil && (f.interest == Interest{} || f.interest.By == Namespace && f.shard.key == ShardByUID):
+			f.shard.slices(func(s Slice) bool { return yield(Interest{f.interest.By, f.interest.Value, s}) })
+			return
 		case f.among == nil || f.interest != (Interest{}) || len(f.among) > interestsMax:
 			yield(f.interest)
 			return
@@ -176,9 +181,9 @@ func (f *Filter) Interests() iter.Seq[Interest] {
 			return
 		}
 		for _, namespace := range f.among {
-			in := Interest{Namespace, namespace}
+			in := Interest{By: Namespace, Value: namespace}
 			if !f.resource.Namespaced {
-				in = Interest{Name, f.resource.Key("", namespace)}
+				in = Interest{By: Name, Value: f.resource.Key("", namespace)}
 			}
 			if !yield(in) {
 				return
@@ -203,19 +208,19 @@ func (f *Filter) narrow(r *object.Resource) {
 		case req.index == Namespace && f.within == "":
 			f.within = req.value
 		case req.index >= 0 && req.value != "" && (f.interest.Value == "" || !kept):
-			f.interest = Interest{req.index, req.value}
+			f.interest = Interest{By: req.index, Value: req.value}
 			kept = r.Fields[req.index].Kept
 		}
 	}
 	if f.within != "" && !kept {
-		f.interest = Interest{Namespace, f.within} // a namespace usually selects fewer objects than a phase, and more than a node
+		f.interest = Interest{By: Namespace, Value: f.within} // a namespace usually selects fewer objects than a phase, and more than a node
 	}
 	if name != "" && (f.within != "" || !r.Namespaced) {
-		f.interest = Interest{Name, r.Key(f.within, name)}
+		f.interest = Interest{By: Name, Value: r.Key(f.within, name)}
 	}
 }
 
-// Selective reports whether the filter has a label or field selector.
+// Selective reports whether the filter has a label, field or shard selector.
 func (f *Filter) Selective() bool { return f.selective }
 
 // Single reports whether the filter can match only one object. Such a filter has a name and, for a
@@ -236,7 +241,7 @@ func (f *Filter) Matches(o *object.Object) bool {
 			return false
 		}
 	}
-	if f.labels != nil && !f.labels.Matches(o.Labels()) {
+	if f.labels != nil && !f.labels.Matches(o.Labels()) || f.shard != nil && !f.shard.matches(o) {
 		return false
 	}
 	value := ""
@@ -272,6 +277,9 @@ func (f *Filter) ID() string {
 	}
 	for _, req := range f.fields {
 		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // quoted, because values can contain any byte
+	}
+	if f.shard != nil {
+		id = append(append(id, 0), f.shard.id...)
 	}
 	return string(id)
 }

@@ -83,7 +83,7 @@ func TestInterestNarrows(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.namespace, " ", test.fields), func(t *testing.T) {
 			got := mustNew(t, pods, test.namespace, "", test.fields).Interest()
-			if want := (Interest{test.by, test.value}); got != want {
+			if want := (Interest{By: test.by, Value: test.value}); got != want {
 				t.Errorf("interest is %+v, want %+v", got, want)
 			}
 		})
@@ -112,11 +112,11 @@ func TestFilterCost(t *testing.T) {
 
 func TestAmong(t *testing.T) {
 	f := mustNew(t, pods, "", "", "").Among([]string{"a", "b"})
-	if got := slices.Collect(f.Interests()); len(got) != 2 || !slices.Contains(got, Interest{Namespace, "a"}) {
+	if got := slices.Collect(f.Interests()); len(got) != 2 || !slices.Contains(got, Interest{By: Namespace, Value: "a"}) {
 		t.Errorf("interests are %v", got)
 	}
 	narrow := mustNew(t, pods, "", "", "spec.nodeName=n1").Among([]string{"a", "b"})
-	if got := slices.Collect(narrow.Interests()); !slices.Equal(got, []Interest{{0, "n1"}}) {
+	if got := slices.Collect(narrow.Interests()); !slices.Equal(got, []Interest{{By: 0, Value: "n1"}}) {
 		t.Errorf("interests are %v, want the node", got)
 	}
 	many := make([]string, interestsMax+1)
@@ -126,7 +126,7 @@ func TestAmong(t *testing.T) {
 	if got := slices.Collect(mustNew(t, pods, "", "", "").Among(many).Interests()); !slices.Equal(got, []Interest{{}}) {
 		t.Errorf("%d interests, want that in all events", len(got))
 	}
-	if got := slices.Collect(mustNew(t, nodes, "", "", "").Among([]string{"a"}).Interests()); !slices.Equal(got, []Interest{{Name, "a"}}) {
+	if got := slices.Collect(mustNew(t, nodes, "", "", "").Among([]string{"a"}).Interests()); !slices.Equal(got, []Interest{{By: Name, Value: "a"}}) {
 		t.Errorf("interests of objects without namespaces are %v, want their names", got)
 	}
 	if f.ID() != mustNew(t, pods, "", "", "").ID() || !f.Selective() {

@@ -1,0 +1,142 @@
+package filter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/sharding"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// whole is the end of the hashes: 2^64.
+const whole = "0x10000000000000000"
+
+func randomShard(r *rand.Rand) sharding.Selector {
+	key := shardPaths[r.IntN(len(shardPaths))]
+	var ranges []sharding.ShardRangeRequirement
+	for range 1 + r.IntN(3) {
+		from, end := fmt.Sprintf("0x%016x", r.Uint64()>>r.IntN(64)), fmt.Sprintf("0x%016x", r.Uint64()>>r.IntN(8))
+		switch r.IntN(4) {
+		case 0:
+			from = "0x0000000000000000"
+		case 1:
+			end = whole
+		}
+		if !sharding.HexLess(from, end) {
+			from, end = end, from
+		}
+		if sharding.HexLess(from, end) {
+			ranges = append(ranges, sharding.ShardRangeRequirement{Key: key, Start: from, End: end})
+		}
+	}
+	return sharding.NewSelector(ranges...)
+}
+
+// A shard's filter agrees with apimachinery's own selector. Each object that it selects meets one of
+// its interests, and slices that the shard does not touch are none of them.
+func TestShard(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	matched := 0
+	for range 20000 {
+		selector := randomShard(r)
+		if selector.Empty() {
+			continue
+		}
+		f, err := mustNew(t, pods, "", "", "").Shard(selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta := metav1.ObjectMeta{Name: "web", Namespace: fmt.Sprint("n", r.IntN(100)), UID: types.UID(fmt.Sprint(r.Uint64()))}
+		o, err := pods.ParseObject(fmt.Appendf(nil, `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":%q,"uid":%q,"resourceVersion":"7"}}`, meta.Namespace, meta.UID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := selector.Matches(&metav1.PartialObjectMetadata{ObjectMeta: meta})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Matches(o); got != want {
+			t.Fatalf("%s selects %+v: %t, want %t", selector, meta, got, want)
+		}
+		interests := slices.Collect(f.Interests())
+		if want {
+			matched++
+			if in := (Interest{Slice: f.shard.key.Of(o)}); !slices.Contains(interests, in) {
+				t.Fatalf("%s selects %+v, but %v lacks %v", selector, meta, interests, in)
+			}
+		}
+		if len(interests) > 1<<sliceBits || !f.Selective() {
+			t.Fatalf("%s has %d interests, selective %t", selector, len(interests), f.Selective())
+		}
+	}
+	if matched < 1000 {
+		t.Errorf("only %d matches: test does not test", matched)
+	}
+}
+
+func mustShard(t *testing.T, f *Filter, key ShardKey, start, end string) *Filter {
+	t.Helper()
+	f, err := f.Shard(sharding.NewSelector(sharding.ShardRangeRequirement{Key: shardPaths[key], Start: start, End: end}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestShardInterests(t *testing.T) {
+	const first, eighth = "0x0000000000000000", "0x2000000000000000"
+	all := mustNew(t, pods, "", "", "")
+	for name, test := range map[string]struct {
+		of     *Filter
+		want   int
+		expect Interest
+	}{
+		"by UID":              {mustShard(t, all, ShardByUID, first, eighth), 8, Interest{Slice: 8}},
+		"by namespace":        {mustShard(t, all, ShardByNamespace, first, eighth), 8, Interest{Slice: 72}},
+		"one hash":            {mustShard(t, all, ShardByUID, "0xffffffffffffffff", whole), 1, Interest{Slice: 64}},
+		"all":                 {mustShard(t, all, ShardByUID, first, whole), 64, Interest{Slice: 1}},
+		"up to a slice":       {mustShard(t, all, ShardByUID, first, "0x0400000000000000"), 1, Interest{Slice: 1}},
+		"in a namespace":      {mustShard(t, mustNew(t, pods, "a", "", ""), ShardByUID, first, eighth), 8, Interest{Namespace, "a", 8}},
+		"of that namespace":   {mustShard(t, mustNew(t, pods, "a", "", ""), ShardByNamespace, first, eighth), 1, Interest{By: Namespace, Value: "a"}},
+		"of a node":           {mustShard(t, mustNew(t, pods, "", "", "spec.nodeName=n1"), ShardByUID, first, eighth), 1, Interest{By: 0, Value: "n1"}},
+		"of many namespaces":  {mustShard(t, all.Among([]string{"a", "b"}), ShardByUID, first, eighth), 8, Interest{Slice: 1}},
+		"of no namespace":     {mustShard(t, all, ShardByUID, first, eighth).Among(nil), 8, Interest{Slice: 1}},
+		"of nodes themselves": {mustShard(t, mustNew(t, nodes, "", "", ""), ShardByUID, first, eighth), 8, Interest{Slice: 1}},
+	} {
+		got := slices.Collect(test.of.Interests())
+		if len(got) != test.want || !slices.Contains(got, test.expect) {
+			t.Errorf("%s: interests are %v, want %d with %v", name, got, test.want, test.expect)
+		}
+	}
+	if a, b := mustShard(t, all, ShardByUID, first, eighth), mustShard(t, all, ShardByUID, first, whole); a.ID() == b.ID() || a.ID() == all.ID() {
+		t.Error("two selections have one ID")
+	}
+	if s := (&shard{key: ShardByNamespace}); s.key.slice(0).Key() != ShardByNamespace || ShardByUID.slice(1<<63).Key() != ShardByUID {
+		t.Error("a slice does not know its key")
+	}
+}
+
+func TestShardErrors(t *testing.T) {
+	for _, r := range []sharding.ShardRangeRequirement{
+		{Key: "object.metadata.name", Start: "0x0000000000000000", End: whole},
+		{Key: shardPaths[0], Start: "x", End: whole},
+		{Key: shardPaths[0], Start: "0x8000000000000000", End: "0x8000000000000000"},
+	} {
+		if _, err := mustNew(t, pods, "", "", "").Shard(sharding.NewSelector(r)); err == nil {
+			t.Errorf("%v is a shard", r)
+		}
+	}
+}
+
+// The hash is known from apimachinery, so that clients can compute it, too.
+func TestShardHash(t *testing.T) {
+	o := &object.Object{}
+	if got := fmt.Sprintf("%016x", ShardByUID.hash(o)); got != sharding.HashField("") {
+		t.Errorf("hash of nothing is %s", got)
+	}
+}
