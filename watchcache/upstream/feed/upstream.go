@@ -16,19 +16,21 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/liveness"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/sharding"
 )
 
 // Upstream contains what all feeds share.
 type Upstream struct {
-	Client  *client.Client
-	Health  *servers.Health
-	Names   *discovery.Discovery
-	Ledger  ledger.Ledger
-	Owners  ledger.Owners
-	Metrics *Metrics
-	Log     *zap.Logger
-	Options atomic.Pointer[Options]
-	answers liveness.Responsiveness
+	Client   *client.Client
+	Health   *servers.Health
+	Names    *discovery.Discovery
+	Ledger   ledger.Ledger
+	Owners   ledger.Owners
+	Metrics  *Metrics
+	Log      *zap.Logger
+	Options  atomic.Pointer[Options]
+	answers  liveness.Responsiveness
+	sharding sharding.Answers
 }
 
 // Options contains the options of all feeds.
