@@ -16,6 +16,8 @@ type View struct {
 	// Allowed shows a user the namespaces that it may read, where the user may not read all of
 	// them.
 	Allowed bool
+	// Sharded selects shards from the caches, whether or not upstream can.
+	Sharded bool
 }
 
 // ViewPrefix begins the paths of views. The name of the view and a usual path follow.
@@ -32,10 +34,18 @@ func (v *View) String() string {
 // Of returns the fields that stay of a resource's objects; nil for all. A request without a view
 // has a nil View.
 func (v *View) Of(gr schema.GroupResource) *projection.Projection {
-	if v == nil || len(v.Resources) > 0 && !slices.Contains(v.Resources, gr) {
+	if v == nil || !v.changes(gr) {
 		return nil
 	}
 	return v.Fields
+}
+
+// Shards reports whether lists and watches of a resource select shards whatever upstream does.
+func (v *View) Shards(gr schema.GroupResource) bool { return v != nil && v.Sharded && v.changes(gr) }
+
+// changes reports whether the view changes a resource.
+func (v *View) changes(gr schema.GroupResource) bool {
+	return len(v.Resources) == 0 || slices.Contains(v.Resources, gr)
 }
 
 // Narrows reports whether a read of all namespaces shows those that its sender may read.
@@ -44,7 +54,7 @@ func (v *View) Narrows(rt Route) bool {
 		return false
 	}
 	gr := rt.GVR.GroupResource()
-	return len(v.Resources) == 0 || IsNamespaces(gr) || slices.Contains(v.Resources, gr)
+	return IsNamespaces(gr) || v.changes(gr)
 }
 
 // IsNamespaces reports whether a resource is namespaces themselves.

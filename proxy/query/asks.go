@@ -21,7 +21,7 @@ func (p *Params) Kind(name string) wire.Read {
 func (p *Params) Answerable(name string) bool {
 	switch p.Kind(name) {
 	case wire.Get:
-		return p.Match == "" && p.InitialEvents == nil
+		return p.Match == "" && p.InitialEvents == nil && p.Shard == nil
 	case wire.Watch:
 		return p.Watchable()
 	default:
@@ -75,3 +75,14 @@ func (p *Params) Pinned(rt exchange.Route) bool {
 	_, ok := p.Fields.RequiresExactMatch("metadata.namespace")
 	return ok
 }
+
+// Since returns the resourceVersion from which a watch resumes, and 0 for other reads and watches.
+func (p *Params) Since(name string) uint64 {
+	if p.Kind(name) != wire.Watch || p.WithState() {
+		return 0
+	}
+	return p.RV
+}
+
+// MostRecent reports whether the read is of the most recent state, from its beginning.
+func (p *Params) MostRecent() bool { return !p.RVGiven && p.Token == "" }

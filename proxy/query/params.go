@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/sharding"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -24,6 +25,7 @@ var ErrDoubtful = errors.New("a parameter is left to upstream")
 type Params struct {
 	Labels labels.Selector // nil selects everything
 	Fields fields.Selector
+	Shard  sharding.Selector // nil selects everything
 	Watch  bool
 
 	RV      uint64
@@ -32,8 +34,7 @@ type Params struct {
 	Limit   int64
 	Token   string // the parameter continue
 
-	Timeout bool // the client has set a timeout, which is Bound
-	Bound   time.Duration
+	Timeout time.Duration // the parameter timeout, 0 if not set
 
 	Include      wire.Include // for Tables
 	IncludeGiven bool
@@ -43,9 +44,9 @@ type Params struct {
 	WatchSeconds  int64 // timeoutSeconds, 0 if not set
 }
 
-// boundLeast is the shortest timeout of a read that the cache answers. Upstream may fail at a
+// timeoutLeast is the shortest timeout of a read that the cache answers. Upstream may fail at a
 // shorter timeout, while the cache would answer in time.
-const boundLeast = 100 * time.Millisecond
+const timeoutLeast = 100 * time.Millisecond
 
 // Parse reads a query. For unknown, malformed and doubtful parameters the error is ErrDoubtful.
 func Parse(query string) (Params, error) {
@@ -75,6 +76,10 @@ func (p *Params) set(name, value string) (err error) {
 	switch name {
 	case "labelSelector", "fieldSelector":
 		err = p.selectBy(name, value)
+	case "shardSelector":
+		if value != "" {
+			p.Shard, err = ParseShard(value)
+		}
 	case "resourceVersion":
 		if p.RVGiven = value != ""; p.RVGiven {
 			p.RV, err = object.ParseResourceVersion(value)
@@ -99,10 +104,10 @@ func (p *Params) set(name, value string) (err error) {
 			err = ErrDoubtful
 		}
 	case "timeout":
-		if p.Timeout = value != ""; p.Timeout {
-			p.Bound, err = time.ParseDuration(value)
-			p.Timeout = p.Bound > 0 // as in kube-apiserver
-			if p.Timeout && p.Bound < boundLeast {
+		if value != "" {
+			p.Timeout, err = time.ParseDuration(value)
+			p.Timeout = max(p.Timeout, 0) // as in kube-apiserver
+			if p.Timeout > 0 && p.Timeout < timeoutLeast {
 				err = ErrDoubtful
 			}
 		}

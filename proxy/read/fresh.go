@@ -37,8 +37,8 @@ func (e *tooLargeError) Error() string { return e.status.Message }
 // not reached that version within futureWait, or does not say so.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began, wait := time.Now(), freshWait
-	if r.Timeout && r.Kind(r.Name) != wire.Watch { // upstream ignores the timeout of a watch
-		wait = min(wait, r.Bound)
+	if r.Timeout > 0 && r.Kind(r.Name) != wire.Watch { // upstream ignores the timeout of a watch
+		wait = min(wait, r.Timeout)
 	}
 	ctx, span := trace.Start(ctx, "freshness")
 	defer span.End()
@@ -71,7 +71,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	snapshot, err := r.proven(ctx, work)
 	if err != nil {
 		switch _, lost := r.feed.Lost(); {
-		case r.RVGiven && !r.Timeout && time.Since(began) >= futureWait && errors.Is(err, watchcache.ErrNoProgress):
+		case r.RVGiven && r.Timeout == 0 && time.Since(began) >= futureWait && errors.Is(err, watchcache.ErrNoProgress):
 			return snapshot, &tooLargeError{exchange.TooLarge(r.RV, r.cache.Stats().Newest)}
 		case lost:
 			return snapshot, Lost // the freshness run has just detected the loss
@@ -83,7 +83,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if !r.RVGiven || snapshot.ResourceVersion() >= r.RV {
 		return snapshot, nil
 	}
-	if r.Timeout {
+	if r.Timeout > 0 {
 		return snapshot, Parameters // upstream writes the error for a client's timeout
 	}
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
@@ -114,7 +114,7 @@ func (r *read) limitsAge() bool { return r.Header.Get("Cache-Control") != "" }
 // other reads, so they are not forwarded for speed. A watch would stay upstream for long. A read with a
 // resourceVersion or a timeout has its own limit on the wait.
 func (r *read) upstreamWork() *watchcache.Work {
-	if r.Kind(r.Name) != wire.List || r.RVGiven || r.Timeout || r.narrowing != nil {
+	if r.Kind(r.Name) != wire.List || r.RVGiven || r.Timeout > 0 || r.narrowing != nil {
 		return nil
 	}
 	snapshot, err := r.cache.Snapshot()
@@ -146,12 +146,10 @@ func (rd *Reader) allowStale(r *read) error {
 	switch {
 	case !lost || age < LostGrace:
 		return nil
-	case rd.Options().FailOnLoss, rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, r.mostRecent():
+	case rd.Options().FailOnLoss, rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, r.MostRecent():
 		return Lost
 	}
 	text := fmt.Sprintf("watchproxy has not reached the apiserver for %s: this may be out of date", age.Truncate(time.Second))
 	r.warnings = append(slices.Clip(r.warnings), fmt.Sprintf("299 - %q", text))
 	return nil
 }
-
-func (r *read) mostRecent() bool { return !r.RVGiven && r.Token == "" }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/query"
@@ -113,12 +114,15 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Response, error) {
 	r.listed = snapshot.ResourceVersion()
 	meta := wire.ListMeta{ResourceVersion: r.listed}
-	items := listItems{separator: r.form.Separator()}
+	if r.Shard != nil && r.rows == nil && !r.choice.Partial { // upstream shows it in no other list
+		meta.Shard = r.Shard.String()
+	}
+	items := derived.ListItems{Separator: r.form.Separator()}
 	last := r.collect(snapshot, from, to, &items)
 	if r.meter.Failed() != nil {
 		return nil, r.meter.Failed()
 	}
-	if r.rows != nil && items.count == 0 && r.rows.Empty() == "" {
+	if r.rows != nil && items.Count == 0 && r.rows.Empty() == "" {
 		return nil, Table
 	}
 	if last != nil && !r.filter.Single() {
@@ -141,7 +145,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 }
 
 // collect selects the items of a page. It returns the last item if the limit ended the page.
-func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *listItems) *object.Object {
+func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *derived.ListItems) *object.Object {
 	room := r.Limit
 	if room == 0 {
 		room = math.MaxInt64
@@ -150,10 +154,10 @@ func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *lis
 		objects := span.Objects()
 		if n := int64(len(objects)); n >= room {
 			span.Hi = span.Lo + int(room)
-			items.add(span)
+			items.Add(span)
 			return objects[room-1]
 		}
-		items.add(span)
+		items.Add(span)
 		room -= int64(len(objects))
 	}
 	return nil

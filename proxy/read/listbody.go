@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
@@ -14,26 +13,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
-
-// listItems are the items of a list, as spans of the cache's pages.
-type listItems struct {
-	spans     []tree.Span
-	count     int
-	bytes     int64 // bytes of the cached items, without separators
-	separator string
-}
-
-// add adds a span. It divides a span of large objects, because each span takes one turn.
-func (l *listItems) add(s tree.Span) {
-	const most = 1 << 20
-	l.spans = slices.AppendSeq(l.spans, s.Parts(most))
-	l.count += s.Hi - s.Lo
-	l.bytes += s.Bytes()
-}
-
-func (l *listItems) size() int64 {
-	return l.bytes + int64(max(l.count-1, 0)*len(l.separator))
-}
 
 // Peak memory to make a body, in bytes for each byte of the body.
 const (
@@ -52,13 +31,13 @@ const (
 //	indented               indented while it is written
 //	selected, metadata     made for this request
 //	the same, indented     forwarded
-func (r *read) render(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
+func (r *read) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	work := r.work(items)
 	switch {
 	case work > 0 && r.choice.Pretty: // its length is unknown before the body is made
 		return nil, Form
 	case work > 0:
-		return r.workspaceAnswer(items.size()*work, func() (*exchange.Response, error) { return r.write(meta, items) })
+		return r.workspaceAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.write(meta, items) })
 	}
 	return r.write(meta, items)
 }
@@ -88,20 +67,20 @@ func (r *read) claim(size int64) fair.Claim {
 
 // work returns the memory needed to make a list's body, as a multiple of the body's size. It is 0
 // if the body is made while it is written.
-func (r *read) work(items *listItems) int64 {
+func (r *read) work(items *derived.ListItems) int64 {
 	switch {
 	case !r.selective() || r.form.Verbatim():
 		return 0
-	case r.compresses(items.size()):
+	case r.compresses(items.Size()):
 		return gzipWork
 	}
 	return cutWork
 }
 
-func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
-	body := &derived.List{Separator: items.separator}
+func (r *read) write(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
+	body := &derived.List{Separator: items.Separator}
 	if r.form.Verbatim() {
-		body.Spans, body.Length = items.spans, items.size()
+		body.Spans, body.Length = items.Spans, items.Size()
 	} else if err := r.derive(items, body); err != nil {
 		return nil, err
 	}
@@ -197,12 +176,12 @@ func gzipped(r *exchange.Response) {
 // derive makes items in a form that the cache does not hold. Selected items are made for this read
 // alone, within its share of the workspace. Spans of whole pages are shared: even if many clients
 // read the list slowly, only one copy exists.
-func (r *read) derive(items *listItems, body *derived.List) error {
+func (r *read) derive(items *derived.ListItems, body *derived.List) error {
 	runOf := r.derivedRun
 	if r.selective() {
 		runOf = r.selectedRun
 	}
-	for i, span := range items.spans {
+	for i, span := range items.Spans {
 		run, err := runOf(span, i == 0)
 		if err != nil {
 			return r.unwritable(err)
@@ -274,10 +253,10 @@ func (r *read) formID() derived.FormID {
 // brief is the time for which ages must stay unchanged to make thorough compression worth its cost.
 const brief = 20 * time.Second
 
-func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Response, error) {
-	segments, shares := make([]*wire.Segment, 0, len(items.spans)+2), make([]*derived.Piece, 0, len(items.spans))
+func (r *read) segmented(items *derived.ListItems, body *derived.List) (*exchange.Response, error) {
+	segments, shares := make([]*wire.Segment, 0, len(items.Spans)+2), make([]*derived.Piece, 0, len(items.Spans))
 	segments = append(segments, wire.StoredSegment(body.Head))
-	for i, span := range items.spans {
+	for i, span := range items.Spans {
 		v := r.variant(i == 0)
 		v.Gzip, v.Cost = true, fair.GzipCost
 		if v.ValidUntil != nil {
@@ -288,7 +267,7 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 			}
 		}
 		if i > 0 {
-			v.Behind = items.spans[i-1]
+			v.Behind = items.Spans[i-1]
 		}
 		p, err := r.derived.Get(&r.meter, span, v, func() (context, plain []byte, err error) {
 			if context, err = r.endOf(v.Behind); err != nil {

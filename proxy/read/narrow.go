@@ -58,7 +58,7 @@ func (r *read) settle(state watchcache.Snapshot, at uint64, past bool) error {
 	if !n.All() {
 		r.Decided = n.Decision()
 	}
-	if _, seal := grants.Unseal(r.Token); r.Token != "" && seal != n.Seal() || r.since() != 0 && !n.Seen().Known {
+	if _, seal := grants.Unseal(r.Token); r.Token != "" && seal != n.Seal() || r.Since(r.Name) != 0 && !n.Seen().Known {
 		return watch.ErrRegranted
 	}
 	return nil

@@ -55,6 +55,8 @@ type Feed interface {
 	Lost() (age time.Duration, lost bool)
 	// CompressesWatches reports whether upstream compresses watches of the resource.
 	CompressesWatches() bool
+	// Sharding returns what upstream does with shard selectors.
+	Sharding(ctx context.Context) object.Sharding
 	// ServesConsistent reports whether Fresh may be called. Configuration may leave reads of the
 	// most recent state to upstream.
 	ServesConsistent() bool
@@ -210,6 +212,9 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	if refusal := rd.narrowed(r); refusal != nil {
 		return refusal, nil
 	}
+	if err := r.selectShard(ctx); err != nil {
+		return nil, err
+	}
 	r.meter = fair.NewMeter(ctx, r.Request, rd.Slots, r.Kind(r.Name) != wire.Watch)
 	if r.Kind(r.Name) == wire.Watch {
 		return rd.watch(ctx, r)
@@ -299,12 +304,12 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	case r.choice.Partial && object.InternalMetadataOf(r.GVR).All:
 		return Form
 	case r.choice.MediaType == wire.Protobuf:
-		r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Protobuf, r.since())
+		r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Protobuf, r.Since(r.Name))
 		if !r.choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
 			return err
 		}
 	}
-	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.since())
+	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.Since(r.Name))
 	return err
 }
 
@@ -314,14 +319,6 @@ func keptAs(c wire.Choice) object.Encoding {
 		return object.Protobuf
 	}
 	return object.JSON
-}
-
-// since returns the resourceVersion from which a watch resumes, and 0 for other reads and watches.
-func (r *read) since() uint64 {
-	if r.Kind(r.Name) != wire.Watch || r.WithState() {
-		return 0
-	}
-	return r.RV
 }
 
 // prepare compiles the filter and creates the form.

@@ -22,8 +22,8 @@ const (
 func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 	rows, failed := Feed(nil), error(nil)
 	var opening sync.WaitGroup
-	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Table, r.since()) })
-	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.since())
+	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Table, r.Since(r.Name)) })
+	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.Since(r.Name))
 	opening.Wait()
 	if err = errors.Join(err, failed); err != nil {
 		return err

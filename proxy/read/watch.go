@@ -30,7 +30,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
 	metadata := r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()
-	meets := func() bool { return metadata && rd.unwritable.Meets(r.cache, r.shown(), r.since()) }
+	meets := func() bool { return metadata && rd.unwritable.Meets(r.cache, r.shown(), r.Since(r.Name)) }
 	if r.narrowing == nil && meets() {
 		return nil, Form
 	}
@@ -110,7 +110,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 
 // begin waits for the watch's first state and opens the cursor.
 func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
-	if p.Start = r.since(); p.Start != 0 {
+	if p.Start = r.Since(r.Name); p.Start != 0 {
 		if r.narrowing != nil {
 			state, err := r.fresh(ctx) // new grants begin after all that the client may have been shown
 			if err == nil {
