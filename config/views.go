@@ -10,7 +10,7 @@ import (
 )
 
 // View shows less of the API: objects with some of their fields, the namespaces that a user may
-// read, or both. It has at most one of Fields and Drop. A path of a field is written as
+// read, or shards. It has at most one of Fields and Drop. A path of a field is written as
 // spec.nodeName, as metadata.labels["app.kubernetes.io/name"] if a key contains dots, or as
 // status.conditions[*].type for all items of a list.
 type View struct {
@@ -32,6 +32,10 @@ type View struct {
 	// may not read all of them shows the namespaces in which the user may do the same. This needs
 	// authentication.mode delegated.
 	Namespaces Namespaces `json:"namespaces,omitempty"`
+	// Shards is upstream or always. With always, the caches answer lists and watches with a
+	// shardSelector, also if the apiserver's feature gate ShardedListAndWatch is off, and what they
+	// cannot answer fails. With upstream, such requests have the apiserver's answers.
+	Shards Shards `json:"shards,omitempty"`
 }
 
 // Namespaces are those that a view shows.
@@ -43,15 +47,14 @@ const (
 	AllowedNamespaces Namespaces = "allowed"
 )
 
-// kept are the fields that objects have in each view. Clients need them to tell objects apart.
-var kept = []fieldpath.Path{
-	{{Key: "apiVersion"}},
-	{{Key: "kind"}},
-	{{Key: "metadata"}, {Key: "name"}},
-	{{Key: "metadata"}, {Key: "namespace"}},
-	{{Key: "metadata"}, {Key: "uid"}},
-	{{Key: "metadata"}, {Key: "resourceVersion"}},
-}
+// Shards says who selects shards.
+type Shards string
+
+// The values of Shards.
+const (
+	UpstreamShards Shards = "upstream"
+	AlwaysShards   Shards = "always"
+)
 
 func (c *ProxyConfiguration) validateViews(path *field.Path) (errs field.ErrorList) {
 	views := c.Views
@@ -82,12 +85,15 @@ func (v *View) validate(path *field.Path) (errs field.ErrorList) {
 	switch {
 	case len(v.Fields) > 0 && len(v.Drop) > 0:
 		errs = append(errs, field.Forbidden(path.Child("drop"), "must not be used together with fields"))
-	case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces:
-		errs = append(errs, field.Required(path.Child("fields"), "list the fields to keep, list fields in drop, or set namespaces to allowed"))
+	case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces && v.Shards != AlwaysShards:
+		errs = append(errs, field.Required(path.Child("fields"), "list the fields to keep, list fields in drop, set namespaces to allowed, or shards to always"))
 	}
 	if known := []Namespaces{AllNamespaces, AllowedNamespaces}; v.Namespaces != "" && !slices.Contains(known, v.Namespaces) {
 		errs = append(errs, field.NotSupported(path.Child("namespaces"), v.Namespaces, known))
 	}
+	if known := []Shards{UpstreamShards, AlwaysShards}; v.Shards != "" && !slices.Contains(known, v.Shards) {
+		errs = append(errs, field.NotSupported(path.Child("shards"), v.Shards, known))
+	}
 	errs = append(errs, fieldpath.Validate(path.Child("fields"), v.Fields, nil)...)
-	return append(errs, fieldpath.Validate(path.Child("drop"), v.Drop, kept)...)
+	return append(errs, fieldpath.Validate(path.Child("drop"), v.Drop, fieldpath.Kept)...)
 }

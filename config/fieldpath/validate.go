@@ -7,6 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
+// Kept are the fields that objects have in each view. Clients need them to tell objects apart.
+var Kept = []Path{
+	{{Key: "apiVersion"}},
+	{{Key: "kind"}},
+	{{Key: "metadata"}, {Key: "name"}},
+	{{Key: "metadata"}, {Key: "namespace"}},
+	{{Key: "metadata"}, {Key: "uid"}},
+	{{Key: "metadata"}, {Key: "resourceVersion"}},
+}
+
 // Validate checks the paths of a list. Paths must not be above, equal to or below apart.
 func Validate(path *field.Path, texts []string, apart []Path) (errs field.ErrorList) {
 	seen := map[string]bool{}
