@@ -261,7 +261,11 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 
 // answer answers an admitted request from the cache, or forwards it.
 func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+	shards := shards(req, rt)
 	if s.options.Load().Audit.WantsBody(req) {
+		if shards {
+			return failShard(req, read.Verdict{Reason: "audit"})
+		}
 		// Upstream must audit this request itself, so the request does not share another response.
 		t := &forward.Attempt{}
 		resp := s.forward(ctx, req, *rt, t, s.metrics.ForwardBegan(rt.Verb))
@@ -275,7 +279,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 			return resp
 		}
 	}
-	v := s.read(ctx, req, rt, cuts(req, rt) != nil) // an answer of upstream would have to be cut
+	v := s.read(ctx, req, rt, shards || cuts(req, rt) != nil) // an answer of upstream would have to be cut
 	if v.Reason == read.Sooner {
 		if resp, ok := s.forwardSooner(ctx, req, *rt, v.Timed); ok {
 			return resp
@@ -291,6 +295,11 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 			slot()
 		}
 		return exchange.ClientGone()
+	case shards:
+		if slot != nil {
+			slot()
+		}
+		return failShard(req, v)
 	}
 	t, done := &forward.Attempt{Takes: v.Timed.Takes()}, func() {}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {

@@ -3,6 +3,7 @@ package query
 import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Kind returns the kind of a read, of an object if it has a name. It decides the form of the
@@ -86,3 +87,11 @@ func (p *Params) Since(name string) uint64 {
 
 // MostRecent reports whether the read is of the most recent state, from its beginning.
 func (p *Params) MostRecent() bool { return !p.RVGiven && p.Token == "" }
+
+// KeptAs returns the encoding of the cache that serves a form.
+func KeptAs(c wire.Choice) object.Encoding {
+	if c.MediaType == wire.Protobuf {
+		return object.Protobuf
+	}
+	return object.JSON
+}

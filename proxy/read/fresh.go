@@ -114,7 +114,7 @@ func (r *read) limitsAge() bool { return r.Header.Get("Cache-Control") != "" }
 // other reads, so they are not forwarded for speed. A watch would stay upstream for long. A read with a
 // resourceVersion or a timeout has its own limit on the wait.
 func (r *read) upstreamWork() *watchcache.Work {
-	if r.Kind(r.Name) != wire.List || r.RVGiven || r.Timeout > 0 || r.narrowing != nil {
+	if r.Kind(r.Name) != wire.List || r.RVGiven || r.Timeout > 0 || r.narrowing != nil || r.alone() {
 		return nil
 	}
 	snapshot, err := r.cache.Snapshot()

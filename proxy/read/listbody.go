@@ -30,11 +30,11 @@ const (
 //	selected, gzip         compressed while it is written
 //	indented               indented while it is written
 //	selected, metadata     made for this request
-//	the same, indented     forwarded
+//	the same, indented     forwarded; not indented where upstream may not answer
 func (r *read) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	work := r.work(items)
 	switch {
-	case work > 0 && r.choice.Pretty: // its length is unknown before the body is made
+	case work > 0 && r.choice.Pretty && !r.alone(): // its length is unknown before the body is made
 		return nil, Form
 	case work > 0:
 		return r.workspaceAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.write(meta, items) })

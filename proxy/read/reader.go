@@ -264,7 +264,7 @@ func (r *read) mostRecentGet() bool { return r.Name != "" && !r.RVGiven }
 // answersGet reports whether the cache may answer a get of the most recent state. A Table might need a
 // new feed of rows.
 func (rd *Reader) answersGet(r *read, choices []wire.Choice) bool {
-	return len(choices) > 0 && !choices[0].Table && rd.Feeds.AnswersGets(r.GVR, r.want(), keptAs(choices[0]))
+	return len(choices) > 0 && !choices[0].Table && rd.Feeds.AnswersGets(r.GVR, r.want(), query.KeptAs(choices[0]))
 }
 
 // open tries the choices in order and opens the feed of the first choice that has a cache.
@@ -311,14 +311,6 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	}
 	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.Since(r.Name))
 	return err
-}
-
-// keptAs returns the encoding of the cache that serves a form.
-func keptAs(c wire.Choice) object.Encoding {
-	if c.MediaType == wire.Protobuf {
-		return object.Protobuf
-	}
-	return object.JSON
 }
 
 // prepare compiles the filter and creates the form.

@@ -6,6 +6,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
+// alone reports whether upstream may not answer: it would refuse the read, or might ignore the shard.
+func (r *read) alone() bool {
+	return r.refusal != nil || r.Shard != nil && r.View.Shards(r.GVR.GroupResource())
+}
+
 // selectShard limits a list or watch to its shard if upstream would do so, or if a view does. It
 // leaves the read to upstream if the answer cannot be told.
 func (r *read) selectShard(ctx context.Context) (err error) {
