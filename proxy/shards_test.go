@@ -93,6 +93,10 @@ func TestShards(t *testing.T) {
 				if counts := strings.Contains(body, "remainingItemCount"); counts != (want == `"remainingItemCount":2`) {
 					t.Errorf("%v %s counts %t: %.300s", c.does, target, counts, body)
 				}
+				selects := !strings.Contains(target, "shardSelector=&") && (c.does > object.ShardingIgnored || strings.HasPrefix(target, "/views/shards"))
+				if strings.Contains(body, `"shardInfo"`) != selects {
+					t.Errorf("%v %s: selects is %t, %.300s", c.does, target, selects, body)
+				}
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -9,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // whole is the end of the hashes: 2^64.
@@ -133,10 +132,27 @@ func TestShardErrors(t *testing.T) {
 	}
 }
 
-// The hash is known from apimachinery, so that clients can compute it, too.
-func TestShardHash(t *testing.T) {
-	o := &object.Object{}
-	if got := fmt.Sprintf("%016x", ShardByUID.hash(o)); got != sharding.HashField("") {
-		t.Errorf("hash of nothing is %s", got)
+// A range has its start, but not its end.
+func TestShardBounds(t *testing.T) {
+	o, err := pods.ParseObject([]byte(`{"metadata":{"name":"web","namespace":"a","uid":"u","resourceVersion":"7"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := ShardByUID.hash(o)
+	before, at, after := fmt.Sprintf("0x%016x", h-1), fmt.Sprintf("0x%016x", h), fmt.Sprintf("0x%016x", h+1)
+	all := mustNew(t, pods, "", "", "")
+	for _, c := range []struct {
+		start, end string
+		has        bool
+	}{{at, after, true}, {before, at, false}, {after, whole, false}, {at, whole, true}} {
+		if got := mustShard(t, all, ShardByUID, c.start, c.end).Matches(o); got != c.has {
+			t.Errorf("[%s, %s) has %s: %t", c.start, c.end, at, got)
+		}
+	}
+	const last = "0xffffffffffffffff"
+	for end, want := range map[string]hashRange{whole: {h, math.MaxUint64}, last: {h, math.MaxUint64 - 1}} {
+		if got := mustShard(t, all, ShardByUID, at, end).shard.ranges[0]; got != want {
+			t.Errorf("[%s, %s) is %x", at, end, got)
+		}
 	}
 }
