@@ -46,7 +46,7 @@ func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, errLost
 	}
 	items, meta := "", `"resourceVersion":"7"`
-	if one := strings.Contains(query.Get("shardSelector"), "'0x0000000000000001'"); s.objects > 0 && !(one && s.gate) {
+	if one := strings.Contains(query.Get("shardSelector"), "'0x0000000000000001'"); s.objects > 0 && (!one || !s.gate) {
 		items = "{}"
 	}
 	if items != "" && s.objects > 1 {
