@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 	"golang.org/x/sync/singleflight"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
@@ -22,7 +23,7 @@ const (
 	// ttl is how long an answer counts. It changes only when an apiserver is started with other
 	// feature gates.
 	ttl = time.Minute
-	// unknownTTL is the same for a collection without objects, which shows nothing.
+	// unknownTTL is the same for an answer that shows nothing.
 	unknownTTL = 5 * time.Second
 	// patience limits the wait for a new answer while there is an old one.
 	patience = time.Second
@@ -79,9 +80,12 @@ func (s *Answers) Of(ctx context.Context, c *client.Client, r *object.Resource) 
 	return last.is
 }
 
+// namespaces is a collection that is never empty.
+var namespaces = &object.Resource{GVR: client.Namespaces}
+
 // ask lists one object of all shards. If that does not show whether upstream knows shards, it lists
 // one object of a shard that has none, at the same resourceVersion. Lists of custom resources have
-// no shardInfo.
+// no shardInfo. If the collection is empty, namespaces show what their apiserver does.
 func ask(ctx context.Context, c *client.Client, r *object.Resource) (object.Sharding, error) {
 	const all, none = "0x10000000000000000", "0x0000000000000001"
 	list, err := listOne(ctx, c, r, all, url.Values{})
@@ -90,8 +94,14 @@ func ask(ctx context.Context, c *client.Client, r *object.Resource) (object.Shar
 	case err != nil:
 		return object.ShardingUnknown, err
 	case meta.Get("shardInfo").Exists():
-	case isEmpty(list):
+	case isEmpty(list) && r == namespaces:
 		return object.ShardingUnknown, nil
+	case isEmpty(list):
+		is, err := ask(ctx, c, namespaces)
+		if apierrors.IsForbidden(err) {
+			err = nil
+		}
+		return is, err
 	default:
 		at := url.Values{"resourceVersion": {meta.Get("resourceVersion").Str}, "resourceVersionMatch": {"Exact"}}
 		other, err := listOne(ctx, c, r, none, at)

@@ -26,8 +26,10 @@ type server struct {
 	custom  bool // whose lists have no shardInfo
 	counts  bool // the remaining objects of all shards, as 1.36 does
 	lost    bool
-	hung    chan struct{}
-	asked   []string
+	// others is the number of namespaces; below 0, they are forbidden.
+	others int
+	hung   chan struct{}
+	asked  []string
 }
 
 var errLost = errors.New("connection refused")
@@ -45,16 +47,23 @@ func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 	if s.lost {
 		return nil, errLost
 	}
+	objects, custom := s.objects, s.custom
+	if strings.HasSuffix(req.URL.Path, "/namespaces") {
+		objects, custom = s.others, false
+	}
+	if objects < 0 {
+		return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Header: http.Header{}}, nil
+	}
 	items, meta := "", `"resourceVersion":"7"`
-	if one := strings.Contains(query.Get("shardSelector"), "'0x0000000000000001'"); s.objects > 0 && (!one || !s.gate) {
+	if one := strings.Contains(query.Get("shardSelector"), "'0x0000000000000001'"); objects > 0 && (!one || !s.gate) {
 		items = "{}"
 	}
-	if items != "" && s.objects > 1 {
+	if items != "" && objects > 1 {
 		if meta += `,"continue":"token"`; !s.gate || s.counts {
 			meta += `,"remainingItemCount":1`
 		}
 	}
-	if s.gate && !s.custom {
+	if s.gate && !custom {
 		meta += `,"shardInfo":{"selector":"x"}`
 	}
 	body := fmt.Sprintf(`{"kind":"PodList","apiVersion":"v1","metadata":{%s},"items":[%s]}`, meta, items)
@@ -84,8 +93,10 @@ func TestAnswers(t *testing.T) {
 		"one object has no further page":     {server{objects: 1, gate: true}, pods, object.ShardingWithoutPages, 1},
 		"selected objects are never counted": {server{objects: 2, gate: true}, &selected, object.ShardingWithoutPages, 1},
 		"empty, with the gate":               {server{gate: true}, pods, object.ShardingWithoutPages, 1},
-		"empty, custom, with the gate":       {server{gate: true, custom: true}, pods, object.ShardingUnknown, 1},
-		"empty":                              {server{}, pods, object.ShardingUnknown, 1},
+		"empty, custom, with the gate":       {server{gate: true, custom: true, others: 2}, pods, object.ShardingWithPages, 2},
+		"empty, without the gate":            {server{others: 1}, pods, object.ShardingIgnored, 3},
+		"empty, namespaces are forbidden":    {server{others: -1}, pods, object.ShardingUnknown, 2},
+		"empty, namespaces, too":             {server{}, pods, object.ShardingUnknown, 2},
 		"lost":                               {server{objects: 2, lost: true}, pods, object.ShardingUnknown, 1},
 	} {
 		var answers Answers
@@ -93,8 +104,8 @@ func TestAnswers(t *testing.T) {
 		if got := answers.Of(t.Context(), s.client(), test.of); got != test.want || len(s.asked) != test.asks {
 			t.Errorf("%s: %v after %d requests, want %v after %d", name, got, len(s.asked), test.want, test.asks)
 		}
-		if len(s.asked) == 2 && s.asked[1] != "7" {
-			t.Errorf("%s: the second list is at %q, not at the first one's resourceVersion", name, s.asked[1])
+		if n := len(s.asked); test.want == object.ShardingIgnored && s.asked[n-1] != "7" {
+			t.Errorf("%s: the second list is at %q, not at the first one's resourceVersion", name, s.asked[n-1])
 		}
 	}
 }
@@ -130,13 +141,13 @@ func TestRemembers(t *testing.T) {
 		synctest.Wait()
 		expect(object.ShardingWithPages, 5)
 
-		s.objects, s.custom = 0, true
+		s.objects, s.others, s.custom = 0, -1, true
 		time.Sleep(ttl)
-		expect(object.ShardingUnknown, 6)
+		expect(object.ShardingUnknown, 7)
 		s.objects = 1
-		expect(object.ShardingUnknown, 6)
+		expect(object.ShardingUnknown, 7)
 		time.Sleep(unknownTTL)
-		expect(object.ShardingWithoutPages, 8)
+		expect(object.ShardingWithoutPages, 9)
 	})
 }
 
