@@ -444,7 +444,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	if !t.Lasts {
 		done = forward.OnceBoth(done, admitted)
 		if req.WantsUpgrade() { // once upstream accepts it, a refusal would come too late
-			counted, refusal := s.limits.AdmitWatch(req)
+			counted, refusal := s.limits.AdmitWatch(req, 0)
 			if refusal != nil {
 				done()
 				return refusal

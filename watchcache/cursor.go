@@ -308,6 +308,9 @@ func (c *Cursor) passes(v *view, e *Event) bool {
 	return true
 }
 
+// Places returns the number of places in which the writer may look for the cursor (see interests).
+func (c *Cursor) Places() int { return len(c.places) }
+
 // Close removes the cursor from its cache. It must be called exactly once.
 func (c *Cursor) Close() { c.cache.interests.remove(c) }
 

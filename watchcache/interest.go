@@ -115,9 +115,10 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 			woken = x.mu.cursors[filter.Interest{By: filter.Namespace, Value: o.Namespace()}].mark(seq, seq, from, woken)
 			woken = x.mu.cursors[filter.Interest{By: filter.Name, Value: o.Key()}].mark(seq, seq, from, woken)
 			for key := range x.mu.slices {
-				slice := key.Of(o)
-				woken = x.mu.cursors[filter.Interest{Slice: slice}].mark(seq, seq, from, woken)
-				woken = x.mu.cursors[filter.Interest{By: filter.Namespace, Value: o.Namespace(), Slice: slice}].mark(seq, seq, from, woken)
+				for _, slice := range key.SlicesOf(o) {
+					woken = x.mu.cursors[filter.Interest{Slice: slice}].mark(seq, seq, from, woken)
+					woken = x.mu.cursors[filter.Interest{By: filter.Namespace, Value: o.Namespace(), Slice: slice}].mark(seq, seq, from, woken)
+				}
 			}
 			for i := range x.mu.fields {
 				value := o.Value(x.resource, i)

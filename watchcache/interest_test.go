@@ -188,12 +188,11 @@ func TestInterests(t *testing.T) {
 
 // meets reports whether a pod satisfies an interest.
 func meets(p Pod, in filter.Interest) bool {
-	o := p.Object()
-	uid, namespace := filter.ShardByUID.Of(o), filter.ShardByNamespace.Of(o)
+	if in.Slice != 0 {
+		of := in.Slice.Key().SlicesOf(p.Object())
+		return slices.Contains(of[:], in.Slice) && (in.Value == "" || in.By == filter.Namespace && in.Value == p.Namespace)
+	}
 	return in == filter.Interest{} || slices.Contains([]filter.Interest{
-		{Slice: uid},
-		{Slice: namespace},
-		{By: filter.Namespace, Value: p.Namespace, Slice: uid},
 		{By: filter.Namespace, Value: p.Namespace},
 		{By: filter.Name, Value: p.Namespace + "/" + p.Name},
 		{By: 0, Value: p.Node},

@@ -92,8 +92,9 @@ type Options struct {
 
 // Limiter enforces the limits of clients.
 type Limiter interface {
-	// AdmitWatch counts an open watch of the request's user until done is called.
-	AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response)
+	// AdmitWatch counts an open watch of the request's user until done is called. Its cursor is
+	// found in so many places.
+	AdmitWatch(req *exchange.Request, places int) (done func(), refusal *exchange.Response)
 	// GaveUp answers a request that gave up waiting. limit is the name of the limit in metrics.
 	GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response
 }

@@ -70,7 +70,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Header.Get("User-Agent") == feedAgent {
 		p.Cursor.WholeHistory()
 	}
-	done, refusal := rd.Limits.AdmitWatch(r.Request)
+	done, refusal := rd.Limits.AdmitWatch(r.Request, p.Cursor.Places())
 	if refusal != nil {
 		p.Cursor.Close()
 		release()

@@ -171,7 +171,11 @@ func (f *Filter) Interests() iter.Seq[Interest] {
 	return func(yield func(Interest) bool) {
 		switch {
 		case f.shard != nil && (f.interest == Interest{} || f.interest.By == Namespace && f.shard.key == ShardByUID):
-			f.shard.slices(func(s Slice) bool { return yield(Interest{f.interest.By, f.interest.Value, s}) })
+			for _, s := range f.shard.slices() {
+				if !yield(Interest{f.interest.By, f.interest.Value, s}) {
+					return
+				}
+			}
 			return
 		case f.among == nil || f.interest != (Interest{}) || len(f.among) > interestsMax:
 			yield(f.interest)

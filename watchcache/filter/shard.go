@@ -2,6 +2,7 @@ package filter
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -47,20 +48,25 @@ func (k ShardKey) hash(o *object.Object) uint64 {
 	return h
 }
 
-// Of returns the slice of an object.
-func (k ShardKey) Of(o *object.Object) Slice { return k.slice(k.hash(o)) }
-
-// Slice is a 64th of the hashes of a key. The zero Slice means all hashes.
+// Slice is a half of the hashes of a key, a quarter, and so on down to a 64th. Slices are numbered
+// like the nodes of a binary tree whose root is 1, besides a bit for the key. The zero Slice means
+// all hashes.
 type Slice uint8
 
+// sliceBits is the depth of the tree of slices.
 const sliceBits = 6
 
-func (k ShardKey) slice(hash uint64) Slice {
-	return 1 + Slice(k)<<sliceBits + Slice(hash>>(64-sliceBits))
-}
-
 // Key returns the key of a slice that is not zero.
-func (s Slice) Key() ShardKey { return ShardKey((s - 1) >> sliceBits) }
+func (s Slice) Key() ShardKey { return ShardKey(s >> (sliceBits + 1)) }
+
+// SlicesOf returns the slices that have an object, the narrowest first.
+func (k ShardKey) SlicesOf(o *object.Object) (all [sliceBits]Slice) {
+	node := 1<<sliceBits | k.hash(o)>>(64-sliceBits)
+	for i := range all {
+		all[i] = Slice(uint64(k)<<(sliceBits+1) | node>>i)
+	}
+	return all
+}
 
 // Shard returns the filter for the objects that a shard selector matches, too. It fails if the
 // selector has a key that is not known.
@@ -93,17 +99,27 @@ func (s *shard) matches(o *object.Object) bool {
 	return slices.ContainsFunc(s.ranges, func(r hashRange) bool { return r.from <= h && h <= r.last })
 }
 
-// slices yields each slice that has hashes of the shard once.
-func (s *shard) slices(yield func(Slice) bool) {
-	var has uint64 // a bit for each slice
+// slices returns the fewest slices that have all hashes of the shard, and no further 64th.
+func (s *shard) slices() []Slice {
+	var has uint64 // a bit for each 64th
 	for _, r := range s.ranges {
 		for i := r.from >> (64 - sliceBits); i <= r.last>>(64-sliceBits); i++ {
 			has |= 1 << i
 		}
 	}
-	for i := range uint64(1) << sliceBits {
-		if has&(1<<i) != 0 && !yield(s.key.slice(i<<(64-sliceBits))) {
-			return
-		}
+	return s.within(nil, has, 1, 1<<sliceBits)
+}
+
+// within appends the slices below a node. The node has the lowest bits of has: so many 64ths.
+func (s *shard) within(all []Slice, has uint64, node Slice, bits int) []Slice {
+	whole := uint64(math.MaxUint64) >> (64 - bits)
+	switch has &= whole; {
+	case has == 0:
+		return all
+	case has == whole && node == 1:
+		return append(all, 0)
+	case has == whole:
+		return append(all, Slice(s.key)<<(sliceBits+1)|node)
 	}
+	return s.within(s.within(all, has, 2*node, bits/2), has>>(bits/2), 2*node+1, bits/2)
 }

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // whole is the end of the hashes: 2^64.
@@ -65,11 +67,15 @@ func TestShard(t *testing.T) {
 		interests := slices.Collect(f.Interests())
 		if want {
 			matched++
-			if in := (Interest{Slice: f.shard.key.Of(o)}); !slices.Contains(interests, in) {
-				t.Fatalf("%s selects %+v, but %v lacks %v", selector, meta, interests, in)
+			meets := slices.Contains(interests, Interest{})
+			for _, slice := range f.shard.key.SlicesOf(o) {
+				meets = meets || slices.Contains(interests, Interest{Slice: slice})
+			}
+			if !meets {
+				t.Fatalf("%s selects %+v, but has %v", selector, meta, interests)
 			}
 		}
-		if len(interests) > 1<<sliceBits || !f.Selective() {
+		if len(interests) > 1<<sliceBits/2 || !f.Selective() {
 			t.Fatalf("%s has %d interests, selective %t", selector, len(interests), f.Selective())
 		}
 	}
@@ -95,17 +101,21 @@ func TestShardInterests(t *testing.T) {
 		want   int
 		expect Interest
 	}{
-		"by UID":              {mustShard(t, all, ShardByUID, first, eighth), 8, Interest{Slice: 8}},
-		"by namespace":        {mustShard(t, all, ShardByNamespace, first, eighth), 8, Interest{Slice: 72}},
-		"one hash":            {mustShard(t, all, ShardByUID, "0xffffffffffffffff", whole), 1, Interest{Slice: 64}},
-		"all":                 {mustShard(t, all, ShardByUID, first, whole), 64, Interest{Slice: 1}},
-		"up to a slice":       {mustShard(t, all, ShardByUID, first, "0x0400000000000000"), 1, Interest{Slice: 1}},
-		"in a namespace":      {mustShard(t, mustNew(t, pods, "a", "", ""), ShardByUID, first, eighth), 8, Interest{Namespace, "a", 8}},
+		"by UID":              {mustShard(t, all, ShardByUID, first, eighth), 1, Interest{Slice: 0b1000}},
+		"by namespace":        {mustShard(t, all, ShardByNamespace, first, eighth), 1, Interest{Slice: 0b1_0001000}},
+		"half":                {mustShard(t, all, ShardByUID, "0x8000000000000000", whole), 1, Interest{Slice: 0b11}},
+		"one hash":            {mustShard(t, all, ShardByUID, "0xffffffffffffffff", whole), 1, Interest{Slice: 0b1111111}},
+		"two hashes":          {mustShard(t, all, ShardByUID, "0x7fffffffffffffff", "0x8000000000000001"), 2, Interest{Slice: 0b1100000}},
+		"all but one":         {mustShard(t, all, ShardByUID, first, "0xfc00000000000000"), 6, Interest{Slice: 0b1111110}},
+		"all":                 {mustShard(t, all, ShardByUID, first, whole), 1, Interest{}},
+		"all of a namespace":  {mustShard(t, mustNew(t, pods, "a", "", ""), ShardByUID, first, whole), 1, Interest{By: Namespace, Value: "a"}},
+		"up to a slice":       {mustShard(t, all, ShardByUID, first, "0x0400000000000000"), 1, Interest{Slice: 0b1000000}},
+		"in a namespace":      {mustShard(t, mustNew(t, pods, "a", "", ""), ShardByUID, first, eighth), 1, Interest{Namespace, "a", 0b1000}},
 		"of that namespace":   {mustShard(t, mustNew(t, pods, "a", "", ""), ShardByNamespace, first, eighth), 1, Interest{By: Namespace, Value: "a"}},
 		"of a node":           {mustShard(t, mustNew(t, pods, "", "", "spec.nodeName=n1"), ShardByUID, first, eighth), 1, Interest{By: 0, Value: "n1"}},
-		"of many namespaces":  {mustShard(t, all.Among([]string{"a", "b"}), ShardByUID, first, eighth), 8, Interest{Slice: 1}},
-		"of no namespace":     {mustShard(t, all, ShardByUID, first, eighth).Among(nil), 8, Interest{Slice: 1}},
-		"of nodes themselves": {mustShard(t, mustNew(t, nodes, "", "", ""), ShardByUID, first, eighth), 8, Interest{Slice: 1}},
+		"of many namespaces":  {mustShard(t, all.Among([]string{"a", "b"}), ShardByUID, first, eighth), 1, Interest{Slice: 0b1000}},
+		"of no namespace":     {mustShard(t, all, ShardByUID, first, eighth).Among(nil), 1, Interest{Slice: 0b1000}},
+		"of nodes themselves": {mustShard(t, mustNew(t, nodes, "", "", ""), ShardByUID, first, eighth), 1, Interest{Slice: 0b1000}},
 	} {
 		got := slices.Collect(test.of.Interests())
 		if len(got) != test.want || !slices.Contains(got, test.expect) {
@@ -115,8 +125,13 @@ func TestShardInterests(t *testing.T) {
 	if a, b := mustShard(t, all, ShardByUID, first, eighth), mustShard(t, all, ShardByUID, first, whole); a.ID() == b.ID() || a.ID() == all.ID() {
 		t.Error("two selections have one ID")
 	}
-	if s := (&shard{key: ShardByNamespace}); s.key.slice(0).Key() != ShardByNamespace || ShardByUID.slice(1<<63).Key() != ShardByUID {
-		t.Error("a slice does not know its key")
+	for _, key := range []ShardKey{ShardByUID, ShardByNamespace} {
+		of := key.SlicesOf(&object.Object{})
+		for i, s := range of {
+			if s.Key() != key || i > 0 && s&0x7f != of[i-1]&0x7f>>1 || s&0x7f < 2 {
+				t.Errorf("slices by %d are %b", key, of)
+			}
+		}
 	}
 }
 

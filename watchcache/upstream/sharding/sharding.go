@@ -1,6 +1,6 @@
 // Package sharding finds out what upstream does with shard selectors (KEP-5866). They are behind a
 // feature gate, and an apiserver without it ignores them. No document of the API tells whether a
-// gate is on, so the package lists one object of a shard.
+// gate is on, so the package lists one object of all shards.
 package sharding
 
 import (
@@ -9,12 +9,13 @@ import (
 	"io"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/gjson"
-	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
@@ -23,69 +24,93 @@ const (
 	// ttl is how long an answer counts. It changes only when an apiserver is started with other
 	// feature gates.
 	ttl = time.Minute
-	// unknownTTL is the same for an answer that shows nothing.
-	unknownTTL = 5 * time.Second
-	// patience limits the wait for a new answer while there is an old one.
-	patience = time.Second
+	// failedTTL is the time between a question that shows nothing and the next one.
+	failedTTL = 5 * time.Second
+	// patience limits the time of a question.
+	patience = 2 * time.Second
 )
 
-// Answers are upstream's, by resource. The zero value has none.
+// Answers are upstream's. The zero value has none.
 type Answers struct {
-	asking  singleflight.Group
-	answers sync.Map // of answer, by schema.GroupVersionResource
+	all sync.Map // of *answer, by schema.GroupVersionResource
 }
 
+// answer is upstream's for one resource.
 type answer struct {
-	is    object.Sharding
-	asked time.Time
+	turn  chan struct{} // contains the turn to ask
+	is    atomic.Int32  // an object.Sharding; Unknown before the first answer
+	until atomic.Int64  // when the answer ceases to count, as a watchcache.Moment
 }
 
-func (a answer) counts() bool {
-	if a.is == object.ShardingUnknown {
-		return time.Since(a.asked) < unknownTTL
-	}
-	return time.Since(a.asked) < ttl
-}
-
-// Of returns what upstream does with shard selectors. It asks upstream if the last answer no longer
-// counts. If upstream fails, an old answer counts on.
+// Of returns what upstream does with shard selectors. If the last answer no longer counts, one
+// caller asks upstream, and the others wait for it. If upstream fails, the old answer stays.
+//
+// A feature gate is that of a whole apiserver, so namespaces show it for all resources: they are
+// never empty. If the proxy may not list them, the resource itself is asked.
 func (s *Answers) Of(ctx context.Context, c *client.Client, r *object.Resource) object.Sharding {
-	remembered, known := s.answers.Load(r.GVR)
-	last, _ := remembered.(answer)
-	if known && last.counts() {
-		return last.is
+	if is := s.of(ctx, c, namespaces); is != object.ShardingUnknown {
+		return is
 	}
-	asked := s.asking.DoChan(r.GVR.String(), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.ProbeTimeout)
-		defer cancel()
-		began := time.Now()
-		is, err := ask(ctx, c, r)
-		if err == nil {
-			s.answers.Store(r.GVR, answer{is, began})
-		}
-		return is, err
-	})
-	var tired <-chan time.Time
-	if known {
-		tired = time.After(patience)
-	}
-	select {
-	case result := <-asked:
-		if result.Err == nil {
-			return result.Val.(object.Sharding)
-		}
-	case <-tired:
-	case <-ctx.Done():
-	}
-	return last.is
+	return s.of(ctx, c, r)
 }
 
-// namespaces is a collection that is never empty.
 var namespaces = &object.Resource{GVR: client.Namespaces}
 
-// ask lists one object of all shards. If that does not show whether upstream knows shards, it lists
-// one object of a shard that has none, at the same resourceVersion. Lists of custom resources have
-// no shardInfo. If the collection is empty, namespaces show what their apiserver does.
+func (s *Answers) of(ctx context.Context, c *client.Client, r *object.Resource) object.Sharding {
+	kept, ok := s.all.Load(r.GVR)
+	if !ok {
+		a := &answer{turn: make(chan struct{}, 1)}
+		a.turn <- struct{}{}
+		kept, _ = s.all.LoadOrStore(r.GVR, a)
+	}
+	a := kept.(*answer)
+	if !a.counts() && a.takeTurn(ctx) {
+		if !a.counts() { // nobody else has asked in between
+			a.ask(ctx, c, r)
+		}
+		a.turn <- struct{}{}
+	}
+	return object.Sharding(a.is.Load())
+}
+
+// takeTurn waits for the turn to ask. It does not wait if there is an old answer.
+func (a *answer) takeTurn(ctx context.Context) bool {
+	if a.is.Load() != int32(object.ShardingUnknown) {
+		select {
+		case <-a.turn:
+			return true
+		default:
+			return false
+		}
+	}
+	select {
+	case <-a.turn:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (a *answer) counts() bool { return watchcache.Moment(time.Now()) < a.until.Load() }
+
+func (a *answer) ask(ctx context.Context, c *client.Client, r *object.Resource) {
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	is, err := ask(limited, c, r)
+	counts := ttl
+	switch {
+	case is != object.ShardingUnknown:
+		a.is.Store(int32(is))
+	case ctx.Err() != nil:
+		return // the caller gave up, and the next one asks
+	case !apierrors.IsForbidden(err):
+		counts = failedTTL
+	}
+	a.until.Store(watchcache.Moment(time.Now().Add(counts)))
+}
+
+// ask lists one object of all shards. Lists of custom resources have no shardInfo. So it then lists
+// one object of a shard that has none, at the same resourceVersion.
 func ask(ctx context.Context, c *client.Client, r *object.Resource) (object.Sharding, error) {
 	const all, none = "0x10000000000000000", "0x0000000000000001"
 	list, err := listOne(ctx, c, r, all, url.Values{})
@@ -94,14 +119,10 @@ func ask(ctx context.Context, c *client.Client, r *object.Resource) (object.Shar
 	case err != nil:
 		return object.ShardingUnknown, err
 	case meta.Get("shardInfo").Exists():
-	case isEmpty(list) && r == namespaces:
-		return object.ShardingUnknown, nil
 	case isEmpty(list):
-		is, err := ask(ctx, c, namespaces)
-		if apierrors.IsForbidden(err) {
-			err = nil
-		}
-		return is, err
+		return object.ShardingUnknown, nil
+	case !r.SelfDescribing:
+		return object.ShardingIgnored, nil
 	default:
 		at := url.Values{"resourceVersion": {meta.Get("resourceVersion").Str}, "resourceVersionMatch": {"Exact"}}
 		other, err := listOne(ctx, c, r, none, at)

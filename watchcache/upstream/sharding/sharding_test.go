@@ -7,7 +7,9 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,24 +21,30 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// server is an apiserver with a collection.
+// collection is a collection of an apiserver.
+type collection struct {
+	objects int // below 0, it is forbidden
+	custom  bool
+}
+
+// server is an apiserver with two collections.
 type server struct {
-	objects int
-	gate    bool // ShardedListAndWatch
-	custom  bool // whose lists have no shardInfo
-	counts  bool // the remaining objects of all shards, as 1.36 does
-	lost    bool
-	// others is the number of namespaces; below 0, they are forbidden.
-	others int
-	hung   chan struct{}
-	asked  []string
+	namespaces, others collection
+	gate               bool // ShardedListAndWatch
+	counts             bool // the remaining objects of all shards, as 1.36 does
+	lost               bool
+	hung               chan struct{}
+	mu                 sync.Mutex
+	asked              []string // the resources and resourceVersions
 }
 
 var errLost = errors.New("connection refused")
 
 func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 	query := req.URL.Query()
-	s.asked = append(s.asked, query.Get("resourceVersion"))
+	s.mu.Lock()
+	s.asked = append(s.asked, req.URL.Path[len("/api/v1/"):]+query.Get("resourceVersion"))
+	s.mu.Unlock()
 	if s.hung != nil {
 		select {
 		case <-s.hung:
@@ -44,82 +52,98 @@ func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, req.Context().Err()
 		}
 	}
-	if s.lost {
-		return nil, errLost
-	}
-	objects, custom := s.objects, s.custom
+	of := s.others
 	if strings.HasSuffix(req.URL.Path, "/namespaces") {
-		objects, custom = s.others, false
+		of = s.namespaces
 	}
-	if objects < 0 {
+	switch {
+	case s.lost:
+		return nil, errLost
+	case of.objects < 0:
 		return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Header: http.Header{}}, nil
 	}
 	items, meta := "", `"resourceVersion":"7"`
-	if one := strings.Contains(query.Get("shardSelector"), "'0x0000000000000001'"); objects > 0 && (!one || !s.gate) {
+	if one := strings.Contains(query.Get("shardSelector"), "'0x0000000000000001'"); of.objects > 0 && (!one || !s.gate) {
 		items = "{}"
 	}
-	if items != "" && objects > 1 {
+	if items != "" && of.objects > 1 {
 		if meta += `,"continue":"token"`; !s.gate || s.counts {
 			meta += `,"remainingItemCount":1`
 		}
 	}
-	if s.gate && !custom {
+	if s.gate && !of.custom {
 		meta += `,"shardInfo":{"selector":"x"}`
 	}
-	body := fmt.Sprintf(`{"kind":"PodList","apiVersion":"v1","metadata":{%s},"items":[%s]}`, meta, items)
+	body := fmt.Sprintf(`{"kind":"List","apiVersion":"v1","metadata":{%s},"items":[%s]}`, meta, items)
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}}, nil
 }
-
-var pods = &object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Namespaced: true}
 
 func (s *server) client() *client.Client {
 	return client.New(&url.URL{Scheme: "https", Host: "fake"}, s, client.NewMetrics(prometheus.NewRegistry()))
 }
 
+var (
+	pods    = &object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Namespaced: true}
+	customs = &object.Resource{GVR: pods.GVR, Namespaced: true, SelfDescribing: true}
+)
+
 func TestAnswers(t *testing.T) {
 	selected := *pods
 	selected.Scope = object.Scope{Labels: "app=web"}
+	forbidden := collection{objects: -1}
 	for name, test := range map[string]struct {
-		server server
+		server *server
 		of     *object.Resource
 		want   object.Sharding
-		asks   int
+		asked  []string
 	}{
-		"without the gate":                   {server{objects: 2}, pods, object.ShardingIgnored, 2},
-		"without the gate, custom":           {server{objects: 1, custom: true}, pods, object.ShardingIgnored, 2},
-		"with the gate":                      {server{objects: 2, gate: true}, pods, object.ShardingWithPages, 1},
-		"with the gate, custom":              {server{objects: 2, gate: true, custom: true}, pods, object.ShardingWithPages, 2},
-		"1.36":                               {server{objects: 2, gate: true, counts: true}, pods, object.ShardingWithoutPages, 1},
-		"one object has no further page":     {server{objects: 1, gate: true}, pods, object.ShardingWithoutPages, 1},
-		"selected objects are never counted": {server{objects: 2, gate: true}, &selected, object.ShardingWithoutPages, 1},
-		"empty, with the gate":               {server{gate: true}, pods, object.ShardingWithoutPages, 1},
-		"empty, custom, with the gate":       {server{gate: true, custom: true, others: 2}, pods, object.ShardingWithPages, 2},
-		"empty, without the gate":            {server{others: 1}, pods, object.ShardingIgnored, 3},
-		"empty, namespaces are forbidden":    {server{others: -1}, pods, object.ShardingUnknown, 2},
-		"empty, namespaces, too":             {server{}, pods, object.ShardingUnknown, 2},
-		"lost":                               {server{objects: 2, lost: true}, pods, object.ShardingUnknown, 1},
+		"without the gate": {&server{namespaces: collection{objects: 4}}, pods, object.ShardingIgnored, []string{"namespaces"}},
+		"with the gate":    {&server{namespaces: collection{objects: 4}, gate: true}, pods, object.ShardingWithPages, []string{"namespaces"}},
+		"1.36":             {&server{namespaces: collection{objects: 4}, gate: true, counts: true}, pods, object.ShardingWithoutPages, []string{"namespaces"}},
+		"one namespace":    {&server{namespaces: collection{objects: 1}, gate: true}, pods, object.ShardingWithoutPages, []string{"namespaces"}},
+		"lost":             {&server{lost: true}, pods, object.ShardingUnknown, []string{"namespaces", "pods"}},
+		"no namespaces, without the gate": {
+			&server{namespaces: forbidden, others: collection{objects: 2}}, pods, object.ShardingIgnored, []string{"namespaces", "pods"},
+		},
+		"no namespaces, with the gate": {
+			&server{namespaces: forbidden, others: collection{objects: 2}, gate: true}, pods, object.ShardingWithPages, []string{"namespaces", "pods"},
+		},
+		"no namespaces, selected objects": {
+			&server{namespaces: forbidden, others: collection{objects: 2}, gate: true}, &selected, object.ShardingWithoutPages, []string{"namespaces", "pods"},
+		},
+		"no namespaces, empty": {&server{namespaces: forbidden}, pods, object.ShardingUnknown, []string{"namespaces", "pods"}},
+		"no namespaces, empty, with the gate": {
+			&server{namespaces: forbidden, gate: true}, pods, object.ShardingWithoutPages, []string{"namespaces", "pods"},
+		},
+		"no namespaces, custom, without the gate": {
+			&server{namespaces: forbidden, others: collection{2, true}}, customs, object.ShardingIgnored, []string{"namespaces", "pods", "pods7"},
+		},
+		"no namespaces, custom, with the gate": {
+			&server{namespaces: forbidden, others: collection{2, true}, gate: true}, customs, object.ShardingWithPages, []string{"namespaces", "pods", "pods7"},
+		},
+		"no namespaces, custom, empty": {
+			&server{namespaces: forbidden, others: collection{0, true}, gate: true}, customs, object.ShardingUnknown, []string{"namespaces", "pods"},
+		},
+		"nothing is allowed": {&server{namespaces: forbidden, others: forbidden, gate: true}, pods, object.ShardingUnknown, []string{"namespaces", "pods"}},
 	} {
 		var answers Answers
-		s := &test.server
-		if got := answers.Of(t.Context(), s.client(), test.of); got != test.want || len(s.asked) != test.asks {
-			t.Errorf("%s: %v after %d requests, want %v after %d", name, got, len(s.asked), test.want, test.asks)
-		}
-		if n := len(s.asked); test.want == object.ShardingIgnored && s.asked[n-1] != "7" {
-			t.Errorf("%s: the second list is at %q, not at the first one's resourceVersion", name, s.asked[n-1])
+		s := test.server
+		if got := answers.Of(t.Context(), s.client(), test.of); got != test.want || !slices.Equal(s.asked, test.asked) {
+			t.Errorf("%s: %v after %v, want %v after %v", name, got, s.asked, test.want, test.asked)
 		}
 	}
 }
 
-// An answer counts for a minute, and on while upstream does not answer.
+// An answer counts for a minute, and on while upstream does not answer. Then it is asked every five
+// seconds.
 func TestRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answers Answers
-		s := &server{objects: 2, gate: true}
+		s := &server{namespaces: collection{objects: 2}, gate: true}
 		c := s.client()
 		expect := func(want object.Sharding, asks int) {
 			t.Helper()
-			got := answers.Of(t.Context(), c, pods)
-			if synctest.Wait(); got != want || len(s.asked) != asks {
+			if got := answers.Of(t.Context(), c, pods); got != want || len(s.asked) != asks {
 				t.Errorf("%v after %d requests, want %v after %d", got, len(s.asked), want, asks)
 			}
 		}
@@ -127,45 +151,57 @@ func TestRemembers(t *testing.T) {
 		s.gate = false
 		expect(object.ShardingWithPages, 1)
 		time.Sleep(ttl)
-		expect(object.ShardingIgnored, 3)
+		expect(object.ShardingIgnored, 2)
 		s.gate, s.lost = true, true
 		time.Sleep(ttl)
-		expect(object.ShardingIgnored, 4)
+		expect(object.ShardingIgnored, 3)
+		expect(object.ShardingIgnored, 3)
+		time.Sleep(failedTTL)
 		s.lost, s.hung = false, make(chan struct{})
 		began := time.Now()
-		expect(object.ShardingIgnored, 5)
+		expect(object.ShardingIgnored, 4)
 		if waited := time.Since(began); waited != patience {
 			t.Errorf("waited %v for a new answer", waited)
 		}
+		time.Sleep(failedTTL)
 		close(s.hung)
-		synctest.Wait()
 		expect(object.ShardingWithPages, 5)
 
-		s.objects, s.others, s.custom = 0, -1, true
+		answers, s.namespaces = Answers{}, collection{objects: -1}
+		expect(object.ShardingWithoutPages, 7)
+		s.gate = false
 		time.Sleep(ttl)
-		expect(object.ShardingUnknown, 7)
-		s.objects = 1
-		expect(object.ShardingUnknown, 7)
-		time.Sleep(unknownTTL)
-		expect(object.ShardingWithoutPages, 9)
+		expect(object.ShardingWithoutPages, 9) // the empty collection shows nothing
 	})
 }
 
-// A caller that gives up does not end the request of the others.
-func TestGivesUp(t *testing.T) {
+// Of many callers, one asks. Without an old answer, the others wait for it, but not for long.
+func TestCallersShareAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answers Answers
-		s := &server{objects: 2, hung: make(chan struct{})}
+		s := &server{namespaces: collection{objects: 2}, hung: make(chan struct{})}
 		c := s.client()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if got := answers.Of(ctx, c, pods); got != object.ShardingUnknown {
-			t.Errorf("%v without an answer", got)
+		var callers sync.WaitGroup
+		ask := func(ctx context.Context, want object.Sharding) {
+			callers.Go(func() {
+				if got := answers.Of(ctx, c, pods); got != want {
+					t.Errorf("got %v, want %v", got, want)
+				}
+			})
 		}
-		close(s.hung)
+		gone, leave := context.WithCancel(t.Context())
+		ask(gone, object.ShardingUnknown)
 		synctest.Wait()
-		if got := answers.Of(t.Context(), c, pods); got != object.ShardingIgnored || len(s.asked) != 2 {
-			t.Errorf("%v after %d requests", got, len(s.asked))
+		for range 10 {
+			ask(t.Context(), object.ShardingIgnored)
+		}
+		synctest.Wait()
+		leave()
+		synctest.Wait() // the turn passes on
+		close(s.hung)
+		callers.Wait()
+		if n := len(s.asked); n > 3 {
+			t.Errorf("%d requests: %v", n, s.asked)
 		}
 	})
 }
