@@ -32,9 +32,9 @@ type View struct {
 	// may not read all of them shows the namespaces in which the user may do the same. This needs
 	// authentication.mode delegated.
 	Namespaces Namespaces `json:"namespaces,omitempty"`
-	// Shards is upstream or always. With always, the caches answer lists and watches with a
-	// shardSelector, also if the apiserver's feature gate ShardedListAndWatch is off, and what they
-	// cannot answer fails. With upstream, such requests have the apiserver's answers.
+	// Shards is upstream or always. With always, the caches answer lists and watches of all
+	// resources that have a shardSelector, also if the apiserver's feature gate ShardedListAndWatch
+	// is off, and what they cannot answer fails. With upstream, the apiserver decides.
 	Shards Shards `json:"shards,omitempty"`
 }
 

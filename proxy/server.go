@@ -25,6 +25,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/proxy/trace"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Options are a server's settings.
@@ -264,7 +265,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 	shards := shards(req, rt)
 	if s.options.Load().Audit.WantsBody(req) {
 		if shards {
-			return failShard(req, read.Verdict{Reason: "audit"})
+			return failShard(req, read.Verdict{Reason: "audit"}, false)
 		}
 		// Upstream must audit this request itself, so the request does not share another response.
 		t := &forward.Attempt{}
@@ -299,7 +300,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		if slot != nil {
 			slot()
 		}
-		return failShard(req, v)
+		return failShard(req, v, s.feeds.Caches(rt.GVR, object.Want{Namespace: rt.Namespace, Verb: rt.Verb}))
 	}
 	t, done := &forward.Attempt{Takes: v.Timed.Takes()}, func() {}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {

@@ -12,19 +12,15 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
-// shardSelectors returns the shard selectors of a request. Kube-apiserver takes the first one.
-func shardSelectors(req *exchange.Request) []string {
-	values, _ := url.ParseQuery(req.Query) // of a malformed query, upstream takes what it understands
-	return values["shardSelector"]
-}
-
 // shards reports whether a request selects a shard in a view that does so itself. Upstream must not
-// answer it: it may ignore the selector, and would then show, or delete, other shards, too.
+// answer it: it may ignore the selector, and would then show, or delete, other shards, too. It also
+// ignores the malformed parts of a query, which may be the selector.
 func shards(req *exchange.Request, rt *exchange.Route) bool {
-	if !rt.Resource || !slices.Contains([]string{"list", "watch", "deletecollection"}, rt.Verb) || !req.View.Shards(rt.GVR.GroupResource()) {
+	if !req.View.Shards() || !rt.Resource || !slices.Contains([]string{"list", "watch", "deletecollection"}, rt.Verb) {
 		return false
 	}
-	return slices.ContainsFunc(shardSelectors(req), func(selector string) bool { return selector != "" })
+	values, err := url.ParseQuery(req.Query)
+	return err != nil || slices.ContainsFunc(values["shardSelector"], func(selector string) bool { return selector != "" })
 }
 
 // refuseDeletion refuses to delete a shard.
@@ -36,23 +32,30 @@ func refuseDeletion(req *exchange.Request) *exchange.Response {
 	return refusal
 }
 
-// failShard answers a list or watch of a shard that the cache cannot answer.
-func failShard(req *exchange.Request, v read.Verdict) *exchange.Response {
+// failShard answers a list or watch of a shard that the cache cannot answer. If caches is true, there
+// may be a cache later.
+func failShard(req *exchange.Request, v read.Verdict, caches bool) *exchange.Response {
 	if v.Expired != nil {
 		return v.Expired
 	}
-	return req.Fail(shardFailure(req, v.Reason), exchange.FromProxy)
+	return req.Fail(shardFailure(req, v.Reason, caches), exchange.FromProxy)
 }
 
-func shardFailure(req *exchange.Request, reason read.Reason) metav1.Status {
-	if _, err := query.ParseShard(shardSelectors(req)[0]); err != nil {
-		return exchange.Failure(http.StatusInternalServerError, metav1.StatusReasonUnknown, err.Error()) // as kube-apiserver
+func shardFailure(req *exchange.Request, reason read.Reason, caches bool) metav1.Status {
+	values, err := url.ParseQuery(req.Query)
+	if err != nil {
+		return exchange.BadRequest("malformed query: " + err.Error())
+	}
+	if selector := values.Get("shardSelector"); selector != "" {
+		if _, err = query.ParseShard(selector); err != nil {
+			return exchange.Failure(http.StatusInternalServerError, metav1.StatusReasonUnknown, err.Error()) // as kube-apiserver
+		}
 	}
 	message := "the view " + req.View.Name + " selects shards only from the cache, which cannot answer such a request: " + string(reason)
 	switch {
 	case reason == read.TooOld:
 		return exchange.Expired("The resourceVersion for the provided list is too old.")
-	case reason.Stale(), reason == read.TooLarge:
+	case reason.Stale(), reason == read.TooLarge, reason == read.Uncached && caches:
 		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, message)
 	case reason == read.Credentials:
 		return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message+

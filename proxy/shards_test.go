@@ -79,7 +79,7 @@ func TestShards(t *testing.T) {
 				"/views/shards" + rivalPath + "?" + shardOf(false):                   none,
 				"/views/shards" + rivalPath + "?limit=1&" + shardOf(true):            `"continue":"`,
 				"/views/shards" + rivalPath + "?resourceVersion=0&" + shardOf(false): none,
-				"/views/pods" + rivalPath + "?" + shardOf(false):                     c.hasNot,
+				"/views/pods" + rivalPath + "?" + shardOf(false):                     none,
 				"/views/shards" + rivalPath + "?shardSelector=&resourceVersion=0":    all,
 			} {
 				asked.Store(0)
@@ -93,7 +93,7 @@ func TestShards(t *testing.T) {
 				if counts := strings.Contains(body, "remainingItemCount"); counts != (want == `"remainingItemCount":2`) {
 					t.Errorf("%v %s counts %t: %.300s", c.does, target, counts, body)
 				}
-				selects := !strings.Contains(target, "shardSelector=&") && (c.does > object.ShardingIgnored || strings.HasPrefix(target, "/views/shards"))
+				selects := !strings.Contains(target, "shardSelector=&") && (c.does > object.ShardingIgnored || strings.HasPrefix(target, "/views/"))
 				if strings.Contains(body, `"shardInfo"`) != selects {
 					t.Errorf("%v %s: selects is %t, %.300s", c.does, target, selects, body)
 				}
@@ -136,8 +136,14 @@ func TestShardsOfViewsAreNotForwarded(t *testing.T) {
 		{http.MethodGet, rivalPath + "?" + bad, nil, http.StatusInternalServerError, "invalid shard selector: "},
 		{http.MethodGet, rivalPath + "?watch=1&" + bad, nil, http.StatusInternalServerError, "invalid shard selector: "},
 		{http.MethodGet, rivalPath + "?unknown=1&" + shardOf(true), nil, http.StatusBadRequest, "view shards"},
-		{http.MethodGet, rivalPath + "?shardSelector=&unknown=1&" + shardOf(true), nil, http.StatusInternalServerError, "empty"},
-		{http.MethodGet, rivalPath + "?" + shardOf(true) + "&%zz", nil, http.StatusBadRequest, "parameters"},
+		{http.MethodGet, rivalPath + "?shardSelector=&unknown=1&" + shardOf(true), nil, http.StatusBadRequest, "parameters"},
+		{http.MethodGet, rivalPath + "?" + shardOf(true) + "&%zz", nil, http.StatusBadRequest, "malformed query"},
+		{http.MethodGet, rivalPath + "?" + shardOf(true) + ";", nil, http.StatusBadRequest, "malformed query"},
+		{http.MethodGet, rivalPath + "?watch=1&" + shardOf(true) + "%zz", nil, http.StatusBadRequest, "malformed query"},
+		{http.MethodDelete, rivalPath + "?" + shardOf(true) + ";", nil, http.StatusMethodNotAllowed, "without /views/shards"},
+		{http.MethodDelete, rivalPath + "?x=1;" + shardOf(true), nil, http.StatusMethodNotAllowed, "without /views/shards"},
+		{http.MethodDelete, rivalPath + "?" + shardOf(true) + strings.Repeat("&", 10001), nil, http.StatusMethodNotAllowed, "without /views/shards"},
+		{http.MethodGet, rivalPath + "?resourceVersion=99&timeout=4s&" + shardOf(true), nil, http.StatusGatewayTimeout, "Too large resource version"},
 		{http.MethodGet, rivalPath + "?resourceVersionMatch=Exact&resourceVersion=1&" + shardOf(true), nil, http.StatusGone, "too old"},
 		{http.MethodGet, rivalPath + "?" + shardOf(true), []string{"Origin", "https://127.0.0.1:8001"}, http.StatusBadRequest, "parameters"},
 		{http.MethodGet, rivalPath + "?" + shardOf(true), []string{"Accept", "application/yaml"}, http.StatusNotAcceptable, "form"},

@@ -83,7 +83,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if !r.RVGiven || snapshot.ResourceVersion() >= r.RV {
 		return snapshot, nil
 	}
-	if r.Timeout > 0 {
+	if r.Timeout > 0 && !r.alone() {
 		return snapshot, Parameters // upstream writes the error for a client's timeout
 	}
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {

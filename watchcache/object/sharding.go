@@ -8,8 +8,8 @@ const (
 	ShardingUnknown Sharding = iota
 	// ShardingIgnored means that the apiserver answers as without the selector.
 	ShardingIgnored
-	// ShardingWithoutPages means that it selects, but that its pages may count the remaining objects of
-	// all shards, as those of kube-apiserver 1.36 do.
+	// ShardingWithoutPages means that it selects, but perhaps as kube-apiserver 1.36 does: pages count
+	// the remaining objects of all shards, and watches of etcd (Resource.NoWatchCache) show them.
 	ShardingWithoutPages
 	// ShardingWithPages means that it selects. As with other selectors, pages do not tell how many
 	// objects remain.
