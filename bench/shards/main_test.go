@@ -77,6 +77,7 @@ func newWorld(tb testing.TB) *world {
 	w.on, w.off = newSide(tb, on, settings), newSide(tb, off, settings+views)
 	w.dynamic = on.Dynamic()
 	w.prepare(tb)
+	tb.Cleanup(func() { w.checkAudit(tb) })
 	return w
 }
 

@@ -182,6 +182,9 @@ func parameter(random *rand.Rand, text string) string {
 	return name + "=" + url.QueryEscape(text)
 }
 
+// queryOf returns a selector as the value of a parameter.
+func queryOf(s shard) string { return url.QueryEscape(s.text) }
+
 // badSelectors are selectors that are refused, or that look like it.
 var badSelectors = []string{
 	" ", "\n", "x", "true", "1", "''", "object.metadata.uid", "shardRange", "shardRange()", "!", "'", "(", "||", "\x00", "\xff", "☃", "//", "// x",
