@@ -78,11 +78,12 @@ func (w *world) drawRead(random *rand.Rand) (r read) {
 			add("resourceVersion", oneOf(w.seeded.middle, w.seeded.end))
 		}
 	}
-	if random.IntN(8) == 0 {
+	accept := oneOf(inJSON, inJSON, inJSON, inProtobuf, inProtobuf, asTable, asPartial, strings.Replace(asPartial, "json", "vnd.kubernetes.protobuf", 1))
+	if random.IntN(6) == 0 && !strings.Contains(accept, "as=") { // which a view does not indent
 		add("pretty", "true")
 	}
 	random.Shuffle(len(query), func(i, j int) { query[i], query[j] = query[j], query[i] })
-	r.request = cluster.Get(r.of.path(namespace)+"?"+strings.Join(query, "&")).With("Accept", oneOf(inJSON, inJSON, inJSON, inProtobuf, inProtobuf, asTable, asPartial, strings.Replace(asPartial, "json", "vnd.kubernetes.protobuf", 1)))
+	r.request = cluster.Get(r.of.path(namespace)+"?"+strings.Join(query, "&")).With("Accept", accept)
 	if random.IntN(4) == 0 {
 		r.request = r.request.With("Accept-Encoding", "gzip")
 	}

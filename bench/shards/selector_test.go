@@ -233,7 +233,7 @@ var badSelectors = []string{
 	`shardRange(object.metadata.uid, '0x0000000000000000\q', '0x8000000000000000')`,
 	`shardRange(object.metadata.uid, '\ud800', '0x8000000000000000')`,
 	`shardRange(object.metadata.uid, r'\x30x000000000000000', '0x8000000000000000')`,
-	strings.Repeat("(", 200) + "x" + strings.Repeat(")", 200), strings.Repeat("(", 300), strings.Repeat("x", 5000),
+	strings.Repeat("(", 200) + "x" + strings.Repeat(")", 200), strings.Repeat("(", 300), strings.Repeat("x", 4000),
 	strings.Repeat("a.", 300) + "b", strings.Repeat("x || ", 200) + "x", "shardRange(in, '', '')", "for", "while()",
 }
 
