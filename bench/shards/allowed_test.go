@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -13,7 +12,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
 const allowedViews = `
@@ -28,10 +26,16 @@ views:
 func TestAllowed(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
+	random := rand.New(rand.NewPCG(cluster.Seed(), 6))
+	script := w.newScript(t, configmaps, random)
+	for range 20 {
+		script.change()
+	}
+	watchable := script.namespaces[:2] // the first one gets the last objects
 	may := []string{w.seeded.namespaces[1], w.seeded.namespaces[3], w.seeded.namespaces[4]}
 	of := []resource{configmaps, pods, widgets}
 	rule := rbacv1.PolicyRule{APIGroups: []string{"", widgets.Group}, Verbs: []string{"get", "list", "watch"}, Resources: []string{"configmaps", "pods", "widgets"}}
-	for _, namespace := range may {
+	for _, namespace := range slices.Concat(watchable, may) {
 		if err := w.off.server.Allow(t.Context(), namespace, cluster.UniqueName("some"), cluster.Users(some), rule); err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +50,6 @@ func TestAllowed(t *testing.T) {
 	proxy := cluster.EndpointT(t, "proxy", p.URL, tokenOf(some), p.CA)
 	none := cluster.EndpointT(t, "proxy", p.URL, tokenOf(nobody), p.CA)
 	api := cluster.EndpointT(t, "apiserver", w.on.server.URL, tokenOf(some), w.on.server.CA)
-	random := rand.New(rand.NewPCG(cluster.Seed(), 6))
 	for range 40 {
 		r := of[random.IntN(len(of))]
 		s := drawShard(random, w.seeded.uids[r.Resource], w.seeded.namespaces)
@@ -74,38 +77,39 @@ func TestAllowed(t *testing.T) {
 			t.Errorf("%s: %d %.300s", r.Target, a.Status, a.Body)
 		}
 	}
-	checkAllowedWatches(t, w, proxy, api, may)
+	checkAllowedWatches(t, script, proxy, watchable)
 }
 
-// checkAllowedWatches checks the states with which watches of four shares begin.
-func checkAllowedWatches(t *testing.T, w *world, proxy, api *cluster.Endpoint, may []string) {
+// checkAllowedWatches compares watches of four shares with one watch of everything.
+func checkAllowedWatches(t *testing.T, s *script, proxy *cluster.Endpoint, may []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer cancel()
+	target := configmaps.path("") + "?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&labelSelector=of%3D" + s.name
+	whole := openT(ctx, t, &reading, s.off.api, as(direct, cluster.Get(target)))
+	whole.begins(t)
 	const shares = 4
+	var parts []*stream
+	var ends []*watch
 	for i := range shares {
-		query := "?labelSelector=of%3Dseed&shardSelector=" + queryOf(share(i, shares))
-		var want, got []string
-		for _, namespace := range may {
-			items, _ := itemsT(t, api, as(direct, cluster.Get(pods.path(namespace)+query)))
-			want = append(want, raw(items)...)
-		}
-		watch := openT(ctx, t, &reading, proxy, below("mine", cluster.Get(pods.path("")+query+"&watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")))
-		cluster.Eventually(t, "the state", func() bool {
-			return watch.has(func(all []conformance.Event) bool {
-				return slices.ContainsFunc(all, func(e conformance.Event) bool { return e.InitialEnd })
-			})
+		h := &watch{shard: share(i, shares)}
+		part := openT(ctx, t, &reading, proxy, below("mine", cluster.Get(target+"&shardSelector="+queryOf(h.shard))))
+		part.begins(t)
+		parts, ends = append(parts, part), append(ends, h)
+	}
+	for range 40 {
+		s.change()
+	}
+	s.end(ends)
+	for i, h := range ends {
+		whole.reaches(t, h.last)
+		parts[i].reaches(t, h.last)
+		want := slices.DeleteFunc(linesIn(t, whole, h), func(line string) bool {
+			return !slices.Contains(may, gjson.Get(line, "object.metadata.namespace").Str)
 		})
-		watch.mu.Lock()
-		for _, e := range watch.mu.events {
-			if e.Type == "ADDED" {
-				got = append(got, strings.Replace(gjson.GetBytes(e.Line, "object").Raw, `"kind":"Pod","apiVersion":"v1",`, "", 1))
-			}
-		}
-		watch.mu.Unlock()
-		if err := differs(want, got); err != nil {
+		if err := differs(want, linesIn(t, parts[i], h)); err != nil {
 			t.Errorf("share %d: %v", i, err)
 		}
 	}

@@ -61,12 +61,13 @@ func (s *script) must(err error) {
 // change changes one object.
 func (s *script) change() {
 	s.t.Helper()
-	number := fmt.Sprint(s.random.IntN(s.names))
+	n := s.random.IntN(s.names)
+	number := fmt.Sprint(n)
 	color := colors[s.random.IntN(len(colors))]
 	is := s.now[number]
 	switch {
 	case is == nil:
-		s.create("object-"+number, s.namespaces[len(number)%len(s.namespaces)], color)
+		s.create("object-"+number, s.namespaces[n%len(s.namespaces)], color)
 		return
 	case s.random.IntN(3) == 0:
 		s.remove(number)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -80,6 +81,24 @@ func (s *stream) until(rv uint64) (all []conformance.Event, err error) {
 	return all, s.mu.err
 }
 
+// begins waits for the end of the state.
+func (s *stream) begins(t *testing.T) {
+	t.Helper()
+	cluster.Eventually(t, "the state", func() bool {
+		return s.has(func(all []conformance.Event) bool {
+			return slices.ContainsFunc(all, func(e conformance.Event) bool { return e.InitialEnd })
+		})
+	})
+}
+
+// reaches waits for an event with a resourceVersion, or a later one.
+func (s *stream) reaches(t *testing.T, rv uint64) {
+	t.Helper()
+	cluster.Eventually(t, "the last event", func() bool {
+		return s.has(func(all []conformance.Event) bool { return len(all) > 0 && all[len(all)-1].RV >= rv })
+	})
+}
+
 // watch is a watch that all ways are asked for.
 type watch struct {
 	shard   shard
@@ -126,12 +145,9 @@ func (w *world) compareWatches(t *testing.T, r resource) {
 	}
 	for _, h := range open {
 		for name, stream := range h.streams {
-			cluster.Eventually(t, "the state", func() bool {
+			cluster.Eventually(t, "the state of "+h.String(), func() bool {
 				return stream.has(func(all []conformance.Event) bool { return len(all) >= h.states[name] })
 			})
-			if t.Failed() {
-				t.Fatalf("%s: %s", name, h)
-			}
 		}
 	}
 	for range 40 {
@@ -142,11 +158,7 @@ func (w *world) compareWatches(t *testing.T, r resource) {
 	shown := 0
 	for _, h := range open {
 		for _, stream := range h.streams {
-			cluster.Eventually(t, "the last event of "+h.String(), func() bool {
-				return stream.has(func(all []conformance.Event) bool {
-					return len(all) > 0 && all[len(all)-1].RV >= h.last
-				})
-			})
+			stream.reaches(t, h.last)
 		}
 		for _, y := range w.ways() {
 			n, err := sameEvents(h.streams[y.reference.URL], h.streams[y.name], h.last)
