@@ -41,7 +41,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// costOf opens watches, each with its own connection, writes objects, and returns the processor time.
+// costOf opens watches, each with its own connection, writes objects, and returns the time.
 func (w *world) costOf(t *testing.T, p *cluster.Proxy, home string, targets []string) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

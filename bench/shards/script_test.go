@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// script creates, changes and deletes objects of one resource in namespaces of its own. All have its
+// script creates, changes and deletes objects of one resource in its own namespaces. All have its
 // name as a label. Objects are often created again under the name of a deleted one. Then they have
 // another uid, so that the name moves to another shard.
 type script struct {

@@ -64,7 +64,7 @@ func (s *stream) has(enough func([]conformance.Event) bool) bool {
 	return s.mu.ended || enough(s.mu.events)
 }
 
-// until returns the events up to a resourceVersion, without bookmarks between changes. Bookmarks may
+// until returns the events up to a resourceVersion, without bookmarks between changes, which may
 // come at any time.
 func (s *stream) until(rv uint64) (all []conformance.Event, err error) {
 	s.mu.Lock()
@@ -112,8 +112,8 @@ func (h *watch) String() string {
 	return fmt.Sprintf("%s (%s)", h.request.Target, h.request.Header.Get("Accept"))
 }
 
-// Watches show the events that the apiserver shows, in the same order. So do watches that begin with
-// a state.
+// Watches show the events that the apiserver shows, in the same order. So do watches that begin
+// with a state.
 func TestWatches(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
