@@ -156,34 +156,3 @@ func linesIn(t *testing.T, s *stream, h *watch) (lines []string) {
 	}
 	return lines
 }
-
-// A view with resources selects shards of these. Others are as without the view.
-func TestResources(t *testing.T) {
-	t.Parallel()
-	w := sharedWorld(t)
-	half := parameter(rand.New(rand.NewPCG(cluster.Seed(), 5)), share(0, 2).text)
-	for _, r := range resources {
-		reference := w.off.api
-		if r == configmaps {
-			reference = w.on.api
-		}
-		for _, query := range []string{"", "&resourceVersion=0", "&limit=9", "&fieldSelector=metadata.name%3Dseed-1"} {
-			request := cluster.Get(r.path("") + "?labelSelector=of%3Dseed&" + half + query)
-			in := below("configs", request)
-			if r != configmaps {
-				in.Header.Set("User-Agent", usual) // it may be forwarded
-			}
-			want, err := pagesOf(t.Context(), reference, as(direct, request))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := pagesOf(t.Context(), w.off.proxy, in)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := samePages(want, got); err != nil {
-				t.Errorf("%s: %v", request.Target, err)
-			}
-		}
-	}
-}

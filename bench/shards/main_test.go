@@ -58,7 +58,6 @@ accessLogSampling: 1
 const views = `
 views:
 - {name: shards, shards: always}
-- {name: configs, shards: always, resources: [configmaps]}
 - {name: labels, shards: always, fields: ["metadata.labels"]}
 - {name: small, shards: always, drop: ["metadata.managedFields", "data", "spec"]}
 - {name: unsharded, fields: ["metadata.labels"]}

@@ -56,7 +56,7 @@ func TestNeverForwarded(t *testing.T) {
 			return err
 		}
 		for _, other := range others {
-			if selects(r.Target) && strings.Contains(string(body), other) && !strings.Contains(r.Target, other) {
+			if strings.Contains(string(body), other) && !strings.Contains(r.Target, other) {
 				t.Errorf("%s %s %v: %d shows %s of another shard: %.300s", r.Method, r.Target, r.Header, a.Status, other, body)
 				break
 			}
@@ -113,7 +113,7 @@ func refusable(w *world, home string, s shard, name string) (all []cluster.Reque
 		list + "&continue=x", list + "&continue=" + token, list + "&limit=1&continue=" + token, list + "&resourceVersion=999999999" + quick,
 		list + "&watch=true&resourceVersion=2" + quick, list + "&watch=true&resourceVersion=999999999" + quick, watch + "&limit=1", watch + "&continue=" + token,
 		watch + "&unknown=1", list + "&watch=x" + quick, list + "&watch=1" + quick, list + "&watch" + quick, list + "&watch=false",
-		list + "&watch=true&sendInitialEvents=true" + quick, list + "&sendInitialEvents=true", list + "&%zz", list + ";a=b", list + "&a;b",
+		list + "&watch=true&sendInitialEvents=true" + quick, list + "&sendInitialEvents=true", list + "&%zz", list + ";a=b", list + "&a;b", list + ";", list + "%zz", list + strings.Repeat("&", 10001),
 		configmaps.path(home) + "?shard%53elector=" + escaped, configmaps.path(home) + "?limit=5&%73hardSelector=" + escaped,
 		configmaps.path(home) + "?shardSelector=" + escaped + "&shardSelector=", configmaps.path(home) + "?shardSelector=" + escaped + "&shardSelector=x",
 		configmaps.path(home) + "?%zz&shardSelector=" + escaped, configmaps.path(home) + "?a;b&shardSelector=" + escaped,
@@ -151,6 +151,7 @@ func refusable(w *world, home string, s shard, name string) (all []cluster.Reque
 		{Method: http.MethodDelete, Target: list, Body: `{"kind":"DeleteOptions","apiVersion":"v1"}`}, {Method: http.MethodDelete, Target: list + "&labelSelector=color%3Dred"},
 		{Method: http.MethodDelete, Target: configmaps.path(home) + "?shardSelector=x"}, {Method: http.MethodDelete, Target: configmaps.path(home) + "?shard%53elector=" + escaped},
 		{Method: http.MethodDelete, Target: configmaps.path(home) + "?shardSelector=" + escaped + "&shardSelector="}, {Method: http.MethodDelete, Target: list + "&%zz"},
+		{Method: http.MethodDelete, Target: list + ";"}, {Method: http.MethodDelete, Target: list + "%zz"}, {Method: http.MethodDelete, Target: list + strings.Repeat("&", 10001)},
 		{Method: http.MethodDelete, Target: configmaps.path(home) + "/" + selects}, {Method: http.MethodDelete, Target: "/" + list},
 		{Method: http.MethodDelete, Target: strings.Replace(list, "configmaps", "config%6Daps", 1)}, {Method: http.MethodDelete, Target: "/api/v1/namespaces/" + home + "/secrets" + selects},
 	} {
@@ -159,8 +160,8 @@ func refusable(w *world, home string, s shard, name string) (all []cluster.Reque
 	return all
 }
 
-// selects reports whether kube-apiserver finds a selector in a request. It does not see parameters
-// with semicolons.
+// selects reports whether kube-apiserver finds a selector in a request. It drops malformed parts of
+// a query, or all of a query with too many parameters.
 func selects(target string) bool {
 	_, query, _ := strings.Cut(target, "?")
 	values, _ := url.ParseQuery(query)
