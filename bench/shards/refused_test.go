@@ -95,7 +95,7 @@ func beginning(ctx context.Context, e *cluster.Endpoint, r cluster.Request) (clu
 	if err != nil {
 		return cluster.Answer{}, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // what was read is what counts
+	defer resp.Body.Close()
 	a := cluster.Answer{Status: resp.StatusCode, Header: resp.Header}
 	if a.Status != http.StatusOK {
 		a.Body, err = io.ReadAll(resp.Body)

@@ -33,9 +33,11 @@ type script struct {
 
 func (w *world) newScript(t *testing.T, of resource, random *rand.Rand) *script {
 	t.Helper()
-	s := &script{world: w, t: t, ctx: t.Context(), of: of,
+	s := &script{
+		world: w, t: t, ctx: t.Context(), of: of,
 		name: cluster.UniqueName("script-" + of.Resource), random: random,
-		now: map[string]*unstructured.Unstructured{}, names: 12, ever: map[types.UID]bool{}}
+		now: map[string]*unstructured.Unstructured{}, names: 12, ever: map[types.UID]bool{},
+	}
 	const namespaces = 3
 	for i := range namespaces {
 		s.namespaces = append(s.namespaces, w.on.server.NamespaceT(t, fmt.Sprintf("%s-%d", s.name, i)))

@@ -34,12 +34,11 @@ func (s *sources) of(t *testing.T, h http.Header) (source string) {
 	cluster.Eventually(t, "the access log has an answer", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		known := false
-		if source, known = s.mu.seen[h.Get("Audit-Id")]; !known {
+		if s.mu.seen[h.Get("Audit-Id")] == "" {
 			s.readLocked(t)
-			source, known = s.mu.seen[h.Get("Audit-Id")]
 		}
-		return known
+		source = s.mu.seen[h.Get("Audit-Id")]
+		return source != ""
 	})
 	return source
 }
