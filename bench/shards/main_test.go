@@ -34,7 +34,7 @@ type side struct {
 	api     *cluster.Endpoint
 	proxy   *cluster.Endpoint
 	process *cluster.Proxy
-	sources *sources
+	sources *cluster.Sources
 }
 
 // world has two apiservers on one etcd. All tests share it.
@@ -85,7 +85,7 @@ func newSide(tb testing.TB, server *cluster.APIServer, settings string) *side {
 	p := cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: true, Settings: settings})
 	return &side{
 		server: server, api: server.EndpointT(tb), process: p,
-		proxy: cluster.EndpointT(tb, "proxy", p.URL, "", p.CA), sources: &sources{path: p.LogFile()},
+		proxy: cluster.EndpointT(tb, "proxy", p.URL, "", p.CA), sources: &cluster.Sources{Path: p.LogFile()},
 	}
 }
 

@@ -70,7 +70,7 @@ func newWorld(tb testing.TB) *world {
 	}
 	proxy := cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: true, Settings: settings + string(views) + "\n"})
 	w.proxy = cluster.EndpointT(tb, "proxy", proxy.URL, server.Token, proxy.CA)
-	w.sources = &sources{path: proxy.LogFile()}
+	w.sources = &sources{Sources: cluster.Sources{Path: proxy.LogFile()}}
 	tb.Logf("%d views of %d resources", len(configured), len(w.all))
 	return w
 }

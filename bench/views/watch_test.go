@@ -124,7 +124,7 @@ func (w *world) checkWatches(t *testing.T, r *resource, namespace string, hidden
 	reading.Wait()
 	for _, of := range all {
 		if of.view != nil {
-			of.source = w.sources.of(t, of.resp.Header)
+			of.source = w.sources.OfT(t, of.resp.Header)
 			of.check(t, hidden, shown)
 		}
 	}
