@@ -80,7 +80,7 @@ func TestAllowed(t *testing.T) {
 	checkAllowedWatches(t, script, proxy, watchable)
 }
 
-// checkAllowedWatches compares watches of four shares with one watch of everything.
+// checkAllowedWatches compares watches of two halves with one watch of everything.
 func checkAllowedWatches(t *testing.T, s *script, proxy *cluster.Endpoint, may []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,27 +90,26 @@ func checkAllowedWatches(t *testing.T, s *script, proxy *cluster.Endpoint, may [
 	target := configmaps.path("") + "?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&labelSelector=of%3D" + s.name
 	whole := openT(ctx, t, &reading, s.off.api, as(direct, cluster.Get(target)))
 	whole.begins(t)
-	const shares = 4
 	var parts []*stream
 	var ends []*watch
-	for i := range shares {
-		h := &watch{shard: share(i, shares)}
+	for _, second := range []bool{false, true} {
+		h := &watch{shard: comb(second)}
 		part := openT(ctx, t, &reading, proxy, below("mine", cluster.Get(target+"&shardSelector="+queryOf(h.shard))))
 		part.begins(t)
 		parts, ends = append(parts, part), append(ends, h)
 	}
-	for range 40 {
+	for range 60 {
 		s.change()
 	}
 	s.end(ends)
 	for i, h := range ends {
 		whole.reaches(t, h.last)
 		parts[i].reaches(t, h.last)
-		want := slices.DeleteFunc(linesIn(t, whole, h), func(line string) bool {
+		want := slices.DeleteFunc(linesOf(t, whole, h.shard, h.last), func(line string) bool {
 			return !slices.Contains(may, gjson.Get(line, "object.metadata.namespace").Str)
 		})
-		if err := differs(want, linesIn(t, parts[i], h)); err != nil {
-			t.Errorf("share %d: %v", i, err)
+		if err := differs(want, linesOf(t, parts[i], everything, h.last)); err != nil {
+			t.Errorf("half %d: %v", i, err)
 		}
 	}
 }

@@ -105,20 +105,19 @@ func TestCutWatch(t *testing.T) {
 	defer reading.Wait()
 	defer cancel()
 	target := widgets.path("") + "?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&labelSelector=of%3D" + s.name
-	const shares = 4
 	wholes, parts := map[string]*stream{}, map[string][]*stream{}
 	var ends []*watch
 	for sharded, unsharded := range cutting {
 		wholes[sharded] = openT(ctx, t, &reading, w.off.proxy, below(unsharded, cluster.Get(target)))
 		wholes[sharded].begins(t)
-		for i := range shares {
-			h := &watch{shard: share(i, shares)}
+		for _, second := range []bool{false, true} {
+			h := &watch{shard: comb(second)}
 			part := openT(ctx, t, &reading, w.off.proxy, below(sharded, cluster.Get(target+"&"+parameter(random, h.shard.text))))
 			part.begins(t)
 			parts[sharded], ends = append(parts[sharded], part), append(ends, h)
 		}
 	}
-	for range 40 {
+	for range 60 {
 		s.change()
 	}
 	s.end(ends)
@@ -128,7 +127,7 @@ func TestCutWatch(t *testing.T) {
 			h := ends[i]
 			whole.reaches(t, h.last)
 			part.reaches(t, h.last)
-			want, got := linesIn(t, whole, h), linesIn(t, part, h)
+			want, got := linesOf(t, whole, h.shard, h.last), linesOf(t, part, everything, h.last)
 			if err := differs(want, got); err != nil {
 				t.Errorf("%s: %s: %v", sharded, h.shard.text, err)
 			}
@@ -142,15 +141,17 @@ func TestCutWatch(t *testing.T) {
 	}
 }
 
-// linesIn returns the events about objects of a watch's shard, up to its last one.
-func linesIn(t *testing.T, s *stream, h *watch) (lines []string) {
+var everything = share(0, 1)
+
+// linesOf returns the events about objects of a shard, up to a resourceVersion.
+func linesOf(t *testing.T, s *stream, of shard, last uint64) (lines []string) {
 	t.Helper()
-	events, err := s.until(h.last)
+	events, err := s.until(last)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range events {
-		if e.Type != "BOOKMARK" && h.shard.has(gjson.GetBytes(e.Line, "object.metadata.uid").Str, "") {
+		if e.Type != "BOOKMARK" && of.has(gjson.GetBytes(e.Line, "object.metadata.uid").Str, "") {
 			lines = append(lines, string(e.Line))
 		}
 	}

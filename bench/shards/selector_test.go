@@ -53,8 +53,26 @@ func share(i, n int) shard {
 	return s
 }
 
+// comb returns one of two disjoint halves of all objects. Each has 16 ranges, which begin or end
+// within the 64ths of the hashes by which the proxy finds the watches of an event.
+func comb(second bool) (s shard) {
+	const tooth, part = 1 << 60, 3 << 57
+	for i := range uint64(16) {
+		if second {
+			s.spans = append(s.spans, span{i*tooth + part, (i + 1) * tooth}) // the last one ends at 2^64
+		} else {
+			s.spans = append(s.spans, span{i * tooth, i*tooth + part})
+		}
+	}
+	s.text = plainly(s)
+	return s
+}
+
 // drawShard draws a selector. Some ranges begin or end at the hashes of values.
 func drawShard(random *rand.Rand, uids, namespaces []string) shard {
+	if random.IntN(8) == 0 {
+		return comb(random.IntN(2) == 0)
+	}
 	s := shard{byNamespace: random.IntN(4) == 0}
 	values := uids
 	if s.byNamespace {
