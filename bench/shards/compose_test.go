@@ -157,3 +157,30 @@ func linesOf(t *testing.T, s *stream, of shard, last uint64) (lines []string) {
 	}
 	return lines
 }
+
+// A view with resources cuts objects of these, and selects shards of all.
+func TestResources(t *testing.T) {
+	t.Parallel()
+	w := sharedWorld(t)
+	half := parameter(rand.New(rand.NewPCG(cluster.Seed(), 5)), share(0, 2).text)
+	for _, r := range resources {
+		for _, query := range []string{"", "&resourceVersion=0", "&limit=9", "&fieldSelector=metadata.name%3Dseed-1"} {
+			request := cluster.Get(r.path("") + "?labelSelector=of%3Dseed&" + half + query)
+			reference, of := w.on.api, as(direct, request)
+			if r == configmaps {
+				reference, of = w.off.proxy, below("labels", request)
+			}
+			want, err := pagesOf(t.Context(), reference, of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := pagesOf(t.Context(), w.off.proxy, below("configs", request))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := samePages(want, got); err != nil {
+				t.Errorf("%s: %v", request.Target, err)
+			}
+		}
+	}
+}

@@ -10,7 +10,7 @@
 //   - TestChurn follows eight disjoint shares with informers while objects change.
 //   - TestNeverForwarded checks that no selector in the view reaches the apiserver, which would
 //     ignore it.
-//   - TestCut and TestAllowed check views that also do something else.
+//   - TestCut, TestResources and TestAllowed check views that also do something else.
 //
 // The selectors have random ranges and spellings.
 package shards

@@ -58,6 +58,7 @@ accessLogSampling: 1
 const views = `
 views:
 - {name: shards, shards: always}
+- {name: configs, shards: always, resources: [configmaps], fields: ["metadata.labels"]}
 - {name: labels, shards: always, fields: ["metadata.labels"]}
 - {name: small, shards: always, drop: ["metadata.managedFields", "data", "spec"]}
 - {name: unsharded, fields: ["metadata.labels"]}

@@ -176,6 +176,8 @@ func refusable(w *world, home string, s shard, name string) (all []cluster.Reque
 		{Method: http.MethodDelete, Target: configmaps.path(home) + "?shardSelector=" + escaped + "&shardSelector="},
 		{Method: http.MethodDelete, Target: list + "&%zz"},
 		{Method: http.MethodDelete, Target: list + ";"},
+		{Method: http.MethodDelete, Target: configmaps.path(home) + "?a;b&%zz&shardSelector=" + escaped},
+		{Method: http.MethodDelete, Target: configmaps.path(home) + "?shardSelector=&shardSelector=" + escaped},
 		{Method: http.MethodDelete, Target: list + "%zz"},
 		{Method: http.MethodDelete, Target: list + strings.Repeat("&", 10001)},
 		{Method: http.MethodDelete, Target: configmaps.path(home) + "/" + selects},
@@ -188,12 +190,11 @@ func refusable(w *world, home string, s shard, name string) (all []cluster.Reque
 	return all
 }
 
-// selects reports whether kube-apiserver finds a selector in a request. It drops malformed parts of
-// a query, or all of a query with too many parameters.
+// selects reports whether a request has a selector, or might have one in a malformed query.
 func selects(target string) bool {
 	_, query, _ := strings.Cut(target, "?")
-	values, _ := url.ParseQuery(query)
-	return values.Get("shardSelector") != ""
+	values, err := url.ParseQuery(query)
+	return slices.ContainsFunc(values["shardSelector"], func(s string) bool { return s != "" }) || err != nil && strings.Contains(query, "Selector=")
 }
 
 // checkAudit checks that the apiserver without the feature gate was asked for no shard in the view.

@@ -82,6 +82,9 @@ func (w *world) drawRead(random *rand.Rand) (r read) {
 	if random.IntN(6) == 0 && !strings.Contains(accept, "as=") { // which a view does not indent
 		add("pretty", "true")
 	}
+	if random.IntN(16) == 0 {
+		query = append(query, "shardSelector=") // the first one counts
+	}
 	random.Shuffle(len(query), func(i, j int) { query[i], query[j] = query[j], query[i] })
 	r.request = cluster.Get(r.of.path(namespace)+"?"+strings.Join(query, "&")).With("Accept", accept)
 	if random.IntN(4) == 0 {
