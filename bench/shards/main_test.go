@@ -134,7 +134,10 @@ func (y way) request(r cluster.Request) cluster.Request {
 // mustT sends a request that must succeed.
 func mustT(tb testing.TB, e *cluster.Endpoint, r cluster.Request) cluster.Answer {
 	tb.Helper()
-	a := e.AskT(tb, r)
+	a, err := patient(tb.Context(), e, r)
+	if err != nil {
+		tb.Fatal(err)
+	}
 	if a.Status != http.StatusOK {
 		tb.Fatalf("%s: %s: %d %.500s", e.Name, r.Target, a.Status, a.Body)
 	}

@@ -107,7 +107,7 @@ func sameState(body []byte) ([]byte, error) {
 func pagesOf(ctx context.Context, e *cluster.Endpoint, r cluster.Request) (all []cluster.Answer, err error) {
 	first := r.Target
 	for {
-		a, err := e.Ask(ctx, r)
+		a, err := patient(ctx, e, r)
 		if err != nil {
 			return nil, err
 		}

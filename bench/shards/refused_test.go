@@ -88,11 +88,11 @@ func TestRefused(t *testing.T) {
 // beginning returns the answer to a request. Of a watch it returns only the header.
 func beginning(ctx context.Context, e *cluster.Endpoint, r cluster.Request) (cluster.Answer, error) {
 	if !strings.Contains(r.Target, "watch=") {
-		return e.Ask(ctx, r)
+		return patient(ctx, e, r)
 	}
 	ctx, cancel := context.WithTimeout(ctx, cluster.Limit)
 	defer cancel()
-	resp, err := e.Open(ctx, r)
+	resp, err := openPatiently(ctx, e, r)
 	if err != nil {
 		return cluster.Answer{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -34,8 +35,13 @@ func openT(ctx context.Context, t *testing.T, reading *sync.WaitGroup, e *cluste
 	t.Helper()
 	s := &stream{}
 	var err error
-	if s.resp, err = e.Watch(ctx, r); err != nil {
+	if s.resp, err = openPatiently(ctx, e, r); err != nil {
 		t.Fatal(err)
+	}
+	if s.resp.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(s.resp.Body)
+		_ = s.resp.Body.Close()
+		t.Fatalf("%s: %.300s: %s %.300s", e.Name, r.Target, s.resp.Status, body)
 	}
 	reading.Go(func() {
 		defer s.resp.Body.Close()
