@@ -21,7 +21,7 @@ func TestCost(t *testing.T) {
 	w := sharedWorld(t)
 	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.off.server.Kubeconfig, TLS: true, NoRace: true, Settings: settings + views})
 	home := w.on.server.NamespaceT(t, cluster.UniqueName("cost"))
-	const shares, rounds, most = 64, 6, 1.3
+	const shares, rounds, most = 64, 6, 1.2
 	usually, inShares := "/api/v1/namespaces/"+home+"/configmaps?watch=true", "/views/shards/api/v1/namespaces/"+home+"/configmaps?watch=true&shardSelector="
 	one, many := []string{usually}, []string{}
 	for i := range shares {
