@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/sharding"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -44,16 +46,22 @@ func sharded(t *testing.T, does object.Sharding, asked *atomic.Int32) *httpClien
 	t.Helper()
 	c, _ := cachetest.ConfigMaps(t, 3)
 	cachetest.SetBookmark(t, c)
-	o := testOptions()
+	client, _ := shardedFrom(t, oneFeed{feed: shardingFeed{&rawFeed{c}, does}}, testOptions(), asked)
+	return client
+}
+
+// shardedFrom returns a client of a server with feeds, and the server.
+func shardedFrom(t *testing.T, feeds read.Feeds, o Options, asked *atomic.Int32) (*httpClient, *Server) {
+	t.Helper()
 	o.Views = map[string]*exchange.View{
 		"shards": {Name: "shards", Sharded: true},
 		"pods":   {Name: "pods", Sharded: true, Resources: []schema.GroupResource{{Resource: "pods"}}},
 	}
-	_, l := serveTo(t, oneFeed{feed: shardingFeed{&rawFeed{c}, does}}, func(w http.ResponseWriter, _ *http.Request) {
+	s, l := serveTo(t, feeds, func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
 		w.WriteHeader(http.StatusTeapot)
 	}, o)
-	return clientTo(t, l, "http/1.1")
+	return clientTo(t, l, "http/1.1"), s
 }
 
 // The cache selects shards as upstream does, or asks upstream. A view selects them in any case.
@@ -110,18 +118,120 @@ func (staleFeed) Fresh(context.Context, *watchcache.Work) (s watchcache.Snapshot
 	return s, watchcache.ErrNotReady
 }
 
-// A cache that is out of date answers later.
-func TestStaleShards(t *testing.T) {
+// brokenFeeds cannot fill a cache now.
+type brokenFeeds struct {
+	oneFeed
+	excluded bool
+}
+
+// Caches implements read.Feeds.
+func (f brokenFeeds) Caches(schema.GroupVersionResource, object.Want) bool { return !f.excluded }
+
+// Open implements read.Feeds.
+func (brokenFeeds) Open(context.Context, schema.GroupVersionResource, object.Want, object.Encoding, uint64) (read.Feed, error) {
+	return nil, errors.New("discovery failed")
+}
+
+// A cache that is out of date, or cannot be filled yet, answers later. One that configuration
+// excludes never does, nor does any if the audit log has the bodies of reads.
+func TestShardsWithoutCache(t *testing.T) {
+	for why, test := range map[string]struct {
+		feeds func(rawFeed) read.Feeds
+		audit string
+		code  int
+		later string
+	}{
+		"not-up-to-date": {func(f rawFeed) read.Feeds { return oneFeed{feed: staleFeed{shardingFeed{&f, object.ShardingIgnored}}} }, "None", http.StatusServiceUnavailable, "1"},
+		"not-cached":     {func(rawFeed) read.Feeds { return brokenFeeds{} }, "None", http.StatusServiceUnavailable, "1"},
+		": not-cached":   {func(rawFeed) read.Feeds { return brokenFeeds{excluded: true} }, "None", http.StatusBadRequest, ""},
+		"audit":          {func(f rawFeed) read.Feeds { return oneFeed{feed: shardingFeed{&f, object.ShardingIgnored}} }, "RequestResponse", http.StatusBadRequest, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := cachetest.ConfigMaps(t, 3)
+			o := testOptions()
+			o.Audit, _ = auditing(t, "- level: "+test.audit+"\n")
+			var asked atomic.Int32
+			client, _ := shardedFrom(t, test.feeds(rawFeed{c}), o, &asked)
+			resp, body := client.get(t, "/views/shards"+rivalPath+"?"+shardOf(true))
+			if resp.StatusCode != test.code || resp.Header.Get("Retry-After") != test.later || !strings.Contains(body, why) || asked.Load() > 0 {
+				t.Errorf("%s: %d %v %s, asked %d times", why, resp.StatusCode, resp.Header, body, asked.Load())
+			}
+		})
+	}
+}
+
+// soonerFeed is a feed whose upstream answers all lists faster.
+type soonerFeed struct{ shardingFeed }
+
+// Leaves implements read.Feed.
+func (soonerFeed) Leaves(watchcache.Work) bool { return true }
+
+// Fresh implements read.Feed.
+func (f soonerFeed) Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error) {
+	if work != nil {
+		return watchcache.Snapshot{}, errors.New("upstream would be faster")
+	}
+	return f.shardingFeed.Fresh(ctx, work)
+}
+
+// The cache answers lists of a view that upstream would otherwise answer: because it is faster,
+// because its tokens are its own, or because a body would have to be indented.
+func TestShardsThatWouldBeForwarded(t *testing.T) {
+	const partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3)
-		o := testOptions()
-		o.Views = map[string]*exchange.View{"shards": {Name: "shards", Sharded: true}}
-		_, l := serveTo(t, oneFeed{feed: staleFeed{shardingFeed{&rawFeed{c}, object.ShardingIgnored}}}, func(http.ResponseWriter, *http.Request) { t.Error("upstream was asked") }, o)
-		resp, body := clientTo(t, l, "http/1.1").get(t, "/views/shards"+rivalPath+"?"+shardOf(true))
-		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != "1" || !strings.Contains(body, "not-up-to-date") {
-			t.Errorf("%d %v %s", resp.StatusCode, resp.Header, body)
+		var asked atomic.Int32
+		client, _ := shardedFrom(t, oneFeed{feed: soonerFeed{shardingFeed{&rawFeed{c}, object.ShardingIgnored}}}, testOptions(), &asked)
+		for _, test := range []struct{ target, accept, want string }{
+			{rivalPath + "?", anyJSON, `"c-000002"`},
+			{rivalPath + "?limit=1&fieldSelector=metadata.name!%3Dx&", anyJSON, `"continue":"`},
+			{"/api/v1/configmaps?limit=1&fieldSelector=metadata.namespace%3Da&", anyJSON, `"continue":"`},
+			{rivalPath + "?pretty=true&", anyJSON, "\n  \"kind\": \"ConfigMapList\""},
+			{rivalPath + "?pretty=true&", partial, `{"kind":"PartialObjectMetadataList"`},
+		} {
+			resp, body := client.get(t, "/views/shards"+test.target+shardOf(true), "Accept", test.accept)
+			if resp.StatusCode != http.StatusOK || !strings.Contains(body, test.want) || asked.Load() > 0 {
+				t.Errorf("%s as %s: %d %.300s, want %q, asked %d times", test.target, test.accept, resp.StatusCode, body, test.want, asked.Load())
+			}
 		}
 	})
+}
+
+// Kube-apiserver 1.36 does not select the events of watches that it reads from etcd.
+func TestShardsOfEtcd(t *testing.T) {
+	for _, inEtcd := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := cachetest.Resource()
+			r.NoWatchCache = inEtcd
+			c := watchcache.New(r, watchcache.Limits{})
+			c.Reset([]*object.Object{cachetest.ConfigMap(t, 0, 1)}, 2)
+			var asked atomic.Int32
+			client, _ := shardedFrom(t, oneFeed{feed: shardingFeed{&rawFeed{c}, object.ShardingWithoutPages}}, testOptions(), &asked)
+			resp := client.open(t, rivalPath+"?watch=1&resourceVersion=2&timeoutSeconds=1&"+shardOf(true))
+			if forwarded := resp.StatusCode == http.StatusTeapot; forwarded != inEtcd {
+				t.Errorf("in etcd %t: %d", inEtcd, resp.StatusCode)
+			}
+		})
+	}
+}
+
+// Each further place in which a watch is found counts as memory.
+func TestMemoryOfShards(t *testing.T) {
+	held := func(start, end string) (taken int64) {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := cachetest.ConfigMaps(t, 3)
+			var asked atomic.Int32
+			client, s := shardedFrom(t, oneFeed{feed: shardingFeed{&rawFeed{c}, object.ShardingWithPages}}, testOptions(), &asked)
+			client.open(t, rivalPath+"?watch=1&resourceVersion=4&timeoutSeconds=1&shardSelector="+url.QueryEscape("shardRange(object.metadata.uid, '"+start+"', '"+end+"')"))
+			synctest.Wait()
+			taken = s.limits.memory.Taken()
+		})
+		return taken
+	}
+	one, two := held("0x8000000000000000", "0x8000000000000001"), held("0x7fffffffffffffff", "0x8000000000000001")
+	if one < watchSize || two-one != placeSize {
+		t.Errorf("a watch with one place holds %d bytes, and one with two %d", one, two)
+	}
 }
 
 // An upstream that may ignore shard selectors is asked for no shard of a view.

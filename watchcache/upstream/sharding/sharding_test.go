@@ -169,13 +169,15 @@ func TestRemembers(t *testing.T) {
 
 		answers, s.namespaces = Answers{}, collection{objects: -1}
 		expect(object.ShardingWithoutPages, 7)
+		time.Sleep(failedTTL)
+		expect(object.ShardingWithoutPages, 7) // a right is not gained so soon
 		s.gate = false
 		time.Sleep(ttl)
 		expect(object.ShardingWithoutPages, 9) // the empty collection shows nothing
 	})
 }
 
-// Of many callers, one asks. Without an old answer, the others wait for it, but not for long.
+// Of many callers, one asks. The others wait for it, unless they have an old answer.
 func TestCallersShareAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answers Answers
@@ -203,5 +205,15 @@ func TestCallersShareAnAnswer(t *testing.T) {
 		if n := len(s.asked); n > 3 {
 			t.Errorf("%d requests: %v", n, s.asked)
 		}
+		time.Sleep(ttl)
+		s.hung = make(chan struct{})
+		ask(t.Context(), object.ShardingIgnored)
+		synctest.Wait()
+		began := time.Now()
+		if got := answers.Of(t.Context(), c, pods); got != object.ShardingIgnored || time.Since(began) > 0 {
+			t.Errorf("%v after %v, while another caller asks", got, time.Since(began))
+		}
+		close(s.hung)
+		callers.Wait()
 	})
 }
