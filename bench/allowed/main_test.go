@@ -1,10 +1,8 @@
 package allowed
 
 import (
-	"flag"
 	"net/http"
 	"path/filepath"
-	"runtime/debug"
 	"testing"
 
 	"k8s.io/client-go/dynamic"
@@ -13,21 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m, allAtOnce, collectLess) }
-
-// allAtOnce lets all parallel tests run at once, because they mostly wait.
-func allAtOnce(tb testing.TB) {
-	tb.Helper()
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-// collectLess makes garbage collections rare.
-func collectLess(testing.TB) {
-	const percent = 800
-	debug.SetGCPercent(percent)
-}
+func TestMain(m *testing.M) { cluster.Main(m, cluster.AllAtOnce, cluster.CollectLess) }
 
 // world is an apiserver with users and namespaces. All tests share it. Each test has namespaces and
 // users of its own.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -58,6 +59,21 @@ func ManyAtOnce(tb testing.TB) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// AllAtOnce lets all parallel tests run at once. It is for Main.
+func AllAtOnce(tb testing.TB) {
+	tb.Helper()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// CollectLess makes garbage collections rare, which take a third of the time of decoding otherwise.
+// It is for Main.
+func CollectLess(testing.TB) {
+	const percent = 800
+	debug.SetGCPercent(percent)
 }
 
 // leaked waits until no goroutine is left. After Limit it returns an error that names those that are

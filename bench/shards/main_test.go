@@ -1,10 +1,8 @@
 package shards
 
 import (
-	"flag"
 	"net/http"
 	"path/filepath"
-	"runtime/debug"
 	"testing"
 
 	"k8s.io/client-go/dynamic"
@@ -12,21 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m, allAtOnce, collectLess) }
-
-// allAtOnce lets all parallel tests run at once, because they mostly wait.
-func allAtOnce(tb testing.TB) {
-	tb.Helper()
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-// collectLess makes garbage collections rare.
-func collectLess(testing.TB) {
-	const percent = 800
-	debug.SetGCPercent(percent)
-}
+func TestMain(m *testing.M) { cluster.Main(m, cluster.AllAtOnce, cluster.CollectLess) }
 
 // side is an apiserver with a proxy in front of it.
 type side struct {

@@ -8,7 +8,6 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -17,13 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m, cluster.ManyAtOnce, collectLess) }
-
-// collectLess makes garbage collections rare, which take a third of the time of decoding otherwise.
-func collectLess(testing.TB) {
-	const percent = 800
-	debug.SetGCPercent(percent)
-}
+func TestMain(m *testing.M) { cluster.Main(m, cluster.ManyAtOnce, cluster.CollectLess) }
 
 // world has the servers, and the resources with their views. All tests share it.
 type world struct {

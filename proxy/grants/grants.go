@@ -228,8 +228,8 @@ func (s *side) lasts(of *set) {
 	of.until.Store(uint32(until))
 }
 
-// due returns the namespaces whose decisions are missing or have ended. What was denied is apart, the
-// oldest decision first. It stays denied for denyTTL if it is denied again.
+// due returns the namespaces whose decisions are missing or have ended. It returns the denied ones
+// apart, the oldest decision first. They stay denied for denyTTL if they are denied again.
 func (s *side) due(g *Grants, q *Query, names []string) (needed, denied []string, denyTTL time.Duration) {
 	const half, last = 2, 4 // early renewals: after half of the time that allows, in the last quarter of that which denies
 	now := g.book.now()

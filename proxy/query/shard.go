@@ -1,7 +1,6 @@
 package query
 
 import (
-	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/sharding"
@@ -16,7 +15,7 @@ const shardMost = 4 << 10
 // selector is too long.
 func ParseShard(selector string) (sharding.Selector, error) {
 	if len(selector) > shardMost {
-		return nil, errors.New("invalid shard selector: longer than 4096 bytes, and watchproxy takes no longer ones")
+		return nil, fmt.Errorf("invalid shard selector: longer than %d bytes, and watchproxy takes no longer ones", shardMost)
 	}
 	s, err := parser.Parse(selector)
 	if err != nil {
