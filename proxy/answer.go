@@ -21,6 +21,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		if shards {
 			return failShard(req, read.Verdict{Reason: "audit"}, false)
 		}
+		acceptJSON(req, rt)
 		// Upstream must audit this request itself, so the request does not share another response.
 		t := &forward.Attempt{}
 		resp := s.forward(ctx, req, *rt, t, s.metrics.ForwardBegan(rt.Verb))
@@ -56,6 +57,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		}
 		return failShard(req, v, s.feeds.Caches(rt.GVR, object.Want{Namespace: rt.Namespace, Verb: rt.Verb}))
 	}
+	acceptJSON(req, rt)
 	t, done := &forward.Attempt{Takes: v.Timed.Takes()}, func() {}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
 		t.Patience = lostPatience // regardless of the reason for forwarding

@@ -62,15 +62,23 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *ex
 	case req.WantsUpgrade():
 		return req.Fail(exchange.BadRequest("the view "+req.View.Name+" answers over HTTP alone: leave out the header Upgrade"), exchange.FromProxy)
 	}
-	accept, ok := wire.AcceptsJSON(req.Header.Get("Accept"))
-	if !ok {
+	if _, ok := wire.AcceptsJSON(req.Header.Get("Accept")); !ok {
 		return req.Fail(exchange.Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-			"the view "+req.View.Name+" has "+rt.GVR.Resource+" only in JSON: accept application/json, too"), exchange.FromProxy)
-	}
-	if accept != "" {
-		req.Header["Accept"] = []string{accept}
+			"the view "+req.View.Name+" may have "+rt.GVR.Resource+" only in JSON: accept application/json, too"), exchange.FromProxy)
 	}
 	return nil
+}
+
+// acceptJSON makes a request for cut objects accept JSON alone, before it is forwarded. Upstream's
+// answers are cut only in JSON, because a message begins with its length: it would have to be whole
+// before its first byte is written.
+func acceptJSON(req *exchange.Request, rt *exchange.Route) {
+	if cuts(req, rt) == nil {
+		return
+	}
+	if accept, _ := wire.AcceptsJSON(req.Header.Get("Accept")); accept != "" {
+		req.Header["Accept"] = []string{accept}
+	}
 }
 
 // writesObjects reports whether a request might write an object that its sender has read only in

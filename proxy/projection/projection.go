@@ -27,8 +27,10 @@ var Identity = []Path{
 
 // Projection says which fields of an object stay. It never changes. The nil Projection keeps all.
 type Projection struct {
-	object *node
-	shapes [shapes]*node
+	paths    *node
+	object   *node // paths, as JSON writes their keys
+	shapes   [shapes]*node
+	messages sync.Map // *Message by reflect.Type
 }
 
 // Shape is the place of objects in an answer of upstream.
@@ -62,8 +64,9 @@ func Drop(paths []Path) *Projection {
 	return newProjection(root)
 }
 
-func newProjection(root *node) *Projection {
-	p := &Projection{object: root}
+func newProjection(paths *node) *Projection {
+	root := paths.written()
+	p := &Projection{paths: paths, object: root}
 	row := &node{keep: true, members: map[string]*node{"object": root}}
 	table := &node{keep: true, members: map[string]*node{"rows": {keep: true, items: row}}}
 	whole := &node{keep: true, members: map[string]*node{}}
@@ -113,22 +116,33 @@ func (n *node) add(p Path, keep bool) {
 		if p[0].Items {
 			n.items = next
 		} else {
-			n.name(p[0].Key, next)
+			if n.members == nil {
+				n.members = map[string]*node{}
+			}
+			n.members[p[0].Key] = next
 		}
 	}
 	next.add(p[1:], keep)
 }
 
-// name sets the node of a member. Kube-apiserver escapes some characters of keys. Escapes that it
-// does not write are not compared, because they would make each key dearer.
-func (n *node) name(key string, of *node) {
-	if n.members == nil {
-		n.members = map[string]*node{}
+// written returns a copy with the keys that JSON may have. Kube-apiserver escapes some characters of
+// keys. Escapes that it does not write are not compared, because they would make each key dearer.
+func (n *node) written() *node {
+	if n == nil {
+		return nil
 	}
-	n.members[key] = of
-	if written, err := json.Marshal(key); err == nil {
-		n.members[string(written[1:len(written)-1])] = of
+	all := &node{keep: n.keep, items: n.items.written()}
+	if n.members != nil {
+		all.members = map[string]*node{}
 	}
+	for key, of := range n.members {
+		of = of.written()
+		all.members[key] = of
+		if escaped, err := json.Marshal(key); err == nil {
+			all.members[string(escaped[1:len(escaped)-1])] = of
+		}
+	}
+	return all
 }
 
 // longKey is the length of keys, in bytes, from which a cutter is not used again.

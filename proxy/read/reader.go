@@ -192,7 +192,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	pretty := r.Pretty() && !r.View.Narrows(r.Route) // selected lists are not indented
 	choices := wire.Negotiate(r.Header.Get("Accept"), r.Kind(r.Name), pretty)
 	if fields := r.View.Of(r.GVR.GroupResource()); fields != nil {
-		choices = wire.Cut(choices, fields)
+		choices = wire.NegotiateCut(r.Header.Get("Accept"), r.Kind(r.Name), pretty, fields, r.GVR)
 	}
 	switch {
 	case !r.Answerable(r.Name):

@@ -13,7 +13,7 @@
 // have no protobuf. If metadata has unknown fields, upstream answers, so no field is lost. The same
 // is true if upstream makes the metadata from another version. In Tables, upstream's own is written.
 //
-// In JSON, a form may show only some fields of the objects ([Choice].Fields, package projection).
+// A form may show only some fields of the objects ([Choice].Fields, package projection).
 //
 // No protobuf field number is written by hand. The API's own types encode the envelopes, tags and
 // list metadata, once for each form.

@@ -80,15 +80,15 @@ const (
 func NewForm(c Choice, k Kind) Form {
 	switch {
 	case c.Partial && c.MediaType == Protobuf && !k.Protobuf:
-		return newPartialProtobuf(metadataFromJSON)
+		return newPartialProtobuf(metadataFromJSON, c.Message)
 	case c.Partial && c.MediaType == Protobuf:
-		return newPartialProtobuf(k.own(metadataField))
+		return newPartialProtobuf(k.own(metadataField), c.Message)
 	case c.Partial && k.Sorted:
 		return &partialJSON{metadata: orderedMetadata, fields: c.Fields}
 	case c.Partial:
 		return &partialJSON{metadata: k.own(metadataMember), fields: c.Fields}
 	case c.MediaType == Protobuf:
-		return newProtobuf(k)
+		return newProtobuf(k, c.Message)
 	}
 	return newPlainJSON(k, c.Fields)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/munnerz/goautoneg"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/proxy/projection"
 )
@@ -27,8 +28,9 @@ type Choice struct {
 	Partial   bool // only metadata: PartialObjectMetadata, or PartialObjectMetadataList for a list
 	Table     bool // JSON only
 	Pretty    bool // indented; never for watches, JSON only
-	// Fields says which fields of the objects stay; nil for all. JSON only.
-	Fields *projection.Projection
+	// Fields says which fields of the objects stay; nil for all. Message says the same for protobuf.
+	Fields  *projection.Projection
+	Message *projection.Message
 }
 
 // Read is a kind of read. The form depends on it.
@@ -88,24 +90,40 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	return choices
 }
 
-// Cut returns the choices in JSON, with only some fields of the objects.
-func Cut(choices []Choice, fields *projection.Projection) (cut []Choice) {
-	for _, c := range choices {
-		if c.Fields = fields; c.MediaType == JSON {
-			cut = append(cut, c)
+// NegotiateCut is Negotiate for a resource whose objects are cut. Protobuf comes before JSON only if
+// its messages can be cut.
+func NegotiateCut(accept string, read Read, pretty bool, fields *projection.Projection, of schema.GroupVersionResource) (choices []Choice) {
+	for _, c := range Negotiate(accept, read, pretty) {
+		if c.MediaType != Protobuf {
+			break
+		}
+		if c.Message = fields.Message(of); c.Partial {
+			c.Message = fields.Metadata()
+		}
+		if c.Fields = fields; c.Message != nil {
+			choices = append(choices, c)
 		}
 	}
-	return cut
+	accept, ok := AcceptsJSON(accept)
+	if !ok {
+		return choices
+	}
+	for _, c := range Negotiate(accept, read, pretty) {
+		if c.Fields = fields; c.MediaType == JSON {
+			choices = append(choices, c)
+		}
+	}
+	return choices
 }
 
 // AcceptsJSON returns an Accept header without the clauses for other media types than JSON. It
-// returns false if no clause is left.
+// returns false if no clause is left. Kube-apiserver refuses application/* for built-in resources.
 func AcceptsJSON(accept string) (rest string, ok bool) {
 	var kept []string
 	for clause := range strings.SplitSeq(accept, ",") {
 		mediaType, _, _ := strings.Cut(clause, ";")
 		if slices.Contains([]string{mimeJSON, "application/*", "*/*"}, strings.TrimSpace(mediaType)) {
-			kept = append(kept, clause)
+			kept = append(kept, strings.Replace(clause, "application/*", mimeJSON, 1))
 		}
 	}
 	return strings.Join(kept, ","), len(kept) > 0 || accept == ""

@@ -183,46 +183,18 @@ func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
 	return appendRawEvent(dst, "BOOKMARK", partial), nil
 }
 
-// partialProtobuf writes PartialObjectMetadata in protobuf.
-type partialProtobuf struct {
-	protoForm
-	metadata func(object []byte) ([]byte, error)
-}
-
-func newPartialProtobuf(metadata func([]byte) ([]byte, error)) *partialProtobuf {
-	return &partialProtobuf{*newProtobuf(Kind{Kind: partialKind, ListKind: partialLists, APIVersion: partialAPIVersion}), metadata}
-}
-
-func (p *partialProtobuf) Verbatim() bool { return false }
-
-func (p *partialProtobuf) AppendItem(dst []byte, o Object) ([]byte, error) {
-	partial, err := p.metadata(o.Bytes())
-	if err != nil {
-		return dst, err
+// newPartialProtobuf returns the form of PartialObjectMetadata in protobuf.
+func newPartialProtobuf(metadata func(object []byte) ([]byte, error), cut *projection.Message) *protoForm {
+	p := newProtobuf(Kind{Kind: partialKind, ListKind: partialLists, APIVersion: partialAPIVersion}, nil)
+	p.bookmark, p.convert = metadata, metadata
+	if cut != nil {
+		p.convert = func(object []byte) ([]byte, error) {
+			partial, err := metadata(object)
+			if err != nil {
+				return nil, err
+			}
+			return cut.Append(make([]byte, 0, len(partial)), partial)
+		}
 	}
-	return appendProtoItem(dst, partial), nil
-}
-
-func (p *partialProtobuf) AppendObject(dst []byte, o Object) ([]byte, error) {
-	partial, err := p.metadata(o.Bytes())
-	if err != nil {
-		return dst, err
-	}
-	return p.object.append(dst, partial), nil
-}
-
-func (p *partialProtobuf) AppendEvent(dst []byte, eventType string, o Object) ([]byte, error) {
-	partial, err := p.metadata(o.Bytes())
-	if err != nil {
-		return dst, err
-	}
-	return p.object.appendFrame(dst, eventType, partial), nil
-}
-
-func (*partialProtobuf) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail []byte, ok bool) {
-	return dst, nil, nil, false
-}
-
-func (p *partialProtobuf) AppendBookmark(dst, object []byte) ([]byte, error) {
-	return p.AppendEvent(dst, "BOOKMARK", bare(object))
+	return p
 }

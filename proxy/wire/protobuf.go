@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/watchproxy/watchproxy/proxy/projection"
 )
 
 const (
@@ -83,19 +85,40 @@ func (e *envelope) appendFrameHead(dst []byte, eventType string, message []byte)
 }
 
 // protoForm writes a resource in protobuf.
-type protoForm struct{ object, list envelope }
+type protoForm struct {
+	object, list envelope
+	// convert makes a message of a cached object, and bookmark one of a bookmark. They are nil if
+	// the message is the object.
+	convert, bookmark func(object []byte) ([]byte, error)
+}
 
-func newProtobuf(k Kind) *protoForm {
-	return &protoForm{newEnvelope(k.APIVersion, k.Kind), newEnvelope(k.APIVersion, k.ListKind)}
+func newProtobuf(k Kind, cut *projection.Message) *protoForm {
+	p := &protoForm{object: newEnvelope(k.APIVersion, k.Kind), list: newEnvelope(k.APIVersion, k.ListKind)}
+	if cut != nil {
+		p.convert = func(object []byte) ([]byte, error) { return cut.Append(make([]byte, 0, len(object)), object) }
+	}
+	return p
 }
 
 func (p *protoForm) ContentType() string { return mimeProtobuf }
 func (p *protoForm) StreamType() string  { return mimeProtobufStream }
-func (p *protoForm) Verbatim() bool      { return true }
+func (p *protoForm) Verbatim() bool      { return p.convert == nil }
 func (p *protoForm) Separator() string   { return "" }
 
+// message returns the message of an object.
+func (p *protoForm) message(o Object) ([]byte, error) {
+	if p.convert == nil {
+		return o.Bytes(), nil
+	}
+	return p.convert(o.Bytes())
+}
+
 func (p *protoForm) AppendItem(dst []byte, o Object) ([]byte, error) {
-	return appendProtoItem(dst, o.Bytes()), nil
+	message, err := p.message(o)
+	if err != nil {
+		return dst, err
+	}
+	return protowire.AppendBytes(append(dst, itemTag), message), nil
 }
 
 func (p *protoForm) AppendListHead(dst []byte, m ListMeta, items int64) []byte {
@@ -107,19 +130,35 @@ func (p *protoForm) AppendListTail(dst []byte, _ ListMeta, _ int64) []byte {
 }
 
 func (p *protoForm) AppendObject(dst []byte, o Object) ([]byte, error) {
-	return p.object.append(dst, o.Bytes()), nil
+	message, err := p.message(o)
+	if err != nil {
+		return dst, err
+	}
+	return p.object.append(dst, message), nil
 }
 
 func (p *protoForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte, error) {
-	return p.object.appendFrame(dst, eventType, o.Bytes()), nil
+	message, err := p.message(o)
+	if err != nil {
+		return dst, err
+	}
+	return p.object.appendFrame(dst, eventType, message), nil
 }
 
 func (p *protoForm) SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool) {
+	if p.convert != nil {
+		return dst, nil, nil, false
+	}
 	object := o.Bytes()
 	return p.object.appendFrameHead(dst, eventType, object), object, p.object.tail, true
 }
 
-func (p *protoForm) AppendBookmark(dst, object []byte) ([]byte, error) {
+func (p *protoForm) AppendBookmark(dst, object []byte) (_ []byte, err error) {
+	if p.bookmark != nil {
+		if object, err = p.bookmark(object); err != nil {
+			return dst, err
+		}
+	}
 	return p.object.appendFrame(dst, "BOOKMARK", object), nil
 }
 
@@ -156,10 +195,6 @@ var itemTag = func() byte {
 	}
 	return written[empty.Size()]
 }()
-
-func appendProtoItem(dst, object []byte) []byte {
-	return protowire.AppendBytes(append(dst, itemTag), object)
-}
 
 // must returns the result of an encoding that cannot fail.
 func must[T any](v T, err error) T {

@@ -1,0 +1,116 @@
+package projection
+
+import (
+	"errors"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Message says which fields of a protobuf message stay. It never changes.
+type Message struct {
+	keep bool // whether a field or key stays that is not named below
+	// fields are the fields, of a struct. Without fields and keys, the Message is for the whole
+	// value.
+	fields map[protowire.Number]*Message
+	keys   map[string]*Message // the entries of a map, by their keys
+}
+
+var errMessage = errors.New("malformed protobuf")
+
+func (m *Message) whole() bool { return m.fields == nil && m.keys == nil }
+
+// Append appends a message's fields that stay.
+func (m *Message) Append(dst, src []byte) ([]byte, error) {
+	for len(src) > 0 {
+		number, kind, tag := protowire.ConsumeTag(src)
+		if tag < 0 {
+			return dst, errMessage
+		}
+		length := protowire.ConsumeFieldValue(number, kind, src[tag:])
+		if length < 0 {
+			return dst, errMessage
+		}
+		var err error
+		if dst, err = m.appendField(dst, number, src[:tag+length], tag); err != nil {
+			return dst, err
+		}
+		src = src[tag+length:]
+	}
+	return dst, nil
+}
+
+// appendField appends a field, if it stays. The field's tag has so many bytes.
+func (m *Message) appendField(dst []byte, number protowire.Number, field []byte, tag int) ([]byte, error) {
+	of, named := m.fields[number]
+	if !named {
+		of = whole(m.keep)
+	}
+	if of.whole() {
+		if of.keep {
+			dst = append(dst, field...)
+		}
+		return dst, nil
+	}
+	value, n := protowire.ConsumeBytes(field[tag:])
+	if n < 0 {
+		return dst, errMessage
+	}
+	if of.keys != nil {
+		key, err := keyOf(value)
+		if err != nil {
+			return dst, err
+		}
+		entry, named := of.keys[key]
+		if !named {
+			entry = whole(of.keep)
+		}
+		if of = entry; of.whole() {
+			if of.keep {
+				dst = append(dst, field...)
+			}
+			return dst, nil
+		}
+	}
+	return of.appendCounted(append(dst, field[:tag]...), value)
+}
+
+// appendCounted appends what stays of a value, after its length. The new length may have fewer
+// bytes than the old one, but never more.
+func (m *Message) appendCounted(dst, value []byte) ([]byte, error) {
+	count := len(dst)
+	begin := count + protowire.SizeVarint(uint64(len(value)))
+	dst, err := m.Append(protowire.AppendVarint(dst, uint64(len(value))), value)
+	if err != nil {
+		return dst, err
+	}
+	length := len(dst) - begin
+	at := len(protowire.AppendVarint(dst[:count], uint64(length)))
+	copy(dst[at:], dst[begin:])
+	return dst[:at+length], nil
+}
+
+// Fields of a map's entry, by protobuf's definition.
+const (
+	entryKey   = protowire.Number(1)
+	entryValue = protowire.Number(2)
+)
+
+// keyOf returns the key of a map's entry, which is a string.
+func keyOf(entry []byte) (key string, err error) {
+	for len(entry) > 0 {
+		number, kind, tag := protowire.ConsumeTag(entry)
+		if tag < 0 {
+			return "", errMessage
+		}
+		length := protowire.ConsumeFieldValue(number, kind, entry[tag:])
+		if length < 0 {
+			return "", errMessage
+		}
+		if number == entryKey && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(entry[tag:])
+			key = string(value)
+		}
+		entry = entry[tag+length:]
+	}
+	return key, nil
+}
