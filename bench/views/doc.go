@@ -7,7 +7,7 @@
 // view. The views' answers must have the same values, in the same order:
 //
 //   - lists, pages, gets, metadata and Tables, compressed and indented, from the cache and from
-//     upstream;
+//     upstream. Lists and pages in protobuf are decoded, and compared with what the cut JSON decodes to;
 //   - watches, event by event. An event that changes none of a view's fields must be missing if the
 //     cache answers.
 //

@@ -22,6 +22,7 @@ func TestMain(m *testing.M) { cluster.Main(m, cluster.ManyAtOnce, cluster.Collec
 type world struct {
 	api     *cluster.Endpoint
 	proxy   *cluster.Endpoint
+	ca      []byte // of the proxy
 	all     []*resource
 	sources *sources
 }
@@ -63,6 +64,7 @@ func newWorld(tb testing.TB) *world {
 	}
 	proxy := cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: true, Settings: settings + string(views) + "\n"})
 	w.proxy = cluster.EndpointT(tb, "proxy", proxy.URL, server.Token, proxy.CA)
+	w.ca = proxy.CA
 	w.sources = &sources{Sources: cluster.Sources{Path: proxy.LogFile()}}
 	tb.Logf("%d views of %d resources", len(configured), len(w.all))
 	return w
