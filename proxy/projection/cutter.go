@@ -43,7 +43,7 @@ const (
 	inValue
 )
 
-var errMalformed = errors.New("malformed JSON")
+var errMalformed = errors.New("malformed object")
 
 func (c *cutter) reset(out []byte, root *node) {
 	*c = cutter{root: root, out: out, stack: c.stack[:0], head: c.head[:0], told: c.told[:0]}

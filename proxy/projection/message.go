@@ -1,10 +1,6 @@
 package projection
 
-import (
-	"errors"
-
-	"google.golang.org/protobuf/encoding/protowire"
-)
+import "google.golang.org/protobuf/encoding/protowire"
 
 // Message says which fields of a protobuf message stay. It never changes.
 type Message struct {
@@ -15,8 +11,6 @@ type Message struct {
 	keys   map[string]*Message // the entries of a map, by their keys
 }
 
-var errMessage = errors.New("malformed protobuf")
-
 func (m *Message) whole() bool { return m.fields == nil && m.keys == nil }
 
 // Append appends a message's fields that stay.
@@ -24,11 +18,11 @@ func (m *Message) Append(dst, src []byte) ([]byte, error) {
 	for len(src) > 0 {
 		number, kind, tag := protowire.ConsumeTag(src)
 		if tag < 0 {
-			return dst, errMessage
+			return dst, errMalformed
 		}
 		length := protowire.ConsumeFieldValue(number, kind, src[tag:])
 		if length < 0 {
-			return dst, errMessage
+			return dst, errMalformed
 		}
 		var err error
 		if dst, err = m.appendField(dst, number, src[:tag+length], tag); err != nil {
@@ -53,7 +47,7 @@ func (m *Message) appendField(dst []byte, number protowire.Number, field []byte,
 	}
 	value, n := protowire.ConsumeBytes(field[tag:])
 	if n < 0 {
-		return dst, errMessage
+		return dst, errMalformed
 	}
 	if of.keys != nil {
 		key, err := keyOf(value)
@@ -100,11 +94,11 @@ func keyOf(entry []byte) (key string, err error) {
 	for len(entry) > 0 {
 		number, kind, tag := protowire.ConsumeTag(entry)
 		if tag < 0 {
-			return "", errMessage
+			return "", errMalformed
 		}
 		length := protowire.ConsumeFieldValue(number, kind, entry[tag:])
 		if length < 0 {
-			return "", errMessage
+			return "", errMalformed
 		}
 		if number == entryKey && kind == protowire.BytesType {
 			value, _ := protowire.ConsumeBytes(entry[tag:])
