@@ -40,6 +40,27 @@ func TestReadmeHasAllValues(t *testing.T) {
 	}
 }
 
+// The chart and the proxy accept the README's examples of values.
+func TestReadmeExamples(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile(filepath.Join(chartDir(), "README.md"))
+	must(t, err)
+	examples := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(readme), -1)
+	if len(examples) == 0 {
+		t.Error("the README has no examples")
+	}
+	for _, example := range examples {
+		r, err := template(loadChart(t), parseValues(t, example[1]))
+		if err != nil {
+			t.Errorf("%v:\n%s", err, example[1])
+			continue
+		}
+		if _, err := load(t, configText(t, parseObjects(t, r.Manifest))); err != nil {
+			t.Errorf("the proxy refuses %v:\n%s", err, example[1])
+		}
+	}
+}
+
 // description is how the comment above a documented value begins, as in helm-docs. A mapping
 // without a description is split into its values.
 const description = "# -- "
