@@ -56,7 +56,7 @@ func tokenFile() string {
 	var b strings.Builder
 	names := append(unionUsers(), "first", "second", "third", "resumer", "late", "leak", "nothing", "deputy", "stranger", "known", "unknown", "counted", "twice", "blind", "unreviewed", "both", "mover", "nobody")
 	for i := range walkers {
-		names = append(names, fmt.Sprintf("walker%d", i))
+		names = append(names, fmt.Sprintf("w-walker%d", i), fmt.Sprintf("long-walker%d", i))
 	}
 	for _, name := range names {
 		fmt.Fprintf(&b, "%s,%s,%s-uid\n", tokenOf(name), name, name)

@@ -28,7 +28,7 @@ type size struct {
 	changes           int // of rights
 	stops             int // for comparisons
 	pause             time.Duration
-	prefix            string // of namespaces
+	prefix            string // of namespaces and users
 	settings          string // of the proxy
 }
 
@@ -82,7 +82,7 @@ func runWalk(t *testing.T, s size) {
 	}
 	w.proxy = w.proxyT(t, w.server.URL, s.settings)
 	for i := range s.users {
-		w.users = append(w.users, user(fmt.Sprintf("walker%d", i)))
+		w.users = append(w.users, user(fmt.Sprintf("%swalker%d", s.prefix, i)))
 		w.start(ctx, t, w.users[i])
 	}
 	for i := range s.changes {

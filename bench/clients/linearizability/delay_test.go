@@ -47,6 +47,7 @@ func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (pat
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Header.Set("Authorization", "Bearer "+api.Token) // client-go sends no token without TLS
+			r.Out.Header.Del("Accept-Encoding")                    // compressed streams have no lines
 		},
 		Transport:     transport,
 		FlushInterval: -1,

@@ -38,7 +38,9 @@ type linearizability struct {
 // leftToUpstream stands for reads that upstream answers because it is faster than the cache.
 const leftToUpstream = "direct"
 
-var late = delay{streams: 5 * time.Second, answers: 200 * time.Millisecond}
+// late delays streams by less than the silence (5 s) after which a feed tries another way to its state.
+// The apiserver itself may take a second until it ends a state.
+var late = delay{streams: 3 * time.Second, answers: 200 * time.Millisecond}
 
 // linearizabilities are the settings. Together they use every proof of freshness. For a tiny
 // collection the proof is a list, for others normally the stream. If the stream is late or quiet,
