@@ -221,7 +221,7 @@ func createSpecimen(t *testing.T, all []*collection, namespace, text string) {
 	}
 }
 
-// gauges are custom resources with a column of each type, and with dates at all kinds of paths.
+// gauges are custom resources with a column of each type, and with dates in all parts of the object.
 const gauges = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"gauges.example.com"},
 	"spec":{"group":"example.com","scope":"Namespaced","names":{"kind":"Gauge","plural":"gauges","singular":"gauge"},"versions":[
 	{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}},
@@ -234,6 +234,5 @@ const gauges = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k
 	{"name":"Next","type":"date","jsonPath":".spec.next","priority":1},
 	{"name":"Broken","type":"date","jsonPath":".spec.broken"},
 	{"name":"Dotted","type":"date","jsonPath":".metadata.annotations.example\\.com/at"},
-	{"name":"Ready","type":"date","jsonPath":".status.conditions[?(@.type==\"Ready\")].lastTransitionTime"},
-	{"name":"Third","type":"date","jsonPath":".status.levels[?(@.level==3)].at"},
+	{"name":"Done","type":"date","jsonPath":".status.done"},
 	{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]}]}}`

@@ -54,9 +54,8 @@ const (
 	CutCost      = 3
 	MetadataCost = 75 // of custom resources, whose metadata is decoded
 	GzipCost     = 10
-	GzipOnceCost = 3   // for bodies made for one request
-	IndentCost   = 5   // of the result
-	DecodeCost   = 200 // of objects of which a Table needs an age
+	GzipOnceCost = 3 // for bodies made for one request
+	IndentCost   = 5 // of the result
 	writeCost    = 3
 )
 

@@ -224,10 +224,7 @@ func (r *read) endOf(span tree.Span) (end []byte, err error) {
 
 // cost is the cost of an item in the form, for each byte.
 func (r *read) cost() int64 {
-	switch {
-	case r.rows != nil && r.rows.Rules.Decodes > 0:
-		return fair.DecodeCost * int64(r.rows.Rules.Decodes)
-	case r.resource.SelfDescribing && !r.form.Verbatim():
+	if r.resource.SelfDescribing && !r.form.Verbatim() {
 		return fair.MetadataCost
 	}
 	return fair.CutCost

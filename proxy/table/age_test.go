@@ -89,8 +89,8 @@ func TestRules(t *testing.T) {
 	custom := New(&object.Resource{
 		GVR: schema.GroupVersionResource{Group: "e.c", Version: "v1", Resource: "gauges"}, SelfDescribing: true,
 		Columns: object.Columns{
-			Defined: true, Definitions: definitions([]string{"Name", "Interval", "Last:date", "Ready:date", "Third:date"}),
-			Paths: []string{".spec.interval", ".spec.last", `.status.conditions[?(@.type=="Ready")].at`, `.status.levels[?(@.level==3)].at`},
+			Defined: true, Definitions: definitions([]string{"Name", "Interval", "Last:date", "Next:date"}),
+			Paths: []string{".spec.interval", ".spec.last", `.metadata.annotations.e\.c/next`},
 		},
 	})
 	bare := New(&object.Resource{SelfDescribing: true, Columns: object.Columns{Defined: true, Definitions: definitions([]string{"Name", "Age:date"})}})
@@ -132,12 +132,8 @@ func TestRules(t *testing.T) {
 		"message of an event":   {rulesFor("events.k8s.io", "events", "Message"), `{"note":"5m "}`, `"5m"`, `"5m"`},
 		"old event":             {lateEvents, `{"firstTimestamp":"` + at(2*time.Hour) + `","lastTimestamp":"` + at(time.Minute) + `","eventTime":null}`, `"60s","n","120m"`, `"61m","n","3h"`},
 		"custom": {
-			custom, `{"spec":{"interval":"5m","last":"` + at(time.Minute) + `"},"status":{"conditions":[{"type":"Other","at":"` + at(time.Hour) + `"},{"type":"Ready","at":"` + at(2*time.Hour) + `"}]}}`,
+			custom, `{"metadata":{"annotations":{"e.c/next":"` + at(2*time.Hour) + `"}},"spec":{"interval":"5m","last":"` + at(time.Minute) + `"}}`,
 			`"c","5m","60s","120m"`, `"c","5m","61m","3h"`,
-		},
-		"custom, by a number": {
-			custom, `{"status":{"levels":[{"level":2,"at":"` + at(time.Hour) + `"},{"level":3,"at":"` + at(2*time.Hour) + `"}]}}`,
-			`"c","5m",null,null,"120m"`, `"c","5m",null,null,"3h"`,
 		},
 		"custom, without dates": {custom, `{"spec":{"last":"tomorrow"}}`, `"c","5m","\u003cinvalid\u003e",null`, `"c","5m","\u003cinvalid\u003e",null`},
 		"custom, bare":          {bare, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"c","60s"`, `"c","61m"`},

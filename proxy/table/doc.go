@@ -35,7 +35,7 @@
 //	                            First Seen     firstTimestamp or eventTime
 //	devicetaintrules            TimeAdded      spec.taint.timeAdded
 //	resourcepoolstatusrequests  Completed      lastTransitionTime of the condition Complete
-//	custom                      of type date   the column's JSONPath, if its cost is linear
+//	custom                      of type date   the column's JSONPath, if it has only names of fields
 //
 // [printers]: https://github.com/kubernetes/kubernetes/tree/v1.37.2/pkg/printers/internalversion
 package table

@@ -21,8 +21,6 @@ type Rules struct {
 	// left is true if upstream answers all Tables, because the path of a date is not followed.
 	left  bool
 	dates int // columns of dates in custom resources
-	// Decodes is the number of times that an object must be decoded for its ages.
-	Decodes int
 	// ID is the number of the rules. The rules of a later epoch or cache have a higher ID.
 	ID    uint64
 	epoch uint64
