@@ -63,7 +63,7 @@ func TestLateRowIsReadAgain(t *testing.T) {
 			}
 			time.Sleep(15 * time.Second)
 		}
-		if rereads < 10 || rereads > 20 {
+		if rereads < 20 || rereads > 25 {
 			t.Errorf("rows were read again %d times in a day", rereads)
 		}
 		fresh = func() *object.Object { return j.row(v) }

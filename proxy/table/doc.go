@@ -10,7 +10,7 @@
 //
 // Sometimes no timestamp explains a cell that looks like an age. The row may have arrived late, so
 // the feed reads the rows again. If no timestamp explains the fresh cells either, upstream answers
-// all Tables of the resource for some time. So an apiserver with other columns causes cache misses
+// all Tables of the resource for an hour. So an apiserver with other columns causes cache misses
 // but no wrong ages.
 //
 // Ages are only as accurate as this machine's clock. So an [age.Clock] compares this clock with

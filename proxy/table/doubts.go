@@ -9,11 +9,8 @@ const (
 	// rereadTime is the time in which the feed of the rows reads them again. Until then, rows that
 	// do not match the rules are not used.
 	rereadTime = time.Minute
-	// restLeast and restMost limit the time for which upstream answers Tables after fresh rows did
-	// not match the rules. Each rest is restGrows times longer than the rest before it.
-	restLeast, restMost, restGrows = 5 * time.Minute, 2 * time.Hour, 4
-	// forgotten is the time without doubts after which rests are short again.
-	forgotten = 6 * time.Hour
+	// rest is the time for which upstream answers Tables after fresh rows did not match the rules.
+	rest = time.Hour
 )
 
 // doubts are the times at which rows of a cache did not match their rules, in all epochs.
@@ -25,12 +22,9 @@ const (
 type doubts struct {
 	mu struct {
 		sync.Mutex
-		last   time.Time     // the last mismatch
-		epoch  uint64        // of the rows that did not match
-		retry  time.Time     // rows of that epoch are not used before
-		until  time.Time     // no rows are used before
-		pause  time.Duration // the last rest
-		reread time.Time     // the last request for fresh rows
+		epoch  uint64    // of the rows that did not match
+		reread time.Time // the last request for fresh rows
+		until  time.Time // no rows are used before
 	}
 }
 
@@ -42,17 +36,16 @@ func (d *doubts) allow(epoch uint64, now time.Time) bool {
 }
 
 func (d *doubts) allowLocked(epoch uint64, now time.Time) bool {
-	return !now.Before(d.mu.until) && (epoch != d.mu.epoch || !now.Before(d.mu.retry))
+	return !now.Before(d.mu.until) && (epoch != d.mu.epoch || now.Sub(d.mu.reread) >= rereadTime)
 }
 
 // verdict is the consequence of a mismatch.
 type verdict int
 
 const (
-	known     verdict = iota // rows are not used already
-	reread                   // the feed must read the rows again
-	firstRest                // upstream answers Tables for a while
-	longerRest
+	known    verdict = iota // rows are not used already
+	reread                  // the feed must read the rows again
+	rejected                // upstream answers Tables for a while
 )
 
 // mismatch records that a row does not match the rules.
@@ -63,20 +56,12 @@ func (d *doubts) mismatch(epoch uint64, arrived, now time.Time) verdict {
 	if !d.allowLocked(epoch, now) {
 		return known
 	}
-	if now.Sub(m.last) > forgotten {
-		m.pause = 0
-	}
 	fresh := epoch != m.epoch && arrived.Sub(m.reread).Abs() < rereadTime
-	m.last, m.epoch = now, epoch
-	if !fresh {
-		m.retry, m.reread = now.Add(rereadTime), now.Round(0) // arrivals have only a wall clock's time
-		return reread
+	m.epoch = epoch
+	if fresh {
+		m.until = now.Add(rest)
+		return rejected
 	}
-	before := m.pause
-	m.pause = min(max(restGrows*before, restLeast), restMost)
-	m.until = now.Add(m.pause)
-	if before == 0 {
-		return firstRest
-	}
-	return longerRest
+	m.reread = now
+	return reread
 }

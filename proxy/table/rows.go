@@ -101,10 +101,8 @@ func (r *Rows) judge(err error) {
 		if r.Reread != nil {
 			r.Reread(err)
 		}
-	case firstRest:
-		log.Warn("fresh rows do not match their rules; upstream answers Tables of the resource, except for tries in growing intervals")
-	case longerRest:
-		log.Debug("fresh rows still do not match their rules")
+	case rejected:
+		log.Warn("fresh rows do not match their rules; upstream answers Tables of the resource", zap.Duration("for", rest))
 	}
 }
 
