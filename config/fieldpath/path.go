@@ -9,8 +9,9 @@ package fieldpath
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
-	"unicode"
 )
 
 // Step leads from a value to a member or to the items of the value.
@@ -25,20 +26,30 @@ type Step struct {
 // member of the object.
 type Path []Step
 
+const (
+	// special are the characters that a name does not contain: dots, brackets, quotes and spaces.
+	special = `.\[\]"'\s\v\x{85}\p{Z}`
+	char    = `[^` + special + `]`
+)
+
+var (
+	first = regexp.MustCompile(`^[^*${` + special + `]`)
+	next  = regexp.MustCompile(`^(?:\.(` + char + `+)|\["([^"]*)"\]|\['([^']*)'\]|\[\*\])`)
+	name  = regexp.MustCompile(`^` + char + `+$`)
+)
+
 // Parse reads a path. An error contains the position of the first wrong character, counted in bytes
 // from 1, and how to write it instead.
-func Parse(text string) (Path, error) {
-	name, at, err := first(text)
-	if err != nil {
-		return nil, fmt.Errorf("position 1: %w", err)
+func Parse(text string) (p Path, err error) {
+	if !first.MatchString(text) {
+		return nil, fmt.Errorf("position 1: %w", explain(text, beginnings))
 	}
-	p := Path{{Key: name}}
-	for at < len(text) {
-		step, length, err := next(text[at:])
-		if err != nil {
-			return nil, fmt.Errorf("position %d: %w", at+1, err)
+	for rest := "." + text; rest != ""; {
+		step := next.FindStringSubmatch(rest)
+		if step == nil || step[1] == "*" {
+			return nil, fmt.Errorf("position %d: %w", len(text)-len(rest)+1, explain(rest, mistakes))
 		}
-		p, at = append(p, step), at+length
+		p, rest = append(p, Step{Key: step[1] + step[2] + step[3], Items: step[0] == "[*]"}), rest[len(step[0]):]
 	}
 	return p, nil
 }
@@ -51,7 +62,7 @@ func (p Path) String() string {
 		switch {
 		case s.Items:
 			b.WriteString("[*]")
-		case nameLength(s.Key) == len(s.Key) && s.Key != "" && s.Key != "*":
+		case name.MatchString(s.Key) && s.Key != "*":
 			if i > 0 {
 				b.WriteByte('.')
 			}
@@ -65,73 +76,36 @@ func (p Path) String() string {
 	return b.String()
 }
 
-// first returns the name at the beginning of a path and its length.
-func first(text string) (string, int, error) {
-	switch length := nameLength(text); {
-	case text == "":
-		return "", 0, errors.New("must not be empty: write a path such as spec.nodeName")
-	case strings.ContainsRune("${", rune(text[0])):
-		return "", 0, errors.New("must not be a JSONPath: begin with the name of a field, without $, { and a dot")
-	case text[0] == '.':
-		return "", 0, errors.New("must not begin with a dot: begin with the name of a field")
-	case length == 0 || text[0] == '*':
-		return "", 0, errors.New("must begin with the name of a field, such as metadata or spec")
-	default:
-		return text[:length], length, nil
-	}
-}
+// mistake is an error for texts that begin with a regular expression.
+type mistake struct{ begin, says string }
 
-// next returns the step at the beginning of the rest of a path, and the length of its text.
-func next(text string) (Step, int, error) {
-	switch {
-	case text[0] == '[':
-		return bracket(text)
-	case strings.ContainsRune(`]"'`, rune(text[0])):
-		return Step{}, 0, errors.New(`must not contain quotes or ] here: write keys with special characters as ["KEY"]`)
-	case text[0] != '.' && nameLength(text) == 0:
-		return Step{}, 0, errors.New(`must not contain spaces: write keys with spaces as ["KEY"]`)
-	case text[0] != '.':
-		return Step{}, 0, errors.New("needs a dot before the next name")
-	case strings.HasPrefix(text, ".["):
-		return Step{}, 0, errors.New("must not have a dot before [: leave out the dot")
+// beginnings are the mistakes at the beginning of a path, and mistakes those at another step. If
+// several match, the first one counts. The last ones match any text.
+var (
+	beginnings = []mistake{
+		{`$`, "must not be empty: write a path such as spec.nodeName"},
+		{`[${]`, "must not be a JSONPath: begin with the name of a field, without $, { and a dot"},
+		{`\.`, "must not begin with a dot: begin with the name of a field"},
+		{``, "must begin with the name of a field, such as metadata or spec"},
 	}
-	switch name := text[1 : 1+nameLength(text[1:])]; name {
-	case "":
-		return Step{}, 0, errors.New("needs the name of a field after the dot")
-	case "*":
-		return Step{}, 0, errors.New(`must not have * as a name: write [*], without a dot, for all items of a list, or ["*"] for this key`)
-	default:
-		return Step{Key: name}, 1 + len(name), nil
+	mistakes = []mistake{
+		{`\[($|[]?@(])`, `must have a key or * in brackets: use ["KEY"], or [*] for all items of a list`},
+		{`\[[0-9:-]`, "must not have a number in brackets: use [*] for all items of a list"},
+		{`\[[^"']`, `must have quotes around a key in brackets: use ["KEY"], or [*] for all items of a list`},
+		{`\["`, `must end a key with "]: if the key contains ", put it into the other quotes`},
+		{`\['`, `must end a key with ']: if the key contains ', put it into the other quotes`},
+		{`[]"']`, `must not contain quotes or ] here: write keys with special characters as ["KEY"]`},
+		{char, "needs a dot before the next name"},
+		{`[^.]`, `must not contain spaces: write keys with spaces as ["KEY"]`},
+		{`\.\[`, "must not have a dot before [: leave out the dot"},
+		{`\.\*`, `must not have * as a name: write [*], without a dot, for all items of a list, or ["*"] for this key`},
+		{``, "needs the name of a field after the dot"},
 	}
-}
+)
 
-// bracket returns the step [*], ["KEY"] or ['KEY'], and the length of its text.
-func bracket(text string) (Step, int, error) {
-	if strings.HasPrefix(text, "[*]") {
-		return Step{Items: true}, len("[*]"), nil
-	}
-	inner := text[1:]
-	switch {
-	case inner == "" || inner[0] == ']' || strings.ContainsRune("?@(", rune(inner[0])):
-		return Step{}, 0, errors.New(`must have a key or * in brackets: use ["KEY"], or [*] for all items of a list`)
-	case strings.ContainsRune("0123456789-:", rune(inner[0])):
-		return Step{}, 0, errors.New("must not have a number in brackets: use [*] for all items of a list")
-	case inner[0] != '"' && inner[0] != '\'':
-		return Step{}, 0, errors.New(`must have quotes around a key in brackets: use ["KEY"], or [*] for all items of a list`)
-	}
-	quote := inner[:1]
-	key, rest, closed := strings.Cut(inner[1:], quote)
-	if !closed || !strings.HasPrefix(rest, "]") {
-		return Step{}, 0, fmt.Errorf("must end a key with %s]: if the key contains %s, put it into the other quotes", quote, quote)
-	}
-	return Step{Key: key}, len(text) - len(rest) + 1, nil
-}
-
-// nameLength returns the length of the name that text begins with, or 0.
-func nameLength(text string) int {
-	end := strings.IndexFunc(text, func(r rune) bool { return strings.ContainsRune(`.[]"'`, r) || unicode.IsSpace(r) })
-	if end < 0 {
-		return len(text)
-	}
-	return end
+func explain(text string, among []mistake) error {
+	i := slices.IndexFunc(among, func(m mistake) bool {
+		return regexp.MustCompile(`^(?:` + m.begin + `)`).MatchString(text)
+	})
+	return errors.New(among[i].says)
 }
