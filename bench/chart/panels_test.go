@@ -28,8 +28,8 @@ Prometheus scrapes if it is told to. Then let it scrape the classic ones too
 (` + "`always_scrape_classic_histograms`" + `), which the alerts and the dashboard use. Delivery lags have
 classic buckets only.
 With ` + "`audit`" + `, there are also the apiserver's ` + "`apiserver_audit_*`" + `.
-[doc.go](../../cmd/watchproxy/doc.go) tells what bounds the labels. The last column tells where the
-chart uses a metric. This table is generated: ` + "`go test -run TestMetrics . -update`" + ` in bench/chart.
+[BOUNDS.md](../../cmd/watchproxy/BOUNDS.md) tells what bounds the labels. The last column tells
+where the chart uses a metric. This table is generated: ` + "`go test -run TestMetrics . -update`" + ` in bench/chart.
 
 | Metric | Type | Labels | Meaning | Used by |
 |---|---|---|---|---|

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,8 +18,8 @@ import (
 // reason stands for the tests of a row that none can fill cheaply.
 func reason(text string) string { return "reason: " + text }
 
-// fills has the tests that fill each row of the package documentation's tables to its bound, or that
-// check the bound itself. A row without a test has a reason. There may be few such rows.
+// fills has the tests that fill each row of the tables in BOUNDS.md to its bound, or that check the
+// bound itself. A row without a test has a reason. There may be few such rows.
 var fills = map[string][]string{
 	"connections":               {"TestDescriptorsBoundConnections", "TestSlowClientsAreCut"},
 	"connections of a user":     {"TestPerUserCounts"},
@@ -203,72 +204,28 @@ var constants = []struct{ row, folder, name, value, text string }{
 // columns are the columns of the tables.
 var columns = []string{"what", "by, filled by", "bound for one", "sum over the process", "beyond", "released when"}
 
-// boundRows returns the rows of the tables in the package documentation, by their first column. A row
-// goes on in lines that begin with a space.
+// boundRows returns the rows of the tables in BOUNDS.md, by their first column.
 func boundRows(t *testing.T) map[string][]string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments)
+	text, err := os.ReadFile("BOUNDS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, starts, last := map[string][]string{}, []int(nil), []string(nil)
-	add := func() {
-		if last == nil {
-			return
-		}
-		if rows[last[0]] != nil {
-			t.Errorf("two rows are called %q", last[0])
-		}
-		rows[last[0]], last = last, nil
-	}
-	for line := range strings.Lines(file.Doc.Text()) {
-		text, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "\t")
+	rows := map[string][]string{}
+	for line := range strings.Lines(string(text)) {
+		line, isRow := strings.CutPrefix(strings.TrimSuffix(line, " |\n"), "| ")
+		row := strings.Split(line, " | ")
 		switch {
-		case !ok:
-			add()
-			starts = nil
-		case strings.HasPrefix(text, columns[0]+" "):
-			for _, name := range columns {
-				at := strings.Index(text, name)
-				if at < 0 {
-					t.Fatalf("no column %q in %q", name, text)
-				}
-				starts = append(starts, at)
-			}
-		case starts == nil: // not in a table
+		case !isRow, slices.Equal(row, columns):
+		case len(row) != len(columns):
+			t.Errorf("%q has %d columns, want %q", line, len(row), columns)
+		case rows[row[0]] != nil:
+			t.Errorf("two rows are called %q", row[0])
 		default:
-			if !strings.HasPrefix(text, " ") {
-				add()
-				last = make([]string, len(columns))
-			}
-			for i, cell := range cells(t, text, starts) {
-				last[i] = strings.TrimSpace(last[i] + " " + cell)
-			}
+			rows[row[0]] = row
 		}
 	}
-	add()
 	return rows
-}
-
-// cells splits a line at the starts of the columns.
-func cells(t *testing.T, text string, starts []int) (all []string) {
-	t.Helper()
-	letters := []rune(text)
-	for i, start := range starts {
-		end := len(letters)
-		if i+1 < len(starts) {
-			end = min(end, starts[i+1])
-		}
-		cell := ""
-		if start < end {
-			cell = string(letters[start:end])
-		}
-		if i > 0 && start > 0 && start <= len(letters) && letters[start-1] != ' ' {
-			t.Errorf("the columns of %q run together", text)
-		}
-		all = append(all, strings.TrimSpace(cell))
-	}
-	return all
 }
 
 // Each row of the tables of bounds has all columns, a sum over the process, and a moment of release. It
