@@ -93,7 +93,7 @@ func TestExitCodes(t *testing.T) {
 		"help":                         {0, "Exit codes: "},
 		"help serve":                   {0, "--listen ADDRESS"},
 		"help config validate":         {0, "validate FILE"},
-		"config":                       {0, "Report every error in a configuration file"},
+		"config":                       {0, "Report the errors in a configuration file"},
 		"serve --config /no/such/file": {1, "/no/such/file"},
 		"serve --log-level loud":       {1, `logLevel: Unsupported value: "loud"`},
 		"config validate /no/such":     {1, "/no/such"},
@@ -156,8 +156,9 @@ func TestServeWithoutKubeconfig(t *testing.T) {
 	}
 }
 
-// validate reports all errors of the configuration and of the files in it, one per line, in the
-// order of the lines. It reads standard input, and accepts an empty file.
+// validate reports all errors of the configuration's form, or else all errors of its values and of
+// the files in it, one per line, in the order of the lines. It reads standard input, and accepts an
+// empty file.
 func TestConfigValidate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -186,10 +187,7 @@ cache:
   exclude:
   - pods
   - Pods
-  log: {maxAge: 5, maxEvents: 0}
-nonsense: 1
-drain: 1s
-drain: 2s
+  log: {maxEvents: 0}
 `
 	want := []string{
 		`1: apiVersion: Required value: must be watchproxy.dev/v1alpha1`,
@@ -197,9 +195,15 @@ drain: 2s
 		`4: tls.certFile: Invalid value: "/no/such.crt": there is no such file: create it, or name another one; relative paths are relative to the working directory`,
 		`5: logLevel: Unsupported value: "loud": supported values: "debug", "info", "warn", "error"`,
 		`9: cache.exclude[1]: Invalid value: "Pods": must be a plural resource name`,
-		`10: cache.log.maxAge: Invalid value: "5": must be a duration with its unit, such as 30s or 1m30s`,
 		`10: cache.log.maxEvents: Invalid value: 0: must be at least 1`,
+	}
+	const malformed = wrong + `nonsense: 1
+drain: 5
+drain: 2s
+`
+	form := []string{
 		`11: nonsense: Forbidden: unknown field (there are accessLogSampling, `,
+		`12: drain: Invalid value: "5": must be a duration with its unit, such as 30s or 1m30s`,
 		`13: drain: Forbidden: is given twice, in lines 12 and 13`,
 	}
 	same := func(name string, got outcome, want []string) {
@@ -214,6 +218,7 @@ drain: 2s
 			}
 		}
 	}
+	same("<stdin>", finish(t, malformed, nil, "config", "validate", "-"), form)
 	same("<stdin>", finish(t, wrong, nil, "config", "validate", "-"), want)
 	same("<stdin>", finish(t, wrong, nil, "config", "validate", "--no-files", "-"), slices.Delete(slices.Clone(want), 2, 3))
 }

@@ -24,26 +24,19 @@ type decoder struct {
 	lines *Lines
 }
 
-// Document is the result of [Decode].
-type Document struct {
-	Lines *Lines
-	// Fields contains the errors about fields. All other fields have been decoded.
-	Fields field.ErrorList
-	// Text contains the errors about the text as a whole.
-	Text []error
-	// Empty means that the text contains nothing but comments. Unreadable means that nothing has
-	// been decoded because of errors in Text.
-	Empty, Unreadable bool
-}
-
 // Decode sets the fields of into, a pointer to a struct, from the only document of a YAML text.
-func Decode(data []byte, into any) Document {
+// empty means that the text contains nothing but comments. After an error, the struct lacks the
+// fields that could not be read. Errors about fields are of type [field.Error].
+func Decode(data []byte, into any) (empty bool, lines *Lines, errs []error) {
 	d := decoder{lines: &Lines{fields: map[string]int{}, errors: map[*field.Error]int{}}}
 	root, errs := documents(data)
 	if root != nil {
 		d.value(root, reflect.ValueOf(into).Elem(), nil)
 	}
-	return Document{d.lines, d.errs, errs, root == nil && len(errs) == 0, root == nil && len(errs) > 0}
+	for _, err := range d.errs {
+		errs = append(errs, err)
+	}
+	return root == nil, d.lines, errs
 }
 
 // documents returns the content of a file's first document, or nil if it is empty. Each further
@@ -93,13 +86,8 @@ func (d *decoder) value(node *yaml.Node, to reflect.Value, path *field.Path) {
 		return
 	}
 	if to.Kind() == reflect.Pointer {
-		before := len(d.errs)
-		pointed := reflect.New(to.Type().Elem())
-		d.value(node, pointed.Elem(), path)
-		if len(d.errs) == before || node.Kind == yaml.MappingNode {
-			to.Set(pointed)
-		}
-		return
+		to.Set(reflect.New(to.Type().Elem()))
+		to = to.Elem()
 	}
 	switch {
 	case isLeaf(to.Type()):

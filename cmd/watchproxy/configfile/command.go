@@ -55,10 +55,11 @@ func newValidate() *cobra.Command {
 	var noFiles bool
 	cmd := &cobra.Command{
 		Use:   "validate FILE",
-		Short: "Report every error in a configuration file",
-		Long: `validate reports every error in a configuration file, one a line, as
-FILE:LINE: FIELD: what is wrong. It reads standard input if FILE is -. An empty file is
-valid: all fields have their defaults.
+		Short: "Report the errors in a configuration file",
+		Long: `validate reports the errors in a configuration file, one a line, as
+FILE:LINE: FIELD: what is wrong. Values are checked only if all fields are known and all
+values can be read. It reads standard input if FILE is -. An empty file is valid: all
+fields have their defaults.
 
 It also checks the files that the configuration names. Certificates, private keys, CAs,
 the kubeconfig and the audit policy must be readable, fit together, and not have

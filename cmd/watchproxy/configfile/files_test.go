@@ -107,7 +107,8 @@ clusters: [{name: c, cluster: {server: "https://a.example"%s}}], users: [{name: 
 		"upstream: {kubeconfig: old}":                              {`3: upstream.kubeconfig: Invalid value: "old": client-certificate: the certificate of "CN=expired" expired`},
 		"upstream: {kubeconfig: oldca}":                            {`3: upstream.kubeconfig: Invalid value: "oldca": certificate-authority: the certificate of "CN=expired" expired`},
 		"upstream: {kubeconfig: /dev/null}":                        {`3: upstream.kubeconfig: Invalid value: "/dev/null": no contexts in /dev/null`},
-		"upstream: {kubeconfig: lost, context: 5}\nlogLevel: loud": {`3: upstream.context: `, `3: upstream.kubeconfig: `, `4: logLevel: `},
+		"upstream: {kubeconfig: lost, context: 5}\nlogLevel: loud": {`3: upstream.context: `},
+		"upstream: {kubeconfig: nowhere}\nlogLevel: loud":          {`3: upstream.kubeconfig: `, `4: logLevel: `},
 	} {
 		got := check([]byte(head+text), true, now)
 		if len(got) != len(want) {
