@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -143,13 +142,9 @@ type AdminAuthentication struct {
 var adminPaths = []string{"/livez", "/readyz", "/metrics", "/status", "/"}
 
 func (a *AdminAuthentication) validate(path *field.Path) (errs field.ErrorList) {
-	if a.Mode != Delegated && a.Mode != NoAuthentication {
-		errs = append(errs, field.NotSupported(path.Child("mode"), a.Mode, []AuthenticationMode{Delegated, NoAuthentication}))
-	}
+	errs = append(errs, validateOneOf(path.Child("mode"), a.Mode, Delegated, NoAuthentication)...)
 	for i, open := range a.AlwaysAllowPaths {
-		if !slices.Contains(adminPaths, open) {
-			errs = append(errs, field.NotSupported(path.Child("alwaysAllowPaths").Index(i), open, adminPaths))
-		}
+		errs = append(errs, validateOneOf(path.Child("alwaysAllowPaths").Index(i), open, adminPaths...)...)
 	}
 	return errs
 }
@@ -229,9 +224,8 @@ func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 		if c.TLS != nil && c.TLS.Sidecar != nil && !private(c.Listen) {
 			errs = append(errs, field.Invalid(field.NewPath("listen"), c.Listen, "must be a loopback address if tls.sidecar is set, because its certificate is for clients in the pod"))
 		}
-	default:
-		errs = append(errs, field.NotSupported(path.Child("mode"), a.Mode, []AuthenticationMode{Delegated, NoAuthentication}))
 	}
+	errs = append(errs, validateOneOf(path.Child("mode"), a.Mode, Delegated, NoAuthentication)...)
 	errs = append(errs, validateDuration(path.Child("webhook", "cacheTTL"), a.Webhook.CacheTTL, 0)...)
 	path = field.NewPath("authorization")
 	errs = append(errs, validateDuration(path.Child("webhook", "cacheAuthorizedTTL"), c.Authorization.Webhook.CacheAuthorizedTTL, 0)...)
@@ -243,26 +237,11 @@ func (l *Limits) validate(path *field.Path) (errs field.ErrorList) {
 	errs = append(errs, validateSize(path.Child("maxHeaderBytes"), l.MaxHeaderBytes, 4<<10, 1<<20)...)
 	errs = append(errs, validateSize(path.Child("maxURIBytes"), l.MaxURIBytes, 1<<10, 1<<20)...)
 	errs = append(errs, validateSize(path.Child("maxRequestBodyBytes"), l.MaxRequestBodyBytes, 1<<10, 1<<30)...)
-	for _, d := range []struct {
-		name  string
-		value *metav1.Duration
-	}{
-		{"readTimeout", l.ReadTimeout}, {"writeTimeout", l.WriteTimeout}, {"idleTimeout", l.IdleTimeout},
-	} {
-		errs = append(errs, validateDuration(path.Child(d.name), d.value, time.Second)...)
-	}
-	for _, n := range []struct {
-		name  string
-		value int
-	}{
-		{"maxConnections", *l.MaxConnections},
-		{"maxConnectionsPerIdentity", *l.MaxConnectionsPerIdentity},
-		{"maxWatchesPerIdentity", *l.MaxWatchesPerIdentity},
-		{"maxForwardsInFlight", *l.MaxForwardsInFlight},
-	} {
-		if n.value < 1 {
-			errs = append(errs, field.Invalid(path.Child(n.name), n.value, "must be at least 1"))
-		}
-	}
-	return errs
+	errs = append(errs, validateDuration(path.Child("readTimeout"), l.ReadTimeout, time.Second)...)
+	errs = append(errs, validateDuration(path.Child("writeTimeout"), l.WriteTimeout, time.Second)...)
+	errs = append(errs, validateDuration(path.Child("idleTimeout"), l.IdleTimeout, time.Second)...)
+	errs = append(errs, validateNumber(path.Child("maxConnections"), *l.MaxConnections, 1)...)
+	errs = append(errs, validateNumber(path.Child("maxConnectionsPerIdentity"), *l.MaxConnectionsPerIdentity, 1)...)
+	errs = append(errs, validateNumber(path.Child("maxWatchesPerIdentity"), *l.MaxWatchesPerIdentity, 1)...)
+	return append(errs, validateNumber(path.Child("maxForwardsInFlight"), *l.MaxForwardsInFlight, 1)...)
 }

@@ -1,9 +1,6 @@
 package config
 
 import (
-	"fmt"
-	"slices"
-
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/audit/policy"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
@@ -54,7 +51,7 @@ type Tracing struct {
 	// SamplingRatePerMillion is how many requests in a million begin a trace. The default is 0. A
 	// request that belongs to a sampled trace is always recorded if its client is in system:masters
 	// or system:monitoring, or if clients are not authenticated.
-	SamplingRatePerMillion *int `json:"samplingRatePerMillion,omitempty"`
+	SamplingRatePerMillion *int32 `json:"samplingRatePerMillion,omitempty"`
 }
 
 // setDefaults sets the apiserver's defaults.
@@ -79,19 +76,10 @@ func (a *Audit) validate(path *field.Path) (errs field.ErrorList) {
 	if a.LogPath == "" {
 		errs = append(errs, field.Required(path.Child("logPath"), "a file for the log, or - for standard output"))
 	}
-	modes := []AuditMode{Batch, Blocking, BlockingStrict}
-	if !slices.Contains(modes, a.LogMode) {
-		errs = append(errs, field.NotSupported(path.Child("logMode"), a.LogMode, modes))
-	}
-	for _, n := range []struct {
-		name  string
-		value int
-	}{{"logMaxSize", *a.LogMaxSize}, {"logMaxBackups", *a.LogMaxBackups}, {"logMaxAge", *a.LogMaxAge}} {
-		if n.value < 0 {
-			errs = append(errs, field.Invalid(path.Child(n.name), n.value, "must be at least 0"))
-		}
-	}
-	return errs
+	errs = append(errs, validateOneOf(path.Child("logMode"), a.LogMode, Batch, Blocking, BlockingStrict)...)
+	errs = append(errs, validateNumber(path.Child("logMaxSize"), *a.LogMaxSize, 0)...)
+	errs = append(errs, validateNumber(path.Child("logMaxBackups"), *a.LogMaxBackups, 0)...)
+	return append(errs, validateNumber(path.Child("logMaxAge"), *a.LogMaxAge, 0)...)
 }
 
 // CheckFiles returns errors if the policy cannot be read or the log cannot be written.
@@ -113,14 +101,7 @@ func (a *Audit) CheckFiles(path *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-const million = 1_000_000
-
 func (t *Tracing) validate(path *field.Path) field.ErrorList {
-	if t != nil && t.SamplingRatePerMillion != nil {
-		if n := *t.SamplingRatePerMillion; n < 0 || n > million {
-			return field.ErrorList{field.Invalid(path.Child("samplingRatePerMillion"), n, fmt.Sprintf("must be from 0 to %d", million))}
-		}
-	}
 	return tracingapi.ValidateTracingConfiguration(t.Configuration(), nil, path)
 }
 
@@ -129,10 +110,5 @@ func (t *Tracing) Configuration() *tracingapi.TracingConfiguration {
 	if t == nil {
 		return nil
 	}
-	c := &tracingapi.TracingConfiguration{Endpoint: t.Endpoint}
-	if t.SamplingRatePerMillion != nil {
-		rate := int32(*t.SamplingRatePerMillion) //nolint:gosec // it was validated
-		c.SamplingRatePerMillion = &rate
-	}
-	return c
+	return &tracingapi.TracingConfiguration{Endpoint: t.Endpoint, SamplingRatePerMillion: t.SamplingRatePerMillion}
 }

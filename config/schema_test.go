@@ -118,7 +118,7 @@ var constraints = map[string]map[string]any{
 	"Audit.LogMaxSize":                 {"minimum": 0},
 	"Audit.LogMaxBackups":              {"minimum": 0},
 	"Audit.LogMaxAge":                  {"minimum": 0},
-	"Tracing.SamplingRatePerMillion":   {"minimum": 0, "maximum": million},
+	"Tracing.SamplingRatePerMillion":   {"minimum": 0, "maximum": 1_000_000},
 
 	"ProxyConfiguration.GoawayChance":      {"minimum": 0, "maximum": goawayMax},
 	"ProxyConfiguration.AccessLogSampling": {"minimum": 0, "maximum": 1},
@@ -168,7 +168,7 @@ func (g *generator) schema(of reflect.Type, defaults any) map[string]any {
 		}
 	case of.Kind() == reflect.Bool:
 		s["type"] = "boolean"
-	case of.Kind() == reflect.Int:
+	case of.Kind() == reflect.Int, of.Kind() == reflect.Int32:
 		s["type"] = "integer"
 	case of.Kind() == reflect.Float64:
 		s["type"] = "number"

@@ -54,9 +54,7 @@ func (s *Scope) validate(path *field.Path) (errs field.ErrorList) {
 			errs = append(errs, missing...)
 			continue
 		}
-		for _, problem := range validation.IsDNS1123Label(expanded.Namespaces[i]) {
-			errs = append(errs, field.Invalid(at, expanded.Namespaces[i], problem))
-		}
+		errs = append(errs, validateText(at, expanded.Namespaces[i], validation.IsDNS1123Label)...)
 	}
 	if at := path.Child("fieldSelector"); s.FieldSelector != "" {
 		errs = append(errs, validateSelector(at, s.FieldSelector, func() error { return checkFieldSelector(expanded.FieldSelector) })...)

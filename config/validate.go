@@ -17,8 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-var logLevels = []string{"debug", "info", "warn", "error"}
-
 // Validate reports all errors of a configuration whose defaults are set.
 func (c *ProxyConfiguration) Validate() error { return c.validate().ToAggregate() }
 
@@ -29,31 +27,22 @@ func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	errs = append(errs, c.TLS.validate(field.NewPath("tls"))...)
 	errs = append(errs, c.validateAccess()...)
 	errs = append(errs, c.Limits.validate(field.NewPath("limits"))...)
-	if !(c.GoawayChance >= 0 && c.GoawayChance <= goawayMax) {
-		errs = append(errs, field.Invalid(field.NewPath("goawayChance"), c.GoawayChance, fmt.Sprintf("must be from 0 to %v", goawayMax)))
-	}
-	if modes := []WatchCompression{CompressAsUpstream, CompressAlways, CompressNever}; !slices.Contains(modes, c.WatchCompression) {
-		errs = append(errs, field.NotSupported(field.NewPath("watchCompression"), c.WatchCompression, modes))
-	}
+	errs = append(errs, validateShare(field.NewPath("goawayChance"), c.GoawayChance, goawayMax)...)
+	errs = append(errs, validateOneOf(field.NewPath("watchCompression"), c.WatchCompression,
+		CompressAsUpstream, CompressAlways, CompressNever)...)
 	errs = append(errs, validateAddress(field.NewPath("adminListen"), c.AdminListen)...)
 	errs = append(errs, c.AdminAuthentication.validate(field.NewPath("adminAuthentication"))...)
 	if c.Listen == c.AdminListen && !strings.HasSuffix(c.Listen, ":0") {
 		errs = append(errs, field.Invalid(field.NewPath("adminListen"), c.AdminListen, "must differ from listen"))
 	}
 	errs = append(errs, validateDuration(field.NewPath("drain"), c.Drain, 0)...)
-	if !slices.Contains(logLevels, c.LogLevel) {
-		errs = append(errs, field.NotSupported(field.NewPath("logLevel"), c.LogLevel, logLevels))
-	}
+	errs = append(errs, validateOneOf(field.NewPath("logLevel"), c.LogLevel, "debug", "info", "warn", "error")...)
 	if q := c.MemoryBudget; q != nil && !q.IsZero() {
 		errs = append(errs, validateSize(field.NewPath("memoryBudget"), q, leastMemory, math.MaxInt64)...)
 	}
 	errs = append(errs, c.Upstream.validate(field.NewPath("upstream"))...)
-	if f := c.LogFormat; f != JSON && f != Console {
-		errs = append(errs, field.NotSupported(field.NewPath("logFormat"), f, []LogFormat{JSON, Console}))
-	}
-	if s := c.AccessLogSampling; !(s >= 0 && s <= 1) {
-		errs = append(errs, field.Invalid(field.NewPath("accessLogSampling"), s, "must be from 0 to 1"))
-	}
+	errs = append(errs, validateOneOf(field.NewPath("logFormat"), c.LogFormat, JSON, Console)...)
+	errs = append(errs, validateShare(field.NewPath("accessLogSampling"), c.AccessLogSampling, 1)...)
 	errs = append(errs, c.Audit.validate(field.NewPath("audit"))...)
 	errs = append(errs, c.Tracing.validate(field.NewPath("tracing"))...)
 	errs = append(errs, validateDuration(field.NewPath("slowRequestThreshold"), c.SlowRequestThreshold, 0)...)
@@ -123,18 +112,9 @@ func (s *Sidecar) validate(path *field.Path) (errs field.ErrorList) {
 }
 
 func (g *GeneratedCertificate) validate(path *field.Path) (errs field.ErrorList) {
-	for _, of := range []struct {
-		name, value string
-		check       func(string) []string
-	}{
-		{"namespace", g.Namespace, validation.IsDNS1123Label},
-		{"secretName", g.SecretName, validation.IsDNS1123Subdomain},
-		{"configMapName", g.ConfigMapName, validation.IsDNS1123Subdomain},
-	} {
-		for _, problem := range of.check(of.value) {
-			errs = append(errs, field.Invalid(path.Child(of.name), of.value, problem))
-		}
-	}
+	errs = append(errs, validateText(path.Child("namespace"), g.Namespace, validation.IsDNS1123Label)...)
+	errs = append(errs, validateText(path.Child("secretName"), g.SecretName, validation.IsDNS1123Subdomain)...)
+	errs = append(errs, validateText(path.Child("configMapName"), g.ConfigMapName, validation.IsDNS1123Subdomain)...)
 	if len(g.DNSNames) == 0 && len(g.IPAddresses) == 0 {
 		errs = append(errs, field.Required(path.Child("dnsNames"), "name what clients call the proxy, or give ipAddresses"))
 	}
@@ -143,9 +123,7 @@ func (g *GeneratedCertificate) validate(path *field.Path) (errs field.ErrorList)
 		if strings.HasPrefix(name, "*.") {
 			check = validation.IsWildcardDNS1123Subdomain
 		}
-		for _, problem := range check(name) {
-			errs = append(errs, field.Invalid(path.Child("dnsNames").Index(n), name, problem))
-		}
+		errs = append(errs, validateText(path.Child("dnsNames").Index(n), name, check)...)
 	}
 	for n, address := range g.IPAddresses {
 		if net.ParseIP(address) == nil {
@@ -194,9 +172,7 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 		if slices.ContainsFunc(c.Resources[:i], func(before Resource) bool { return before.Name == r.Name }) {
 			errs = append(errs, field.Duplicate(at.Child("name"), r.Name))
 		}
-		if r.ConsistentReads != FromCache && r.ConsistentReads != Forward {
-			errs = append(errs, field.NotSupported(at.Child("consistentReads"), r.ConsistentReads, []ConsistentReads{FromCache, Forward}))
-		}
+		errs = append(errs, validateOneOf(at.Child("consistentReads"), r.ConsistentReads, FromCache, Forward)...)
 		switch least := 10 * time.Millisecond; {
 		case r.MaxAge.Duration != 0 && r.MaxAge.Duration < least:
 			errs = append(errs, field.Invalid(at.Child("maxAge"), r.MaxAge.Duration.String(), "must be 0, or at least "+least.String()))
@@ -212,21 +188,16 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 			}
 		}
 	}
-	if n := *c.ConsistentReads.MaxProbesPerSecond; n < 1 {
-		errs = append(errs, field.Invalid(path.Child("consistentReads", "maxProbesPerSecond"), n, "must be at least 1"))
-	}
+	probes := path.Child("consistentReads", "maxProbesPerSecond")
+	errs = append(errs, validateNumber(probes, *c.ConsistentReads.MaxProbesPerSecond, 1)...)
 	errs = append(errs, validateDuration(path.Child("syncTimeout"), c.SyncTimeout, 0)...)
 	errs = append(errs, validateInterval(path.Child("idleTimeout"), c.IdleTimeout)...)
 	errs = append(errs, validateInterval(path.Child("selfCheckInterval"), c.SelfCheckInterval)...)
-	if l := c.OnUpstreamLoss; l != ServeStale && l != Fail {
-		errs = append(errs, field.NotSupported(path.Child("onUpstreamLoss"), l, []OnUpstreamLoss{ServeStale, Fail}))
-	}
+	errs = append(errs, validateOneOf(path.Child("onUpstreamLoss"), c.OnUpstreamLoss, ServeStale, Fail)...)
 	errs = append(errs, validateDuration(path.Child("maxStaleness"), c.MaxStaleness, 0)...)
 	log := path.Child("log")
 	errs = append(errs, validateDuration(log.Child("maxAge"), c.Log.MaxAge, time.Second)...)
-	if n := *c.Log.MaxEvents; n < 1 {
-		errs = append(errs, field.Invalid(log.Child("maxEvents"), n, "must be at least 1"))
-	}
+	errs = append(errs, validateNumber(log.Child("maxEvents"), *c.Log.MaxEvents, 1)...)
 	errs = append(errs, validateSize(log.Child("maxBytes"), c.Log.MaxBytes, leastBytes, math.MaxInt64)...)
 	return append(errs, validateSize(path.Child("derived", "maxBytes"), c.Derived.MaxBytes, leastBytes, math.MaxInt64)...)
 }
@@ -253,6 +224,36 @@ func validateResource(path *field.Path, name string) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, name, "must not name a version, since it is about all of them: pods, deployments.apps")}
 	}
 	return nil
+}
+
+func validateOneOf[T ~string](path *field.Path, value T, known ...T) field.ErrorList {
+	if !slices.Contains(known, value) {
+		return field.ErrorList{field.NotSupported(path, value, known)}
+	}
+	return nil
+}
+
+func validateNumber(path *field.Path, n, atLeast int) field.ErrorList {
+	if n < atLeast {
+		return field.ErrorList{field.Invalid(path, n, fmt.Sprintf("must be at least %d", atLeast))}
+	}
+	return nil
+}
+
+// validateShare checks that a number, which may be NaN, is from 0 to atMost.
+func validateShare(path *field.Path, n, atMost float64) field.ErrorList {
+	if !(n >= 0 && n <= atMost) {
+		return field.ErrorList{field.Invalid(path, n, fmt.Sprintf("must be from 0 to %v", atMost))}
+	}
+	return nil
+}
+
+// validateText returns an error for each problem that check finds.
+func validateText(path *field.Path, value string, check func(string) []string) (errs field.ErrorList) {
+	for _, problem := range check(value) {
+		errs = append(errs, field.Invalid(path, value, problem))
+	}
+	return errs
 }
 
 // validateInterval checks the interval of a repeated action. 0 disables the action.

@@ -72,9 +72,7 @@ func (c *ProxyConfiguration) validateViews(path *field.Path) (errs field.ErrorLi
 }
 
 func (v *View) validate(path *field.Path) (errs field.ErrorList) {
-	for _, problem := range validation.IsDNS1123Label(v.Name) {
-		errs = append(errs, field.Invalid(path.Child("name"), v.Name, problem))
-	}
+	errs = append(errs, validateText(path.Child("name"), v.Name, validation.IsDNS1123Label)...)
 	for i, name := range v.Resources {
 		at := path.Child("resources").Index(i)
 		errs = append(errs, validateResource(at, name)...)
@@ -88,11 +86,11 @@ func (v *View) validate(path *field.Path) (errs field.ErrorList) {
 	case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces && v.Shards != AlwaysShards:
 		errs = append(errs, field.Required(path.Child("fields"), "list the fields to keep, list fields in drop, set namespaces to allowed, or shards to always"))
 	}
-	if known := []Namespaces{AllNamespaces, AllowedNamespaces}; v.Namespaces != "" && !slices.Contains(known, v.Namespaces) {
-		errs = append(errs, field.NotSupported(path.Child("namespaces"), v.Namespaces, known))
+	if v.Namespaces != "" {
+		errs = append(errs, validateOneOf(path.Child("namespaces"), v.Namespaces, AllNamespaces, AllowedNamespaces)...)
 	}
-	if known := []Shards{UpstreamShards, AlwaysShards}; v.Shards != "" && !slices.Contains(known, v.Shards) {
-		errs = append(errs, field.NotSupported(path.Child("shards"), v.Shards, known))
+	if v.Shards != "" {
+		errs = append(errs, validateOneOf(path.Child("shards"), v.Shards, UpstreamShards, AlwaysShards)...)
 	}
 	errs = append(errs, fieldpath.Validate(path.Child("fields"), v.Fields, nil)...)
 	return append(errs, fieldpath.Validate(path.Child("drop"), v.Drop, fieldpath.Kept)...)

@@ -183,6 +183,8 @@ func form(of reflect.Type) string {
 		return "true or false"
 	case reflect.Int:
 		return "an integer"
+	case reflect.Int32:
+		return "an integer below 2^31"
 	case reflect.Float64:
 		return "a number"
 	case reflect.Slice:
