@@ -82,23 +82,16 @@ func (a *Audit) validate(path *field.Path) (errs field.ErrorList) {
 	return append(errs, validateNumber(path.Child("logMaxAge"), *a.LogMaxAge, 0)...)
 }
 
-// CheckFiles returns errors if the policy cannot be read or the log cannot be written.
-// [ProxyConfiguration.Validate] does not check this, because the files may be on another machine.
-func (a *Audit) CheckFiles(path *field.Path) (errs field.ErrorList) {
-	if a == nil {
+// CheckPolicy returns an error if the policy cannot be read. [ProxyConfiguration.Validate] does not
+// check this, because the file may be on another machine.
+func (a *Audit) CheckPolicy(path *field.Path) field.ErrorList {
+	if a == nil || a.PolicyFile == "" {
 		return nil
 	}
-	if a.PolicyFile != "" {
-		if _, err := policy.LoadPolicyFromFile(a.PolicyFile); err != nil {
-			errs = append(errs, field.Invalid(path.Child("policyFile"), a.PolicyFile, "is no readable audit policy: "+err.Error()))
-		}
+	if _, err := policy.LoadPolicyFromFile(a.PolicyFile); err != nil {
+		return field.ErrorList{field.Invalid(path.Child("policyFile"), a.PolicyFile, "is no readable audit policy: "+err.Error())}
 	}
-	if a.LogPath != "" {
-		if err := writable(a.LogPath, *a.LogMaxSize > 0); err != nil {
-			errs = append(errs, field.Invalid(path.Child("logPath"), a.LogPath, "cannot be written: "+err.Error()))
-		}
-	}
-	return errs
+	return nil
 }
 
 func (t *Tracing) validate(path *field.Path) field.ErrorList {

@@ -113,7 +113,7 @@ func TestAuditLog(t *testing.T) {
 			}
 			c.Audit.PolicyFile = filepath.Join(t.TempDir(), name)
 			must(t, os.WriteFile(c.Audit.PolicyFile, []byte(as[corev1.ConfigMap](t, o).Data[name]), 0o600))
-			if errs := c.Audit.CheckFiles(field.NewPath("audit")); len(errs) > 0 {
+			if errs := c.Audit.CheckPolicy(field.NewPath("audit")); len(errs) > 0 {
 				t.Error(errs.ToAggregate())
 			}
 			return

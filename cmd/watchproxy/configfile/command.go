@@ -63,9 +63,9 @@ fields have their defaults.
 
 It also checks the files that the configuration names. Certificates, private keys, CAs,
 the kubeconfig and the audit policy must be readable, fit together, and not have
-expired. This user must be able to write the audit log, or to create its directory. Relative
-paths are relative to the working directory, as for serve. --no-files checks only the
-configuration itself, for example if the other files are on another machine.`,
+expired. Relative paths are relative to the working directory, as for serve. --no-files
+checks only the configuration itself, for example if the other files are on another
+machine.`,
 		Example: `  watchproxy config validate config.yaml
   kubectl -n watchproxy get configmap watchproxy -o jsonpath='{.data.config\.yaml}' | watchproxy config validate --no-files -`,
 		Args:              command.Args("a FILE, or - for standard input"),

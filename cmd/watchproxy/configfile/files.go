@@ -26,7 +26,7 @@ func checkFiles(c *config.ProxyConfiguration, now time.Time) (errs field.ErrorLi
 	}
 	errs = append(errs, checkCAs(field.NewPath("authentication", "x509", "clientCAFile"), c.Authentication.X509.ClientCAFile, now)...)
 	errs = append(errs, checkCAs(field.NewPath("upstream", "caFile"), c.Upstream.CAFile, now)...)
-	errs = append(errs, c.Audit.CheckFiles(field.NewPath("audit"))...)
+	errs = append(errs, c.Audit.CheckPolicy(field.NewPath("audit"))...)
 	if c.Upstream.Kubeconfig != "" {
 		errs = append(errs, checkKubeconfig(field.NewPath("upstream"), &c.Upstream, now)...)
 	}
