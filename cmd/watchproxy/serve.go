@@ -21,7 +21,6 @@ import (
 	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/memory"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/observe"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/settings"
@@ -89,7 +88,7 @@ and KUBERNETES_SERVICE_PORT=6443 use the sidecar as their apiserver.`,
 func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfiguration) error) *cobra.Command {
 	f := serveFlags{preset: preset}
 	d := config.Default()
-	cmd.Args = command.Args()
+	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		asked := hangups()
 		known, _ := os.ReadFile(f.config) // read before the configuration is loaded, so that no later change is missed

@@ -81,7 +81,7 @@ func newVersion() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print version, commit, Go version and platform",
-		Args:  command.Args(),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != command.Text {
 				return output.Print(cmd.OutOrStdout(), buildOf(), false)

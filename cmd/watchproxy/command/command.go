@@ -1,5 +1,5 @@
 // Package command contains the common parts of watchproxy's commands: exit codes, errors of the
-// command line with suggestions, output formats, help topics and shell completion.
+// command line, output formats and shell completion.
 //
 // An error before a command runs is an error of the command line: an unknown command, flag or
 // argument, or incompatible flags. The errors of [Misused] are errors of the command line, too.
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -70,27 +69,28 @@ func oneLine(err error) string { return strings.Join(strings.Fields(err.Error())
 func Prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Long += "\n\n" + ExitCodes
-	root.SetFlagErrorFunc(flagError)
-	root.SetHelpCommand(newHelp())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	completion, _, err := root.Find([]string{"completion"})
-	if err != nil {
-		panic(fmt.Sprintf("BUG: no completion command: %v", err))
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			cmd.Args = topic
+		}
+		prepare(cmd)
 	}
-	// Without these two, cobra prints help and succeeds.
-	completion.Args, completion.RunE = unknownCommand("shell"), func(cmd *cobra.Command, _ []string) error {
-		return Misused("completion needs a shell: %s", strings.Join(namesOf(cmd), ", "))
+}
+
+// topic refuses names that are no command. Cobra's help would succeed.
+func topic(help *cobra.Command, names []string) error {
+	cmd, rest, err := help.Root().Find(names)
+	if err == nil {
+		err = cobra.NoArgs(cmd, rest)
 	}
-	for _, shell := range completion.Commands() {
-		shell.Args = Args()
-	}
-	prepare(root)
+	return err
 }
 
 func prepare(cmd *cobra.Command) {
-	if cmd.HasSubCommands() && cmd.RunE == nil {
-		cmd.Args, cmd.RunE = unknownCommand("command"), func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	if cmd.HasSubCommands() && cmd.RunE == nil { // cobra would print help for an unknown subcommand, and succeed
+		cmd.Args, cmd.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -100,34 +100,10 @@ func prepare(cmd *cobra.Command) {
 			return nil
 		}
 	}
-	complete(cmd)
+	for name, values := range flagValues {
+		_ = cmd.RegisterFlagCompletionFunc(name, values) // fails for a command without the flag
+	}
 	for _, c := range cmd.Commands() {
 		prepare(c)
 	}
-}
-
-// Args accepts one argument for each name.
-func Args(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(names):
-			return Misused("%s needs %s", cmd.Name(), names[len(args)])
-		case len(args) > len(names) && len(names) == 0:
-			return Misused("%s takes no arguments, but %q is one", cmd.Name(), args[0])
-		case len(args) > len(names):
-			return Misused("%s takes no further argument, but %q is one", cmd.Name(), args[len(names)])
-		}
-		return nil
-	}
-}
-
-// namesOf returns the names of a command's subcommands.
-func namesOf(cmd *cobra.Command) (names []string) {
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() || c.Name() == "help" {
-			names = append(names, c.Name())
-		}
-	}
-	slices.Sort(names)
-	return names
 }

@@ -28,7 +28,7 @@ func Command() *cobra.Command {
 		&cobra.Command{
 			Use:   "schema",
 			Short: "Print the JSON schema of configuration files, for editors",
-			Args:  command.Args(),
+			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				_, err := cmd.OutOrStdout().Write(config.Schema())
 				return err
@@ -37,7 +37,7 @@ func Command() *cobra.Command {
 		&cobra.Command{
 			Use:   "defaults",
 			Short: "Print the configuration of an empty file",
-			Args:  command.Args(),
+			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				out, err := yaml.Marshal(config.Default())
 				if err != nil {
@@ -68,8 +68,7 @@ checks only the configuration itself, for example if the other files are on anot
 machine.`,
 		Example: `  watchproxy config validate config.yaml
   kubectl -n watchproxy get configmap watchproxy -o jsonpath='{.data.config\.yaml}' | watchproxy config validate --no-files -`,
-		Args:              command.Args("a FILE, or - for standard input"),
-		ValidArgsFunction: command.ConfigFiles,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, data, err := read(args[0], cmd.InOrStdin())
 			if err != nil {

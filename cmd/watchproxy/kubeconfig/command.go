@@ -17,8 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 )
 
 // suffix ends the names of the context and the cluster that --add adds.
@@ -46,7 +44,7 @@ named after the context and its cluster, and ending in "-watchproxy". The new co
 becomes the current one. 'kubectl config use-context' switches.`,
 		Example: `  watchproxy kubeconfig --server http://127.0.0.1:8001 --to proxy.kubeconfig
   watchproxy kubeconfig --server https://watchproxy.example:6443 --certificate-authority ca.crt --add`,
-		Args: command.Args(),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.OutOrStdout(), cmd.ErrOrStderr()) },
 	}
 	set := cmd.Flags()

@@ -67,7 +67,7 @@ written to a client, which may be the next proxy.`,
 			if f.tree {
 				return nil
 			}
-			return command.Args()(cmd, args)
+			return cobra.NoArgs(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.tree {
