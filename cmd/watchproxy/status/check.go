@@ -43,46 +43,28 @@ func report(ctx context.Context, base string, s *Status, stdout, stderr io.Write
 func readiness(ctx context.Context, base string) (reasons []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ready, text, err := probe(ctx, base, "/readyz")
-	if ready || err != nil {
+	resp, text, err := get(ctx, base, "/readyz")
+	if err != nil || resp.StatusCode == http.StatusOK {
 		return nil, err
 	}
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(text)) {
 		check, failed := strings.CutPrefix(line, "[-]")
 		if !failed {
 			continue
 		}
 		name, _, _ := strings.Cut(check, " ")
-		passes, why, err := probe(ctx, base, "/readyz/"+url.PathEscape(name))
+		resp, why, err := get(ctx, base, "/readyz/"+url.PathEscape(name))
 		switch {
 		case err != nil:
 			return nil, err
-		case !passes: // if it passes now, it has just become ready
-			reasons = append(reasons, "not ready: "+strings.TrimSpace(strings.TrimPrefix(why, "internal server error: ")))
+		case resp.StatusCode != http.StatusOK: // else it has just become ready
+			reasons = append(reasons, "not ready: "+strings.TrimSpace(strings.TrimPrefix(string(why), "internal server error: ")))
 		}
 	}
 	if len(reasons) == 0 {
-		reasons = []string{"not ready: /readyz answers " + strings.TrimSpace(text)}
+		reasons = []string{"not ready: /readyz answers " + strings.TrimSpace(string(text))}
 	}
 	return reasons, nil
-}
-
-// probe requests a path of the probes. It returns the response's text unless the status is 200.
-func probe(ctx context.Context, base, path string) (passes bool, text string, err error) {
-	resp, err := get(ctx, base, path)
-	if err != nil {
-		return false, "", err
-	}
-	defer resp.Body.Close() //nolint:errcheck // only read
-	if resp.StatusCode == http.StatusOK {
-		return true, "", nil
-	}
-	const enough = 4 << 10
-	read, err := io.ReadAll(io.LimitReader(resp.Body, enough))
-	if err != nil {
-		return false, "", fmt.Errorf("readiness of %s: %w", base, err)
-	}
-	return false, string(read), nil
 }
 
 // unhealthy returns the problems of a proxy that serves.

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,9 +22,10 @@ import (
 )
 
 const (
-	timeout  = 10 * time.Second
-	maxBytes = 64 << 20 // a feed has some 500
-	interval = time.Second
+	timeout   = 10 * time.Second
+	maxBytes  = 64 << 20 // a feed has some 500
+	maxReason = 4 << 10  // why a request is refused
+	interval  = time.Second
 )
 
 type flags struct {
@@ -124,40 +126,45 @@ func adminURL(admin string) (string, error) {
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
-// get requests a path of the admin address. Errors say what to check. The caller must close the
-// body.
-func get(ctx context.Context, base, path string) (*http.Response, error) {
+// get requests a path of the admin address. It returns the response and its body, of which it reads
+// only the beginning if the status is not 200. Errors say what to check.
+func get(ctx context.Context, base, path string) (resp *http.Response, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, http.NoBody)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err = http.DefaultClient.Do(req)
+	if err == nil {
+		defer resp.Body.Close() //nolint:errcheck // only read
+		limit := int64(maxBytes)
+		if resp.StatusCode != http.StatusOK {
+			limit = maxReason
+		}
+		body, err = io.ReadAll(io.LimitReader(resp.Body, limit))
+	}
 	if err != nil {
 		var why net.Error
 		if errors.As(err, &why) && why.Timeout() {
 			err = fmt.Errorf("no answer within %s", timeout)
 		}
-		return nil, fmt.Errorf("admin address %s cannot be reached: %w; check that the proxy runs, and that --admin names its adminListen, which it prints at start (in a cluster: kubectl port-forward)", base, err)
+		return nil, nil, fmt.Errorf("admin address %s cannot be reached: %w; check that the proxy runs, and that --admin names its adminListen, which it prints at start (in a cluster: kubectl port-forward)", base, err)
 	}
-	return resp, nil
+	return resp, body, nil
 }
 
 // fetch gets the status of a proxy.
 func fetch(ctx context.Context, base string) (*Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	resp, err := get(ctx, base, "/status")
+	resp, body, err := get(ctx, base, "/status")
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read
 	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
-		const enough = 4 << 10
-		why, _ := io.ReadAll(io.LimitReader(resp.Body, enough)) // the status code contains most of the information
-		return nil, fmt.Errorf("%s refuses to show its status: %s; ask on a loopback address (in a cluster: kubectl port-forward)", base, strings.TrimSpace(string(why)))
+		return nil, fmt.Errorf("%s refuses to show its status: %s; ask on a loopback address (in a cluster: kubectl port-forward)", base, bytes.TrimSpace(body))
 	}
 	var s Status
-	err = json.NewDecoder(io.LimitReader(resp.Body, maxBytes)).Decode(&s)
+	err = json.Unmarshal(body, &s)
 	if resp.StatusCode != http.StatusOK || err != nil || s.Upstream == "" {
 		return nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
 	}

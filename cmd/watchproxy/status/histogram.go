@@ -1,6 +1,10 @@
 package status
 
-import "slices"
+import (
+	"maps"
+	"math"
+	"slices"
+)
 
 // histogram counts durations. Two histograms of the same proxy can be subtracted, bucket by bucket.
 type histogram struct {
@@ -29,22 +33,13 @@ func (m families) histogram(name string, match func(labels) bool) histogram {
 			buckets[b.GetUpperBound()] += b.GetCumulativeCount()
 		}
 	}
-	for bound, count := range buckets {
-		if bound <= maxBound { // JSON has no infinity
-			h.Buckets = append(h.Buckets, bucket{bound, count})
+	for _, bound := range slices.Sorted(maps.Keys(buckets)) {
+		if !math.IsInf(bound, 1) { // JSON has no infinity
+			h.Buckets = append(h.Buckets, bucket{bound, buckets[bound]})
 		}
 	}
-	slices.SortFunc(h.Buckets, func(a, b bucket) int {
-		if a.Seconds < b.Seconds {
-			return -1
-		}
-		return 1
-	})
 	return h
 }
-
-// maxBound is finite, but above the bounds of all buckets.
-const maxBound = 1e9
 
 // quantile estimates the duration that a share of the durations does not exceed, like Prometheus.
 // It assumes that durations are spread evenly in each bucket, and returns at most the last bound.

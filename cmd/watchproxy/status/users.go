@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,28 +16,22 @@ import (
 // users fetches the report of users' resource usage. If the proxy refuses it, withheld contains the
 // reason.
 func users(ctx context.Context, base string) (report *metrics.UserReport, withheld string) {
-	resp, err := get(ctx, base, "/users")
+	resp, body, err := get(ctx, base, "/users")
 	if err != nil {
 		return nil, err.Error()
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read
-	body := io.LimitReader(resp.Body, maxBytes)
 	switch resp.StatusCode {
 	case http.StatusOK:
 		report = new(metrics.UserReport)
-		if err := json.NewDecoder(body).Decode(report); err != nil {
+		if err := json.Unmarshal(body, report); err != nil {
 			return nil, fmt.Sprintf("%s/users: %v", base, err)
 		}
 		return report, ""
 	case http.StatusNotFound:
 		return nil, "this proxy is of a version that does not count them"
 	}
-	const enough = 512
-	why, _ := io.ReadAll(io.LimitReader(body, enough)) // the status code contains most of the information
-	if why, _, _ := strings.Cut(strings.TrimSpace(string(why)), "\n"); why != "" {
-		return nil, why
-	}
-	return nil, resp.Status
+	why, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+	return nil, cmp.Or(why, resp.Status)
 }
 
 // writeUsers writes the report of users' resource usage. A user's name may contain any characters,
