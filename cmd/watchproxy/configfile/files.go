@@ -21,11 +21,20 @@ import (
 
 // checkFiles checks the files named in a configuration.
 func checkFiles(c *config.ProxyConfiguration, now time.Time) (errs field.ErrorList) {
+	chain := func(data []byte) string { return wrongChain(data, now) }
+	cas := func(data []byte) string { return wrongCAs(data, now) }
 	if c.TLS != nil {
-		errs = append(errs, checkPair(field.NewPath("tls"), c.TLS, now)...)
+		path := field.NewPath("tls")
+		certificate, wrong := checkFile(path.Child("certFile"), c.TLS.CertFile, chain)
+		errs = append(errs, wrong...)
+		key := func(data []byte) string { return wrongKey(certificate, data) }
+		_, wrong = checkFile(path.Child("privateKeyFile"), c.TLS.PrivateKeyFile, key)
+		errs = append(errs, wrong...)
 	}
-	errs = append(errs, checkCAs(field.NewPath("authentication", "x509", "clientCAFile"), c.Authentication.X509.ClientCAFile, now)...)
-	errs = append(errs, checkCAs(field.NewPath("upstream", "caFile"), c.Upstream.CAFile, now)...)
+	_, wrong := checkFile(field.NewPath("authentication", "x509", "clientCAFile"), c.Authentication.X509.ClientCAFile, cas)
+	errs = append(errs, wrong...)
+	_, wrong = checkFile(field.NewPath("upstream", "caFile"), c.Upstream.CAFile, cas)
+	errs = append(errs, wrong...)
 	errs = append(errs, c.Audit.CheckPolicy(field.NewPath("audit"))...)
 	if c.Upstream.Kubeconfig != "" {
 		errs = append(errs, checkKubeconfig(field.NewPath("upstream"), &c.Upstream, now)...)
@@ -33,59 +42,30 @@ func checkFiles(c *config.ProxyConfiguration, now time.Time) (errs field.ErrorLi
 	return errs
 }
 
-// checkCAs checks a file with CAs, if one is named.
-func checkCAs(path *field.Path, file string, now time.Time) field.ErrorList {
+// checkFile reads the file named in a field, if any. wrong returns the error of its content, or "".
+func checkFile(path *field.Path, file string, wrong func(content []byte) string) ([]byte, field.ErrorList) {
 	if file == "" {
-		return nil
+		return nil, nil
 	}
-	data, err := contentOf(path, file)
-	if err != nil {
-		return field.ErrorList{err}
-	}
-	if why := wrongCAs(data, now); why != "" {
-		return field.ErrorList{field.Invalid(path, file, why)}
-	}
-	return nil
-}
-
-// contentOf reads the file named in a field.
-func contentOf(path *field.Path, file string) ([]byte, *field.Error) {
-	data, err := os.ReadFile(file)
+	content, err := os.ReadFile(file)
+	var why string
 	switch {
 	case err == nil:
-		return data, nil
+		why = wrong(content)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, field.Invalid(path, file, "there is no such file: create it, or name another one; relative paths are relative to the working directory")
+		why = "there is no such file: create it, or name another one; relative paths are relative to the working directory"
 	case errors.Is(err, fs.ErrPermission):
-		return nil, field.Invalid(path, file, "the file cannot be read by this user: change its owner or mode")
-	}
-	if reason, ok := errors.AsType[*fs.PathError](err); ok {
-		err = reason.Err
-	}
-	return nil, field.Invalid(path, file, fmt.Sprintf("the file cannot be read (%v): name a PEM file", err))
-}
-
-// checkPair checks the listener's certificate and its private key.
-func checkPair(path *field.Path, t *config.TLS, now time.Time) (errs field.ErrorList) {
-	certPath, keyPath := path.Child("certFile"), path.Child("privateKeyFile")
-	var certificate, key []byte
-	if t.CertFile != "" {
-		var err *field.Error
-		if certificate, err = contentOf(certPath, t.CertFile); err != nil {
-			errs = append(errs, err)
-		} else if why := wrongChain(certificate, now); why != "" {
-			errs = append(errs, field.Invalid(certPath, t.CertFile, why))
+		why = "the file cannot be read by this user: change its owner or mode"
+	default:
+		if reason, ok := errors.AsType[*fs.PathError](err); ok {
+			err = reason.Err
 		}
+		why = fmt.Sprintf("the file cannot be read (%v): name a PEM file", err)
 	}
-	if t.PrivateKeyFile != "" {
-		var err *field.Error
-		if key, err = contentOf(keyPath, t.PrivateKeyFile); err != nil {
-			errs = append(errs, err)
-		} else if why := wrongKey(certificate, key); why != "" {
-			errs = append(errs, field.Invalid(keyPath, t.PrivateKeyFile, why))
-		}
+	if why != "" {
+		return content, field.ErrorList{field.Invalid(path, file, why)}
 	}
-	return errs
+	return content, nil
 }
 
 // wrongKey returns the error of a private key, or "". If the certificate can be read, the key must
@@ -143,17 +123,16 @@ func wrongTime(c *x509.Certificate, now time.Time) string {
 // checkKubeconfig checks upstream's contexts and their certificates.
 func checkKubeconfig(path *field.Path, u *config.Upstream, now time.Time) (errs field.ErrorList) {
 	at := path.Child("kubeconfig")
-	if _, err := contentOf(at, u.Kubeconfig); err != nil {
-		return field.ErrorList{err}
+	if _, errs := checkFile(at, u.Kubeconfig, func([]byte) string { return "" }); len(errs) > 0 {
+		return errs
 	}
 	fail := func(at *field.Path, value, why string) { errs = append(errs, field.Invalid(at, value, why)) }
 	one := func(at *field.Path, value, name string) {
 		rc, err := kubeconfig.ClientConfig(u.Kubeconfig, name, func(string) bool { return false })
-		if err != nil {
-			fail(at, value, err.Error())
-			return
+		if err == nil {
+			err = rest.LoadTLSFiles(rc)
 		}
-		if err := rest.LoadTLSFiles(rc); err != nil {
+		if err != nil {
 			fail(at, value, err.Error())
 			return
 		}
