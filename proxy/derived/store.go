@@ -126,7 +126,6 @@ type derivedKey struct {
 	rows         uint64
 	form         FormID
 	gzip, first  bool
-	object       bool
 	events       bool
 	selection    [sha256.Size]byte // hash of selectors, for a Selection
 }
@@ -166,7 +165,6 @@ type Variant struct {
 	Form   FormID
 	Gzip   bool
 	First  bool // the span begins a list, so no separator precedes it
-	Object bool // a whole body instead of an item
 	Events bool // events of a watch instead of items
 	// Cost is the cost of making the piece, in nanoseconds for each byte.
 	Cost int64
@@ -189,7 +187,7 @@ type FormID struct {
 // the run before it. Each reader first waits for its own turn, through its meter. So no reader
 // waits for another reader's turn.
 func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
-	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, events: v.Events, first: v.First, rows: v.Rows}
+	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, events: v.Events, first: v.First, rows: v.Rows}
 	if p := d.lookup(key); p != nil {
 		d.hits.Inc()
 		return p, nil

@@ -5,11 +5,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // get answers a get at resourceVersion 0 or N, or of a state within the resource's maxAge.
@@ -36,15 +32,17 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 		return body, err
 	}
 	switch {
-	case r.compresses(size):
-		return r.compressedObject(snapshot, key, write)
 	case size > exchange.SmallBody: // the client may leave a lot of memory unread
-		return r.workspaceAnswer(size+exchange.SmallBody, func() (*exchange.Response, error) {
+		most := size + exchange.SmallBody // the body may be a little longer than the object
+		if r.compresses(most) {
+			most *= gzipWork
+		}
+		return r.workspaceAnswer(most, func() (*exchange.Response, error) {
 			body, err := write()
 			if err != nil {
 				return nil, err
 			}
-			return r.bytesAnswer(body) // it may be a little longer than the object, and be compressed
+			return r.bytesAnswer(body)
 		})
 	case !r.form.Verbatim():
 		if err := r.meter.Spend(r.cost() * size); err != nil {
@@ -61,24 +59,4 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 		return r.indented(body)
 	}
 	return r.bytesAnswer(body)
-}
-
-// compressedObject answers with a large object, which is compressed only once.
-func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, write func() ([]byte, error)) (*exchange.Response, error) {
-	for span := range snapshot.Spans(key, key+"\x00") {
-		v := derived.Variant{Form: r.formID(), Gzip: true, Object: true, Cost: fair.GzipCost}
-		p, err := r.derived.Get(&r.meter, span, v, func() (_, plain []byte, err error) {
-			plain, err = write()
-			return nil, plain, err
-		})
-		if err != nil {
-			return nil, TooLarge
-		}
-		resp := r.respond()
-		gzipped(resp)
-		pieces, length := wire.Gzip([]*wire.Segment{p.Segment})
-		resp.List, resp.Length = &derived.List{Pieces: pieces, Length: length}, length
-		return resp, nil
-	}
-	return nil, TooLarge
 }

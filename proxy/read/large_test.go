@@ -74,7 +74,14 @@ func TestLargeObjects(t *testing.T) {
 			t.Errorf("%+v: %d bytes instead of %d, %v", c, len(got), len(want), err)
 		}
 	}
-	r, _ := largeOf(t, large, wire.Choice{}, large)
+	r, o := largeOf(t, 1<<20, wire.Choice{}, 1<<30)
+	r.Header.Set("Accept-Encoding", "gzip")
+	if resp, err := r.get(t.Context()); err != nil {
+		t.Error(err)
+	} else if want, err := r.form.AppendObject(nil, o); err != nil || string(unzipped(t, bodyOf(t, resp))) != string(want) || r.workspace.Taken() != 0 {
+		t.Errorf("compressed: another body, or %d bytes of memory are held, %v", r.workspace.Taken(), err)
+	}
+	r, _ = largeOf(t, large, wire.Choice{}, large)
 	r.form = unwritten{r.form, t}
 	if _, err := r.get(t.Context()); !errors.Is(err, TooLarge) {
 		t.Errorf("without room: %v", err)
