@@ -70,27 +70,13 @@ func start(ctx context.Context, secrets typed.SecretInterface, configMaps typed.
 
 // Run renews certificates until ctx ends.
 func (i *Issuer) Run(ctx context.Context, _ int) {
-	next, failing := wait.Jitter(interval, jitter), false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(next):
+	i.repeat(ctx, i.attempt, func(failing bool) time.Duration {
+		if failing {
+			return soon
 		}
-		next = wait.Jitter(interval, jitter)
-		err := i.attempt(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			next = soon
-			if !failing {
-				i.log.Error("cannot check the CA of the generated certificate; the last known CA stays in use", zap.Error(err))
-			}
-		case failing:
-			i.log.Info("the CA of the generated certificate is checked again")
-		}
-		failing = err != nil
-	}
+		return wait.Jitter(interval, jitter)
+	}, "cannot check the CA of the generated certificate; the last known CA stays in use",
+		"the CA of the generated certificate is checked again")
 }
 
 func (i *Issuer) attempt(ctx context.Context) error {

@@ -27,8 +27,8 @@ const (
 	privateFile, privateDirectory = 0o600, 0o700
 )
 
-// accountFiles are the files of a service account that are published as they are.
-var accountFiles = []string{corev1.ServiceAccountTokenKey, corev1.ServiceAccountNamespaceKey}
+// accountFiles are the files of a service account. All are published, with the proxy's CA added.
+var accountFiles = []string{corev1.ServiceAccountTokenKey, corev1.ServiceAccountNamespaceKey, corev1.ServiceAccountRootCAKey}
 
 // PodOptions are the directories for clients in the proxy's own pod.
 type PodOptions struct {
@@ -120,26 +120,16 @@ func (p *Pod) publish() error {
 		if err != nil {
 			return fmt.Errorf("directory: service account of the pod: %w", err)
 		}
-		if err := p.write(name, content); err != nil {
-			return err
+		if name == corev1.ServiceAccountRootCAKey { // some clients read only the first certificate
+			content = append(encodePEM(p.known().certificate.Raw), content...)
 		}
-	}
-	cluster, err := os.ReadFile(filepath.Join(p.options.Account, corev1.ServiceAccountRootCAKey))
-	if err != nil {
-		return fmt.Errorf("directory: service account of the pod: %w", err)
-	}
-	own := encodePEM(p.known().certificate.Raw)
-	// Some clients read only the first certificate.
-	return p.write(corev1.ServiceAccountRootCAKey, append(own, cluster...))
-}
-
-func (p *Pod) write(name string, content []byte) error {
-	path := filepath.Join(p.options.Directory, name)
-	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) {
-		return nil
-	}
-	if err := replace(path, content, publicFile, publicDirectory); err != nil {
-		return fmt.Errorf("directory: %w: mount a volume there that the proxy can write", err)
+		path := filepath.Join(p.options.Directory, name)
+		if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) {
+			continue
+		}
+		if err := replace(path, content, publicFile, publicDirectory); err != nil {
+			return fmt.Errorf("directory: %w: mount a volume there that the proxy can write", err)
+		}
 	}
 	return nil
 }
@@ -168,21 +158,7 @@ func replace(path string, content []byte, mode, directory fs.FileMode) (err erro
 
 // Run publishes new tokens and renews the certificate until ctx ends.
 func (p *Pod) Run(ctx context.Context, _ int) {
-	tick := time.NewTicker(published)
-	defer tick.Stop()
-	for failing := false; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		err := p.refresh()
-		switch {
-		case err != nil && !failing:
-			p.log.Error("cannot publish the files for the pod's other containers; their tokens will expire", zap.Error(err))
-		case err == nil && failing:
-			p.log.Info("the files for the pod's other containers are published again")
-		}
-		failing = err != nil
-	}
+	p.repeat(ctx, func(context.Context) error { return p.refresh() }, func(bool) time.Duration { return published },
+		"cannot publish the files for the pod's other containers; their tokens will expire",
+		"the files for the pod's other containers are published again")
 }

@@ -1,6 +1,7 @@
 package issuer
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -68,4 +69,28 @@ func (s *served) serve(a *authority) error {
 		l.Enqueue()
 	}
 	return nil
+}
+
+// repeat calls refresh after each pause, until ctx ends. It logs when refresh begins to fail, and
+// when it works again.
+func (s *served) repeat(
+	ctx context.Context, refresh func(context.Context) error, pause func(failing bool) time.Duration, fails, works string,
+) {
+	for failing := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause(failing)):
+		}
+		err := refresh(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failing:
+			s.log.Error(fails, zap.Error(err))
+		case err == nil && failing:
+			s.log.Info(works)
+		}
+		failing = err != nil
+	}
 }
