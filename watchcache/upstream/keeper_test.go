@@ -13,6 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // withLedger switches the ledger on.
@@ -132,7 +133,7 @@ func TestResourcesApart(t *testing.T) {
 			same(t, f, readFresh(t, f, feed))
 			time.Sleep(100 * time.Millisecond)
 		}
-		o := feed.Owners.Of(schema.GroupResource{Resource: "leases"})
+		o := ledger.OwnerOf(schema.GroupResource{Resource: "leases"})
 		if !feed.Ledger.Has(feed.Owner) || feed.Ledger.Has(o) {
 			t.Errorf("configmaps are in the ledger: %t, leases: %t", feed.Ledger.Has(feed.Owner), feed.Ledger.Has(o))
 		}

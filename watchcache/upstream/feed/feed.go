@@ -41,7 +41,7 @@ var (
 type Feed struct {
 	*Upstream
 	Key
-	Owner      ledger.Owner // 0 if the ledger does not cover the resource
+	Owner      ledger.Owner // zero if the ledger does not cover the resource
 	Aggregated bool         // an aggregated API may serve the resource
 	Log        *zap.Logger
 
@@ -107,7 +107,7 @@ func New(ctx context.Context, u *Upstream, key Key, asked time.Time, limits watc
 	}
 	// An aggregated API may show another resource's objects. A scope shows some of the writes only.
 	if !f.Aggregated && key.Scope.Whole() {
-		f.Owner = u.Owners.Of(gvr.GroupResource())
+		f.Owner = ledger.OwnerOf(gvr.GroupResource())
 	}
 	f.Use(0)
 	return f

@@ -25,7 +25,6 @@ type Upstream struct {
 	Health   *servers.Health
 	Names    *discovery.Discovery
 	Ledger   ledger.Ledger
-	Owners   ledger.Owners
 	Metrics  *Metrics
 	Log      *zap.Logger
 	Options  atomic.Pointer[Options]
@@ -89,7 +88,7 @@ func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
 		return
 	}
 	u.Log.Warn("two resources used one revision; the ledger starts over, and excludes them the second time",
-		zap.Stringers("resources", u.Owners.Names(shared.One, shared.Other)), zap.Uint64("resourceVersion", shared.RV))
+		zap.Stringers("resources", []schema.GroupResource{shared.One.Value(), shared.Other.Value()}), zap.Uint64("resourceVersion", shared.RV))
 }
 
 // Metrics contains the feeds' counters.

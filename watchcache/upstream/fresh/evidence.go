@@ -20,7 +20,7 @@ import (
 func (k *Keeper) shown() map[ledger.Owner]*object.Resource {
 	all := map[ledger.Owner]*object.Resource{}
 	for _, f := range k.feeds() {
-		if f.Owner != 0 {
+		if f.Owner != (ledger.Owner{}) {
 			all[f.Owner] = f.Cache().Resource()
 		}
 	}
@@ -47,8 +47,8 @@ func (k *Keeper) link(ctx context.Context) (missing bool) {
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
 	all := k.shown()
-	reference := k.Owners.Of(schema.GroupResource{Resource: "namespaces"})
-	undecided := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(o ledger.Owner) bool { return !k.Ledger.Undecided(o) })
+	reference := ledger.OwnerOf(schema.GroupResource{Resource: "namespaces"})
+	undecided := slices.DeleteFunc(slices.SortedFunc(maps.Keys(all), ledger.Compare), func(o ledger.Owner) bool { return !k.Ledger.Undecided(o) })
 	if len(undecided) == 0 || all[reference] == nil {
 		return false
 	}
@@ -72,7 +72,7 @@ func (k *Keeper) link(ctx context.Context) (missing bool) {
 	}
 	k.linked = readings[0].RV
 	for _, o := range k.Ledger.Attest(readings) {
-		k.Log.Warn("resource is in another etcd; the ledger excludes it", zap.Stringers("resource", k.Owners.Names(o)))
+		k.Log.Warn("resource is in another etcd; the ledger excludes it", zap.Stringer("resource", o.Value()))
 	}
 	return true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -144,7 +145,7 @@ func (k *Keeper) SetBudget(perSecond int) {
 // noteReader records a reader of a resource who needed more than a probe. proved is true if the
 // ledger was enough. The ledger covers no scopes, so their readers do not need it.
 func (k *Keeper) noteReader(of ledger.Owner, proved bool) {
-	if of == 0 || !k.Options.Load().Ledger {
+	if of == (ledger.Owner{}) || !k.Options.Load().Ledger {
 		return
 	}
 	now := time.Now()
@@ -277,10 +278,10 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 	wanted := map[ledger.Owner]bool{}
 	for i := range resources {
 		r := &resources[i]
-		o := k.Owners.Of(r.GVR.GroupResource())
+		o := ledger.OwnerOf(r.GVR.GroupResource())
 		scopes := k.Options.Load().ScopesOf(r.GVR.GroupResource())
 		narrowed := len(scopes) > 0 && !slices.ContainsFunc(scopes, object.Scope.Whole)
-		if o == 0 || fed[o] || narrowed || k.Options.Load().Excludes(r.GVR) {
+		if fed[o] || narrowed || k.Options.Load().Excludes(r.GVR) {
 			continue
 		}
 		wanted[o] = true
@@ -295,6 +296,7 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 			w.lived, w.err = k.watch(watching, w)
 		})
 	}
+	maps.DeleteFunc(k.resting, func(o ledger.Owner, r rest) bool { return !wanted[o] && time.Now().After(r.until) })
 	for o, w := range k.watches {
 		if !wanted[o] {
 			w.stop()

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
@@ -20,8 +21,9 @@ func BenchmarkLedger(b *testing.B) {
 	u := &feed.Upstream{}
 	l := &u.Ledger
 	l.Begin()
+	one, two := ledger.OwnerOf(schema.GroupResource{Resource: "one"}), ledger.OwnerOf(schema.GroupResource{Resource: "two"})
 	for rv := uint64(1); rv <= ledger.EvidenceEnough; rv++ {
-		l.Attest([]ledger.Reading{{Of: 1, RV: rv}, {Of: 2, RV: rv}, {Of: 1, RV: rv}})
+		l.Attest([]ledger.Reading{{Of: one, RV: rv}, {Of: two, RV: rv}, {Of: one, RV: rv}})
 	}
 	k := &Keeper{Upstream: u}
 	const from, events = 1_000_000_000, 10_000
@@ -31,12 +33,12 @@ func BenchmarkLedger(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := k.read(client.NewProtoStream(bytes.NewReader(stream), &metadataOnly, ledgerBuffer), 1, from-1); err != nil {
+		if err := k.read(client.NewProtoStream(bytes.NewReader(stream), &metadataOnly, ledgerBuffer), one, from-1); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
-	if _, highest := l.Position(1); highest != from+events-1 {
+	if _, highest := l.Position(one); highest != from+events-1 {
 		b.Fatalf("noted up to %d of %d", highest-from, events)
 	}
 }

@@ -1,8 +1,9 @@
 package ledger
 
 import (
-	"slices"
+	"strings"
 	"sync"
+	"unique"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -47,22 +48,34 @@ type Ledger struct {
 	}
 }
 
-// ledgerSize is the number of revisions in the ledger. At 8 bytes each, they use half a MiB.
+// ledgerSize is the number of revisions in the ledger. At 16 bytes each, they use one MiB.
 const ledgerSize = 1 << 16
 
-// ledgerEntry is a revision with 48 bits and its owner, or 0 if the owner is unknown. At a thousand
-// writes a second, 48 bits are enough for nine thousand years.
-type ledgerEntry uint64
-
-const ownerBits = 16
+// ledgerEntry is a revision and its owner.
+type ledgerEntry struct {
+	rv uint64
+	by Owner
+}
 
 // Owner identifies a resource. All versions of a resource have the same Owner, because they show
-// the same objects. 0 is no resource.
-type Owner uint16
+// the same objects. The zero Owner is no resource.
+type Owner = unique.Handle[schema.GroupResource]
 
-func entryOf(rv uint64, o Owner) ledgerEntry { return ledgerEntry(rv<<ownerBits | uint64(o)) }
+// sameObjects maps a resource to another resource that has the same objects.
+var sameObjects = map[schema.GroupResource]schema.GroupResource{
+	{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
+}
 
-func (e ledgerEntry) split() (rv uint64, o Owner) { return uint64(e) >> ownerBits, Owner(e) }
+// OwnerOf returns the Owner of a resource: the resource itself, unless another one has its objects.
+func OwnerOf(r schema.GroupResource) Owner {
+	if same, ok := sameObjects[r]; ok {
+		r = same
+	}
+	return unique.Make(r)
+}
+
+// Compare orders Owners by name.
+func Compare(a, b Owner) int { return strings.Compare(a.Value().String(), b.Value().String()) }
 
 // Begin starts the ledger.
 func (l *Ledger) Begin() {
@@ -115,15 +128,15 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	}
 	for _, rv := range rvs {
 		at := &l.mu.entries[rv%ledgerSize]
-		switch known, was := at.split(); {
-		case known > rv: // too late: the entry already contains a newer revision
-		case known == rv && was != o:
+		switch was := *at; {
+		case was.rv > rv: // too late: the entry already contains a newer revision
+		case was.rv == rv && was.by != o:
 			l.mu.members[o].collided()
-			l.mu.members[was].collided()
+			l.mu.members[was.by].collided()
 			l.forgetLocked()
-			return &SharedRevision{rv, was, o}
+			return &SharedRevision{rv, was.by, o}
 		default:
-			*at = entryOf(rv, o)
+			*at = ledgerEntry{rv, o}
 		}
 		l.mu.highest = max(l.mu.highest, rv)
 	}
@@ -144,7 +157,7 @@ func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
 		return false
 	}
 	for rv := after + 1; rv <= upTo; rv++ {
-		if known, by := l.mu.entries[rv%ledgerSize].split(); known != rv || by == 0 || by == o {
+		if e := l.mu.entries[rv%ledgerSize]; e.rv != rv || e.by == o {
 			return false
 		}
 	}
@@ -198,47 +211,4 @@ func (u *Uses) Take() []uint64 {
 	rvs := u.rvs
 	u.rvs = u.rvs[:0]
 	return rvs
-}
-
-// Owners assigns numbers to resources.
-type Owners struct {
-	mu struct {
-		sync.Mutex
-		numbers map[schema.GroupResource]Owner
-	}
-}
-
-// sameObjects maps a resource to another resource that has the same objects.
-var sameObjects = map[schema.GroupResource]schema.GroupResource{
-	{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
-}
-
-// Of returns the number of a resource, or 0 if there are too many resources.
-func (n *Owners) Of(r schema.GroupResource) Owner {
-	if same, ok := sameObjects[r]; ok {
-		r = same
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.mu.numbers == nil {
-		n.mu.numbers = map[schema.GroupResource]Owner{}
-	}
-	o, ok := n.mu.numbers[r]
-	if !ok && len(n.mu.numbers) < 1<<ownerBits-1 {
-		o = Owner(len(n.mu.numbers) + 1)
-		n.mu.numbers[r] = o
-	}
-	return o
-}
-
-// Names returns the resources with the given numbers.
-func (n *Owners) Names(numbers ...Owner) (names []schema.GroupResource) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for r, o := range n.mu.numbers {
-		if slices.Contains(numbers, o) {
-			names = append(names, r)
-		}
-	}
-	return names
 }

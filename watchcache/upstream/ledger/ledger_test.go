@@ -20,14 +20,14 @@ func TestLedgerAgainstAModel(t *testing.T) {
 		var l Ledger
 		l.Begin()
 		members(&l, 5)
-		var uses []Owner // the owner of revision i+1; the last resource has no watch
+		var uses []int // the owner of revision i+1; the last resource has no watch
 		var told []bool
 		var queues [resources][]uint64
 		proved, could := 0, 0
 		for range 2000 {
 			switch random.IntN(4) {
 			case 0: // a resource writes
-				o := Owner(1 + random.IntN(resources))
+				o := 1 + random.IntN(resources)
 				if o == resources && random.IntN(20) > 0 {
 					o = 1
 				}
@@ -36,7 +36,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 			case 1, 2: // a watch shows some of its writes
 				o := random.IntN(resources - 1)
 				n := random.IntN(len(queues[o]) + 1)
-				if err := l.Note(Owner(o+1), queues[o][:n]...); err != nil {
+				if err := l.Note(owner(o+1), queues[o][:n]...); err != nil {
 					t.Fatal(err)
 				}
 				for _, rv := range queues[o][:n] {
@@ -47,7 +47,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 				if len(uses) == 0 {
 					continue
 				}
-				o, upTo := Owner(1+random.IntN(resources)), uint64(1+random.IntN(len(uses)))
+				o, upTo := 1+random.IntN(resources), uint64(1+random.IntN(len(uses)))
 				after := upTo - min(upTo, uint64(random.IntN(6)))
 				want := true
 				for rv := after + 1; rv <= upTo; rv++ {
@@ -56,7 +56,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 				if want {
 					could++
 				}
-				if got := l.Proves(0, o, after, upTo); got != want {
+				if got := l.Proves(0, owner(o), after, upTo); got != want {
 					t.Fatalf("proves that %d has used nothing in (%d, %d]: %t, want %t: %v, told %v", o, after, upTo, got, want, uses[after:upTo], told[after:upTo])
 				} else if got && after < upTo {
 					proved++
@@ -72,13 +72,13 @@ func TestLedgerAgainstAModel(t *testing.T) {
 // A ledger drops old revisions and does not confuse them with newer ones at the same index.
 func TestLedgerIsBounded(t *testing.T) {
 	var l Ledger
-	if l.Note(1, 5); l.Proves(0, 2, 4, 5) {
+	if l.Note(owner(1), 5); l.Proves(0, owner(2), 4, 5) {
 		t.Error("a ledger that has not begun proves something")
 	}
 	l.Begin()
 	members(&l, 2)
 	for rv := uint64(1); rv <= 2*ledgerSize; rv++ {
-		if err := l.Note(1, rv); err != nil {
+		if err := l.Note(owner(1), rv); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,15 +93,15 @@ func TestLedgerIsBounded(t *testing.T) {
 		{2 * ledgerSize, 2*ledgerSize + 1, false},
 		{0, 1 << 40, false},
 	} {
-		if got := l.Proves(0, 2, c.after, c.upTo); got != c.want {
+		if got := l.Proves(0, owner(2), c.after, c.upTo); got != c.want {
 			t.Errorf("(%d, %d]: %t", c.after, c.upTo, got)
 		}
 	}
-	if err := l.Note(2, 7); err != nil || l.Proves(0, 1, 6, 7) {
+	if err := l.Note(owner(2), 7); err != nil || l.Proves(0, owner(1), 6, 7) {
 		t.Errorf("what came too late counts (%v)", err)
 	}
 	l.Forget()
-	if l.Proves(1, 2, 2*ledgerSize-1, 2*ledgerSize) {
+	if l.Proves(1, owner(2), 2*ledgerSize-1, 2*ledgerSize) {
 		t.Error("it has forgotten nothing")
 	}
 }
@@ -110,21 +110,23 @@ func TestSharedRevision(t *testing.T) {
 	var l Ledger
 	l.Begin()
 	members(&l, 5)
-	if err := l.Note(1, 5, 6); err != nil {
+	if err := l.Note(owner(1), 5, 6); err != nil {
 		t.Fatal(err)
 	}
-	shared := l.Note(2, 6)
-	if shared == nil || shared.RV != 6 || shared.One != 1 || shared.Other != 2 {
+	shared := l.Note(owner(2), 6)
+	if shared == nil || shared.RV != 6 || shared.One != owner(1) || shared.Other != owner(2) {
 		t.Errorf("got %+v", shared)
 	}
 }
+
+func owner(i int) Owner { return OwnerOf(schema.GroupResource{Resource: strconv.Itoa(i)}) }
 
 // members records evidence that n owners share the reference's etcd.
 func members(l *Ledger, n int) {
 	for at := uint64(1); at <= EvidenceEnough; at++ {
 		var readings []Reading
 		for o := range n {
-			readings = append(readings, Reading{Owner(o + 1), at})
+			readings = append(readings, Reading{owner(o + 1), at})
 		}
 		l.Attest(readings)
 	}
@@ -155,27 +157,35 @@ func TestLedgerForgetsEvidence(t *testing.T) {
 	l.Begin()
 	members(&l, 2)
 	l.Forget()
-	if l.Note(1, 5); l.Has(1) || l.Proves(1, 2, 4, 5) {
+	if l.Note(owner(1), 5); l.Has(owner(1)) || l.Proves(1, owner(2), 4, 5) {
 		t.Error("it goes by the evidence from before")
 	}
 	members(&l, 2)
-	if l.Note(1, 6); !l.Has(1) || !l.Proves(1, 2, 5, 6) {
+	if l.Note(owner(1), 6); !l.Has(owner(1)) || !l.Proves(1, owner(2), 5, 6) {
 		t.Error("new evidence does not count")
 	}
 }
 
-// There are numbers for as many resources as an entry has bits for. Further resources have none.
+// Only a number of resources can have proofs. No evidence is kept of further ones.
 func TestOwnersAreBounded(t *testing.T) {
-	var n Owners
-	const most = 1<<ownerBits - 1
-	seen := map[Owner]bool{}
-	for i := range most {
-		seen[n.Of(schema.GroupResource{Resource: strconv.Itoa(i)})] = true
+	var l Ledger
+	l.Begin()
+	members(&l, membersMost+1)
+	if len(l.mu.members) != membersMost || !l.Has(owner(membersMost)) || l.Has(owner(membersMost+1)) {
+		t.Errorf("evidence of %d resources is kept", len(l.mu.members))
 	}
-	if len(seen) != most || seen[0] {
-		t.Errorf("%d numbers", len(seen))
+	if l.Undecided(owner(membersMost + 1)) {
+		t.Error("more evidence of one more resource is looked for")
 	}
-	if o := n.Of(schema.GroupResource{Resource: "one more"}); o != 0 || n.Of(schema.GroupResource{Resource: "0"}) != 1 {
-		t.Errorf("one more has number %d", o)
+	if l.Note(owner(membersMost+1), 5); l.Proves(0, owner(1), 4, 5) {
+		t.Error("a resource without evidence proves something")
+	}
+}
+
+// The two names of events are one resource.
+func TestOwnersOfEvents(t *testing.T) {
+	core, other := schema.GroupResource{Resource: "events"}, schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
+	if OwnerOf(core) != OwnerOf(other) || OwnerOf(core) == OwnerOf(schema.GroupResource{Resource: "pods"}) {
+		t.Error("they have two owners")
 	}
 }
