@@ -144,13 +144,18 @@ type checkResult struct {
 
 // ask checks a server.
 func (s *Set) ask(ctx context.Context, one *server) (found checkResult) {
-	found.before = s.before()
+	s.mu.Lock()
+	found.before = s.newest
+	late := past(one.mu.unready)
+	// A server loads the access rules within seconds after its start. So later refusals mean that
+	// the proxy lacks the right.
+	readable := one.mu.readable && !past(one.mu.refused)
+	s.mu.Unlock()
 	within, cancel := context.WithTimeout(ctx, CheckTimeout)
 	defer cancel()
-	readable, unreadyFor := s.known(one)
 	if found.readable, found.err = one.sayReady(within, readable); found.err != nil {
 		found.unready, found.silent = true, client.NoAnswer(found.err)
-		found.serves = unreadyFor > UnreadyPatience && client.Sleep(ctx, s.rest()) && one.serves(ctx, readable)
+		found.serves = late && client.Sleep(ctx, s.rest()) && one.serves(ctx, readable)
 		return found
 	}
 	if s.alone() {
@@ -210,16 +215,6 @@ func (one *server) serves(ctx context.Context, readable bool) bool {
 	return err == nil || !client.Doubtful(err) && !apierrors.IsTooManyRequests(err)
 }
 
-// known returns the results of earlier checks: whether /readyz was readable, and for how long the
-// server has not been ready.
-func (s *Set) known(one *server) (readable bool, unreadyFor time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !one.mu.unready.IsZero() {
-		unreadyFor = time.Since(one.mu.unready)
-	}
-	// A server loads the access rules within seconds after its start. So later refusals mean that
-	// the proxy lacks the right.
-	taken := !one.mu.refused.IsZero() && time.Since(one.mu.refused) > UnreadyPatience
-	return one.mu.readable && !taken, unreadyFor
-}
+// past reports whether something has held for longer than UnreadyPatience; since is zero if it does
+// not hold.
+func past(since time.Time) bool { return !since.IsZero() && time.Since(since) > UnreadyPatience }

@@ -168,13 +168,6 @@ func (s *Set) askAll(ctx context.Context) {
 	}
 }
 
-// before returns a lower bound for the resourceVersion of a consistent read that begins now.
-func (s *Set) before() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.newest
-}
-
 // Current returns the address of the current server, as host:port.
 func (s *Set) Current() string { return s.servers[s.current.Load()].Base.Host }
 
@@ -196,13 +189,9 @@ func (s *Set) note(one *server, found checkResult) {
 	if !found.silent || found.serves {
 		s.metrics.answered(one.Base.Host)
 	}
-	switch {
-	case !errors.Is(reason, errBehind):
-		one.mu.behind = time.Time{}
-	case one.mu.behind.IsZero():
-		one.mu.behind = time.Now()
-	}
-	if errors.Is(reason, errBehind) && time.Since(one.mu.behind) >= waitBehind && !s.usable() {
+	behind := errors.Is(reason, errBehind)
+	keepSince(&one.mu.behind, behind)
+	if behind && time.Since(one.mu.behind) >= waitBehind && !s.usable() {
 		s.log.Warn("upstream's resourceVersion went back", zap.String("server", one.Base.Host), zap.Error(reason))
 		s.newest, reason = found.rv, nil
 	}
@@ -212,36 +201,32 @@ func (s *Set) note(one *server, found checkResult) {
 			s.cluster = found.cluster
 		}
 	}
-	switch {
-	case !errors.Is(found.err, errRefused):
-		one.mu.refused = time.Time{}
-	case one.mu.refused.IsZero():
-		one.mu.refused = time.Now()
-	}
+	keepSince(&one.mu.refused, errors.Is(found.err, errRefused))
 	refused := errors.Is(found.err, syscall.ECONNREFUSED)
-	switch {
-	case !refused:
-		one.mu.refuses = time.Time{}
-	case one.mu.refuses.IsZero():
-		one.mu.refuses = time.Now()
-	}
+	keepSince(&one.mu.refuses, refused)
 	if one.mu.silent++; !found.silent || refused && time.Since(one.mu.refuses) < stopsFor {
 		one.mu.silent = 0
 	}
 	one.mu.ready = !found.unready || found.serves
-	switch {
-	case !found.unready:
-		one.mu.unready = time.Time{}
+	// While the server is down, it is not unready: unready begins with its first response.
+	keepSince(&one.mu.unready, found.unready && !unconnected(found.err))
+	if !found.unready {
 		one.mu.readable = found.readable
-	case unconnected(found.err): // the server is down; unready begins with its first response
-		one.mu.unready = time.Time{}
-	case one.mu.unready.IsZero():
-		one.mu.unready = time.Now()
 	}
 	one.foreign.Store(errors.Is(reason, errForeign))
 	s.judge(one, reason)
 	if one.foreign.Load() || one.mu.silent >= lostAfter && s.usable() {
 		one.life.Swap(newLife()).end()
+	}
+}
+
+// keepSince keeps the time since which a condition holds; zero while it does not.
+func keepSince(t *time.Time, holds bool) {
+	switch {
+	case !holds:
+		*t = time.Time{}
+	case t.IsZero():
+		*t = time.Now()
 	}
 }
 

@@ -295,7 +295,11 @@ func TestRestoreIsBelievedAfterAWhile(t *testing.T) {
 		if _, err := says(t, way, http.MethodGet, ""); err != nil {
 			t.Errorf("while nothing else is there, the one of before is asked: %v", err)
 		}
-		checked(t, s, 0, func() bool { return s.before() == 50 })
+		checked(t, s, 0, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.newest == 50
+		})
 		wantAnswer(t, way, "a")
 	})
 }
