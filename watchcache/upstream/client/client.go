@@ -49,14 +49,9 @@ func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
 // MaxErrorBody is the maximum number of bytes that are read from an error's body.
 const MaxErrorBody = 64 << 10
 
-// get sends one GET request. Every status except 200 becomes an error of apimachinery's api/errors.
-// The caller must close the body.
-func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
-	return c.GetAs(ctx, MimeJSON, verb, gvr, path, query)
-}
-
-// GetAs is like get, with the given Accept header. It requests a response that is not from a cache,
-// such as that of a lower proxy with a maxAge. Any other response is [ErrAged].
+// GetAs sends one GET request. Every status except 200 becomes an error of apimachinery's api/errors.
+// The caller must close the body. GetAs requests a response that is not from a cache, such as that of
+// a lower proxy with a maxAge. Any other response is [ErrAged].
 func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	u := *c.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
@@ -107,7 +102,7 @@ func within(s object.Scope, query url.Values) url.Values {
 
 // Read reads a JSON document.
 func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path string, into any) error {
-	resp, err := c.get(ctx, "discover", gvr, path, nil)
+	resp, err := c.GetAs(ctx, MimeJSON, "discover", gvr, path, nil)
 	if err != nil {
 		return err
 	}

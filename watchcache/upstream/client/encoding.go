@@ -77,7 +77,7 @@ func readProtoList(body []byte) (kind runtime.TypeMeta, meta metav1.ListMeta, it
 // protoStream reads watch events in protobuf. Each event is a frame: a four-byte big-endian length
 // and a WatchEvent.
 type protoStream struct {
-	r        *frameReader
+	*frameReader
 	event    metav1.WatchEvent
 	envelope runtime.Unknown
 	want     runtime.TypeMeta // type of the events' objects
@@ -85,12 +85,12 @@ type protoStream struct {
 
 // NewProtoStream reads watch events in protobuf. buffer is the size of its read buffer in bytes.
 func NewProtoStream(body io.Reader, r *object.Resource, buffer int) Stream {
-	return &protoStream{r: newFrameReader(body, buffer), want: runtime.TypeMeta{Kind: r.Kind, APIVersion: r.APIVersion()}}
+	return &protoStream{frameReader: newFrameReader(body, buffer), want: runtime.TypeMeta{Kind: r.Kind, APIVersion: r.APIVersion()}}
 }
 
 // Next implements Stream.
 func (s *protoStream) Next() (Event, error) {
-	frame, err := s.r.Next()
+	frame, err := s.frameReader.Next()
 	if err != nil {
 		return Event{}, err
 	}
@@ -120,6 +120,3 @@ func kept(buf []byte) []byte {
 	}
 	return buf[:0]
 }
-
-// Buffered implements Stream.
-func (s *protoStream) Buffered() bool { return s.r.Buffered() }

@@ -59,10 +59,9 @@ func (c *Client) EachPage(ctx context.Context, r *object.Resource, query url.Val
 }
 
 func (c *Client) pages(ctx context.Context, r *object.Resource, query url.Values) (changes []watchcache.Change, rv uint64, err error) {
-	err = pages(query, PageSize, func(query url.Values) (next string, err error) {
-		page, err := c.Page(ctx, r, query)
+	err = c.EachPage(ctx, r, query, func(page ListPage) error {
 		changes, rv = append(changes, page.Changes...), page.RV
-		return page.Next, err
+		return nil
 	})
 	return changes, rv, err
 }

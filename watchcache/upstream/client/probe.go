@@ -164,7 +164,7 @@ func (c *Client) Try(ctx context.Context, verb string, r *object.Resource) error
 		query.Set("resourceVersion", "0")
 		query.Set("timeoutSeconds", "1")
 	}
-	resp, err := c.get(ctx, "rights", r.GVR, path, query)
+	resp, err := c.GetAs(ctx, MimeJSON, "rights", r.GVR, path, query)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package liveness
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -16,11 +15,9 @@ import (
 // share a request, and its result for a while.
 type Responsiveness struct {
 	flights singleflight.Group
-	mu      struct {
-		sync.Mutex
-		asked time.Time
-		took  time.Duration
-	}
+	// The last result. Only flights use it, one after the other.
+	asked time.Time
+	took  time.Duration
 }
 
 // Measure returns how long upstream takes, or the time for which the caller has waited, which is at
@@ -30,21 +27,15 @@ func (r *Responsiveness) Measure(ctx context.Context, c *client.Client, most, fr
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	measured := r.flights.DoChan("", func() (any, error) {
-		r.mu.Lock()
-		asked, took := r.mu.asked, r.mu.took
-		r.mu.Unlock()
-		if !asked.IsZero() && time.Since(asked) < took+fresh {
-			return took, nil
+		if !r.asked.IsZero() && time.Since(r.asked) < r.took+fresh {
+			return r.took, nil
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 		defer cancel()
-		asked = time.Now()
+		r.asked = time.Now()
 		_ = c.Read(ctx, schema.GroupVersionResource{}, "/version", &version.Info{})
-		took = time.Since(asked)
-		r.mu.Lock()
-		r.mu.asked, r.mu.took = asked, took
-		r.mu.Unlock()
-		return took, nil
+		r.took = time.Since(r.asked)
+		return r.took, nil
 	})
 	select {
 	case m := <-measured:
