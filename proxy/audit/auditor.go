@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -51,9 +52,9 @@ type Auditor struct {
 
 // New reads the policy and opens the log. Close closes the log.
 func New(o Options) (*Auditor, error) {
-	rules, err := loadPolicy(o.PolicyFile)
+	rules, err := policy.LoadPolicyFromFile(o.PolicyFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("policyFile: %w", err)
 	}
 	opened, err := openLog(o)
 	if err != nil {
@@ -177,8 +178,8 @@ func (a *Auditor) read(ctx context.Context, req *exchange.Request) (*http.Reques
 	return sent, attributes
 }
 
-// write writes the stages before the response. For a watch, the last stage is written later. write
-// returns false if a stage could not be written.
+// write writes the stages before the response. For an open watch, the last stage is written at its
+// end. write returns false if a stage could not be written.
 func (e *event) write(resp *exchange.Response, panicked bool) bool {
 	unknown := e.req.Identity == nil && e.auditor.stranger == nil
 	e.rejected = unknown && resp.Status == http.StatusUnauthorized
@@ -189,17 +190,21 @@ func (e *event) write(resp *exchange.Response, panicked bool) bool {
 	if (e.lasts || e.rejected) && !e.ProcessEventStage(e.ctx, auditapi.StageResponseStarted) {
 		return false
 	}
-	switch {
+	switch w, ok := resp.Stream.(*watch.Watch); {
 	case e.rejected: // the apiserver writes no further stage
 		return true
 	case panicked:
 		return e.ProcessEventStage(e.ctx, auditapi.StagePanic)
-	case resp.Stream == nil:
-		return e.complete()
+	case ok:
+		e.req = nil // an open watch does not need the request
+		done := w.Done
+		w.Done = func() {
+			done()
+			e.complete()
+		}
+		return true
 	}
-	e.req = nil // an open watch does not need the request
-	e.atEnd(resp)
-	return true
+	return e.complete()
 }
 
 func (e *event) complete() bool {
@@ -245,36 +250,4 @@ func (e *event) describe(resp *exchange.Response) {
 		panic("BUG: status: " + err.Error())
 	}
 	e.LogResponseObject(resp.Failure, &runtime.Unknown{Raw: body, ContentType: runtime.ContentTypeJSON})
-}
-
-// atEnd makes the end of a watch write the last stage.
-func (e *event) atEnd(resp *exchange.Response) {
-	w, ok := resp.Stream.(*watch.Watch)
-	if !ok {
-		resp.Stream = &stream{resp.Stream, e}
-		return
-	}
-	done := w.Done
-	w.Done = func() {
-		done()
-		e.complete()
-	}
-}
-
-// stream is an endless body whose end writes the last stage.
-type stream struct {
-	exchange.Stream
-	event *event
-}
-
-// Run implements exchange.Stream.
-func (s *stream) Run(ctx context.Context, out *exchange.ChunkWriter) {
-	defer s.event.complete()
-	s.Stream.Run(ctx, out)
-}
-
-// Abandon implements exchange.Stream.
-func (s *stream) Abandon() {
-	defer s.event.complete()
-	s.Stream.Abandon()
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 const everything = "- level: Metadata\n"
@@ -133,22 +134,24 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// A watch is complete when it ends, whether it was written or abandoned.
+// A watch is complete when it ends. A watch of one ERROR event is complete at once.
 func TestEndOfWatch(t *testing.T) {
-	for what, end := range map[string]func(exchange.Stream){
-		"run": func(s exchange.Stream) { s.Run(t.Context(), nil) }, "abandoned": exchange.Stream.Abandon,
-	} {
+	const began, complete = "RequestReceived ResponseStarted", "RequestReceived ResponseStarted ResponseComplete"
+	ended := 0
+	open := &watch.Watch{Params: watch.Params{Done: func() { ended++ }}}
+	for _, body := range []exchange.Stream{open, &watch.OnlyError{}} {
 		a, log := auditorOf(t, everything, nil)
-		body := &fakeStream{}
 		resp := exchange.NewResponse(200, exchange.FromCache)
 		resp.Stream = body
 		a.Answered(requestOf("/api/v1/pods?watch=1"), resp, time.Now(), false)
-		if got := stagesOf(eventsIn(t, log)); got != "RequestReceived ResponseStarted" {
-			t.Errorf("%s: open: %q", what, got)
+		if body == open {
+			if got := stagesOf(eventsIn(t, log)); got != began {
+				t.Errorf("open: %q", got)
+			}
+			open.Done()
 		}
-		end(resp.Stream)
-		if got := stagesOf(eventsIn(t, log)); got != "RequestReceived ResponseStarted ResponseComplete" || body.ended != 1 {
-			t.Errorf("%s: ended %d times: %q", what, body.ended, got)
+		if got := stagesOf(eventsIn(t, log)); got != complete || ended != 1 || resp.Stream != body {
+			t.Errorf("%T: ended %d times: %q", body, ended, got)
 		}
 	}
 }

@@ -11,8 +11,9 @@
 // # Differences from the apiserver's events
 //
 // All stages up to the response are written when the response is ready, before its first byte is
-// sent. So ResponseComplete does not wait for the client, except for a watch, and each response
-// follows its event. The timestamp of RequestReceived is the time when the request arrived.
+// sent. So ResponseComplete does not wait for the client, except for an open watch, and each
+// response follows its event. The timestamp of RequestReceived is the time when the request
+// arrived.
 //
 // If the policy wants a response's body (level RequestResponse), gets and lists are forwarded and
 // the apiserver audits them. The cache keeps bytes, which it could not write as JSON objects.

@@ -8,10 +8,8 @@ import (
 	"path/filepath"
 
 	"gopkg.in/natefinch/lumberjack.v2"
-	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/audit/policy"
 	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 )
 
@@ -39,15 +37,6 @@ type Options struct {
 	Compress bool
 	// Unauthenticated is true if the proxy does not authenticate clients.
 	Unauthenticated bool
-}
-
-// loadPolicy reads a policy file.
-func loadPolicy(path string) (*auditapi.Policy, error) {
-	rules, err := policy.LoadPolicyFromFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("policyFile: %w", err)
-	}
-	return rules, nil
 }
 
 // log is an open log.
