@@ -142,23 +142,25 @@ func (c *Conn) User() string {
 
 // Write implements net.Conn. Setting a deadline for each write would cost time, so several writes
 // share a deadline. Each write may block for at least Stall and at most 1.5 times as long.
-func (c *Conn) Write(p []byte) (int, error) {
-	if !c.nonblocking {
-		if err := c.limitWrite(); err != nil {
-			return 0, err
-		}
-		c.Guard.Begin()
+func (c *Conn) Write(p []byte) (n int, err error) {
+	if c.nonblocking {
+		return c.writeTogether(p)
 	}
-	n, err := c.writeTogether(p)
-	if !c.nonblocking {
-		err = c.guarded(err)
-	}
+	err = c.waitFor(func() (err error) {
+		n, err = c.writeTogether(p)
+		return err
+	})
 	return n, err
 }
 
-// guarded ends the guard's wait and returns the error of a write. If the guard has refused the client
-// room, the next write would fail, so this one fails, too.
-func (c *Conn) guarded(err error) error {
+// waitFor runs a write that waits for the client. If the guard has refused the client room, the next
+// write would fail, so this one fails, too.
+func (c *Conn) waitFor(write func() error) error {
+	if err := c.limitWrite(); err != nil {
+		return err
+	}
+	c.Guard.Begin()
+	err := write()
 	if ok := c.Guard.End(); !ok && err == nil {
 		return os.ErrDeadlineExceeded
 	}
@@ -199,14 +201,10 @@ func (c *Conn) Unsettled() bool {
 	return len(c.socket.mu.left) > 0
 }
 
-// Settle writes the bytes that the socket keeps.
+// Settle writes the bytes that the socket keeps. The socket removes the deadline.
 func (c *Conn) Settle() error {
-	if err := c.limitWrite(); err != nil {
-		return err
-	}
-	c.until = time.Time{} // the socket removes the deadline
-	c.Guard.Begin()
-	return c.guarded(c.socket.settle())
+	defer func() { c.until = time.Time{} }()
+	return c.waitFor(c.socket.settle)
 }
 
 // StopNonblocking writes the remaining bytes and makes writes wait again.
@@ -394,14 +392,12 @@ func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 // WriteWaiting writes p and waits for the client. It does not copy the bytes that the kernel does
 // not accept immediately. Earlier writes must be settled.
 func (c *Conn) WriteWaiting(p []byte) error {
-	if err := c.limitWrite(); err != nil {
+	c.socket.setNonblocking(false)
+	defer c.socket.setNonblocking(true)
+	return c.waitFor(func() error {
+		_, err := c.writeTogether(p)
 		return err
-	}
-	c.Guard.Begin()
-	c.socket.wait(true)
-	defer c.socket.wait(false)
-	_, err := c.writeTogether(p)
-	return c.guarded(err)
+	})
 }
 
 // writeTogether writes the records of each piece of p together.

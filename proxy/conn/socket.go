@@ -40,7 +40,6 @@ type socket struct {
 	mu struct {
 		sync.Mutex
 		nonblocking bool
-		waits       bool   // writes wait for the client although the socket is nonblocking
 		collects    bool   // writes are collected
 		collected   []byte // up to leftMax
 		settling    bool   // settle is writing the kept bytes
@@ -133,7 +132,7 @@ func (s *socket) Write(p []byte) (int, error) {
 
 // writeLocked writes, or keeps what the kernel does not accept. It releases the lock.
 func (s *socket) writeLocked(p []byte) (int, error) {
-	if (!s.mu.nonblocking || s.mu.waits) && s.mu.broken == nil {
+	if !s.mu.nonblocking && s.mu.broken == nil {
 		left := s.mu.left // a response of TLS since the last settle
 		s.mu.left = nil
 		s.mu.Unlock()
@@ -268,12 +267,4 @@ func (s *socket) readNow(p []byte) (int, error) {
 		err = os.ErrDeadlineExceeded
 	}
 	return n, err
-}
-
-// wait sets whether the writes of a nonblocking socket wait for the client. Earlier writes must be
-// settled.
-func (s *socket) wait(waits bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.waits = waits
 }
