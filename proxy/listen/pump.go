@@ -32,45 +32,27 @@ type pump struct {
 // pumpedWatch is a watch that a pump writes. At most one goroutine at a time works on it.
 type pumpedWatch struct {
 	*watch.Watch
-	pump  *pump
-	ctx   context.Context // ends when the client leaves
-	conn  *conn.Conn
-	out   *exchange.ChunkWriter
-	state atomic.Int32
-	over  chan struct{} // closed after the last work on the watch
+	pump *pump
+	ctx  context.Context // ends when the client leaves
+	conn *conn.Conn
+	out  *exchange.ChunkWriter
+	// pending is 0 while the watch has no work. Otherwise the watch is in the queue or a goroutine
+	// works on it. Beyond 1, there is work since the goroutine has begun.
+	pending atomic.Int32
+	over    chan struct{} // closed after the last work on the watch
 }
 
-// The states of a pumpedWatch.
-const (
-	resting int32 = iota // no work
-	queued               // in the pump's queue
-	working              // a goroutine works on the watch
-	again                // a goroutine works on the watch, and there is more work
-)
-
-// ready puts the watch into the queue unless it is already there. It does not block.
+// ready puts the watch into the queue, unless it is there or a goroutine works on it. It does not
+// block.
 func (p *pumpedWatch) ready() {
-	for {
-		switch state := p.state.Load(); state {
-		case resting:
-			if p.state.CompareAndSwap(resting, queued) {
-				p.pump.Add(p)
-				return
-			}
-		case working:
-			if p.state.CompareAndSwap(working, again) {
-				return
-			}
-		default:
-			return
-		}
+	if p.pending.Add(1) == 1 {
+		p.pump.Add(p)
 	}
 }
 
 // rest ends a goroutine's work on a watch. If there is new work, it queues the watch again.
 func (p *pumpedWatch) rest() {
-	if !p.state.CompareAndSwap(working, resting) {
-		p.state.Store(queued)
+	if !p.pending.CompareAndSwap(1, 0) {
 		p.pump.Add(p)
 	}
 }
@@ -100,7 +82,7 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn
 // Work implements watch.Worker. It runs one turn of the watch. If the client does not accept all
 // bytes at once, catchUp writes the rest.
 func (p *pumpedWatch) Work(s *watch.Scratch) {
-	p.state.Store(working)
+	p.pending.Store(1)
 	if p.conn.Unsettled() { // TLS has written a record in response to input
 		go p.catchUp()
 		return
