@@ -189,6 +189,7 @@ type world struct {
 	configMap    corev1.ConfigMap
 	version      byte
 	secretWrites int
+	secretReads  int
 	err          error
 }
 
@@ -276,7 +277,7 @@ type secrets struct {
 }
 
 func (s secrets) Get(context.Context, string, metav1.GetOptions) (found *corev1.Secret, err error) {
-	s.w.locked(func() { found, err = s.w.secret.DeepCopy(), s.w.err })
+	s.w.locked(func() { found, err, s.w.secretReads = s.w.secret.DeepCopy(), s.w.err, s.w.secretReads+1 })
 	time.Sleep(time.Millisecond) // all replicas read before one writes
 	return found, err
 }
