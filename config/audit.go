@@ -95,6 +95,11 @@ func (a *Audit) CheckPolicy(path *field.Path) field.ErrorList {
 }
 
 func (t *Tracing) validate(path *field.Path) field.ErrorList {
+	const million = 1_000_000 // the library's error does not name the bounds
+	if t != nil && t.SamplingRatePerMillion != nil && (*t.SamplingRatePerMillion < 0 || *t.SamplingRatePerMillion > million) {
+		at := path.Child("samplingRatePerMillion")
+		return field.ErrorList{field.Invalid(at, *t.SamplingRatePerMillion, "must be from 0 to 1000000")}
+	}
 	return tracingapi.ValidateTracingConfiguration(t.Configuration(), nil, path)
 }
 

@@ -2,5 +2,6 @@
 // validation.
 //
 // Loading is strict: an unknown or repeated field, a value of the wrong type or a second document
-// is an error. All errors are reported together, each with the path of its field.
+// is an error. These errors are reported together, each with the path of its field. If there are
+// none, validation reports all errors of the values.
 package config

@@ -32,7 +32,7 @@ func paths(t *testing.T, err error) (named []string) {
 	return named
 }
 
-// All errors of a file's form are reported together, in one line, and so are all errors of its values.
+// All errors of a file's form are reported together, in one line. So are all errors of its values.
 // Each error contains the field and the allowed values.
 func TestWrongFiles(t *testing.T) {
 	for text, want := range map[string][]string{

@@ -24,10 +24,14 @@ func TestBoundsAreTheProxys(t *testing.T) {
 			0, 1, "1m", "1023", "1Ki", 4095, "4Ki", "1Mi", 1<<20 + 1, "67108863", "64Mi", "0.5Gi", "1Gi",
 			"1073741825", "2G", "8E",
 		},
-		reflect.TypeFor[int](): {-1, 0, 1, 1_000_000, 1 << 40},
+		reflect.TypeFor[int]():   {-1, 0, 1, 1_000_000, 1 << 40},
+		reflect.TypeFor[int32](): {-1, 0, 1, 1_000_000, 1_000_001, 1 << 40},
 	}
 	tried := 0
 	for path, of := range leaves("", reflect.TypeFor[config.ProxyConfiguration]()) {
+		if candidates[of] == nil && reflect.Int <= of.Kind() && of.Kind() <= reflect.Uint64 {
+			t.Errorf("no values for %s of type %v", path, of)
+		}
 		for _, value := range candidates[of] {
 			c := nested(path, value)
 			refused := refusal(t, c)

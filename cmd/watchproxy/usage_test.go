@@ -53,6 +53,8 @@ func TestMisuse(t *testing.T) {
 		"sttus --watch":              `unknown command "sttus" for "watchproxy" Did you mean this? status (see 'watchproxy --help')`,
 		"nonsense":                   `unknown command "nonsense" for "watchproxy" (see 'watchproxy --help')`,
 		"config valdate x":           `unknown command "valdate" for "watchproxy config" (see 'watchproxy config --help')`,
+		"config valdate --no-files":  `unknown command "valdate" for "watchproxy config" (see 'watchproxy config --help')`,
+		"config --no-files":          `unknown flag: --no-files (see 'watchproxy config --help')`,
 		"config validate":            `accepts 1 arg(s), received 0 (see 'watchproxy config validate --help')`,
 		"config validate a b":        `accepts 1 arg(s), received 2 (see 'watchproxy config validate --help')`,
 		"completion tcsh":            `unknown command "tcsh" for "watchproxy completion" (see 'watchproxy completion --help')`,

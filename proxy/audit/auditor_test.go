@@ -2,7 +2,6 @@ package audit
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 const everything = "- level: Metadata\n"
@@ -78,14 +78,16 @@ func stagesOf(events []auditv1.Event) string {
 	return strings.Join(all, " ")
 }
 
-// fakeStream is an endless body.
-type fakeStream struct{ ended int }
-
-func (s *fakeStream) Run(context.Context, *exchange.ChunkWriter) { s.ended++ }
-
-func (s *fakeStream) Abandon() { s.ended++ }
-
-func (*fakeStream) Reason() string { return "closed" }
+// openWatch returns a watch that counts its ends.
+func openWatch(t *testing.T, ends *int) *watch.Watch {
+	t.Helper()
+	c, state := cachetest.ConfigMaps(t, 1)
+	cursor, err := c.WatchAfter(cachetest.Filter(t, c), state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &watch.Watch{Params: watch.Params{Cache: c, Cursor: cursor, Done: func() { *ends++ }}}
+}
 
 // Each kind of response has the same stages as in the apiserver's log. A response from upstream has
 // no stages here, unless it is shared.
@@ -138,7 +140,7 @@ func TestStages(t *testing.T) {
 func TestEndOfWatch(t *testing.T) {
 	const began, complete = "RequestReceived ResponseStarted", "RequestReceived ResponseStarted ResponseComplete"
 	ended := 0
-	open := &watch.Watch{Params: watch.Params{Done: func() { ended++ }}}
+	open := openWatch(t, &ended)
 	for _, body := range []exchange.Stream{open, &watch.OnlyError{}} {
 		a, log := auditorOf(t, everything, nil)
 		resp := exchange.NewResponse(200, exchange.FromCache)
@@ -148,7 +150,7 @@ func TestEndOfWatch(t *testing.T) {
 			if got := stagesOf(eventsIn(t, log)); got != began {
 				t.Errorf("open: %q", got)
 			}
-			open.Done()
+			open.Abandon()
 		}
 		if got := stagesOf(eventsIn(t, log)); got != complete || ended != 1 || resp.Stream != body {
 			t.Errorf("%T: ended %d times: %q", body, ended, got)
@@ -235,7 +237,8 @@ func TestFullDisk(t *testing.T) {
 		for _, omitted := range []string{"", "  omitStages: [RequestReceived]\n"} {
 			failed, rejected := counted(t, registry, "apiserver_audit_error_total"), counted(t, registry, "apiserver_audit_requests_rejected_total")
 			a, _ := auditorOf(t, everything+omitted, func(o *Options) { o.LogPath, o.MaxSize, o.Mode = "/dev/full", 0, mode })
-			body := &fakeStream{}
+			ended := 0
+			body := openWatch(t, &ended)
 			for _, target := range []string{"/api/v1/pods", "/api/v1/pods?watch=1"} {
 				resp := exchange.NewResponse(200, exchange.FromCache)
 				if strings.Contains(target, "watch") {
@@ -246,7 +249,7 @@ func TestFullDisk(t *testing.T) {
 					t.Errorf("%s, %s: %d %s", mode, target, got.Status, got.Bytes)
 				}
 			}
-			if abandoned := body.ended == 1; abandoned != (want == 500) {
+			if abandoned := ended == 1; abandoned != (want == 500) {
 				t.Errorf("%s: the watch was abandoned: %t", mode, abandoned)
 			}
 			if mode == Batch {

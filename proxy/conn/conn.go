@@ -27,7 +27,7 @@ type Conn struct {
 	set         *Set
 	heads       *Heads // nil counts nothing
 	head        headCount
-	nonblocking bool // the socket is nonblocking
+	nonblocking bool // the socket is nonblocking, except during WriteWaiting
 	crowded     bool // the limit of open connections is exceeded
 	// ahead has bytes that were read but not yet passed to the reader. If HeadLength is not 0, they
 	// begin with the head of a request; see Read.
@@ -390,7 +390,7 @@ func (c *Conn) Rest() {
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
 // WriteWaiting writes p and waits for the client. It does not copy the bytes that the kernel does
-// not accept immediately. Earlier writes must be settled.
+// not accept immediately. The connection must be nonblocking, and earlier writes must be settled.
 func (c *Conn) WriteWaiting(p []byte) error {
 	c.socket.setNonblocking(false)
 	defer c.socket.setNonblocking(true)

@@ -15,7 +15,7 @@ import (
 // client: the socket keeps the bytes that the kernel does not accept, and settle writes them. Two
 // goroutines may write, because a TLS read can send a response while it holds TLS's own lock. If
 // this response blocked, the next writer would block too. So a socket stays nonblocking while a
-// pump writes to it.
+// pump writes to it, except during WriteWaiting.
 //
 // A pump writes one piece, and the next piece only after settle has written all of the first.
 // Besides one piece, the socket keeps only responses of TLS. A client that causes too many such

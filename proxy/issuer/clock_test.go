@@ -55,8 +55,8 @@ func TestCAOfTheFuture(t *testing.T) {
 	})
 }
 
-// What is repeated comes soon after a failure, and its log has one line when it begins to fail and one
-// when it works again.
+// A repeated action pauses for less time after a failure. The log has one line when it begins to
+// fail, and one when it works again.
 func TestRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zapcore.InfoLevel)
@@ -67,7 +67,7 @@ func TestRepeat(t *testing.T) {
 		s.repeat(ctx, func(context.Context) error {
 			ok := results[len(at)]
 			if at = append(at, time.Since(began)); len(at) == len(results) {
-				cancel() // what fails because of the end is no failure
+				cancel() // a failure because of the end is not logged
 			}
 			if !ok {
 				return errors.New("down")

@@ -34,7 +34,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	switch {
 	case size > exchange.SmallBody: // the client may leave a lot of memory unread
 		most := size + exchange.SmallBody // the body may be a little longer than the object
-		if r.compresses(most) {
+		if r.compresses(size) {
 			most *= gzipWork
 		}
 		return r.workspaceAnswer(most, func() (*exchange.Response, error) {

@@ -81,6 +81,11 @@ func TestLargeObjects(t *testing.T) {
 	} else if want, err := r.form.AppendObject(nil, o); err != nil || string(unzipped(t, bodyOf(t, resp))) != string(want) || r.workspace.Taken() != 0 {
 		t.Errorf("compressed: another body, or %d bytes of memory are held, %v", r.workspace.Taken(), err)
 	}
+	r, _ = largeOf(t, 100<<10, wire.Choice{}, 2*exchange.SmallBody+100<<10) // too short to be compressed
+	r.Header.Set("Accept-Encoding", "gzip")
+	if _, err := r.get(t.Context()); err != nil {
+		t.Errorf("not compressed: %v", err)
+	}
 	r, _ = largeOf(t, 1<<20, wire.Choice{}, 2<<20) // less than the body, the result and the compressor need
 	r.Header.Set("Accept-Encoding", "gzip")
 	if _, err := r.get(t.Context()); !errors.Is(err, TooLarge) {

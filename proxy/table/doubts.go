@@ -9,8 +9,8 @@ const (
 	// rereadTime is the time in which the feed of the rows reads them again. Until then, rows that
 	// do not match the rules are not used.
 	rereadTime = time.Minute
-	// rest is the time for which upstream answers Tables after fresh rows did not match the rules.
-	rest = time.Hour
+	// restTime is the time for which upstream answers Tables after fresh rows did not match the rules.
+	restTime = time.Hour
 )
 
 // doubts are the times at which rows of a cache did not match their rules, in all epochs.
@@ -18,7 +18,7 @@ const (
 // One row may be wrong by chance: it was more than a minute late, or arrived while this machine's
 // clock was wrong. Then fresh rows are right, so the feed reads the rows again, in a new epoch. If
 // the fresh rows do not match either, the rules are wrong for this upstream. Then upstream answers
-// Tables for a while, and the next mismatch makes the feed read the rows again.
+// Tables for restTime, and the next mismatch makes the feed read the rows again.
 type doubts struct {
 	mu struct {
 		sync.Mutex
@@ -59,7 +59,7 @@ func (d *doubts) mismatch(epoch uint64, arrived, now time.Time) verdict {
 	fresh := epoch != m.epoch && arrived.Sub(m.reread).Abs() < rereadTime
 	m.epoch = epoch
 	if fresh {
-		m.until = now.Add(rest)
+		m.until = now.Add(restTime)
 		return rejected
 	}
 	m.reread = now

@@ -102,7 +102,7 @@ func (r *Rows) judge(err error) {
 			r.Reread(err)
 		}
 	case rejected:
-		log.Warn("fresh rows do not match their rules; upstream answers Tables of the resource", zap.Duration("for", rest))
+		log.Warn("fresh rows do not match their rules; upstream answers Tables of the resource", zap.Duration("for", restTime))
 	}
 }
 

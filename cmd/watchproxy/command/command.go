@@ -7,6 +7,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,12 @@ func oneLine(err error) string { return strings.Join(strings.Fields(err.Error())
 func Prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Long += "\n\n" + ExitCodes
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd.HasParent() && cmd.HasSubCommands() { // of an unknown subcommand, the flags are unknown, too
+			return cmp.Or(cmd.Args(cmd, cmd.Flags().Args()), err)
+		}
+		return err
+	})
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

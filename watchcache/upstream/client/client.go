@@ -49,9 +49,9 @@ func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
 // MaxErrorBody is the maximum number of bytes that are read from an error's body.
 const MaxErrorBody = 64 << 10
 
-// GetAs sends one GET request. Every status except 200 becomes an error of apimachinery's api/errors.
-// The caller must close the body. GetAs requests a response that is not from a cache, such as that of
-// a lower proxy with a maxAge. Any other response is [ErrAged].
+// GetAs sends one GET request. Every status except 200 becomes an error of apimachinery's
+// api/errors. The caller must close the body. GetAs requests a response that is not from a cache,
+// such as that of a lower proxy with a maxAge. Any other response is [ErrAged].
 func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	u := *c.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path

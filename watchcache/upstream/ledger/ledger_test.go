@@ -167,7 +167,7 @@ func TestLedgerForgetsEvidence(t *testing.T) {
 }
 
 // Only a number of resources can have proofs. No evidence is kept of further ones.
-func TestOwnersAreBounded(t *testing.T) {
+func TestMembersAreBounded(t *testing.T) {
 	var l Ledger
 	l.Begin()
 	members(&l, membersMost+1)

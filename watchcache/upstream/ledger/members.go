@@ -14,7 +14,7 @@ const (
 	// EvidenceEnough is how many times a resource's revision must lie between two revisions of the
 	// reference, at a different revision each time.
 	EvidenceEnough = 3
-	// membersMost is the maximum number of resources. Further resources have no proof.
+	// membersMost is the maximum number of resources with evidence. Further resources have no proof.
 	membersMost = 1<<16 - 1
 	// evidenceWidth limits the distance between the reference's two revisions. The smaller the
 	// distance, the less likely is a coincidence.
