@@ -2,11 +2,13 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	"gopkg.in/natefinch/lumberjack.v2"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
@@ -76,6 +78,12 @@ func open(o Options) (io.WriteCloser, error) {
 	file, err := os.OpenFile(o.LogPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, ownerOnly)
 	if err != nil || o.MaxSize == 0 {
 		return file, err
+	}
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+		// A full file is renamed, and a new one is created.
+		if err := unix.Access(filepath.Dir(o.LogPath), unix.W_OK|unix.X_OK); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s cannot be rotated; let the user write its directory, or set logMaxSize to 0: %w", o.LogPath, err), file.Close())
+		}
 	}
 	return &lumberjack.Logger{
 		Filename: o.LogPath, MaxAge: o.MaxAge, MaxBackups: o.MaxBackups, MaxSize: o.MaxSize, Compress: o.Compress,
