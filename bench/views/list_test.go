@@ -118,9 +118,9 @@ func (w *world) readsOf(t *testing.T, r *resource, random *rand.Rand) []*read {
 	const gets = 2
 	for range gets {
 		target := r.pathOf(items[random.IntN(len(items))])
-		cached, ofTables := cached, ofTables
-		if strings.HasSuffix(target, "/large") { // upstream answers gets of large objects
-			cached, ofTables = upstream, upstream
+		ofTables := ofTables
+		if strings.HasSuffix(target, "/large") { // upstream answers Tables of large objects
+			ofTables = upstream
 		}
 		zero := cluster.Get(target + "?resourceVersion=0")
 		reads = append(
