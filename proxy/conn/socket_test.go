@@ -86,6 +86,38 @@ func TestNonblockingSocket(t *testing.T) {
 	}
 }
 
+// A nonblocking socket waits for the client if WriteWaiting is called, and keeps none of its bytes.
+// Later writes do not wait.
+func TestWriteWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := inMemory(t)
+		server.StartNonblocking()
+		want := bytes.Repeat([]byte("0123456789"), leftMax/5)
+		wrote := make(chan error, 1)
+		go func() { wrote <- server.WriteWaiting(want) }()
+		synctest.Wait()
+		if server.Unsettled() {
+			t.Error("the socket keeps bytes")
+		}
+		select {
+		case err := <-wrote:
+			t.Fatalf("it did not wait: %v", err)
+		default:
+		}
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("the client has read something else: %v", err)
+		}
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+		if _, err := server.Write(make([]byte, leftMax)); err != nil || !server.Unsettled() {
+			t.Errorf("later writes wait: %v", err)
+		}
+		server.Close()
+	})
+}
+
 // No writer waits while settle writes the rest, because TLS may respond while it holds its lock.
 // But responses to a client that does not read are bounded.
 func TestWriteWhileSettling(t *testing.T) {

@@ -147,7 +147,7 @@ func TestPumpSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 1)
 		client, server := pair(config)
-		served := pumped(t, c, server)
+		served := pumped(t, c, server, server)
 		const large = 1 << 20
 		for rv := range uint64(2) {
 			go func() { _ = client.(*tls.Conn).Handshake() }()
@@ -163,13 +163,51 @@ func TestPumpSettles(t *testing.T) {
 	})
 }
 
+// betweenWrites lets a test act while the pump writes.
+type betweenWrites struct {
+	to              io.Writer
+	writing, resume chan struct{}
+}
+
+func (b *betweenWrites) Write(p []byte) (int, error) {
+	b.writing <- struct{}{}
+	<-b.resume
+	return b.to.Write(p)
+}
+
+// An event that arrives while the pump writes the one before is not lost, although no event follows.
+func TestEventDuringAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 1)
+		client, server := pair(nil)
+		out := &betweenWrites{to: server, writing: make(chan struct{}), resume: make(chan struct{})}
+		served := pumped(t, c, server, out)
+		const first, events = 100, 3
+		cachetest.Apply(t, c, cachetest.Sized(t, first, 1))
+		for rv := uint64(first); rv < first+events; rv++ {
+			<-out.writing
+			if rv+1 < first+events {
+				cachetest.Apply(t, c, cachetest.Sized(t, rv+1, 1))
+			}
+			out.resume <- struct{}{}
+		}
+		read := &cachetest.Reader{Body: bufio.NewReader(client), From: first, Pause: func() {}}
+		read.Read(func(seen int) bool { return seen == events })
+		if read.Err != nil {
+			t.Error(read.Err)
+		}
+		client.Close()
+		<-served
+	})
+}
+
 // The client of a quiet watch makes TLS send responses and does not read them. After the stall
 // time, it is disconnected.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 1)
 		client, server := pair(nil)
-		served := pumped(t, c, server)
+		served := pumped(t, c, server, server)
 		cachetest.Apply(t, c, cachetest.Sized(t, 100, 1))
 		// The pump writes, so the connection is nonblocking.
 		if _, err := client.Read(make([]byte, 1<<10)); err != nil {
@@ -191,8 +229,9 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	})
 }
 
-// pumped serves a watch of a cache's ConfigMaps until the client leaves.
-func pumped(t *testing.T, c *watchcache.Cache, server *conn.Conn) (served chan struct{}) {
+// pumped serves a watch of a cache's ConfigMaps until the client leaves. It writes the watch to the
+// writer to.
+func pumped(t *testing.T, c *watchcache.Cache, server *conn.Conn, to io.Writer) (served chan struct{}) {
 	t.Helper()
 	w := watch.New(watchOf(t, c))
 	served = make(chan struct{})
@@ -201,7 +240,7 @@ func pumped(t *testing.T, c *watchcache.Cache, server *conn.Conn) (served chan s
 		defer server.Close()
 		ctx, leave := context.WithCancel(context.Background())
 		p := &pump{log: zap.NewNop(), Pump: watch.Pump[*pumpedWatch]{Most: 1}}
-		p.serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
+		p.serve(ctx, leave, server, w, &exchange.ChunkWriter{To: to, Unframed: true})
 	}()
 	return served
 }
