@@ -180,6 +180,19 @@ func TestSwitchedWhileItRuns(t *testing.T) {
 	}
 }
 
+// A profile that is not complete does not turn the end of the proxy into a failure.
+func TestEndsDuringAProfile(t *testing.T) {
+	t.Parallel()
+	program := start(t, reviewer(t).URL, os.Stderr, "--profiling")
+	_, admin := program.ready(t)
+	resp, err := http.Get(admin + "/debug/pprof/trace?seconds=600") // returns once the profile has begun
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	program.end(t)
+}
+
 // --profiling takes precedence over the file, in both directions.
 func TestProfilingFlag(t *testing.T) {
 	t.Parallel()

@@ -291,7 +291,9 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 
 	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
-	err = errors.Join(err, adminServer.Shutdown(closing))
+	if adminServer.Shutdown(closing) != nil { // a profile takes longer
+		_ = adminServer.Close()
+	}
 	if failed := <-adminFailed; !errors.Is(failed, http.ErrServerClosed) {
 		err = errors.Join(err, fmt.Errorf("serve adminListen: %w", failed))
 	}
