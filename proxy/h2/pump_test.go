@@ -101,6 +101,42 @@ func TestFullBufferEnds(t *testing.T) {
 	})
 }
 
+// quietStream writes nothing.
+type quietStream struct{}
+
+// Run implements exchange.Stream.
+func (quietStream) Run(ctx context.Context, _ *exchange.ChunkWriter) { <-ctx.Done() }
+
+// Abandon implements exchange.Stream.
+func (quietStream) Abandon() {}
+
+// Reason implements exchange.Stream.
+func (quietStream) Reason() string { return "" }
+
+// A client learns at once that its watch has begun, although there is no event.
+func TestHeadOfAQuietStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.Roomy(t)
+		for name, h := range map[string]handler{
+			"pump": watching(t, c, time.Hour, ""),
+			"its own goroutine": func(context.Context, *exchange.Request) *exchange.Response {
+				resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+				resp.Stream = quietStream{}
+				return resp
+			},
+		} {
+			p := dial(t, newServer(h, options()))
+			began := time.Now()
+			p.request(1, true, "GET")
+			if p.until("head", headers(1)); time.Since(began) > 0 {
+				t.Errorf("%s: after %v", name, time.Since(began))
+			}
+			p.Close()
+			<-p.served
+		}
+	})
+}
+
 // If a client gives no window within the stall time, the watch is reset, even outside the pump.
 func TestStalledWatchIsReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -188,6 +188,7 @@ func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response, wri
 	w, ok := resp.Stream.(*watch.Watch)
 	if !ok || !w.Cheap() {
 		defer func() { ended(resp.Stream.Reason()) }()
+		c.flush() // the first event may come much later
 		resp.Stream.Run(&s.ctx, out)
 		c.finish(s)
 		return false, int64(out.Sent)
