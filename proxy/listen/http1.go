@@ -180,6 +180,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		s.hijack(fctx, func() { resp.Tunnel.Abandon(); written(0) }, func(c *conn.Conn, buffered net.Conn) (reusable bool) {
 			defer written(0)
 			c.Stall = 0
+			c.HeadEnds()               // the tunnel uses the connection in two goroutines
 			_, _ = c.Write(head(resp)) // the tunnel detects a client that has left
 			resp.Tunnel.Join(c, buffered)
 			return false

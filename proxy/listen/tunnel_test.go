@@ -1,0 +1,59 @@
+package listen
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// endedAtOnce is a tunnel whose upstream ends at once, while the client's bytes are read.
+type endedAtOnce struct{ read []byte }
+
+// Join implements exchange.Tunnel.
+func (e *endedAtOnce) Join(client exchange.TunnelClient, buffered io.Reader) {
+	var both sync.WaitGroup
+	both.Go(func() { _, _ = io.ReadFull(buffered, e.read) })
+	both.Go(func() { _ = client.Close() })
+	both.Wait()
+}
+
+// Abandon implements exchange.Tunnel.
+func (*endedAtOnce) Abandon() {}
+
+// Bytes that a client sends before its tunnel begins are counted until then. They are given back once,
+// although two goroutines of a tunnel use the connection. The race detector notices if not.
+func TestBytesBeforeATunnel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := conntest.Listen(1 << 20)
+		tunnel := &endedAtOnce{read: make([]byte, 8<<10)}
+		_, end := newServer(func(req *exchange.Request) *exchange.Response {
+			_, leave := context.WithCancel(t.Context())
+			stop := req.Client.CancelWhenGone(leave)
+			synctest.Wait()
+			stop()
+			resp := exchange.NewResponse(http.StatusSwitchingProtocols, exchange.FromUpstream)
+			resp.Tunnel = tunnel
+			return resp
+		}, nil, 0).runs(t, l)
+		defer end()
+		client, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		const head = "GET /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+		if _, err := io.WriteString(client, head+strings.Repeat("x", len(tunnel.read))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(client); err != nil {
+			t.Error(err)
+		}
+	})
+}
