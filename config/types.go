@@ -67,11 +67,12 @@ type ProxyConfiguration struct {
 	// reconnect at once.
 	Drain *metav1.Duration `json:"drain,omitempty"`
 	// MemoryBudget limits the memory of the process, without the pages of its executable. It must
-	// be at least 64Mi. The default is the container's limit, or else GOMEMLIMIT, or else no limit.
-	// 0 means no limit. The garbage collector's limit is a tenth below the budget, but at least
-	// 32Mi below it. Near the budget, the proxy first keeps fewer derived bytes, then shorter event
-	// logs. After that, it forwards requests for resources that are not cached yet. If caches still
-	// grow, it gives up the largest one, and forwards its requests for ten minutes.
+	// be at least 64Mi. The default is the container's limit, or else no limit. 0 means no limit.
+	// The garbage collector's limit is a tenth below the budget, but at least 32Mi below it. If the
+	// field is not set, a lower GOMEMLIMIT is the collector's limit instead. Near the budget, the
+	// proxy first keeps fewer derived bytes, then shorter event logs. After that, it forwards
+	// requests for resources that are not cached yet. If caches still grow, it gives up the largest
+	// one, and forwards its requests for ten minutes.
 	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty"`
 	// LogLevel is debug, info, warn or error. A PUT of a level to /debug/log-level on AdminListen
 	// changes it until the next restart or reload.

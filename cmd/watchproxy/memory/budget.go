@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -57,10 +58,9 @@ type feeds interface {
 	ShortOfMemory() bool
 }
 
-// New sets the garbage collector's limit. Without a size, the budget is the container's limit or
-// GOMEMLIMIT.
+// New sets the garbage collector's limit. Without a size, the budget is the container's limit.
 func New(size *resource.Quantity, log *zap.Logger) *Budget {
-	return &Budget{Limit: tune(size, log), fixedGC: os.Getenv("GOGC") != "", log: log, collect: collect, logs: 1}
+	return &Budget{Limit: tune(size, memlimit.FromCgroup, log), fixedGC: os.Getenv("GOGC") != "", log: log, collect: collect, logs: 1}
 }
 
 // Of sets the feeds and the derived bytes that are to keep to the budget.
@@ -209,7 +209,7 @@ func (b *Budget) Register(r prometheus.Registerer) {
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	gauge("watchproxy_memory_budget_bytes", "Memory that the garbage collector keeps to: the budget less a tenth, at least 32 MiB less; 0 if there is no bound.", func() float64 { return float64(b.Limit) })
+	gauge("watchproxy_memory_budget_bytes", "Memory that the garbage collector keeps to: the budget less a tenth, at least 32 MiB less, or a lower GOMEMLIMIT; 0 if there is no bound.", func() float64 { return float64(b.Limit) })
 	gauge("watchproxy_memory_in_use_bytes", "Memory in use as of the last garbage collection. From 60 % of the budget on there is less that is derived, "+
 		"from 65 % less log, from 78 % no new cache, and from 90 % on caches end.", func() float64 {
 		inUse, _ := memoryInUse()

@@ -44,8 +44,9 @@ func percentFor(inUse int64) int {
 }
 
 // tune sets the garbage collector's limit for a budget in bytes. The default budget is the
-// container's limit or GOMEMLIMIT. tune returns the collector's limit, or 0.
-func tune(budget *resource.Quantity, log *zap.Logger) int64 {
+// container's limit. Without a budget, a lower GOMEMLIMIT stays. tune returns the collector's limit,
+// or 0.
+func tune(budget *resource.Quantity, container memlimit.Provider, log *zap.Logger) int64 {
 	if budget != nil {
 		if budget.IsZero() {
 			return 0
@@ -54,25 +55,19 @@ func tune(budget *resource.Quantity, log *zap.Logger) int64 {
 		debug.SetMemoryLimit(limit)
 		return limit
 	}
-	limit, err := memlimit.Set(memlimit.WithRatio(1), memlimit.WithProvider(containerLimit))
+	limit := debug.SetMemoryLimit(-1) // GOMEMLIMIT
+	bytes, err := container()
 	switch {
-	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
-	case err != nil:
-		log.Warn("the container's memory limit cannot be read; set GOMEMLIMIT", zap.Error(err))
-	default:
+	case err == nil:
+		limit = min(limit, collectorLimit(int64(bytes)))
+		debug.SetMemoryLimit(limit)
 		log.Debug("memory limit of the garbage collector", zap.Int64("bytes", limit))
+	case limit < math.MaxInt64, errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+	default:
+		log.Warn("the container's memory limit cannot be read; set memoryBudget", zap.Error(err))
 	}
-	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
-		return limit
+	if limit == math.MaxInt64 {
+		return 0
 	}
-	return 0
-}
-
-// containerLimit returns the collector's limit for the memory limit of the container.
-func containerLimit() (uint64, error) {
-	limit, err := memlimit.FromCgroup()
-	if err != nil || limit > math.MaxInt64 {
-		return limit, err
-	}
-	return uint64(collectorLimit(int64(limit))), nil
+	return limit
 }
