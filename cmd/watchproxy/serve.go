@@ -41,7 +41,7 @@ import (
 type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
 	certFile, privateKeyFile, clientCAFile, authentication     string
-	goawayChance                                               float64
+	goawayChance                                               *float64
 	profiling                                                  *bool
 	preset                                                     func(*config.ProxyConfiguration) error
 }
@@ -107,7 +107,11 @@ func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfigu
 	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "PEM `FILE` with the CAs of client certificates (default: the apiserver's own)")
 	flags.StringVar(&f.certFile, "tls-cert-file", "", "PEM `FILE` with the certificate for TLS, HTTP/1.1 and HTTP/2 (default: plain HTTP/1.1)")
 	flags.StringVar(&f.privateKeyFile, "tls-private-key-file", "", "PEM `FILE` with the certificate's private key")
-	flags.Float64Var(&f.goawayChance, "goaway-chance", 0, "`PROBABILITY`, at most 0.02, that an HTTP/2 request moves its client to another connection")
+	flags.Func("goaway-chance", "`PROBABILITY`, at most 0.02, that an HTTP/2 request moves its client to another connection", func(text string) error {
+		chance, err := strconv.ParseFloat(text, 64)
+		f.goawayChance = &chance
+		return err
+	})
 	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz, /status, /users and /debug (default "+d.AdminListen+")")
 	flags.BoolFunc("profiling", "serve Go's profiles at /debug/pprof of the admin address", func(text string) error {
 		on, err := strconv.ParseBool(text)
@@ -148,8 +152,8 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 	if f.certFile != "" || f.privateKeyFile != "" {
 		c.TLS = &config.TLS{CertFile: f.certFile, PrivateKeyFile: f.privateKeyFile}
 	}
-	if f.goawayChance != 0 {
-		c.GoawayChance = f.goawayChance
+	if f.goawayChance != nil {
+		c.GoawayChance = *f.goawayChance
 	}
 	if f.profiling != nil {
 		c.Profiling = *f.profiling

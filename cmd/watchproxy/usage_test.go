@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/watchproxy/watchproxy/config"
 )
 
@@ -226,14 +228,17 @@ func TestGoawayFlag(t *testing.T) {
 	if err := os.WriteFile(file, []byte("apiVersion: "+config.APIVersion+"\nkind: "+config.Kind+"\ngoawayChance: 0.01\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for flag, want := range map[float64]float64{0: 0.01, 0.02: 0.02} {
-		f := &serveFlags{config: file, goawayChance: flag, preset: func(*config.ProxyConfiguration) error { return nil }}
-		c, err := f.configuration()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := serverOptions(c).GoawayChance; got != want {
-			t.Errorf("--goaway-chance %v over 0.01 in the file: %v", flag, got)
+	for flag, want := range map[string]float64{"": 0.01, "--goaway-chance=0.02": 0.02, "--goaway-chance=0": 0} {
+		seen := errors.New("seen")
+		got := -1.0
+		cmd := serving(&cobra.Command{Use: "serve", SilenceErrors: true, SilenceUsage: true}, "", func(c *config.ProxyConfiguration) error {
+			c.SetDefaults()
+			got = serverOptions(c).GoawayChance
+			return seen
+		})
+		cmd.SetArgs(strings.Fields("--config " + file + " " + flag))
+		if err := cmd.Execute(); !errors.Is(err, seen) || got != want {
+			t.Errorf("%q over 0.01 in the file: %v, want %v (%v)", flag, got, want, err)
 		}
 	}
 }
