@@ -146,7 +146,7 @@ func requestFields(req *exchange.Request, rt exchange.Route, resp *exchange.Resp
 var loggedParameters = []string{
 	"allowWatchBookmarks", "container", "dryRun", "fieldManager", "fieldSelector", "fieldValidation", "follow", "force", "includeObject",
 	"labelSelector", "limit", "limitBytes", "pretty", "previous", "resourceVersion", "resourceVersionMatch", "sendInitialEvents",
-	"shards", "sinceSeconds", "tailLines", "timeout", "timeoutSeconds", "watch",
+	"shardSelector", "sinceSeconds", "tailLines", "timeout", "timeoutSeconds", "watch",
 }
 
 // loggedQuery returns a query for the log, with the parameters in the client's order.
