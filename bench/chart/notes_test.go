@@ -39,6 +39,27 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// With hostNetwork, loopback has only the paths in alwaysAllowPaths. Without /status there, the notes
+// don't read it, and name the value.
+func TestNotesReadOpenPaths(t *testing.T) {
+	const node, admin = "{kind: DaemonSet, hostNetwork: true", ", config: {adminAuthentication: {"
+	for values, open := range map[string]bool{
+		node + "}":                          false,
+		node + ", cachedResources: [pods]}": false,
+		node + admin + "alwaysAllowPaths: [/livez, /readyz, /status]}}}": true,
+		node + admin + "restrictLoopback: false}}}":                      true,
+		"{kind: DaemonSet" + admin + "restrictLoopback: true}}}":         false,
+	} {
+		r, err := template(loadChart(t), parseValues(t, values))
+		must(t, err)
+		for text, want := range map[string]bool{"8002/status": open, "its status counts it": open, "add /status to config.adminAuthentication.alwaysAllowPaths": !open} {
+			if strings.Contains(r.Info.Notes, text) != want {
+				t.Errorf("%s: the notes tell %q: %t, want %t:\n%s", values, text, !want, want, r.Info.Notes)
+			}
+		}
+	}
+}
+
 // The commands in the notes work in the given order. The first request is answered from the cache.
 // The README shows its output and the status. There is no kubelet, so the proxy runs as a process,
 // and the port-forward only records its arguments.
