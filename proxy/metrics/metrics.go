@@ -85,7 +85,8 @@ func New(r prometheus.Registerer) *Metrics {
 	}
 	m.Limited = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_requests_refused_total",
-		Help: "Requests refused with 429, by the limit that they exceeded.",
+		Help: "Requests refused with 429, by the limit that they exceeded; unread: forwarded watches and logs that ended, because their " +
+			"clients did not read and there was no room for the unread bytes.",
 	}, []string{"limit"})
 	m.Browsers = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_browser_refusals_total",
