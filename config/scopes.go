@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -18,9 +19,19 @@ import (
 var variable = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 
 // Expanded returns the scope with the values of environment variables in place of $(NAME).
-func (s Scope) Expanded() Scope {
+func (s Scope) Expanded() Scope { return s.expanded(os.Getenv) }
+
+// Expand expands the scopes of a configuration for another machine, so that the rest of them can be
+// validated here. Variables that are not set here have the value x.
+func (c *Cache) Expand() {
+	for i, s := range c.Scopes {
+		c.Scopes[i] = s.expanded(func(name string) string { return cmp.Or(os.Getenv(name), "x") })
+	}
+}
+
+func (s Scope) expanded(value func(name string) string) Scope {
 	expand := func(text string) string {
-		return variable.ReplaceAllStringFunc(text, func(of string) string { return os.Getenv(of[2 : len(of)-1]) })
+		return variable.ReplaceAllStringFunc(text, func(of string) string { return value(of[2 : len(of)-1]) })
 	}
 	s.Namespaces = slices.Clone(s.Namespaces)
 	for i := range s.Namespaces {

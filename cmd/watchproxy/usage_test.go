@@ -220,6 +220,25 @@ drain: 2s
 	same("<stdin>", finish(t, malformed, nil, "config", "validate", "-"), form)
 	same("<stdin>", finish(t, wrong, nil, "config", "validate", "-"), want)
 	same("<stdin>", finish(t, wrong, nil, "config", "validate", "--no-files", "-"), slices.Delete(slices.Clone(want), 2, 3))
+
+	// With --no-files, the configuration may be for a machine with other environment variables.
+	const node, prefix = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\ncache:\n  scopes:\n  - ", "5: cache.scopes[0]."
+	for scope, wants := range map[string][2]string{ // without and with --no-files
+		"fieldSelector: spec.nodeName=$(NODE_NAME)": {`fieldSelector: Invalid value: "spec.nodeName=$(NODE_NAME)": the environment variable NODE_NAME is not set`, ""},
+		"namespaces: [team-$(TEAM)]":                {`namespaces[0]: Invalid value: "team-$(TEAM)": the environment variable TEAM is not set`, ""},
+		"fieldSelector: spec.nodeName=$NODE_NAME":   {"fieldSelector: ", `fieldSelector: Invalid value: "spec.nodeName=$NODE_NAME": must name`},
+		"fieldSelector: a!=$(NODE_NAME)":            {"fieldSelector: ", `fieldSelector: Invalid value: "a!=x": "a" must have the form FIELD=VALUE`},
+		"labelSelector: app in $(APP)":              {"labelSelector: ", "labelSelector: Invalid value: "},
+		"namespaces: [Team-$(TEAM)]":                {"namespaces[0]: ", "namespaces[0]: Invalid value: "},
+	} {
+		same("<stdin>", finish(t, node+scope, nil, "config", "validate", "-"), []string{prefix + wants[0]})
+		got := finish(t, node+scope, nil, "config", "validate", "--no-files", "-")
+		if wants[1] != "" {
+			same("<stdin>", got, []string{prefix + wants[1]})
+		} else if got != (outcome{"<stdin> is valid\n", "", 0}) {
+			t.Errorf("%s: %+v", scope, got)
+		}
+	}
 }
 
 // The flag --goaway-chance takes precedence over the file, and reaches the server.

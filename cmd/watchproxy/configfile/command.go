@@ -65,7 +65,7 @@ It also checks the files that the configuration names. Certificates, private key
 the kubeconfig and the audit policy must be readable, fit together, and not have
 expired. Relative paths are relative to the working directory, as for serve. --no-files
 checks only the configuration itself, for example if the other files are on another
-machine.`,
+machine. Environment variables that are not set on this machine then have the value x.`,
 		Example: `  watchproxy config validate config.yaml
   kubectl -n watchproxy get configmap watchproxy -o jsonpath='{.data.config\.yaml}' | watchproxy config validate --no-files -`,
 		Args: cobra.ExactArgs(1),
@@ -100,11 +100,14 @@ func read(path string, stdin io.Reader) (name string, data []byte, err error) {
 }
 
 // check returns the errors of a configuration file in the order of their lines, each in the form
-// LINE: FIELD: error.
+// LINE: FIELD: error. Without its files, the configuration may be for another machine.
 func check(data []byte, withFiles bool, now time.Time) (lines []string) {
 	c, at, err := config.Parse(data)
 	if err == nil {
 		c.SetDefaults()
+		if !withFiles {
+			c.Cache.Expand()
+		}
 		err = c.Validate()
 	}
 	var errs []error
