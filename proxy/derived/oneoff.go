@@ -16,21 +16,18 @@ type OneOff struct {
 	List    *List
 	Meter   *fair.Meter
 	Indents bool
-	// Compressor is the memory for a compressor; nil if the list is not compressed.
-	Compressor *fair.Room
+	// Compresses makes the list one gzip member. The response holds room for the compressor.
+	Compresses bool
 }
 
 // WriteTo implements io.WriterTo.
 func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
 	defer o.Meter.ReleaseSlot()
 	counted := &turnWriter{to: w, meter: o.Meter}
-	if o.Compressor != nil {
+	if o.Compresses {
 		counted.cost += fair.GzipOnceCost
 		body, done := wire.GzipTo(w)
-		defer func() {
-			err = errors.Join(err, done(err == nil))
-			o.Compressor.GiveBack()
-		}()
+		defer func() { err = errors.Join(err, done(err == nil)) }()
 		counted.to = body
 	}
 	if !o.Indents {

@@ -118,20 +118,26 @@ func (r *read) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
 // oneOff returns a list that is indented or compressed while it is written.
 func (r *read) oneOff(body *derived.List) (_ *exchange.Response, err error) {
-	one := &derived.OneOff{List: body, Meter: &r.meter, Indents: r.choice.Pretty}
+	one := &derived.OneOff{List: body, Meter: &r.meter, Indents: r.choice.Pretty, Compresses: r.compresses(body.Length)}
 	resp := r.listAnswer(one, -1)
 	if one.Indents {
 		body.Tail = bytes.TrimSuffix(body.Tail, []byte{'\n'})
 	}
-	if !r.compresses(body.Length) {
+	var size int64
+	if r.rows != nil {
+		size = body.Length // see held
+	}
+	if one.Compresses {
+		gzipped(resp)
+		size += compressorSize
+	}
+	if size == 0 {
 		return resp, nil
 	}
-	gzipped(resp)
 	r.meter.ReleaseSlot()
-	if one.Compressor, err = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize)); err != nil {
+	if resp.Room, err = r.workspace.Hold(r.meter.Context(), r.claim(size)); err != nil {
 		return nil, TooLarge
 	}
-	resp.Room = one.Compressor
 	return resp, nil
 }
 

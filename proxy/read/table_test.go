@@ -2,6 +2,7 @@ package read
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -194,6 +195,49 @@ func TestTablesAreThoseOfNow(t *testing.T) {
 			time.Sleep(time.Duration(random.Int64N(int64(time.Minute))) << random.IntN(8))
 		}
 	})
+}
+
+// A Table that is indented while it is written holds room for its pieces, and for a compressor, until
+// it is closed. Without room, upstream answers.
+func TestIndentedTablesHoldRoom(t *testing.T) {
+	const objects = 3000
+	for _, encoding := range []string{"", "gzip"} {
+		synctest.Test(t, func(t *testing.T) {
+			j := newJoined(t)
+			all := make([]version, objects)
+			for i := range all {
+				all[i] = version{i, i + 1, time.Now(), "text"}
+			}
+			j.reset(objects, all...)
+			plain, err := j.page(j.read(wire.IncludeMetadata, ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := plain.Length
+			plain.CloseBody()
+			if encoding != "" {
+				want += compressorSize
+			}
+			for memory, broken := range map[int64]error{want: nil, want - 1: TooLarge} {
+				j.workspace = fair.NewWorkspace(memory, false, memory)
+				r := j.read(wire.IncludeMetadata, encoding)
+				r.choice.Pretty = true
+				resp, err := j.page(r)
+				if !errors.Is(err, broken) {
+					t.Errorf("%q, %d bytes of %d: %v", encoding, want, memory, err)
+				}
+				if err != nil {
+					continue
+				}
+				if held := j.workspace.Taken(); held != want {
+					t.Errorf("%q: an unread list of %d bytes holds %d bytes", encoding, want, held)
+				}
+				if bodyOf(t, resp); j.workspace.Taken() != 0 {
+					t.Errorf("%q: %d bytes are held in the end", encoding, j.workspace.Taken())
+				}
+			}
+		})
+	}
 }
 
 // A compressed piece does not refer to ages in the piece before it, because ages change.
