@@ -125,7 +125,8 @@ type listWriter struct {
 // WriteLong writes a body in large pieces, because each write costs a system call and one or more
 // TLS records. length is -1 if it is unknown. If turns is nil, WriteLong does not wait for turns.
 // room is the memory that the body holds, or nil. After listGrace, the body ends once its state does
-// not stay; nil means never.
+// not stay; nil means never. WriteLong returns the number of bytes that w took: a body that is
+// compressed or indented meanwhile counts others.
 func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room, stays Stayer) (int64, error) {
 	user := ""
 	if turns != nil && turns.who != nil {
@@ -148,12 +149,13 @@ func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *
 	}
 	large := lw.large
 	large.Reset(w)
-	n, err := body.WriteTo(large)
+	_, err := body.WriteTo(large)
 	if err == nil {
 		err = large.Flush()
 	}
 	large.Reset(nil)
 	lw.turning.end()
+	n := lw.paced.written
 	lw.paced, lw.turning = paced{}, turning{}
 	return n, err
 }

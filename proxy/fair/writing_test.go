@@ -77,6 +77,21 @@ func TestLargeBuffersAreBounded(t *testing.T) {
 	}
 }
 
+// Only the bytes that the client's connection took count, not those that the body has written: some
+// are still in the buffer, and a body may be compressed meanwhile.
+func TestOnlyBytesOfTheClientCount(t *testing.T) {
+	left := 2 * WriteSize
+	n, err := WriteLong(writerFunc(func(p []byte) (int, error) {
+		if left -= len(p); left < 0 {
+			return 0, io.ErrClosedPipe
+		}
+		return len(p), nil
+	}), &inPieces{make([]byte, 10*WriteSize)}, -1, nil, nil, nil)
+	if !errors.Is(err, io.ErrClosedPipe) || n != 2*WriteSize {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
 // After a minute, a list ends if its objects would not be in memory otherwise.
 func TestListEndsWithItsState(t *testing.T) {
 	for _, stays := range []bool{true, false} {

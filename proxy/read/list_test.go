@@ -53,8 +53,8 @@ func bodyOf(t *testing.T, resp *exchange.Response) []byte {
 		return resp.Bytes
 	}
 	var b bytes.Buffer
-	if n, err := resp.WriteBody(t.Context(), &b, &exchange.Request{}, nil); err != nil || resp.Length >= 0 && n != resp.Length {
-		t.Fatalf("%d bytes, told %d: %v", n, resp.Length, err)
+	if n, err := resp.WriteBody(t.Context(), &b, &exchange.Request{}, nil); err != nil || n != int64(b.Len()) || resp.Length >= 0 && n != resp.Length {
+		t.Fatalf("%d bytes, counted %d, told %d: %v", b.Len(), n, resp.Length, err)
 	}
 	return b.Bytes()
 }
