@@ -32,6 +32,8 @@ var ErrRegranted = errors.New("the namespaces that the user may read have change
 // ErrStalled is the error of a write whose bytes the client left unread for too long.
 var ErrStalled = errors.New("the client left a watch unread")
 
+var errPanicked = errors.New("an event could not be made because of a panic")
+
 // Reason implements exchange.Stream.
 func (w *Watch) Reason() string {
 	if w.reason == "" {

@@ -41,6 +41,7 @@ func (w *Watch) event(d *watchcache.Delta) (*event, error) {
 	}
 	e := w.Events.find(d, w.Choice, w.Compressed)
 	e.once.Do(func() {
+		e.err = errPanicked // unless write returns
 		if e.err = e.write(w, d); e.err == nil {
 			w.Events.keep(e, d)
 		}

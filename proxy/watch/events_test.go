@@ -7,6 +7,7 @@ import (
 	"net/http/httputil"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -103,6 +104,50 @@ func TestLargeEventsAreShared(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// panicsOnce is a form that panics at its first event.
+type panicsOnce struct {
+	wire.Form
+	once sync.Once
+}
+
+func (p *panicsOnce) AppendEvent(dst []byte, kind string, o wire.Object) ([]byte, error) {
+	p.once.Do(func() { panic("once") })
+	return p.Form.AppendEvent(dst, kind, o)
+}
+
+// If making an event panics, no watch that shares the event goes on without it.
+func TestWatchesEndAfterAPanic(t *testing.T) {
+	for _, compressed := range []bool{false, true} {
+		cache, initial := cachetest.Roomy(t)
+		choice := wire.Choice{Partial: true}
+		form := &panicsOnce{Form: wire.NewForm(choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
+		events, unwritable := new(Events), 0
+		out := &exchange.ChunkWriter{To: io.Discard, Unframed: true}
+		open := func() *Watch {
+			p := paramsOf(t, cache, initial)
+			p.Form, p.Choice, p.Events, p.Compressed = form, choice, events, compressed
+			p.Unwritable = func(watchcache.Delta) { unwritable++ }
+			return opened(t, p, out)
+		}
+		first, second := open(), open()
+		o := ofSize(t, 2, "1", sharedFrom)
+		cachetest.Apply(t, cache, o)
+		e := events.find(&watchcache.Delta{Type: watchcache.Added, RV: 2, Object: o}, choice, compressed)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			first.Turn(t.Context(), out, nil)
+		}()
+		if on, _ := second.Turn(t.Context(), out, nil); on || second.Reason() != endUnwritable || unwritable != 1 {
+			t.Errorf("compressed %t: it goes on: %t, %q", compressed, on, second.Reason())
+		}
+		runtime.KeepAlive(e)
 	}
 }
 
