@@ -108,7 +108,7 @@ type Conn struct {
 
 		streams  map[uint32]*stream // streams with running handlers or open watches
 		last     uint32             // the last stream that the client began
-		taken    uint32             // the last stream that was not ignored
+		taken    uint32             // the last stream with a handler
 		done     int                // number of streams whose responses have ended
 		idle     time.Time          // when the last stream ended
 		asked    time.Time          // when the last PING was sent

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,5 +173,40 @@ func TestDrain(t *testing.T) {
 		p.answersDrain()
 		p.until("end", ended(1))
 		<-p.served
+	})
+}
+
+// If new streams begin to be ignored while a request is read, GOAWAY names the request's stream only
+// if it is answered.
+func TestRequestAtTheEndOfADrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var began, cut, slow atomic.Bool
+		s := newServer(func(ctx context.Context, _ *exchange.Request) *exchange.Response {
+			began.Store(true)
+			select {
+			case <-ctx.Done():
+				cut.Store(true)
+			case <-time.After(time.Second):
+			}
+			return says("hello")
+		}, options())
+		s.Options = func() Options {
+			if slow.CompareAndSwap(true, false) { // the next call is that of the request's stream
+				time.Sleep(2 * drainGrace)
+			}
+			return options()
+		}
+		draining, drain := context.WithCancel(context.Background())
+		s.Draining = draining
+		p := dial(t, s)
+		drain()
+		p.until("first step", isGoaway)
+		slow.Store(true)
+		p.request(1, true, "GET")
+		named := p.until("second step", isGoaway).(*http2.GoAwayFrame).LastStreamID == 1
+		<-p.served
+		if slow.Load() || named != began.Load() || cut.Load() {
+			t.Errorf("named: %t, begun: %t, cut: %t", named, began.Load(), cut.Load())
+		}
 	})
 }

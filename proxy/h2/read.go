@@ -281,9 +281,6 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	old, last, busy := c.mu.streams[id], c.mu.last, len(c.mu.streams)-c.mu.done
 	refusing, late := c.mu.refusing, c.mu.early.Late(id, f.StreamEnded())
 	c.mu.last = max(c.mu.last, id)
-	if !refusing {
-		c.mu.taken = c.mu.last
-	}
 	if old != nil && old.done {
 		old = nil // the response has ended, and only the handler still runs
 	}

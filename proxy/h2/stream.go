@@ -49,12 +49,16 @@ type stream struct {
 	unread  *fair.Guard         // of a watch
 }
 
-// begin starts the handler of a request.
+// begin starts the handler of a request, unless new streams are ignored meanwhile.
 func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	s := &stream{c: c, id: id, stall: c.server.Options().Limits.Write, changed: sync.Cond{L: &c.mu}}
 	c.mu.Lock()
+	if c.mu.refusing { // since headers looked
+		c.unlock()
+		return
+	}
 	s.window = c.mu.initial
-	c.mu.streams[id] = s
+	c.mu.taken, c.mu.streams[id] = id, s // drained waits for all that it names
 	c.unlock()
 	if c.server.Serving.Err() != nil { // cut may have missed this stream
 		s.ctx.End(c.running.Go)
