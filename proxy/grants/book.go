@@ -168,6 +168,7 @@ func (b *Book) reviews(ctx context.Context, g *Grants, names []string, review fu
 // settled records what grants show now, and drops grants if there are too many. It reports whether
 // a client at q.At has been shown the same, and whether these grants were dropped.
 func (b *Book) settled(g *Grants, q *Query, ok bool) (known, full bool) {
+	counts := max(q.AllowTTL, b.denyTTL(g, q.DenyTTL)+overdueMost) + settleWait
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !g.dropped.Load() {
@@ -179,7 +180,7 @@ func (b *Book) settled(g *Grants, q *Query, ok bool) (known, full bool) {
 	}
 	h := &g.held
 	h.shows(g.list.now.Load(), g.watch.now.Load(), b.groups[h.key.group()])
-	if h.settled == 0 && time.Since(h.changed) > q.AllowTTL+replicasLag {
+	if h.settled == 0 && time.Since(h.changed) > counts+replicasLag {
 		h.settled = g.above()
 	}
 	if !q.Past {

@@ -14,9 +14,13 @@
 // its client lists again. The past is known from Since on, if one of these holds:
 //
 //	issued   the set was shown at just this resourceVersion, usually by the list before the watch
-//	settled  the set has been the present one for longer than decisions count, so no replica can have
-//	         shown another one; and no other identity of the user (with other groups, for example)
-//	         has been shown another one, whose place this client may have taken
+//	settled  the set has been the present one for longer than decisions count, those that allow and
+//	         those that deny, so no replica can have shown another one; and no other identity of the
+//	         user (with other groups, for example) has been shown another one, whose place this
+//	         client may have taken
+//
+// Denials may count for longer than their TTL ([Book.denyTTL]). Replicas are taken to have about as
+// many decisions as this proxy.
 //
 // When a set changes, open watches of the old one end at their next turn. The order of two steps
 // makes Since correct:

@@ -18,6 +18,8 @@ const (
 	denyLeast  = time.Second
 	// deniedWait limits the wait for reviews of namespaces that were denied before.
 	deniedWait = 5 * time.Second
+	// overdueMost is how long after its end a denial may count, because its review takes long.
+	overdueMost = time.Minute
 	// replicasLag is the time by which another replica may show older states.
 	replicasLag = 2 * time.Minute
 	// issuedMost is the number of resourceVersions of lists that are remembered.
@@ -229,14 +231,15 @@ func (s *side) lasts(of *set) {
 }
 
 // due returns the namespaces whose decisions are missing or have ended. It returns the denied ones
-// apart, the oldest decision first. They stay denied for denyTTL if they are denied again.
+// apart, the oldest decision first, unless they are overdue: another proxy relies on their end. They
+// stay denied for denyTTL if they are denied again.
 func (s *side) due(g *Grants, q *Query, names []string) (needed, denied []string, denyTTL time.Duration) {
 	const half, last = 2, 4 // early renewals: after half of the time that allows, in the last quarter of that which denies
 	now := g.book.now()
 	denyTTL = g.book.denyTTL(g, q.DenyTTL)
 	for _, name := range names {
 		switch v, ok := s.verdicts[name]; {
-		case !ok, v.allowed && v.due(now, q, q.AllowTTL/half):
+		case !ok, v.allowed && v.due(now, q, q.AllowTTL/half), now >= v.until+momentOf(overdueMost):
 			needed = append(needed, name)
 		case !v.allowed && v.due(now, q, denyTTL/last):
 			denied = append(denied, name)

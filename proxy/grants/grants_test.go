@@ -43,6 +43,11 @@ func (u *upstream) grant(allowed bool, verbs []string, namespaces ...string) {
 	}
 }
 
+// settled is the time after which a set is settled.
+func settled(denyTTL time.Duration) time.Duration {
+	return max(allowTTL, denyTTL+overdueMost) + settleWait + replicasLag + 1
+}
+
 var both = []string{"list", "watch"}
 
 func (u *upstream) review(ctx context.Context, verb, namespace string) (bool, error) {
@@ -156,7 +161,7 @@ func TestPast(t *testing.T) {
 		}
 		known(110, false) // forgotten
 		known(120, true)
-		time.Sleep(allowTTL + replicasLag + 1)
+		time.Sleep(settled(denyTTL))
 		u.newest = 200
 		known(199, false)
 		known(201, true) // no replica can have shown anything else
@@ -165,6 +170,41 @@ func TestPast(t *testing.T) {
 		time.Sleep(denyTTL)
 		known(201, false)
 		known(120, false)
+	})
+}
+
+// A set is not settled while another replica may show a smaller one, because a denial counts there.
+func TestDeniedElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const longer = 5 * allowTTL
+		u := newUpstream("a", "b")
+		u.grant(true, both, "a")
+		one, two := u.of(NewBook(), Key{}), u.of(NewBook(), Key{})
+		see := func(g *Grants, q Query) Seen {
+			t.Helper()
+			q.DenyTTL = longer
+			return settle(t, g, q)
+		}
+		see(two, u.query(false, 100))
+		u.grant(true, both, "b")
+		see(one, u.query(false, 100))
+		for at := uint64(110); ; at += 10 {
+			time.Sleep(replicasLag / 2)
+			u.newest = at
+			shown := see(two, u.query(false, at)).Namespaces
+			if len(shown) == 2 {
+				break
+			}
+			if seen := see(one, u.past(at)); seen.Known {
+				t.Fatalf("at %d replicas have shown %v and %v", at, shown, seen.Namespaces)
+			}
+		}
+		time.Sleep(settled(longer))
+		u.newest = 1000
+		see(one, u.query(false, 1000))
+		if seen := see(one, u.past(1001)); !seen.Known {
+			t.Error("no replica shows anything else")
+		}
 	})
 }
 
@@ -178,7 +218,7 @@ func TestIdentities(t *testing.T) {
 		two.grant(true, both, "a", "b")
 		of := func(u *upstream, n byte) *Grants { return u.of(b, Key{Question: [32]byte{n}}) }
 		settle(t, of(one, 1), one.query(false, 100))
-		time.Sleep(allowTTL + replicasLag + 1)
+		time.Sleep(settled(denyTTL))
 		settle(t, of(one, 1), one.query(false, 100))
 		if seen := settle(t, of(one, 3), one.past(101)); !seen.Known || seen.Since != 100 {
 			t.Errorf("%+v: another identity that sees the same has the same past", seen)
@@ -340,6 +380,29 @@ func TestDeniedMayWait(t *testing.T) {
 		u.err = func(string, string) error { return errors.New("broken") }
 		if _, err := g.Settle(t.Context(), u.query(false, 100)); err == nil {
 			t.Error("a decision that allowed has ended")
+		}
+	})
+}
+
+// A denial is not shown long after its time.
+func TestOldDenials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream("a", "b")
+		u.grant(true, both, "a")
+		g := u.of(NewBook(), Key{})
+		settle(t, g, u.query(false, 100))
+		broken := errors.New("broken")
+		u.err = func(_, namespace string) error {
+			if namespace == "b" {
+				return broken
+			}
+			return nil
+		}
+		time.Sleep(denyTTL + overdueMost - tick)
+		wantSeen(t, settle(t, g, u.query(false, 100)), 100, "a")
+		time.Sleep(tick)
+		if seen, err := g.Settle(t.Context(), u.query(false, 100)); !errors.Is(err, broken) {
+			t.Errorf("saw %v, %v", seen.Namespaces, err)
 		}
 	})
 }

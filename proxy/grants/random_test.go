@@ -26,6 +26,7 @@ func TestRandom(t *testing.T) {
 type model struct {
 	*testing.T
 	r          *rand.Rand
+	denyTTL    time.Duration
 	rv         uint64
 	books      [2]*Book
 	newest     [2]uint64
@@ -44,7 +45,7 @@ func (m *model) settle(c *client, q Query) Seen {
 	m.Helper()
 	k := Key{Question: [32]byte{byte(c.identity)}}
 	g := m.books[c.replica].Of(k, func() uint64 { return m.newest[c.replica] })
-	q.Review = m.identities[c.identity].review
+	q.Review, q.DenyTTL = m.identities[c.identity].review, m.denyTTL
 	seen, err := g.Settle(m.Context(), q)
 	if err != nil {
 		m.Fatal(err)
@@ -82,7 +83,7 @@ func (m *model) step() {
 		m.rv += uint64(m.r.IntN(3))
 		m.newest[m.r.IntN(2)] = m.rv
 	case 2:
-		time.Sleep(time.Duration(m.r.IntN(int(denyTTL))))
+		time.Sleep(time.Duration(m.r.IntN(int(m.denyTTL))))
 	case 3:
 		time.Sleep(replicasLag)
 		m.newest = [2]uint64{m.rv, m.rv}
@@ -115,7 +116,10 @@ func (m *model) step() {
 }
 
 func randomly(t *testing.T, seed uint64) {
-	m := &model{T: t, r: rand.New(rand.NewPCG(seed, 1)), rv: 100}
+	m := &model{T: t, r: rand.New(rand.NewPCG(seed, 1)), rv: 100, denyTTL: denyTTL}
+	if seed%2 == 1 {
+		m.denyTTL = allowTTL + 2*replicasLag
+	}
 	for i := range 2 {
 		m.books[i], m.newest[i], m.identities[i] = NewBook(), m.rv, newUpstream("a", "b", "c", "d")
 	}
@@ -123,7 +127,7 @@ func randomly(t *testing.T, seed uint64) {
 		m.step()
 	}
 	for range 4 { // each client goes on, or is sent back
-		time.Sleep(allowTTL)
+		time.Sleep(max(allowTTL, m.denyTTL))
 		m.rv += 5
 		m.newest = [2]uint64{m.rv, m.rv}
 		for i := range m.clients {
