@@ -197,6 +197,27 @@ func TestAPIReturnsUnseen(t *testing.T) {
 	})
 }
 
+// A watch of the APIServices that is silent and has no end is not trusted for long.
+func TestAPIMovesInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPIServices(discovery.Local)
+		feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(req.URL.Path, "/apiservices") && req.URL.Query().Has("watch") {
+				resp, _ := piped(req)
+				return resp, nil
+			}
+			return a.RoundTrip(req)
+		}))
+		f := openOf(t, feeds, widgets)
+		time.Sleep(time.Minute)
+		a.become("other")
+		time.Sleep(6 * time.Minute)
+		if _, err := f.Cache().Snapshot(); !errors.Is(err, watchcache.ErrEnded) || a.lists < 2 {
+			t.Errorf("after %d lists of the APIServices, the cache has not ended: %v", a.lists, err)
+		}
+	})
+}
+
 // If upstream forbids to follow the APIServices, the log says so once.
 func TestAPIServicesRefused(t *testing.T) {
 	for status, times := range map[int]int{http.StatusForbidden: 1, http.StatusNotFound: 0} {

@@ -145,7 +145,9 @@ func (f *Followed[V]) follow(ctx context.Context, opened func()) error {
 		Metadata metav1.ListMeta
 		Items    []json.RawMessage
 	}
-	const verb = "definitions"
+	const verb, slack = "definitions", 30 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, followedLife+slack)
+	defer cancel()
 	path := client.ResourcePath(f.resource, "")
 	resp, err := f.Client.GetAs(ctx, f.acceptAll, verb, f.resource, path, nil)
 	if err != nil {
@@ -181,7 +183,8 @@ func (f *Followed[V]) follow(ctx context.Context, opened func()) error {
 	}
 }
 
-// followedLife is the timeout of a watch. A silent watch is not trusted longer.
+// followedLife is the timeout of a watch. A silent watch is not trusted longer, even if upstream
+// does not end it.
 const followedLife = 5 * time.Minute
 
 func (f *Followed[V]) apply(e client.Event) error {
