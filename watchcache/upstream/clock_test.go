@@ -21,6 +21,7 @@ type datedUpstream struct {
 	*fakeUpstream
 	ahead atomic.Int64 // of its clock
 	wide  atomic.Bool  // whether Tables have another column
+	found atomic.Value // the rows that a probe finds; "[]" if not set
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -30,15 +31,18 @@ func (d *datedUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if strings.Contains(req.Header.Get("Accept"), "as=Table") {
-		const body = `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"100"},"columnDefinitions":[{"name":"Name"}%s],"rows":[%s]}`
-		columns := ""
+		const body = `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"100"},"columnDefinitions":[{"name":"Name"}%s],"rows":%s}`
+		columns, rows := "", "[]"
 		if d.wide.Load() {
 			columns = `,{"name":"Age"}`
 		}
 		_ = resp.Body.Close()
-		resp = reply(200, fmt.Sprintf(body, columns, ""))
+		if found, ok := d.found.Load().(string); ok && strings.Contains(req.URL.Path, client.NoSuchNamespace) {
+			rows = found
+		}
+		resp = reply(200, fmt.Sprintf(body, columns, rows))
 		if req.URL.Query().Get("watch") != "" {
-			bookmark := fmt.Sprintf(body, columns, `{"cells":[""],"object":`+bookmarkJSON(100, true)+`}`)
+			bookmark := fmt.Sprintf(body, columns, `[{"cells":[""],"object":`+bookmarkJSON(100, true)+`}]`)
 			resp = silentAfter(req, `{"type":"BOOKMARK","object":`+bookmark+"}\n")
 		}
 	}

@@ -72,6 +72,30 @@ func TestOtherColumnsDiffer(t *testing.T) {
 	})
 }
 
+// The only object of a scope may appear and disappear. Only other JSON of no rows is a difference.
+func TestOtherEmptyRowsDiffer(t *testing.T) {
+	const row = `[{"cells":["a"]}]`
+	for _, tc := range []struct{ before, now, outcome string }{
+		{row, "[]", "same"}, {"[]", row, "same"}, {"[]", "[]", "same"}, {"[]", "null", "changed"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &datedUpstream{fakeUpstream: newFake()}
+			d.found.Store(tc.before)
+			feeds := start(t, d)
+			f, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // the stream has caught up
+			d.found.Store(tc.now)
+			feeds.check(f)
+			if got := testutil.ToFloat64(feeds.metrics.checks.WithLabelValues("", "v1", "configmaps", tc.outcome)); got != 1 {
+				t.Errorf("from %s to %s: %v checks are %s", tc.before, tc.now, got, tc.outcome)
+			}
+		})
+	}
+}
+
 // Rows anywhere in a state can be compared.
 func TestRowsBeginAnywhere(t *testing.T) {
 	_, s := cachetest.ConfigMaps(t, 2*checkedRows)

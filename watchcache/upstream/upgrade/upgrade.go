@@ -36,6 +36,9 @@ func Final(err error) bool {
 func Description(ctx context.Context, names *discovery.Discovery, before discovery.Description, aggregated bool) error {
 	r := &before.Resource
 	now, _, err := names.Describe(ctx, discovery.Question{GVR: r.GVR, Encoding: r.Encoding, Scope: r.Scope, Aggregated: aggregated, Since: time.Now()})
+	if c := &now.Resource.Columns; c.Empty == "" || r.Columns.Empty == "" { // unknown, because there was a row
+		c.Empty, r.Columns.Empty = "", ""
+	}
 	if err == nil && !reflect.DeepEqual(now, before) {
 		err = ErrServedAnew
 	}
