@@ -43,6 +43,7 @@ type fakeUpstream struct {
 		changed    chan struct{} // closed and replaced by every change
 		cut        chan struct{} // closed and replaced to end all streams
 		stalled    bool          // streams send nothing, except side watches
+		deaf       int           // so many first watches send only bookmarks at their last revision, with each change
 		down       error         // if set, every request fails with it
 		noStream   int           // the status of a refusal of sendInitialEvents; 0 for none
 		noWatch    bool          // other watches are refused with 406

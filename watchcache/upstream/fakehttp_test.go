@@ -189,9 +189,13 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 	case from < f.mu.oldest:
 		first = []string{tooOld(from, f.mu.oldest), ""}
 	}
+	opened := f.mu.requests["watch"]
 	return f.streamLocked(ctx, after, first, func() (lines []string) {
-		if f.mu.stalled {
+		switch {
+		case f.mu.stalled:
 			return nil
+		case opened <= f.mu.deaf:
+			return []string{`{"type":"BOOKMARK","object":` + bookmarkJSON(from, false) + "}\n"}
 		}
 		lines, from = f.eventsLocked(from)
 		return lines

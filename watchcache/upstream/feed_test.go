@@ -202,6 +202,39 @@ func TestWatchdogReconnectsASilentStream(t *testing.T) {
 	})
 }
 
+// A stream whose server has lost its etcd may go on with bookmarks. It is cut if it does not show an
+// object that a list has shown, and the watch resumes.
+func TestWatchdogReconnectsAStreamThatLagsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		source := openFrom(t, start(t, f))
+		cursor := watchAll(t, source.Cache())
+		minutes := func(n int) {
+			for range n {
+				time.Sleep(time.Minute)
+				f.locked(func() {}) // so the stream sends a bookmark
+			}
+		}
+		f.locked(func() { f.mu.deaf = 1 })
+		minutes(10)
+		f.set("a", "1")
+		if s, err := source.Fresh(t.Context(), nil); err != nil || s.Len() != 1 {
+			t.Fatalf("%d objects, %v", s.Len(), err)
+		}
+		if got := f.count("watch"); got != 1 {
+			t.Errorf("%d watches before the list", got)
+		}
+		minutes(4)
+		if seen := drain(t, cursor); seen["a"] != "ADDED" || f.count("watch") != 2 {
+			t.Errorf("a watch has seen %v after %d watches", seen, f.count("watch"))
+		}
+		minutes(10)
+		if stats := source.Cache().Stats(); stats.Epoch != 1 || f.count("watch") != 2 {
+			t.Errorf("epoch %d, %d watches", stats.Epoch, f.count("watch"))
+		}
+	})
+}
+
 // A quiet stream is not cut if upstream does not change.
 func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -116,9 +115,12 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 	case p.Next != "":
 		return 0, client.ErrPartial
 	}
-	f.othersWrite.Store(p.RV > before.Newest && len(p.Changes) == before.Objects &&
-		!slices.ContainsFunc(p.Changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
-	err = f.Write(epoch, func() error { return f.cache.FastForward(batch.Compact(p.Changes), p.RV) })
+	listed := uint64(0)
+	for _, c := range p.Changes {
+		listed = max(listed, c.Object.ResourceVersion())
+	}
+	f.othersWrite.Store(p.RV > before.Newest && len(p.Changes) == before.Objects && listed <= before.Newest)
+	err = f.Write(epoch, func() error { f.listed.Store(listed); return f.cache.FastForward(batch.Compact(p.Changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.Interrupt(err) // the feed relists
 	}

@@ -49,8 +49,9 @@ type Feed struct {
 	life        life
 	cache       *watchcache.Cache
 	described   discovery.Description
-	lastUsed    atomic.Int64 // moment
-	othersWrite atomic.Bool  // see OthersWrite
+	lastUsed    atomic.Int64  // moment
+	othersWrite atomic.Bool   // see OthersWrite
+	listed      atomic.Uint64 // the resourceVersion of the newest object in the last list; 0 in a new state
 
 	liveness.Signs
 	tasks  *tasks.Tasks // other than the run loop

@@ -68,11 +68,11 @@ func (f *Feed) guardFill(ctx context.Context, cut context.CancelCauseFunc) {
 	}
 }
 
-// guard cuts an open stream if upstream moves on and the stream does not. It passes the reason to
-// cut. guard returns when ctx ends.
+// guard cuts an open stream if upstream moves on and the stream does not, even if its server sends
+// old bookmarks. It passes the reason to cut. guard returns when ctx ends.
 func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
 	for client.Sleep(ctx, Silence-f.Quiet()) {
-		if f.Quiet() < Silence {
+		if at, _ := f.Position(); f.Quiet() < Silence && at >= f.listed.Load() {
 			continue
 		}
 		if err := f.check(ctx); err != nil {
@@ -83,6 +83,7 @@ func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
 }
 
 func (f *Feed) check(ctx context.Context) error {
+	listed := f.listed.Load()
 	probing, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
 	rv, err := f.Probe(probing)
@@ -107,7 +108,8 @@ func (f *Feed) check(ctx context.Context) error {
 			return f.Trim()
 		}
 	}
-	if client.Sleep(ctx, grace) && f.Quiet() > Silence {
+	waited := client.Sleep(ctx, grace)
+	if now, _ := f.Position(); waited && (f.Quiet() > Silence || now < listed) {
 		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, at, rv)
 	}
 	return nil

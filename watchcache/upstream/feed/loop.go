@@ -213,6 +213,7 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 // adoptedLocked records that the cache contains a new state.
 func (f *Feed) adoptedLocked() (epoch uint64) {
 	f.writing.phase, f.writing.server = watching, f.loop.server
+	f.listed.Store(0)
 	f.writing.epoch++
 	return f.writing.epoch
 }
