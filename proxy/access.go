@@ -29,17 +29,23 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 		return unauthorized(req)
 	}
 	req.Identity = caller
-	if !caller.ActsAsAnother() || !req.Impersonates() {
+	return nil
+}
+
+// impersonate sets the user for whom the request of a certificate's owner acts, or refuses it. The
+// request must be counted before, because its reviews may take long.
+func (s *Server) impersonate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
+	if !req.Identity.ActsAsAnother() || !req.Impersonates() {
 		return nil
 	}
-	as, refused := s.options.Load().Access.Impersonate(caller, asked)
+	as, refused := s.options.Load().Access.Impersonate(req.Identity, req.AsHTTP(ctx))
 	if refused != nil {
 		resp := exchange.NewResponse(refused.Code, exchange.FromProxy)
 		resp.Header, resp.Bytes = refused.Header, refused.Body
 		req.Stamp(resp)
 		return resp
 	}
-	caller.ActsAs = as
+	req.Identity.ActsAs = as
 	return nil
 }
 

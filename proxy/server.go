@@ -258,7 +258,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return resp
 }
 
-// refuse makes the early checks: size, sender, host, limits.
+// refuse makes the early checks: size, sender, host, limits, impersonation.
 func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	if most := s.options.Load().Limits.URIBytes; len(req.Target) > most {
 		return req.Fail(exchange.URITooLong(most), exchange.FromProxy)
@@ -282,7 +282,10 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 	if refusal = refuseInView(s.options.Load().Views, req, rt); refusal != nil {
 		return refusal
 	}
-	return s.holdRequest(req, rt)
+	if refusal = s.holdRequest(req, rt); refusal != nil {
+		return refusal
+	}
+	return s.impersonate(ctx, req)
 }
 
 // forward sends a request upstream. It calls done once, when the request ends. When the server

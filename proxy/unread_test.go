@@ -1,9 +1,19 @@
 package proxy
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -93,24 +103,10 @@ func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
 		o := testOptions()
 		o.Access, o.Workspace = a, 4<<20
 		s, l := serveTo(t, forwardsAll{}, http.NotFound, o)
-		padding := strings.Repeat("x", head)
 		for i := range connections {
-			c := dialSlow(t, l, "h2")
-			c.greet()
-			go func() {
-				for {
-					if _, err := c.frames.ReadFrame(); err != nil {
-						return
-					}
-				}
-			}()
-			for j := range uint32(streams) {
-				p := http2.HeadersFrameParam{StreamID: 2*j + 1, EndHeaders: true}
-				token := fmt.Sprint("Bearer made-up-", i, "-", j)
-				if err := openStream(c.frames, p, http.MethodPost, "/api/v1/pods", "authorization", token, "padding", padding); err != nil {
-					t.Fatal(err)
-				}
-			}
+			flood(t, dialSlow(t, l, "h2"), streams, head, func(j uint32) []string {
+				return []string{"authorization", fmt.Sprint("Bearer made-up-", i, "-", j)}
+			})
 		}
 		synctest.Wait()
 		each := int64(2*head + exchange.BodyAhead)
@@ -122,6 +118,93 @@ func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
 		close(reviewed)
 		waitFor(t, "the requests hold nothing", func() bool { return s.queues.strangers.Taken() == 0 })
 	})
+}
+
+// flood sends requests with bodies and long heads, and discards what it receives.
+func flood(t *testing.T, c *slowClient, streams uint32, head int, header func(stream uint32) []string) {
+	t.Helper()
+	c.greet()
+	go func() {
+		for {
+			if _, err := c.frames.ReadFrame(); err != nil {
+				return
+			}
+		}
+	}()
+	padding := strings.Repeat("x", head)
+	for j := range streams {
+		p := http2.HeadersFrameParam{StreamID: 2*j + 1, EndHeaders: true}
+		if err := openStream(c.frames, p, http.MethodPost, "/api/v1/pods", append(header(j), "padding", padding)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Requests that wait for a review of the right to impersonate hold their heads and bodies. They
+// count as requests of the certificate's owner, also if they share a review.
+func TestImpersonatingRequestsAreBounded(t *testing.T) {
+	ca, certificate := clientCertificate(t, "carla")
+	synctest.Test(t, func(t *testing.T) {
+		const connections, streams, head = 3, 200, 16 << 10
+		reviewed := make(chan struct{})
+		config := behind(t, func(w http.ResponseWriter, _ *http.Request) {
+			<-reviewed
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1"}`)
+		})
+		config.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}
+		a, err := access.New(config, ca, access.Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Second}, prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := testOptions()
+		o.Access, o.Requests, o.TLS.ClientAuth = a, 4<<20, tls.RequestClientCert
+		s, l := serveTo(t, forwardsAll{}, http.NotFound, o)
+		for range connections {
+			with := insecure("h2")
+			with.Certificates = []tls.Certificate{certificate}
+			c := &slowClient{Conn: tls.Client(dial(t, l), with), t: t}
+			flood(t, c, streams, head, func(uint32) []string { return []string{"content-type", "application/json", "impersonate-user", "jane"} })
+		}
+		synctest.Wait()
+		each := int64(2*head + exchange.BodyAhead)
+		taken, most := s.queues.requests.Taken(), s.queues.requests.Capacity/2
+		refused := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("requests")) +
+			testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unauthenticated"))
+		if admitted := connections*streams - int64(refused); taken > most || admitted == 0 || admitted*each > taken {
+			t.Errorf("%d requests wait and hold %d of %d bytes", admitted, taken, most)
+		}
+		close(reviewed)
+		waitFor(t, "the requests hold nothing", func() bool { return s.queues.requests.Taken() == 0 })
+	})
+}
+
+// clientCertificate returns a client's certificate, which is its own authority. The authority starts
+// goroutines, so it cannot be created in a bubble.
+func clientCertificate(t *testing.T, name string) (*access.ClientCA, tls.Certificate) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{ // the clock of a bubble begins in 2000
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Unix(0, 0), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := access.ClientCAFromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ca.Run(t.Context()) }) // this context has ended, so the goroutines end
+	return ca, tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
 }
 
 // However often an unread body is closed, its end is told once, and it holds nothing afterwards.

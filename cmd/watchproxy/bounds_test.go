@@ -31,7 +31,7 @@ var fills = map[string][]string{
 	"▲ input during a watch":    {"TestRequestsAfterAStream"},
 	"HTTP/2 streams":            {"TestRapidReset"},
 	"requests, unknown client":  {"TestUnauthenticatedRequestsAreBounded"},
-	"requests, known client":    {"TestOpenRequestsAreBounded", "TestUnreadGetsAreBounded"},
+	"requests, known client":    {"TestOpenRequestsAreBounded", "TestUnreadGetsAreBounded", "TestImpersonatingRequestsAreBounded"},
 	"HTTP/2 bodies ahead":       {"TestWaitingBodiesLetOthersPass", "TestBodyThatIsReadSlowly"},
 	"HTTP/1.1 buffers":          {"TestOpenRequestsAreBounded"},
 	"responses to strangers":    {"TestStrangersAreBounded"},
