@@ -23,8 +23,7 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 	case errors.Is(err, errUnauthenticated):
 		return s.limits.tooMany(req, "unauthenticated", err.Error())
 	case errors.Is(err, access.ErrUnavailable):
-		return req.Fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-			"the upstream apiserver cannot be asked to review the credentials of the request"), exchange.FromProxy)
+		return unreviewed(req)
 	case err != nil:
 		return unauthorized(req)
 	}
@@ -38,8 +37,11 @@ func (s *Server) impersonate(ctx context.Context, req *exchange.Request) (refusa
 	if !req.Identity.ActsAsAnother() || !req.Impersonates() {
 		return nil
 	}
-	as, refused := s.options.Load().Access.Impersonate(req.Identity, req.AsHTTP(ctx))
-	if refused != nil {
+	as, refused, err := s.options.Load().Access.Impersonate(req.Identity, req.AsHTTP(ctx))
+	switch {
+	case err != nil:
+		return unreviewed(req)
+	case refused != nil:
 		resp := exchange.NewResponse(refused.Code, exchange.FromProxy)
 		resp.Header, resp.Bytes = refused.Header, refused.Body
 		req.Stamp(resp)
@@ -86,6 +88,12 @@ func (s *Server) dropOwnToken(req *exchange.Request) (refusal *exchange.Response
 		return unauthorized(req)
 	}
 	return nil
+}
+
+// unreviewed is the response if a review fails.
+func unreviewed(req *exchange.Request) *exchange.Response {
+	return req.Fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+		"the upstream apiserver cannot be asked to review the credentials of the request"), exchange.FromProxy)
 }
 
 func unauthorized(req *exchange.Request) *exchange.Response {

@@ -42,7 +42,7 @@ func TestReviewsUnavailable(t *testing.T) {
 		t.Errorf("%d answers came from the cache, want %d", after-before, len(known))
 	}
 	for _, name := range []string{
-		"admin", "one", "nobody", "robot", "garbage", "anonymous", "certified nobody", "certified node", "token as reader",
+		"admin", "one", "nobody", "robot", "garbage", "anonymous", "certified nobody", "certified node", "token as reader", "certificate as target",
 	} {
 		for _, protocol := range []cluster.Protocol{cluster.HTTP1, cluster.HTTP2} {
 			got := f.must(t, w.callers[name], request{target: list, protocol: protocol})

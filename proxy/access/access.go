@@ -82,7 +82,7 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 	if options.Anonymous {
 		a.anonymous = anonymous.NewAuthenticator(nil)
 	}
-	a.filter = newImpersonation(authorizer.AuthorizerFunc(a.Authorize))
+	a.filter = newImpersonation(a.Authorize)
 	return a, nil
 }
 

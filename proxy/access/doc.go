@@ -21,8 +21,8 @@
 //	token reviews upstream  | client address | any client    | 50, 25 each  | none, they wait
 //	waiting reviews of each | the same       | the same      | 32 MiB, 10 s | longest queue's last
 //
-// Each outcome is dropped at most 10 s after its TTL. If a review fails, the proxy forwards a read
-// and answers an unknown token with 503.
+// Each outcome is dropped at most 10 s after its TTL. If a review fails, the proxy forwards a read,
+// and answers 503 to an unknown token and to a certificate that impersonates.
 //
 // A request with a token is forwarded with that token. For a certificate, the proxy impersonates
 // its user, and refuses values that headers would change. Upstream checks a token client's

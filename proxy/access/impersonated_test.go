@@ -83,18 +83,18 @@ func TestImpersonatedAsInTheApiserver(t *testing.T) {
 		slices.Sort(needed)
 		for _, constrained := range []bool{false, true} {
 			var asked []string
-			apiserver := &Access{filter: newImpersonation(authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			apiserver := &Access{filter: newImpersonation(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 				if a.GetVerb() == "impersonate" {
 					asked = append(asked, specOf(a).String())
 				} else if !constrained {
 					return authorizer.DecisionNoOpinion, "", nil
 				}
 				return authorizer.DecisionAllow, "", nil
-			}))}
+			})}
 			req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", http.NoBody)
 			req.Header = header.Clone()
-			want, refusal := apiserver.Impersonate(caller, req)
-			if want == nil || !sameUser(want, as) {
+			want, refusal, err := apiserver.Impersonate(caller, req)
+			if err != nil || want == nil || !sameUser(want, as) {
 				t.Fatalf("%v acts as %+v instead of %+v %+v", header, as, want, refusal)
 			}
 			if slices.Sort(asked); !constrained && !slices.Equal(asked, needed) {
@@ -179,6 +179,37 @@ func TestImpersonationNeedsEveryRight(t *testing.T) {
 			header.Set("Impersonate-Uid", "2")
 			if as, err := a.EffectiveUser(t.Context(), caller, header); as != nil || !errors.Is(err, ErrUnavailable) {
 				t.Errorf("without an answer: %+v, %v", as, err)
+			}
+		}
+	})
+}
+
+// If upstream gives no answer about the right of a certificate's owner, this is an outage, not a
+// refusal.
+func TestImpersonationNeedsAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
+		for _, test := range []struct {
+			sender  string
+			broken  int
+			refused int
+			err     error
+		}{
+			{"good", http.StatusInternalServerError, 0, ErrUnavailable},
+			{"good", http.StatusForbidden, 0, ErrUnavailable},
+			{"bad", http.StatusForbidden, 0, ErrUnavailable},
+			{"good", 0, 0, nil},
+			{"bad", 0, http.StatusForbidden, nil},
+		} {
+			j.broken.Store(int64(test.broken))
+			req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", http.NoBody)
+			req.Header.Set("Impersonate-User", "target")
+			as, refusal, err := a.Impersonate(&Caller{User: &user.DefaultInfo{Name: test.sender}}, req)
+			if !errors.Is(err, test.err) || (refusal != nil) != (test.refused != 0) || (as != nil) != (err == nil && refusal == nil) {
+				t.Errorf("%+v: %v, %+v, %v", test, as, refusal, err)
+			}
+			if refusal != nil && (refusal.Code != test.refused || !strings.Contains(string(refusal.Body), "cannot impersonate")) {
+				t.Errorf("%+v: %d %s", test, refusal.Code, refusal.Body)
 			}
 		}
 	})

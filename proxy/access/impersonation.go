@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -18,12 +19,20 @@ var RequestInfos = request.RequestInfoFactory{
 }
 
 // newImpersonation returns the apiserver's filter. A handler behind it records the impersonated
-// user.
-func newImpersonation(a authorizer.Authorizer) http.Handler {
+// user. The filter would count a failed review as a refusal and tell its error to the client, so the
+// error goes past it.
+func newImpersonation(a authorizer.AuthorizerFunc) http.Handler {
+	reviewed := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := a(ctx, attributes)
+		if err != nil {
+			ctx.Value(verdictKey{}).(*verdict).failed = err
+		}
+		return decision, reason, nil
+	})
 	note := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.(*verdict).user, _ = request.UserFrom(req.Context())
 	})
-	return impersonation.WithConstrainedImpersonation(note, a, scheme.Codecs)
+	return impersonation.WithConstrainedImpersonation(note, reviewed, scheme.Codecs)
 }
 
 // Refusal is the response to a request that may not impersonate.
@@ -34,27 +43,35 @@ type Refusal struct {
 }
 
 // Impersonate returns the user of a caller's request: the caller, or the user in the Impersonate
-// headers if the caller may impersonate that user. A refusal has the apiserver's text.
-func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Refusal) {
+// headers if the caller may impersonate that user. A refusal has the apiserver's text. The error is
+// ErrUnavailable.
+func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Refusal, error) {
 	info, err := RequestInfos.NewRequestInfo(req)
 	if err != nil {
-		return nil, &Refusal{Code: http.StatusBadRequest, Header: http.Header{}, Body: []byte(err.Error() + "\n")}
+		return nil, &Refusal{Code: http.StatusBadRequest, Header: http.Header{}, Body: []byte(err.Error() + "\n")}, nil
 	}
-	ctx := request.WithRequestInfo(request.WithUser(req.Context(), caller.User), info)
-	asked := req.WithContext(ctx)
-	asked.Header = req.Header.Clone() // the filter deletes the headers that it has evaluated
 	v := &verdict{Refusal: Refusal{Code: http.StatusOK, Header: http.Header{}}}
+	ctx := request.WithRequestInfo(request.WithUser(req.Context(), caller.User), info)
+	asked := req.WithContext(context.WithValue(ctx, verdictKey{}, v))
+	asked.Header = req.Header.Clone() // the filter deletes the headers that it has evaluated
 	a.filter.ServeHTTP(v, asked)
-	if v.user == nil {
-		return nil, &v.Refusal
+	switch {
+	case v.user != nil:
+		return v.user, nil, nil
+	case v.failed != nil:
+		return nil, nil, v.failed
 	}
-	return v.user, nil
+	return nil, &v.Refusal, nil
 }
+
+// verdictKey is the context key of the verdict.
+type verdictKey struct{}
 
 // verdict is the filter's result.
 type verdict struct {
 	Refusal
-	user user.Info
+	user   user.Info
+	failed error // of a review
 }
 
 // Header implements http.ResponseWriter.
