@@ -235,6 +235,40 @@ func TestWatchdogReconnectsAStreamThatLagsBehind(t *testing.T) {
 	})
 }
 
+// A stream that shows what a list has shown, although late, is not cut. What was listed before a
+// restore of etcd does not count.
+func TestWatchdogSparesALateStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		source := openFrom(t, start(t, f))
+		f.locked(func() { f.mu.deaf = 1; f.mu.rev += 1000 })
+		f.set("a", "1")
+		if s, err := source.Fresh(t.Context(), nil); err != nil || s.Len() != 1 {
+			t.Fatalf("%d objects, %v", s.Len(), err)
+		}
+		probes := f.count("probe")
+		for f.count("probe") == probes { // until the watchdog doubts the stream
+			time.Sleep(time.Second)
+		}
+		f.locked(func() { f.mu.deaf = 0 })
+		time.Sleep(time.Hour)
+		if got := f.count("watch"); got != 1 {
+			t.Errorf("%d watches", got)
+		}
+		f.restore(f.revision()-500, 0)
+		time.Sleep(2 * feed.Silence) // the watchdog detects it
+		watches := f.count("watch")
+		f.locked(func() { f.mu.deaf = watches }) // from now on, the stream sends only old bookmarks
+		for range 60 {
+			time.Sleep(time.Minute)
+			f.elsewhere()
+		}
+		if got := f.count("watch"); got != watches {
+			t.Errorf("%d watches more in a quiet hour after the restore", got-watches)
+		}
+	})
+}
+
 // A quiet stream is not cut if upstream does not change.
 func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
