@@ -34,6 +34,7 @@ type failingUpstream struct {
 	*conntest.Listener
 	failure  failure
 	failed   atomic.Bool
+	closed   atomic.Bool // see again
 	executed atomic.Int64
 }
 
@@ -46,6 +47,8 @@ type failure struct {
 	http1    func(c *upstreamConn) bool
 	http2    func(c *upstreamConn, stream uint32) bool
 	used     bool // the connection has had a request before
+	again    bool // also the next connection is closed before its handshake
+	unsent   bool // the proxy knows that the request was not executed
 }
 
 // upstreamConn is a connection to a failingUpstream.
@@ -96,9 +99,9 @@ func diesAfter(text string) func(*upstreamConn) bool {
 
 var failuresOfUpstream = map[string]failure{
 	"no failure":                        {executes: true},
-	"refuses the connection":            {dial: net.ErrClosed},
-	"does not answer the dial":          {dial: os.ErrDeadlineExceeded},
-	"closes before the handshake":       {accept: true},
+	"refuses the connection":            {dial: net.ErrClosed, unsent: true},
+	"does not answer the dial":          {dial: os.ErrDeadlineExceeded, unsent: true},
+	"closes before the handshake":       {accept: true, unsent: true},
 	"dies before it executes":           {http1: dies, http2: diesOver2},
 	"dies after it has executed":        {executes: true, http1: dies, http2: diesOver2},
 	"dies, used connection":             {executes: true, used: true, http1: dies, http2: diesOver2},
@@ -121,6 +124,10 @@ var failuresOfUpstream = map[string]failure{
 		return c.frames.WriteRSTStream(stream, http2.ErrCodeRefusedStream) == nil
 	}},
 	"GOAWAY before the request": {http2: func(c *upstreamConn, _ uint32) bool {
+		_ = c.frames.WriteGoAway(0, http2.ErrCodeNo, nil)
+		return false
+	}},
+	"GOAWAY, then closes before the handshake": {again: true, unsent: true, http2: func(c *upstreamConn, _ uint32) bool {
 		_ = c.frames.WriteGoAway(0, http2.ErrCodeNo, nil)
 		return false
 	}},
@@ -206,7 +213,7 @@ func clientConfig(protocol string, dial func(context.Context, string, string) (n
 
 func (u *failingUpstream) serve(t *testing.T, raw net.Conn) {
 	t.Helper()
-	if u.failure.accept && u.failed.CompareAndSwap(false, true) {
+	if u.failure.accept && u.failed.CompareAndSwap(false, true) || u.failure.again && u.failed.Load() && u.closed.CompareAndSwap(false, true) {
 		return
 	}
 	secure := tls.Server(raw, selfSigned())
@@ -360,6 +367,9 @@ func TestFailuresOfUpstream(t *testing.T) {
 							same = proxied.err == nil || direct.err != nil
 						case direct.executed == 0 && proxied.executed == 1:
 							same = direct.err != nil && proxied.err == nil // it was safe to send it again
+						}
+						if f.unsent {
+							same = proxied.err == nil && proxied.executed == 1 // client-go repeats it after a 503 with Retry-After
 						}
 						if !same {
 							t.Errorf("executed %d times, error %v; directly %d times, error %v", proxied.executed, proxied.err, direct.executed, direct.err)

@@ -82,6 +82,9 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
 	}
 	out, err := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		// After GOAWAY, the transport asks for another connection for a request that upstream has not
+		// executed. It may get none.
+		GetConn: func(string) { x.sent.Store(false) },
 		GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) },
 	}), f.base, whole)
 	if err != nil {
