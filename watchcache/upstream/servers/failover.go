@@ -2,11 +2,10 @@ package servers
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync/atomic"
 )
 
@@ -23,7 +22,7 @@ func (s *Set) Transport(ways []http.RoundTripper) http.RoundTripper {
 	return t
 }
 
-// failover sends requests to the current server. If it cannot connect to that server, it tries
+// failover sends requests to the current server. If it gets no connection to that server, it tries
 // another usable server.
 type failover struct {
 	servers *Set
@@ -33,20 +32,20 @@ type failover struct {
 // RoundTrip implements http.RoundTripper.
 func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	one := t.servers.servers[t.servers.current.Load()]
-	for range t.servers.servers {
+	for attempts := 1; ; attempts++ {
 		if one.foreign.Load() {
 			return nil, errForeign // no server of this cluster is left
 		}
-		resp, err := t.send(one, req)
+		resp, sent, err := t.send(one, req)
 		if err == nil || req.Context().Err() != nil {
 			return resp, err
 		}
-		if !unconnected(err) {
+		if sent {
 			t.servers.suspect(one)
 			return nil, err
 		}
 		instead, ok := t.servers.failed(one, err)
-		if !ok {
+		if !ok || attempts == len(t.servers.servers) {
 			return nil, err
 		}
 		if req.Body != nil && req.Body != http.NoBody { // the first transport has closed the body
@@ -61,13 +60,17 @@ func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		one = instead
 	}
-	return nil, errDead // every server has failed
 }
 
-// send sends a request to one server. If the set gives up the server, the request ends.
-func (t *failover) send(one *server, req *http.Request) (*http.Response, error) {
+// send sends a request to one server. If the set gives up the server, the request ends. sent is
+// false if the request got no connection, for example because a TLS handshake failed.
+func (t *failover) send(one *server, req *http.Request) (resp *http.Response, sent bool, err error) {
 	life := one.life.Load()
-	ctx, cancel := context.WithCancel(req.Context())
+	var waits atomic.Bool // for a connection
+	ctx, cancel := context.WithCancel(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GetConn: func(string) { waits.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { waits.Store(false) },
+	}))
 	stop := context.AfterFunc(life, cancel)
 	done := func() {
 		stop()
@@ -77,13 +80,13 @@ func (t *failover) send(one *server, req *http.Request) (*http.Response, error) 
 	address := *req.URL
 	address.Scheme, address.Host = one.Base.Scheme, one.Base.Host
 	out.URL, out.Host = &address, ""
-	resp, err := t.ways[one].RoundTrip(out)
+	resp, err = t.ways[one].RoundTrip(out)
 	if err != nil {
 		done()
 		if life.Err() != nil && req.Context().Err() == nil {
 			err = errDead
 		}
-		return nil, err
+		return nil, !waits.Load(), err
 	}
 	body := &bounded{ReadCloser: resp.Body, life: life, done: done}
 	resp.Body = body
@@ -99,7 +102,7 @@ func (t *failover) send(one *server, req *http.Request) (*http.Response, error) 
 			halfCloser
 		}{body, w, w}
 	}
-	return resp, nil
+	return resp, true, nil
 }
 
 // duplex is the body that net/http returns for an upgraded connection.
@@ -109,15 +112,6 @@ type duplex interface {
 }
 
 type halfCloser interface{ CloseWrite() error }
-
-// unconnected reports whether a request was not sent because the connection could not be opened.
-func unconnected(err error) bool {
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return true
-	}
-	_, ok := errors.AsType[*tls.CertificateVerificationError](err)
-	return ok
-}
 
 // bounded is a response body that ends when the set gives up the server.
 type bounded struct {

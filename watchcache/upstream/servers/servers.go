@@ -2,8 +2,10 @@ package servers
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -109,8 +111,8 @@ const (
 	// be about to stop, and still answers what it has received. If it has ended, its connections are
 	// closed anyway.
 	stopsFor = 10 * time.Second
-	// waitBehind is how long the set waits for a server that is behind, if no other server is
-	// usable. After that, the set assumes that etcd was restored.
+	// waitBehind is how long no server is usable before the set uses one that has been behind for as
+	// long. It then assumes that etcd was restored.
 	waitBehind = 3 * checkEvery
 )
 
@@ -177,9 +179,10 @@ func (s *Set) note(one *server, found checkResult) {
 	defer s.mu.Unlock()
 	reason := found.err
 	switch {
-	case reason != nil:
-	case found.cluster != "" && s.cluster != "" && found.cluster != s.cluster:
+	// A server of another cluster stays one until it shows the right uid, whatever else fails.
+	case s.cluster != "" && found.cluster != s.cluster && (found.cluster != "" || one.foreign.Load()):
 		reason = errForeign
+	case reason != nil:
 	case found.rv != 0 && found.rv < found.before:
 		reason = fmt.Errorf("%w: at %d, they were at %d", errBehind, found.rv, found.before)
 	}
@@ -191,7 +194,7 @@ func (s *Set) note(one *server, found checkResult) {
 	}
 	behind := errors.Is(reason, errBehind)
 	keepSince(&one.mu.behind, behind)
-	if behind && time.Since(one.mu.behind) >= waitBehind && !s.usable() {
+	if behind && !s.usable() && min(time.Since(one.mu.behind), time.Since(s.lost)) >= waitBehind {
 		s.log.Warn("upstream's resourceVersion went back", zap.String("server", one.Base.Host), zap.Error(reason))
 		s.newest, reason = found.rv, nil
 	}
@@ -220,6 +223,15 @@ func (s *Set) note(one *server, found checkResult) {
 	}
 }
 
+// unconnected reports whether the server refused the connection, or its certificate was refused.
+func unconnected(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return true
+	}
+	_, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	return ok
+}
+
 // keepSince keeps the time since which a condition holds; zero while it does not.
 func keepSince(t *time.Time, holds bool) {
 	switch {
@@ -235,16 +247,27 @@ func (s *Set) usable() bool {
 	return slices.ContainsFunc(s.servers, func(one *server) bool { return one.mu.reason == nil })
 }
 
-// failed records that a connection to a server failed. It returns another usable server, if there
-// is one.
+// failed records that a request got no connection to a server. It returns another usable server, if
+// there is one. If the server accepted the connection, the failure may be the proxy's own, for
+// example an unreadable key, so the verdict is left to the check.
 func (s *Set) failed(one *server, err error) (instead *server, ok bool) {
+	s.suspect(one)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one.mu.reason == nil {
-		s.judge(one, err)
+	if unconnected(err) {
+		if one.mu.reason == nil {
+			s.judge(one, err)
+		}
+		instead = s.servers[s.current.Load()]
+		return instead, instead != one
 	}
-	instead = s.servers[s.current.Load()]
-	return instead, instead != one
+	at := slices.Index(s.servers, one)
+	for _, next := range slices.Concat(s.servers[at+1:], s.servers[:at]) {
+		if next.mu.reason == nil {
+			return next, true
+		}
+	}
+	return nil, false
 }
 
 // suspect requests an immediate check of a server.

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
+	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest" //nolint:depguard // a network in memory, for tests alone
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
@@ -35,6 +37,7 @@ type apiserver struct {
 	ready    atomic.Bool
 	stalled  atomic.Bool // the server does not respond
 	slow     atomic.Bool // its etcd does not respond
+	secret   atomic.Bool // its namespaces may not be read
 	requests atomic.Int64
 }
 
@@ -65,6 +68,10 @@ func (a *apiserver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 	case "/api/v1/namespaces/kube-system":
+		if a.secret.Load() {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
 		fmt.Fprintf(w, `{"metadata":{"uid":"%d"}}`, a.cluster.Load())
 	case "/api/v1/namespaces":
 		w.Header().Set("Content-Type", "application/json")
@@ -206,6 +213,64 @@ func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
 	})
 }
 
+// A request goes to the next server if the connection broke during its handshake, but not if it broke
+// later: the first server may have executed the request.
+func TestNextServerIfAHandshakeFails(t *testing.T) {
+	readsHead := func(c net.Conn) {
+		framer := http2.NewFramer(c, c)
+		_, err := io.ReadFull(c, make([]byte, len(http2.ClientPreface)))
+		_ = framer.WriteSettings()
+		for head := false; err == nil && !head; {
+			var frame http2.Frame
+			frame, err = framer.ReadFrame()
+			_, head = frame.(*http2.HeadersFrame)
+		}
+	}
+	for _, c := range []struct {
+		name, scheme string
+		serve        func(net.Conn)
+		two          bool // HTTP/2
+		again        bool
+	}{
+		{"ends in the handshake", "https", func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) }, false, true},
+		{"does not speak TLS", "https", func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) }, false, true},
+		{"ends after the request", "http", func(c net.Conn) { _, _ = http.ReadRequest(bufio.NewReader(c)) }, false, false},
+		{"ends after the request, HTTP/2", "http", readsHead, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+				s, err := openServers(t, a, b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.servers[0].Base.Scheme = c.scheme
+				var protocols http.Protocols
+				protocols.SetHTTP1(!c.two)
+				protocols.SetUnencryptedHTTP2(c.two)
+				way := s.Transport([]http.RoundTripper{
+					&http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
+						client, server := conntest.Pipe(1 << 16)
+						go func() {
+							defer server.Close()
+							c.serve(server)
+						}()
+						return client, nil
+					}},
+					wayTo(t, []*apiserver{b}),
+				})
+				got, err := says(t, way, http.MethodPost, "")
+				if again := err == nil && got == "b"; again != c.again || (b.requests.Load() == 1) != c.again {
+					t.Errorf("%q answers, error %v, %d requests at b", got, err, b.requests.Load())
+				}
+				if s.Current() != a.name || testutil.ToFloat64(s.metrics.failovers) != 0 || len(s.servers[0].check) != 1 {
+					t.Errorf("%s is current, %d checks are requested: one request decides", s.Current(), len(s.servers[0].check))
+				}
+			})
+		})
+	}
+}
+
 // A body goes to the second server only if it can be read again.
 func TestBodyGoesToOneServer(t *testing.T) {
 	for _, again := range []bool{false, true} {
@@ -278,6 +343,25 @@ func TestServerThatLagsIsWaitedFor(t *testing.T) {
 			t.Errorf("%s answered", got)
 		}
 		b.rv.Store(100)
+		checked(t, s, 1, func() bool { return s.Current() == b.name })
+		wantAnswer(t, way, "b")
+	})
+}
+
+// A server that has been behind for long is not used as soon as the other one fails, but only if
+// that one does not come back.
+func TestServerThatHasLaggedIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		b.rv.Store(99)
+		s, way := serversOf(t, a, b)
+		time.Sleep(2 * waitBehind)
+		a.stop()
+		for lost := time.Now(); time.Since(lost) < waitBehind; time.Sleep(waitBehind / 20) {
+			if got, err := says(t, way, http.MethodGet, ""); err == nil {
+				t.Errorf("%s answered after %s", got, time.Since(lost))
+			}
+		}
 		checked(t, s, 1, func() bool { return s.Current() == b.name })
 		wantAnswer(t, way, "b")
 	})
@@ -430,9 +514,24 @@ func TestTheLastServerBecomesForeign(t *testing.T) {
 		wantAnswer(t, way, "a")
 		a.cluster.Store(2)
 		checked(t, s, 0, func() bool { return s.servers[0].foreign.Load() })
-		if got, err := says(t, way, http.MethodPost, "new"); !errors.Is(err, errForeign) || a.requests.Load() != 1 {
-			t.Errorf("%q, %v", got, err)
+		refused := func(when string) {
+			t.Helper()
+			if got, err := says(t, way, http.MethodPost, "new"); !errors.Is(err, errForeign) || a.requests.Load() != 1 {
+				t.Errorf("%s: %q, %v", when, got, err)
+			}
 		}
+		refused("at once")
+		a.ready.Store(false)
+		time.Sleep(2 * checkEvery)
+		refused("while it is not ready")
+		a.ready.Store(true)
+		a.secret.Store(true)
+		time.Sleep(2 * checkEvery)
+		refused("while its namespaces may not be read")
+		a.secret.Store(false)
+		a.cluster.Store(0)
+		checked(t, s, 0, func() bool { return !s.servers[0].foreign.Load() })
+		wantAnswer(t, way, "a")
 	})
 }
 
