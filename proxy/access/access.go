@@ -11,14 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -65,15 +62,8 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 	if err != nil {
 		return nil, fmt.Errorf("client for reviews: %w", err)
 	}
-	review, err := webhook.NewFromInterface(client.AuthenticationV1(), nil, *retries(), reviewTimeout, webhook.AuthenticatorMetrics{
-		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
-		RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("token reviews: %w", err)
-	}
 	a := &Access{
-		tokens:    newTokens(review, options.TokenTTL, metrics).requests(),
+		tokens:    newTokens(client.AuthenticationV1().TokenReviews(), options.TokenTTL, metrics).requests(),
 		decisions: newDecisions(client.AuthorizationV1(), options, metrics),
 	}
 	if clientCA != nil {
@@ -84,12 +74,6 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 	}
 	a.filter = newImpersonation(a.Authorize)
 	return a, nil
-}
-
-// retries returns the back-off for failed reviews.
-func retries() *wait.Backoff {
-	const first, factor, jitter, steps = 200 * time.Millisecond, 1.5, 0.2, 3
-	return &wait.Backoff{Duration: first, Factor: factor, Jitter: jitter, Steps: steps}
 }
 
 // Authorize is an authorizer.AuthorizerFunc. If the review fails, Authorize returns an error and a

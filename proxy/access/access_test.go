@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -32,8 +33,9 @@ type judge struct {
 	posted           atomic.Int64 // bytes of access reviews
 	reason           string       // of refusals
 	denies           func(*authorizationv1.SubjectAccessReviewSpec) bool
-	broken           atomic.Int64  // the status code of failures; 0 for no failures
-	hold             chan struct{} // responses wait until it is closed; nil: they do not wait
+	broken           atomic.Int64         // the status code of failures; 0 for no failures
+	garbled          func(*http.Response) // spoils responses; nil: they stay
+	hold             chan struct{}        // responses wait until it is closed; nil: they do not wait
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -81,7 +83,11 @@ func (j *judge) RoundTrip(req *http.Request) (*http.Response, error) {
 		w.WriteHeader(http.StatusCreated)
 	}
 	_ = json.NewEncoder(w).Encode(answer)
-	return w.Result(), nil
+	resp := w.Result()
+	if j.garbled != nil {
+		j.garbled(resp)
+	}
+	return resp, nil
 }
 
 func newTrial(t *testing.T, options Options) (*Access, *judge) {
@@ -172,6 +178,45 @@ func TestFailedReviews(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An answer that breaks off, or is none, refuses no token: neither a new one nor one that is known.
+func TestGarbledReviews(t *testing.T) {
+	body := func(r io.Reader) func(*http.Response) {
+		return func(resp *http.Response) { resp.Body, resp.ContentLength = io.NopCloser(r), -1 }
+	}
+	for name, garbled := range map[string]func(*http.Response){
+		"breaks off": body(io.MultiReader(strings.NewReader(`{"kind":`), iotest.ErrReader(io.ErrUnexpectedEOF))),
+		"ends early": body(strings.NewReader(`{"kind":`)),
+		"is empty":   body(strings.NewReader("")),
+		"is a page": func(resp *http.Response) {
+			body(strings.NewReader("<html>"))(resp)
+			resp.Header.Set("Content-Type", "text/html")
+			resp.StatusCode = http.StatusOK
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute})
+				j.garbled = garbled
+				if c, err := a.ask(t, "good"); !errors.Is(err, ErrUnavailable) {
+					t.Errorf("at first: %+v, %v", c, err)
+				}
+				j.garbled = nil
+				if _, err := a.ask(t, "good"); err != nil {
+					t.Errorf("afterwards: %v", err)
+				}
+				j.garbled = garbled
+				time.Sleep(50 * time.Second)
+				for range 2 { // the first one begins the renewal
+					if _, err := a.ask(t, "good"); err != nil {
+						t.Errorf("while it is renewed: %v", err)
+					}
+					synctest.Wait()
+				}
+			})
+		})
+	}
 }
 
 // A client is anonymous only if anonymous clients are enabled. A client with invalid credentials is

@@ -3,7 +3,6 @@
 package access
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
@@ -33,7 +31,7 @@ func TestMemoryOfOutcomes(t *testing.T) {
 
 // The heap holds little for made-up tokens, whatever their length is.
 func TestMemoryOfTokens(t *testing.T) {
-	review := authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) { return nil, false, nil })
+	review := tokenReview(func(string) (bool, error) { return false, nil })
 	tokens := newTokens(review, time.Hour, newMetrics(prometheus.NewRegistry()))
 	before := cachetest.Heap()
 	made := refusedMax / outcomeCost

@@ -1,16 +1,12 @@
 package access
 
 import (
-	"context"
 	"errors"
-	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // A busy user waits only for the first review. The next review begins before the first outcome
@@ -19,14 +15,17 @@ import (
 func TestOutcomesAreRenewed(t *testing.T) {
 	const ttl = time.Minute
 	refused := errors.New("revoked")
-	for name, second := range map[string]error{"good": nil, "revoked": refused, "unavailable": &url.Error{Err: errors.New("no answer")}} {
+	for name, second := range map[string]error{"good": nil, "revoked": refused, "unavailable": errors.New("no answer")} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				asked, answer := 0, make(chan error, 1)
-				review := authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) {
+				review := tokenReview(func(string) (bool, error) {
 					asked++
 					err := <-answer
-					return &authenticator.Response{User: &user.DefaultInfo{Name: "a"}}, err == nil, err
+					if errors.Is(err, refused) {
+						return false, nil
+					}
+					return true, err
 				})
 				tokens := newTokens(review, ttl, newMetrics(prometheus.NewRegistry()))
 				ask := func(want bool) {

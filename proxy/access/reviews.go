@@ -10,7 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/klog/v2"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
@@ -98,7 +100,13 @@ func (r *reviews[V]) begin(of string, k key, bytes int, review func(context.Cont
 
 // persist retries failed reviews.
 func persist(ctx context.Context, ask func() error) error {
-	return webhook.WithExponentialBackoff(ctx, *retries(), ask, webhook.DefaultShouldRetry)
+	const first, factor, jitter, steps = 200 * time.Millisecond, 1.5, 0.2, 3
+	retries := wait.Backoff{Duration: first, Factor: factor, Jitter: jitter, Steps: steps}
+	err := webhook.WithExponentialBackoff(ctx, retries, ask, webhook.DefaultShouldRetry)
+	if err != nil {
+		klog.ErrorS(err, "Failed to get a review from upstream")
+	}
+	return err
 }
 
 type metrics struct {

@@ -5,13 +5,14 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	"k8s.io/apiserver/pkg/authentication/user"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
@@ -34,16 +36,16 @@ const (
 // tokens authenticates bearer tokens by upstream's reviews, and remembers the outcomes. Refused
 // tokens have a separate bound, because clients can make up any number of them.
 type tokens struct {
-	review    authenticator.Token
+	client    authenticationclient.TokenReviewInterface
 	ttl       time.Duration
 	salt      [sha256.Size]byte // makes precomputed tables of token digests useless
 	good, bad *reviewCache[*authenticator.Response]
 	reviews   *reviews[*authenticator.Response]
 }
 
-func newTokens(review authenticator.Token, ttl time.Duration, m *metrics) *tokens {
+func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Duration, m *metrics) *tokens {
 	t := &tokens{
-		review: review, ttl: ttl,
+		client: client, ttl: ttl,
 		good: newReviewCache[*authenticator.Response](tokensMax), bad: newReviewCache[*authenticator.Response](refusedMax),
 		reviews: newReviews[*authenticator.Response]("tokenreviews", m),
 	}
@@ -84,19 +86,38 @@ func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return resp, resp != nil && err == nil, err
 }
 
-// ask reviews a token and remembers the outcome.
+// ask reviews a token and remembers the outcome. Only a complete answer is one: upstream may end
+// while it answers, and what stands in front of it may send something else.
 func (t *tokens) ask(ctx context.Context, of string, k key, token string) (*authenticator.Response, error) {
-	resp, ok, err := t.review.AuthenticateToken(ctx, token)
+	var status authenticationv1.TokenReviewStatus
+	err := persist(ctx, func() error {
+		answer, err := t.client.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+		if err == nil {
+			status = answer.Status
+		}
+		return err
+	})
 	switch {
-	case ok && err == nil:
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", errReview, err)
+	case status.Authenticated:
+		resp := &authenticator.Response{User: userOf(&status.User)}
 		t.good.put(of, k, resp, sizeOf(resp.User), t.ttl)
 		return resp, nil
-	case err != nil && isUnavailable(err):
-		return nil, err
 	}
 	t.good.drop(k) // the token is no longer valid
 	t.bad.put(of, k, nil, 0, min(t.ttl, refusedTTL))
 	return nil, nil
+}
+
+var errReview = errors.New("review of a token failed")
+
+func userOf(info *authenticationv1.UserInfo) user.Info {
+	u := &user.DefaultInfo{Name: info.Username, UID: info.UID, Groups: info.Groups, Extra: map[string][]string{}}
+	for name, values := range info.Extra {
+		u.Extra[name] = values
+	}
+	return u
 }
 
 // remembered returns the outcome of a review, which is nil for a refusal.
@@ -128,7 +149,5 @@ func isUnavailable(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // it is what the union returns
 		return slices.ContainsFunc(all.Errors(), isUnavailable)
 	}
-	_, answered := errors.AsType[*apierrors.StatusError](err)
-	_, unreached := errors.AsType[*url.Error](err)
-	return answered || unreached || errors.Is(err, fair.ErrCrowded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return errors.Is(err, errReview) || errors.Is(err, fair.ErrCrowded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }

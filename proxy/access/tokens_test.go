@@ -11,16 +11,26 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/user"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// tokenReview answers reviews of tokens. The token is the name of its user.
+type tokenReview func(token string) (authenticated bool, err error)
+
+// Create implements TokenReviewInterface.
+func (r tokenReview) Create(_ context.Context, review *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	ok, err := r(review.Spec.Token)
+	review.Status = authenticationv1.TokenReviewStatus{Authenticated: ok, User: authenticationv1.UserInfo{Username: review.Spec.Token}}
+	return review, err
+}
 
 // Remembered made-up tokens are bounded, and do not evict good tokens.
 func TestTokensAreBounded(t *testing.T) {
 	var asked atomic.Int64
-	review := authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
+	review := tokenReview(func(token string) (bool, error) {
 		asked.Add(1)
-		return &authenticator.Response{User: &user.DefaultInfo{Name: token}}, strings.HasPrefix(token, "good"), nil
+		return strings.HasPrefix(token, "good"), nil
 	})
 	tokens := newTokens(review, time.Hour, newMetrics(prometheus.NewRegistry()))
 	ask := func(token string) (ok bool) {
