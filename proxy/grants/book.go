@@ -194,15 +194,22 @@ func (b *Book) settled(g *Grants, q *Query, ok bool) (known, full bool) {
 }
 
 // shows records the sets of grants. If another identity of the user has been shown the same, its
-// past is this one's.
+// past is this one's. If the sets replace others, identities with other sets than those are not
+// settled any more: their clients may have been shown the replaced sets.
 func (h *held) shows(list, watch *set, group []*Grants) {
 	first := h.list == nil
 	if h.list == list && (h.watch == watch || h.watch == nil) {
 		h.watch = watch
 		return
 	}
-	h.list, h.watch, h.changed, h.settled, h.issued = list, watch, time.Now(), 0, nil
+	before, now := held{list: h.list, watch: h.watch}, time.Now()
+	h.list, h.watch, h.changed, h.settled, h.issued = list, watch, now, 0, nil
 	if !first {
+		for _, other := range group {
+			if o := &other.held; o.settled != 0 && o.differs(&before) {
+				o.changed, o.settled = now, 0
+			}
+		}
 		return
 	}
 	for _, other := range group {

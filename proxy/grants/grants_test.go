@@ -217,6 +217,44 @@ func TestIdentities(t *testing.T) {
 	})
 }
 
+// A client has been shown more by one identity. Then that identity may read as little as the client's
+// other identity, which has seen no change for long.
+func TestIdentitiesBecomeTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBook()
+		one, two := newUpstream("a", "b"), newUpstream("a", "b")
+		one.grant(true, both, "a")
+		two.grant(true, both, "a", "b")
+		of := func(u *upstream, n byte) *Grants { return u.of(b, Key{Question: [32]byte{n}}) }
+		for range 2 {
+			settle(t, of(one, 1), one.query(false, 100))
+			settle(t, of(one, 1), one.query(true, 100))
+			time.Sleep(settled(denyTTL))
+		}
+		one.newest, two.newest = 105, 105
+		settle(t, of(two, 2), two.query(false, 105))
+		settle(t, of(two, 2), two.query(true, 105))
+		two.grant(false, both, "b")
+		time.Sleep(allowTTL)
+		one.newest, two.newest = 110, 110
+		settle(t, of(two, 2), two.query(false, 110))
+		settle(t, of(two, 2), two.query(true, 110))
+		if seen := settle(t, of(one, 1), one.past(105)); seen.Known {
+			t.Error("the client may have been shown more by the other identity")
+		}
+		if seen := settle(t, of(one, 3), one.past(105)); seen.Known {
+			t.Error("a new identity takes over a past that is not settled")
+		}
+		time.Sleep(settled(denyTTL))
+		one.newest, two.newest = 120, 120
+		settle(t, of(one, 1), one.query(false, 120))
+		one.newest = 130
+		if seen := settle(t, of(one, 1), one.past(125)); !seen.Known {
+			t.Errorf("%+v: since then, nothing else was shown", seen)
+		}
+	})
+}
+
 func TestChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpstream("a", "b")
