@@ -131,19 +131,19 @@ func eachField(message []byte, visit func(protoField) bool) error {
 	return nil
 }
 
-// protoScalar returns the value at a path in the form that kube-apiserver compares with a selector.
-// It returns "" if there is no value. If the field occurs several times, the last value counts.
-func protoScalar(message []byte, path WirePath) (value string) {
-	number, rest := path.Numbers[0], path.Numbers[1:]
+// Value returns the value at the path in the form that kube-apiserver compares with a selector. It
+// returns "" if there is no value. If the field occurs several times, the last value counts.
+func (p WirePath) Value(message []byte) (value string) {
+	number, rest := p.Numbers[0], p.Numbers[1:]
 	_ = eachField(message, func(f protoField) bool { // a malformed message has no value
 		switch {
 		case f.number != number:
 		case len(rest) > 0 && f.kind == protowire.BytesType:
-			value = protoScalar(f.bytes, WirePath{rest, path.Bool})
+			value = WirePath{rest, p.Bool}.Value(f.bytes)
 		case len(rest) > 0:
 		case f.kind == protowire.BytesType:
 			value = lend(f.bytes)
-		case f.kind == protowire.VarintType && path.Bool:
+		case f.kind == protowire.VarintType && p.Bool:
 			value = strconv.FormatBool(f.varint != 0)
 		case f.kind == protowire.VarintType:
 			value = strconv.FormatInt(int64(f.varint), 10)

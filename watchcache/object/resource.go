@@ -89,7 +89,7 @@ type Field struct {
 func (f *Field) read(e Encoding, object []byte) string {
 	if e == Protobuf {
 		for _, path := range f.Wire {
-			if v := protoScalar(object, path); v != "" {
+			if v := path.Value(object); v != "" {
 				return v
 			}
 		}

@@ -114,7 +114,8 @@ func (f *Feed) change(e client.Event) (watchcache.Change, error) {
 	default:
 		return watchcache.Change{}, fmt.Errorf("%w: watch event of type %q", object.ErrMalformed, e.Kind)
 	}
-	o, err := f.cache.Resource().ParseObject(e.Object)
+	r := f.cache.Resource()
+	o, err := r.ParseObject(client.AsListed(r, e.Object))
 	return watchcache.Change{Deleted: e.Kind == "DELETED", Object: o}, err
 }
 
