@@ -93,7 +93,7 @@ func (r *read) narrowFailure(err error) *exchange.Response {
 	}
 	switch {
 	case errors.Is(err, watch.ErrRegranted) && r.Kind(r.Name) == wire.Watch:
-		return r.errorEvent(exchange.Expired(err.Error()))
+		return r.errorEvent(exchange.Expired(err.Error()), false)
 	case errors.Is(err, watch.ErrRegranted):
 		return r.fail(exchange.Expired(err.Error()))
 	case errors.Is(err, grants.ErrUnreviewed):

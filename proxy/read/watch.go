@@ -53,12 +53,12 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	tooLarge, ahead := errors.AsType[*tooLargeError](err)
 	switch {
 	case ahead:
-		return r.errorEvent(tooLarge.status), nil
+		return r.errorEvent(tooLarge.status, rd.gzipsWatch(r)), nil
 	case expired && !tooOld.Gap:
-		r.tooEarly = r.errorEvent(watch.Expired(r.cache, tooOld))
+		r.tooEarly = r.errorEvent(watch.Expired(r.cache, tooOld), false)
 		return nil, Early
 	case expired:
-		return r.errorEvent(watch.Expired(r.cache, tooOld)), nil
+		return r.errorEvent(watch.Expired(r.cache, tooOld), false), nil
 	case errors.Is(err, watch.ErrRegranted), errors.Is(err, grants.ErrUnreviewed):
 		return nil, err
 	case err != nil:
@@ -95,7 +95,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
-	if wire.AcceptsGzip(r.Header.Get("Accept-Encoding")) && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches()) {
+	if rd.gzipsWatch(r) {
 		gzipped(resp)
 		p.Compressed = true
 		if p.State != nil && !r.selective() && r.rows == nil {
@@ -138,11 +138,20 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	return p, err
 }
 
+func (rd *Reader) gzipsWatch(r *read) bool {
+	return wire.AcceptsGzip(r.Header.Get("Accept-Encoding")) && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
+}
+
 // errorEvent returns a watch that consists of one ERROR event.
-func (r *read) errorEvent(status metav1.Status) *exchange.Response {
+func (r *read) errorEvent(status metav1.Status, compressed bool) *exchange.Response {
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
 	resp.MetricStatus = int(status.Code)
-	resp.Stream = &watch.OnlyError{Form: r.form, Status: status}
+	event := r.form.AppendError(nil, &status)
+	if compressed {
+		event = wire.GzipBody(event)
+		gzipped(resp)
+	}
+	resp.Stream = &watch.OnlyError{Event: event}
 	return resp
 }

@@ -7,7 +7,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -20,15 +19,12 @@ func Expired(c *watchcache.Cache, err error) metav1.Status {
 }
 
 // OnlyError is a watch that consists of one ERROR event.
-type OnlyError struct {
-	Form   wire.Form
-	Status metav1.Status
-}
+type OnlyError struct{ Event []byte }
 
 // Run implements exchange.Stream.
 func (e *OnlyError) Run(_ context.Context, out *exchange.ChunkWriter) {
 	buf := out.Pending()
-	*buf = e.Form.AppendError(*buf, &e.Status)
+	*buf = append(*buf, e.Event...)
 	_ = out.Flush() // the watch ends either way
 }
 
@@ -52,5 +48,7 @@ func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {
 		}
 		err = &watchcache.TooOldError{From: w.Start, Oldest: now.ResourceVersion()}
 	}
-	(&OnlyError{w.Form, Expired(w.Cache, err)}).Run(context.Background(), out)
+	buf, status := out.Pending(), Expired(w.Cache, err)
+	*buf = w.Form.AppendError(*buf, &status)
+	_ = out.Flush()
 }
