@@ -56,6 +56,7 @@ type fakeUpstream struct {
 		aside      uint64            // revisions used by other resources; bookmarks show them
 		others     []otherEvent      // writes to other resources, which their own watches show
 		apart      map[string]uint64 // resources in another etcd, with its revision
+		more       string            // further resources in discovery
 	}
 }
 

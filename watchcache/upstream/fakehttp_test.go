@@ -80,7 +80,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 	case "ledger":
 		return f.ledgerLocked(req), nil
 	case "discover":
-		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"events","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"namespaces","namespaced":false,"kind":"Namespace","verbs":["get","list","watch"]},{"name":"leases","namespaced":true,"kind":"Lease","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
+		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"events","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"namespaces","namespaced":false,"kind":"Namespace","verbs":["get","list","watch"]},{"name":"leases","namespaced":true,"kind":"Lease","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}`+f.mu.more+`]}`), nil
 	case "nothing":
 		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+"}\n"), nil
 	case "probe":

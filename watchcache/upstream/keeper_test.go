@@ -120,6 +120,28 @@ func TestLedgerEnds(t *testing.T) {
 	})
 }
 
+// The resource that is read gets its evidence first, even if there are many others. Each round of
+// comparisons needs a write, and in a quiet cluster there are few.
+func TestReadersDoNotWaitForOthersEvidence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		for i := range 50 {
+			f.mu.more += fmt.Sprintf(`,{"name":"a%d","namespaced":true,"kind":"A","verbs":["get","list","watch"]}`, i)
+		}
+		fill(f, feed.SmallObjects+1)
+		feed := openFeed(t, f, withLedger)
+		writes := 0
+		for ; !feed.Ledger.Has(feed.Owner) && writes < 100; writes++ {
+			f.other("leases")
+			same(t, f, readFresh(t, f, feed))
+			time.Sleep(2 * fresh.LinkEvery)
+		}
+		if most := 5 + ledger.EvidenceEnough; writes > most { // five readers start the ledger
+			t.Errorf("evidence after %d writes, want %d at most", writes, most)
+		}
+	})
+}
+
 // Revisions of resources in another etcd prove nothing.
 func TestResourcesApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

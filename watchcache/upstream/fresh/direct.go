@@ -23,10 +23,8 @@ import (
 // 500 of 10,000 pods. The apiserver took 35 ms. If readers are frequent, the run then helps the
 // cache without them.
 //
-// In a test, another resource was written every five seconds, as the apiserver itself does. One
-// read in seven went to upstream. Without the runs that have no readers, three reads in four went
-// to upstream. Deciding after the cheap part of each run does not work: with 200 writes a second to
-// other resources, the probe alone takes as long as the list.
+// While another resource was written every five seconds, as the apiserver itself does, one read in
+// seven went to upstream; without the runs that have no readers, three in four.
 
 const (
 	// sizes is the number of size classes for reads. Each class covers four times as many objects

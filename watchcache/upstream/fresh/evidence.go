@@ -54,6 +54,12 @@ func (k *Keeper) link(ctx context.Context) (missing bool) {
 	}
 	var readings []ledger.Reading
 	order := slices.DeleteFunc(undecided, func(o ledger.Owner) bool { return o == reference })
+	busy := map[ledger.Owner]bool{}
+	for _, f := range k.feeds() {
+		busy[f.Owner] = busy[f.Owner] || f.fresh.busy()
+	}
+	others := slices.DeleteFunc(slices.Clone(order), func(o ledger.Owner) bool { return busy[o] })
+	order = append(slices.DeleteFunc(order, func(o ledger.Owner) bool { return !busy[o] }), others...)
 	order = order[:min(len(order), linkMost)]
 	for i, o := range append(append([]ledger.Owner{reference}, order...), reference) {
 		if err := k.probes.Wait(ctx); err != nil {

@@ -60,9 +60,8 @@ const (
 	// freshTimeout limits how long a run waits for the cache to catch up.
 	freshTimeout = 10 * time.Second
 	// After a probe for several readers, the next probe is delayed by gatherFor per reader, at most
-	// by gatherMost. So a thousand or more readers a second cost 66 probes a second. Each probe
-	// costs upstream some 1.7 ms of processor time. Half of that is the cost of waking up: without
-	// pauses, a probe costs 0.9 ms.
+	// by gatherMost. So a thousand or more readers a second cost 66 probes a second, of 1.7 ms of
+	// upstream's processor time each.
 	gatherFor  = time.Millisecond
 	gatherMost = 15 * time.Millisecond
 	// objectsPerProbe is the number of listed objects that cost as much budget as a probe.
@@ -75,10 +74,8 @@ const (
 // reader's arrival. So at most one probe is in flight, and one further run gathers readers for the
 // next probe.
 //
-// Probes follow each other without a pause unless many readers wait. With pauses of up to 100 ms,
-// reads were slower than at kube-apiserver, and all readers were released at the same time. A
-// budget limits the probes of all feeds together. Feeds that wait for the budget are served in
-// order.
+// Probes follow each other without a pause unless many readers wait. A budget limits the probes of
+// all feeds together. Feeds that wait for the budget are served in order.
 type freshness struct {
 	mu struct {
 		sync.Mutex

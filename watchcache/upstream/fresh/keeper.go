@@ -50,7 +50,7 @@ const (
 	// ledgerBuffer is the read buffer of a watch, in bytes.
 	ledgerBuffer = 4 << 10
 	// linkMost is the maximum number of resources that one round compares with the reference
-	// resource (namespaces).
+	// resource (namespaces). Those with readers come first.
 	linkMost = 16
 	// holeLooks is the interval at which feeds are checked for holes. If a hole still exists after
 	// another holeLooks, a run begins. The next run for the same feed begins after holeRest times
