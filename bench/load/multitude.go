@@ -93,9 +93,10 @@ type listener struct {
 	framer *http2.Framer
 	from   *bufio.Reader
 	to     bytes.Buffer
-	events map[uint32]int // by stream
-	unread map[uint32]int // bytes not yet returned by a WINDOW_UPDATE
-	times  [][]time.Time  // arrival times, by the number of the event
+	events map[uint32]int  // by stream
+	brace  map[uint32]bool // the last byte of a stream was a brace
+	unread map[uint32]int  // bytes not yet returned by a WINDOW_UPDATE
+	times  [][]time.Time   // arrival times, by the number of the event
 }
 
 // open opens the connections and their watches, and begins to read.
@@ -129,7 +130,7 @@ func (s *server) listen(ctx context.Context, path string) (*listener, error) {
 	}
 	const window, readSize = 4 << 20, 16 << 10 // window is the same as in client-go
 	const ok = 0x88                            // :status 200, from HPACK's static table
-	l := &listener{Conn: c.conn, from: bufio.NewReaderSize(c.conn, readSize), events: map[uint32]int{}, unread: map[uint32]int{}}
+	l := &listener{Conn: c.conn, from: bufio.NewReaderSize(c.conn, readSize), events: map[uint32]int{}, brace: map[uint32]bool{}, unread: map[uint32]int{}}
 	l.framer = http2.NewFramer(&l.to, l.from)
 	l.framer.SetReuseFrames()
 	l.to.WriteString(http2.ClientPreface)
@@ -220,11 +221,17 @@ func (l *listener) read(got *atomic.Int64) error {
 	}
 }
 
-// data records an event whose last byte has arrived. Each frame completes at most one event.
+// data records the events whose last byte has arrived. A line feed after a brace ends an event. A
+// frame may have parts of several events, or a line feed alone.
 func (l *listener) data(f *http2.DataFrame, got *atomic.Int64) error {
 	const refresh = 4 << 10 // x/net's client returns a window at this size
 	id := f.StreamID
-	if bytes.HasSuffix(f.Data(), []byte("}\n")) {
+	ended := bytes.Count(f.Data(), []byte("}\n"))
+	if l.brace[id] && bytes.HasPrefix(f.Data(), []byte("\n")) {
+		ended++
+	}
+	l.brace[id] = bytes.HasSuffix(f.Data(), []byte("}")) || l.brace[id] && len(f.Data()) == 0
+	for range ended {
 		i := l.events[id]
 		l.events[id]++
 		if i == len(l.times) {
