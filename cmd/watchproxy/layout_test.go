@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -238,6 +239,33 @@ func TestClocks(t *testing.T) {
 				!strings.HasSuffix(file, "_test.go") {
 				t.Errorf("%s uses Unix nanoseconds", file)
 			}
+		}
+	}
+}
+
+// TestDependencies holds that .github/DEPENDENCIES.md names each module that the project imports.
+func TestDependencies(t *testing.T) {
+	root := filepath.Join("..", "..")
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile(filepath.Join(root, ".github", "DEPENDENCIES.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := regexp.MustCompile(`(?m)^(?:require |\t)(\S+?)(?:[/.]v\d+)? v\S+$`).FindAllSubmatch(mod, -1)
+	if len(modules) < 30 {
+		t.Errorf("go.mod has %d direct requirements", len(modules))
+	}
+	repositories := map[string]string{"otel": "opentelemetry-go", "sdk": "opentelemetry-go", "trace": "opentelemetry-go", "otlp": "opentelemetry-proto-go", "grpc": "grpc-go"}
+	for _, m := range modules {
+		name := path.Base(string(m[1]))
+		if repository, other := repositories[name]; other {
+			name = repository
+		}
+		if !bytes.Contains(table, []byte("/"+name+")")) && !bytes.Contains(table, []byte("/"+name+"/")) {
+			t.Errorf("%s is missing", m[1])
 		}
 	}
 }

@@ -308,7 +308,7 @@ func (r *read) unwritable(err error) error {
 // held reserves room for a Table until it is written. A Table's pieces are dropped when their ages
 // change, so lists may hold different copies.
 func (r *read) held(resp *exchange.Response, err error) (*exchange.Response, error) {
-	if err != nil || r.rows == nil || resp.List == nil || resp.Room != nil {
+	if err != nil || r.rows == nil {
 		return resp, err
 	}
 	r.meter.ReleaseSlot()
