@@ -134,14 +134,27 @@ type Conn struct {
 	}
 }
 
-// Serve serves a connection to its end.
+// Serve serves a connection to its end. While the connection is idle, the frames of Serve and of what
+// it calls are the stack of its goroutine. Below 1.2 KiB, the stack has 4 KiB instead of 8.
 func (s *Server) Serve(nc *conn.Conn) {
-	c := &Conn{server: s, net: nc, began: time.Now()}
+	defer nc.Close() //nolint:errcheck // nothing more is written
+	c, ended := s.open(nc)
+	err := c.serve()
+	ended()
+	c.end(err)
+	c.running.Wait()
+	if c.mu.err == errClosed && !errors.Is(err, io.EOF) { //nolint:errorlint // no write has failed
+		nc.Unread = true // a TCP reset could overtake the last frames
+	}
+}
+
+// open prepares a connection. The caller must call ended when it has ended.
+func (s *Server) open(nc *conn.Conn) (c *Conn, ended func()) {
+	c = &Conn{server: s, net: nc, began: time.Now()}
 	c.mu.written = sync.NewCond(&c.mu)
 	c.mu.streams = map[uint32]*stream{}
 	c.mu.window, c.mu.widest, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, windowInitial, frameMax
 	c.mu.encoder = frame.NewEncoder()
-	defer nc.Close() //nolint:errcheck // nothing more is written
 	nc.Stall = min(s.Options().Stall, s.Options().Limits.Write)
 	nc.Guard = s.Room.Guard(bufferMax+2*exchange.PieceSize, nc.User, func() { nc.LimitWrites(time.Now()) })
 	if nc.Pumpable() {
@@ -163,13 +176,9 @@ func (s *Server) Serve(nc *conn.Conn) {
 	undrain, uncut := context.AfterFunc(s.Draining, c.drain), context.AfterFunc(s.Serving, c.cut)
 	c.mu.idle = c.began
 	c.timer = time.AfterFunc(pingTimeout, c.look)
-	err := c.serve()
-	undrain()
-	uncut()
-	c.end(err)
-	c.running.Wait()
-	if c.mu.err == errClosed && !errors.Is(err, io.EOF) { //nolint:errorlint // no write has failed
-		nc.Unread = true // a TCP reset could overtake the last frames
+	return c, func() {
+		undrain()
+		uncut()
 	}
 }
 
@@ -180,21 +189,27 @@ func (c *Conn) serve() error {
 		return err
 	}
 	for {
-		f, err := c.framer.ReadFrame()
-		c.reader.FrameEnds()
-		c.heard.Store(int64(time.Since(c.began)))
-		if err == nil {
-			err = c.frame(f)
-		}
-		if errors.Is(err, http2.ErrFrameTooLarge) {
-			err = http2.ConnectionError(http2.ErrCodeFrameSize)
-		}
-		if broken, ok := errors.AsType[http2.StreamError](err); ok {
-			c.reset(broken.StreamID, broken.Code)
-		} else if err != nil {
+		if err := c.take(c.framer.ReadFrame()); err != nil {
 			return err
 		}
 	}
+}
+
+// take handles a frame that was read.
+func (c *Conn) take(f http2.Frame, err error) error {
+	c.reader.FrameEnds()
+	c.heard.Store(int64(time.Since(c.began)))
+	if err == nil {
+		err = c.frame(f)
+	}
+	if errors.Is(err, http2.ErrFrameTooLarge) {
+		err = http2.ConnectionError(http2.ErrCodeFrameSize)
+	}
+	if broken, ok := errors.AsType[http2.StreamError](err); ok {
+		c.reset(broken.StreamID, broken.Code)
+		return nil
+	}
+	return err
 }
 
 // unlock releases the lock. If there is room in the buffer or the window, unlock first wakes the
