@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // tokenReview answers reviews of tokens. The token is the name of its user.
@@ -21,8 +23,18 @@ type tokenReview func(token string) (authenticated bool, err error)
 // Create implements TokenReviewInterface.
 func (r tokenReview) Create(_ context.Context, review *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
 	ok, err := r(review.Spec.Token)
-	review.Status = authenticationv1.TokenReviewStatus{Authenticated: ok, User: authenticationv1.UserInfo{Username: review.Spec.Token}}
+	review.Status = authenticationv1.TokenReviewStatus{Authenticated: ok, User: authenticationv1.UserInfo{
+		Username: review.Spec.Token, UID: "uid", Groups: []string{"group"}, Extra: map[string]authenticationv1.ExtraValue{"key": {"value"}},
+	}}
 	return review, err
+}
+
+func TestUserOfAToken(t *testing.T) {
+	tokens := newTokens(tokenReview(func(string) (bool, error) { return true, nil }), time.Hour, newMetrics(prometheus.NewRegistry()))
+	want := &user.DefaultInfo{Name: "a", UID: "uid", Groups: []string{"group"}, Extra: map[string][]string{"key": {"value"}}}
+	if resp, ok, err := tokens.AuthenticateToken(t.Context(), "a"); err != nil || !ok || !reflect.DeepEqual(resp.User, want) {
+		t.Errorf("%+v, %t, %v", resp, ok, err)
+	}
 }
 
 // Remembered made-up tokens are bounded, and do not evict good tokens.

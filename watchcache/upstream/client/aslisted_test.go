@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,6 +55,21 @@ func TestAsListed(t *testing.T) {
 				t.Errorf("%s, %s: %q, want it as it is", c.name, encoding, got)
 			}
 		}
+	}
+}
+
+// Fields of another kind stay, so that the parser sees them.
+func TestAsListedKeepsOtherKinds(t *testing.T) {
+	const spec, specType, policy = 2, 4, 22
+	inner := protowire.AppendString(protowire.AppendTag(nil, specType, protowire.BytesType), "ExternalName")
+	with := protowire.AppendString(protowire.AppendTag(slices.Clone(inner), policy, protowire.BytesType), "Cluster")
+	other := protowire.AppendVarint(protowire.AppendTag(nil, spec, protowire.VarintType), 300)
+	message := func(of []byte) []byte {
+		return append(slices.Clone(other), protowire.AppendBytes(protowire.AppendTag(nil, spec, protowire.BytesType), of)...)
+	}
+	r := &object.Resource{GVR: services, Encoding: object.Protobuf}
+	if got, want := AsListed(r, message(with)), message(inner); !bytes.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -271,6 +272,27 @@ func TestNextServerIfAHandshakeFails(t *testing.T) {
 	}
 }
 
+// If no server completes a handshake, each of them is tried once.
+func TestNoHandshakeSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := openServers(t, newAPIServer(t, "a"), newAPIServer(t, "b"), newAPIServer(t, "c"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tried []string
+		broken := &http.Transport{DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
+			tried = append(tried, address)
+			return nil, errors.New("broken")
+		}}
+		if got, err := says(t, s.Transport([]http.RoundTripper{broken, broken, broken}), http.MethodPost, ""); err == nil {
+			t.Errorf("%s answered", got)
+		}
+		if want := []string{"a:80", "b:80", "c:80"}; !slices.Equal(tried, want) {
+			t.Errorf("%q were tried", tried)
+		}
+	})
+}
+
 // A body goes to the second server only if it can be read again.
 func TestBodyGoesToOneServer(t *testing.T) {
 	for _, again := range []bool{false, true} {
@@ -364,6 +386,25 @@ func TestServerThatHasLaggedIsWaitedFor(t *testing.T) {
 		}
 		checked(t, s, 1, func() bool { return s.Current() == b.name })
 		wantAnswer(t, way, "b")
+	})
+}
+
+// The wait for a server that is behind begins when it is behind, even if no server was there before.
+func TestServerThatComesBackBehindIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, _ := serversOf(t, a, b)
+		a.stop()
+		b.ready.Store(false)
+		time.Sleep(3 * waitBehind)
+		b.rv.Store(99)
+		b.ready.Store(true)
+		usable := func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(b.name)) == 1 }
+		time.Sleep(waitBehind - time.Second)
+		if usable() {
+			t.Error("it is used at once")
+		}
+		checked(t, s, 1, usable)
 	})
 }
 
