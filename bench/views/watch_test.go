@@ -83,7 +83,7 @@ func (w *world) checkWatches(t *testing.T, r *resource, namespace string, hidden
 		accept := []string{partial, table}[form]
 		whole := &watcher{selector: watched, accept: accept}
 		wholes = append(wholes, whole)
-		viewed = append(viewed, &watcher{view: r.views[random.IntN(len(r.views))], selector: watched, whole: whole, accept: accept})
+		viewed = append(viewed, &watcher{view: r.views[random.IntN(len(r.views))], selector: watched, whole: whole, accept: accept, gzip: random.IntN(2) == 0})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
 	var reading sync.WaitGroup

@@ -90,7 +90,7 @@ func (e *event) held(hold func(size int64) (release func(), err error)) (release
 }
 
 func (e *event) write(w *Watch, d *watchcache.Delta) error {
-	if w.Choice.Fields != nil && d.Prev != nil && hides(w.Form, d) {
+	if w.Choice.Fields != nil && !w.Choice.Table && d.Prev != nil && hides(w.Form, d) {
 		e.hidden = true
 		return nil
 	}
@@ -106,6 +106,7 @@ func (e *event) write(w *Watch, d *watchcache.Delta) error {
 }
 
 // hides reports whether a changed object looks the same in a form, apart from its resourceVersion.
+// The form must not be a Table, because the cells of the earlier object are gone.
 func hides(form wire.Form, d *watchcache.Delta) bool {
 	was, err := form.AppendItem(nil, d.Prev.At(d.RV))
 	if err != nil {
