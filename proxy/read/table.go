@@ -58,7 +58,7 @@ func (r *read) retried(ctx context.Context, err error, answer func(context.Conte
 // watchRows prepares the rows for a watch from rv and keeps the feed of the rows until release is
 // called.
 func (rd *Reader) watchRows(r *read, rv uint64) (release func(), err error) {
-	r.rows.Context, r.rows.Wait = rd.Draining, rowWatchWait
+	r.rows.Context, r.rows.Wait, r.rows.Waits = rd.Draining, rowWatchWait, r.meter.ReleaseSlot
 	if r.Bookmarks && r.rows.Cache.Bookmark() == nil {
 		return nil, Stale
 	}

@@ -37,6 +37,8 @@ type Rows struct {
 	// is no wait and the row is missing.
 	Context context.Context //nolint:containedctx // it is the read's
 	Wait    time.Duration
+	// Waits is called before such a wait. It may be nil.
+	Waits func()
 	// Reread makes the feed of the rows read them again. It may be nil.
 	Reread func(reason error)
 	failed bool // a row was missing, or did not belong to its object
@@ -130,7 +132,15 @@ func (r *Rows) Await(ctx context.Context, rv uint64, most time.Duration) (there 
 }
 
 // AwaitLate is Await with the limits of the read.
-func (r *Rows) AwaitLate(rv uint64) (there bool) { return r.Await(r.Context, rv, r.Wait) }
+func (r *Rows) AwaitLate(rv uint64) (there bool) {
+	if s, err := r.Cache.Snapshot(); err == nil && s.ResourceVersion() >= rv {
+		return true
+	}
+	if r.Waits != nil {
+		r.Waits()
+	}
+	return r.Await(r.Context, rv, r.Wait)
+}
 
 // Failed reports whether a row was missing or did not belong to its object.
 func (r *Rows) Failed() bool { return r.failed }

@@ -79,6 +79,7 @@ func (w *Watch) noteLag(late *lateRuns, polled []watchcache.Delta) {
 
 // deliverLarge is deliver for one event of any size.
 func (w *Watch) deliverLarge(out *exchange.ChunkWriter, late *lateRuns) (position uint64, behind bool, err error) {
+	defer w.Meter.ReleaseSlot()
 	var one [1]watchcache.Delta
 	polled, position, err := w.poll(one[:0], 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {

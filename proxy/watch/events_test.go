@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"io"
 	"iter"
 	"net/http/httputil"
@@ -213,6 +214,58 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 			t.Errorf("%q; %d slots were taken, and %d are", w.Reason(), form.taken, slots.Taken())
 		}
 	})
+}
+
+// An event that nearly fills a piece is delivered by itself, in a turn. The watch has no slot while it
+// writes to its client, nor after its end.
+func TestSlotOfALoneEvent(t *testing.T) {
+	gone := errors.New("the client is gone")
+	for _, fails := range []error{nil, gone} {
+		slots := fair.NewQueue(1, false, 0)
+		meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		cache, initial := cachetest.Roomy(t)
+		p := paramsOf(t, cache, initial)
+		form := &slotForm{Form: p.Form, slots: slots}
+		p.Form, p.Choice, p.Meter, p.Cost = form, wire.Choice{Table: true}, &meter, fair.CheapWork // for each byte
+		p.Await = func(uint64) bool { return true }
+		written := 0
+		out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
+			if slots.Taken() > 0 {
+				t.Error("it writes with a slot")
+			}
+			written += len(b)
+			return len(b), fails
+		})}
+		w := opened(t, p, out)
+		cachetest.Apply(t, cache, cachetest.Sized(t, 2, exchange.PieceSize-200))
+		on, behind := true, true
+		for on && behind {
+			on, behind = w.Turn(t.Context(), out, nil)
+		}
+		if on != (fails == nil) || form.taken != 1 || written < exchange.PieceSize-200 || slots.Taken() != 0 {
+			t.Errorf("%v: it goes on: %t; %d slots were taken, and %d are; %d bytes", fails, on, form.taken, slots.Taken(), written)
+		}
+	}
+}
+
+// A panic in a turn leaves no slot behind.
+func TestSlotAfterAPanic(t *testing.T) {
+	slots := fair.NewQueue(1, false, 0)
+	meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+	cache, initial := cachetest.Roomy(t)
+	p := paramsOf(t, cache, initial)
+	p.Form, p.Choice, p.Meter, p.Cost = &panicsOnce{Form: p.Form}, wire.Choice{Table: true}, &meter, fair.CheapWork
+	p.Await = func(uint64) bool { return true }
+	w := New(p)
+	func() {
+		defer func() {
+			if recover() == nil || slots.Taken() != 0 {
+				t.Errorf("no panic, or %d slots are taken", slots.Taken())
+			}
+		}()
+		cachetest.Apply(t, cache, cachetest.Sized(t, 2, 100))
+		w.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true})
+	}()
 }
 
 // A large event of which a watch has the only copy needs room until it is written. The watch waits for

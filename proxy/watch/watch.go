@@ -317,6 +317,7 @@ func (w *Watch) Close() {
 		w.unwake[1]()
 	}
 	w.Cursor.Close()
+	w.Meter.ReleaseSlot() // after a panic
 	w.recheck.stop()
 	w.Done()
 }
