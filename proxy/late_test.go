@@ -178,14 +178,37 @@ func TestPanicGivesBack(t *testing.T) {
 		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
-		if held := fmt.Sprint(s.queues.late.Taken(), s.queues.forwards.Taken(), watchesOf(s), s.sharing.Waiting()); held != "0 0 map[] 0" {
-			t.Errorf("after %s: %s", sent, held)
+		wantNothingHeld(t, s, sent)
+	}
+	const length = 100 << 10
+	for _, at := range []int{0, exchange.BodyAhead + 1, length} {
+		req := &exchange.Request{Method: http.MethodPost, Target: "/api/v1/namespaces/a/configmaps", Header: http.Header{"Content-Type": {"application/json"}}, Client: client, Conn: noConn{}}
+		req.SplitTarget()
+		req.Body = &exchange.Body{From: io.MultiReader(strings.NewReader(strings.Repeat("x", at)), panicsWhenRead{}), Length: length}
+		rt := exchange.ParseRoute(req.Method, req.Path)
+		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
+			t.Errorf("a panic after %d bytes: %d", at, resp.Status)
 		}
+		wantNothingHeld(t, s, fmt.Sprintf("%d bytes", at))
 	}
 	if n := client.watched.Load(); n != 0 {
 		t.Errorf("clients are still watched %d times", n)
 	}
 }
+
+func wantNothingHeld(t *testing.T, s *Server, after string) {
+	t.Helper()
+	held := fmt.Sprint(s.queues.late.Taken(), s.queues.forwards.Taken(), s.workspace.Taken(), watchesOf(s), s.sharing.Waiting())
+	if held != "0 0 0 map[] 0" {
+		t.Errorf("after %s: %s", after, held)
+	}
+}
+
+// panicsWhenRead is a broken body.
+type panicsWhenRead struct{}
+
+// Read implements io.Reader.
+func (panicsWhenRead) Read([]byte) (int, error) { panic("a mistake") }
 
 // A forwarded request ends when its client leaves.
 func TestForwardEndsWithItsClient(t *testing.T) {

@@ -65,24 +65,22 @@ func (s *Server) hold(req *exchange.Request, size int64) (refusal *exchange.Resp
 	return nil
 }
 
-// readBody reads a body before its request takes a slot. Otherwise a few slow clients could hold all
-// slots. The body can also be sent again after upstream has refused it with GOAWAY. A long body needs
-// memory. If there is none, the body is forwarded while it arrives.
-func (s *Server) readBody(req *exchange.Request) (giveBack func()) {
-	giveBack = func() {}
-	if req.Body.Fill() {
-		size := req.Body.Length
-		if size < 0 {
-			size = req.Body.Most
-		}
-		claim := fair.Claim{User: req.User(), Size: size, Cost: size}
-		if s.workspace.Try(claim) {
-			giveBack = func() { s.workspace.Give(claim.User, claim.Size) }
-			req.Body.Room = size
-			req.Body.Fill()
-		}
+// roomForBody makes room for a body that is longer than exchange.BodyAhead. If there is none, the body
+// is forwarded while it arrives.
+func (s *Server) roomForBody(req *exchange.Request) (giveBack func()) {
+	if !req.Body.Fill() {
+		return func() {}
 	}
-	return giveBack
+	size := req.Body.Length
+	if size < 0 {
+		size = req.Body.Most
+	}
+	claim := fair.Claim{User: req.User(), Size: size, Cost: size}
+	if !s.workspace.Try(claim) {
+		return func() {}
+	}
+	req.Body.Room = size
+	return func() { s.workspace.Give(claim.User, claim.Size) }
 }
 
 // holdWatch counts the memory of an open watch with what it keeps of its request: selectors,

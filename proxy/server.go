@@ -291,10 +291,15 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 // forward sends a request upstream. It calls done once, when the request ends. When the server
 // drains, a forwarded watch ends within the drain time, like a watch from the cache.
 func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt, done func()) *exchange.Response {
+	sent := false
+	defer func() {
+		if !sent { // after a refusal or a panic
+			done()
+		}
+	}()
 	if rt.Subresource != "proxy" && req.Body != nil {
 		most := s.options.Load().Limits.BodyBytes
 		if req.Body.Length > most {
-			done()
 			return req.Fail(exchange.BodyTooLarge(most), exchange.FromProxy)
 		}
 		// Lasting requests have no slot, so their number is not limited. Other groups' responses may
@@ -303,16 +308,17 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		req.Body.Most, req.Body.Keep = most, whole && !lasting(rt)
 	}
 	if req.Body != nil && req.Body.Keep {
-		done = forward.OnceBoth(done, s.readBody(req))
+		// The body is read before the request takes a slot, because otherwise a few slow clients could
+		// hold all slots. It can also be sent again after upstream has refused it with GOAWAY.
+		done = forward.OnceBoth(done, s.roomForBody(req))
+		req.Body.Fill()
 		if refusal := req.BrokenBody(); refusal != nil {
-			done()
 			return refusal
 		}
 	}
 	t.Lasts, t.GivenUp = lasting(rt), func() { s.countGivenUp(req.User()) }
 	admitted, refusal := s.admitForward(ctx, req, rt)
 	if refusal != nil {
-		done()
 		return refusal
 	}
 	if !t.Lasts {
@@ -320,11 +326,11 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		if req.WantsUpgrade() { // once upstream accepts it, a refusal would come too late
 			counted, refusal := s.limits.AdmitWatch(req, 0)
 			if refusal != nil {
-				done()
 				return refusal
 			}
 			done = forward.OnceBoth(done, counted)
 		}
+		sent = true
 		resp := s.forwards.Send(ctx, context.Background(), s.life.stopping, req, t, done)
 		if resp.Tunnel != nil {
 			admitted() // an upgraded connection has no time limit, so it holds no slot
@@ -347,6 +353,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 			end()
 		})
 	}
+	sent = true
 	resp := s.forwards.Send(ctx, over, s.life.stopping, req, t, done)
 	if resp.Streaming = true; resp.Reader == nil {
 		return resp

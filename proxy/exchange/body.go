@@ -54,7 +54,7 @@ func (b *Body) Fill() (longer bool) {
 		return true
 	}
 	if b.Room > 0 {
-		b.ahead = slices.Grow(b.ahead, int(cmp.Or(max(0, b.Length), most))-len(b.ahead))
+		b.ahead = slices.Grow(b.ahead, max(0, int(cmp.Or(max(0, b.Length), most))-len(b.ahead)))
 	}
 	b.fill(int(most) + 1)
 	return b.after == nil

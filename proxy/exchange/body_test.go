@@ -21,6 +21,21 @@ func TestBodyCutBetweenChunksIsNotComplete(t *testing.T) {
 	}
 }
 
+// A body that is longer than declared, with room for what is declared, can be read again and again.
+func TestFillALongerBody(t *testing.T) {
+	for _, length := range []int64{BodyAhead, BodyAhead + 9} {
+		b := &Body{From: strings.NewReader(strings.Repeat("a", int(length)+1)), Length: length, Keep: true, Room: length}
+		for range 2 {
+			if !b.Fill() {
+				t.Errorf("%d bytes and one more are taken for %d", length, length)
+			}
+		}
+		if b.Whole() != nil {
+			t.Errorf("%d bytes and one more are whole", length)
+		}
+	}
+}
+
 // Whole returns bodies that are short and complete. Read returns all of the others.
 func TestWhole(t *testing.T) {
 	broken := errors.New("broken")
@@ -39,6 +54,7 @@ func TestWhole(t *testing.T) {
 		"long":                  {BodyAhead + 1, io.EOF, BodyAhead + 1, true, false},
 		"long, of any length":   {BodyAhead + 1, io.EOF, -1, true, false},
 		"broken, of any length": {4, broken, -1, true, false},
+		"longer than declared":  {5, io.EOF, 4, true, false},
 	} {
 		for _, http2 := range []bool{false, true} {
 			sent := strings.Repeat("a", test.sent)

@@ -67,18 +67,28 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{lifetime: lifetime{Request: req, attempt: t, cancel: cancel}}
 	x.begin(over, stopping, done)
+	var out *http.Request
+	answered := false
+	defer func() {
+		switch {
+		case answered:
+		case out == nil:
+			x.end(closed)
+		default: // after a panic no caller closes the response
+			_ = out.Body.Close()
+			x.finish()
+		}
+	}()
 	if stopping.Err() != nil { // for example, the request has waited for a slot
 		x.end(stopped)
 		return exchange.StatusResponse(stops(true), exchange.FromProxy)
 	}
 	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
-		x.end(closed)
 		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
 	}
 	whole := x.Body.Whole()
 	way, ok := f.way(req, t.Lasts, whole != nil)
 	if !ok {
-		x.end(closed)
 		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
 	}
 	out, err := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -88,20 +98,12 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 		GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) },
 	}), f.base, whole)
 	if err != nil {
-		x.end(closed)
 		return exchange.NoRequest(exchange.BadRequest(err.Error()))
 	}
 	if x.Body == nil || whole != nil {
 		close(x.uploaded)
 		x.watchClient()
 	}
-	answered := false
-	defer func() {
-		if !answered { // after a panic no caller closes the response
-			_ = out.Body.Close()
-			x.finish()
-		}
-	}()
 	t.Sent = time.Now()
 	span := trace.Upstream(out)
 	in, err := t.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })

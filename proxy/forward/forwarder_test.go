@@ -95,6 +95,30 @@ func TestForwardedFor(t *testing.T) {
 	}
 }
 
+// A panic while the body is read ends the request, although there is no response to close.
+func TestPanicBeforeTheRequest(t *testing.T) {
+	f := overTLS(t, func(http.ResponseWriter, *http.Request) { t.Error("upstream is asked") })
+	req := &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}}
+	req.Body = &exchange.Body{From: readerFunc(func([]byte) (int, error) { panic("a mistake") }), Length: 1, Keep: true}
+	ends := 0
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		f.Send(t.Context(), t.Context(), t.Context(), req, &Attempt{}, func() { ends++ })
+	}()
+	if ends != 1 {
+		t.Errorf("the request has ended %d times", ends)
+	}
+}
+
+type readerFunc func(p []byte) (int, error)
+
+// Read implements io.Reader.
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
 // Requests with credentials that may be wrong share no connection with others, and do not use
 // HTTP/2, whose connections they would end.
 func TestConnectionsOfEachKind(t *testing.T) {

@@ -48,8 +48,8 @@ func (b *Body) Ended() bool {
 	return b.mu.ended
 }
 
-// Add adds the bytes of a DATA frame, whose size includes padding. If reading has failed, the bytes
-// are returned as unwanted, because no reader will read them.
+// Add adds the bytes of a DATA frame, whose size includes padding. If reading has failed, or the body
+// is longer than declared, the bytes are returned as unwanted, because no reader may read them.
 func (b *Body) Add(p []byte, end bool, size int64) (unwanted int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,13 +57,14 @@ func (b *Body) Add(p []byte, end bool, size int64) (unwanted int64, err error) {
 		return int64(len(p)), http2.StreamError{StreamID: b.id, Code: http2.ErrCodeFlowControl}
 	}
 	b.mu.window += size - int64(len(p)) // padding returns to the window
-	if b.mu.err == nil {
+	b.mu.got += int64(len(p))
+	longer := b.Declared >= 0 && b.mu.got > b.Declared
+	if b.mu.err == nil && !longer {
 		b.mu.data = append(b.mu.data, p...)
 	} else {
 		unwanted = int64(len(p))
 	}
-	b.mu.got += int64(len(p))
-	if b.Declared >= 0 && (b.mu.got > b.Declared || end && b.mu.got < b.Declared) {
+	if longer || end && b.mu.got < b.Declared {
 		return unwanted, http2.StreamError{StreamID: b.id, Code: http2.ErrCodeProtocol}
 	}
 	b.mu.ended = b.mu.ended || end
