@@ -56,3 +56,39 @@ func TestSnapshotAtCarried(t *testing.T) {
 	c.Advance(300, watchcache.Noon)
 	at(99, "x@5")
 }
+
+// One resourceVersion has one state. If a relist shows another one than readers have seen, a watch
+// from that state would miss the difference.
+func TestRelistAtACarriedState(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		rv   uint64
+		is   []*object.Object
+		want error
+	}{
+		{"gone", 15, objects(pod("x", 5)), watchcache.ErrDiverged},
+		{"gone, earlier", 12, objects(pod("x", 5)), watchcache.ErrDiverged},
+		{"changed", 15, objects(pod("x", 5), pod("y", 13)), watchcache.ErrDiverged},
+		{"the same", 15, objects(pod("x", 5), pod("y", 6)), nil},
+		{"the same, earlier", 12, objects(pod("x", 5), pod("y", 6)), nil},
+		{"gone, later", 20, objects(pod("x", 5)), nil},
+	} {
+		cache := filled(10, pod("x", 5), pod("y", 6))
+		cache.Carry(10, 15)
+		cursor := watchcache.Watch(t, cache, "", 15)
+		cache.Distrust()
+		if err := cache.Replace(c.is, c.rv, watchcache.Noon); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.want != nil {
+			continue
+		}
+		if _, _, err := cursor.Poll(nil, 1); errors.Is(err, watchcache.ErrTooOld) != (c.rv > 15) {
+			t.Errorf("%s: a watch from the carried state: %v", c.name, err)
+		}
+		s, err := cache.Snapshot()
+		if err != nil || s.Len() != len(c.is) || s.ResourceVersion() != max(15, c.rv) {
+			t.Errorf("%s: then [%s] at %d, %v", c.name, names(s), s.ResourceVersion(), err)
+		}
+	}
+}

@@ -31,7 +31,7 @@ import (
 //
 // Replace returns [ErrDiverged] and changes nothing if the relist cannot be a later state of the
 // cache. In that case, rv or an object went back in time, an object has other bytes at the same
-// resourceVersion, or there are more changes than revisions. The writer then has to begin a new
+// resourceVersion, readers have seen another state at rv, or there are more changes than revisions. The writer then has to begin a new
 // epoch (Reset). Other bytes at the same resourceVersion mean that upstream was upgraded or
 // configured anew, that a definition has changed, or that etcd was restored. In a new epoch, clients
 // list again. Otherwise they would keep the old bytes until the object changes.
@@ -40,9 +40,16 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 	if rv < v.rv {
 		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, v.rv)
 	}
-	sets, deletions, err := v.difference(objects, rv, c.resource.Encoding != object.Table)
+	exact := c.resource.Encoding != object.Table
+	sets, deletions, err := v.difference(objects, rv, exact)
 	if err != nil {
 		return err
+	}
+	if s, ok := v.before(rv); ok && rv > v.rv {
+		shown := view{tree: s.Tree, rv: rv}
+		if _, missing, err := shown.difference(objects, rv, exact); err != nil || len(missing) > 0 {
+			return fmt.Errorf("%w: readers have seen another state at %d", ErrDiverged, rv)
+		}
 	}
 	if err := possible(sets, deletions, v.rv, rv, c.resource.NoWatchCache); err != nil {
 		return err
