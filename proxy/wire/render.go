@@ -27,11 +27,13 @@ func (c Choice) Status(s *metav1.Status) (body []byte, contentType string) {
 		return statusEnvelope.append(nil, must(s.Marshal())), mimeProtobuf
 	}
 	body = append(must(json.Marshal(s)), '\n')
-	switch {
-	case c.MediaType == YAML:
-		return must(yaml.JSONToYAML(body)), mimeYAML
-	case c.Pretty:
-		return must(Indent(body, IndentedLength(body))), mimeJSON
+	if c.MediaType == YAML {
+		if text, err := yaml.JSONToYAML(body); err == nil { // it refuses some characters that JSON has
+			return text, mimeYAML
+		}
+	}
+	if c.Pretty {
+		body = must(Indent(body, IndentedLength(body)))
 	}
 	return body, mimeJSON
 }
