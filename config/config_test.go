@@ -3,8 +3,6 @@ package config
 import (
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,11 +13,7 @@ import (
 
 func load(t *testing.T, text string) (*ProxyConfiguration, error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := Load(path)
+	c, _, err := Parse([]byte(text))
 	if err != nil {
 		return nil, err
 	}

@@ -1,32 +1,16 @@
 package config
 
 import (
-	"fmt"
-	"os"
-
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/watchproxy/watchproxy/config/strict"
 )
 
-// Load reads a configuration file strictly. It does not set defaults or validate the result, so
-// that flags can override fields first. Its error covers the form of the whole file. Errors about a
-// field are of type [field.Error] and have its path. An empty file is valid.
-func Load(path string) (*ProxyConfiguration, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	c, _, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration %s: %w", path, err)
-	}
-	return c, nil
-}
-
-// Parse reads the text of a configuration file like [Load]. It also returns the lines of its fields
-// and errors. If there are errors, the configuration is nil: fields that could not be read would
-// make others look wrong.
+// Parse reads the text of a configuration file strictly. It does not set defaults or validate the
+// result, so that flags can override fields first. It also returns the lines of the fields and
+// errors. Errors about a field are of type [field.Error] and have its path. If there are errors, the
+// configuration is nil: fields that could not be read would make others look wrong. An empty text is
+// valid.
 func Parse(data []byte) (*ProxyConfiguration, *strict.Lines, error) {
 	c := &ProxyConfiguration{}
 	empty, lines, errs := strict.Decode(data, c)

@@ -20,8 +20,8 @@ import (
 // error, or a change that needs a restart, reloader refuses the whole file.
 type reloader struct {
 	file    string // empty if there is no file
-	known   []byte // the file's content at the last load, or shortly before
-	read    func() (*config.ProxyConfiguration, error)
+	known   []byte // the file's content at the last load
+	parse   func(text []byte) (*config.ProxyConfiguration, error)
 	hangups <-chan os.Signal
 	running *config.ProxyConfiguration
 	apply   func(*config.ProxyConfiguration)
@@ -93,13 +93,17 @@ func (r *reloader) run(ctx context.Context) {
 			pending = now
 			continue
 		}
+		if err != nil {
+			r.refuse("configuration is not reloaded, all stays as it was", zap.Error(err))
+			continue
+		}
 		r.known = now
-		r.reload()
+		r.reload(now)
 	}
 }
 
-func (r *reloader) reload() {
-	wanted, err := r.read()
+func (r *reloader) reload(text []byte) {
+	wanted, err := r.parse(text)
 	if err != nil {
 		r.refuse("configuration is not reloaded, all stays as it was", zap.Error(err))
 		return

@@ -91,12 +91,19 @@ func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfigu
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		asked := hangups()
-		known, _ := os.ReadFile(f.config) // read before the configuration is loaded, so that no later change is missed
-		c, err := f.configuration()
+		text, err := f.text()
 		if err != nil {
 			return err
 		}
-		return serve(cmd.Context(), c, &reloader{file: f.config, known: known, read: f.configuration, hangups: asked})
+		c, err := f.configuration(text)
+		if err != nil {
+			return err
+		}
+		reloads := &reloader{known: text, parse: f.configuration, hangups: asked}
+		if info, err := os.Stat(f.config); err == nil && info.Mode().IsRegular() { // a pipe cannot be read again
+			reloads.file = f.config
+		}
+		return serve(cmd.Context(), c, reloads)
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.config, "config", "", "configuration `FILE` (see 'watchproxy config defaults')")
@@ -122,14 +129,23 @@ func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfigu
 	return cmd
 }
 
-// configuration merges the flags, the file (if any) and the defaults, in this order of precedence.
-func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
-	c := &config.ProxyConfiguration{APIVersion: config.APIVersion, Kind: config.Kind}
-	if f.config != "" {
-		var err error
-		if c, err = config.Load(f.config); err != nil {
-			return nil, err
-		}
+// text reads the configuration file, if there is one.
+func (f *serveFlags) text() ([]byte, error) {
+	if f.config == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(f.config)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	return text, nil
+}
+
+// configuration merges the flags, the file's text and the defaults, in this order of precedence.
+func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, error) {
+	c, _, err := config.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration %s: %w", f.config, err)
 	}
 	for _, o := range []struct {
 		field *string
