@@ -33,7 +33,7 @@ const secureLimit = 30 * time.Second
 func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, options *proxy.Options, operators *admin.Options,
 	registry prometheus.Registerer, log *zap.Logger,
 ) (wait, stop func(), err error) {
-	klog.SetLogger(zapr.NewLogger(log.WithOptions(zap.IncreaseLevel(zap.WarnLevel), zap.WrapCore(seldom))))
+	klog.SetLogger(zapr.NewLogger(ofLibraries(log)))
 	var running sync.WaitGroup
 	following, cease := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
@@ -127,6 +127,11 @@ func pair(ctx context.Context, of *config.ProxyConfiguration, behind *apiserver,
 	ctx, cancel := context.WithTimeout(ctx, secureLimit)
 	defer cancel()
 	return issuer.New(ctx, rc, issuer.Options(*c.Generated), log)
+}
+
+// ofLibraries returns the log for libraries. It has no information, only warnings and errors.
+func ofLibraries(log *zap.Logger) *zap.Logger {
+	return log.WithOptions(zap.IncreaseLevel(max(zap.WarnLevel, log.Level())), zap.WrapCore(seldom)) // a lower level is refused
 }
 
 // seldom logs each message at most once in 10 s. It is needed because the library logs each request

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 	"k8s.io/apimachinery/pkg/types"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
@@ -64,5 +66,24 @@ func TestLibraryLinesAreShort(t *testing.T) {
 	}
 	if got := lines.All()[0].ContextMap(); got["selector"] != long[:textMost] || got["error"] != long[:textMost] {
 		t.Errorf("%v", got)
+	}
+}
+
+// Libraries log warnings and errors, and nothing below the level of the proxy's own log.
+func TestLevelOfLibraries(t *testing.T) {
+	for level, want := range map[zapcore.Level]string{zap.InfoLevel: "warn error", zap.WarnLevel: "warn error", zap.ErrorLevel: "error"} {
+		var failures bytes.Buffer
+		core, lines := observer.New(level)
+		log := ofLibraries(zap.New(core, zap.ErrorOutput(zapcore.AddSync(&failures))))
+		log.Info("information")
+		log.Warn("a warning")
+		log.Error("an error")
+		var got []string
+		for _, line := range lines.All() {
+			got = append(got, line.Level.String())
+		}
+		if strings.Join(got, " ") != want || failures.Len() > 0 {
+			t.Errorf("at %s: %q, %s", level, got, failures.String())
+		}
 	}
 }

@@ -155,6 +155,41 @@ func TestServeWithoutKubeconfig(t *testing.T) {
 	}
 }
 
+// The configuration can come through a pipe, which has its text only once.
+func TestConfigFromAPipe(t *testing.T) {
+	t.Parallel()
+	got := finish(t, "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nlogLevel: loud\n", nil, "serve", "--config", "/dev/stdin")
+	if got.code != 1 || !strings.Contains(got.stderr, `logLevel: Unsupported value: "loud"`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// While validate waits for the rest of its input, a signal ends it.
+func TestConfigValidateCanBeInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "config", "validate", "-")
+	cmd.Env = []string{asProgram + "=1", endsAtOnce}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const pipe = 64 << 10 // what it holds: one byte more has to be read first
+	if _, err := in.Write(bytes.Repeat([]byte("\n"), pipe+1)); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err == nil || err.Error() != "signal: interrupt" {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
 // validate reports all errors of the configuration's form, or else all errors of its values and of
 // the files in it, one per line, in the order of the lines. It reads standard input, and accepts an
 // empty file.
