@@ -186,11 +186,11 @@ func (s *Server) divide(options *Options) {
 }
 
 // SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
-// Tracer, AnyHost, Stall, Workspace, Requests, Window and the limits HeaderBytes, Read, Idle and
+// Tracer, AnyHost, Views, Workspace, Requests, Window and the limits HeaderBytes, Read, Idle and
 // Forwards. Open requests keep the old options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
-	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace, o.Window = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace, now.Window
+	o.TLS, o.Access, o.AnyHost, o.Workspace, o.Window = now.TLS, now.Access, now.AnyHost, now.Workspace, now.Window
 	o.Requests, o.OwnToken, o.NeedsToken, o.Audit, o.Tracer, o.Views = now.Requests, now.OwnToken, now.NeedsToken, now.Audit, now.Tracer, now.Views
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)

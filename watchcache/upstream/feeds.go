@@ -300,9 +300,9 @@ func (fs *Feeds) list() []*fresh.Feed {
 // errReconfigured ends a feed if changed options require a different cache for its resource.
 var errReconfigured = errors.New("the resource is cached in another way now")
 
-// SetOptions changes all options except SelfCheck while feeds run. If a resource is newly excluded,
-// its feed and its watches end. If a resource's Aggregated option changes, its feed starts again.
-// All other feeds continue.
+// SetOptions changes all options except SelfCheck while feeds run. If a resource or a feed's scope is
+// newly excluded, the feed and its watches end. If a resource's Aggregated option changes, its feed
+// starts again. All other feeds continue.
 func (fs *Feeds) SetOptions(options feed.Options) {
 	options.SelfCheck = fs.Options.Load().SelfCheck
 	fs.mu.Lock()
