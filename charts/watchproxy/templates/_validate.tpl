@@ -151,7 +151,7 @@
 {{- if and $v.hostNetwork $v.service.enabled (include "watchproxy.private" $v.config.listen) -}}
 {{- fail (printf "service.enabled: a Service cannot lead to %s: set it to false, or listen on \":6443\"" $v.config.listen) -}}
 {{- end -}}
-{{- if and $v.hostNetwork $v.monitoring.podMonitor.enabled (include "watchproxy.private" $v.config.adminListen) -}}
+{{- if and $v.monitoring.podMonitor.enabled (include "watchproxy.private" $v.config.adminListen) -}}
 {{- fail (printf "monitoring.podMonitor.enabled: Prometheus cannot reach %s: let config.adminListen be \":8003\", or set it to false" $v.config.adminListen) -}}
 {{- end -}}
 {{- if and (or $v.hostNetwork $port) (not (regexMatch "^0+%?$" (toString (dig "rollingUpdate" "maxSurge" 0 (default dict $v.updateStrategy))))) -}}
