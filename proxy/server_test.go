@@ -154,3 +154,13 @@ func TestAccessLogIsShort(t *testing.T) {
 		t.Errorf("a line has %d bytes", len(line))
 	}
 }
+
+// A reload changes how long a watch may wait for its client.
+func TestSetOptionsChangesStall(t *testing.T) {
+	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), testOptions(), metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	o := testOptions()
+	o.Stall = 7 * time.Minute
+	if s.SetOptions(o); s.options.Load().Stall != o.Stall {
+		t.Errorf("it is %v", s.options.Load().Stall)
+	}
+}

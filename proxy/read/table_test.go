@@ -295,6 +295,35 @@ func TestRowsOfWatches(t *testing.T) {
 	}
 }
 
+// A watch that waits for a late row has no slot, not even that of the event before.
+func TestLateRowsAreAwaitedWithoutASlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoined(t)
+		time.Sleep(time.Hour)
+		created := time.Now().Add(-time.Minute)
+		j.reset(10, version{0, 5, created, "old"}, version{1, 6, created, "old"})
+		slots, r, late := fair.NewQueue(1, false, 0), j.read(wire.IncludeMetadata, ""), version{1, 12, created, "late"}
+		r.meter = fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		if err := r.meter.Spend(fair.CheapWork); err != nil { // the next event needs a turn
+			t.Fatal(err)
+		}
+		written := j.watch(r, func() {
+			j.apply(version{0, 11, created, "prompt"}, false)
+			cachetest.Apply(t, j.objects, j.object(late))
+			go func() {
+				time.Sleep(time.Second)
+				if n := slots.Taken(); n != 0 {
+					t.Errorf("%d slots are taken", n)
+				}
+				cachetest.Apply(t, j.rows, j.row(late))
+			}()
+		})
+		if got := strings.Count(written, "MODIFIED"); got != 2 || !strings.Contains(written, "late") {
+			t.Errorf("%d events:\n%s", got, written)
+		}
+	})
+}
+
 // An object that leaves a selection is shown with the row of its previous version.
 func TestRowOfALeaver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
