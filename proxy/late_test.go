@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
@@ -190,6 +191,9 @@ func TestPanicGivesBack(t *testing.T) {
 			t.Errorf("a panic after %d bytes: %d", at, resp.Status)
 		}
 		wantNothingHeld(t, s, fmt.Sprintf("%d bytes", at))
+		if n := testutil.ToFloat64(s.metrics.Forwards.WithLabelValues("create")); n != 0 {
+			t.Errorf("after %d bytes: %v requests count as forwarded", at, n)
+		}
 	}
 	if n := client.watched.Load(); n != 0 {
 		t.Errorf("clients are still watched %d times", n)

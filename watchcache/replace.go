@@ -31,10 +31,11 @@ import (
 //
 // Replace returns [ErrDiverged] and changes nothing if the relist cannot be a later state of the
 // cache. In that case, rv or an object went back in time, an object has other bytes at the same
-// resourceVersion, readers have seen another state at rv, or there are more changes than revisions. The writer then has to begin a new
-// epoch (Reset). Other bytes at the same resourceVersion mean that upstream was upgraded or
-// configured anew, that a definition has changed, or that etcd was restored. In a new epoch, clients
-// list again. Otherwise they would keep the old bytes until the object changes.
+// resourceVersion, readers have seen another state at rv, or there are more changes than revisions.
+// The writer then has to begin a new epoch (Reset), which ends all open watches. Other bytes at the
+// same resourceVersion mean that upstream was upgraded or configured anew, that a definition has
+// changed, or that etcd was restored. In a new epoch, clients list again. Otherwise they would keep
+// the old bytes until the object changes.
 func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := c.filled()
 	if rv < v.rv {

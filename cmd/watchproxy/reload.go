@@ -19,8 +19,8 @@ import (
 // reloader applies changes of the configuration file while the proxy runs. If the file has an
 // error, or a change that needs a restart, reloader refuses the whole file.
 type reloader struct {
-	file    string // empty if there is no file
-	known   []byte // the file's content at the last load
+	file    string // empty if there is no file that can be read again
+	known   []byte // the file's content at the last load, or nil if it could not be read
 	parse   func(text []byte) (*config.ProxyConfiguration, error)
 	hangups <-chan os.Signal
 	running *config.ProxyConfiguration
@@ -86,7 +86,7 @@ func (r *reloader) run(ctx context.Context) {
 			continue
 		}
 		now, err := os.ReadFile(r.file)
-		if !asked && (err != nil || bytes.Equal(now, r.known)) {
+		if !asked && (err != nil || r.known != nil && bytes.Equal(now, r.known)) {
 			continue
 		}
 		if !asked && !bytes.Equal(now, pending) { // the file may be half written: load it once two reads are equal
@@ -94,6 +94,7 @@ func (r *reloader) run(ctx context.Context) {
 			continue
 		}
 		if err != nil {
+			r.known = nil
 			r.refuse("configuration is not reloaded, all stays as it was", zap.Error(err))
 			continue
 		}

@@ -2,14 +2,81 @@ package main
 
 import (
 	"bufio"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/config"
 )
+
+// What is loaded is what was compared: the file is read once. A file that could not be read is loaded
+// as soon as it is there again, even if it has not changed.
+func TestReloadReadsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		write := func(text string) {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		write("a")
+		var parsed []string
+		hangups, m := make(chan os.Signal), newReloadMetrics(prometheus.NewRegistry())
+		r := &reloader{
+			file: path, known: []byte("a"), hangups: hangups, running: config.Default(), apply: func(*config.ProxyConfiguration) {}, log: zap.NewNop(), metrics: m,
+			parse: func(text []byte) (*config.ProxyConfiguration, error) {
+				parsed = append(parsed, string(text))
+				write("d") // a read of the file would have this
+				if string(text) == "c" {
+					return nil, errors.New("malformed")
+				}
+				return config.Default(), nil
+			},
+		}
+		go r.run(t.Context())
+		wait := func(want string) {
+			t.Helper()
+			time.Sleep(6 * lookForChanges)
+			synctest.Wait()
+			got := fmt.Sprint(parsed, " ", testutil.ToFloat64(m.reloads.WithLabelValues("applied")), testutil.ToFloat64(m.reloads.WithLabelValues("refused")), testutil.ToFloat64(m.failing))
+			if got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		wait("[] 0 0 0")
+		write("b")
+		wait("[b d] 2 0 0")
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		wait("[b d] 2 0 0")
+		hangups <- syscall.SIGHUP
+		wait("[b d] 2 1 1")
+		write("d")
+		wait("[b d d] 3 1 0")
+		write("c")
+		wait("[b d d c d] 4 2 0")
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		hangups <- syscall.SIGHUP
+		write("")
+		wait("[b d d c d  d] 6 3 0")
+	})
+}
 
 // SIGHUP never ends a proxy, not even while the proxy waits for upstream at its start or drains.
 func TestHangups(t *testing.T) {

@@ -129,9 +129,10 @@ func pair(ctx context.Context, of *config.ProxyConfiguration, behind *apiserver,
 	return issuer.New(ctx, rc, issuer.Options(*c.Generated), log)
 }
 
-// ofLibraries returns the log for libraries. It has no information, only warnings and errors.
+// ofLibraries returns the log for libraries, from warnings on. Klog's warnings arrive as information.
 func ofLibraries(log *zap.Logger) *zap.Logger {
-	return log.WithOptions(zap.IncreaseLevel(max(zap.WarnLevel, log.Level())), zap.WrapCore(seldom)) // a lower level is refused
+	important := zap.LevelEnablerFunc(func(l zapcore.Level) bool { return l >= zap.WarnLevel && log.Core().Enabled(l) })
+	return log.WithOptions(zap.IncreaseLevel(important), zap.WrapCore(seldom))
 }
 
 // seldom logs each message at most once in 10 s. It is needed because the library logs each request

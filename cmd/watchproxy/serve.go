@@ -100,7 +100,7 @@ func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfigu
 			return err
 		}
 		reloads := &reloader{known: text, parse: f.configuration, hangups: asked}
-		if info, err := os.Stat(f.config); err == nil && info.Mode().IsRegular() { // a pipe cannot be read again
+		if info, err := os.Stat(f.config); f.config != "" && (err != nil || info.Mode().IsRegular()) { // a pipe cannot be read again
 			reloads.file = f.config
 		}
 		return serve(cmd.Context(), c, reloads)

@@ -178,7 +178,7 @@ func TestConfigValidateCanBeInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	const pipe = 64 << 10 // what it holds: one byte more has to be read first
+	const pipe = 1 << 20 // what it holds at most: one byte more has to be read first
 	if _, err := in.Write(bytes.Repeat([]byte("\n"), pipe+1)); err != nil {
 		t.Error(err)
 	}

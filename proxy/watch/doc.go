@@ -24,7 +24,7 @@
 // of a custom resource of 110 KB that changed once a second delayed the watches of others by 4 s.
 //
 // A watch of some fields gets an event only if it changes its form of the object, apart from the
-// resourceVersion. All watches of these fields find this out once, in [Events].
+// resourceVersion, or if it is a Table. All watches of these fields find this out once, in [Events].
 //
 // A watch ends at an object that its form cannot show. Its client watches again, and upstream
 // answers this watch and all others that would end at the object (package unwritable).

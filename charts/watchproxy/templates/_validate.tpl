@@ -118,6 +118,9 @@
 {{- $closed := and (ne (default "" $admin.mode) "none") (not (has "/metrics" (default list $admin.alwaysAllowPaths))) -}}
 {{- range $kind := tuple "podMonitor" "serviceMonitor" -}}
 {{- $monitor := get $v.monitoring $kind -}}
+{{- if and $monitor.enabled (include "watchproxy.private" $v.config.adminListen) -}}
+{{- fail (printf "monitoring.%s.enabled: Prometheus cannot reach %s: let config.adminListen be \":8003\", or set it to false" $kind $v.config.adminListen) -}}
+{{- end -}}
 {{- if and $monitor.enabled $closed (or (ne $monitor.scheme "https") (eq $v.kind "Sidecar")) -}}
 {{- fail (printf "monitoring.%s.scheme: /metrics needs credentials, which are only taken over TLS: set scheme to https, with tlsConfig and authorization, or add /metrics to config.adminAuthentication.alwaysAllowPaths" $kind) -}}
 {{- end -}}
@@ -150,9 +153,6 @@
 {{- end -}}
 {{- if and $v.hostNetwork $v.service.enabled (include "watchproxy.private" $v.config.listen) -}}
 {{- fail (printf "service.enabled: a Service cannot lead to %s: set it to false, or listen on \":6443\"" $v.config.listen) -}}
-{{- end -}}
-{{- if and $v.monitoring.podMonitor.enabled (include "watchproxy.private" $v.config.adminListen) -}}
-{{- fail (printf "monitoring.podMonitor.enabled: Prometheus cannot reach %s: let config.adminListen be \":8003\", or set it to false" $v.config.adminListen) -}}
 {{- end -}}
 {{- if and (or $v.hostNetwork $port) (not (regexMatch "^0+%?$" (toString (dig "rollingUpdate" "maxSurge" 0 (default dict $v.updateStrategy))))) -}}
 {{- fail "updateStrategy.rollingUpdate.maxSurge: two pods cannot have the same port of a node: set maxUnavailable instead" -}}

@@ -92,8 +92,8 @@ machine. Environment variables that are not set on this machine then have the va
 
 // read returns a file's name for messages, and its content.
 func read(path string, stdin io.Reader) (name string, data []byte, err error) {
+	signal.Reset() // Ctrl-C ends the process, because the read of a pipe does not end otherwise
 	if path == "-" {
-		signal.Reset() // Ctrl-C ends the process, because the read does not end otherwise
 		data, err = io.ReadAll(stdin)
 		return "<stdin>", data, err
 	}
