@@ -80,13 +80,12 @@ func (w *Watch) noteLag(late *lateRuns, polled []watchcache.Delta) {
 // deliverLarge is deliver for one event of any size.
 func (w *Watch) deliverLarge(out *exchange.ChunkWriter, late *lateRuns) (position uint64, behind bool, err error) {
 	defer w.Meter.ReleaseSlot()
-	var one [1]watchcache.Delta
-	polled, position, err := w.poll(one[:0], 1, math.MaxInt)
+	polled, position, err := w.poll(make([]watchcache.Delta, 0, 1), 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {
-		if w.member != nil || w.Choice.Table || w.shares(&one[0]) {
-			err = w.append(out, &one[0])
+		if d := &polled[0]; w.member != nil || w.Choice.Table || w.shares(d) {
+			err = w.append(out, d)
 		} else {
-			err = w.add(out, one[0].Type, shownAt(&one[0]))
+			err = w.add(out, d.Type, shownAt(d))
 		}
 		if err == nil {
 			w.noteLag(late, polled)
@@ -297,6 +296,7 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 		return w.put(out, d.Type, shownAt(d))
 	}
 	e, err := w.event(d)
+	w.Meter.ReleaseSlot() // the bytes of a row may be so long that they are written at once
 	if err != nil {
 		return w.unwritable(err, d.Type, shownAt(d))
 	}

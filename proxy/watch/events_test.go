@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"net/http/httputil"
 	"runtime"
 	"strings"
@@ -246,6 +247,49 @@ func TestSlotOfALoneEvent(t *testing.T) {
 			t.Errorf("%v: it goes on: %t; %d slots were taken, and %d are; %d bytes", fails, on, form.taken, slots.Taken(), written)
 		}
 	}
+}
+
+// A row may be so much longer than its object that it needs room, and is written at once. The watch has
+// no slot meanwhile.
+func TestSlotOfAWideRow(t *testing.T) {
+	slots := fair.NewQueue(1, false, 0)
+	meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+	cache, initial := cachetest.Roomy(t)
+	p := paramsOf(t, cache, initial)
+	form := &wideForm{slotForm: slotForm{Form: p.Form, slots: slots}}
+	p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, true, &meter, fair.CheapWork // for each byte
+	p.Await = func(uint64) bool { return true }
+	p.Hold = func(int64) (func(), error) {
+		if slots.Taken() > 0 {
+			t.Error("it waits for room with a slot")
+		}
+		return func() {}, nil
+	}
+	written := 0
+	out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
+		if slots.Taken() > 0 {
+			t.Error("it writes with a slot")
+		}
+		written += len(b)
+		return len(b), nil
+	})}
+	w := opened(t, p, out)
+	cachetest.Apply(t, cache, cachetest.Sized(t, 2, 100))
+	if on, _ := w.Turn(t.Context(), out, nil); !on || form.taken != 1 || written < wideRow {
+		t.Errorf("it goes on: %t; %d slots were taken; %d bytes", on, form.taken, written)
+	}
+}
+
+const wideRow = 3 * exchange.PieceSize
+
+// wideForm writes events that cannot be compressed.
+type wideForm struct{ slotForm }
+
+func (f *wideForm) AppendEvent(dst []byte, kind string, o wire.Object) ([]byte, error) {
+	noise := make([]byte, wideRow)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	dst, err := f.slotForm.AppendEvent(dst, kind, o)
+	return append(dst, noise...), err
 }
 
 // A panic in a turn leaves no slot behind.
