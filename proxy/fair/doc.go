@@ -3,8 +3,9 @@
 //
 // A [Queue] shares each resource. Users take turns, weighted by cost. A user may hold no more than
 // stays free, so a few greedy users leave room for others. A user's own claims are served in order.
-// Waiting claims hold a bounded number of bytes. Beyond this bound, the user with the most waiting
-// bytes is refused first.
+// A claim that is first, and gives up before there is room for it, counts as a turn. Waiting claims
+// hold a bounded number of bytes. Beyond this bound, the user with the most waiting bytes is refused
+// first.
 //
 //	Queue      requests to upstream, slots for expensive reads, bytes of the workspace
 //	Meter      the cost of a read so far; expensive reads need a slot

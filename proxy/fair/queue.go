@@ -207,6 +207,10 @@ func (q *Queue) leave(w *Waiter) {
 	defer q.mu.Unlock()
 	switch {
 	case w.element != nil:
+		if f := w.flow; q.mu.turns.first() == f && f.waiters.Front() == w.element {
+			f.next = max(f.next, q.mu.now) + w.Cost // it has had its turn: others waited for its room
+			q.enterLocked(f)
+		}
 		q.dropLocked(w)
 		q.serveLocked()
 		q.restLocked(w.flow)

@@ -411,3 +411,44 @@ func TestClaimWithoutMemoryIsNotRefused(t *testing.T) {
 		}
 	})
 }
+
+// A user whose claims wait for more room than there is, and give up, blocks others for one turn and
+// not for all of them.
+func TestClaimsThatGiveUpLetOthersPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(100, true, 0)
+		// The small claim's turn comes after the first turn of another user.
+		if !q.Try(Claim{User: "holder", Size: 40}) || !q.Try(Claim{User: "small", Size: 1, Cost: 1}) {
+			t.Fatal("no room in an empty queue")
+		}
+		ctx, give := context.WithCancel(t.Context())
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			go func() { _ = q.Take(ctx, Claim{User: "large", Size: 80, Cost: 80}) }()
+			synctest.Wait()
+		}
+		small := make(chan error, 1)
+		go func() { small <- q.Take(t.Context(), Claim{User: "small", Size: 1, Cost: 1}) }()
+		synctest.Wait()
+		if len(small) > 0 {
+			t.Error("a later claim has overtaken a large one")
+		}
+		left, leave := context.WithCancel(t.Context())
+		go func() { _ = q.Take(left, Claim{User: "behind", Size: 1, Cost: 100}) }()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if f := q.mu.flows["behind"]; f != nil {
+			t.Errorf("a claim that has blocked nobody is charged: the next turn is at %d", f.next)
+		}
+		give()
+		synctest.Wait()
+		if len(small) == 0 {
+			t.Error("it still waits, for a claim that came later")
+		}
+		q.Give("holder", 40)
+		synctest.Wait()
+		if q.Taken() != 82 {
+			t.Errorf("%d are taken: the large claim has lost its turn", q.Taken())
+		}
+	})
+}
