@@ -117,6 +117,7 @@ func (c *Cache) watch(filter *filter.Filter, from, epoch uint64) (*Cursor, error
 	cursor.epoch, cursor.next, cursor.behind, cursor.passed = v.epoch, v.after(from), true, from
 	if from > v.rv {
 		cursor.floor = from
+		c.interests.awaitFloor(cursor)
 	}
 	return cursor, nil
 }
@@ -175,14 +176,19 @@ func (c *Cursor) Wake() {
 // relist skipped the cursor's start, or that it skipped changes that this watch cannot show safely
 // (see Cache.Replace).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
-	return c.poll(into, bounds{deltas: limit, bytes: math.MaxInt, looks: math.MaxInt})
+	return c.poll(into, bounds{math.MaxInt, limit, math.MaxInt, math.MaxInt})
 }
 
 // PollWithin is Poll with a limit in bytes. It stops before the event that would exceed the limit,
 // even if that event is the first one. It also stops after looking at pollLooks events.
+// With a limit in bytes, it also stops before a gap of which it would have to look at more events.
 // [Cursor.More] reports whether PollWithin stopped before the end of the log.
 func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, position uint64, err error) {
-	return c.poll(into, bounds{limit, bytes, pollLooks})
+	gap := pollLooks
+	if bytes == math.MaxInt {
+		gap = math.MaxInt
+	}
+	return c.poll(into, bounds{gap, limit, bytes, pollLooks})
 }
 
 // More reports whether the last poll stopped before the end of the log.
@@ -206,8 +212,8 @@ const pollLooks = 1024
 // EventOverhead is the number of bytes that PollWithin adds to an object's size for its event.
 const EventOverhead = 256
 
-// bounds are the limits of a poll.
-type bounds struct{ deltas, bytes, looks int }
+// bounds are the limits of a poll. gap is the longest gap that it may examine.
+type bounds struct{ gap, deltas, bytes, looks int }
 
 func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint64, err error) {
 	v := c.cache.view.Load() // load view, then pending, then latest (see Marks)
@@ -262,6 +268,9 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 		if e.RV <= c.floor {
 			continue
 		}
+		if e.jumped && v.end-c.next > uint64(most.gap) && c.examines(v, e) {
+			break
+		}
 		if e.jumped && !c.passes(v, e) {
 			return into, &TooOldError{From: e.RV - 1, Oldest: v.rv, Gap: true}
 		}
@@ -306,6 +315,12 @@ func (c *Cursor) passes(v *view, e *Event) bool {
 	}
 	c.passed = g.before
 	return true
+}
+
+// examines reports whether passes has to look at all changes of the gap that event e enters.
+func (c *Cursor) examines(v *view, e *Event) bool {
+	g, ok := v.crossing(e.RV)
+	return ok && c.passed != g.before && c.filter.MayReenter()
 }
 
 // Places returns the number of places in which the writer may look for the cursor (see interests).

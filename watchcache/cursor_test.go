@@ -3,6 +3,7 @@ package watchcache
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -227,6 +228,47 @@ func TestCursorOutlivesLog(t *testing.T) {
 	}
 }
 
+// A cursor that starts ahead of the log is woken once, when the log reaches its start. From then on it
+// stays at the log's end like others.
+func TestCursorAheadOutlivesLog(t *testing.T) {
+	c := New(*Pods, Limits{})
+	c.Reset(nil, 1)
+	c.Carry(1, 5)
+	far, near := Watch(t, c, "b", 9), Watch(t, c, "b", 5)
+	closed, err := c.Watch(Select(t, Pods, "b", nil, nil), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	wantDeltas(t, far, 10)
+	wantDeltas(t, near, 10)
+	woken := func(cursor *Cursor) bool {
+		if !cursor.Signalled() {
+			return false
+		}
+		wantDeltas(t, cursor, 10)
+		return true
+	}
+	for rv := uint64(2); rv < 6*segmentLen; rv++ {
+		if rv%2 == 0 || rv == 9 {
+			c.Advance(rv, Noon)
+		} else {
+			applyPods(t, c, nothing, web(rv))
+		}
+		if woken(near) != (rv == 5) || woken(far) != (rv == 9) || closed.Signalled() {
+			t.Errorf("wrong cursors are woken at %d", rv)
+		}
+	}
+	if n := len(c.interests.mu.ahead); n > 0 {
+		t.Errorf("%d cursors are still awaited", n)
+	}
+	match := web(6 * segmentLen)
+	match.Namespace = "b"
+	applyPods(t, c, nothing, match)
+	wantDeltas(t, near, 10, 6*segmentLen)
+	wantDeltas(t, far, 10, 6*segmentLen)
+}
+
 // A batch can be longer than the log. A cursor that misses part of the batch must fail.
 func TestCursorLosesToBatch(t *testing.T) {
 	c := New(*Pods, Limits{})
@@ -304,6 +346,40 @@ func TestPollWithinLooksAtFew(t *testing.T) {
 		deltas, position, err := cursor.PollWithin(nil, 10, 1<<20)
 		if want := uint64(1 + (turn+1)*pollLooks); err != nil || len(deltas) > 0 || position != want || cursor.More() != more {
 			t.Errorf("%d deltas at %d, more %t, %v; want none at %d, more %t", len(deltas), position, cursor.More(), err, want, more)
+		}
+	}
+}
+
+// Whether a watch may show a long gap is found out by a poll for one event of any size, which no
+// goroutine of many cursors makes. After that, each poll shows some of it.
+func TestPollWithinStopsBeforeALongGap(t *testing.T) {
+	selector, err := labels.Parse("!not")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{pollLooks, pollLooks + 1} {
+		c := New(*Pods, Roomy)
+		c.Reset(nil, 1)
+		cursor, err := c.Watch(Select(t, Pods, "", selector, nil), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cursor.Close()
+		var relist []*object.Object
+		for i := range n {
+			relist = append(relist, Pod{Namespace: "a", Name: fmt.Sprintf("%06d", i), UID: "u", RV: uint64(2 + i)}.Object()) //nolint:gosec // small
+		}
+		if err := c.Replace(relist, uint64(2+n), Noon); err != nil { //nolint:gosec // small
+			t.Fatal(err)
+		}
+		for _, poll := range []struct{ limit, bytes, want int }{{10, 1 << 20, 10}, {1, math.MaxInt, 1}, {10, 1 << 20, 10}} {
+			if n > pollLooks && poll.bytes < math.MaxInt && cursor.passed == 1 {
+				poll.want = 0
+			}
+			deltas, position, err := cursor.PollWithin(nil, poll.limit, poll.bytes)
+			if err != nil || len(deltas) != poll.want || position != 1 || !cursor.More() {
+				t.Errorf("a gap of %d: %d deltas at %d, more %t, %v; want %d at 1, more", n, len(deltas), position, cursor.More(), err, poll.want)
+			}
 		}
 	}
 }

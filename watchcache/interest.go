@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"math"
 	"sync"
 
 	"github.com/watchproxy/watchproxy/watchcache/filter"
@@ -19,6 +20,8 @@ type interests struct {
 		fields  map[int]int             // for each field, the number of interests in a value of the field
 		slices  map[filter.ShardKey]int // for each key of shards, the number of interests in its slices
 		count   int
+		ahead   map[*Cursor]struct{} // cursors whose starts the log has not reached
+		least   uint64               // the earliest of these starts
 	}
 }
 
@@ -67,10 +70,45 @@ func (x *interests) add(c *Cursor) {
 	}
 }
 
+// awaitFloor has the cursor woken once, when the log reaches the cursor's start. Until then, the
+// cursor must look at every event, and would be left behind by a log that drops them.
+func (x *interests) awaitFloor(c *Cursor) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if v := c.cache.view.Load(); v == nil || v.rv >= c.floor {
+		return // the first poll sees it
+	}
+	if x.mu.ahead == nil {
+		x.mu.ahead = map[*Cursor]struct{}{}
+	}
+	if len(x.mu.ahead) == 0 || c.floor < x.mu.least {
+		x.mu.least = c.floor
+	}
+	x.mu.ahead[c] = struct{}{}
+}
+
+// reachedLocked appends the cursors to woken whose starts the log has reached.
+func (x *interests) reachedLocked(rv uint64, woken []*Cursor) []*Cursor {
+	if len(x.mu.ahead) == 0 || rv < x.mu.least {
+		return woken
+	}
+	x.mu.least = math.MaxUint64
+	for c := range x.mu.ahead {
+		if c.floor <= rv {
+			delete(x.mu.ahead, c)
+			woken = append(woken, c)
+		} else {
+			x.mu.least = min(x.mu.least, c.floor)
+		}
+	}
+	return woken
+}
+
 func (x *interests) remove(c *Cursor) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.mu.count--
+	delete(x.mu.ahead, c)
 	for _, p := range c.places {
 		set := x.mu.cursors[p.in]
 		if set.remove(p.index); len(set.members) == 0 {
@@ -133,7 +171,7 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 		}
 	}
 	publish()
-	return woken
+	return x.reachedLocked(next.rv, woken)
 }
 
 // inLocked returns the cursors with an interest in a field's value. For the empty value, it returns
