@@ -73,6 +73,7 @@ func TestReloadReadsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		hangups <- syscall.SIGHUP
+		synctest.Wait()
 		write("")
 		wait("[b d d c d  d] 6 3 0")
 	})
