@@ -138,14 +138,18 @@ func (q *Queue) Try(c Claim) bool {
 		q.grantLocked(f, c)
 		return true
 	}
-	// The user's next turns come later by what the claim costs. A user who often claims without a
-	// wait does not lose more turns than the others need for all of the capacity.
-	f.next = min(max(f.next, q.mu.now)+c.Cost, q.mu.now+q.Capacity)
+	q.chargeLocked(f, c.Cost)
 	f.held += c.Size
 	q.mu.free -= c.Size
 	q.placeLocked(f)
 	q.serveLocked() // another user's claim may be the first now
 	return true
+}
+
+// chargeLocked lets a user's next turns come later by a cost that was not granted in turn. A user who
+// is often charged does not lose more turns than the others need for all of the capacity.
+func (q *Queue) chargeLocked(f *flow, cost int64) {
+	f.next = max(f.next, min(max(f.next, q.mu.now)+cost, q.mu.now+q.Capacity))
 }
 
 func (q *Queue) flowLocked(user string) *flow {
@@ -208,7 +212,7 @@ func (q *Queue) leave(w *Waiter) {
 	switch {
 	case w.element != nil:
 		if f := w.flow; q.mu.turns.first() == f && f.waiters.Front() == w.element {
-			f.next = max(f.next, q.mu.now) + w.Cost // it has had its turn: others waited for its room
+			q.chargeLocked(f, w.Cost) // it has had its turn: others waited for its room
 			q.enterLocked(f)
 		}
 		q.dropLocked(w)

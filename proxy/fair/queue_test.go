@@ -445,6 +445,14 @@ func TestClaimsThatGiveUpLetOthersPass(t *testing.T) {
 		if len(small) == 0 {
 			t.Error("it still waits, for a claim that came later")
 		}
+		for range 3 { // the turn is lost to all of the capacity, not more
+			gone, give := context.WithCancel(t.Context())
+			give()
+			_ = q.Take(gone, Claim{User: "large", Size: 80, Cost: 80})
+		}
+		if f := q.mu.flows["large"]; f.next > q.mu.now+q.Capacity {
+			t.Errorf("the next turn is at %d, now it is %d", f.next, q.mu.now)
+		}
 		q.Give("holder", 40)
 		synctest.Wait()
 		if q.Taken() != 82 {
