@@ -180,8 +180,8 @@ func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64,
 }
 
 // PollWithin is Poll with a limit in bytes. It stops before the event that would exceed the limit,
-// even if that event is the first one. It also stops after looking at pollLooks events.
-// With a limit in bytes, it also stops before a gap of which it would have to look at more events.
+// even if that event is the first one. It also stops after looking at pollLooks events, and before a
+// gap if it would have to look at more events than that (see passes), unless bytes is MaxInt.
 // [Cursor.More] reports whether PollWithin stopped before the end of the log.
 func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, position uint64, err error) {
 	gap := pollLooks

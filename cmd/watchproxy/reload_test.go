@@ -22,8 +22,8 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// What is loaded is what was compared: the file is read once. A file that could not be read is loaded
-// as soon as it is there again, even if it has not changed.
+// A reload reads the file once, and loads the text that it has compared. A file that could not be read
+// is loaded as soon as it is there again, even if it has not changed.
 func TestReloadReadsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "config.yaml")

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"math/rand/v2"
@@ -290,6 +291,52 @@ func (f *wideForm) AppendEvent(dst []byte, kind string, o wire.Object) ([]byte, 
 	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
 	dst, err := f.slotForm.AppendEvent(dst, kind, o)
 	return append(dst, noise...), err
+}
+
+// A pump leaves a long gap to the goroutine in which the watch catches up. The watch gets each event
+// once.
+func TestLongGap(t *testing.T) {
+	cache, initial := cachetest.Roomy(t)
+	p := paramsOf(t, cache, initial)
+	p.Cursor.Close()
+	selector, err := labels.Parse("!not")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Filter, err = filter.New(cache.Resource(), "", selector, nil); err != nil {
+		t.Fatal(err)
+	}
+	if p.Cursor, err = cache.WatchAfter(p.Filter, initial); err != nil {
+		t.Fatal(err)
+	}
+	const many = 3000
+	var objects []*object.Object
+	for i := range many {
+		objects = append(objects, cachetest.ConfigMap(t, i, 10+i))
+	}
+	if err := cache.Replace(objects, 10+many, cachetest.BeforeSleep(0)); err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	out := &exchange.ChunkWriter{To: &got, Unframed: true}
+	w := opened(t, p, out)
+	s := NewScratch()
+	defer s.Free()
+	if on, behind := w.Turn(t.Context(), out, s); !on || !behind || got.Len() > 0 {
+		t.Fatalf("the pump goes on: %t, is behind: %t, has written %d bytes", on, behind, got.Len())
+	}
+	s.Written()
+	for behind := true; behind; {
+		var on bool
+		if on, behind = w.Turn(t.Context(), out, nil); !on {
+			t.Fatal(w.Reason())
+		}
+	}
+	for i := range many {
+		if n := strings.Count(got.String(), fmt.Sprintf(`"name":"c-%06d"`, i)); n != 1 {
+			t.Fatalf("object %d came %d times", i, n)
+		}
+	}
 }
 
 // A panic in a turn leaves no slot behind.

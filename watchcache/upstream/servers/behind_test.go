@@ -34,8 +34,8 @@ func TestServerThatLagsIsWaitedFor(t *testing.T) {
 	})
 }
 
-// However long a server has been behind, after the other one has failed it is used only if that one
-// does not come back.
+// If a server fails, the other one has been behind for long, and still is, it is used only after a
+// while.
 func TestServerThatHasLaggedIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
