@@ -211,8 +211,8 @@ func (q *Queue) leave(w *Waiter) {
 	defer q.mu.Unlock()
 	switch {
 	case w.element != nil:
-		if f := w.flow; q.mu.turns.first() == f && f.waiters.Front() == w.element {
-			q.chargeLocked(f, w.Cost) // it has had its turn: others waited for its room
+		if f := w.flow; q.mu.free > 0 && q.mu.turns.first() == f && f.waiters.Front() == w.element {
+			q.chargeLocked(f, w.Cost) // it has had its turn: others waited while there was room
 			q.enterLocked(f)
 		}
 		q.dropLocked(w)

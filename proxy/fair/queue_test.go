@@ -445,18 +445,52 @@ func TestClaimsThatGiveUpLetOthersPass(t *testing.T) {
 		if len(small) == 0 {
 			t.Error("it still waits, for a claim that came later")
 		}
-		for range 3 { // the turn is lost to all of the capacity, not more
-			gone, give := context.WithCancel(t.Context())
-			give()
-			_ = q.Take(gone, Claim{User: "large", Size: 80, Cost: 80})
-		}
-		if f := q.mu.flows["large"]; f.next > q.mu.now+q.Capacity {
-			t.Errorf("the next turn is at %d, now it is %d", f.next, q.mu.now)
+		gone, leaves := context.WithCancel(t.Context())
+		leaves()
+		_ = q.Take(gone, Claim{User: "dear", Size: 80, Cost: 200})
+		if f := q.mu.flows["dear"]; f == nil || f.next != q.mu.now+q.Capacity {
+			t.Errorf("a dear claim is charged to %+v, now it is %d", f, q.mu.now)
 		}
 		q.Give("holder", 40)
 		synctest.Wait()
 		if q.Taken() != 82 {
 			t.Errorf("%d are taken: the large claim has lost its turn", q.Taken())
+		}
+	})
+}
+
+// A claim that gives up while nothing is free has held nobody up. Its user loses no turn.
+func TestClaimsThatGiveUpInAFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(1, false, 0)
+		if !q.Try(Claim{User: "holder", Size: 1}) {
+			t.Fatal("no room in an empty queue")
+		}
+		served := make(chan string, 9)
+		wait := func(ctx context.Context, user string) {
+			go func() {
+				if q.Take(ctx, Claim{User: user, Size: 1, Cost: 1}) == nil {
+					served <- user
+				}
+			}()
+			synctest.Wait()
+		}
+		impatient, give := context.WithCancel(t.Context())
+		wait(impatient, "a")
+		for range 2 {
+			wait(t.Context(), "a")
+			wait(t.Context(), "b")
+		}
+		give()
+		synctest.Wait()
+		var order string
+		for user := "holder"; len(order) < 4; order += user {
+			q.Give(user, 1)
+			synctest.Wait()
+			user = <-served
+		}
+		if order != "abab" {
+			t.Errorf("served in the order %s", order)
 		}
 	})
 }
