@@ -200,7 +200,7 @@ func (c *Cursor) Err() error {
 	switch v := c.cache.view.Load(); {
 	case v == nil || v.epoch != c.epoch:
 		return ErrEnded
-	case c.behind && c.next < v.first:
+	case c.behind && c.next < v.first && v.since > c.floor:
 		return ErrLagged
 	}
 	return nil
@@ -232,6 +232,9 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 			return into, v.rv, nil
 		}
 		c.next = mark // C2
+	}
+	if c.next < v.first && v.since <= c.floor { // L4: all events after the start are there
+		c.next = v.first
 	}
 	switch {
 	case c.next < v.first:

@@ -269,6 +269,30 @@ func TestCursorAheadOutlivesLog(t *testing.T) {
 	wantDeltas(t, far, 10, 6*segmentLen)
 }
 
+// A log that drops events below a cursor's start drops nothing that the cursor needs.
+func TestCursorFarAheadOutlivesLog(t *testing.T) {
+	const start = 5 * segmentLen
+	for _, far := range []uint64{start, start + 3*segmentLen} { // how far the log goes before the cursor polls again
+		c := New(*Pods, Limits{})
+		c.Reset(nil, 1)
+		c.Carry(1, start)
+		cursor := Watch(t, c, "", start)
+		wantDeltas(t, cursor, 10)
+		for rv := uint64(2); rv <= far; rv++ {
+			applyPods(t, c, nothing, web(rv))
+		}
+		want := far == start
+		_, _, err := cursor.Poll(nil, 10)
+		if (err == nil) != want || err != nil && !errors.Is(err, ErrLagged) || !want && !errors.Is(cursor.Err(), ErrLagged) {
+			t.Errorf("at %d: %v, %v", far, err, cursor.Err())
+		}
+		if want {
+			applyPods(t, c, nothing, web(far+1))
+			wantDeltas(t, cursor, 10, far+1)
+		}
+	}
+}
+
 // A batch can be longer than the log. A cursor that misses part of the batch must fail.
 func TestCursorLosesToBatch(t *testing.T) {
 	c := New(*Pods, Limits{})
