@@ -296,9 +296,11 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 		return w.put(out, d.Type, shownAt(d))
 	}
 	e, err := w.event(d)
-	w.Meter.ReleaseSlot() // the bytes of a row may be so long that they are written at once
 	if err != nil {
 		return w.unwritable(err, d.Type, shownAt(d))
+	}
+	if len(out.Buf)+e.size() > exchange.PieceSize {
+		w.Meter.ReleaseSlot() // before the wait for room, and for the client
 	}
 	release, err := e.held(w.Hold)
 	if err != nil {

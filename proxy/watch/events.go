@@ -18,12 +18,11 @@ import (
 // shares smaller events.
 const sharedFrom = 16 << 10
 
-// shares reports whether the bytes of an uncompressed event are not the cache's own, and large. A
-// Table depends on its watch.
+// shares reports whether the bytes of an uncompressed event are not the cache's own, and large.
 func (w *Watch) shares(d *watchcache.Delta) bool {
 	size := len(d.Object.Bytes())
 	switch {
-	case w.Choice.Table || w.Events == nil:
+	case w.Choice.Table || w.Events == nil: // a Table depends on its watch
 		return false
 	case w.Choice.Fields != nil:
 		return true // whether the event changes a field is found out only once
@@ -106,7 +105,6 @@ func (e *event) write(w *Watch, d *watchcache.Delta) error {
 }
 
 // hides reports whether a changed object looks the same in a form, apart from its resourceVersion.
-// The form must not be a Table, because the cells of the earlier object are gone.
 func hides(form wire.Form, d *watchcache.Delta) bool {
 	was, err := form.AppendItem(nil, d.Prev.At(d.RV))
 	if err != nil {
