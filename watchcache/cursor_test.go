@@ -282,6 +282,9 @@ func TestCursorFarAheadOutlivesLog(t *testing.T) {
 			applyPods(t, c, nothing, web(rv))
 		}
 		want := far == start
+		if err := cursor.Err(); (err == nil) != want {
+			t.Errorf("before a poll at %d: %v", far, err)
+		}
 		_, _, err := cursor.Poll(nil, 10)
 		if (err == nil) != want || err != nil && !errors.Is(err, ErrLagged) || !want && !errors.Is(cursor.Err(), ErrLagged) {
 			t.Errorf("at %d: %v, %v", far, err, cursor.Err())
