@@ -24,7 +24,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest" //nolint:depguard // a network in memory, for tests alone
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
