@@ -5,15 +5,17 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 )
 
 const (
 	// requestsSize is the default of Options.Requests.
 	requestsSize = 512 << 20
-	// bytesFree is the part of a small response that Request.Held includes. copySize is the buffer
+	// bytesFree is the part of a small response, and of its headers, that Request.Held includes.
+	// headCopies counts long headers twice: as upstream sent them, and encoded. copySize is the buffer
 	// of a response that is forwarded while it arrives. tunnelSize is the memory of an upgraded
 	// request: two connections over TLS, and two such buffers.
-	bytesFree, copySize, tunnelSize = 4 << 10, 32 << 10, 172 << 10
+	bytesFree, headCopies, copySize, tunnelSize = 4 << 10, 2, 32 << 10, 172 << 10
 	// targetCost is the memory of parsed selectors for each byte of a path and query above targetFree.
 	targetCost, targetFree = 20, 1 << 10
 	// watchSize is the memory of an open watch without its connection, selectors and credentials.
@@ -40,15 +42,28 @@ func (s *Server) holdRequest(req *exchange.Request, rt *exchange.Route) (refusal
 	return s.hold(req, size)
 }
 
-// holdBytes counts the response to a read.
-func (s *Server) holdBytes(req *exchange.Request, resp *exchange.Response) *exchange.Response {
-	if len(resp.Bytes) <= bytesFree || req.Method != http.MethodGet || req.GiveBack == nil {
+// holdResponse counts a response until it has been written: the body of a read, and long headers,
+// which a pod may have chosen.
+func (s *Server) holdResponse(req *exchange.Request, resp *exchange.Response) *exchange.Response {
+	size := int64(0)
+	if n := int64(len(resp.Bytes)); n > bytesFree && req.Method == http.MethodGet {
+		size = n
+	}
+	if n := exchange.HeaderSize(resp.Header); n > bytesFree {
+		size += headCopies * n
+	}
+	if size == 0 || req.GiveBack == nil {
 		return resp
 	}
-	if refusal := s.hold(req, int64(len(resp.Bytes))); refusal != nil {
-		return refusal
+	refusal := s.hold(req, size)
+	switch {
+	case refusal == nil:
+		return resp
+	case !req.OnlyReads(): // 429 would say that upstream has not executed the request
+		refusal = forward.LongHeader()
 	}
-	return resp
+	resp.Abandon()
+	return refusal
 }
 
 func (s *Server) hold(req *exchange.Request, size int64) (refusal *exchange.Response) {

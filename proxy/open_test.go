@@ -137,6 +137,50 @@ func TestUnreadGetsAreBounded(t *testing.T) {
 	}
 }
 
+// Long headers of forwarded responses hold memory until the responses have been written. Without
+// room, a read is refused, and a write learns that it has been executed.
+func TestUnreadHeadersAreBounded(t *testing.T) {
+	const path = "/api/v1/namespaces/a/pods/p/proxy/"
+	serve := func(t *testing.T, room int64) (*Server, *rawListener) {
+		o := testOptions()
+		o.Requests = room
+		return serveTo(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
+			for i := range 10 {
+				w.Header().Set(fmt.Sprint("A", i), strings.Repeat("a", 5<<10))
+			}
+			_, _ = w.Write(make([]byte, 1<<10))
+		}, o)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const streams = 10
+		s, l := serve(t, 16<<20)
+		client, _ := unreadStreams(t, l, streams, path)
+		synctest.Wait()
+		if n := s.queues.requests.Taken(); n < streams*2*50<<10 {
+			t.Errorf("%d bytes are held", n)
+		}
+		client.Close()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := s.queues.requests.Taken(); n != 0 {
+			t.Errorf("%d bytes are held in the end", n)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s, l := serve(t, 128<<10) // for each request, but not for the headers
+		for method, want := range map[string]int{http.MethodGet: http.StatusTooManyRequests, http.MethodPost: http.StatusBadGateway} {
+			code, err := clientTo(t, l, "h2").send(t.Context(), "", method, path, nil)
+			if err != nil || code != want {
+				t.Errorf("%s without room for its response: %d, %v, want %d", method, code, err, want)
+			}
+		}
+		synctest.Wait()
+		if n := s.queues.requests.Taken(); n != 0 {
+			t.Errorf("%d bytes are held in the end", n)
+		}
+	})
+}
+
 func nameOf(key string) string { return key[strings.IndexByte(key, '/')+1:] }
 
 // The unread events of watches need room in the workspace, over HTTP/2 and HTTP/1.1: a piece, or the

@@ -213,12 +213,12 @@ func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 	o := s.options.Load()
 	enterView(o.Views, req, rt)
 	if o.Audit == nil {
-		resp, _ := s.recovered(req, func() *exchange.Response { return s.holdBytes(req, s.handle(ctx, req, rt)) })
+		resp, _ := s.recovered(req, func() *exchange.Response { return s.holdResponse(req, s.handle(ctx, req, rt)) })
 		return resp
 	}
 	received := time.Now()
 	o.Audit.Begin(req)
-	resp, panicked := s.recovered(req, func() *exchange.Response { return s.holdBytes(req, s.handle(ctx, req, rt)) })
+	resp, panicked := s.recovered(req, func() *exchange.Response { return s.holdResponse(req, s.handle(ctx, req, rt)) })
 	resp, _ = s.recovered(req, func() *exchange.Response { return o.Audit.Answered(req, resp, received, panicked) })
 	return resp
 }
@@ -316,7 +316,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 			return refusal
 		}
 	}
-	t.Lasts, t.GivenUp = lasting(rt), func() { s.countGivenUp(req.User()) }
+	t.Lasts, t.Relayed, t.GivenUp = lasting(rt), rt.Subresource == "proxy", func() { s.countGivenUp(req.User()) }
 	admitted, refusal := s.admitForward(ctx, req, rt)
 	if refusal != nil {
 		return refusal
@@ -362,6 +362,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	if rt.Verb == "watch" {
 		o := s.options.Load()
 		resp.Stall = min(o.Stall, o.Limits.Write) // upstream's transport holds what is not read
+		forward.WholeLines(resp)
 	}
 	resp.Reader = s.guardUnread(req, resp.Reader, admitted)
 	return resp

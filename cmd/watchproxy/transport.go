@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
+	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
@@ -41,7 +43,9 @@ const idleTime = 60 * time.Second
 // a connection.
 const idleConnections = 100
 
-// boundStreams sets the window of HTTP/2 streams, idleTime and idleConnections. It has no effect on open
+// boundStreams sets the window of HTTP/2 streams, the limit of headers over HTTP/1.1, idleTime and
+// idleConnections. Over HTTP/2, longer headers would end the connection of other requests, so Go's
+// limit of 10 MiB stays, and package forward drops them. It has no effect on open
 // connections, and client-go shares a transport among equal configurations. So transportFor must be
 // the first user of a configuration.
 func boundStreams(transport http.RoundTripper, window int) {
@@ -51,6 +55,9 @@ func boundStreams(transport http.RoundTripper, window int) {
 			if t.HTTP2 == nil {
 				t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: window}
 				t.IdleConnTimeout, t.MaxIdleConnsPerHost = idleTime, idleConnections
+				if c := t.TLSClientConfig; c != nil && slices.Equal(c.NextProtos, []string{"http/1.1"}) {
+					t.MaxResponseHeaderBytes = forward.HeaderMax
+				}
 			}
 			return
 		case utilnet.RoundTripperWrapper:

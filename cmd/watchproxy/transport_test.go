@@ -7,12 +7,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
 	"k8s.io/client-go/rest"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
@@ -62,5 +65,27 @@ func TestStreamWindow(t *testing.T) {
 				t.Errorf("upstream may send %d bytes ahead, want %d", window, streamWindow(0))
 			}
 		})
+	}
+}
+
+// Over HTTP/1.1, the transport itself limits the headers of a response. The error's text is the one
+// that package forward looks for.
+func TestLongResponseHeaders(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("A", strings.Repeat("a", 2*forward.HeaderMax))
+	}))
+	defer server.Close()
+	rc := &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	forwarder, err := forward.New(rc, func(adapt forward.Adaptation) (http.RoundTripper, error) {
+		return transportFor(adapt(rc), streamWindow(0), client.NewMetrics(prometheus.NewRegistry()))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := &exchange.Request{Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: exchange.Nobody{}}
+	ctx := t.Context()
+	resp := forwarder.Send(ctx, ctx, ctx, req, &forward.Attempt{Relayed: true}, func() {})
+	if resp.Status != http.StatusBadGateway || !strings.Contains(resp.Failure.Message, "too long") {
+		t.Errorf("%d %v", resp.Status, resp.Failure)
 	}
 }

@@ -284,11 +284,14 @@ func (r *Request) Held() int64 {
 }
 
 // HeadSize estimates the memory of the path, the query and the headers, in bytes.
-func (r *Request) HeadSize() int64 {
+func (r *Request) HeadSize() int64 { return int64(len(r.Target)) + HeaderSize(r.Header) }
+
+// HeaderSize estimates the memory of headers, in bytes.
+func HeaderSize(header http.Header) int64 {
 	const each = 64
-	size := len(r.Target)
-	for name, values := range r.Header {
-		size += len(name) + each
+	size := 0
+	for name, values := range header {
+		size += len(name) + each*max(1, len(values))
 		for _, v := range values {
 			size += len(v)
 		}

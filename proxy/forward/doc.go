@@ -10,9 +10,12 @@
 // sent, and a longer one if the workspace has room; otherwise it uses HTTP/1.1. Requests with the
 // proxy's credentials, with tokens that the proxy has verified, and with other credentials do not
 // share connections, and the last kind uses HTTP/1.1, over which writes can fail while a server
-// stops. Requests without a time limit use HTTP/2 nevertheless: watches and logs, because each would
-// hold a connection, and requests to pods and services, because over HTTP/1.1 the apiserver drops
-// the rest of an upload when the response begins. Such uploads have their own connections.
+// stops. Watches and logs use HTTP/2 nevertheless, because each would hold a connection.
+//
+// A pod or service behind a proxy subresource chooses the headers of its response. Those above
+// [HeaderMax] are dropped, and the client gets 502. Above 10 MiB, Go's transport ends an HTTP/2
+// connection, so these requests use HTTP/1.1. With a body, they use HTTP/2 connections of their own,
+// because over HTTP/1.1 the apiserver drops the rest of an upload when the response begins.
 //
 // If a request fails, the client's library may send it again. Client-go repeats any verb after 429
 // or 5xx with Retry-After, urllib3 (Python) PUT and DELETE after 429 or 503 with Retry-After, OkHttp

@@ -33,7 +33,6 @@ type Forwarder struct {
 	own       transports // with the proxy's credentials
 	users     transports // with tokens that the proxy has verified
 	strangers transports // with credentials that the proxy has not verified, or of anonymous users
-	uploads   transports // like strangers, for requests with a body and without a time limit
 }
 
 // New returns a forwarder to the server in config. The function transport makes a round tripper
@@ -50,10 +49,7 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 	if f.users, err = newTransports(withoutCredentials, transport); err != nil {
 		return nil, err
 	}
-	if f.strangers, err = newTransports(withoutCredentials, transport); err != nil {
-		return nil, err
-	}
-	f.uploads, err = newTransports(withoutCredentials, transport)
+	f.strangers, err = newTransports(withoutCredentials, transport)
 	return f, err
 }
 
@@ -87,7 +83,7 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
 	}
 	whole := x.Body.Whole()
-	way, ok := f.way(req, t.Lasts, whole != nil)
+	way, ok := f.way(req, t, whole != nil)
 	if !ok {
 		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
 	}
@@ -140,11 +136,15 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(ctx, in)
 	}
-	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
-	copyHeader(resp.Header, in.Header)
+	resp, err := responseTo(in)
+	if err != nil {
+		_ = in.Body.Close()
+		x.finish()
+		return LongHeader()
+	}
 	resp.Length = in.ContentLength
 	x.upstream = in.Body
-	x.lines = strings.HasPrefix(in.Header.Get("Content-Type"), "application/json") && in.Header.Get("Content-Encoding") == ""
+	x.lines = hasLines(in.Header)
 	resp.Reader = x
 	return resp
 }
@@ -155,6 +155,7 @@ type Attempt struct {
 	Takes    time.Duration // usual time that upstream needs; 0 if unknown
 	Sent     time.Time     // zero if this request was not sent upstream
 	Lasts    bool          // the request has no time limit, see the package
+	Relayed  bool          // a pod, service or node answers, through the apiserver
 	// GivenUp is called if the client leaves, or its request turns out to be malformed, before the
 	// response of a request that was sent. It may be nil.
 	GivenUp func()
@@ -214,6 +215,9 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 	}
 	u := *base
 	prefix := strings.TrimSuffix(base.Path, "/")
+	if prefix != "" && leaves(target.Path) {
+		return nil, errors.New("the path must not contain the segments . or .., because the upstream apiserver's address has a path")
+	}
 	u.Path, u.RawQuery = prefix+target.Path, target.RawQuery
 	u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + target.EscapedPath()
 	body := io.Reader(http.NoBody)
@@ -230,7 +234,9 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 		return nil, err
 	}
 	out.URL = &u // parsing the URL again would cut it at a #
-	copyHeader(out.Header, x.Header)
+	if err := copyHeader(out.Header, x.Header); err != nil {
+		return nil, err
+	}
 	addForwardedFor(out.Header, x.Conn)
 	if x.Identity.ActsAsAnother() {
 		dropCredentials(out.Header) // upstream would read them as the proxy's
@@ -277,13 +283,6 @@ func (x *roundTrip) Close() error {
 	return err
 }
 
-// hopByHop lists the headers that belong to one connection (RFC 9110, 7.6.1). X-Remote headers are
-// also dropped, because an apiserver would read the user's name from them.
-var hopByHop = []string{
-	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
-	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
-}
-
 func forbidden(message string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
@@ -304,6 +303,8 @@ func stops(harmless bool) metav1.Status {
 func unanswered(err error, sent, harmless bool) metav1.Status {
 	var timeout interface{ Timeout() bool }
 	switch {
+	case strings.Contains(err.Error(), "response headers exceeded"): // net/http has no type for it
+		return longHeader()
 	case sent && errors.As(err, &timeout) && timeout.Timeout():
 		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
 	case harmless:

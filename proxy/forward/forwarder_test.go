@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -128,6 +129,7 @@ func TestConnectionsOfEachKind(t *testing.T) {
 	const own, users, strangers = "the proxy", "users", "strangers"
 	long := strings.Repeat("a", exchange.BodyAhead+1)
 	verified, anyone := &access.Caller{Token: true}, &access.Caller{}
+	upload := func() *exchange.Body { return &exchange.Body{From: strings.NewReader("a"), Length: 1} }
 	on := map[string]string{} // connection to kind
 	for range 2 {
 		for name, test := range map[string]struct {
@@ -149,7 +151,10 @@ func TestConnectionsOfEachKind(t *testing.T) {
 			"long write":       {verified, "Bearer a", &exchange.Body{From: strings.NewReader(long), Length: int64(len(long)), Keep: true}, false, users + "' long writes", "HTTP/1.1", "Bearer a"},
 			"kept long write":  {verified, "Bearer a", &exchange.Body{From: strings.NewReader(long), Length: int64(len(long)), Keep: true, Room: int64(len(long))}, false, users, "HTTP/2.0", "Bearer a"},
 			"watch":            {nil, "Bearer a", nil, true, strangers + "' long requests", "HTTP/2.0", "Bearer a"},
-			"upload to a pod":  {nil, "Bearer a", &exchange.Body{From: strings.NewReader("a"), Length: 1}, true, "uploads", "HTTP/2.0", "Bearer a"},
+			"upload to a pod":  {nil, "Bearer a", upload(), true, "uploads", "HTTP/2.0", "Bearer a"},
+			"user's upload":    {verified, "Bearer a", upload(), true, "users' uploads", "HTTP/2.0", "Bearer a"},
+			"own upload":       {nil, "", upload(), true, "own uploads", "HTTP/2.0", "Bearer own"},
+			"get from a pod":   {verified, "Bearer a", nil, false, users + "' long writes", "HTTP/1.1", "Bearer a"},
 		} {
 			req := &exchange.Request{Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: test.body}
 			if test.body != nil {
@@ -158,7 +163,8 @@ func TestConnectionsOfEachKind(t *testing.T) {
 			if test.credential != "" {
 				req.Header.Set("Authorization", test.credential)
 			}
-			resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{Lasts: test.lasts}, func() {})
+			attempt := &Attempt{Lasts: test.lasts, Relayed: strings.Contains(name, "a pod")}
+			resp := f.Send(t.Context(), context.Background(), context.Background(), req, attempt, func() {})
 			body, err := io.ReadAll(resp.Reader)
 			resp.CloseBody()
 			if err != nil {
@@ -344,6 +350,50 @@ func TestShortBodyCanBeSentAgain(t *testing.T) {
 		resp.CloseBody()
 		if err != nil || string(got) != test.want {
 			t.Errorf("%s: upstream read %q, %v; want %q", name, got, err, test.want)
+		}
+	}
+}
+
+// Long headers of a response are dropped, whatever the response is. An error says so.
+func TestLongHeaders(t *testing.T) {
+	send := func(method, target string, relayed, upgrade bool) *exchange.Response {
+		f := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
+			n, _ := strconv.Atoi(r.URL.Query().Get("n"))
+			for i := range n {
+				w.Header().Set(fmt.Sprint("A", i), strings.Repeat("a", 1000))
+			}
+			if upgrade {
+				w.Header().Set("Connection", "Upgrade")
+				w.Header().Set("Upgrade", "a")
+				w.WriteHeader(http.StatusSwitchingProtocols)
+			}
+		})
+		req := &exchange.Request{Method: method, Target: target, Header: http.Header{}, Client: &watchedClient{}}
+		if upgrade {
+			req.Header.Set("Connection", "Upgrade")
+			req.Header.Set("Upgrade", "a")
+		}
+		ends := 0
+		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{Relayed: relayed}, func() { ends++ })
+		resp.Abandon()
+		if ends != 1 {
+			t.Errorf("%s %s: the request has ended %d times", method, target, ends)
+		}
+		return resp
+	}
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+		for _, relayed := range []bool{false, true} {
+			for n, want := range map[int]int{50: http.StatusOK, 70: http.StatusBadGateway} {
+				resp := send(method, fmt.Sprint("/api?n=", n), relayed, false)
+				if resp.Status != want || exchange.HeaderSize(resp.Header) > HeaderMax {
+					t.Errorf("%s with %d headers of 1,000 bytes, by a pod %t: %d", method, n, relayed, resp.Status)
+				}
+			}
+		}
+	}
+	for n, want := range map[int]int{50: http.StatusSwitchingProtocols, 70: http.StatusBadGateway} {
+		if resp := send(http.MethodGet, fmt.Sprint("/api?n=", n), true, true); resp.Status != want {
+			t.Errorf("upgrade with %d headers of 1,000 bytes: %d", n, resp.Status)
 		}
 	}
 }

@@ -18,14 +18,18 @@ import (
 // with ctx.
 func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Response {
 	upstream, ok := in.Body.(io.ReadWriteCloser) // not if the response names no protocol
+	resp, err := responseTo(in)
+	if err != nil {
+		_ = in.Body.Close()
+		x.finish()
+		return LongHeader()
+	}
 	if !ok || !x.upgrade() {
 		_ = in.Body.Close()
 		x.finish()
 		return exchange.StatusResponse(exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
 			"the upstream apiserver upgraded the connection to no protocol, or before the request ended"), exchange.FromProxy)
 	}
-	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
-	copyHeader(resp.Header, in.Header)
 	resp.Header.Set("Connection", "Upgrade")
 	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))
 	resp.Tunnel = &tunnelled{x, ctx, upstream}
