@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"path"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/statuscode"
 )
 
 const (
@@ -173,6 +173,6 @@ func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
 		code = resp.StatusCode
 		resp.Body = http.MaxBytesReader(nil, resp.Body, reviewMax)
 	}
-	c.total.WithLabelValues(path.Base(req.URL.Path), strconv.Itoa(code)).Inc()
+	c.total.WithLabelValues(path.Base(req.URL.Path), statuscode.Label(code)).Inc()
 	return resp, err
 }

@@ -50,7 +50,7 @@ func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_requests_total",
-			Help: "Answered requests, by verb, resource, status code (of the ERROR, for a watch of one ERROR; 499 if the client left before the answer) and source (cache, " +
+			Help: "Answered requests, by verb, resource, status code (of the ERROR, for a watch of one ERROR; 499 if the client left before the answer; 5xx and the like for unknown codes) and source (cache, " +
 				"upstream: forwarded, proxy: refused here).",
 		}, []string{"verb", "group", "version", "resource", "code", "source"}),
 		seconds: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{

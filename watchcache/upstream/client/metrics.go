@@ -3,11 +3,12 @@ package client
 import (
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/statuscode"
 )
 
 // Metrics contains the metrics of requests to upstream.
@@ -32,7 +33,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"group", "version", "resource"}),
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rest_client_requests_total",
-			Help: "All requests to upstream (of feeds, forwarded, checks, reviews), by status code (<error>: no answer), method and host.",
+			Help: "All requests to upstream (of feeds, forwarded, checks, reviews), by status code (<error>: no answer; 5xx and the like: unknown codes), method and host.",
 		}, []string{"code", "method", "host"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "rest_client_request_duration_seconds",
@@ -47,7 +48,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int) {
-	m.requests.WithLabelValues(verb, strconv.Itoa(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
+	m.requests.WithLabelValues(verb, statuscode.Label(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
 }
 
 // body counts the bytes that are read from the body of a feed's request.
@@ -81,7 +82,7 @@ func (t *measured) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.RoundTripper.RoundTrip(req)
 	code, method := "<error>", knownMethod(req.Method)
 	if err == nil {
-		code = strconv.Itoa(resp.StatusCode)
+		code = statuscode.Label(resp.StatusCode)
 	}
 	t.metrics.sent.WithLabelValues(code, method, req.URL.Host).Inc()
 	t.metrics.seconds.WithLabelValues(method, req.URL.Host).Observe(time.Since(began).Seconds())

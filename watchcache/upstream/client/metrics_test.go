@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -41,16 +42,21 @@ watchproxy_feed_received_bytes_total{group="",resource="pods",version="v1"} 17
 	}
 }
 
-// All requests count, by method, host and status code. Clients cannot invent methods.
+// All requests count, by method, host and status code. Clients cannot invent methods, and pods cannot
+// invent codes.
 func TestMeasure(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	transport := NewMetrics(registry).Measure(roundTrip(func(req *http.Request) (*http.Response, error) {
 		if req.URL.Path == "/gone" {
 			return nil, errors.New("no answer")
 		}
-		return &http.Response{StatusCode: http.StatusTeapot, Body: http.NoBody}, nil
+		code, err := strconv.Atoi(strings.TrimPrefix(req.URL.Path, "/odd"))
+		if err != nil {
+			code = http.StatusTeapot
+		}
+		return &http.Response{StatusCode: code, Body: http.NoBody}, nil
 	}))
-	for method, path := range map[string]string{"": "/", http.MethodPost: "/gone", "BREW": "/pot", "BREW2": "/pot"} {
+	for method, path := range map[string]string{"": "/", http.MethodPost: "/gone", http.MethodPut: "/odd522", http.MethodPatch: "/odd999", "BREW": "/pot", "BREW2": "/pot"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://10.0.0.1:6443"+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
@@ -61,16 +67,18 @@ func TestMeasure(t *testing.T) {
 		}
 	}
 	const want = `
-# HELP rest_client_requests_total All requests to upstream (of feeds, forwarded, checks, reviews), by status code (<error>: no answer), method and host.
+# HELP rest_client_requests_total All requests to upstream (of feeds, forwarded, checks, reviews), by status code (<error>: no answer; 5xx and the like: unknown codes), method and host.
 # TYPE rest_client_requests_total counter
 rest_client_requests_total{code="418",host="10.0.0.1:6443",method="GET"} 1
 rest_client_requests_total{code="418",host="10.0.0.1:6443",method="other"} 2
+rest_client_requests_total{code="5xx",host="10.0.0.1:6443",method="PUT"} 1
+rest_client_requests_total{code="9xx",host="10.0.0.1:6443",method="PATCH"} 1
 rest_client_requests_total{code="<error>",host="10.0.0.1:6443",method="POST"} 1
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "rest_client_requests_total"); err != nil {
 		t.Error(err)
 	}
-	if n, err := testutil.GatherAndCount(registry, "rest_client_request_duration_seconds"); err != nil || n != 3 {
+	if n, err := testutil.GatherAndCount(registry, "rest_client_request_duration_seconds"); err != nil || n != 5 {
 		t.Errorf("%d series of durations, %v", n, err)
 	}
 }
