@@ -247,9 +247,9 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	began := time.Now()
 	var listening atomic.Value // the URL for clients
 	listening.Store("")
-	operators.Status = func() (any, error) {
+	operators.Status = func(figures prometheus.Gatherer) (any, error) {
 		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Listen: listening.Load().(string), TLS: options.TLS, Began: began}
-		return status.Of(about, feeds.Status(), served.Recent(), registry)
+		return status.Of(about, feeds.Status(), served.Recent(), figures)
 	}
 	operators.Cold = feeds.Warm(settings.Warm(c.Cache)).Err
 	operators.Users = func() any { return server.Users() }

@@ -11,7 +11,6 @@ package admin
 
 import (
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -22,7 +21,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 	"k8s.io/apiserver/pkg/server/healthz"
 
@@ -39,12 +37,14 @@ type Admin struct {
 	mux       *http.ServeMux
 	metrics   *metrics.Metrics
 	guard     guard
+	figures   *figures
+	handlers  chan struct{} // has an element for each running handler, except those of probes
 }
 
 // Options are the settings of an [Admin].
 type Options struct {
-	// Status returns the status, which is served as JSON.
-	Status func() (any, error)
+	// Status returns the status, which is served as JSON. It reads the metrics from its argument.
+	Status func(prometheus.Gatherer) (any, error)
 	// Users returns a report that names users, which is served as JSON.
 	Users func() any
 	// Cold returns an error until the caches that have to be warm are filled. It may be nil.
@@ -72,15 +72,23 @@ const (
 	// adminWriteTimeout limits the time of a response. It leaves time for a profile, whose duration
 	// is set by its request.
 	adminWriteTimeout = 2 * time.Minute
-	debug             = "/debug/"
-	profiles          = debug + "pprof/"
+	// handlersMost limits the handlers that run, except those of probes. A handler whose connection
+	// was closed may run for a moment, so there may be more handlers than connections.
+	handlersMost = 2 * connections
+	debug        = "/debug/"
+	profiles     = debug + "pprof/"
 )
 
 // New returns the admin handler. It serves the gathered metrics, and counts refusals in counted.
 func New(gathered prometheus.Gatherer, counted *metrics.Metrics, options Options) *Admin {
-	a := &Admin{mux: http.NewServeMux(), metrics: counted, guard: guard{options.Everybody, options.Open, options.Access, options.Restricted}}
+	a := &Admin{
+		mux: http.NewServeMux(), metrics: counted, figures: newFigures(gathered),
+		guard:    guard{options.Everybody, options.Open, options.Access, options.Restricted},
+		handlers: make(chan struct{}, handlersMost),
+	}
 	a.profiling.Store(options.Profiling)
-	a.mux.Handle("GET /metrics", promhttp.HandlerFor(gathered, promhttp.HandlerOpts{}))
+	a.mux.HandleFunc("GET /metrics", a.figures.serveMetrics)
+	a.mux.HandleFunc("GET /status", a.figures.serveStatus(options.Status))
 	healthz.InstallLivezHandler(gets{a.mux}, healthz.PingHealthz)
 	ready := []healthz.HealthChecker{
 		healthz.PingHealthz,
@@ -91,21 +99,29 @@ func New(gathered prometheus.Gatherer, counted *metrics.Metrics, options Options
 		ready = append(ready, healthz.NamedCheck("caches", func(*http.Request) error { return options.Cold() }))
 	}
 	healthz.InstallReadyzHandler(gets{a.mux}, ready...)
-	a.mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		s, err := options.Status()
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		_ = e.Encode(s) // the client may be gone
-	})
 	serveUsers(a.mux, options.Users)
 	servePage(a.mux)
 	serveLogLevel(a.mux, options.Level, options.Log)
-	for path, profile := range map[string]http.HandlerFunc{profiles: pprof.Index, profiles + "profile": pprof.Profile, profiles + "trace": pprof.Trace} {
+	a.serveProfiles()
+	return a
+}
+
+// serveProfiles serves Go's profiles. Each named profile, such as heap, may need much memory and stop
+// all goroutines, so only one is made at a time. The runtime makes one profile of the processors and
+// one trace at a time.
+func (a *Admin) serveProfiles() {
+	turn := make(chan struct{}, 1)
+	named := func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+			pprof.Index(w, r)
+		case <-r.Context().Done():
+		}
+	}
+	for path, profile := range map[string]http.HandlerFunc{
+		profiles: named, profiles + "profile": pprof.Profile, profiles + "trace": pprof.Trace,
+	} {
 		a.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			if !a.profiling.Load() {
 				http.Error(w, "profiling is off: set profiling: true in the configuration file, which is read again when it changes, or start with --profiling", http.StatusNotFound)
@@ -114,7 +130,6 @@ func New(gathered prometheus.Gatherer, counted *metrics.Metrics, options Options
 			profile(w, r)
 		})
 	}
-	return a
 }
 
 // SetProfiling sets whether Go's profiles are served.
@@ -149,13 +164,26 @@ func (a *Admin) Drain() { a.state.Store(draining) }
 
 // Server returns an HTTP server of the admin endpoints. The caller runs it.
 func (a *Admin) Server() *http.Server {
-	return &http.Server{Handler: http.HandlerFunc(a.serve), ReadHeaderTimeout: adminHeaderTimeout, WriteTimeout: adminWriteTimeout}
+	return &http.Server{
+		Handler: http.HandlerFunc(a.serve), ConnContext: untilClosed,
+		ReadHeaderTimeout: adminHeaderTimeout, WriteTimeout: adminWriteTimeout,
+	}
 }
 
-// serve refuses requests without the right to their path, and requests that a web page may have
-// made a browser send.
+// serve refuses requests beyond handlersMost, requests without the right to their path, and requests
+// that a web page may have made a browser send.
 func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	browser.Isolate(w.Header())
+	if !covers("/livez", r.URL.Path) && !covers("/readyz", r.URL.Path) {
+		select {
+		case a.handlers <- struct{}{}:
+			defer func() { <-a.handlers }()
+		default:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "503: too many requests are being answered", http.StatusServiceUnavailable)
+			return
+		}
+	}
 	if r.ContentLength != 0 { // the server reads the whole body before it writes a response
 		// A closed connection has no deadline.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminHeaderTimeout))

@@ -17,7 +17,7 @@ import (
 // The admin address answers scrapes and probes under any name. It answers browsers only under names
 // that pages cannot make resolve to it.
 func TestAdminVisits(t *testing.T) {
-	admin, counts := newAdmin(Options{Status: func() (any, error) { return "x", nil }, Profiling: true, Everybody: true})
+	admin, counts := newAdmin(Options{Status: shortStatus, Profiling: true, Everybody: true})
 	const (
 		service    = "watchproxy-admin.watchproxy.svc:8002"
 		prometheus = "User-Agent: Prometheus/3.7.0\r\nAccept: text/plain;version=0.0.4\r\nX-Prometheus-Scrape-Timeout-Seconds: 10\r\n"

@@ -2,6 +2,8 @@ package admin
 
 import (
 	"cmp"
+	"context"
+	"crypto/tls"
 	"maps"
 	"net"
 	"slices"
@@ -39,6 +41,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &boundedConn{Conn: conn, among: l, client: conn.RemoteAddr().String()}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if host, _, err := net.SplitHostPort(c.client); err == nil {
 		c.client = host
 	}
@@ -72,8 +75,27 @@ func (l *boundedListener) add(c *boundedConn) (silent *boundedConn) {
 type boundedConn struct {
 	net.Conn
 	among  *boundedListener
-	client string       // the client's address
-	last   atomic.Int64 // number of the last read or write
+	client string          // the client's address
+	last   atomic.Int64    // number of the last read or write
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+}
+
+// untilClosed returns a context that ends when a connection of a boundedListener is closed. The
+// server itself does not notice that while it has a part of the next request.
+func untilClosed(ctx context.Context, conn net.Conn) context.Context {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	if begun, ok := conn.(*begunConn); ok {
+		conn = begun.Conn
+	}
+	if c, ok := conn.(*boundedConn); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		context.AfterFunc(c.ctx, cancel)
+	}
+	return ctx
 }
 
 func (c *boundedConn) heard() { c.last.Store(c.among.signs.Add(1)) }
@@ -97,5 +119,6 @@ func (c *boundedConn) Close() error {
 	c.among.mu.Lock()
 	delete(c.among.mu.open, c)
 	c.among.mu.Unlock()
+	c.cancel()
 	return c.Conn.Close()
 }

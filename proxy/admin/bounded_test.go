@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -86,6 +87,31 @@ func TestBoundedClosesTheCrowd(t *testing.T) {
 		if client.closed != test.closed || left != connections {
 			t.Errorf("%s: the client's connection is closed: %t; %d are open, want %d", name, client.closed, left, connections)
 		}
+	}
+}
+
+// The context of a request ends with its connection, whatever is around the connection.
+func TestUntilClosed(t *testing.T) {
+	for name, around := range map[string]func(net.Conn) net.Conn{
+		"plain":        func(c net.Conn) net.Conn { return c },
+		"either, HTTP": func(c net.Conn) net.Conn { return &begunConn{Conn: c} },
+		"either, TLS": func(c net.Conn) net.Conn {
+			return tls.Server(&begunConn{Conn: c}, &tls.Config{MinVersion: tls.VersionTLS12})
+		},
+	} {
+		l := Bounded(&callers{next: &caller{address: "192.0.2.1:1"}})
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := untilClosed(t.Context(), around(conn))
+		if ctx.Err() != nil {
+			t.Errorf("%s: the context has ended", name)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ctx.Done()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -53,6 +54,8 @@ func newAdmin(o Options) (*Admin, *metrics.Metrics) {
 	o.Level, o.Log = zap.NewAtomicLevel(), zap.NewNop()
 	return New(registry, counts, o), counts
 }
+
+func shortStatus(prometheus.Gatherer) (any, error) { return "x", nil }
 
 // visit sends a request to an admin handler as if the request had arrived at an address.
 func visit(t *testing.T, a *Admin, local net.IP, overTLS bool, method, path, body string, header ...string) *httptest.ResponseRecorder {
@@ -146,7 +149,7 @@ func TestGuard(t *testing.T) {
 	} {
 		known := &reviews{}
 		options := Options{
-			Status: func() (any, error) { return "x", nil }, Users: func() any { return map[string]string{"name": "alice"} },
+			Status: shortStatus, Users: func() any { return map[string]string{"name": "alice"} },
 			Profiling: true, Everybody: test.everybody, Open: open,
 		}
 		if !test.noTLS {
@@ -183,25 +186,27 @@ func TestGuard(t *testing.T) {
 // Where others reach the loopback address, only the open paths are served there, with and without
 // authentication.
 func TestRestrictedLoopback(t *testing.T) {
-	for _, everybody := range []bool{false, true} {
-		admin, _ := newAdmin(Options{
-			Status: func() (any, error) { return "x", nil }, Users: func() any { return "names" }, Profiling: true, Everybody: everybody,
-			Restricted: true, Open: []string{"/livez", "/readyz", "/metrics"},
-		})
-		for path, want := range map[string]int{
-			"/livez": 200, "/metrics": 200, "/status": 403, "/users": 403, "/": 403, "/debug/log-level": 403, "/debug/pprof/": 403,
-		} {
-			// A header does not make a request one of another machine.
-			for _, header := range [][]string{nil, {"X-Forwarded-For", "10.0.0.9"}} {
-				if got := visit(t, admin, loopback, false, http.MethodGet, path, "", header...); got.Code != want {
-					t.Errorf("%s, everybody: %v, %q: %d, want %d", path, everybody, header, got.Code, want)
+	synctest.Test(t, func(t *testing.T) {
+		for _, everybody := range []bool{false, true} {
+			admin, _ := newAdmin(Options{
+				Status: shortStatus, Users: func() any { return "names" }, Profiling: true, Everybody: everybody,
+				Restricted: true, Open: []string{"/livez", "/readyz", "/metrics"},
+			})
+			for path, want := range map[string]int{
+				"/livez": 200, "/metrics": 200, "/status": 403, "/users": 403, "/": 403, "/debug/log-level": 403, "/debug/pprof/": 403,
+			} {
+				// A header does not make a request one of another machine.
+				for _, header := range [][]string{nil, {"X-Forwarded-For", "10.0.0.9"}} {
+					if got := visit(t, admin, loopback, false, http.MethodGet, path, "", header...); got.Code != want {
+						t.Errorf("%s, everybody: %v, %q: %d, want %d", path, everybody, header, got.Code, want)
+					}
 				}
 			}
+			if got := visit(t, admin, loopback, false, http.MethodPut, "/debug/log-level", "debug"); got.Code != http.StatusForbidden {
+				t.Errorf("the log level can be changed: %d", got.Code)
+			}
 		}
-		if got := visit(t, admin, loopback, false, http.MethodPut, "/debug/log-level", "debug"); got.Code != http.StatusForbidden {
-			t.Errorf("the log level can be changed: %d", got.Code)
-		}
-	}
+	})
 }
 
 // The log level changes while the proxy runs. An invalid level changes nothing.

@@ -1,0 +1,166 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+)
+
+const (
+	// gatherInterval is the shortest time between the begins of two gathers.
+	gatherInterval = time.Second
+	// pageTimeout limits the time to read a page. So slow readers hold the pages of eleven gathers
+	// at most. It is Prometheus' usual timeout for a scrape.
+	pageTimeout = 10 * time.Second
+	// acceptMost is the length of an Accept beyond which it is not parsed, in bytes. Prometheus'
+	// own has some 300.
+	acceptMost = 1 << 10
+)
+
+// figures makes the pages of /metrics and /status. Anybody may be allowed to ask for them, as often
+// as a client can, and a gather of a large registry takes all processors. So all requests that wait
+// share one gather and the pages that are made of it, and one second lies between two gathers. A
+// page shows what had happened when it was asked for: a gather serves the requests that came before
+// it began. Only the holder of the turn gathers and renders, and a request leaves the wait for the
+// turn when its connection ends.
+type figures struct {
+	from    prometheus.Gatherer
+	turn    chan struct{} // has an element while a request holds the turn
+	last    gathered      // the turn guards it
+	waiting atomic.Int64  // requests that have or want the turn
+}
+
+// gathered is the outcome of a gather.
+type gathered struct {
+	began    time.Time
+	families []*dto.MetricFamily
+	err      error
+	pages    map[string][]byte // by form; nil before the gather has ended, and once nobody waits
+}
+
+// Gather implements prometheus.Gatherer.
+func (g *gathered) Gather() ([]*dto.MetricFamily, error) { return g.families, g.err }
+
+func newFigures(from prometheus.Gatherer) *figures {
+	return &figures{from: from, turn: make(chan struct{}, 1)}
+}
+
+// page returns a page of a gather that has begun after the call. form names what render returns.
+func (f *figures) page(
+	ctx context.Context, form string, render func(*gathered) ([]byte, error),
+) ([]byte, error) {
+	asked := time.Now()
+	f.waiting.Add(1)
+	select {
+	case f.turn <- struct{}{}:
+	case <-ctx.Done():
+		f.waiting.Add(-1)
+		return nil, ctx.Err()
+	}
+	defer func() {
+		if f.waiting.Add(-1) == 0 { // nobody else may use the gather
+			f.last = gathered{began: f.last.began}
+		}
+		<-f.turn
+	}()
+	if f.last.pages == nil || f.last.began.Before(asked) {
+		select {
+		case <-time.After(time.Until(f.last.began.Add(gatherInterval))):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		f.last = gathered{began: time.Now()}
+		f.last.families, f.last.err = f.from.Gather()
+		f.last.pages = map[string][]byte{}
+	}
+	if page := f.last.pages[form]; page != nil {
+		return page, nil
+	}
+	page, err := render(&f.last)
+	if err == nil {
+		f.last.pages[form] = page
+	}
+	return page, err
+}
+
+// serve writes a page.
+func (f *figures) serve(
+	w http.ResponseWriter, r *http.Request, form string, render func(*gathered) ([]byte, error),
+) {
+	page, err := f.page(r.Context(), form, render)
+	if err != nil {
+		w.Header().Del("Content-Encoding")
+		http.Error(w, err.Error(), http.StatusInternalServerError) // the client may be gone
+		return
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
+	// A closed connection has no deadline.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(pageTimeout))
+	_, _ = w.Write(page)
+}
+
+// serveMetrics serves the metrics as text or protobuf. Only protobuf has native histograms.
+func (f *figures) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	format, form := expfmt.NewFormat(expfmt.TypeTextPlain), "text"
+	if accept := r.Header.Get("Accept"); len(accept) <= acceptMost {
+		protobuf := expfmt.NewFormat(expfmt.TypeProtoDelim)
+		if expfmt.NegotiateAccept(r.Header, format, protobuf).FormatType() == expfmt.TypeProtoDelim {
+			format, form = protobuf, "protobuf"
+		}
+	}
+	h := w.Header()
+	h.Set("Content-Type", string(format))
+	h["Vary"] = []string{"Accept", "Accept-Encoding"}
+	zipped := wire.AcceptsGzip(r.Header.Get("Accept-Encoding"))
+	if zipped {
+		h.Set("Content-Encoding", "gzip")
+		form += ", gzip"
+	}
+	f.serve(w, r, form, func(g *gathered) ([]byte, error) {
+		page, err := g.encode(format)
+		if err == nil && zipped {
+			page = wire.GzipBody(page)
+		}
+		return page, err
+	})
+}
+
+// encode returns all metrics in a format.
+func (g *gathered) encode(format expfmt.Format) ([]byte, error) {
+	if g.err != nil {
+		return nil, g.err
+	}
+	var b bytes.Buffer
+	encoder := expfmt.NewEncoder(&b, format)
+	for _, family := range g.families {
+		if err := encoder.Encode(family); err != nil {
+			return nil, err
+		}
+	}
+	return b.Bytes(), nil
+}
+
+// serveStatus serves the status, which status makes of the metrics, as JSON.
+func (f *figures) serveStatus(status func(prometheus.Gatherer) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		f.serve(w, r, "status", func(g *gathered) ([]byte, error) {
+			shown, err := status(g)
+			if err != nil {
+				return nil, err
+			}
+			page, err := json.MarshalIndent(shown, "", "  ")
+			return append(page, '\n'), err
+		})
+	}
+}
