@@ -27,7 +27,7 @@ type Conn struct {
 	set         *Set
 	heads       *Heads // nil counts nothing
 	head        headCount
-	nonblocking bool // the socket is nonblocking, except during WriteWaiting
+	nonblocking bool // the socket is nonblocking
 	crowded     bool // the limit of open connections is exceeded
 	// ahead has bytes that were read but not yet passed to the reader. If HeadLength is not 0, they
 	// begin with the head of a request; see Read.
@@ -389,13 +389,12 @@ func (c *Conn) Rest() {
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// WriteWaiting writes p and waits for the client. It does not copy the bytes that the kernel does
-// not accept immediately. The connection must be nonblocking, and earlier writes must be settled.
+// WriteWaiting writes p and waits for the client. The connection must be nonblocking, and earlier
+// writes must be settled. TLS waits for nothing: only the bytes that it has made wait, so its answer
+// to a client, such as new keys, never holds TLS's lock while the client does not read.
 func (c *Conn) WriteWaiting(p []byte) error {
-	c.socket.setNonblocking(false)
-	defer c.socket.setNonblocking(true)
 	return c.waitFor(func() error {
-		_, err := c.writeTogether(p)
+		_, err := c.writePieces(p, true)
 		return err
 	})
 }
@@ -406,11 +405,15 @@ func (c *Conn) writeTogether(p []byte) (n int, err error) {
 	if c.TLSState == nil || len(p) <= few {
 		return c.Conn.Write(p)
 	}
+	return c.writePieces(p, false)
+}
+
+func (c *Conn) writePieces(p []byte, wait bool) (n int, err error) {
 	for len(p) > 0 && err == nil {
 		c.socket.collect()
 		var m int
 		m, err = c.Conn.Write(p[:min(len(p), exchange.PieceSize)])
-		err = cmp.Or(err, c.socket.writeCollected())
+		err = cmp.Or(err, c.socket.writeCollected(wait))
 		n, p = n+m, p[m:]
 	}
 	return n, err

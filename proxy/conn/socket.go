@@ -15,7 +15,7 @@ import (
 // client: the socket keeps the bytes that the kernel does not accept, and settle writes them. Two
 // goroutines may write, because a TLS read can send a response while it holds TLS's own lock. If
 // this response blocked, the next writer would block too. So a socket stays nonblocking while a
-// pump writes to it, except during WriteWaiting.
+// pump writes to it.
 //
 // A pump writes one piece, and the next piece only after settle has written all of the first.
 // Besides one piece, the socket keeps only responses of TLS. A client that causes too many such
@@ -83,8 +83,8 @@ func (s *socket) collect() {
 }
 
 // writeCollected writes what was collected. Meanwhile TLS may add responses, which must not overtake
-// it.
-func (s *socket) writeCollected() error {
+// it. With wait, a nonblocking socket waits for the client, and keeps these responses.
+func (s *socket) writeCollected(wait bool) error {
 	for {
 		s.mu.Lock()
 		p := s.mu.collected
@@ -92,9 +92,24 @@ func (s *socket) writeCollected() error {
 		if len(p) == 0 || s.mu.broken != nil {
 			defer s.mu.Unlock()
 			s.mu.collects = false
+			s.mu.settling = s.mu.settling && !wait
 			return s.mu.broken
 		}
-		_, err := s.writeLocked(p)
+		var err error
+		if wait {
+			s.mu.collects, s.mu.settling = false, true
+			left := s.mu.left // a response of TLS since the last settle
+			s.mu.left = nil
+			s.mu.Unlock()
+			if len(left) > 0 {
+				_, err = s.Conn.Write(left)
+			}
+			if err == nil {
+				_, err = s.Conn.Write(p)
+			}
+		} else {
+			_, err = s.writeLocked(p)
+		}
 		if cap(p) <= leftMax {
 			p = p[:0]
 			collections.Put(&p)
@@ -103,6 +118,7 @@ func (s *socket) writeCollected() error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.mu.collects, s.mu.broken = false, err
+			s.mu.settling = s.mu.settling && !wait
 			return err
 		}
 	}

@@ -104,13 +104,27 @@ func TestWriteWaiting(t *testing.T) {
 			t.Fatalf("it did not wait: %v", err)
 		default:
 		}
+		// TLS may answer the client, while it holds the lock that the next writer needs.
+		if _, err := server.socket.Write([]byte("answer")); err != nil {
+			t.Fatal(err)
+		}
 		got := make([]byte, len(want))
-		if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("the client has read something else: %v", err)
+		if _, err := io.ReadFull(client, got); err != nil {
+			t.Error(err)
 		}
 		if err := <-wrote; err != nil {
 			t.Fatal(err)
 		}
+		go func() { _ = server.Settle() }()
+		rest := make([]byte, len("answer"))
+		if _, err := io.ReadFull(client, rest); err != nil {
+			t.Error(err)
+		}
+		before, after, answered := bytes.Cut(append(got, rest...), []byte("answer"))
+		if !answered || !bytes.Equal(append(before, after...), want) {
+			t.Error("the client has read something else")
+		}
+		synctest.Wait()
 		if _, err := server.Write(make([]byte, leftMax)); err != nil || !server.Unsettled() {
 			t.Errorf("later writes wait: %v", err)
 		}
@@ -270,7 +284,7 @@ func TestWritesBesideCollected(t *testing.T) {
 				}
 			}
 			written := make(chan error, 1)
-			go func() { written <- s.writeCollected() }()
+			go func() { written <- s.writeCollected(false) }()
 			synctest.Wait()
 			if _, err := s.Write([]byte("2")); err != nil {
 				t.Fatal(err)
@@ -303,7 +317,40 @@ func TestWritesBesideCollected(t *testing.T) {
 			t.Fatalf("%d bytes are collected", n)
 		}
 	}
-	if server.socket.writeCollected() == nil {
+	if server.socket.writeCollected(false) == nil {
 		t.Error("a part is written")
+	}
+}
+
+// However short a write is that waits for the client, an answer of TLS beside it does not wait.
+func TestAnswersBesideWriteWaiting(t *testing.T) {
+	for _, size := range []int{1, 1 << 10, 1 << 20} {
+		synctest.Test(t, func(t *testing.T) {
+			client, server := inMemory(t)
+			server.StartNonblocking()
+			if _, err := server.Conn.Write(make([]byte, unread)); err != nil { // the kernel takes no more
+				t.Fatal(err)
+			}
+			wrote := make(chan error, 1)
+			go func() { wrote <- server.WriteWaiting(make([]byte, size)) }()
+			synctest.Wait()
+			answered := make(chan error, 1)
+			go func() {
+				_, err := server.socket.Write([]byte("answer"))
+				answered <- err
+			}()
+			synctest.Wait()
+			select {
+			case err := <-answered:
+				if err != nil {
+					t.Error(err)
+				}
+			default:
+				t.Errorf("beside a write of %d bytes, an answer waits for the client", size)
+			}
+			server.Close()
+			client.Close()
+			<-wrote
+		})
 	}
 }
