@@ -53,6 +53,7 @@ type welcoming struct{}
 
 // Handle implements exchange.Handler.
 func (welcoming) Handle(_ context.Context, req *exchange.Request, _ *exchange.Route) *exchange.Response {
+	req.Conn.HoldAs("", func() (giveBack func(), ok bool) { return func() {}, true })
 	if req.Body != nil {
 		_, _ = io.Copy(io.Discard, req.Body)
 	}

@@ -9,17 +9,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
 
-// longPath is refused before the client is authenticated, and the connection stays open.
+// longPath is refused before the client is authenticated. Over HTTP/1.1, the connection stays open.
 var longPath = "/" + strings.Repeat("x", 100)
 
 // readsBodies is an upstream that responds after it has read the body.
@@ -228,53 +226,6 @@ func dialSlow(t *testing.T, l *rawListener, over string) *slowClient {
 		return &slowClient{Conn: dial(t, l), t: t}
 	}
 	return &slowClient{Conn: dialTLS(t, l, protocol), t: t}
-}
-
-// Streams of unauthenticated clients end. However many there are, only a bounded number lasts until
-// the deadline.
-func TestStrangersAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, l := serveSlow(t, true)
-		var reading sync.WaitGroup
-		defer reading.Wait()
-		var resets atomic.Int64
-		for range 2 {
-			c := dialSlow(t, l, "h2")
-			defer c.Close()
-			shuts(c)
-			c.pings = true
-			reading.Go(func() {
-				for c.frames != nil {
-					f, err := c.frames.ReadFrame()
-					if err != nil {
-						return
-					}
-					c.pong(f)
-					if _, ok := f.(*http2.RSTStreamFrame); ok {
-						resets.Add(1)
-					}
-				}
-			})
-			const most = 800
-			for i := range uint32(most) {
-				if err := ask2(c.frames, 2*i+1, longPath); err != nil {
-					t.Fatal(err)
-				}
-			}
-			synctest.Wait()
-		}
-		if n := s.listening.Strangers(); n != 1000 || resets.Load() != 600 {
-			t.Errorf("%d answers wait, %d were given up; want %d and 600", n, resets.Load(), 1000)
-		}
-		time.Sleep(time.Minute + time.Second)
-		synctest.Wait()
-		if n := s.listening.Strangers(); n != 0 || resets.Load() != 1600 {
-			t.Errorf("a minute later %d answers wait, %d were given up", n, resets.Load())
-		}
-		if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues("strangers")); n != 600 {
-			t.Errorf("%v are counted", n)
-		}
-	})
 }
 
 // greet begins HTTP/2.

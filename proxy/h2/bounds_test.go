@@ -119,7 +119,7 @@ func TestRapidReset(t *testing.T) {
 func piped(t *testing.T, h handler) *peer {
 	t.Helper()
 	client, accepted := net.Pipe()
-	return greet(t, newServer(h, options()), client, accepted, nil)
+	return greet(t, newServer(h, options()), client, known(accepted), nil)
 }
 
 // lasts reads until the connection ends, and returns the duration. It answers pings if answers is

@@ -66,6 +66,8 @@ const (
 	// controlMax limits the unread responses to PING, SETTINGS and broken streams, in bytes.
 	// controlUnknown limits those to an unknown client.
 	controlMax, controlUnknown = 64 << 10, 16 << 10
+	// wastedMax limits the broken and ignored streams of an unknown client.
+	wastedMax = 100
 	// stuckFree is the number of bytes of a watch that may be stuck without room.
 	stuckFree = 4 << 10
 	// overdueAfter is how long a stream waits for more window than there is.
@@ -97,6 +99,7 @@ type Conn struct {
 	framer   *http2.Framer
 	running  sync.WaitGroup // handlers, open watches, writers
 	received atomic.Int64   // the receive window
+	wasted   int            // broken and ignored streams of an unknown client
 	began    time.Time
 	heard    atomic.Int64 // when the last frame was received, in nanoseconds since began
 	timer    *time.Timer  // calls look
@@ -207,9 +210,18 @@ func (c *Conn) take(f http2.Frame, err error) error {
 	}
 	if broken, ok := errors.AsType[http2.StreamError](err); ok {
 		c.reset(broken.StreamID, broken.Code)
-		return nil
+		return c.waste()
 	}
 	return err
+}
+
+// waste counts a stream that is broken or ignored. A header block of some bytes may refer to 64 KiB
+// of earlier fields (HPACK), so an unknown client is disconnected beyond wastedMax.
+func (c *Conn) waste() error {
+	if c.wasted++; c.wasted > wastedMax && !c.net.Known() {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	return nil
 }
 
 // unlock releases the lock. If there is room in the buffer or the window, unlock first wakes the
@@ -328,7 +340,7 @@ var errSilent = errors.New("the client does not answer a ping")
 // their way. The client may send streams after the last again on another connection.
 func (c *Conn) drain() {
 	c.mu.Lock()
-	if c.mu.drain == nil && c.mu.err == nil {
+	if c.mu.drain == nil && !c.mu.refusing && c.mu.err == nil {
 		c.mu.buf = frame.AppendGoaway(c.bufLocked(), windowMax, http2.ErrCodeNo)
 		c.mu.buf = frame.AppendPing(c.mu.buf, 0, drainPing)
 		c.mu.drain = time.AfterFunc(drainGrace, c.drained)
@@ -345,12 +357,36 @@ func (c *Conn) drained() {
 		c.unlock()
 		return
 	}
-	c.mu.drain.Stop()
-	c.mu.refusing = true
-	c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCodeNo)
+	c.refuseLocked()
 	c.unlock()
 	c.flushSoon()
 	if idle {
 		c.net.Interrupt()
 	}
+}
+
+// refuseLocked makes the server ignore new streams, so that the connection ends with its last one.
+// The client may send them again on another connection.
+func (c *Conn) refuseLocked() {
+	if c.mu.refusing {
+		return
+	}
+	if c.mu.drain != nil {
+		c.mu.drain.Stop()
+	}
+	c.mu.refusing = true
+	c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCodeNo)
+}
+
+// lastLocked reports whether the connection can end, because its last stream has ended. A client
+// that has not read an early response gets drainGrace for that, as its reset could overtake it.
+func (c *Conn) lastLocked() bool {
+	if !c.mu.refusing || len(c.mu.streams) > 0 {
+		return false
+	}
+	if c.mu.early.Unread() {
+		c.mu.drain = time.AfterFunc(drainGrace, c.net.Interrupt)
+		return false
+	}
+	return true
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -73,12 +74,29 @@ func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 	if err := client.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	return greet(t, s, client, accepted, settings)
+	return greet(t, s, client, known(accepted), settings)
 }
 
-func greet(t *testing.T, s *Server, client, accepted net.Conn, settings []http2.Setting) *peer {
+// dialStranger is like dial, but no request of the client is authenticated.
+func dialStranger(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 	t.Helper()
-	p := &peer{Conn: client, Framer: http2.NewFramer(client, client), t: t, served: serving(s, accepted)}
+	client, accepted := conntest.Pipe(unread)
+	if err := client.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return greet(t, s, client, conn.New(accepted), settings)
+}
+
+// known returns a connection that counts against a user's limit.
+func known(accepted net.Conn) *conn.Conn {
+	nc := conn.New(accepted)
+	nc.HoldAs("user", func() (giveBack func(), ok bool) { return func() {}, true })
+	return nc
+}
+
+func greet(t *testing.T, s *Server, client net.Conn, nc *conn.Conn, settings []http2.Setting) *peer {
+	t.Helper()
+	p := &peer{Conn: client, Framer: http2.NewFramer(client, client), t: t, served: serving(s, nc)}
 	p.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
 	p.encoder = hpack.NewEncoder(&p.block)
 	t.Cleanup(func() {

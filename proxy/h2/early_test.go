@@ -3,13 +3,17 @@ package h2
 import (
 	"bytes"
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
@@ -70,7 +74,7 @@ type early struct {
 	conn   *Conn
 }
 
-func dialEarly(t *testing.T, reads int) *early {
+func dialEarly(t *testing.T, reads int, by func(net.Conn) *conn.Conn) *early {
 	t.Helper()
 	e := &early{conns: make(chan *Conn, 2*100+10)}
 	s := newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
@@ -84,7 +88,7 @@ func dialEarly(t *testing.T, reads int) *early {
 	}, options())
 	client, accepted := conntest.Pipe(1 << 20)
 	e.socket = &watched{Socket: accepted}
-	e.peer = greet(t, s, client, e.socket, nil)
+	e.peer = greet(t, s, client, by(e.socket), nil)
 	return e
 }
 
@@ -127,7 +131,7 @@ func TestEarlyResponse(t *testing.T) {
 	for name, reads := range map[string]int{"unread": 0, "partly read": 1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := dialEarly(t, reads)
+				e := dialEarly(t, reads, known)
 				e.answered(1)
 				e.sent(e.WriteData(1, false, make([]byte, 10000)))
 				synctest.Wait()
@@ -154,7 +158,7 @@ func TestEarlyResponse(t *testing.T) {
 // If the client ends or cancels its request after the response, no RST_STREAM follows.
 func TestEarlyResponseToWholeRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := dialEarly(t, 0)
+		e := dialEarly(t, 0, known)
 		for i, end := range []func(id uint32) error{
 			func(id uint32) error { return e.WriteData(id, true, make([]byte, 10000)) },
 			func(id uint32) error { return e.WriteRSTStream(id, http2.ErrCodeCancel) },
@@ -174,7 +178,7 @@ func TestEarlyResponseToWholeRequest(t *testing.T) {
 // A client that answers no PING gets RST_STREAM with the response once too many streams wait for it.
 func TestEarlyResponsesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := dialEarly(t, 0)
+		e := dialEarly(t, 0, known)
 		const most = 100
 		// Without DATA: a frame that arrives after RST_STREAM would be answered by another one.
 		for i := range uint32(most + 1) {
@@ -193,7 +197,7 @@ func TestEarlyResponsesAreBounded(t *testing.T) {
 // If the connection ends with an early response, RST_STREAM comes before its end.
 func TestEarlyResponseEndsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := dialEarly(t, 0)
+		e := dialEarly(t, 0, known)
 		e.closes = true
 		e.request(1, false, http.MethodPost)
 		e.answersDrain()
@@ -206,4 +210,31 @@ func TestEarlyResponseEndsConnection(t *testing.T) {
 			t.Errorf("writes %v have RST_STREAM, writes %v the end of the response", in, end)
 		}
 	})
+}
+
+// A stranger's upload is refused early. RST_STREAM follows once the client has read the response, and
+// ends the connection. If the client does not say so, the connection ends soon.
+func TestEarlyResponseToStranger(t *testing.T) {
+	for name, answers := range map[string]bool{"reads": true, "silent": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := dialEarly(t, 0, conn.New)
+				began := time.Now()
+				e.answered(1)
+				if in := e.socket.frames(t, isReset(1)); len(in) != 0 {
+					t.Errorf("writes %v have RST_STREAM, before the client has read the response", in)
+				}
+				if answers {
+					e.ponged()
+				}
+				e.until("reset", isReset(1))
+				_, _ = io.Copy(io.Discard, e)
+				e.Close()
+				<-e.served
+				if took := time.Since(began); took > drainGrace || answers && took > 0 {
+					t.Errorf("the connection ends after %s", took)
+				}
+			})
+		})
+	}
 }

@@ -86,13 +86,13 @@ func FuzzFrames(f *testing.F) {
 // pipe connects a client over memory.
 func pipe(s *Server) (client net.Conn, served chan struct{}) {
 	client, accepted := net.Pipe()
-	return client, serving(s, accepted)
+	return client, serving(s, known(accepted))
 }
 
 // socketPair connects a client over a socket. So watches are written without waiting for the client.
 func socketPair(s *Server) (client net.Conn, served chan struct{}) {
 	client, accepted := conntest.Pipe(unread)
-	return client, serving(s, accepted)
+	return client, serving(s, known(accepted))
 }
 
 // FuzzStreams runs operations on a connection against a model of the windows and streams, which the
@@ -125,11 +125,11 @@ func FuzzStreams(f *testing.F) {
 	})
 }
 
-func serving(s *Server, accepted net.Conn) (served chan struct{}) {
+func serving(s *Server, nc *conn.Conn) (served chan struct{}) {
 	served = make(chan struct{})
 	go func() {
 		defer close(served)
-		s.Serve(conn.New(accepted))
+		s.Serve(nc)
 	}()
 	return served
 }

@@ -69,11 +69,16 @@ func (c *Conn) pong(payload [8]byte) error {
 	}
 	c.mu.Lock()
 	next := c.mu.early.Pong(payload)
+	last := next != nil && c.mu.refusing && len(c.mu.streams) == 0 && !c.mu.early.Unread()
 	c.unlock()
 	if next == nil {
 		return nil
 	}
-	return c.answer(func(b []byte) []byte { return append(b, next...) })
+	err := c.answer(func(b []byte) []byte { return append(b, next...) })
+	if last {
+		c.net.Interrupt()
+	}
+	return err
 }
 
 // answer responds to a client's control frame. A client that does not read the responses is
@@ -304,7 +309,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	case f.HasPriority() && f.Priority.StreamDep == id:
 		return broken
 	case refusing:
-		return nil
+		return c.waste()
 	case busy >= streamsMax:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	case f.Truncated: // the header is too long

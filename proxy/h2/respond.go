@@ -43,9 +43,6 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 	}
 	resp := c.server.Handler.Handle(&s.ctx, req, &rt)
 	written = c.server.Handler.Answered(req, rt, resp, time.Since(began))
-	if resp.Close {
-		c.drain()
-	}
 	head := req.Method == http.MethodHead || resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
 	switch {
 	case resp.Stream != nil:
@@ -108,9 +105,20 @@ func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) 
 }
 
 // small writes a small response. Responses to unknown clients are counted until they have been
-// written.
+// written. The first one ends the connection with the streams that have begun: a request of a few
+// bytes, which refer to earlier headers (HPACK), must not cost a response each time. On a connection
+// that has served a user, the streams on their way are the user's, so they are not ignored.
 func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
-	if !c.net.Known() {
+	switch known := c.net.Known(); {
+	case known && resp.Close:
+		c.drain()
+	case !known:
+		// A 503 is no fault of the client, which need not connect again for each.
+		if resp.Status != http.StatusServiceUnavailable {
+			c.mu.Lock()
+			c.refuseLocked()
+			c.unlock()
+		}
 		defer c.server.strangers.Add(-1)
 		if c.server.strangers.Add(1) > strangersMax {
 			c.server.Metrics.ConnectionRefused("strangers")
@@ -125,9 +133,6 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 // strangersMax limits the responses that are being written to unknown clients, on all connections.
 // A client is unknown until one of its requests is authenticated.
 const strangersMax = 1000
-
-// Strangers returns the number of responses that are being written to unknown clients.
-func (s *Server) Strangers() int64 { return s.strangers.Load() }
 
 // goOn sends 100 Continue, which asks the client for the body that it announced.
 func (c *Conn) goOn(s *stream) {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
@@ -62,7 +61,7 @@ func ours() *server {
 			if err != nil {
 				return
 			}
-			s.running.Go(func() { h2.Serve(conn.New(accepted)) })
+			s.running.Go(func() { h2.Serve(known(accepted)) })
 		}
 	})
 	s.close = func() { l.Close(); s.running.Wait() }

@@ -83,9 +83,6 @@ func New(c Config) *Server {
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
 
-// Strangers returns the number of responses over HTTP/2 that are being written to unknown clients.
-func (s *Server) Strangers() int64 { return s.h2.Strangers() }
-
 // Serve serves l until ctx ends. Then it drains. Each client that has connected gets an answer, and
 // is told to use another connection. So Serve still accepts the connections in the backlog before
 // it closes l. It waits for the first request of a connection until the drain time is over, and for

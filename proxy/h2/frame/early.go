@@ -49,6 +49,16 @@ func (e *Early) Pong(payload [8]byte) []byte {
 	return AppendPing(AppendReset(nil, id, http2.ErrCodeNo), 0, payload)
 }
 
+// Unread reports whether the client may not have read all early responses yet.
+func (e *Early) Unread() bool {
+	for _, reset := range e.reset {
+		if !reset {
+			return true
+		}
+	}
+	return false
+}
+
 // Resets returns RST_STREAM for the streams that wait for it, or nil. It is for the end of a
 // connection.
 func (e *Early) Resets() (b []byte) {
