@@ -17,7 +17,7 @@ import (
 
 // authenticate sets req.Identity, or refuses the request.
 func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
-	asked := req.AsHTTP(ctx)
+	asked := req.AsSender(ctx)
 	caller, err := s.sender(req, asked)
 	switch {
 	case errors.Is(err, errUnauthenticated):

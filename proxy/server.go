@@ -238,9 +238,6 @@ func (s *Server) recovered(req *exchange.Request, f func() *exchange.Response) (
 
 // handle refuses a request or answers it.
 func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
-	if rt.Resource && rt.Verb == "list" && exchange.IsWatch(req.Query) {
-		rt.Verb = "watch"
-	}
 	tracer, received := s.options.Load().Tracer, time.Time{}
 	if tracer != nil {
 		received = time.Now()
@@ -258,7 +255,8 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return resp
 }
 
-// refuse makes the early checks: size, sender, host, limits, impersonation.
+// refuse makes the early checks: size, sender, host, limits, impersonation. Until the sender is
+// known, it parses nothing but the credentials.
 func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	if most := s.options.Load().Limits.URIBytes; len(req.Target) > most {
 		return req.Fail(exchange.URITooLong(most), exchange.FromProxy)
@@ -272,6 +270,9 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 		}
 	} else if refusal = s.dropOwnToken(req); refusal != nil {
 		return refusal
+	}
+	if rt.Resource && rt.Verb == "list" && exchange.IsWatch(req.Query) {
+		rt.Verb = "watch"
 	}
 	if refusal = s.refuseBrowser(req, rt); refusal != nil {
 		return refusal

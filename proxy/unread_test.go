@@ -88,7 +88,7 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 // bounded, however many connections and tokens a client makes up.
 func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const connections, streams, head = 3, 200, 16 << 10
+		const connections, streams, head = 3, 60, 16 << 10
 		reviewed := make(chan struct{})
 		config := behind(t, func(w http.ResponseWriter, _ *http.Request) {
 			<-reviewed

@@ -24,6 +24,27 @@
 // Each outcome is dropped at most 10 s after its TTL. If a review fails, the proxy forwards a read,
 // and answers 503 to an unknown token and to a certificate that impersonates.
 //
+// # Strangers
+//
+// What the bytes of a client without valid credentials cost, in processor time of one core:
+//
+//	step            | cost                      | bound
+//	TLS, first 401  | 0.7 ms                    | handshake: 256 KiB, 10 s
+//	HTTP/1.1 head   | each byte is sent         | maxHeaderBytes; 401 closes
+//	HTTP/2 frame    | an answer of some bytes   | 16 KiB; 16 KiB of unread answers
+//	header (HPACK)  | 3 µs; 0.1 ms for 28 bytes | maxHeaderBytes; 100 that come to nothing
+//	route           | 10 µs for 4 KiB           | 16 segments are split
+//	query           | 40 µs for 4 KiB           | pretty alone is read; the audit log reads all
+//	Accept          | 20 µs                     | 512 bytes, 12 clauses; else JSON
+//	token           | a hash, a review          | 25 reviews of an address; refusals last 10 s
+//	certificate     | one verification          | a connection; 10 certificates
+//	401             | 10 µs, 35 allocations     | the last stream of its connection
+//
+// Over HTTP/2, the first refusal of a connection without a user ends it, as in kube-apiserver, but a
+// 503 does not: a final GOAWAY names the streams that have begun, and these are answered. A
+// connection that has served a user gets two GOAWAYs with a PING between them, so no stream on its
+// way is lost: the user's token may have expired, or a balancer may share the connection.
+//
 // A request with a token is forwarded with that token. For a certificate, the proxy impersonates
 // its user, and refuses values that headers would change. Upstream checks a token client's
 // Impersonate headers. For a client with a certificate, the proxy runs the apiserver's own filter,

@@ -239,6 +239,13 @@ func (r *Request) AsHTTP(ctx context.Context) *http.Request {
 	return asked.WithContext(ctx)
 }
 
+// AsSender returns the part of the request that authenticates its sender, for package access. It
+// does not parse the path and query of a client that is not known yet.
+func (r *Request) AsSender(ctx context.Context) *http.Request {
+	sender := &http.Request{Method: r.Method, URL: &url.URL{Path: "/"}, RequestURI: "/", RemoteAddr: address(r.Conn), Header: r.Header, TLS: r.TLS}
+	return sender.WithContext(ctx)
+}
+
 // AheadMax limits the bytes that are read ahead of pipelined requests.
 const AheadMax = 64 << 10
 
@@ -259,11 +266,9 @@ func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func())
 // waits returns the time for which a request may wait for its turn: requestWait, or the client's
 // timeout if that is shorter.
 func (r *Request) waits() time.Duration {
-	if strings.Contains(r.Query, "timeout=") {
-		values, _ := url.ParseQuery(r.Query) // a malformed query may still have a readable timeout
-		if bound, err := time.ParseDuration(values.Get("timeout")); err == nil && bound > 0 {
-			return min(bound, requestWait)
-		}
+	timeout, _ := wire.Parameter(r.Query, "timeout") // a malformed query may still have one
+	if bound, err := time.ParseDuration(timeout); err == nil && bound > 0 {
+		return min(bound, requestWait)
 	}
 	return requestWait
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
 // Route is the meaning of a method and a path.
@@ -44,7 +45,7 @@ func ParseRoute(method, path string) Route {
 		unescaped = path
 	}
 	// NewRequestInfo fails for paths that end at watch or proxy. Such paths are not plain.
-	info, _ := access.RequestInfos.NewRequestInfo(&http.Request{URL: &url.URL{Path: unescaped}})
+	info, _ := access.RequestInfos.NewRequestInfo(&http.Request{URL: &url.URL{Path: beginning(unescaped)}})
 	rt := Route{
 		GVR:       schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource},
 		Namespace: info.Namespace, Name: info.Name, Subresource: info.Subresource,
@@ -63,6 +64,23 @@ func ParseRoute(method, path string) Route {
 	}
 	rt.Plain = rt.Resource && rt.Subresource == "" && strings.Count(path, "/") == segments && Canonical(path)
 	return rt
+}
+
+// beginning returns the first segments of a path. Only nine have a meaning, as in
+// /apis/GROUP/VERSION/watch/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE, so the path of an
+// unknown client is not split into thousands.
+func beginning(path string) string {
+	const most = 16
+	path = strings.Trim(path, "/")
+	for i, n := 0, 0; i < len(path); i++ {
+		if path[i] == '/' {
+			n++
+		}
+		if n == most {
+			return path[:i]
+		}
+	}
+	return path
 }
 
 // verbOf returns a verb as in kube-apiserver. Clients cannot invent verbs.
@@ -84,8 +102,8 @@ func verbOf(method string, rt *Route) string {
 // IsWatch reports whether a query makes a list a watch. If a query is malformed, only its valid
 // part counts, as in kube-apiserver.
 func IsWatch(query string) bool {
-	values, _ := url.ParseQuery(query)
-	return len(values["watch"]) > 0 && ParseBool(values["watch"][0])
+	value, ok := wire.Parameter(query, "watch")
+	return ok && ParseBool(value)
 }
 
 // ParseBool parses a query parameter like apimachinery: every value except "0" and "false" is true,

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,8 +42,18 @@ const (
 	Watch
 )
 
-// sortedMax is the largest number of Accept clauses that kube-apiserver sorts stably.
-const sortedMax = 12
+// sortedMax is the largest number of Accept clauses that kube-apiserver sorts stably. acceptMost is
+// the longest Accept header that is parsed, in bytes. Clients of Kubernetes send at most half of that.
+const sortedMax, acceptMost = 12, 512
+
+// parseAccept parses an Accept header like kube-apiserver. It returns false for one that is too
+// long, whose clauses would cost hundreds of microseconds: over HTTP/2, a byte may refer to them.
+func parseAccept(accept string) (clauses []goautoneg.Accept, ok bool) {
+	if len(accept) > acceptMost || strings.Count(accept, ",") >= sortedMax {
+		return nil, false
+	}
+	return goautoneg.ParseAccept(accept), true
+}
 
 // encodings are kube-apiserver's encodings, in the order that it uses for a wildcard.
 var encodings = []struct {
@@ -61,8 +70,8 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
 		return []Choice{{Pretty: pretty && read != Watch}}
 	}
-	clauses := goautoneg.ParseAccept(accept)
-	if len(clauses) > sortedMax || strings.Contains(accept, "cbor") {
+	clauses, ok := parseAccept(accept)
+	if !ok || strings.Contains(accept, "cbor") {
 		return nil
 	}
 	for i := range clauses {
@@ -192,12 +201,13 @@ func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
 	return c, take
 }
 
-// NegotiateError returns the form of a Status. If no clause fits, the form is indented JSON.
+// NegotiateError returns the form of a Status. If no clause fits, the form is indented JSON. If the
+// header is too long, the form is JSON.
 func NegotiateError(accept string, pretty bool) Choice {
-	if accept == "" {
+	clauses, ok := parseAccept(accept)
+	if accept == "" || !ok {
 		return Choice{Pretty: pretty}
 	}
-	clauses := goautoneg.ParseAccept(accept)
 	for i := range clauses {
 		for _, e := range encodings {
 			if !matches(&clauses[i], e.subtype) {
@@ -217,12 +227,9 @@ func NegotiateError(accept string, pretty bool) Choice {
 // Pretty reports whether kube-apiserver would indent the response: for terminals, for browsers, and
 // on request.
 func Pretty(query, userAgent string) bool {
-	if strings.Contains(query, "pretty") {
-		values, _ := url.ParseQuery(query) // only the valid part of a malformed query counts
-		if parameter := values.Get("pretty"); parameter != "" {
-			pretty, _ := strconv.ParseBool(parameter)
-			return pretty
-		}
+	if parameter, _ := Parameter(query, "pretty"); parameter != "" {
+		pretty, _ := strconv.ParseBool(parameter)
+		return pretty
 	}
 	for _, human := range []string{"curl", "Wget", "Mozilla/5.0"} {
 		if strings.HasPrefix(userAgent, human) {

@@ -1,0 +1,51 @@
+package proxy
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
+)
+
+// A request of a stranger costs the same whatever its path, query and headers are. Over HTTP/2, one
+// byte may refer to four kilobytes of them. Allocations stand for the cost, because each parsed part
+// needs some.
+func TestStrangersCost(t *testing.T) {
+	options := testOptions()
+	options.Access = judging(t)
+	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), options, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	cost := func(target, accept string) float64 {
+		return testing.AllocsPerRun(10, func() {
+			req := &exchange.Request{Method: http.MethodGet, Target: target, Host: "localhost", Conn: noConn{}, Header: http.Header{}}
+			req.Header["Accept"] = []string{accept}
+			req.SplitTarget()
+			rt := exchange.ParseRoute(req.Method, req.Path)
+			if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusUnauthorized {
+				t.Errorf("%.50s…: %d", target, resp.Status)
+			}
+		})
+	}
+	const path, size, more = "/api/v1/pods", 4000, 60
+	least := cost(path, "application/json")
+	for _, part := range []string{"*/*;as=x,", ",", "a/b,", ";a=b", "application/yaml;a;"} {
+		if got := cost(path, strings.Repeat(part, size/len(part))); got > least+more {
+			t.Errorf("Accept of %q: %v allocations instead of %v", part, got, least)
+		}
+	}
+	for _, part := range []string{"a=b&", "&", "pretty&", "watch=%zz&", "fieldSelector=a%3Db&"} {
+		if got := cost(path+"?"+strings.Repeat(part, size/len(part)), "*/*"); got > least+more {
+			t.Errorf("query of %q: %v allocations instead of %v", part, got, least)
+		}
+	}
+	for _, part := range []string{"/", "/a", "/%2f", "/api/v1", "/namespaces"} {
+		if got := cost("/api/v1/pods"+strings.Repeat(part, size/len(part)), "*/*"); got > least+more {
+			t.Errorf("path of %q: %v allocations instead of %v", part, got, least)
+		}
+	}
+	t.Logf("%v allocations", least)
+}
