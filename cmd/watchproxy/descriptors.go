@@ -43,6 +43,6 @@ type connectionErrors struct{ log *zap.Logger }
 
 // Write implements io.Writer.
 func (e connectionErrors) Write(line []byte) (int, error) {
-	e.log.Warn("a connection to the admin address failed", zap.ByteString("error", bytes.TrimSpace(line)))
+	e.log.Warn("a connection to the admin address failed", zap.String("error", string(bytes.TrimSpace(line))))
 	return len(line), nil
 }

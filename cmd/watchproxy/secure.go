@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -143,7 +142,8 @@ func seldom(core zapcore.Core) zapcore.Core {
 }
 
 // shortLines logs the first line of each message, because the other lines contain bytes from clients.
-// It truncates that line and all texts beside it.
+// It truncates that line and all texts beside it. Values that are neither texts nor numbers are
+// dropped: they can be a request's whole query.
 type shortLines struct{ zapcore.Core }
 
 // textMost is the maximum length of a text from a library in the log, in bytes.
@@ -161,21 +161,32 @@ func (c shortLines) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.Ch
 
 // Write implements zapcore.Core.
 func (c shortLines) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	texts := slices.Clone(fields)
-	for i, f := range texts {
-		switch f.Type {
-		case zapcore.StringType:
-			texts[i].String = f.String[:min(len(f.String), textMost)]
-		case zapcore.ErrorType:
-			text := f.Interface.(error).Error()
-			texts[i] = zap.String(f.Key, text[:min(len(text), textMost)])
-		}
-	}
-	return c.Core.Write(e, texts)
+	return c.Core.Write(e, short(fields))
 }
 
 // With implements zapcore.Core.
-func (c shortLines) With(fields []zapcore.Field) zapcore.Core { return shortLines{c.Core.With(fields)} }
+func (c shortLines) With(fields []zapcore.Field) zapcore.Core {
+	return shortLines{c.Core.With(short(fields))}
+}
+
+func short(fields []zapcore.Field) []zapcore.Field {
+	kept := make([]zapcore.Field, 0, len(fields))
+	for _, f := range fields {
+		switch f.Type {
+		case zapcore.StringType:
+			f.String = f.String[:min(len(f.String), textMost)]
+		case zapcore.ErrorType:
+			text := f.Interface.(error).Error()
+			f = zap.String(f.Key, text[:min(len(text), textMost)])
+		case zapcore.BoolType, zapcore.DurationType, zapcore.Int64Type, zapcore.Int32Type,
+			zapcore.Uint64Type, zapcore.Uint32Type, zapcore.Float64Type:
+		default:
+			continue
+		}
+		kept = append(kept, f)
+	}
+	return kept
+}
 
 func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger) (*access.ClientCA, error) {
 	if file == "" {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,6 +20,8 @@ import (
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/klog/v2"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
 // While the audit log cannot be written, the log contains a line about it every ten seconds, without
@@ -43,29 +48,48 @@ func TestLostEventsAreOneLine(t *testing.T) {
 	})
 }
 
-// A library's line has at most 512 bytes of each text, which a client may have chosen.
+// A library's line has at most 512 bytes of each text, which a client may have chosen. It has no
+// value of another kind, such as a query.
 func TestLibraryLinesAreShort(t *testing.T) {
-	core, lines := observer.New(zap.InfoLevel)
-	klog.SetLogger(zapr.NewLogger(zap.New(core).WithOptions(zap.WrapCore(seldom))))
-	t.Cleanup(klog.ClearLogger)
-	long := strings.Repeat("x", 20<<10)
-	klog.ErrorS(errors.New(long), "Couldn't parse request", "selector", long)
-	klog.Error(long)
-	if lines.Len() != 2 {
-		t.Fatalf("%d lines", lines.Len())
-	}
-	for _, line := range lines.All() {
-		for name, text := range line.ContextMap() {
-			if text, ok := text.(string); ok && len(text) > textMost {
-				t.Errorf("%s has %d bytes", name, len(text))
+	long, query := strings.Repeat("x", 20<<10), "?limit=x&apikey=SECRET&a="+strings.Repeat("%01", 20<<10)
+	list := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/pods"+query, http.NoBody)
+	for name, test := range map[string]struct {
+		write func(log *zap.Logger)
+		want  map[string]any
+	}{
+		"message": {func(*zap.Logger) { klog.Error(long) }, map[string]any{}},
+		"texts": {
+			func(*zap.Logger) { klog.ErrorS(errors.New(long), "Failed", "selector", long, "code", 503) },
+			map[string]any{"error": long[:textMost], "selector": long[:textMost], "code": int64(503)},
+		},
+		"malformed list": {
+			func(*zap.Logger) { _, _ = access.RequestInfos.NewRequestInfo(list) },
+			map[string]any{"error": `strconv.ParseInt: parsing "x": invalid syntax`},
+		},
+		"stringer": {func(*zap.Logger) { klog.ErrorS(nil, "Failed", "url", list.URL) }, map[string]any{}},
+		"with":     {func(log *zap.Logger) { log.With(zap.Any("query", list.URL.Query())).Warn("Failed") }, map[string]any{}},
+		"connection": {
+			func(log *zap.Logger) { _, _ = connectionErrors{log}.Write([]byte(long + "\n")) },
+			map[string]any{"error": long[:textMost]},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			core, lines := observer.New(zap.InfoLevel)
+			log := zap.New(core).WithOptions(zap.WrapCore(seldom))
+			klog.SetLogger(zapr.NewLogger(log))
+			t.Cleanup(klog.ClearLogger)
+			test.write(log)
+			if lines.Len() != 1 {
+				t.Fatalf("%d lines", lines.Len())
 			}
-		}
-		if len(line.Message) > textMost {
-			t.Errorf("a message has %d bytes", len(line.Message))
-		}
-	}
-	if got := lines.All()[0].ContextMap(); got["selector"] != long[:textMost] || got["error"] != long[:textMost] {
-		t.Errorf("%v", got)
+			line := lines.All()[0]
+			if got := line.ContextMap(); !maps.Equal(got, test.want) {
+				t.Errorf("%.200v, want %.200v", got, test.want)
+			}
+			if len(line.Message) > textMost {
+				t.Errorf("a message has %d bytes", len(line.Message))
+			}
+		})
 	}
 }
 

@@ -19,9 +19,9 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// newHTTP1 returns a server for requests with heads of up to head bytes. It never listens.
+// newHTTP1 returns a server for requests with heads of up to head bytes. It never listens, so it logs
+// nothing.
 func (s *Server) newHTTP1(head int) *fasthttp.Server {
-	logger, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // fails only for unknown levels
 	return &fasthttp.Server{
 		Handler:               s.serve,
 		Concurrency:           1 << 20,
@@ -35,7 +35,6 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		SecureErrorLogMessage: true,
 
 		DisablePreParseMultipartForm: true,
-		Logger:                       logger, // broken connections are normal
 		ConnState: func(c net.Conn, state fasthttp.ConnState) {
 			switch state {
 			case fasthttp.StateIdle:
