@@ -225,8 +225,8 @@ type Cache struct {
 	// metadata, and the cells of 500 rows of a Table. Differences are logged and counted, and the
 	// cache is filled again from upstream. 0 disables the check; other values must be at least 1s.
 	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty"`
-	// OnUpstreamLoss configures the responses to cacheable reads while upstream cannot be reached.
-	// With the default, "serve-stale", the proxy answers from the cache, and a Warning header
+	// OnUpstreamLoss configures the responses to cacheable reads while a cache cannot follow
+	// upstream. With the default, "serve-stale", the proxy answers from the cache, and a Warning header
 	// contains the staleness. With "fail", it answers with 503. In both modes, reads of the most
 	// recent state fail, and open watches stay open.
 	OnUpstreamLoss OnUpstreamLoss `json:"onUpstreamLoss,omitempty"`
@@ -319,7 +319,7 @@ const (
 	Forward   ConsistentReads = "forward"
 )
 
-// OnUpstreamLoss is the way in which reads are answered while upstream cannot be reached.
+// OnUpstreamLoss is the way in which reads are answered while a cache cannot follow upstream.
 type OnUpstreamLoss string
 
 // The values of [OnUpstreamLoss].

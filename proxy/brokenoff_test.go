@@ -253,7 +253,7 @@ func TestStopLetsResponsesEnd(t *testing.T) {
 // its own request to an upstream that has just failed.
 func TestReadersShareAFailure(t *testing.T) {
 	const readers, configmap = 20, "/api/v1/namespaces/a/configmaps/c"
-	const unreachable, late = "503 cannot be reached", "504 did not answer in time"
+	const broken, late = "503 no complete answer", "504 did not answer in time"
 	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for name, test := range map[string]struct {
 		path string
@@ -261,14 +261,14 @@ func TestReadersShareAFailure(t *testing.T) {
 		full bool // no memory is free
 		want string
 	}{
-		"breaks off": {configmap, breakAfter(100), false, unreachable},
-		"later":      {configmap, breakAfter(200 << 10), false, unreachable},
+		"breaks off": {configmap, breakAfter(100), false, broken},
+		"later":      {configmap, breakAfter(200 << 10), false, broken},
 		"is silent":  {configmap, silent, false, late},
 		"no room":    {configmap, silent, true, late},
 		"a document": {"/openapi/v3/apis/example.com/v1", func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(time.Second)
-			http.Error(w, "cannot be reached", http.StatusServiceUnavailable)
-		}, false, unreachable},
+			http.Error(w, "no complete answer", http.StatusServiceUnavailable)
+		}, false, broken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -172,8 +172,13 @@ func TestSelectableFieldsChange(t *testing.T) {
 	g.same(g.all() + red)
 	g.cached(g.all() + red)
 	row{name: "not in the other version", request: get(strings.Replace(g.all(), "/v1/", "/v2/", 1) + red), status: 400, from: upstream}.run(t)
+	// The apiserver's handler and the proxy follow the definitions separately, so each sees the change
+	// at its own time. Their watches end when they have seen it.
+	p := openPair(t, "changes", get(g.all()+"?watch=true"), cache)
 	g.redefine(version("v1", true, ""), version("v2", false, ""))
 	await(g.t, get(g.all()+red), http.StatusBadRequest)
+	g.ended(p.want)
+	g.ended(p.got)
 	g.same(g.all() + red)
 }
 

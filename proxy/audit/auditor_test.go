@@ -200,7 +200,7 @@ func TestDeprecated(t *testing.T) {
 	for warning, want := range map[string][2]string{
 		`299 - "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"`: {"true", ""},
 		`299 - "a/v1beta1 B is deprecated in v1.30+, unavailable in v1.40+"`:                  {"true", "1.40"},
-		`299 - "watchproxy has not reached the apiserver for 2s"`:                             {"", ""},
+		`299 - "watchproxy has not followed the apiserver for 2s"`:                            {"", ""},
 	} {
 		a, log := auditorOf(t, everything, nil)
 		resp := exchange.NewResponse(200, exchange.FromCache)

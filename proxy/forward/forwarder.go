@@ -307,6 +307,8 @@ func unanswered(err error, sent, harmless bool) metav1.Status {
 		return longHeader()
 	case sent && errors.As(err, &timeout) && timeout.Timeout():
 		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
+	case harmless && sent:
+		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver gave no complete answer")
 	case harmless:
 		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")
 	}

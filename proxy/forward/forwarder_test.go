@@ -44,17 +44,22 @@ func TestUnanswered(t *testing.T) {
 		sent, harmless bool
 		code           int32
 		again          bool
+		says           string
 	}{
-		{dial(net.ErrClosed), false, true, http.StatusServiceUnavailable, true},
-		{dial(os.ErrDeadlineExceeded), false, true, http.StatusServiceUnavailable, true},
-		{os.ErrDeadlineExceeded, true, true, http.StatusGatewayTimeout, false},
-		{os.ErrDeadlineExceeded, true, false, http.StatusGatewayTimeout, false},
-		{io.ErrUnexpectedEOF, true, true, http.StatusServiceUnavailable, true},
-		{io.ErrUnexpectedEOF, true, false, http.StatusBadGateway, false},
+		{dial(net.ErrClosed), false, true, http.StatusServiceUnavailable, true, "cannot be reached"},
+		{dial(os.ErrDeadlineExceeded), false, true, http.StatusServiceUnavailable, true, "cannot be reached"},
+		{os.ErrDeadlineExceeded, true, true, http.StatusGatewayTimeout, false, "in time"},
+		{os.ErrDeadlineExceeded, true, false, http.StatusGatewayTimeout, false, "in time"},
+		{context.Canceled, true, true, http.StatusServiceUnavailable, true, "no complete answer"}, // without patience
+		{io.ErrUnexpectedEOF, true, true, http.StatusServiceUnavailable, true, "no complete answer"},
+		{io.ErrUnexpectedEOF, true, false, http.StatusBadGateway, false, "may have been executed"},
 	} {
 		s := unanswered(test.err, test.sent, test.harmless)
 		if again := s.Details != nil && s.Details.RetryAfterSeconds > 0; s.Code != test.code || again != test.again {
 			t.Errorf("%v, sent %t, harmless %t: %d, Retry-After %t", test.err, test.sent, test.harmless, s.Code, again)
+		}
+		if !strings.Contains(s.Message, test.says) {
+			t.Errorf("%v, sent %t, harmless %t: %s", test.err, test.sent, test.harmless, s.Message)
 		}
 	}
 }

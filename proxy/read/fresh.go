@@ -149,7 +149,11 @@ func (rd *Reader) allowStale(r *read) error {
 	case rd.Options().FailOnLoss, rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, r.MostRecent():
 		return Lost
 	}
-	text := fmt.Sprintf("watchproxy has not reached the apiserver for %s: this may be out of date", age.Truncate(time.Second))
+	why := ""
+	if rd.Feeds.Lost(r.GVR) == 0 {
+		why = ", as it answers with errors"
+	}
+	text := fmt.Sprintf("watchproxy has not followed the apiserver for %s%s: this may be out of date", age.Truncate(time.Second), why)
 	r.warnings = append(slices.Clip(r.warnings), fmt.Sprintf("299 - %q", text))
 	return nil
 }

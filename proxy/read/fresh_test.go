@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // lostFeed is a feed that has lost upstream.
@@ -16,19 +18,30 @@ type lostFeed struct {
 // Lost implements Feed.
 func (f *lostFeed) Lost() (time.Duration, bool) { return f.away, f.away > 0 }
 
+// silence is the time since upstream has answered feeds at all.
+type silence struct {
+	Feeds
+	since time.Duration
+}
+
+// Lost implements Feeds.
+func (s silence) Lost(schema.GroupVersionResource) time.Duration { return s.since }
+
 // A read from an out-of-date cache gets a warning with the age, up to a maximum age. If
 // configuration says so, the read fails instead. Reads of the most recent state are forwarded.
 func TestAllowStale(t *testing.T) {
 	for name, c := range map[string]struct {
 		options Options
 		away    time.Duration
+		refused bool
 		change  func(*read)
 		fails   bool
 		says    string
 	}{
 		"there":            {},
 		"just gone":        {away: LostGrace / 2, options: Options{FailOnLoss: true}},
-		"gone":             {away: 90 * time.Second, says: "for 1m30s:"},
+		"gone":             {away: 90 * time.Second, says: "has not followed the apiserver for 1m30s:"},
+		"refuses":          {away: 90 * time.Second, refused: true, says: "for 1m30s, as it answers with errors:"},
 		"gone, within":     {away: time.Hour, options: Options{MaxStaleness: time.Hour}, says: "for 1h0m0s:"},
 		"gone too long":    {away: time.Hour + 1, options: Options{MaxStaleness: time.Hour}, fails: true},
 		"gone, is to fail": {away: time.Minute, options: Options{FailOnLoss: true}, fails: true},
@@ -41,7 +54,11 @@ func TestAllowStale(t *testing.T) {
 			if c.change != nil {
 				c.change(r)
 			}
-			rd := &Reader{Config: Config{Options: func() Options { return c.options }}}
+			feeds := silence{since: c.away}
+			if c.refused {
+				feeds.since = 0
+			}
+			rd := &Reader{Config: Config{Feeds: feeds, Options: func() Options { return c.options }}}
 			err := rd.allowStale(r)
 			if errors.Is(err, Lost) != c.fails || !c.fails && err != nil {
 				t.Errorf("%v", err)

@@ -67,7 +67,7 @@ func TestUpstreamLost(t *testing.T) {
 				if got.Status != http.StatusOK {
 					t.Fatalf("%d %s", got.Status, got.Body)
 				}
-				return strings.HasPrefix(got.Header.Get("Warning"), `299 - "watchproxy has not reached the apiserver for `)
+				return strings.HasPrefix(got.Header.Get("Warning"), `299 - "watchproxy has not followed the apiserver for `)
 			})
 			cluster.Eventually(t, "a refusal", func() bool { return failing.GetT(t, old, nil).Status != http.StatusOK })
 			refused(t, failing, old)
@@ -125,7 +125,7 @@ func refused(t *testing.T, e *cluster.Endpoint, target string) {
 	got := e.GetT(t, target, nil)
 	var status metav1.Status
 	if err := json.Unmarshal(got.Body, &status); err != nil || got.Status != http.StatusServiceUnavailable || got.Header.Get("Retry-After") == "" ||
-		status.Reason != metav1.StatusReasonServiceUnavailable || !strings.Contains(status.Message, "apiserver cannot be reached") {
+		status.Reason != metav1.StatusReasonServiceUnavailable || !strings.HasPrefix(status.Message, "the upstream apiserver ") {
 		t.Errorf("%s%s: %d %s, %v", e.Name, target, got.Status, got.Body, err)
 	}
 }
