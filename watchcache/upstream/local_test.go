@@ -30,6 +30,7 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 		unserved   = `{"metadata":{"uid":"one","generation":1},"spec":{"versions":[{"name":"v1"},{"name":"v2","served":true}]}}`
 		aggregator = `,{"name":"apiregistration.k8s.io","versions":[{"version":"v1"}]}`
 		appsList   = `{"kind":"WidgetList","apiVersion":"apps/v1","metadata":{"resourceVersion":"100"},"items":[]}`
+		oddList    = `{"apiVersion":"example.com/v1","items":[],"kind":"WidgetList","metadata":{"resourceVersion":"100"}}`
 		typedList  = `{"kind":"WidgetList","apiVersion":"example.com/v1","metadata":{"resourceVersion":"100"},"items":[]}`
 	)
 	builtin := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "widgets"}
@@ -42,6 +43,8 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 		"local":                               {apiservice: local, cached: true},
 		"aggregated":                          {apiservice: elsewhere, crd: defined},
 		"aggregated and welcome":              {apiservice: elsewhere, aggregated: true, cached: true},
+		"aggregated and welcome, typed":       {apiservice: elsewhere, aggregated: true, list: typedList, cached: true},
+		"aggregated and welcome, odd":         {apiservice: elsewhere, aggregated: true, list: oddList},
 		"no aggregator":                       {aggregator: "-", apiservice: absent, cached: true},
 		"no aggregator, may not look":         {aggregator: "-", apiservice: forbidden, crd: forbidden, cached: true},
 		"may not look":                        {apiservice: forbidden, says: true},

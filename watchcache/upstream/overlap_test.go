@@ -133,7 +133,7 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 		case path == "/apis/example.com/v1":
 			return reply(200, `{"kind":"APIResourceList","resources":[{"name":"widgets","namespaced":true,"kind":"Widget","verbs":["get","list","watch"]}]}`), nil
 		case strings.Contains(path, client.NoSuchNamespace):
-			return reply(200, `{"apiVersion":"example.com/v1","items":[],"kind":"WidgetList","metadata":{"resourceVersion":"100"}}`), nil
+			return reply(200, `{"apiVersion":"example.com/v1","items":[],"kind":"WidgetList","metadata":{"continue":"","resourceVersion":"100"}}`), nil
 		case q.Get("sendInitialEvents") == "true":
 			body := fmt.Sprintf(`{"type":"ADDED","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":%q}}}`+"\n"+
 				`{"type":"BOOKMARK","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"100"}}}`+"\n", version)

@@ -32,8 +32,10 @@ type Probe struct {
 	// SelfDescribing is true for custom resources, whose JSON keys are sorted. It is false for
 	// built-in types, whose first key is kind.
 	SelfDescribing bool
-	Warnings       []string // the Warning headers of every response, whatever its user
-	Columns        []byte   // the column definitions of a Table
+	// Foreign is true for lists in neither form: a custom resource's metadata begins with continue.
+	Foreign  bool
+	Warnings []string // the Warning headers of every response, whatever its user
+	Columns  []byte   // the column definitions of a Table
 	// EmptyRows is how upstream writes a Table without rows, "[]" or "null". It is "" if the probe
 	// has found a row.
 	EmptyRows string
@@ -97,12 +99,19 @@ func readJSONProbe(body []byte) (p Probe, apiVersion string, err error) {
 	}
 	list := gjson.ParseBytes(body)
 	p.ListKind = list.Get("kind").Str
-	list.ForEach(func(k, _ gjson.Result) bool {
-		p.SelfDescribing = k.Str != "kind"
-		return false
-	})
+	first := firstKey(list)
+	p.SelfDescribing = first != "kind"
+	p.Foreign = p.SelfDescribing && (first != "apiVersion" || firstKey(list.Get("metadata")) != "continue")
 	p.RV, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
 	return p, list.Get("apiVersion").Str, err
+}
+
+func firstKey(of gjson.Result) (key string) {
+	of.ForEach(func(k, _ gjson.Result) bool {
+		key = k.Str
+		return false
+	})
+	return key
 }
 
 func readTableProbe(body []byte) (p Probe, apiVersion string, err error) {

@@ -78,6 +78,9 @@ func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, a
 	if custom && !p.SelfDescribing {
 		return is, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", ErrNotCacheable, gvr)
 	}
+	if p.Foreign {
+		return is, 0, fmt.Errorf("%w: lists of %s have another form than kube-apiserver's", ErrNotCacheable, gvr)
+	}
 	r.ListKind, r.SelfDescribing, is.Warnings = p.ListKind, p.SelfDescribing, p.Warnings
 	if p.SelfDescribing {
 		// Define is called before the first object is read. So no object is older than the
