@@ -92,8 +92,7 @@ func (s *Server) dropOwnToken(req *exchange.Request) (refusal *exchange.Response
 
 // unreviewed is the response if a review fails.
 func unreviewed(req *exchange.Request) *exchange.Response {
-	return req.Fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-		"the upstream apiserver cannot be asked to review the credentials of the request"), exchange.FromProxy)
+	return req.Fail(exchange.Unreviewed(), exchange.FromProxy)
 }
 
 func unauthorized(req *exchange.Request) *exchange.Response {

@@ -27,13 +27,13 @@ func TestImpersonation(t *testing.T) {
 
 	create := func(user string) error {
 		configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: user + "-"}}
-		_, err := w.certified(t, p, user, "developers").CoreV1().ConfigMaps(namespace).Create(t.Context(), configMap, metav1.CreateOptions{})
-		return err
+		core := w.certified(t, p, user, "developers").CoreV1().RESTClient()
+		return core.Post().Namespace(namespace).Resource("configmaps").Body(configMap).MaxRetries(0).Do(t.Context()).Error()
 	}
 	if err := create("jane"); err != nil {
 		t.Error(err)
 	}
-	if err := create("john"); !apierrors.IsForbidden(err) {
+	if err := create("john"); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("the proxy may not impersonate john, and he got %v", err)
 	}
 	cluster.Within(t, limit, "a record of the created configmap", func() bool {

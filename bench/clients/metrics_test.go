@@ -146,7 +146,7 @@ func TestHealth(t *testing.T) {
 	for path, want := range map[string]string{
 		"/livez": "ok", "/readyz": "ok", "/readyz/shutdown": "ok",
 		"/livez?verbose":                   "[+]ping ok\nlivez check passed\n",
-		"/readyz?verbose&exclude=shutdown": "[+]ping ok\n[+]startup ok\n[+]shutdown excluded: ok\n[+]caches ok\nreadyz check passed\n",
+		"/readyz?verbose&exclude=shutdown": "[+]ping ok\n[+]startup ok\n[+]shutdown excluded: ok\n[+]caches ok\n[+]credentials ok\nreadyz check passed\n",
 	} {
 		if body := Get(t, w.Proxy.AdminURL+path); string(body) != want {
 			t.Errorf("%s says %q", path, body)

@@ -251,6 +251,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Listen: listening.Load().(string), TLS: options.TLS, Began: began}
 		return status.Of(about, feeds.Status(), served.Recent(), figures)
 	}
+	operators.Credentials = behind.servers.Credentials
 	operators.Cold = feeds.Warm(settings.Warm(c.Cache)).Err
 	operators.Users = func() any { return server.Users() }
 	admin := admin.New(registry, served, operators)

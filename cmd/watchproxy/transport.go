@@ -8,6 +8,7 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
@@ -25,7 +26,14 @@ func streamWindow(limit int64) int {
 }
 
 // transportFor returns client-go's transport with a limit for unread responses. It counts requests.
+// After upstream has refused a token from a file, the transport reads the file again. Client-go's own
+// would keep the token for up to a minute.
 func transportFor(rc *rest.Config, window int, metrics *client.Metrics) (http.RoundTripper, error) {
+	if file := rc.BearerTokenFile; file != "" {
+		rc = rest.CopyConfig(rc)
+		rc.BearerToken, rc.BearerTokenFile = "", ""
+		rc.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(file)))
+	}
 	transport, err := rest.TransportFor(rc)
 	if err != nil {
 		return nil, fmt.Errorf("upstream transport: %w", err)

@@ -58,9 +58,11 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 	several := make([]servers.Server, len(configs))
 	for i, rc := range configs {
 		several[i].Base = a.bases[i]
-		if several[i].Transport, err = transportFor(rc, window, metrics.Client); err != nil {
+		transport, err := transportFor(rc, window, metrics.Client)
+		if err != nil {
 			return nil, err
 		}
+		several[i].Transport = forward.Own(transport)
 	}
 	if a.servers, err = servers.New(ctx, several, metrics.Servers, metrics.Client, log); err != nil {
 		return nil, fmt.Errorf("none of the upstream servers can be asked: %w", err)
@@ -80,14 +82,15 @@ func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, erro
 	return a.servers.Transport(ways), nil
 }
 
+// own returns a transport that adds the proxy's credentials.
+func (a *apiserver) own() (http.RoundTripper, error) {
+	transport, err := a.transport(rest.CopyConfig)
+	return forward.Own(transport), err
+}
+
 // config returns the configuration for client-go's clients, with the proxy's credentials.
 func (a *apiserver) config() (*rest.Config, error) {
-	if len(a.configs) == 1 {
-		measured := rest.CopyConfig(a.configs[0])
-		measured.Wrap(a.metrics.Measure)
-		return measured, nil
-	}
-	transport, err := a.transport(rest.CopyConfig)
+	transport, err := a.own()
 	return &rest.Config{Host: a.bases[0].String(), Transport: transport}, err
 }
 
@@ -125,7 +128,7 @@ func (a *apiserver) forwarding() *rest.Config {
 
 // client returns the client of the feeds, with the proxy's credentials.
 func (a *apiserver) client(metrics *upstream.Metrics) (*client.Client, error) {
-	transport, err := a.transport(rest.CopyConfig)
+	transport, err := a.own()
 	return a.servers.Client(transport, metrics.Client), err
 }
 

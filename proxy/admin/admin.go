@@ -49,6 +49,8 @@ type Options struct {
 	Users func() any
 	// Cold returns an error until the caches that have to be warm are filled. It may be nil.
 	Cold func() error
+	// Credentials returns an error while upstream refuses the proxy's own credentials. It may be nil.
+	Credentials func() error
 	// Profiling enables Go's profiles, see also [Admin.SetProfiling].
 	Profiling bool
 	// Level is the level of Log, which PUT /debug/log-level changes.
@@ -98,6 +100,9 @@ func New(gathered prometheus.Gatherer, counted *metrics.Metrics, options Options
 	if options.Cold != nil {
 		ready = append(ready, healthz.NamedCheck("caches", func(*http.Request) error { return options.Cold() }))
 	}
+	if options.Credentials != nil {
+		ready = append(ready, healthz.NamedCheck("credentials", func(*http.Request) error { return options.Credentials() }))
+	}
 	healthz.InstallReadyzHandler(gets{a.mux}, ready...)
 	serveUsers(a.mux, options.Users)
 	servePage(a.mux)
@@ -141,8 +146,8 @@ type gets struct{ *http.ServeMux }
 // Handle hides http.ServeMux's method.
 func (m gets) Handle(pattern string, h http.Handler) { m.ServeMux.Handle("GET "+pattern, h) }
 
-// The states of the proxy. Readiness does not depend on upstream: while upstream is lost, other
-// replicas have lost it too, and the caches still answer.
+// The states of the proxy. Readiness does not depend on whether upstream can be reached: while
+// upstream is lost, other replicas have lost it too, and the caches still answer.
 const (
 	starting int32 = iota
 	serving

@@ -3,6 +3,7 @@ package admin
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -126,6 +127,24 @@ func TestProbes(t *testing.T) {
 		}
 		if code, body := ask("/readyz"); code != step.code {
 			t.Errorf("/readyz: %d %s", code, body)
+		}
+	}
+}
+
+// While upstream refuses the proxy's own credentials, the proxy is not ready, but alive.
+func TestRefusedProxyIsNotReady(t *testing.T) {
+	var refused error
+	admin, _ := newAdmin(Options{Everybody: true, Credentials: func() error { return refused }})
+	admin.Ready()
+	for _, step := range []struct {
+		refused error
+		code    int
+	}{{nil, http.StatusOK}, {errors.New("no"), http.StatusInternalServerError}, {nil, http.StatusOK}} {
+		refused = step.refused
+		for path, code := range map[string]int{"/readyz": step.code, "/readyz/credentials": step.code, "/livez": http.StatusOK} {
+			if w := visit(t, admin, nil, false, http.MethodGet, path, ""); w.Code != code {
+				t.Errorf("%s after %v: %d, want %d", path, refused, w.Code, code)
+			}
 		}
 	}
 }

@@ -27,6 +27,13 @@ func RetryLater(code int, reason metav1.StatusReason, message string) metav1.Sta
 	return s
 }
 
+// Unreviewed returns the Status for a request whose sender upstream cannot be asked about, because
+// it cannot be reached or refuses the proxy's own credentials.
+func Unreviewed() metav1.Status {
+	return RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+		"the upstream apiserver cannot be asked to review the credentials of the request")
+}
+
 // StatusOf returns the Status of an API error.
 func StatusOf(err *apierrors.StatusError) metav1.Status {
 	s := err.ErrStatus

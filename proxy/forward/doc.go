@@ -25,6 +25,7 @@
 //	failure                          | executed? | read               | write
 //	too many requests wait           | no        | 429, Retry-After   | 429, Retry-After
 //	no connection to upstream        | no        | 503, Retry-After   | 503, Retry-After
+//	upstream refuses the proxy       | no        | 503, Retry-After   | 503, Retry-After
 //	GOAWAY or RST before it is read  | no        | sent again         | sent again
 //	connection or stream breaks      | perhaps   | 503, Retry-After   | 502
 //	no response in time              | perhaps   | 504                | 504

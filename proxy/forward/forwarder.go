@@ -49,6 +49,7 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 	if f.users, err = newTransports(withoutCredentials, transport); err != nil {
 		return nil, err
 	}
+	f.own.plain, f.own.http1 = Own(f.own.plain), Own(f.own.http1) // uploads cannot be sent again
 	f.strangers, err = newTransports(withoutCredentials, transport)
 	return f, err
 }
@@ -62,6 +63,7 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{lifetime: lifetime{Request: req, attempt: t, cancel: cancel}}
+	x.asProxy, x.impersonates = asProxy(req), f.actsAs || req.Identity.ActsAsAnother()
 	x.begin(over, stopping, done)
 	var out *http.Request
 	answered := false
@@ -136,6 +138,11 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(ctx, in)
 	}
+	if refusal := x.refusal(out, in); refusal != nil {
+		_ = in.Body.Close()
+		x.finish()
+		return x.Fail(*refusal, exchange.FromProxy)
+	}
 	resp, err := responseTo(in)
 	if err != nil {
 		_ = in.Body.Close()
@@ -204,6 +211,9 @@ type roundTrip struct {
 	sent     atomic.Bool // upstream may have received the request
 	lines    bool        // each event is a line
 	within   bool        // the last byte was within a line
+	asProxy  bool        // the request has the proxy's own credentials
+	// impersonates is true if the proxy, not the client, has chosen a user to impersonate.
+	impersonates bool
 }
 
 // outgoing returns the request for upstream. The parameter whole is the body, or nil if the body is
@@ -227,7 +237,7 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 	case x.Body != nil:
 		body = &requestBody{lifetime: &x.lifetime}
 	case x.WantsUpgrade() && x.Method == http.MethodGet:
-		body = struct{ io.Reader }{http.NoBody} // net/http sends a GET without a body again, even if upstream has executed it
+		body = emptyBody{http.NoBody} // net/http sends a GET without a body again, even if upstream has executed it
 	}
 	out, err := http.NewRequestWithContext(ctx, x.Method, base.String(), body)
 	if err != nil {

@@ -55,13 +55,18 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 	return t, err
 }
 
+// asProxy reports whether a request is sent with the proxy's own credentials.
+func asProxy(req *exchange.Request) bool {
+	return req.Identity.ActsAsAnother() || req.Identity == nil && !req.Identified()
+}
+
 // way selects the identity and the transport for a request: as the proxy, as a user whom the proxy
 // impersonates, or with the client's own credentials only. The parameter whole says that the whole
 // body has been read. If ok is false, headers cannot carry the user.
 func (f *Forwarder) way(req *exchange.Request, t *Attempt, whole bool) (way http.RoundTripper, ok bool) {
 	ts, known := &f.strangers, false
 	switch {
-	case req.Identity.ActsAsAnother(), req.Identity == nil && !req.Identified():
+	case asProxy(req):
 		ts, known = &f.own, true
 	case req.Identity != nil && req.Identity.Token:
 		ts, known = &f.users, true

@@ -24,6 +24,7 @@ type answering struct {
 	down, unready atomic.Bool
 	slow          atomic.Bool // it does not answer /readyz
 	refuses       atomic.Bool // it answers everything with 403
+	unknown       atomic.Bool // it answers everything with 401
 	asked         atomic.Int64
 }
 
@@ -44,6 +45,10 @@ func (a *answering) RoundTrip(req *http.Request) (*http.Response, error) {
 	if a.refuses.Load() {
 		resp.StatusCode, resp.Status = http.StatusForbidden, "403 Forbidden"
 		body = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`
+	}
+	if a.unknown.Load() {
+		resp.StatusCode, resp.Status = http.StatusUnauthorized, "401 Unauthorized"
+		body = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}`
 	}
 	resp.Body = io.NopCloser(strings.NewReader(body))
 	return resp, nil
@@ -150,6 +155,40 @@ func TestServerThatRefuses(t *testing.T) {
 		time.Sleep(2 * UnreadyPatience)
 		if testutil.ToFloat64(metrics.usable.WithLabelValues(alone)) != 1 {
 			t.Error("the server counts as lost")
+		}
+	})
+}
+
+// While the server refuses the proxy's own credentials, the set reports it, and logs it once. A
+// missing right is no such refusal, and a server without an answer leaves the last one standing.
+func TestCredentialsAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, lines := observer.New(zap.InfoLevel)
+		server, s, _ := startAlone(t, zap.New(core))
+		for _, step := range []struct {
+			name    string
+			turn    *atomic.Bool
+			on      bool
+			refused bool
+		}{
+			{"right removed", &server.refuses, true, false},
+			{"right given", &server.refuses, false, false},
+			{"token revoked", &server.unknown, true, true},
+			{"server down", &server.down, true, true},
+			{"server back", &server.down, false, true},
+			{"token renewed", &server.unknown, false, false},
+		} {
+			step.turn.Store(step.on)
+			time.Sleep(2 * UnreadyPatience)
+			if err := s.Credentials(); (err != nil) != step.refused {
+				t.Errorf("%s: %v", step.name, err)
+			}
+		}
+		for _, part := range []string{"does not accept the proxy's own credentials", "accepts the proxy's own credentials again"} {
+			said := lines.Filter(func(e observer.LoggedEntry) bool { return strings.Contains(e.Message, part) })
+			if said.Len() != 1 {
+				t.Errorf("the log says %d times that upstream %s", said.Len(), part)
+			}
 		}
 	})
 }

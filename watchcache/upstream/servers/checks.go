@@ -140,6 +140,7 @@ type checkResult struct {
 	silent   bool // no response at all
 	serves   bool // the server answers reads although it is not ready
 	readable bool // /readyz was readable
+	refused  bool // the server does not accept the proxy's credentials
 }
 
 // ask checks a server.
@@ -153,7 +154,10 @@ func (s *Set) ask(ctx context.Context, one *server) (found checkResult) {
 	s.mu.Unlock()
 	within, cancel := context.WithTimeout(ctx, CheckTimeout)
 	defer cancel()
-	if found.readable, found.err = one.sayReady(within, readable); found.err != nil {
+	var code int
+	code, found.err = one.sayReady(within, readable)
+	found.readable, found.refused = code == http.StatusOK, code == http.StatusUnauthorized
+	if found.err != nil {
 		found.unready, found.silent = true, client.NoAnswer(found.err)
 		found.serves = late && client.Sleep(ctx, s.rest()) && one.serves(ctx, readable)
 		return found
@@ -175,30 +179,30 @@ func (s *Set) ask(ctx context.Context, one *server) (found checkResult) {
 // aProbe is a probe of a resource that every cluster has.
 var aProbe = &object.Resource{GVR: client.Namespaces, Encoding: object.JSON}
 
-// sayReady requests /readyz. It returns an error if the server is not ready. Any response except a
-// 5xx means ready, because /readyz may be missing or forbidden. There is an exception: if /readyz
-// was readable before, a refusal means that the server has just started and has not loaded the
-// access rules yet.
-func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err error) {
+// sayReady requests /readyz. It returns the status code, or 0 without a response, and an error if
+// the server is not ready. Any response except a 5xx means ready, because /readyz may be missing or
+// forbidden. There is an exception: if /readyz was readable before, a refusal means that the server
+// has just started and has not loaded the access rules yet.
+func (one *server) sayReady(ctx context.Context, readable bool) (code int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, one.Base.JoinPath("readyz").String(), nil)
 	if err != nil {
-		return false, fmt.Errorf("request /readyz: %w", err)
+		return 0, fmt.Errorf("request /readyz: %w", err)
 	}
 	req.Header.Set("User-Agent", client.UserAgent)
 	resp, err := one.client.HTTP.Do(req)
 	if err != nil {
-		return false, fmt.Errorf("ask /readyz: %w", err)
+		return 0, fmt.Errorf("ask /readyz: %w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only the status matters
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, client.MaxErrorBody))
 	refused := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
 	switch {
 	case refused && readable:
-		return false, fmt.Errorf("/readyz: %w: %s", errRefused, resp.Status)
+		return resp.StatusCode, fmt.Errorf("/readyz: %w: %s", errRefused, resp.Status)
 	case resp.StatusCode >= http.StatusInternalServerError:
-		return false, fmt.Errorf("/readyz: %s", resp.Status)
+		return resp.StatusCode, fmt.Errorf("/readyz: %s", resp.Status)
 	}
-	return resp.StatusCode == http.StatusOK, nil
+	return resp.StatusCode, nil
 }
 
 // serves sends a read to a server that is not ready or responds too slowly. It reports whether the

@@ -80,6 +80,8 @@ type server struct {
 		unready  time.Time
 		readable bool      // /readyz has been readable
 		refused  time.Time // since when /readyz has been refused although it was readable; zero if it is not
+		// unauthorized is true if the last answer to a check refused the proxy's credentials.
+		unauthorized bool
 	}
 	foreign atomic.Bool // the server belongs to another cluster; it is never used
 	life    atomic.Pointer[life]
@@ -216,11 +218,40 @@ func (s *Set) note(one *server, found checkResult) {
 	if !found.unready {
 		one.mu.readable = found.readable
 	}
+	if !found.silent {
+		s.noteCredentials(one, found.refused)
+	}
 	one.foreign.Store(errors.Is(reason, errForeign))
 	s.judge(one, reason)
 	if one.foreign.Load() || one.mu.silent >= lostAfter && s.usable() {
 		one.life.Swap(newLife()).end()
 	}
+}
+
+// noteCredentials records whether a server refuses the proxy's credentials. The caller must hold mu.
+func (s *Set) noteCredentials(one *server, refused bool) {
+	if one.mu.unauthorized == refused {
+		return
+	}
+	one.mu.unauthorized = refused
+	if refused {
+		s.log.Error("upstream does not accept the proxy's own credentials (401): renew its token or certificate",
+			zap.String("server", one.Base.Host))
+		return
+	}
+	s.log.Info("upstream accepts the proxy's own credentials again", zap.String("server", one.Base.Host))
+}
+
+// Credentials returns an error if the current server has refused the proxy's own credentials in its
+// last answer to a check. Other requests do not count, because a pod or the server of an aggregated
+// API can also answer them with 401.
+func (s *Set) Credentials() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.servers[s.current.Load()]; one.mu.unauthorized {
+		return fmt.Errorf("upstream %s does not accept the proxy's own credentials", one.Base.Host)
+	}
+	return nil
 }
 
 // unconnected reports whether the server refused the connection, or its certificate was refused.
