@@ -1,6 +1,10 @@
 package watchcache
 
-import "github.com/watchproxy/watchproxy/watchcache/object"
+import (
+	"bytes"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
 
 // Version returns the version of an object that was written at rv. It returns nil if neither the
 // newest state nor the log contains that version. It also returns the number of the state's epoch.
@@ -21,6 +25,15 @@ func (c *Cache) Version(key string, rv uint64) (o *object.Object, epoch uint64) 
 		return o, v.epoch
 	}
 	return nil, v.epoch
+}
+
+// Known returns the cached object that equals o, bytes included. If there is none, it returns o.
+func (c *Cache) Known(o *object.Object) *object.Object {
+	was, _ := c.Version(o.Key(), o.ResourceVersion())
+	if was != nil && was.UID() == o.UID() && bytes.Equal(was.Item(), o.Item()) {
+		return was
+	}
+	return o
 }
 
 // Last returns the last content of an object that was deleted at rv, or that a relist after rv no

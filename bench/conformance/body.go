@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	apiobject "github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/list"
 )
 
 // plainBody decompresses a body, which must be a single gzip member. It returns other bodies
@@ -87,12 +87,11 @@ func shownAsJSON(body []byte) ([]byte, error) {
 		shown["message"] = envelope.Raw
 		return json.Marshal(shown)
 	}
-	raw, items, err := apiobject.SplitProtoList(envelope.Raw)
+	var items [][]byte
+	_, meta, err := list.Protobuf(bytes.NewReader(body[4:]), func(item []byte) {
+		items = append(items, bytes.Clone(item))
+	})
 	if err != nil {
-		return nil, err
-	}
-	var meta metav1.ListMeta
-	if err := meta.Unmarshal(raw); err != nil {
 		return nil, err
 	}
 	encoded := make([]string, len(items))
@@ -129,8 +128,8 @@ func eventsAsJSON(body []byte) (shown []byte, err error) {
 // written checks that a list keeps its bytes after it is decoded into the API's own types and
 // encoded again.
 func written(body []byte, envelope runtime.Unknown, meta metav1.ListMeta, items [][]byte) error {
-	list := metav1.PartialObjectMetadataList{ListMeta: meta}
-	raw, err := list.Marshal()
+	empty := metav1.PartialObjectMetadataList{ListMeta: meta}
+	raw, err := empty.Marshal()
 	if err != nil {
 		return err
 	}

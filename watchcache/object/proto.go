@@ -153,22 +153,6 @@ func (p WirePath) Value(message []byte) (value string) {
 	return value
 }
 
-// SplitProtoList splits the message of a list into its metadata and its items. The results share
-// the memory of the list.
-func SplitProtoList(list []byte) (meta []byte, items [][]byte, err error) {
-	err = eachField(list, func(f protoField) bool {
-		switch {
-		case f.kind != protowire.BytesType:
-		case f.number == metadataNumber:
-			meta = f.bytes
-		case f.number == itemsNumber:
-			items = append(items, f.bytes)
-		}
-		return true
-	})
-	return meta, items, err
-}
-
 // parseProto reads an object from its protobuf message.
 func (r *Resource) parseProto(src []byte) (*Object, error) {
 	o := &Object{}

@@ -71,14 +71,9 @@ func TestParseProtoObject(t *testing.T) {
 	if !bytes.Equal(o.Bytes(), src) {
 		t.Error("other bytes were kept than came")
 	}
-	list := metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{{ObjectMeta: pod.ObjectMeta}}}
 	pods := corev1.PodList{Items: []corev1.Pod{*pod}}
 	if got, want := o.Item(), bytes.TrimPrefix(marshal(t, &pods), marshal(t, &corev1.PodList{})); !bytes.Equal(got, want) {
 		t.Errorf("as an item of a list it is %q, want %q", got, want)
-	}
-	meta, items, err := SplitProtoList(marshal(t, &list))
-	if err != nil || len(items) != 1 || len(meta) == 0 {
-		t.Errorf("a list of %d items, metadata %q, %v", len(items), meta, err)
 	}
 }
 
@@ -212,7 +207,6 @@ func FuzzParseProtoObject(f *testing.F) {
 	f.Add(good[:20])
 	f.Add(append(bytes.Clone(good), 0x0b, 0x0c))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		_, _, _ = SplitProtoList(src)
 		if b, rv, err := protoPods.ParseBookmark(src); err == nil {
 			if again, _, err := protoPods.ParseBookmark(b.Append(nil, rv, true)); err != nil || !bytes.Equal(again.Append(nil, rv, false), b.Append(nil, rv, false)) {
 				t.Errorf("bookmark %q is not read back: %v", src, err)

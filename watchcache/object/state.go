@@ -9,6 +9,9 @@ type State struct {
 	ResourceVersion uint64
 }
 
+// State returns the State of an object. It keeps none of the object's bytes alive.
+func (o *Object) State() State { return State{strings.Clone(o.key), strings.Clone(o.uid), o.rv} }
+
 // ParseState reads the State from the protobuf message of an object or of its metadata.
 func (r *Resource) ParseState(message []byte) (State, error) {
 	meta, err := metadataOf(message)

@@ -70,20 +70,10 @@ func (r *Resource) splitTable(src []byte) (table gjson.Result, rows []gjson.Resu
 // TableVersion is the apiVersion of Tables.
 const TableVersion = "meta.k8s.io/v1"
 
-// ParseTable checks the columns of a Table, and returns its rows and its metadata.
-func (r *Resource) ParseTable(src []byte) (rows []*Object, meta gjson.Result, err error) {
-	table, all, err := r.splitTable(src)
-	if err != nil {
-		return nil, meta, err
-	}
-	for _, row := range all {
-		o, err := r.ParseRow(row)
-		if err != nil {
-			return nil, meta, err
-		}
-		rows = append(rows, o)
-	}
-	return rows, table.Get("metadata"), nil
+// ParseTable checks the columns of a Table and returns its metadata.
+func (r *Resource) ParseTable(src []byte) (meta gjson.Result, err error) {
+	table, _, err := r.splitTable(src)
+	return table.Get("metadata"), err
 }
 
 // ParseRow reads a row with the metadata of its object. It keeps the row without the object. It

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,12 @@ func checkRows(ctx context.Context, f *fresh.Feed) error {
 	if err != nil {
 		return err
 	}
-	page, err := f.Client.Page(ctx, f.Cache().Resource(), pageOf(ours, rand.N(max(1, ours.Len()-checkedRows+1))))
+	query := pageOf(ours, rand.N(max(1, ours.Len()-checkedRows+1)))
+	var differs error
+	page, err := f.Client.Page(ctx, f.Cache().Resource(), query, func(row *object.Object) error {
+		differs = cmp.Or(differs, rowDiffers(ours, row))
+		return nil
+	})
 	if errors.Is(err, object.ErrColumns) {
 		return fmt.Errorf("%w: %w", feed.ErrDiffers, err)
 	}
@@ -94,7 +100,7 @@ func checkRows(ctx context.Context, f *fresh.Feed) error {
 	if page.RV != rv {
 		return client.ListedAt(page.RV, rv)
 	}
-	return rowsDiffer(ours, page.Changes)
+	return differs
 }
 
 // pageOf returns the query for checkedRows rows of a state, without the first rows.
@@ -112,16 +118,14 @@ func pageOf(s watchcache.Snapshot, without int) url.Values {
 	return query
 }
 
-// rowsDiffer compares the cells of upstream's rows with the cached cells.
-func rowsDiffer(ours watchcache.Snapshot, theirs []watchcache.Change) error {
-	for _, c := range theirs {
-		row := ours.Get(c.Object.Key())
-		if row == nil || row.UID() != c.Object.UID() || row.ResourceVersion() != c.Object.ResourceVersion() {
-			return fmt.Errorf("%w: the row of %s is not cached", feed.ErrDiffers, c.Object.Key())
-		}
-		if !age.SameCells(row.Row(), c.Object.Row()) {
-			return fmt.Errorf("%w: the row of %s is %s, cached %s", feed.ErrDiffers, c.Object.Key(), c.Object.Row(), row.Row())
-		}
+// rowDiffers compares the cells of a row of upstream with the cached cells.
+func rowDiffers(ours watchcache.Snapshot, theirs *object.Object) error {
+	row := ours.Get(theirs.Key())
+	if row == nil || row.UID() != theirs.UID() || row.ResourceVersion() != theirs.ResourceVersion() {
+		return fmt.Errorf("%w: the row of %s is not cached", feed.ErrDiffers, theirs.Key())
+	}
+	if !age.SameCells(row.Row(), theirs.Row()) {
+		return fmt.Errorf("%w: the row of %s is %s, cached %s", feed.ErrDiffers, theirs.Key(), theirs.Row(), row.Row())
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
@@ -84,6 +85,35 @@ func TestUpgrade(t *testing.T) {
 					t.Errorf("%v relists, want %v", got, c.relists)
 				}
 			})
+		})
+	}
+}
+
+// A state that is read again contains the cached objects that are unchanged, not second copies.
+func TestStatesShareObjects(t *testing.T) {
+	for _, paged := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			if paged {
+				f.mu.noStream = 422
+			}
+			f.set("a", "1")
+			f.set("b", "1")
+			cache := openFrom(t, start(t, f)).Cache()
+			before := cachetest.Snapshot(t, cache)
+			time.Sleep(time.Minute)
+			f.locked(func() {
+				f.mu.objects["a"] = strings.Replace(f.mu.objects["a"], `"data":{`, `"immutable":false,"data":{`, 1)
+			})
+			f.upgrade("v1.37.0", false, false)
+			time.Sleep(time.Minute)
+			after := cachetest.Snapshot(t, cache)
+			if cache.Stats().Epoch == 1 || after.Get("ns/a") == before.Get("ns/a") {
+				t.Fatal("the state was not read again")
+			}
+			if after.Get("ns/b") != before.Get("ns/b") {
+				t.Errorf("by pages %t: there are two copies of an object", paged)
+			}
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/list"
 )
 
 // The media types of the two encodings.
@@ -41,6 +42,16 @@ func CheckEncoding(resp *http.Response, e object.Encoding) error {
 // ProtobufPrefix is the start of every response in protobuf.
 var ProtobufPrefix = []byte("k8s\x00")
 
+// readProtoList reads the body of a list and calls item with each item (see [list.Protobuf]).
+func readProtoList(body io.Reader, item func([]byte)) (kind runtime.TypeMeta, meta metav1.ListMeta, err error) {
+	prefix := make([]byte, len(ProtobufPrefix))
+	n, err := io.ReadFull(body, prefix)
+	if err != nil || !bytes.Equal(prefix, ProtobufPrefix) {
+		return kind, meta, fmt.Errorf("%w: not protobuf: %.20q", object.ErrMalformed, prefix[:n])
+	}
+	return list.Protobuf(body, item)
+}
+
 // readEnvelope reads the envelope of a protobuf message: a prefix and a runtime.Unknown, which
 // names the type. It reuses the memory of into.
 func readEnvelope(body []byte, into *runtime.Unknown) error {
@@ -56,22 +67,6 @@ func readEnvelope(body []byte, into *runtime.Unknown) error {
 		return fmt.Errorf("%w: content encoding %q", object.ErrMalformed, into.ContentEncoding)
 	}
 	return nil
-}
-
-// readProtoList reads the body of a list.
-func readProtoList(body []byte) (kind runtime.TypeMeta, meta metav1.ListMeta, items [][]byte, err error) {
-	var envelope runtime.Unknown
-	if err := readEnvelope(body, &envelope); err != nil {
-		return kind, meta, nil, err
-	}
-	raw, items, err := object.SplitProtoList(envelope.Raw)
-	if err != nil {
-		return kind, meta, nil, err
-	}
-	if err := meta.Unmarshal(raw); err != nil {
-		return kind, meta, nil, fmt.Errorf("%w: metadata of a list: %w", object.ErrMalformed, err)
-	}
-	return envelope.TypeMeta, meta, items, nil
 }
 
 // protoStream reads watch events in protobuf. Each event is a frame: a four-byte big-endian length

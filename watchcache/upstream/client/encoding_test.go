@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -115,16 +116,16 @@ func TestMalformedProtoStreams(t *testing.T) {
 
 func TestProtoPage(t *testing.T) {
 	list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "tok"}, Items: []corev1.ConfigMap{*configMap("a", "7"), *configMap("b", "8")}}
-	p, err := protoPage(protoConfigMaps, enveloped(t, "ConfigMapList", list))
-	if err != nil || p.RV != 9 || p.Next != "tok" || len(p.Changes) != 2 || p.Changes[1].Object.Key() != "ns/b" {
-		t.Errorf("%+v, %v", p, err)
+	p, keys, err := pageOf(protoConfigMaps, enveloped(t, "ConfigMapList", list))
+	if err != nil || p.RV != 9 || p.Next != "tok" || !slices.Equal(keys, []string{"ns/a", "ns/b"}) {
+		t.Errorf("%+v, %v, %v", p, keys, err)
 	}
 	for name, body := range map[string][]byte{
 		"another kind": enveloped(t, "SecretList", list),
 		"an object":    enveloped(t, "ConfigMapList", configMap("a", "7")),
 		"JSON":         []byte(`{"kind":"ConfigMapList"}`),
 	} {
-		if _, err := protoPage(protoConfigMaps, body); err == nil {
+		if _, _, err := pageOf(protoConfigMaps, body); err == nil {
 			t.Errorf("%s is taken for a list", name)
 		}
 	}
@@ -220,7 +221,7 @@ func TestOtherContentTypes(t *testing.T) {
 		if _, err := c.Probe(t.Context(), "probe", protoConfigMaps); errors.Is(err, object.ErrNoEncoding) != none || err == nil {
 			t.Errorf("a probe that is answered with %q: %v", kind, err)
 		}
-		if _, err := c.Page(t.Context(), protoConfigMaps, nil); errors.Is(err, object.ErrNoEncoding) || err == nil {
+		if _, err := c.Page(t.Context(), protoConfigMaps, nil, nil); errors.Is(err, object.ErrNoEncoding) || err == nil {
 			t.Errorf("a list that is answered with %q: %v", kind, err)
 		}
 	}
@@ -256,15 +257,41 @@ func FuzzPages(f *testing.F) {
 	f.Add(enveloped(f, "ConfigMapList", &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []corev1.ConfigMap{*configMap("a", "7")}}))
 	f.Add([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a","namespace":"ns","resourceVersion":"7"}}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for r, read := range map[*object.Resource]func(*object.Resource, []byte) (ListPage, error){
-			protoConfigMaps: protoPage, jsonConfigMaps: jsonPage,
-		} {
-			if p, err := read(r, body); err == nil && len(p.Changes) > len(body) {
-				t.Errorf("%d items of %d bytes", len(p.Changes), len(body))
+		for _, r := range []*object.Resource{protoConfigMaps, jsonConfigMaps} {
+			if _, keys, err := pageOf(r, body); err == nil && len(keys) > len(body) {
+				t.Errorf("%d items of %d bytes", len(keys), len(body))
 			}
 		}
 		_, _, _ = readProtoProbe(body)
 		_, _, _ = readJSONProbe(body)
+	})
+}
+
+// A list in protobuf is read as the API's own types read it.
+func FuzzProtoPage(f *testing.F) {
+	list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []corev1.ConfigMap{*configMap("a", "7"), *configMap("b", "8")}}
+	f.Add(enveloped(f, "ConfigMapList", list))
+	f.Add(enveloped(f, "ConfigMapList", &metav1.ListMeta{}))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		p, keys, err := pageOf(protoConfigMaps, body)
+		if err != nil {
+			return // the reader accepts fewer wire types
+		}
+		var envelope runtime.Unknown
+		if err := readEnvelope(body, &envelope); err != nil {
+			t.Fatal(err)
+		}
+		var whole metav1.PartialObjectMetadataList
+		if whole.Unmarshal(envelope.Raw) != nil {
+			return // fields that the reader does not need may be malformed
+		}
+		var want []string
+		for _, o := range whole.Items {
+			want = append(want, protoConfigMaps.Key(o.Namespace, o.Name))
+		}
+		if whole.Continue != p.Next || !slices.Equal(keys, want) {
+			t.Errorf("%+v %q, by the API's types %+v %q", p, keys, whole.ListMeta, want)
+		}
 	})
 }
 
@@ -281,9 +308,9 @@ func TestAnyJSON(t *testing.T) {
 			t.Errorf("%q: %q, %q, %v", stream, e.Kind, e.Object, err)
 		}
 	}
-	page, err := jsonPage(r, []byte("{ \"items\" : [ {\"metadata\" : {\"resourceVersion\": \"3\", \"n\\u0061me\": \"a\", \"namespace\": \"b\"}} ],\n"+
+	page, keys, err := pageOf(r, []byte("{ \"items\" : [ {\"metadata\" : {\"resourceVersion\": \"3\", \"n\\u0061me\": \"a\", \"namespace\": \"b\"}} ],\n"+
 		"\"m\\u0065tadata\" : { \"continue\" : \"\\u0063\", \"resourceVersion\" : \"7\" }, \"kind\" : \"ConfigMapList\", \"apiVersion\" : \"v1\" }"))
-	if err != nil || page.RV != 7 || page.Next != "c" || len(page.Changes) != 1 || page.Changes[0].Object.Key() != "b/a" {
+	if err != nil || page.RV != 7 || page.Next != "c" || !slices.Equal(keys, []string{"b/a"}) {
 		t.Errorf("%+v, %v", page, err)
 	}
 	p, version, err := readJSONProbe([]byte("{ \"k\\u0069nd\" : \"ConfigMapList\", \"metadata\": {\"resourceVersion\" : \"7\"}, \"apiVersion\": \"v1\"}"))

@@ -5,9 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/list"
 )
 
 // frameReader reads frames. Each frame consists of a four-byte big-endian length and that many
@@ -39,22 +39,8 @@ func (f *frameReader) Next() ([]byte, error) {
 		return nil, fmt.Errorf("%w: watch event of %d bytes", object.ErrMalformed, n)
 	}
 	var err error
-	f.buf, err = readPart(f.r, kept(f.buf), int(n))
+	f.buf, err = list.ReadSized(f.r, kept(f.buf), int(n))
 	return f.buf, err
-}
-
-// readPart reads size bytes into a buffer. The buffer grows with the bytes that arrive, so an
-// announced size alone uses no memory.
-func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
-	for size > 0 {
-		at, part := len(buf), min(size, bufferKeep)
-		buf = slices.Grow(buf, part)[:at+part]
-		if _, err := io.ReadFull(r, buf[at:]); err != nil {
-			return buf[:0], notWhole(err)
-		}
-		size -= part
-	}
-	return buf, nil
 }
 
 // Buffered reports whether Next would return without waiting.

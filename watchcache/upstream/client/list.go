@@ -1,21 +1,35 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"strconv"
 
 	"github.com/tidwall/gjson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/list"
 )
 
-// PageSize is the limit of a paged list. Pages keep memory use flat while the proxy reads a large
-// collection.
-const PageSize = 500
+const (
+	// PageSize is the largest limit of a paged list.
+	PageSize = 500
+	// pageBytes is how much upstream should have to write for a page.
+	pageBytes = 8 << 20
+)
+
+// pageLimit returns the limit of the pages of a collection, from the mean size of its objects.
+func pageLimit(s watchcache.Stats) int {
+	mean := s.Bytes / int64(max(1, s.Objects))
+	return int(min(PageSize, max(1, pageBytes/max(1, mean))))
+}
 
 // At returns the query for the state at a resourceVersion. match is "Exact" or "NotOlderThan". If
 // rv is 0, the query requests the most recent state.
@@ -32,38 +46,33 @@ func ListedAt(rv, asked uint64) error {
 	return fmt.Errorf("upstream listed at %d, asked for %d", rv, asked)
 }
 
-// List reads a collection in pages. It is the fallback if upstream cannot stream its state. If
-// notOlderThan is 0, it requests the most recent state.
-func (c *Client) List(ctx context.Context, r *object.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
-	return c.pages(ctx, r, At(notOlderThan, "NotOlderThan"))
-}
+// exact matches the state at the requested resourceVersion only.
+const exact = "Exact"
 
-// ListAt reads a collection as it was at a resourceVersion.
-func (c *Client) ListAt(ctx context.Context, r *object.Resource, rv uint64) ([]watchcache.Change, error) {
-	changes, at, err := c.pages(ctx, r, At(rv, "Exact"))
-	if err == nil && at != rv {
-		err = ListedAt(at, rv)
-	}
-	return changes, err
-}
-
-// EachPage calls f with each page of a collection, until f fails. The query is that of the first page.
-func (c *Client) EachPage(ctx context.Context, r *object.Resource, query url.Values, f func(ListPage) error) error {
-	return pages(query, PageSize, func(query url.Values) (next string, err error) {
-		page, err := c.Page(ctx, r, query)
-		if err == nil {
-			err = f(page)
-		}
-		return page.Next, err
-	})
-}
-
-func (c *Client) pages(ctx context.Context, r *object.Resource, query url.Values) (changes []watchcache.Change, rv uint64, err error) {
-	err = c.EachPage(ctx, r, query, func(page ListPage) error {
-		changes, rv = append(changes, page.Changes...), page.RV
+// List reads a collection in pages. The query is that of [At]. List returns the cached object in
+// place of an equal one, so a relist holds only what has changed beside the cached state.
+func (c *Client) List(ctx context.Context, cache *watchcache.Cache, rv uint64, match string) (changes []watchcache.Change, at uint64, err error) {
+	at, err = c.EachPage(ctx, cache, rv, match, func(o *object.Object) error {
+		changes = append(changes, watchcache.Change{Object: cache.Known(o)})
 		return nil
 	})
-	return changes, rv, err
+	return changes, at, err
+}
+
+// EachPage reads a cache's collection in pages and calls each with the objects as [Client.Page]
+// does. The query is that of [At]. It returns the resourceVersion of the list.
+func (c *Client) EachPage(
+	ctx context.Context, cache *watchcache.Cache, rv uint64, match string, each func(*object.Object) error,
+) (at uint64, err error) {
+	err = pages(At(rv, match), pageLimit(cache.Stats()), func(query url.Values) (next string, err error) {
+		page, err := c.Page(ctx, cache.Resource(), query, each)
+		if err == nil && match == exact && page.RV != rv {
+			err = ListedAt(page.RV, rv)
+		}
+		at = page.RV
+		return page.Next, err
+	})
+	return at, err
 }
 
 // pages reads all pages of a list.
@@ -78,90 +87,99 @@ func pages(query url.Values, limit int, read func(url.Values) (next string, err 
 	}
 }
 
-// ListPage is a page of a list.
+// ListPage is a page of a list, without its objects.
 type ListPage struct {
-	Changes []watchcache.Change
-	RV      uint64
-	Next    string // the continue token
+	RV   uint64
+	Next string // the continue token
 }
 
-// Page reads a page of a list. If the query has no limit, the page is the whole list.
-func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values) (ListPage, error) {
+// Page reads a page of a list. If the query has no limit, the page is the whole list. Page calls
+// each with the objects as they arrive and keeps none of them, so it holds one object at a time.
+// After an error of each, it reads the rest of the page without further calls. The objects count
+// only if Page returns no error.
+func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values, each func(*object.Object) error) (ListPage, error) {
 	resp, err := c.GetCollection(ctx, AcceptOf(r.Encoding), "list", r, query)
 	if err != nil {
 		return ListPage{}, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return ListPage{}, fmt.Errorf("list upstream: %w", err)
-	}
 	if err := CheckEncoding(resp, r.Encoding); err != nil {
 		return ListPage{}, err
 	}
-	switch r.Encoding {
-	case object.Protobuf:
-		return protoPage(r, body)
-	case object.Table:
-		return tablePage(r, body)
-	}
-	return jsonPage(r, body)
+	return readPage(r, resp.Body, each)
 }
 
-func tablePage(r *object.Resource, body []byte) (p ListPage, err error) {
-	rows, meta, err := r.ParseTable(body)
+func readPage(r *object.Resource, body io.Reader, each func(*object.Object) error) (p ListPage, err error) {
+	var failed error
+	item := func(src []byte) {
+		var o *object.Object
+		switch {
+		case failed != nil:
+			return
+		case r.Encoding == object.Table:
+			o, failed = r.ParseRow(gjson.ParseBytes(src))
+		default:
+			o, failed = r.ParseObject(src)
+		}
+		if failed == nil {
+			failed = each(o)
+		}
+	}
+	if r.Encoding == object.Protobuf {
+		kind, meta, err := readProtoList(body, item)
+		if err == nil {
+			p, err = protoPage(r, kind, meta)
+		} else if !errors.Is(err, object.ErrMalformed) {
+			err = fmt.Errorf("list upstream: %w", err)
+		}
+		return p, cmp.Or(err, failed)
+	}
+	items := "items"
+	if r.Encoding == object.Table {
+		items = "rows"
+	}
+	src, err := list.JSON(body, items, item)
+	switch {
+	case errors.Is(err, list.ErrNotJSON):
+		err = fmt.Errorf("%w: list of %s is not JSON", object.ErrMalformed, r.GVR.Resource)
+	case err != nil:
+		err = fmt.Errorf("list upstream: %w", err)
+	case r.Encoding == object.Table:
+		p, err = tablePage(r, src)
+	default:
+		p, err = jsonPage(r, src)
+	}
+	return p, cmp.Or(err, failed)
+}
+
+func tablePage(r *object.Resource, src []byte) (p ListPage, err error) {
+	meta, err := r.ParseTable(src)
 	if err != nil {
 		return ListPage{}, err
-	}
-	for _, o := range rows {
-		p.Changes = append(p.Changes, watchcache.Change{Object: o})
 	}
 	p.Next = meta.Get("continue").Str
 	p.RV, err = object.ParseResourceVersion(meta.Get("resourceVersion").Str)
 	return p, err
 }
 
-func protoPage(r *object.Resource, body []byte) (p ListPage, err error) {
-	kind, meta, items, err := readProtoList(body)
-	if err != nil {
-		return ListPage{}, err
-	}
+func protoPage(r *object.Resource, kind runtime.TypeMeta, meta metav1.ListMeta) (p ListPage, err error) {
 	if kind.APIVersion != r.APIVersion() || r.ListKind != "" && kind.Kind != r.ListKind {
 		return ListPage{}, fmt.Errorf("%w: %v is no %s", object.ErrMalformed, kind, r.ListKind)
 	}
 	p.Next = meta.Continue
-	if p.RV, err = object.ParseResourceVersion(meta.ResourceVersion); err != nil {
-		return ListPage{}, err
-	}
-	for _, item := range items {
-		o, err := r.ParseObject(item)
-		if err != nil {
-			return ListPage{}, err
-		}
-		p.Changes = append(p.Changes, watchcache.Change{Object: o})
-	}
-	return p, nil
+	p.RV, err = object.ParseResourceVersion(meta.ResourceVersion)
+	return p, err
 }
 
-func jsonPage(r *object.Resource, body []byte) (p ListPage, err error) {
-	if !gjson.ValidBytes(body) {
-		return ListPage{}, fmt.Errorf("%w: list of %s is not JSON", object.ErrMalformed, r.GVR.Resource)
-	}
-	list := gjson.ParseBytes(body)
-	p.Next = list.Get("metadata.continue").Str
-	if p.RV, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str); err != nil {
+func jsonPage(r *object.Resource, src []byte) (p ListPage, err error) {
+	top := gjson.ParseBytes(src)
+	p.Next = top.Get("metadata.continue").Str
+	if p.RV, err = object.ParseResourceVersion(top.Get("metadata.resourceVersion").Str); err != nil {
 		return ListPage{}, err
 	}
-	items := list.Get("items")
-	if !items.IsArray() && items.Type != gjson.Null || list.Get("apiVersion").Str != r.APIVersion() || r.ListKind != "" && list.Get("kind").Str != r.ListKind {
-		return ListPage{}, fmt.Errorf("%w: %.200s is no %s", object.ErrMalformed, body, r.ListKind)
+	items := top.Get("items")
+	if items.Exists() && !items.IsArray() || top.Get("apiVersion").Str != r.APIVersion() || r.ListKind != "" && top.Get("kind").Str != r.ListKind {
+		return ListPage{}, fmt.Errorf("%w: %.200s is no %s", object.ErrMalformed, src, r.ListKind)
 	}
-	items.ForEach(func(_, item gjson.Result) bool {
-		var o *object.Object
-		if o, err = r.ParseObject([]byte(item.Raw)); err == nil {
-			p.Changes = append(p.Changes, watchcache.Change{Object: o})
-		}
-		return err == nil
-	})
-	return p, err
+	return p, nil
 }

@@ -1,16 +1,11 @@
 package client
 
 import (
-	"bufio"
+	"cmp"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
-
-	"google.golang.org/protobuf/encoding/protowire"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -90,121 +85,22 @@ func (c *Client) metadata(ctx context.Context, r *object.Resource, query url.Val
 	return list, err
 }
 
-// Field numbers from the API's definitions of runtime.Unknown and PartialObjectMetadataList.
-const (
-	envelopeRaw      = protowire.Number(2)
-	envelopeEncoding = protowire.Number(3)
-	listMetadata     = protowire.Number(1)
-	listItems        = protowire.Number(2)
-)
-
 // readMetadata reads a metadata list in protobuf item by item, as the items arrive. An earlier
 // version read and decoded the whole body at once, which allocated megabytes. If that allocation
 // coincided with a garbage collection, it delayed all other goroutines by up to 20 ms.
 func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err error) {
-	in := &protoReader{r: bufio.NewReaderSize(body, 16<<10)}
-	prefix := make([]byte, len(ProtobufPrefix))
-	if _, err := io.ReadFull(in.r, prefix); err != nil || string(prefix) != string(ProtobufPrefix) {
-		return list, fmt.Errorf("%w: not protobuf: %.20q", object.ErrMalformed, prefix)
-	}
-	var meta metav1.ListMeta
-	for {
-		number, size, err := in.field()
-		switch {
-		case errors.Is(err, io.EOF):
-			list.Next, list.Left = meta.Continue, meta.RemainingItemCount
-			list.RV, err = object.ParseResourceVersion(meta.ResourceVersion)
-			return list, err
-		case err != nil:
-		case number == envelopeEncoding && size > 0:
-			err = fmt.Errorf("%w: a content encoding", object.ErrMalformed)
-		case number == envelopeRaw:
-			err = list.read(r, in, in.at+size, &meta)
-		default:
-			_, err = in.bytes(size)
+	var failed error
+	_, meta, err := readProtoList(body, func(item []byte) {
+		if failed == nil {
+			var state object.State
+			state, failed = r.ParseState(item)
+			list.States = append(list.States, state)
 		}
-		if err != nil {
-			return list, notWhole(err)
-		}
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return list, err
 	}
-}
-
-// read reads the message of the list up to the offset end.
-func (l *MetadataList) read(r *object.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
-	for in.at < end {
-		number, size, err := in.field()
-		if err != nil {
-			return err
-		}
-		value, err := in.bytes(size)
-		switch {
-		case err != nil:
-			return err
-		case number == listMetadata:
-			if err := meta.Unmarshal(value); err != nil {
-				return fmt.Errorf("%w: metadata of a list: %w", object.ErrMalformed, err)
-			}
-		case number == listItems:
-			state, err := r.ParseState(value)
-			if err != nil {
-				return err
-			}
-			l.States = append(l.States, state)
-		}
-	}
-	if in.at != end {
-		return fmt.Errorf("%w: a field beyond its list", object.ErrMalformed)
-	}
-	return nil
-}
-
-// notWhole turns an io.EOF in the middle of a message into io.ErrUnexpectedEOF.
-func notWhole(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-// protoReader reads messages whose fields are all length-delimited.
-type protoReader struct {
-	r   *bufio.Reader
-	at  int // bytes read so far
-	buf []byte
-}
-
-// ReadByte implements io.ByteReader.
-func (p *protoReader) ReadByte() (byte, error) {
-	p.at++
-	return p.r.ReadByte()
-}
-
-// field reads a field's number and size. It returns io.EOF if there is no further field.
-func (p *protoReader) field() (number protowire.Number, size int, err error) {
-	tag, err := binary.ReadUvarint(p)
-	if err != nil {
-		return 0, 0, err
-	}
-	number, kind := protowire.DecodeTag(tag)
-	length, err := binary.ReadUvarint(p)
-	switch {
-	case err != nil:
-		return 0, 0, notWhole(err)
-	case kind != protowire.BytesType || length > maxMetadata:
-		return 0, 0, fmt.Errorf("%w: field %d of type %d and %d bytes", object.ErrMalformed, number, kind, length)
-	}
-	return number, int(length), nil
-}
-
-// maxMetadata is the maximum size of a metadata list, in bytes.
-const maxMetadata = 1 << 30
-
-// bytes reads the value of a field. The value is valid until the next read.
-func (p *protoReader) bytes(size int) (value []byte, err error) {
-	if size > maxEvent {
-		return nil, fmt.Errorf("%w: metadata of %d bytes", object.ErrMalformed, size)
-	}
-	p.buf, err = readPart(p.r, kept(p.buf), size)
-	p.at += size
-	return p.buf, err
+	list.Next, list.Left = meta.Continue, meta.RemainingItemCount
+	list.RV, err = object.ParseResourceVersion(meta.ResourceVersion)
+	return list, err
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -128,7 +129,7 @@ func readTableProbe(body []byte) (p Probe, apiVersion string, err error) {
 }
 
 func readProtoProbe(body []byte) (p Probe, apiVersion string, err error) {
-	kind, meta, _, err := readProtoList(body)
+	kind, meta, err := readProtoList(bytes.NewReader(body), func([]byte) {})
 	if err != nil {
 		return p, "", err
 	}

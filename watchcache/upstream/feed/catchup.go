@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
@@ -105,7 +106,12 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 	_, epoch := f.Position()
 	before := f.cache.Stats()
 	done := f.Metrics.Spend("list")
-	p, err := f.Client.Page(ctx, f.cache.Resource(), client.At(rv, "NotOlderThan"))
+	var changes []watchcache.Change
+	listed := uint64(0)
+	p, err := f.Client.Page(ctx, f.cache.Resource(), client.At(rv, "NotOlderThan"), func(o *object.Object) error {
+		changes, listed = append(changes, watchcache.Change{Object: o}), max(listed, o.ResourceVersion())
+		return nil
+	})
 	done()
 	switch {
 	case err != nil:
@@ -115,12 +121,8 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 	case p.Next != "":
 		return 0, client.ErrPartial
 	}
-	listed := uint64(0)
-	for _, c := range p.Changes {
-		listed = max(listed, c.Object.ResourceVersion())
-	}
-	f.othersWrite.Store(p.RV > before.Newest && len(p.Changes) == before.Objects && listed <= before.Newest)
-	err = f.Write(epoch, func() error { f.listed.Store(listed); return f.cache.FastForward(batch.Compact(p.Changes), p.RV) })
+	f.othersWrite.Store(p.RV > before.Newest && len(changes) == before.Objects && listed <= before.Newest)
+	err = f.Write(epoch, func() error { f.listed.Store(listed); return f.cache.FastForward(batch.Compact(changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.Interrupt(err) // the feed relists
 	}

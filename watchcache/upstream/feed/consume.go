@@ -41,6 +41,7 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 			if err != nil {
 				return 0, err
 			}
+			change.Object = f.cache.Known(change.Object) // so a relist holds no second copy
 			changes = append(changes, change)
 		}
 	}

@@ -97,11 +97,10 @@ func (f *Feed) sync(ctx context.Context, paged bool, read func()) error {
 		notOlderThan = s.ResourceVersion()
 	}
 	if paged {
-		changes, rv, err := f.Client.List(ctx, f.cache.Resource(), notOlderThan)
-		if err != nil {
-			return err
+		changes, rv, err := f.Client.List(ctx, f.cache, notOlderThan, "NotOlderThan")
+		if err == nil {
+			_, err = f.adopt(changes, rv)
 		}
-		_, err = f.adopt(changes, rv)
 		return err
 	}
 	query := url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}

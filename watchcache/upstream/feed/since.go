@@ -161,7 +161,7 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 		return err
 	}
 	defer end()
-	changes, err := f.Client.ListAt(ctx, f.cache.Resource(), rv)
+	changes, _, err := f.Client.List(ctx, f.cache, rv, "Exact")
 	if err == nil {
 		_, err = f.adopt(changes, rv)
 	}

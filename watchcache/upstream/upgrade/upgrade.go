@@ -57,13 +57,13 @@ func Compare(ctx context.Context, names *discovery.Discovery, before discovery.D
 // compares the objects whose versions the cache has, so watches may go on meanwhile. The cells of
 // Tables change by themselves, so Tables always count as rewritten.
 func objects(ctx context.Context, c *client.Client, cache *watchcache.Cache) error {
-	r := cache.Resource()
-	if r.Encoding == object.Table {
+	if cache.Resource().Encoding == object.Table {
 		return ErrRewritten
 	}
-	return c.EachPage(ctx, r, client.At(cache.Stats().ResourceVersion, "NotOlderThan"), func(page client.ListPage) error {
-		return sameBytes(cache, page)
+	_, err := c.EachPage(ctx, cache, cache.Stats().ResourceVersion, "NotOlderThan", func(o *object.Object) error {
+		return sameBytes(cache, o)
 	})
+	return err
 }
 
 // States returns upstream's objects at a resourceVersion. It returns an error if the description or
@@ -80,26 +80,17 @@ func States(ctx context.Context, names *discovery.Discovery, before discovery.De
 	if aggregated || r.Encoding == object.Table {
 		return c.MetadataAt(ctx, r, rv)
 	}
-	err = c.EachPage(ctx, r, client.At(rv, "Exact"), func(page client.ListPage) error {
-		if page.RV != rv {
-			return client.ListedAt(page.RV, rv)
-		}
-		for _, change := range page.Changes {
-			o := change.Object
-			states = append(states, object.State{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()})
-		}
-		return sameBytes(cache, page)
+	_, err = c.EachPage(ctx, cache, rv, "Exact", func(o *object.Object) error {
+		states = append(states, o.State())
+		return sameBytes(cache, o)
 	})
 	return states, err
 }
 
-func sameBytes(cache *watchcache.Cache, page client.ListPage) error {
-	for _, change := range page.Changes {
-		o := change.Object
-		was, _ := cache.Version(o.Key(), o.ResourceVersion())
-		if was != nil && was.UID() == o.UID() && !bytes.Equal(was.Item(), o.Item()) {
-			return fmt.Errorf("%w: %s at %d", ErrRewritten, o.Key(), o.ResourceVersion())
-		}
+func sameBytes(cache *watchcache.Cache, o *object.Object) error {
+	was, _ := cache.Version(o.Key(), o.ResourceVersion())
+	if was != nil && was.UID() == o.UID() && !bytes.Equal(was.Item(), o.Item()) {
+		return fmt.Errorf("%w: %s at %d", ErrRewritten, o.Key(), o.ResourceVersion())
 	}
 	return nil
 }
