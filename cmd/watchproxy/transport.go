@@ -30,9 +30,12 @@ func streamWindow(limit int64) int {
 // would keep the token for up to a minute.
 func transportFor(rc *rest.Config, window int, metrics *client.Metrics) (http.RoundTripper, error) {
 	if file := rc.BearerTokenFile; file != "" {
-		rc = rest.CopyConfig(rc)
-		rc.BearerToken, rc.BearerTokenFile = "", ""
-		rc.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(file)))
+		tokens := transport.NewCachedFileTokenSource(file)
+		if _, err := tokens.Token(); err == nil { // else client-go takes BearerToken, or fails
+			rc = rest.CopyConfig(rc)
+			rc.BearerToken, rc.BearerTokenFile = "", ""
+			rc.Wrap(transport.ResettableTokenSourceWrapTransport(tokens))
+		}
 	}
 	transport, err := rest.TransportFor(rc)
 	if err != nil {

@@ -63,7 +63,8 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{lifetime: lifetime{Request: req, attempt: t, cancel: cancel}}
-	x.asProxy, x.impersonates = asProxy(req), f.actsAs || req.Identity.ActsAsAnother()
+	x.asProxy = asProxy(req)
+	x.impersonates = x.asProxy && (f.actsAs || req.Identity.ActsAsAnother())
 	x.begin(over, stopping, done)
 	var out *http.Request
 	answered := false

@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"regexp"
-	"strings"
+	"sync/atomic"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,12 +36,21 @@ func (o *own) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return resp, nil
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, refusalMost) // so that the connection can be used again
+	first, _ := io.ReadAll(io.LimitReader(resp.Body, refusalMost)) // the connection can be used again
 	_ = resp.Body.Close()
-	again := req.Clone(req.Context())
+	resp.Body = io.NopCloser(bytes.NewReader(first))
+	var sent atomic.Bool
+	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
+	})
+	again := req.Clone(ctx)
 	again.Body = body
 	again.Header.Del("Authorization") // client-go added the refused token, and would keep it
-	return o.way.RoundTrip(again)
+	second, err := o.way.RoundTrip(again)
+	if err != nil && !sent.Load() { // for example, there are no new credentials
+		return resp, nil
+	}
+	return second, err
 }
 
 // emptyBody is an empty body that net/http does not know to be empty.
@@ -61,34 +71,35 @@ func bodyAgain(req *http.Request) (body io.ReadCloser, ok bool) {
 // refusalMost is the number of bytes in which a refusal is recognized.
 const refusalMost = 4 << 10
 
+// relayed finds the paths at which a pod, a kubelet or a service may answer.
+var relayed = regexp.MustCompile(`/(proxy|log|exec|attach|portforward)(/|$)`)
+
 // refusesCredentials reports whether the apiserver refuses the credentials of a request. A pod, a
-// service or the server of an aggregated API may also answer 401.
+// service, a kubelet or the server of an aggregated API may also answer 401.
 func refusesCredentials(req *http.Request, resp *http.Response) bool {
 	if resp.StatusCode != http.StatusUnauthorized || accepted(resp) {
 		return false
 	}
-	if path := req.URL.Path + "/"; !strings.Contains(path, "/proxy/") {
+	if !relayed.MatchString(req.URL.Path) {
 		return true
 	}
-	body := beginning(resp)
-	for _, word := range []string{"Status", metav1.StatusFailure, string(metav1.StatusReasonUnauthorized)} {
-		if !bytes.Contains(body, []byte(word)) {
-			return false
-		}
-	}
-	return true
+	// The message is the reason. For a kubelet's 401, the apiserver writes another message.
+	const unauthorized = string(metav1.StatusReasonUnauthorized)
+	body := ownBody(req, resp)
+	return bytes.Contains(body, []byte(metav1.StatusFailure)) && bytes.Count(body, []byte(unauthorized)) > 1
 }
 
-// forbiddenVerb finds the verb in the apiserver's refusal of a request, in any encoding of a Status.
-// An impersonation's verb can have a suffix, as in impersonate:user-info.
-var forbiddenVerb = regexp.MustCompile(`forbidden: User .*?" cannot ([a-z]+)`)
+// forbiddenVerb finds the verb in the apiserver's refusal of a request, in any encoding of a Status:
+// YAML folds long lines. An impersonation's verb can have a suffix, as in impersonate:user-info.
+var forbiddenVerb = regexp.MustCompile(`forbidden:\s+User\s+(?s:.*?)"\s+cannot\s+([a-z]+)`)
 
-// refusesImpersonation reports whether the apiserver refuses an impersonation.
-func refusesImpersonation(resp *http.Response) bool {
+// refusesImpersonation reports whether the apiserver refuses an impersonation. The response to HEAD
+// does not tell it.
+func refusesImpersonation(req *http.Request, resp *http.Response) bool {
 	if resp.StatusCode != http.StatusForbidden || accepted(resp) {
 		return false
 	}
-	found := forbiddenVerb.FindSubmatch(beginning(resp))
+	found := forbiddenVerb.FindSubmatch(ownBody(req, resp))
 	return found != nil && string(found[1]) == "impersonate"
 }
 
@@ -98,8 +109,12 @@ func accepted(resp *http.Response) bool {
 	return resp.Header.Get(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID) != ""
 }
 
-// beginning returns the beginning of a response's body, which can still be read.
-func beginning(resp *http.Response) []byte {
+// ownBody returns the beginning of a response's body, which can still be read. It returns nil if the
+// body may be a stream, which is none of the apiserver's errors.
+func ownBody(req *http.Request, resp *http.Response) []byte {
+	if resp.ContentLength < 0 && relayed.MatchString(req.URL.Path) {
+		return nil
+	}
 	read, _ := io.ReadAll(io.LimitReader(resp.Body, refusalMost)) // the reader of the rest sees an error
 	resp.Body = struct {
 		io.Reader
@@ -115,7 +130,7 @@ func (x *roundTrip) refusal(out *http.Request, in *http.Response) *metav1.Status
 	switch {
 	case x.asProxy && refusesCredentials(out, in):
 		s = exchange.Unreviewed()
-	case x.impersonates && refusesImpersonation(in):
+	case x.impersonates && refusesImpersonation(out, in):
 		s = exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 			"the upstream apiserver does not let the proxy impersonate the user of the request")
 		klog.ErrorS(nil, "Upstream does not let the proxy impersonate a user: give the proxy the rights in config/rbac-impersonation.yaml, or rbac.impersonation of the chart")

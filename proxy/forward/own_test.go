@@ -60,6 +60,8 @@ const (
 	cannotBody       = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"users \"zoe\" is forbidden: User \"px\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope","reason":"Forbidden","code":403}`
 	constrainedBody  = "\x0a\x9ausers \"zoe\" is forbidden: User \"px\" cannot impersonate:user-info resource \"users\" in API group \"authentication.k8s.io\" at the cluster scope\x1a"
 	notAllowedBody   = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"secrets \"a\" is forbidden: User \"zoe\" cannot get resource \"secrets\" in API group \"\" in the namespace \"b: User cannot impersonate\"","reason":"Forbidden","code":403}`
+	kubeletBody      = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the server has asked for the client to provide credentials ( pods/log b)","reason":"Unauthorized","details":{"name":"b","kind":"pods/log"},"code":401}`
+	foldedBody       = "message: 'users \"zoe\" is forbidden: User \"system:serviceaccount:kube-system:watchproxy\"\n  cannot impersonate resource \"users\"'\n"
 	flowSchema       = "X-Kubernetes-Pf-Flowschema-Uid"
 )
 
@@ -134,6 +136,15 @@ func TestRefusalOfTheProxyItself(t *testing.T) {
 			identity: token, answer: always(403, cannotBody), header: http.Header{"Authorization": {"Bearer tom"}, "Impersonate-User": {"zoe"}},
 			code: 403, says: cannotBody, sent: []string{"Bearer tom zoe "},
 		},
+		"token without the right, beside a proxy that impersonates": {
+			identity: token, answer: always(403, cannotBody), header: http.Header{"Authorization": {"Bearer tom"}, "Impersonate-User": {"zoe"}}, as: "root",
+			code: 403, says: cannotBody, sent: []string{"Bearer tom zoe "},
+		},
+		"kubelet's refusal of the apiserver": {
+			next: again, answer: always(401, kubeletBody), path: "/api/v1/namespaces/a/pods/b/log",
+			code: 401, says: kubeletBody, sent: []string{"Bearer old  "},
+		},
+		"no right to impersonate, in YAML": {identity: zoe, answer: always(403, foldedBody), code: 503, says: "impersonate", sent: []string{"Bearer old zoe "}},
 		"sidecar without the right": {
 			answer: always(403, cannotBody), header: http.Header{"Impersonate-User": {"zoe"}},
 			code: 403, says: cannotBody, sent: []string{"Bearer old zoe "},

@@ -45,6 +45,8 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 		"aggregated and welcome":              {apiservice: elsewhere, aggregated: true, cached: true},
 		"aggregated and welcome, typed":       {apiservice: elsewhere, aggregated: true, list: typedList, cached: true},
 		"aggregated and welcome, odd":         {apiservice: elsewhere, aggregated: true, list: oddList},
+		"aggregated and welcome, null":        {apiservice: elsewhere, aggregated: true, list: strings.Replace(typedList, "[]", "null", 1)},
+		"aggregated and welcome, selfLink":    {apiservice: elsewhere, aggregated: true, list: strings.Replace(typedList, `"metadata":{`, `"metadata":{"selfLink":"a",`, 1)},
 		"no aggregator":                       {aggregator: "-", apiservice: absent, cached: true},
 		"no aggregator, may not look":         {aggregator: "-", apiservice: forbidden, crd: forbidden, cached: true},
 		"may not look":                        {apiservice: forbidden, says: true},

@@ -46,7 +46,11 @@ var ProtobufPrefix = []byte("k8s\x00")
 func readProtoList(body io.Reader, item func([]byte)) (kind runtime.TypeMeta, meta metav1.ListMeta, err error) {
 	prefix := make([]byte, len(ProtobufPrefix))
 	n, err := io.ReadFull(body, prefix)
-	if err != nil || !bytes.Equal(prefix, ProtobufPrefix) {
+	short := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if err != nil && !short { // the connection broke
+		return kind, meta, err
+	}
+	if short || !bytes.Equal(prefix, ProtobufPrefix) {
 		return kind, meta, fmt.Errorf("%w: not protobuf: %.20q", object.ErrMalformed, prefix[:n])
 	}
 	return list.Protobuf(body, item)

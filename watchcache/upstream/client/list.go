@@ -21,14 +21,15 @@ import (
 const (
 	// PageSize is the largest limit of a paged list.
 	PageSize = 500
-	// pageBytes is how much upstream should have to write for a page.
-	pageBytes = 8 << 20
+	// pageBytes is how much upstream should have to write for a page. pageLeast is the smallest limit:
+	// a few large objects may not be typical of all.
+	pageBytes, pageLeast = 8 << 20, 20
 )
 
 // pageLimit returns the limit of the pages of a collection, from the mean size of its objects.
 func pageLimit(s watchcache.Stats) int {
 	mean := s.Bytes / int64(max(1, s.Objects))
-	return int(min(PageSize, max(1, pageBytes/max(1, mean))))
+	return int(min(PageSize, max(pageLeast, pageBytes/max(1, mean))))
 }
 
 // At returns the query for the state at a resourceVersion. match is "Exact" or "NotOlderThan". If

@@ -229,7 +229,7 @@ func FuzzJSONPage(f *testing.F) {
 // The limit of a page follows the mean size of the cached objects. A list of an unchanged collection
 // returns the cached objects, so that there is no second copy.
 func TestListBesideACache(t *testing.T) {
-	for size, limit := range map[int]string{10: "500", 100 << 10: "81", 9 << 20: "1"} {
+	for size, limit := range map[int]string{10: "500", 100 << 10: "81", 9 << 20: "20"} {
 		list := lists(t, 2, size)["JSON"]
 		var objects []*object.Object
 		_, err := readPage(list.r, bytes.NewReader(list.body), func(o *object.Object) error {
@@ -254,6 +254,20 @@ func TestListBesideACache(t *testing.T) {
 		}
 		if changes[0].Object == objects[0] || changes[1].Object != objects[1] {
 			t.Errorf("the changed object is the cached one: %t; the unchanged one: %t", changes[0].Object == objects[0], changes[1].Object == objects[1])
+		}
+	}
+}
+
+// A list whose connection breaks is not malformed, wherever it breaks: it is asked for again.
+func TestBrokenListIsNotMalformed(t *testing.T) {
+	broken := errors.New("connection lost")
+	for form, list := range lists(t, 2, 10) {
+		for _, n := range []int{0, 2, len(list.body) / 2} {
+			body := io.MultiReader(bytes.NewReader(list.body[:n]), iotest.ErrReader(broken))
+			_, err := readPage(list.r, body, func(*object.Object) error { return nil })
+			if !errors.Is(err, broken) || errors.Is(err, object.ErrMalformed) {
+				t.Errorf("%s, broken after %d bytes: %v", form, n, err)
+			}
 		}
 	}
 }

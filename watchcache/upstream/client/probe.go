@@ -33,7 +33,8 @@ type Probe struct {
 	// SelfDescribing is true for custom resources, whose JSON keys are sorted. It is false for
 	// built-in types, whose first key is kind.
 	SelfDescribing bool
-	// Foreign is true for lists in neither form: a custom resource's metadata begins with continue.
+	// Foreign is true if the empty list is in neither form: a built-in type's metadata has only the
+	// resourceVersion, and a custom resource's has continue before it.
 	Foreign  bool
 	Warnings []string // the Warning headers of every response, whatever its user
 	Columns  []byte   // the column definitions of a Table
@@ -100,19 +101,23 @@ func readJSONProbe(body []byte) (p Probe, apiVersion string, err error) {
 	}
 	list := gjson.ParseBytes(body)
 	p.ListKind = list.Get("kind").Str
-	first := firstKey(list)
-	p.SelfDescribing = first != "kind"
-	p.Foreign = p.SelfDescribing && (first != "apiVersion" || firstKey(list.Get("metadata")) != "continue")
+	first, metadata := "kind", []string{"resourceVersion"}
+	keys := append(keysOf(list), "") // there may be none
+	if p.SelfDescribing = keys[0] != first; p.SelfDescribing {
+		first, metadata = "apiVersion", []string{"continue", "resourceVersion"}
+	}
+	p.Foreign = keys[0] != first || !slices.Equal(keysOf(list.Get("metadata")), metadata) ||
+		list.Get("items").Raw != "[]"
 	p.RV, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
 	return p, list.Get("apiVersion").Str, err
 }
 
-func firstKey(of gjson.Result) (key string) {
+func keysOf(of gjson.Result) (keys []string) {
 	of.ForEach(func(k, _ gjson.Result) bool {
-		key = k.Str
-		return false
+		keys = append(keys, k.Str)
+		return true
 	})
-	return key
+	return keys
 }
 
 func readTableProbe(body []byte) (p Probe, apiVersion string, err error) {

@@ -140,7 +140,7 @@ type checkResult struct {
 	silent   bool // no response at all
 	serves   bool // the server answers reads although it is not ready
 	readable bool // /readyz was readable
-	refused  bool // the server does not accept the proxy's credentials
+	code     int  // the status of /readyz; 0 without a response
 }
 
 // ask checks a server.
@@ -154,9 +154,8 @@ func (s *Set) ask(ctx context.Context, one *server) (found checkResult) {
 	s.mu.Unlock()
 	within, cancel := context.WithTimeout(ctx, CheckTimeout)
 	defer cancel()
-	var code int
-	code, found.err = one.sayReady(within, readable)
-	found.readable, found.refused = code == http.StatusOK, code == http.StatusUnauthorized
+	found.code, found.err = one.sayReady(within, readable)
+	found.readable = found.code == http.StatusOK
 	if found.err != nil {
 		found.unready, found.silent = true, client.NoAnswer(found.err)
 		found.serves = late && client.Sleep(ctx, s.rest()) && one.serves(ctx, readable)

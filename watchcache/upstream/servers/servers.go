@@ -218,8 +218,8 @@ func (s *Set) note(one *server, found checkResult) {
 	if !found.unready {
 		one.mu.readable = found.readable
 	}
-	if !found.silent {
-		s.noteCredentials(one, found.refused)
+	if found.code != 0 && found.code < http.StatusInternalServerError { // a balancer's error tells nothing
+		s.noteCredentials(one, found.code == http.StatusUnauthorized)
 	}
 	one.foreign.Store(errors.Is(reason, errForeign))
 	s.judge(one, reason)
