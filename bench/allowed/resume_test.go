@@ -113,6 +113,10 @@ func TestResume(t *testing.T) {
 	if e := s.next(open, all...); !expired(e) {
 		t.Errorf("the open watch shows %s %.300s", e, e.Line)
 	}
+	// The decision for lists may be a moment older than the one for watches.
+	cluster.Eventually(t, "lists end to show it", func() bool {
+		return !strings.Contains(keys(s.list(who, mine, all...)), a+"/")
+	})
 	may = []string{b, c}
 	open, _ = s.reopen(who, may)
 	s.write(a)
