@@ -363,7 +363,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	if rt.Verb == "watch" {
 		o := s.options.Load()
 		resp.Stall = min(o.Stall, o.Limits.Write) // upstream's transport holds what is not read
-		forward.WholeLines(resp)
+		forward.WholeLines(resp, forward.KubernetesOwn(rt.GVR.Group))
 	}
 	resp.Reader = s.guardUnread(req, resp.Reader, admitted)
 	return resp

@@ -40,10 +40,11 @@
 //	certificate     | one verification          | a connection; 10 certificates
 //	401             | 10 µs, 35 allocations     | the last stream of its connection
 //
-// Over HTTP/2, the first refusal of a connection without a user ends it, as in kube-apiserver, but a
-// 503 does not: a final GOAWAY names the streams that have begun, and these are answered. A
-// connection that has served a user gets two GOAWAYs with a PING between them, so no stream on its
-// way is lost: the user's token may have expired, or a balancer may share the connection.
+// Over HTTP/2, the first refusal of a connection without a user ends it, as in kube-apiserver, but
+// only the hundredth 429 or 503 does: a final GOAWAY names the streams that have begun, and these are
+// answered. A connection that has served a user gets two GOAWAYs with a PING between them, so no
+// stream on its way is lost: the user's token may have expired, or a balancer may share the
+// connection.
 //
 // A request with a token is forwarded with that token. For a certificate, the proxy impersonates
 // its user, and refuses values that headers would change. Upstream checks a token client's

@@ -64,7 +64,15 @@ func (f *figures) page(
 	select {
 	case f.turn <- struct{}{}:
 	case <-ctx.Done():
-		f.waiting.Add(-1)
+		if f.waiting.Add(-1) > 0 {
+			return nil, ctx.Err()
+		}
+		select { // the holder may have left the gather for this request
+		case f.turn <- struct{}{}:
+			f.last = gathered{began: f.last.began}
+			<-f.turn
+		default:
+		}
 		return nil, ctx.Err()
 	}
 	defer func() {

@@ -393,6 +393,8 @@ func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 // writes must be settled. TLS waits for nothing: only the bytes that it has made wait, so its answer
 // to a client, such as new keys, never holds TLS's lock while the client does not read.
 func (c *Conn) WriteWaiting(p []byte) error {
+	c.socket.wait(true) // before the deadline is set, which an answer of TLS might reset
+	defer c.socket.wait(false)
 	return c.waitFor(func() error {
 		_, err := c.writePieces(p, true)
 		return err

@@ -42,7 +42,7 @@ type socket struct {
 		nonblocking bool
 		collects    bool   // writes are collected
 		collected   []byte // up to leftMax
-		settling    bool   // settle is writing the kept bytes
+		settling    bool   // a write waits for the client; others are kept
 		left        []byte // bytes that the kernel has not accepted; up to leftMax
 		broken      error  // the error of a write that may have been partial
 	}
@@ -74,6 +74,13 @@ func (s *socket) setNonblocking(on bool) {
 	s.mu.nonblocking = on
 }
 
+// wait sets whether a write waits for the client. Meanwhile the socket keeps what others write.
+func (s *socket) wait(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.settling = on
+}
+
 // collect makes the socket collect what is written to it. TLS writes each record of 16 KiB by itself,
 // and so it would wake the client each time.
 func (s *socket) collect() {
@@ -83,7 +90,7 @@ func (s *socket) collect() {
 }
 
 // writeCollected writes what was collected. Meanwhile TLS may add responses, which must not overtake
-// it. With wait, a nonblocking socket waits for the client, and keeps these responses.
+// it. If a write waits for the client (see wait), this is the one.
 func (s *socket) writeCollected(wait bool) error {
 	for {
 		s.mu.Lock()
@@ -92,12 +99,11 @@ func (s *socket) writeCollected(wait bool) error {
 		if len(p) == 0 || s.mu.broken != nil {
 			defer s.mu.Unlock()
 			s.mu.collects = false
-			s.mu.settling = s.mu.settling && !wait
 			return s.mu.broken
 		}
 		var err error
 		if wait {
-			s.mu.collects, s.mu.settling = false, true
+			s.mu.collects = false
 			left := s.mu.left // a response of TLS since the last settle
 			s.mu.left = nil
 			s.mu.Unlock()
@@ -118,7 +124,6 @@ func (s *socket) writeCollected(wait bool) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.mu.collects, s.mu.broken = false, err
-			s.mu.settling = s.mu.settling && !wait
 			return err
 		}
 	}

@@ -15,7 +15,8 @@
 // A pod or service behind a proxy subresource chooses the headers of its response. Those above
 // [HeaderMax] are dropped, and the client gets 502. Above 10 MiB, Go's transport ends an HTTP/2
 // connection, so these requests use HTTP/1.1. With a body, they use HTTP/2 connections of their own,
-// because over HTTP/1.1 the apiserver drops the rest of an upload when the response begins.
+// because over HTTP/1.1 the apiserver drops the rest of an upload when the response begins: there, a
+// pod with such headers can still end other uploads to pods.
 //
 // If a request fails, the client's library may send it again. Client-go repeats any verb after 429
 // or 5xx with Retry-After, urllib3 (Python) PUT and DELETE after 429 or 503 with Retry-After, OkHttp

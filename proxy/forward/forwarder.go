@@ -314,7 +314,8 @@ func stops(harmless bool) metav1.Status {
 func unanswered(err error, sent, harmless bool) metav1.Status {
 	var timeout interface{ Timeout() bool }
 	switch {
-	case strings.Contains(err.Error(), "response headers exceeded"): // net/http has no type for it
+	case strings.Contains(err.Error(), "response headers exceeded"), // net/http has no type for it
+		strings.Contains(err.Error(), "response header list larger"): // over HTTP/2
 		return longHeader()
 	case sent && errors.As(err, &timeout) && timeout.Timeout():
 		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")

@@ -10,20 +10,22 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// lines is the body of a watch, in which each event is a line. A read ends after a newline, and so does
-// an HTTP/1.1 chunk. Kube-apiserver writes an event as one chunk, and some clients decode each chunk by
-// itself (python-kubernetes before 28, Patroni): a chunk that ends within a character would end their
-// watch. An event longer than the buffer is split, but not within a character.
+// lines is the body of a watch in JSON. A read ends after an event, and so does an HTTP/1.1 chunk.
+// Kube-apiserver writes an event as one chunk, and some clients decode each chunk by itself
+// (python-kubernetes before 28, Patroni): a chunk that ends within a character would end their watch.
+// An event longer than the buffer is split, but not within a character. The server of an aggregated
+// API may not end each event with a newline, so for its watches only characters stay whole.
 type lines struct {
 	io.ReadCloser
-	rest []byte // the beginning of an event
-	err  error  // of the last read
+	events bool   // each event ends with a newline
+	rest   []byte // the beginning of an event or a character
+	err    error  // of the last read
 }
 
-// WholeLines lets the reads of a forwarded watch end after an event, if its events are lines.
-func WholeLines(resp *exchange.Response) {
+// WholeLines lets the reads of a forwarded watch end after a character, or also after an event.
+func WholeLines(resp *exchange.Response, events bool) {
 	if hasLines(resp.Header) {
-		resp.Reader = &lines{ReadCloser: resp.Reader}
+		resp.Reader = &lines{ReadCloser: resp.Reader, events: events}
 	}
 }
 
@@ -40,10 +42,13 @@ func (l *lines) Read(p []byte) (int, error) {
 	for end == 0 && n < len(p) && l.err == nil {
 		var m int
 		m, l.err = l.ReadCloser.Read(p[n:])
-		if i := bytes.LastIndexByte(p[n:n+m], '\n'); i >= 0 {
-			end = n + i + 1
+		i := bytes.LastIndexByte(p[n:n+m], '\n')
+		switch n += m; {
+		case !l.events:
+			end = n - partOfCharacter(p[:n])
+		case i >= 0:
+			end = n - m + i + 1
 		}
-		n += m
 	}
 	switch {
 	case l.err != nil && len(l.rest) == 0:
@@ -57,7 +62,7 @@ func (l *lines) Read(p []byte) (int, error) {
 
 // partOfCharacter returns how many bytes at the end of p begin a character and do not complete it.
 func partOfCharacter(p []byte) int {
-	for i := 1; i < utf8.UTFMax && i < len(p); i++ {
+	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
 		if last := p[len(p)-i:]; utf8.RuneStart(last[0]) {
 			if utf8.FullRune(last) {
 				return 0

@@ -20,11 +20,12 @@ func FuzzLines(f *testing.F) {
 	f.Add("ü界😀ü界😀ü界😀\n", 1, 5)
 	f.Add("\xff\xfe\xf0\x9f\n\x80", 2, 4)
 	f.Fuzz(func(t *testing.T, sent string, piece, size int) {
+		events := piece%2 == 0
 		piece, size = 1+piece&0xff, utf8.UTFMax+size&0xff
 		broken := errors.New("broken")
 		from := io.MultiReader(iotest.DataErrReader(&pieces{[]byte(sent), piece}), iotest.ErrReader(broken))
 		resp := &exchange.Response{Header: http.Header{"Content-Type": {"application/json"}}, Reader: io.NopCloser(from)}
-		WholeLines(resp)
+		WholeLines(resp, events)
 		var got []byte
 		p := make([]byte, size)
 		for {
@@ -42,7 +43,7 @@ func FuzzLines(f *testing.F) {
 			line := got[bytes.LastIndexByte(got, '\n')+1:]
 			switch {
 			case len(line) == 0:
-			case n+utf8.UTFMax <= size:
+			case events && n+utf8.UTFMax <= size:
 				t.Fatalf("a read of %d bytes into a buffer of %d ends within an event: %q", n, size, p[:n])
 			case utf8.ValidString(sent) && !utf8.Valid(got):
 				t.Fatalf("a read ends within a character: %q", p[:n])
@@ -67,6 +68,18 @@ func (r *pieces) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// An event without a newline is not held back, if the server may write such events.
+func TestEventsWithoutNewline(t *testing.T) {
+	from, write := io.Pipe()
+	resp := &exchange.Response{Header: http.Header{"Content-Type": {"application/json"}}, Reader: from}
+	WholeLines(resp, false)
+	go func() { _, _ = io.WriteString(write, "{}") }()
+	p := make([]byte, 16)
+	if n, err := resp.Reader.Read(p); err != nil || string(p[:n]) != "{}" {
+		t.Errorf("%q, %v", p[:n], err)
+	}
+}
+
 // Other bodies stay as they are.
 func TestOtherBodiesThanLines(t *testing.T) {
 	for name, header := range map[string]http.Header{
@@ -76,7 +89,7 @@ func TestOtherBodiesThanLines(t *testing.T) {
 	} {
 		body := io.NopCloser(strings.NewReader("a"))
 		resp := &exchange.Response{Header: header, Reader: body}
-		if WholeLines(resp); resp.Reader != body {
+		if WholeLines(resp, true); resp.Reader != body {
 			t.Errorf("%s: the body is read by lines", name)
 		}
 	}

@@ -66,7 +66,8 @@ const (
 	// controlMax limits the unread responses to PING, SETTINGS and broken streams, in bytes.
 	// controlUnknown limits those to an unknown client.
 	controlMax, controlUnknown = 64 << 10, 16 << 10
-	// wastedMax limits the broken and ignored streams of an unknown client.
+	// wastedMax limits the broken, ignored and canceled streams of an unknown client, and also the
+	// refusals that do not end its connection.
 	wastedMax = 100
 	// stuckFree is the number of bytes of a watch that may be stuck without room.
 	stuckFree = 4 << 10
@@ -99,7 +100,7 @@ type Conn struct {
 	framer   *http2.Framer
 	running  sync.WaitGroup // handlers, open watches, writers
 	received atomic.Int64   // the receive window
-	wasted   int            // broken and ignored streams of an unknown client
+	wasted   int            // broken, ignored and canceled streams of an unknown client
 	began    time.Time
 	heard    atomic.Int64 // when the last frame was received, in nanoseconds since began
 	timer    *time.Timer  // calls look
@@ -117,6 +118,7 @@ type Conn struct {
 		asked    time.Time          // when the last PING was sent
 		drain    *time.Timer        // fires when new streams must be ignored; nil before a drain
 		refusing bool               // new streams are ignored
+		spared   int                // refusals that have not ended the connection of an unknown client
 		early    frame.Early
 
 		window, initial int64 // send windows of the connection and of new streams
@@ -215,8 +217,8 @@ func (c *Conn) take(f http2.Frame, err error) error {
 	return err
 }
 
-// waste counts a stream that is broken or ignored. A header block of some bytes may refer to 64 KiB
-// of earlier fields (HPACK), so an unknown client is disconnected beyond wastedMax.
+// waste counts a stream that is broken, ignored or canceled. A header block of some bytes may refer to
+// 64 KiB of earlier fields (HPACK), so an unknown client is disconnected beyond wastedMax.
 func (c *Conn) waste() error {
 	if c.wasted++; c.wasted > wastedMax && !c.net.Known() {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)

@@ -2,6 +2,7 @@ package h2
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"time"
@@ -181,7 +182,7 @@ func (c *Conn) canceled(f *http2.RSTStreamFrame) error {
 	}
 	c.unlock()
 	c.flushSoon() // there may be a WINDOW_UPDATE for the rest of an upload
-	return err
+	return cmp.Or(err, c.waste())
 }
 
 // reset ends a stream with RST_STREAM.

@@ -113,12 +113,17 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 	case known && resp.Close:
 		c.drain()
 	case !known:
-		// A 503 is no fault of the client, which need not connect again for each.
-		if resp.Status != http.StatusServiceUnavailable {
-			c.mu.Lock()
-			c.refuseLocked()
-			c.unlock()
+		c.mu.Lock()
+		// A 503 or 429 may be no fault of the client, which need not connect again for each.
+		if resp.Status == http.StatusServiceUnavailable || resp.Status == http.StatusTooManyRequests {
+			c.mu.spared++
+		} else {
+			c.mu.spared = wastedMax
 		}
+		if c.mu.spared >= wastedMax {
+			c.refuseLocked()
+		}
+		c.unlock()
 		defer c.server.strangers.Add(-1)
 		if c.server.strangers.Add(1) > strangersMax {
 			c.server.Metrics.ConnectionRefused("strangers")

@@ -40,7 +40,7 @@ func TestStrangersLastStream(t *testing.T) {
 			t.Error(f)
 		}
 		p.until("refusal", ended(3))
-		for id := uint32(5); id < 5+2*wastedMax; id += 2 {
+		for id := uint32(5); id < 3+2*wastedMax; id += 2 {
 			p.request(id, true, "GET")
 		}
 		synctest.Wait()
@@ -59,6 +59,10 @@ func TestStrangersWaste(t *testing.T) {
 	for name, waste := range map[string]func(p *peer, id uint32){
 		"broken":  func(p *peer, id uint32) { p.request(id, true, "") },
 		"ignored": func(p *peer, id uint32) { p.request(id, true, "GET") },
+		"canceled": func(p *peer, id uint32) {
+			p.request(id, true, "POST")
+			p.sent(p.WriteRSTStream(id, http2.ErrCodeCancel))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -82,6 +86,25 @@ func TestStrangersWaste(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A 503 or 429 does not end a stranger's connection, but many do.
+func TestStrangersSparedRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := dialStranger(t, newServer(func(context.Context, *exchange.Request) *exchange.Response {
+			resp := says("later")
+			resp.Status = http.StatusServiceUnavailable
+			return resp
+		}, options()))
+		for id := uint32(1); id < 2*wastedMax-1; id += 2 {
+			p.answered(id)
+		}
+		p.request(2*wastedMax-1, true, "GET")
+		if f := p.until("goaway", isGoaway).(*http2.GoAwayFrame); f.LastStreamID != 2*wastedMax-1 {
+			t.Error(f)
+		}
+		<-p.served
+	})
 }
 
 // A header that is too long is refused like a request.
