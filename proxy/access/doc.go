@@ -26,7 +26,7 @@
 //
 // # Strangers
 //
-// What the bytes of a client without valid credentials cost, in processor time of one core:
+// The bytes of a client without valid credentials cost this much processor time of one core:
 //
 //	step            | cost                      | bound
 //	TLS, first 401  | 0.7 ms                    | handshake: 256 KiB, 10 s

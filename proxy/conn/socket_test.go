@@ -354,3 +354,43 @@ func TestAnswersBesideWriteWaiting(t *testing.T) {
 		})
 	}
 }
+
+// An answer of TLS follows the write beside it, also if the kernel could take it sooner.
+func TestAnswersFollowTheWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := inMemory(t)
+		server.StartNonblocking()
+		held := &heldConn{Conn: server.socket.Conn, goOn: make(chan struct{})}
+		server.socket.Conn = held
+		wrote := make(chan error, 1)
+		go func() { wrote <- server.WriteWaiting([]byte("write ")) }()
+		synctest.Wait()
+		if _, err := server.socket.Write([]byte("answer")); err != nil {
+			t.Fatal(err)
+		}
+		close(held.goOn)
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len("write answer"))
+		if _, err := io.ReadFull(client, got); err != nil || string(got) != "write answer" {
+			t.Errorf("the client has read %q, %v", got, err)
+		}
+		server.Close()
+	})
+}
+
+// heldConn holds writes that wait.
+type heldConn struct {
+	net.Conn
+	goOn chan struct{}
+}
+
+// Write implements net.Conn.
+func (c *heldConn) Write(p []byte) (int, error) {
+	<-c.goOn
+	return c.Conn.Write(p)
+}

@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 
 	"github.com/tidwall/gjson"
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -268,6 +269,24 @@ func TestBrokenListIsNotMalformed(t *testing.T) {
 			if !errors.Is(err, broken) || errors.Is(err, object.ErrMalformed) {
 				t.Errorf("%s, broken after %d bytes: %v", form, n, err)
 			}
+		}
+	}
+}
+
+// An item of a protobuf list must not reach beyond its list, even if the body ends there.
+func TestItemBeyondItsList(t *testing.T) {
+	field := func(number protowire.Number, size int, value []byte) []byte {
+		b := protowire.AppendTag(nil, number, protowire.BytesType)
+		return append(protowire.AppendVarint(b, uint64(size)), value...)
+	}
+	const raw, items, longer = 2, 2, 8
+	for size, want := range map[int]error{longer: nil, longer - 1: object.ErrMalformed} {
+		item := field(items, longer, make([]byte, longer))
+		body := append(bytes.Clone(ProtobufPrefix), field(raw, len(item)-longer+size, item)...)
+		n := 0
+		_, _, err := readProtoList(bytes.NewReader(body), func([]byte) { n++ })
+		if !errors.Is(err, want) || want == nil && n != 1 {
+			t.Errorf("a list of %d bytes too few: %d items, %v", longer-size, n, err)
 		}
 	}
 }
