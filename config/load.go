@@ -13,7 +13,7 @@ import (
 // valid.
 func Parse(data []byte) (*ProxyConfiguration, *strict.Lines, error) {
 	c := &ProxyConfiguration{}
-	empty, lines, errs := strict.Decode(data, c)
+	empty, lines, errs := strict.Decode(data, c, removed)
 	if len(errs) > 0 {
 		return nil, lines, utilerrors.NewAggregate(errs)
 	}

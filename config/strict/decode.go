@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,15 +21,17 @@ import (
 // record the paths of fields. If a value does not fit its field, this decoder records an error with
 // the path, skips the value and continues. So all errors are reported.
 type decoder struct {
-	errs  field.ErrorList
-	lines *Lines
+	errs    field.ErrorList
+	lines   *Lines
+	removed map[string]string
 }
 
-// Decode sets the fields of into, a pointer to a struct, from the only document of a YAML text.
+// Decode sets the fields of into, a pointer to a struct, from the only document of a YAML text. removed
+// has the fields of earlier versions, by their paths without indexes, and what to do without each.
 // empty means that the text contains nothing but comments. After an error, the struct lacks the
 // fields that could not be read. Errors about fields are of type [field.Error].
-func Decode(data []byte, into any) (empty bool, lines *Lines, errs []error) {
-	d := decoder{lines: &Lines{fields: map[string]int{}, errors: map[*field.Error]int{}}}
+func Decode(data []byte, into any, removed map[string]string) (empty bool, lines *Lines, errs []error) {
+	d := decoder{removed: removed, lines: &Lines{fields: map[string]int{}, errors: map[*field.Error]int{}}}
 	root, errs := documents(data)
 	if root != nil {
 		d.value(root, reflect.ValueOf(into).Elem(), nil)
@@ -105,6 +108,9 @@ func (d *decoder) value(node *yaml.Node, to reflect.Value, path *field.Path) {
 	}
 }
 
+// index matches the number of a list's element in a path.
+var index = regexp.MustCompile(`\[\d+\]`)
+
 func (d *decoder) fields(node *yaml.Node, to reflect.Value, path *field.Path) {
 	known := map[string]reflect.Value{}
 	var names []string
@@ -124,7 +130,11 @@ func (d *decoder) fields(node *yaml.Node, to reflect.Value, path *field.Path) {
 		value, ok := known[key.Value]
 		switch before := lines[key.Value]; {
 		case !ok:
-			d.fail(key.Line, field.Forbidden(at, "unknown field (there are "+strings.Join(names, ", ")+")"))
+			reason, gone := d.removed[index.ReplaceAllString(at.String(), "")]
+			if !gone {
+				reason = "unknown field (there are " + strings.Join(names, ", ") + ")"
+			}
+			d.fail(key.Line, field.Forbidden(at, reason))
 			continue
 		case before != 0:
 			d.fail(key.Line, field.Forbidden(at, fmt.Sprintf("is given twice, in lines %d and %d", before, key.Line)))

@@ -1,0 +1,7 @@
+package config
+
+// removed has the fields that earlier versions had, by their paths without indexes, and what to do without
+// each.
+var removed = map[string]string{
+	"cache.persistence": "is gone: caches are not saved on disk, and clients resume at a new proxy without them; remove it",
+}
