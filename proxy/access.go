@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"strings"
 
@@ -58,8 +57,7 @@ var errUnauthenticated = errors.New("too many requests wait for authentication")
 // for such requests, because strangers may send any number of them. A request on the connection of a
 // known user counts as this user's, so that strangers cannot hinder it.
 func (s *Server) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
-	client, _, _ := net.SplitHostPort(asked.RemoteAddr)
-	memory, claim := s.queues.strangers, fair.Claim{User: client, Size: req.Held()}
+	memory, claim := s.queues.strangers, fair.Claim{User: access.Network(asked.RemoteAddr), Size: req.Held()}
 	if user := req.Conn.User(); user != "" {
 		memory, claim.User = s.queues.requests, user
 	}

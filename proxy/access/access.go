@@ -67,7 +67,7 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 		decisions: newDecisions(client.AuthorizationV1(), options, metrics),
 	}
 	if clientCA != nil {
-		a.certificates = group.NewAuthenticatedGroupAdder(chain.New(clientCA.content.VerifyOptions, x509.CommonNameUserConversion, address))
+		a.certificates = group.NewAuthenticatedGroupAdder(chain.New(clientCA.content.VerifyOptions, x509.CommonNameUserConversion, network))
 	}
 	if options.Anonymous {
 		a.anonymous = anonymous.NewAuthenticator(nil)
@@ -131,7 +131,7 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 		}
 		refused = err
 	}
-	asked := req.WithContext(context.WithValue(req.Context(), addressKey{}, address(req)))
+	asked := req.WithContext(context.WithValue(req.Context(), networkKey{}, network(req)))
 	asked.Header = req.Header.Clone() // authenticators delete valid credentials
 	resp, ok, err := a.tokens.AuthenticateRequest(asked)
 	switch {

@@ -54,7 +54,7 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 		if err != nil {
 			return decision{}, err
 		}
-		d.known.put(q.of, q.key, found, len(found.reason), d.ttl(found))
+		d.known.put(q.client, q.key, found, len(found.reason), d.ttl(found))
 		return found, nil
 	}
 	return d.reviews.answer(ctx, q)
@@ -67,10 +67,11 @@ func (d *decisions) question(attributes authorizer.Attributes) (question[decisio
 	if err != nil {
 		return question[decision]{}, err
 	}
-	q := question[decision]{of: spec.User, key: sha256.Sum256(encoded), bytes: len(encoded), due: d.known.due}
+	client := spec.User
 	if u, ok := attributes.GetUser().(*impersonated); ok {
-		q.of = u.by
+		client = u.by
 	}
+	q := question[decision]{client: client, key: sha256.Sum256(encoded), bytes: len(encoded), due: d.known.due}
 	q.review = func(ctx context.Context) (decision, error) { return d.review(ctx, spec) }
 	q.known = func() (decision, bool) { return d.known.get(q.key) }
 	return q, nil

@@ -13,16 +13,20 @@
 //
 // # Bounds
 //
-//	what                    | belongs to     | filled by     | bound        | dropped first
-//	decisions               | user           | users         | 16 MiB       | largest holder's oldest
-//	good tokens             | client address | token holders | 16 MiB       | largest holder's oldest
-//	refused tokens          | client address | any client    | 8 MiB        | largest holder's oldest
-//	access reviews upstream | user           | users         | 50, 25 each  | none, they wait
-//	token reviews upstream  | client address | any client    | 50, 25 each  | none, they wait
-//	waiting reviews of each | the same       | the same      | 32 MiB, 10 s | longest queue's last
+//	what                    | belongs to | filled by     | bound        | dropped first
+//	decisions               | user       | users         | 16 MiB       | largest holder's oldest
+//	good tokens             | user       | token holders | 16 MiB       | largest holder's oldest
+//	refused tokens          | network    | any client    | 8 MiB        | largest holder's oldest
+//	access reviews upstream | user       | users         | 50, 25 each  | none, they wait
+//	reviews of good tokens  | user       | token holders | 50, 25 each  | none, they wait
+//	reviews of other tokens | network    | any client    | 50, 25 each  | none, they wait
+//	waiting reviews of each | the same   | the same      | 32 MiB, 5 s  | longest queue's last
 //
-// Each outcome is dropped at most 10 s after its TTL. If a review fails, the proxy forwards a read,
-// and answers 503 to an unknown token and to a certificate that impersonates.
+// Strangers share by [Network]. A token that was good before is reviewed as its user's, in other slots
+// than those of strangers, so made-up tokens do not lock out the users of the same network. For that, the
+// user of a good token is remembered for five minutes after the outcome has expired. Each other outcome is
+// dropped at most 10 s after its TTL. If a review fails, the proxy forwards a read, and answers 503 to an
+// unknown token and to a certificate that impersonates.
 //
 // # Strangers
 //
@@ -36,7 +40,7 @@
 //	route           | 10 µs for 4 KiB           | 16 segments are split
 //	query           | 40 µs for 4 KiB           | pretty alone is read; the audit log reads all
 //	Accept          | 20 µs                     | 512 bytes, 12 clauses; else JSON
-//	token           | a hash, a review          | 25 reviews of an address; refusals last 10 s
+//	token           | a hash, a review          | 25 reviews of a network; refusals last 10 s
 //	certificate     | one verification          | a connection; 10 certificates
 //	401             | 10 µs, 35 allocations     | the last stream of its connection
 //

@@ -19,7 +19,9 @@ const (
 	outcomeShare = 64
 	// renewShare is the part of a TTL in which the outcome is renewed: the last 1/renewShare.
 	renewShare = 4
-	// sweepPause limits the time for which an expired outcome is kept.
+	// renewAgain is the time after which a renewal that has not succeeded is tried again.
+	renewAgain = time.Second
+	// sweepPause limits the time for which an outcome is kept that is of no use any more.
 	sweepPause = 10 * time.Second
 )
 
@@ -31,6 +33,7 @@ const (
 // The map has digests as keys, because the requests contain tokens and may be long.
 type reviewCache[V any] struct {
 	most int
+	keep time.Duration // for which the value of an expired outcome is remembered, for last
 
 	mu struct {
 		sync.Mutex
@@ -47,7 +50,7 @@ type outcome[V any] struct {
 	value  V
 	bytes  int
 	until  time.Time
-	renew  time.Time // when to renew; zero once the renewal has started
+	renew  time.Time // when to begin the next renewal
 	holder *holder[V]
 	place  *list.Element // element of the holder's list
 }
@@ -84,16 +87,26 @@ func (o *reviewCache[V]) get(k key) (value V, ok bool) {
 	return found.value, true
 }
 
-// due reports whether an outcome must be renewed. It returns true only once for each outcome, in
-// the last part of its TTL. Early renewal saves clients a wait when the outcome expires.
+// last returns an outcome that may have expired, and so does not count any more.
+func (o *reviewCache[V]) last(k key) (value V, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if found := o.mu.found[k]; found != nil {
+		return found.value, true
+	}
+	return value, false
+}
+
+// due reports whether an outcome must be renewed: in the last part of its TTL, once in renewAgain. Early
+// renewal saves clients a wait when the outcome expires.
 func (o *reviewCache[V]) due(k key) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	found := o.mu.found[k]
-	if found == nil || found.renew.IsZero() || time.Now().Before(found.renew) {
+	found, now := o.mu.found[k], time.Now()
+	if found == nil || now.Before(found.renew) {
 		return false
 	}
-	found.renew = time.Time{}
+	found.renew = now.Add(renewAgain)
 	return true
 }
 
@@ -159,11 +172,11 @@ func (o *reviewCache[V]) drop(k key) {
 	}
 }
 
-// sweep drops expired outcomes. If any are left, it schedules the next sweep.
+// sweep drops outcomes that have expired, keep ago. If any are left, it schedules the next sweep.
 func (o *reviewCache[V]) sweep() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := time.Now()
+	now := time.Now().Add(-o.keep)
 	for _, found := range o.mu.found {
 		if found.expired(now) {
 			o.dropLocked(found)

@@ -18,15 +18,17 @@ import (
 )
 
 const (
-	// reviewsMax limits the TokenReviews that are upstream at a time. The same limit applies
-	// separately to SubjectAccessReviews.
+	// reviewsMax limits the reviews that are upstream at a time: TokenReviews of unknown tokens,
+	// TokenReviews of tokens that were good, and SubjectAccessReviews, each kind by itself.
 	reviewsMax = 50
 	// waitingMax limits the memory of waiting reviews, in bytes; waitCost is the fixed cost of each
 	// review.
 	waitingMax = 32 << 20
 	waitCost   = 4 << 10
-	// reviewTimeout limits a review, including its wait and all its attempts.
+	// reviewTimeout limits a review, including its wait and all its attempts. A review that has waited
+	// for turnTimeout does not begin, because it might not end in time.
 	reviewTimeout = 10 * time.Second
+	turnTimeout   = reviewTimeout / 2
 	// reviewMax limits the response to a review, in bytes.
 	reviewMax = 1 << 20
 )
@@ -50,12 +52,15 @@ func newReviews[V any](resource string, m *metrics) *reviews[V] {
 
 // question is a client's request for a review.
 type question[V any] struct {
-	of     string // the client
+	client string
 	key    key
 	bytes  int // the size of the request
 	known  func() (V, bool)
 	due    func(key) bool
 	review func(ctx context.Context) (V, error)
+	// turn returns the slots for which the question waits, and the client that waits. If it is nil,
+	// these are the slots of all.
+	turn func() (slots *fair.Queue, client string)
 }
 
 // answer returns a remembered outcome, or waits for a turn and sends a review. If the client that
@@ -65,12 +70,12 @@ func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err er
 	if found, ok := q.known(); ok {
 		r.hits.Inc()
 		if q.due(q.key) {
-			r.begin(q.of, q.key, q.bytes, q.review)
+			r.begin(&q, q.review)
 		}
 		return found, nil
 	}
 	select {
-	case a := <-r.begin(q.of, q.key, q.bytes, func(ctx context.Context) (V, error) {
+	case a := <-r.begin(&q, func(ctx context.Context) (V, error) {
 		if found, ok := q.known(); ok {
 			return found, nil // another review has just found it
 		}
@@ -83,17 +88,23 @@ func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err er
 }
 
 // begin starts a review without waiting for its outcome.
-func (r *reviews[V]) begin(of string, k key, bytes int, review func(context.Context) (V, error)) <-chan singleflight.Result {
-	return r.flights.DoChan(string(k[:]), func() (any, error) {
+func (r *reviews[V]) begin(q *question[V], review func(context.Context) (V, error)) <-chan singleflight.Result {
+	return r.flights.DoChan(string(q.key[:]), func() (any, error) {
 		began := time.Now()
 		defer func() { r.seconds.Observe(time.Since(began).Seconds()) }()
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
 		defer cancel()
-		if err := r.slots.Take(ctx, fair.Claim{User: of, Size: 1, Cost: 1, Held: int64(bytes) + waitCost}); err != nil {
+		slots, client := r.slots, q.client
+		if q.turn != nil {
+			slots, client = q.turn()
+		}
+		waiting, cancelWait := context.WithTimeout(ctx, turnTimeout)
+		defer cancelWait()
+		if err := slots.Take(waiting, fair.Claim{User: client, Size: 1, Cost: 1, Held: int64(q.bytes) + waitCost}); err != nil {
 			r.refused.Inc()
 			return *new(V), fmt.Errorf("wait for one of %d slots: %w", reviewsMax, err)
 		}
-		defer r.slots.Give(of, 1)
+		defer slots.Give(client, 1)
 		return review(ctx)
 	})
 }

@@ -20,7 +20,8 @@ func TestFloodOfReviews(t *testing.T) {
 		r := newReviews[bool]("subjectaccessreviews", m)
 		asks := func(of string, i, bytes int) <-chan error {
 			done := make(chan error, 1)
-			results := r.begin(of, keyOf(of, fmt.Sprint(i)), bytes, func(context.Context) (bool, error) {
+			q := question[bool]{client: of, key: keyOf(of, fmt.Sprint(i)), bytes: bytes}
+			results := r.begin(&q, func(context.Context) (bool, error) {
 				time.Sleep(takes)
 				return true, nil
 			})

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -29,18 +28,24 @@ const (
 	// refusedTTL limits the time for which a refusal is remembered. It is short, because the
 	// apiserver may accept a new token only after a delay.
 	refusedTTL = 10 * time.Second
+	// ownersLast is the time for which the owner of a good token is remembered after the outcome has
+	// expired.
+	ownersLast = 5 * time.Minute
 	// tokensMax and refusedMax limit remembered good and refused tokens, in bytes.
 	tokensMax, refusedMax = 16 << 20, 8 << 20
 )
 
 // tokens authenticates bearer tokens by upstream's reviews, and remembers the outcomes. Refused
-// tokens have a separate bound, because clients can make up any number of them.
+// tokens have a separate bound, because clients can make up any number of them. For the same reason,
+// tokens that were good before have slots of their own, which users share: otherwise strangers could
+// lock out the users of the same network.
 type tokens struct {
 	client    authenticationclient.TokenReviewInterface
 	ttl       time.Duration
 	salt      [sha256.Size]byte // makes precomputed tables of token digests useless
 	good, bad *reviewCache[*authenticator.Response]
 	reviews   *reviews[*authenticator.Response]
+	owners    *fair.Queue // slots for the reviews of tokens that were good before
 }
 
 func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Duration, m *metrics) *tokens {
@@ -48,7 +53,9 @@ func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Durati
 		client: client, ttl: ttl,
 		good: newReviewCache[*authenticator.Response](tokensMax), bad: newReviewCache[*authenticator.Response](refusedMax),
 		reviews: newReviews[*authenticator.Response]("tokenreviews", m),
+		owners:  fair.NewQueue(reviewsMax, true, waitingMax),
 	}
+	t.good.keep = ownersLast
 	_, _ = rand.Read(t.salt[:]) // never fails
 	m.show("token", t.good.held)
 	m.show("token-refused", t.bad.held)
@@ -61,34 +68,34 @@ func (t *tokens) requests() authenticator.Request {
 	return group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t)))
 }
 
-// addressKey is the context's key for the client's address.
-type addressKey struct{}
+// networkKey is the context's key for the client's network.
+type networkKey struct{}
 
-// address returns the client's address. Before a request is authenticated, nothing else is known of
-// its client, so clients take turns by address.
-func address(req *http.Request) string {
-	host, _, err := net.SplitHostPort(req.RemoteAddr)
-	if err != nil {
-		return req.RemoteAddr
-	}
-	return host
-}
+// network returns the client's network. Before a request is authenticated, nothing else is known of its
+// client, so clients take turns by network.
+func network(req *http.Request) string { return Network(req.RemoteAddr) }
 
 // AuthenticateToken implements authenticator.Token.
 func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	k := sha256.Sum256(append(t.salt[:], token...))
-	of, _ := ctx.Value(addressKey{}).(string)
+	from, _ := ctx.Value(networkKey{}).(string)
 	resp, err := t.reviews.answer(ctx, question[*authenticator.Response]{
-		of: of, key: k, bytes: len(token), due: t.good.due,
+		client: from, key: k, bytes: len(token), due: t.good.due,
 		known:  func() (*authenticator.Response, bool) { return t.remembered(k) },
-		review: func(ctx context.Context) (*authenticator.Response, error) { return t.ask(ctx, of, k, token) },
+		review: func(ctx context.Context) (*authenticator.Response, error) { return t.ask(ctx, from, k, token) },
+		turn: func() (*fair.Queue, string) {
+			if owner, ok := t.good.last(k); ok {
+				return t.owners, owner.User.GetName()
+			}
+			return t.reviews.slots, from
+		},
 	})
 	return resp, resp != nil && err == nil, err
 }
 
 // ask reviews a token and remembers the outcome. Only a complete answer is one: upstream may end
 // while it answers, and what stands in front of it may send something else.
-func (t *tokens) ask(ctx context.Context, of string, k key, token string) (*authenticator.Response, error) {
+func (t *tokens) ask(ctx context.Context, from string, k key, token string) (*authenticator.Response, error) {
 	var status authenticationv1.TokenReviewStatus
 	err := persist(ctx, func() error {
 		answer, err := t.client.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
@@ -102,11 +109,11 @@ func (t *tokens) ask(ctx context.Context, of string, k key, token string) (*auth
 		return nil, fmt.Errorf("%w: %w", errReview, err)
 	case status.Authenticated:
 		resp := &authenticator.Response{User: userOf(&status.User)}
-		t.good.put(of, k, resp, sizeOf(resp.User), t.ttl)
+		t.good.put(resp.User.GetName(), k, resp, sizeOf(resp.User), t.ttl)
 		return resp, nil
 	}
 	t.good.drop(k) // the token is no longer valid
-	t.bad.put(of, k, nil, 0, min(t.ttl, refusedTTL))
+	t.bad.put(from, k, nil, 0, min(t.ttl, refusedTTL))
 	return nil, nil
 }
 

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -114,4 +115,55 @@ func TestMadeUpTokensBlockNoOther(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A client that sends made-up tokens does not lock out users of the same network, as behind a NAT or in
+// the host's network. Their good tokens are renewed as their users', also when they were idle for longer
+// than the outcome counts. A review that fails is tried again before the outcome expires.
+func TestMadeUpTokensBlockNoKnownUser(t *testing.T) {
+	for name, pause := range map[string]time.Duration{"busy": time.Second, "idle": 90 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const takes, rate, lasts = 100 * time.Millisecond, 400, 3 * time.Minute
+				good := 0
+				review := tokenReview(func(token string) (bool, error) {
+					time.Sleep(takes)
+					if token != "good" {
+						return false, nil
+					}
+					if good++; name == "busy" && good%2 == 0 {
+						return false, errors.New("no answer")
+					}
+					return true, nil
+				})
+				tokens := newTokens(review, time.Minute, newMetrics(prometheus.NewRegistry()))
+				ctx := context.WithValue(t.Context(), networkKey{}, "192.0.2.1")
+				ask := func(ctx context.Context, token string) bool {
+					_, ok, _ := tokens.AuthenticateToken(ctx, token)
+					return ok
+				}
+				if !ask(ctx, "good") {
+					t.Fatal("a good token is refused")
+				}
+				flood, end := context.WithCancel(ctx)
+				var all sync.WaitGroup
+				defer time.Sleep(2 * reviewTimeout) // nobody waits for some reviews any more
+				defer all.Wait()
+				defer end()
+				all.Go(func() {
+					for i := 0; flood.Err() == nil; i++ {
+						all.Go(func() { ask(flood, fmt.Sprint("bad", i)) })
+						time.Sleep(time.Second / rate)
+					}
+				})
+				for range lasts / pause {
+					time.Sleep(pause)
+					began := time.Now()
+					if ok, waited := ask(ctx, "good"), time.Since(began); !ok || waited > takes {
+						t.Fatalf("after %v: %t", waited, ok)
+					}
+				}
+			})
+		})
+	}
 }

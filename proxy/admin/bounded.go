@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
 // connections limits the open connections of the admin address.
@@ -40,11 +42,8 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &boundedConn{Conn: conn, among: l, client: conn.RemoteAddr().String()}
+	c := &boundedConn{Conn: conn, among: l, client: access.Network(conn.RemoteAddr().String())}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	if host, _, err := net.SplitHostPort(c.client); err == nil {
-		c.client = host
-	}
 	c.heard()
 	if silent := l.add(c); silent != nil {
 		_ = silent.Close() // the client may have closed it

@@ -2,8 +2,8 @@ package conn
 
 import (
 	"errors"
-	"net"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
@@ -69,9 +69,5 @@ func (h *Heads) of(c *Conn) (part *fair.Queue, who string) {
 	if c.mu.counted != nil {
 		return h.known, c.mu.user
 	}
-	who = c.RemoteAddr().String()
-	if host, _, err := net.SplitHostPort(who); err == nil {
-		who = host
-	}
-	return h.unknown, who
+	return h.unknown, access.Network(c.RemoteAddr().String())
 }
