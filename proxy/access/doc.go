@@ -34,7 +34,7 @@
 //
 //	step            | cost                      | bound
 //	TLS, first 401  | 0.7 ms                    | handshake: 256 KiB, 10 s
-//	HTTP/1.1 head   | each byte is sent         | maxHeaderBytes; 401 closes
+//	HTTP/1.1 head   | each byte is sent         | maxHeaderBytes; 8 bytes of empty lines; 401 closes
 //	HTTP/2 frame    | an answer of some bytes   | 16 KiB; 16 KiB of unread answers
 //	header (HPACK)  | 3 µs; 0.1 ms for 28 bytes | maxHeaderBytes; 100 that come to nothing
 //	route           | 10 µs for 4 KiB           | 16 segments are split

@@ -20,11 +20,13 @@ const (
 	warmTime = time.Second
 	// readSize is the size of one read, in bytes.
 	readSize = 4 << 10
+	// emptyMax limits the empty lines before a head, in bytes. Some old clients send one after a body.
+	emptyMax = 8
 )
 
 // Await reads until the head of a request is complete. It also stops if the head is too long or the
 // client stops sending. Fasthttp then responds. If there is no room for more bytes in Heads, the
-// connection is refused.
+// connection is refused. After more than a few empty lines it ends.
 func (c *Conn) Await(first bool, l exchange.Limits) (ok, refused bool) {
 	c.Idle, c.HandedBack, c.beyond = false, nil, false
 	silence := l.Idle
@@ -36,7 +38,12 @@ func (c *Conn) Await(first bool, l exchange.Limits) (ok, refused bool) {
 	}
 	c.ReadUntil(time.Now().Add(l.Read)) // one deadline for the whole head
 	defer c.HeadEnds()
-	for from := 0; ; {
+	for empty, from := 0, 0; ; {
+		lead := emptyLines(c.ahead)
+		c.ahead, empty = c.ahead[lead:], empty+lead
+		if empty > emptyMax {
+			return false, false
+		}
 		c.HeadLength = headEnd(c.ahead, from)
 		if c.HeadLength > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return true, false
@@ -114,12 +121,14 @@ func (c *Conn) readNow(read func() (int, error)) (int, error) {
 	return read()
 }
 
+// emptyLines returns the length of the empty lines at the start of b.
+func emptyLines(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r\n")) }
+
 // headEnd returns the length of the head at the start of b, or 0 if the head is incomplete. An
 // empty line ends a head. As in fasthttp, empty lines before the head are ignored. The caller knows
 // that no head ends before index from.
 func headEnd(b []byte, from int) int {
-	lead := len(b) - len(bytes.TrimLeft(b, "\r\n"))
-	for at := max(lead, from-len("\n\r")); ; {
+	for at := max(emptyLines(b), from-len("\n\r")); ; {
 		n := bytes.IndexByte(b[at:], '\n')
 		if n < 0 {
 			return 0

@@ -143,3 +143,44 @@ func TestBytesAheadAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// A few empty lines before a head are ignored. After more, the connection ends: each would cost time, and
+// no limit of a head's size counts them.
+func TestEmptyLinesBeforeAHead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const line = "\r\n"
+		for lines, want := range map[int]bool{0: true, 1: true, emptyMax / len(line): true, emptyMax/len(line) + 1: false} {
+			client, accepted := conntest.Pipe(readSize)
+			c, ended := New(accepted), make(chan bool, 1)
+			go func() {
+				ok, _ := c.Await(true, testLimits())
+				_ = c.Close()
+				ended <- ok
+			}()
+			send := func(text string) {
+				t.Helper()
+				if _, err := io.WriteString(client, text); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			for range lines {
+				send(line)
+			}
+			if want {
+				for _, b := range []byte("GET / HTTP/1.1\r\n\r\n") {
+					send(string(b))
+				}
+			}
+			select {
+			case got := <-ended:
+				if got != want || got && c.HeadLength != len(c.ahead) {
+					t.Errorf("%d empty lines: %t, a head of %d bytes", lines, got, c.HeadLength)
+				}
+			default:
+				t.Errorf("%d empty lines: nothing happens", lines)
+			}
+			_ = client.Close()
+		}
+	})
+}

@@ -38,13 +38,14 @@ type Server struct {
 	Options func() Options
 	Slots   *fair.Queue     // for long responses
 	Room    *fair.Workspace // for unread bytes of watches; nil for no limit
-	Metrics *metrics.Metrics
-	Log     *zap.Logger
+	// Strangers limits the responses that are being written to unknown clients.
+	Strangers *fair.Queue
+	Metrics   *metrics.Metrics
+	Log       *zap.Logger
 	// Serving ends when open requests are aborted. Draining ends when the server begins to drain.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
 
-	pump      watch.Pump[*Conn]
-	strangers atomic.Int64 // responses that are being written to unknown clients
+	pump watch.Pump[*Conn]
 }
 
 const (

@@ -8,7 +8,9 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/watch"
@@ -124,12 +126,13 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 			c.refuseLocked()
 		}
 		c.unlock()
-		defer c.server.strangers.Add(-1)
-		if c.server.strangers.Add(1) > strangersMax {
+		response := fair.Claim{User: access.Network(c.net.RemoteAddr().String()), Size: 1}
+		if !c.server.Strangers.Try(response) {
 			c.server.Metrics.ConnectionRefused("strangers")
 			c.reset(s.id, http2.ErrCodeEnhanceYourCalm)
 			return
 		}
+		defer c.server.Strangers.Give(response.User, response.Size)
 		defer c.written()
 	}
 	c.whole(s, resp, head)
@@ -138,6 +141,9 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 // strangersMax limits the responses that are being written to unknown clients, on all connections.
 // A client is unknown until one of its requests is authenticated.
 const strangersMax = 1000
+
+// NewStrangers returns the limit of a server's responses to unknown clients, which share it by network.
+func NewStrangers() *fair.Queue { return fair.NewQueue(strangersMax, true, 0) }
 
 // goOn sends 100 Continue, which asks the client for the body that it announced.
 func (c *Conn) goOn(s *stream) {

@@ -2,6 +2,7 @@ package h2
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
@@ -140,11 +143,12 @@ func TestKnownUsersStreamsOnTheirWay(t *testing.T) {
 }
 
 // Refusals that strangers do not read end. However many streams have begun before the first refusal,
-// only a bounded number lasts until the deadline.
+// only a bounded number lasts until the deadline. Strangers of one network get half of it, so that
+// strangers of another network are answered.
 func TestStrangersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const connections, streams = 2, 550
-		const beyond = connections*streams - strangersMax
+		const connections, streams = 2, 300
+		const beyond = connections*streams - strangersMax/2
 		var refused atomic.Int64
 		reviewed := make(chan struct{})
 		s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
@@ -173,13 +177,18 @@ func TestStrangersAreBounded(t *testing.T) {
 		close(reviewed)
 		synctest.Wait()
 		counted := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues("strangers"))
-		if n := s.strangers.Load(); n != strangersMax || counted != beyond || resets.Load() != beyond {
+		if n := s.Strangers.Taken(); n != strangersMax/2 || counted != beyond || resets.Load() != beyond {
 			t.Errorf("%d responses wait, %v were given up, %d reset; want %d and %d",
-				n, counted, resets.Load(), strangersMax, beyond)
+				n, counted, resets.Load(), strangersMax/2, beyond)
 		}
+		client, accepted := conntest.Pipe(unread)
+		accepted.Remote = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}
+		other := greet(t, s, client, conn.New(accepted), nil)
+		other.request(1, true, "GET")
+		other.until("refusal of a client in another network", ended(1))
 		time.Sleep(options().Limits.Write + time.Second)
 		synctest.Wait()
-		if n := s.strangers.Load(); n != 0 {
+		if n := s.Strangers.Taken(); n != 0 {
 			t.Errorf("after the deadline %d responses wait", n)
 		}
 	})

@@ -15,6 +15,8 @@ import (
 // unread bytes, and WriteNow and ReadNow never wait. Both ends may be closed for writing alone.
 type Socket struct {
 	in, out *direction
+	// Remote is the address of the other end, or nil for a loopback address.
+	Remote net.Addr
 }
 
 // Pipe returns both ends of a connection. Each direction holds up to size unread bytes.
@@ -203,4 +205,9 @@ func (s *Socket) SetWriteDeadline(t time.Time) error {
 func (*Socket) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // RemoteAddr implements net.Conn.
-func (*Socket) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (s *Socket) RemoteAddr() net.Addr {
+	if s.Remote != nil {
+		return s.Remote
+	}
+	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+}
