@@ -101,10 +101,11 @@ type Limits struct {
 	// IdleTimeout is how long a connection stays open between requests. The value must be at least
 	// 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
-	// MaxConnections limits the connections of all clients together.
+	// MaxConnections limits the connections of all clients together. Half of memoryBudget, at 28 KiB for
+	// each, and the limit of open files limit them, too.
 	MaxConnections *int `json:"maxConnections,omitempty"`
-	// MaxConnectionsPerIdentity limits the connections of one user. Without authentication, all
-	// clients count as one user.
+	// MaxConnectionsPerIdentity limits the connections of one user, who has at most half of those for
+	// which memoryBudget has room. Without authentication, all clients count as one user.
 	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty"`
 	// MaxWatchesPerIdentity limits the long-running requests of one user: watches, forwarded logs,
 	// and upgraded requests as exec, attach and port-forward. Without authentication, all clients

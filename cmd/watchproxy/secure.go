@@ -199,7 +199,13 @@ func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger
 	return ca, nil
 }
 
-func limits(l config.Limits) exchange.Limits {
+// limits returns the limits of clients. The memory has room for this number of connections, of which a
+// user may have half; 0 means that it does not matter.
+func limits(l config.Limits, connections int) exchange.Limits {
+	all, each := *l.MaxConnections, *l.MaxConnectionsPerIdentity
+	if connections > 0 {
+		all, each = min(all, connections), min(each, connections/2)
+	}
 	return exchange.Limits{
 		HeaderBytes:     int(l.MaxHeaderBytes.Value()),
 		URIBytes:        int(l.MaxURIBytes.Value()),
@@ -207,8 +213,8 @@ func limits(l config.Limits) exchange.Limits {
 		Read:            l.ReadTimeout.Duration,
 		Write:           l.WriteTimeout.Duration,
 		Idle:            l.IdleTimeout.Duration,
-		Connections:     *l.MaxConnections,
-		UserConnections: *l.MaxConnectionsPerIdentity,
+		Connections:     all,
+		UserConnections: each,
 		UserWatches:     *l.MaxWatchesPerIdentity,
 		Forwards:        *l.MaxForwardsInFlight,
 		Descriptors:     clientDescriptors(*l.MaxForwardsInFlight),

@@ -221,7 +221,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	budget.SetDerived(c.Cache.Derived.MaxBytes.Value())
 	budget.Register(registry)
 	defer inBackground(ctx, budget.Run)()
-	options := serverOptions(c)
+	options := serverOptions(c, budget.Connections())
 	options.Workspace, options.Requests, options.Window, options.OwnToken = budget.Workspace(), budget.Requests(), int64(behind.window), behind.ownToken()
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
 	_, socket := config.UnixSocket(c.Listen)
@@ -264,7 +264,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		budget.SetDerived(c.Cache.Derived.MaxBytes.Value())
 		derived.SetLimit(c.Cache.Derived.MaxBytes.Value())
 		feeds.SetOptions(settings.FeedOptions(c.Cache))
-		server.SetOptions(serverOptions(c))
+		server.SetOptions(serverOptions(c, budget.Connections()))
 		admin.SetProfiling(c.Profiling)
 	}
 	defer inBackground(ctx, reloads.run)()
@@ -322,7 +322,7 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	return err
 }
 
-func serverOptions(c *config.ProxyConfiguration) proxy.Options {
+func serverOptions(c *config.ProxyConfiguration, connections int) proxy.Options {
 	return proxy.Options{
 		Options: read.Options{
 			SyncTimeout:  c.Cache.SyncTimeout.Duration,
@@ -334,7 +334,7 @@ func serverOptions(c *config.ProxyConfiguration) proxy.Options {
 		Drain:        c.Drain.Duration,
 		Stall:        c.Cache.Log.MaxAge.Duration,
 		GoawayChance: c.GoawayChance,
-		Limits:       limits(c.Limits),
+		Limits:       limits(c.Limits, connections),
 		AccessLog:    c.AccessLogSampling,
 		SlowRequest:  c.SlowRequestThreshold.Duration,
 	}

@@ -287,7 +287,7 @@ func TestGoawayFlag(t *testing.T) {
 		got := -1.0
 		cmd := serving(&cobra.Command{Use: "serve", SilenceErrors: true, SilenceUsage: true}, "", func(c *config.ProxyConfiguration) error {
 			c.SetDefaults()
-			got = serverOptions(c).GoawayChance
+			got = serverOptions(c, 0).GoawayChance
 			return seen
 		})
 		cmd.SetArgs(strings.Fields("--config " + file + " " + flag))

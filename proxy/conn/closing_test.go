@@ -26,7 +26,7 @@ func TestCutEndsClosing(t *testing.T) {
 		c := New(ours)
 		c.Conn = tls.Server(c.socket, &tls.Config{Certificates: []tls.Certificate{pair}}) //nolint:gosec // a test
 		var set Set
-		if _, ok := set.add(c, 1); !ok {
+		if _, _, ok := set.add(c, 1, 1); !ok {
 			t.Fatal("the set is full")
 		}
 		client := tls.Client(theirs, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}) //nolint:gosec // a test

@@ -25,7 +25,8 @@ type Conn struct {
 	net.Conn    // the socket, or TLS above it
 	socket      *socket
 	set         *Set
-	heads       *Heads // nil counts nothing
+	stranger    stranger // the set's lock guards it
+	heads       *Heads   // nil counts nothing
 	head        headCount
 	nonblocking bool // the socket is nonblocking
 	crowded     bool // the limit of open connections is exceeded
@@ -109,20 +110,29 @@ func (c *Conn) Crowded() bool { return c.crowded }
 
 // HoldAs implements exchange.Conn.
 func (c *Conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool {
+	first, ok := c.holdAs(user, take)
+	if first && c.set != nil {
+		c.set.known(c)
+	}
+	return ok
+}
+
+// holdAs also reports whether the connection was a stranger's.
+func (c *Conn) holdAs(user string, take func() (giveBack func(), ok bool)) (first, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed || c.mu.counted != nil && c.mu.user == user {
-		return true // a handler may outlive its connection
+		return false, true // a handler may outlive its connection
 	}
 	counted, ok := take()
 	if !ok {
-		return false
+		return false, false
 	}
-	if c.mu.counted != nil {
+	if first = c.mu.counted == nil; !first {
 		c.mu.counted()
 	}
 	c.mu.user, c.mu.counted = user, counted
-	return true
+	return first, true
 }
 
 // Known reports whether the connection counts against a user's limit. It does so once one of its

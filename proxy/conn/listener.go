@@ -50,7 +50,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 		c := New(accepted)
 		c.heads = l.Heads
 		most, all := l.Limits().Crowd()
-		open, ok := l.Open.add(c, all)
+		open, silent, ok := l.Open.add(c, most, all)
+		if silent != nil {
+			l.Refused("limit")
+			_ = silent.socket.Close() // below TLS, because TLS would wait for a running write
+		}
 		if !ok {
 			l.Refused("limit")
 			if time.Since(l.refused) > spell {

@@ -2,7 +2,9 @@ package conn
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"syscall"
@@ -15,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
@@ -131,6 +134,7 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 			break
 		}
 		all = append(all, c)
+		c.(*Conn).HoldAs("user", func() (func(), bool) { return func() {}, true })
 		if c.(*Conn).crowded {
 			crowded++
 		}
@@ -153,4 +157,72 @@ func testLimits() exchange.Limits {
 		Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
 		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
 	}
+}
+
+// from is a listener whose connections come from the next of these addresses.
+type from struct {
+	net.Listener
+	addresses []string
+}
+
+// Accept implements net.Listener.
+func (f *from) Accept() (net.Conn, error) {
+	_, server := conntest.Pipe(1)
+	server.Remote = net.TCPAddrFromAddrPort(netip.MustParseAddrPort(f.addresses[0]))
+	f.addresses = f.addresses[1:]
+	return server, nil
+}
+
+// Silent strangers keep nobody out for long. A network has half of the connections, whatever the address
+// within it, and its oldest connection makes room for the next one, but not before it had the time to say
+// whose it is. The connections of known users stay.
+func TestStrangersMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 8
+		limits := testLimits()
+		limits.Connections = most
+		source := &from{}
+		l, metrics, _, _ := listenerOf(source, limits)
+		closed := func(c net.Conn) bool {
+			_ = c.(*Conn).socket.SetReadDeadline(time.Now())
+			_, err := c.(*Conn).socket.Read(make([]byte, 1))
+			return !errors.Is(err, os.ErrDeadlineExceeded)
+		}
+		refused := func() float64 { return testutil.ToFloat64(metrics.Refused.WithLabelValues("limit")) }
+		accept := func(address string) net.Conn {
+			t.Helper()
+			source.addresses = []string{address, "192.0.2.99:1"} // the second one if the first is refused
+			c, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		var greedy []net.Conn
+		for i := range most / 2 {
+			greedy = append(greedy, accept(fmt.Sprintf("[2001:db8::%d]:1", i+1)))
+		}
+		before := refused()
+		c := accept("[2001:db8::99]:1")
+		if c.RemoteAddr().String() != "192.0.2.99:1" || refused() != before+1 {
+			t.Error("a network has more than half of the connections")
+		}
+		_ = c.Close()
+		time.Sleep(silence)
+		last := accept("[2001:db8::99]:1")
+		if !closed(greedy[0]) || closed(greedy[1]) || closed(last) || l.Open.Len() != most/2 {
+			t.Errorf("%d connections are open, and the oldest is not the one that ended", l.Open.Len())
+		}
+		greedy[1].(*Conn).HoldAs("user", func() (func(), bool) { return func() {}, true })
+		for i := range most / 2 {
+			accept(fmt.Sprintf("192.0.2.%d:1", i+1))
+		}
+		user := accept("192.0.2.10:1") // all are taken
+		if closed(greedy[1]) || !closed(greedy[2]) || closed(user) || user.(*Conn).Crowded() || l.Open.Len() != most {
+			t.Errorf("%d connections are open; a user's has ended, or the oldest stranger's has not", l.Open.Len())
+		}
+		for range most {
+			_ = accept("192.0.2.20:1").Close()
+		}
+	})
 }

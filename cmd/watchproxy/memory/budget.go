@@ -87,6 +87,15 @@ func (b *Budget) Requests() int64 {
 	return b.Limit / share
 }
 
+// Connections returns the number of connections for which half of the budget has room. 0 means no limit.
+func (b *Budget) Connections() int {
+	const share, each = 2, 28 << 10 // a new connection with TLS
+	if b.Limit == 0 {
+		return 0
+	}
+	return int(max(share, b.Limit/share/each))
+}
+
 // Run checks memory every lookEvery until ctx ends.
 func (b *Budget) Run(ctx context.Context) {
 	for tick := time.NewTicker(lookEvery); ; {
