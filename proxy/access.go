@@ -30,6 +30,28 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 	return nil
 }
 
+// asksOrigin reports whether a request is a CORS preflight, by which a browser asks whether a page may send
+// a request. Browsers send it without credentials, and kube-apiserver answers it before authentication
+// (--cors-allowed-origins).
+func asksOrigin(req *exchange.Request) bool {
+	h := req.Header
+	return req.Method == http.MethodOptions && h["Origin"] != nil && h["Access-Control-Request-Method"] != nil &&
+		!req.Identified() && req.Body == nil
+}
+
+// admitUnknown admits a request without credentials, which upstream judges. Its connection stays that of a
+// stranger.
+func (s *Server) admitUnknown(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+	req.Identity = access.Unknown(req.Header)
+	if req.Conn.Crowded() {
+		return s.limits.tooMany(req, "connections", "too many connections are open")
+	}
+	if refusal = refuseInView(s.options.Load().Views, req, rt); refusal != nil {
+		return refusal
+	}
+	return s.holdRequest(req, rt)
+}
+
 // impersonate sets the user for whom the request of a certificate's owner acts, or refuses it. The
 // request must be counted before, because its reviews may take long.
 func (s *Server) impersonate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {

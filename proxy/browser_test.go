@@ -327,6 +327,34 @@ func TestPagesWithTokens(t *testing.T) {
 	}
 }
 
+// Browsers ask without credentials whether a page may send a request. Upstream answers, by its own list of
+// origins. Everything else without credentials is refused.
+func TestPagesAskForTheirOrigin(t *testing.T) {
+	var seen atomic.Int64
+	_, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Stall: time.Minute, Limits: testLimits()})
+	const asks = "Access-Control-Request-Method: DELETE\r\nAccess-Control-Request-Headers: authorization\r\n"
+	for _, test := range []struct {
+		line, rest string
+		want       int
+	}{
+		{"OPTIONS " + podsPath, chrome + evilOrigin + asks, http.StatusAccepted},
+		{"OPTIONS " + podsPath + "?resourceVersion=0", newChrome + "cross-site\r\n" + evilOrigin + asks, http.StatusAccepted},
+		{"OPTIONS " + podsPath, chrome + asks, http.StatusUnauthorized},
+		{"OPTIONS " + podsPath, chrome + evilOrigin, http.StatusUnauthorized},
+		{"OPTIONS " + podsPath, chrome + evilOrigin + asks + jsonBody, http.StatusUnauthorized},
+		{"GET " + podsPath, chrome + evilOrigin + asks, http.StatusUnauthorized},
+	} {
+		before := seen.Load()
+		resp, body := rawAsk(t, address, address.String(), test.line, test.rest)
+		if resp.StatusCode != test.want || (seen.Load() > before) != (test.want == http.StatusAccepted) {
+			t.Errorf("%s %q: %s %s, want %d", test.line, test.rest, resp.Status, body, test.want)
+		}
+		if got := resp.Header.Get("Access-Control-Allow-Origin"); (got == "*") != (test.want == http.StatusAccepted) {
+			t.Errorf("%s %q: allows %q", test.line, test.rest, got)
+		}
+	}
+}
+
 // Credentials that a browser adds on its own do not allow requests from pages of another origin. A
 // bearer token allows them.
 func TestAmbientCredentials(t *testing.T) {

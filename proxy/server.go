@@ -265,6 +265,9 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 		return req.Fail(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"), exchange.FromProxy)
 	}
 	if s.options.Load().Access != nil {
+		if asksOrigin(req) {
+			return s.admitUnknown(req, rt)
+		}
 		if refusal = s.authenticate(ctx, req); refusal != nil {
 			return refusal
 		}

@@ -56,6 +56,12 @@ func anonymousCaller(u user.Info, header http.Header) *Caller {
 	return &Caller{User: u, key: credentials("anonymous", header)}
 }
 
+// Unknown returns the sender of a request without credentials that upstream has to answer, also if
+// anonymous clients are not accepted.
+func Unknown(header http.Header) *Caller {
+	return anonymousCaller(&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, header)
+}
+
 func credentials(kind string, header http.Header) string {
 	all := []string{kind}
 	for _, name := range []string{"Authorization", "Sec-Websocket-Protocol"} {

@@ -9,7 +9,8 @@
 //     responses;
 //   - POST from forms, beacons and no-cors fetches, with a form's Content-Type or none; pages
 //     cannot read the responses; old browsers send some without Origin;
-//   - other requests only after a preflight, an OPTIONS with Origin, which is refused here.
+//   - other requests only after a preflight, an OPTIONS with Origin, which is refused here. If clients
+//     are authenticated, upstream answers preflights, and the request itself needs a bearer token.
 //
 // Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these except WebSockets.
 // No script can set Sec-Fetch-Site or Origin. If a page rebinds its own DNS name to this address,
