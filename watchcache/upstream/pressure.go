@@ -70,13 +70,17 @@ func (fs *Feeds) Bytes() (sum int64) {
 }
 
 // GiveUpLargest ends the largest cache, with all its watches. Its requests are forwarded for
-// noMemoryPause.
+// noMemoryPause. If caches of some size have begun in that time, it ends the largest of these: whoever
+// makes the proxy fill another one must not end the caches of all others.
 func (fs *Feeds) GiveUpLargest() {
+	const someSize = 16 // a part of all caches
 	var largest *fresh.Feed
-	most := int64(0)
+	most, young, some := int64(0), false, fs.Bytes()/someSize
 	for _, f := range fs.list() {
-		if size := sizeOf(f); size > most {
-			largest, most = f, size
+		size := sizeOf(f)
+		isYoung := size > some && f.Age() < noMemoryPause
+		if size > most && isYoung == young || isYoung && !young {
+			largest, most, young = f, size, isYoung
 		}
 	}
 	if largest == nil {

@@ -82,6 +82,34 @@ func (u *unequal) RoundTrip(req *http.Request) (*http.Response, error) {
 	return u.frail.RoundTrip(req)
 }
 
+// Whoever makes the proxy fill another cache when memory is short does not end the cache of all others. A
+// cache that is too small to matter does not end in its place.
+func TestYoungFeedIsGivenUpFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &unequal{frail: newFrail(), resources: map[string]*fakeUpstream{
+			resourceName(0): newFake(), resourceName(1): newFake(), resourceName(2): newFake(),
+		}}
+		feeds := start(t, u)
+		open := func(i, size int) *fresh.Feed {
+			gvr := schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}
+			u.resources[gvr.Resource].set("a", strings.Repeat("x", size))
+			f := openOf(t, feeds, gvr)
+			synctest.Wait()
+			return f
+		}
+		const unit = 64 << 10
+		old := open(0, 8*unit)
+		time.Sleep(noMemoryPause)
+		for _, f := range []*fresh.Feed{open(1, 2*unit), old, open(2, 1)} {
+			feeds.GiveUpLargest()
+			synctest.Wait()
+			if _, err := feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
+				t.Errorf("%s is not given up in its turn: %v", f, err)
+			}
+		}
+	})
+}
+
 // The cache with the most bytes of objects and log ends, and its requests are forwarded for a while. It
 // is not filled again, even if it had to be warm. All other caches continue.
 func TestLargestFeedIsGivenUp(t *testing.T) {

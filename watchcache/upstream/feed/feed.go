@@ -151,6 +151,9 @@ func (f *Feed) Idle() time.Duration {
 	return watchcache.SinceMoment(f.lastUsed.Load())
 }
 
+// Age returns the time since a client asked for the feed.
+func (f *Feed) Age() time.Duration { return time.Since(f.loop.asked) }
+
 // Started reports whether the feed has a cache and may be filling it.
 func (f *Feed) Started() bool { return closed(f.life.started) && f.cache != nil }
 
