@@ -4,4 +4,5 @@ package config
 // each.
 var removed = map[string]string{
 	"cache.persistence": "is gone: caches are not saved on disk, and clients resume at a new proxy without them; remove it",
+	"views.shards":      "is gone: a request with a shardSelector is forwarded, and the apiserver selects the shard if its feature gate ShardedListAndWatch is on; remove it",
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/watchproxy/watchproxy/config/fieldpath"
 )
 
-// View shows less of the API: objects with some of their fields, the namespaces that a user may
-// read, or shards. It has at most one of Fields and Drop. A path of a field is written as
-// spec.nodeName, as metadata.labels["app.kubernetes.io/name"] if a key contains dots, or as
-// status.conditions[*].type for all items of a list.
+// View shows less of the API: objects with some of their fields, or the namespaces that a user may
+// read. It has at most one of Fields and Drop. A path of a field is written as spec.nodeName, as
+// metadata.labels["app.kubernetes.io/name"] if a key contains dots, or as status.conditions[*].type
+// for all items of a list.
 type View struct {
 	// Name is the name of the view in addresses: /views/NAME. It has at most 63 lower-case letters,
 	// digits and hyphens.
@@ -32,10 +32,6 @@ type View struct {
 	// may not read all of them shows the namespaces in which the user may do the same. This needs
 	// authentication.mode delegated.
 	Namespaces Namespaces `json:"namespaces,omitempty"`
-	// Shards is upstream or always. With always, the caches answer lists and watches of all
-	// resources that have a shardSelector, also if the apiserver's feature gate ShardedListAndWatch
-	// is off, and what they cannot answer fails. With upstream, the apiserver decides.
-	Shards Shards `json:"shards,omitempty"`
 }
 
 // Namespaces are those that a view shows.
@@ -45,15 +41,6 @@ type Namespaces string
 const (
 	AllNamespaces     Namespaces = "all"
 	AllowedNamespaces Namespaces = "allowed"
-)
-
-// Shards says who selects shards.
-type Shards string
-
-// The values of Shards.
-const (
-	UpstreamShards Shards = "upstream"
-	AlwaysShards   Shards = "always"
 )
 
 func (c *ProxyConfiguration) validateViews(path *field.Path) (errs field.ErrorList) {
@@ -83,14 +70,11 @@ func (v *View) validate(path *field.Path) (errs field.ErrorList) {
 	switch {
 	case len(v.Fields) > 0 && len(v.Drop) > 0:
 		errs = append(errs, field.Forbidden(path.Child("drop"), "must not be used together with fields"))
-	case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces && v.Shards != AlwaysShards:
-		errs = append(errs, field.Required(path.Child("fields"), "list the fields to keep, list fields in drop, set namespaces to allowed, or shards to always"))
+	case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces:
+		errs = append(errs, field.Required(path.Child("fields"), "list the fields to keep, list fields in drop, or set namespaces to allowed"))
 	}
 	if v.Namespaces != "" {
 		errs = append(errs, validateOneOf(path.Child("namespaces"), v.Namespaces, AllNamespaces, AllowedNamespaces)...)
-	}
-	if v.Shards != "" {
-		errs = append(errs, validateOneOf(path.Child("shards"), v.Shards, UpstreamShards, AlwaysShards)...)
 	}
 	errs = append(errs, fieldpath.Validate(path.Child("fields"), v.Fields, nil)...)
 	return append(errs, fieldpath.Validate(path.Child("drop"), v.Drop, fieldpath.Kept)...)

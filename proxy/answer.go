@@ -11,16 +11,11 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/proxy/trace"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // answer answers an admitted request from the cache, or forwards it.
 func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
-	shards := shards(req, rt)
 	if s.options.Load().Audit.WantsBody(req) {
-		if shards {
-			return failShard(req, read.Verdict{Reason: "audit"}, false)
-		}
 		acceptJSON(req, rt)
 		// Upstream must audit this request itself, so the request does not share another response.
 		t := &forward.Attempt{}
@@ -35,7 +30,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 			return resp
 		}
 	}
-	v := s.read(ctx, req, rt, shards || cuts(req, rt) != nil) // an answer of upstream would have to be cut
+	v := s.read(ctx, req, rt, cuts(req, rt) != nil) // an answer of upstream would have to be cut
 	if v.Reason == read.Sooner {
 		if resp, ok := s.forwardSooner(ctx, req, *rt, v.Timed); ok {
 			return resp
@@ -51,11 +46,6 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 			slot()
 		}
 		return exchange.ClientGone()
-	case shards:
-		if slot != nil {
-			slot()
-		}
-		return failShard(req, v, s.feeds.Caches(rt.GVR, object.Want{Namespace: rt.Namespace, Verb: rt.Verb}))
 	}
 	acceptJSON(req, rt)
 	t, done := &forward.Attempt{Takes: v.Timed.Takes()}, func() {}

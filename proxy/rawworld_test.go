@@ -222,9 +222,6 @@ func (f *rawFeed) ServesConsistent() bool { return true }
 
 func (f *rawFeed) CompressesWatches() bool { return true }
 
-// Sharding implements read.Feed.
-func (f *rawFeed) Sharding(context.Context) object.Sharding { return object.ShardingWithPages }
-
 // Fresh implements Feed.
 func (f *rawFeed) Fresh(context.Context, *watchcache.Work) (watchcache.Snapshot, error) {
 	return f.cache.Snapshot()

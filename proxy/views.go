@@ -47,8 +47,6 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *ex
 	}
 	fields := req.View.Of(rt.GVR.GroupResource())
 	switch {
-	case rt.Verb == "deletecollection" && shards(req, rt):
-		return refuseDeletion(req)
 	case fields == nil || !rt.Resource:
 		return nil
 	case writesObjects(rt):

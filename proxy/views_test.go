@@ -55,6 +55,8 @@ func TestForwardedAnswersOfViews(t *testing.T) {
 		{"/api/v1/namespaces/a/configmaps?unknown=1", `{"kind":"ConfigMapList","items":[` + wholeObject + `]}`, `{"kind":"ConfigMapList","items":[` + slimObject + `]}`},
 		{"/api/v1/namespaces/a/configmaps?unknown=1", `{"kind":"ConfigMapList","items":[` + long + `]}`, `{"kind":"ConfigMapList","items":[` + slim + `]}`},
 		{"/api/v1/namespaces/a/configmaps?watch=1&unknown=1", `{"type":"ADDED","object":` + wholeObject + "}\n" + `{"type":"ERROR","object":{"kind":"Status"}}`, `{"type":"ADDED","object":` + slimObject + "}\n" + `{"type":"ERROR","object":{"kind":"Status"}}`},
+		{rivalPath + "?limit=1&" + shardSelector, `{"kind":"ConfigMapList","metadata":{"shardInfo":{"selector":"s"}},"items":[` + wholeObject + `]}`, `{"kind":"ConfigMapList","metadata":{"shardInfo":{"selector":"s"}},"items":[` + slimObject + `]}`},
+		{rivalPath + "?watch=1&" + shardSelector, `{"type":"ADDED","object":` + wholeObject + "}\n", `{"type":"ADDED","object":` + slimObject + "}\n"},
 		{"/api/v1/watch/configmaps", `{"type":"DELETED","object":` + wholeObject + "}\n", `{"type":"DELETED","object":` + slimObject + "}\n"},
 		{"//api/v1/namespaces/a/configmaps/c", wholeObject, slimObject},
 		{"/api/v1/namespaces/a/configmaps/c/status", wholeObject, slimObject},

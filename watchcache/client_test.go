@@ -13,7 +13,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/sharding"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
@@ -25,7 +24,6 @@ type selection struct {
 	namespace string
 	labels    labels.Selector
 	fields    fields.Selector
-	shard     sharding.Selector // nil for all objects
 	filter    *filter.Filter
 }
 
@@ -51,20 +49,16 @@ func randomSelection(t testing.TB, r *rand.Rand) *selection {
 		watchcache.Pick(r, "", "", "", "metadata.name=web", "metadata.name!=web", "spec.nodeName=n1", "spec.nodeName!=n1",
 			"spec.nodeName=", "status.phase=Running", "spec.nodeName=n2,status.phase!=Running",
 			"metadata.namespace=a", "metadata.namespace=b,metadata.name=db"))
-	if r.IntN(4) == 0 {
-		s.shard = watchcache.RandomShard(r)
-		s.filter = watchcache.InShard(t, s.filter, s.shard)
-	}
 	return s
 }
 
 func (s *selection) String() string {
-	return fmt.Sprintf("[namespace=%s labels=%s fields=%s shard=%v]", s.namespace, s.labels, s.fields, s.shard)
+	return fmt.Sprintf("[namespace=%s labels=%s fields=%s]", s.namespace, s.labels, s.fields)
 }
 
 // matches is the reference: apimachinery's own selectors applied to the decoded object.
 func (s *selection) matches(v *version) bool {
-	return v != nil && v.pod.Matches(s.namespace, s.labels, s.fields) && v.pod.InShard(s.shard)
+	return v != nil && v.pod.Matches(s.namespace, s.labels, s.fields)
 }
 
 // fickle reports whether an object can leave the selection and come back.

@@ -8,17 +8,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interests indexes the open cursors by their narrowest requirements: usually one, the namespaces of
-// filter.Among, or the slices of a shard. For each event, the writer looks only in the few places
-// where matching cursors can be. So with five thousand watches, one per node, an event costs the
-// same as with a single watch.
+// interests indexes the open cursors by their narrowest requirements: usually one, or the
+// namespaces of filter.Among. For each event, the writer looks only in the few places where matching
+// cursors can be. So with five thousand watches, one per node, an event costs the same as with a
+// single watch.
 type interests struct {
 	resource *object.Resource
 	mu       struct {
 		sync.Mutex
 		cursors map[filter.Interest]*cursorSet
-		fields  map[int]int             // for each field, the number of interests in a value of the field
-		slices  map[filter.ShardKey]int // for each key of shards, the number of interests in its slices
+		fields  map[int]int // for each field, the number of interests in a value of the field
 		count   int
 		ahead   map[*Cursor]struct{} // cursors whose starts the log has not reached
 		least   uint64               // the earliest of these starts
@@ -56,7 +55,7 @@ func (x *interests) add(c *Cursor) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.mu.cursors == nil {
-		x.mu.cursors, x.mu.fields, x.mu.slices = map[filter.Interest]*cursorSet{}, map[int]int{}, map[filter.ShardKey]int{}
+		x.mu.cursors, x.mu.fields = map[filter.Interest]*cursorSet{}, map[int]int{}
 	}
 	x.mu.count++
 	for i, p := range c.places {
@@ -119,11 +118,7 @@ func (x *interests) remove(c *Cursor) {
 }
 
 func (x *interests) countLocked(in filter.Interest, by int) {
-	if in.Slice != 0 {
-		if x.mu.slices[in.Slice.Key()] += by; x.mu.slices[in.Slice.Key()] == 0 {
-			delete(x.mu.slices, in.Slice.Key())
-		}
-	} else if in.By >= 0 && in.Value != "" {
+	if in.By >= 0 && in.Value != "" {
 		if x.mu.fields[in.By] += by; x.mu.fields[in.By] == 0 {
 			delete(x.mu.fields, in.By)
 		}
@@ -152,12 +147,6 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 			o := e.Object
 			woken = x.mu.cursors[filter.Interest{By: filter.Namespace, Value: o.Namespace()}].mark(seq, seq, from, woken)
 			woken = x.mu.cursors[filter.Interest{By: filter.Name, Value: o.Key()}].mark(seq, seq, from, woken)
-			for key := range x.mu.slices {
-				for _, slice := range key.SlicesOf(o) {
-					woken = x.mu.cursors[filter.Interest{Slice: slice}].mark(seq, seq, from, woken)
-					woken = x.mu.cursors[filter.Interest{By: filter.Namespace, Value: o.Namespace(), Slice: slice}].mark(seq, seq, from, woken)
-				}
-			}
 			for i := range x.mu.fields {
 				value := o.Value(x.resource, i)
 				woken = x.inLocked(i, value).mark(seq, seq, from, woken)

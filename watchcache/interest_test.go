@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/sharding"
 
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
@@ -109,8 +108,7 @@ func TestInterests(t *testing.T) {
 	type watcher struct {
 		cursor    *Cursor
 		namespace string
-		among     []string          // nil for all
-		shard     sharding.Selector // the same
+		among     []string // nil for all
 		ls        labels.Selector
 		fs        fields.Selector
 	}
@@ -124,10 +122,6 @@ func TestInterests(t *testing.T) {
 			f := Select(t, Pods, w.namespace, w.ls, w.fs)
 			if w.among = Pick(r, nil, nil, []string{}, []string{"a"}, []string{"b", "c"}, []string{"a", "a-b", "b"}); w.among != nil {
 				f = f.Among(w.among)
-			}
-			if r.IntN(3) == 0 {
-				w.shard = RandomShard(r)
-				f = InShard(t, f, w.shard)
 			}
 			cursor, err := c.Watch(f, rv-1)
 			if err != nil {
@@ -155,7 +149,7 @@ func TestInterests(t *testing.T) {
 		Apply(t, c, change)
 		for _, w := range watchers {
 			matches := func(p Pod) bool {
-				return p.Matches(w.namespace, w.ls, w.fs) && (w.among == nil || slices.Contains(w.among, p.Namespace)) && p.InShard(w.shard)
+				return p.Matches(w.namespace, w.ls, w.fs) && (w.among == nil || slices.Contains(w.among, p.Namespace))
 			}
 			concerned := had && matches(prev) || !change.Deleted && matches(p)
 			woken := w.cursor.Signalled()
@@ -181,17 +175,13 @@ func TestInterests(t *testing.T) {
 		w.cursor.Close()
 	}
 	x := &c.interests.mu
-	if n := len(x.cursors) + len(x.fields) + len(x.slices) + x.count; n != 0 {
+	if n := len(x.cursors) + len(x.fields) + x.count; n != 0 {
 		t.Errorf("index still holds %d entries", n)
 	}
 }
 
 // meets reports whether a pod satisfies an interest.
 func meets(p Pod, in filter.Interest) bool {
-	if in.Slice != 0 {
-		of := in.Slice.Key().SlicesOf(p.Object())
-		return slices.Contains(of[:], in.Slice) && (in.Value == "" || in.By == filter.Namespace && in.Value == p.Namespace)
-	}
 	return in == filter.Interest{} || slices.Contains([]filter.Interest{
 		{By: filter.Namespace, Value: p.Namespace},
 		{By: filter.Name, Value: p.Namespace + "/" + p.Name},

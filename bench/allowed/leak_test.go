@@ -47,6 +47,7 @@ func TestLeaks(t *testing.T) {
 			configmaps.path(b) + "?watch=true&timeoutSeconds=1", secrets.path(""), secrets.path("") + "?resourceVersion=0", secrets.path(a),
 			"/api/v1/nodes", "/api/v1/nodes?watch=true&timeoutSeconds=1", "/apis/rbac.authorization.k8s.io/v1/clusterroles?resourceVersion=0",
 			"/apis/rbac.authorization.k8s.io/v1/clusterroles", namespaces.path("") + "/" + a, namespaces.path("") + "/" + b,
+			configmaps.path("") + "?unknown=1", configmaps.path("") + "?" + shardSelector, configmaps.path(a) + "?" + shardSelector,
 			"/api/v1/watch/configmaps?timeoutSeconds=1", pods.path(a) + "/x-" + s.marks[a] + "/log", "/api/v1/persistentvolumes",
 		}
 		var tasks []func()
@@ -156,6 +157,9 @@ func (s *team) checkItems(c caller, r resource, a cluster.Answer, some bool) {
 		s.t.Errorf("%s gets %d %s", c.name, len(l.items), r.Resource)
 	}
 }
+
+// shardSelector is a parameter that the proxy leaves to the apiserver.
+var shardSelector = "shardSelector=" + url.QueryEscape("shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')")
 
 // named returns the namespaces whose marks a target has. An answer may repeat them.
 func named(target string, names []string) (in []string) {

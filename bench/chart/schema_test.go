@@ -59,7 +59,7 @@ func TestBadValues(t *testing.T) {
 
 		`{config: {views: [{name: A, fields: [spec]}]}}`:                          `at '/config/views/0/name': 'A' does not match pattern`,
 		`{config: {views: [{name: a, keep: [spec]}]}}`:                            `at '/config/views/0': additional properties 'keep' not allowed`,
-		`{config: {views: [{name: a}]}}`:                                          `config.views: a needs the fields to keep in fields, fields in drop, namespaces: allowed, or shards: always`,
+		`{config: {views: [{name: a}]}}`:                                          `config.views: a needs the fields to keep in fields, fields in drop, or namespaces: allowed`,
 		`{config: {views: [{name: a, fields: [spec], drop: [status]}]}}`:          `config.views: a must not have both fields and drop`,
 		`{config: {views: [{name: a, fields: [spec]}, {name: a, drop: [spec]}]}}`: `config.views: a is there twice`,
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,6 +62,9 @@ func TestUnusualRequests(t *testing.T) {
 	}
 }
 
+// shardSelector is a parameter that the proxy leaves to the apiserver.
+var shardSelector = "shardSelector=" + url.QueryEscape("shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')")
+
 // unusual returns requests for an object and its collection.
 func unusual(r *resource, namespace, name, origin string) []cluster.Request {
 	all, one := r.in(namespace), r.in(namespace)+"/"+name
@@ -96,6 +100,8 @@ func unusual(r *resource, namespace, name, origin string) []cluster.Request {
 		cluster.Get(all).With("Accept", "text/html"),
 		cluster.Get(all).With("Accept", ""),
 		cluster.Get(all + "?resourceVersion=0&unknown=1"),
+		cluster.Get(all + "?" + shardSelector),
+		cluster.Get(all + watch + "&" + shardSelector),
 		cluster.Get(all + "?resourceVersion=0&limit=1"),
 		cluster.Get(all).With("Accept-Encoding", "gzip, deflate, br"),
 		cluster.Get(all).With("X-HTTP-Method-Override", "PUT"),

@@ -16,8 +16,6 @@ type View struct {
 	// Allowed shows a user the namespaces that it may read, where the user may not read all of
 	// them.
 	Allowed bool
-	// Sharded selects shards of all resources from the caches, whether or not upstream can.
-	Sharded bool
 }
 
 // ViewPrefix begins the paths of views. The name of the view and a usual path follow.
@@ -39,10 +37,6 @@ func (v *View) Of(gr schema.GroupResource) *projection.Projection {
 	}
 	return v.Fields
 }
-
-// Shards reports whether lists and watches select shards whatever upstream does. It does not depend
-// on Resources: an address that selects the shards of some resources only would be a trap.
-func (v *View) Shards() bool { return v != nil && v.Sharded }
 
 // changes reports whether the view changes a resource.
 func (v *View) changes(gr schema.GroupResource) bool {

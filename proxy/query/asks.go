@@ -22,7 +22,7 @@ func (p *Params) Kind(name string) wire.Read {
 func (p *Params) Answerable(name string) bool {
 	switch p.Kind(name) {
 	case wire.Get:
-		return p.Match == "" && p.InitialEvents == nil && p.Shard == nil
+		return p.Match == "" && p.InitialEvents == nil
 	case wire.Watch:
 		return p.Watchable()
 	default:

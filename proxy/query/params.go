@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/sharding"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -25,7 +24,6 @@ var ErrDoubtful = errors.New("a parameter is left to upstream")
 type Params struct {
 	Labels labels.Selector // nil selects everything
 	Fields fields.Selector
-	Shard  sharding.Selector // nil selects everything
 	Watch  bool
 
 	RV      uint64
@@ -76,10 +74,6 @@ func (p *Params) set(name, value string) (err error) {
 	switch name {
 	case "labelSelector", "fieldSelector":
 		err = p.selectBy(name, value)
-	case "shardSelector":
-		if value != "" {
-			p.Shard, err = ParseShard(value)
-		}
 	case "resourceVersion":
 		if p.RVGiven = value != ""; p.RVGiven {
 			p.RV, err = object.ParseResourceVersion(value)

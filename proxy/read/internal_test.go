@@ -55,7 +55,6 @@ func (f *stillFeed) Reread(error)                                  {}
 func (f *stillFeed) Warnings() []string                            { return nil }
 func (f *stillFeed) Lost() (time.Duration, bool)                   { return 0, false }
 func (f *stillFeed) CompressesWatches() bool                       { return false }
-func (f *stillFeed) Sharding(context.Context) object.Sharding      { return object.ShardingUnknown }
 func (f *stillFeed) ServesConsistent() bool                        { return true }
 func (f *stillFeed) Leaves(watchcache.Work) bool                   { return false }
 func (f *stillFeed) Takes(watchcache.Work) time.Duration           { return 0 }

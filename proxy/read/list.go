@@ -114,9 +114,6 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Response, error) {
 	r.listed = snapshot.ResourceVersion()
 	meta := wire.ListMeta{ResourceVersion: r.listed}
-	if r.Shard != nil && r.rows == nil && !r.choice.Partial { // upstream shows it in no other list
-		meta.Shard = r.Shard.String()
-	}
 	items := derived.ListItems{Separator: r.form.Separator()}
 	last := r.collect(snapshot, from, to, &items)
 	if r.meter.Failed() != nil {

@@ -43,6 +43,9 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 	return nil
 }
 
+// alone reports whether upstream may not answer, because it would refuse the read.
+func (r *read) alone() bool { return r.refusal != nil }
+
 // settle finds the namespaces that a narrowed read shows. Past means that the client was shown the
 // state at a resourceVersion before. It fails if that may have been with other namespaces: on
 // earlier pages, or before a watch resumes.

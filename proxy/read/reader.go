@@ -55,8 +55,6 @@ type Feed interface {
 	Lost() (age time.Duration, lost bool)
 	// CompressesWatches reports whether upstream compresses watches of the resource.
 	CompressesWatches() bool
-	// Sharding returns what upstream does with shard selectors.
-	Sharding(ctx context.Context) object.Sharding
 	// ServesConsistent reports whether Fresh may be called. Configuration may leave reads of the
 	// most recent state to upstream.
 	ServesConsistent() bool
@@ -212,9 +210,6 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	}
 	if refusal := rd.narrowed(r); refusal != nil {
 		return refusal, nil
-	}
-	if err := r.selectShard(ctx); err != nil {
-		return nil, err
 	}
 	r.meter = fair.NewMeter(ctx, r.Request, rd.Slots, r.Kind(r.Name) != wire.Watch)
 	if r.Kind(r.Name) == wire.Watch {

@@ -65,8 +65,6 @@ type ListMeta struct {
 	Continue string
 	// Remaining is the number of items after this page; nil if unknown.
 	Remaining *int64
-	// Shard is the shard selector of a list of objects of a built-in type, or "".
-	Shard string
 }
 
 const (

@@ -39,12 +39,10 @@ func TestListForms(t *testing.T) {
 		meta ListMeta
 		want string
 	}{
-		"built-in":               {podForm, ListMeta{ResourceVersion: 7}, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}` + "\n"},
-		"built-in, page":         {podForm, page, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"tok","remainingItemCount":5},"items":[]}` + "\n"},
-		"built-in, shard":        {podForm, ListMeta{ResourceVersion: 7, Shard: "s"}, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","shardInfo":{"selector":"s"}},"items":[]}` + "\n"},
-		"custom resource, shard": {gadgetForm, ListMeta{ResourceVersion: 7, Shard: "s"}, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"","resourceVersion":"7"}}` + "\n"},
-		"custom resource":        {gadgetForm, ListMeta{ResourceVersion: 7}, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"","resourceVersion":"7"}}` + "\n"},
-		"custom resource, page":  {gadgetForm, page, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"tok","remainingItemCount":5,"resourceVersion":"7"}}` + "\n"},
+		"built-in":              {podForm, ListMeta{ResourceVersion: 7}, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}` + "\n"},
+		"built-in, page":        {podForm, page, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"tok","remainingItemCount":5},"items":[]}` + "\n"},
+		"custom resource":       {gadgetForm, ListMeta{ResourceVersion: 7}, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"","resourceVersion":"7"}}` + "\n"},
+		"custom resource, page": {gadgetForm, page, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"tok","remainingItemCount":5,"resourceVersion":"7"}}` + "\n"},
 		"metadata of nothing": {
 			NewForm(Choice{Partial: true}, podKind),
 			ListMeta{ResourceVersion: 7},
@@ -108,9 +106,6 @@ func TestProtobuf(t *testing.T) {
 		message := noErr(t)(pod.Marshal())
 		meta := metav1.ListMeta{ResourceVersion: "12345", Continue: "token", RemainingItemCount: &rest}
 		ours := ListMeta{ResourceVersion: 12345, Continue: "token", Remaining: &rest}
-		if size == 1 {
-			meta.ShardInfo, ours.Shard = &metav1.ShardInfo{Selector: "shard"}, "shard"
-		}
 		partial := metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta}
 		pods, partials := corev1.PodList{ListMeta: meta}, metav1.PartialObjectMetadataList{ListMeta: meta}
 		for range size {

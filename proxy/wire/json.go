@@ -85,11 +85,6 @@ func appendTypedHead(dst []byte, kind, apiVersion string, m ListMeta) []byte {
 		dst = append(dst, `,"remainingItemCount":`...)
 		dst = strconv.AppendInt(dst, *m.Remaining, 10)
 	}
-	if m.Shard != "" {
-		dst = append(dst, `,"shardInfo":{"selector":"`...) // nothing in a selector needs an escape
-		dst = append(dst, m.Shard...)
-		dst = append(dst, `"}`...)
-	}
 	return append(dst, '}')
 }
 

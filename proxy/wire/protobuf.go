@@ -176,9 +176,6 @@ func (e *envelope) appendListHead(dst []byte, m ListMeta, items int64) []byte {
 	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{
 		ResourceVersion: strconv.FormatUint(m.ResourceVersion, 10), Continue: m.Continue, RemainingItemCount: m.Remaining,
 	}}
-	if m.Shard != "" {
-		list.ShardInfo = &metav1.ShardInfo{Selector: m.Shard}
-	}
 	meta := must(list.Marshal())
 	dst = append(dst, e.head...)
 	dst = protowire.AppendVarint(dst, uint64(int64(len(meta))+items))

@@ -1,4 +1,4 @@
-// Package filter selects the objects of a request by namespace, labels, fields and shards.
+// Package filter selects the objects of a request by namespace, labels and fields.
 package filter
 
 import (
@@ -30,7 +30,6 @@ type Filter struct {
 	namespace string
 	within    string   // the only possible namespace, if known
 	among     []string // the only possible namespaces, sorted; nil for all (see Among)
-	shard     *shard   // nil for all objects (see Shard)
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  Interest
@@ -157,10 +156,9 @@ func fieldIndex(r *object.Resource, field string) (int, bool) {
 type Interest struct {
 	By    int    // Name, Namespace, or an index into Resource.Fields
 	Value string // a key, a namespace, or the field's value
-	Slice Slice  // of a shard, besides a namespace or alone
 }
 
-// Interest returns the filter's narrowest requirement, apart from those of Among and Shard.
+// Interest returns the filter's narrowest requirement, apart from those of Among.
 func (f *Filter) Interest() Interest { return f.interest }
 
 // interestsMax limits the interests of a filter. A filter with more has that in all events.
@@ -170,13 +168,6 @@ const interestsMax = 256
 func (f *Filter) Interests() iter.Seq[Interest] {
 	return func(yield func(Interest) bool) {
 		switch {
-		case f.shard != nil && (f.interest == Interest{} || f.interest.By == Namespace && f.shard.key == ShardByUID):
-			for _, s := range f.shard.slices() {
-				if !yield(Interest{f.interest.By, f.interest.Value, s}) {
-					return
-				}
-			}
-			return
 		case f.among == nil || f.interest != (Interest{}) || len(f.among) > interestsMax:
 			yield(f.interest)
 			return
@@ -224,7 +215,7 @@ func (f *Filter) narrow(r *object.Resource) {
 	}
 }
 
-// Selective reports whether the filter has a label, field or shard selector.
+// Selective reports whether the filter has a label or field selector.
 func (f *Filter) Selective() bool { return f.selective }
 
 // Single reports whether the filter can match only one object. Such a filter has a name and, for a
@@ -245,7 +236,7 @@ func (f *Filter) Matches(o *object.Object) bool {
 			return false
 		}
 	}
-	if f.labels != nil && !f.labels.Matches(o.Labels()) || f.shard != nil && !f.shard.matches(o) {
+	if f.labels != nil && !f.labels.Matches(o.Labels()) {
 		return false
 	}
 	value := ""
@@ -281,9 +272,6 @@ func (f *Filter) ID() string {
 	}
 	for _, req := range f.fields {
 		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // quoted, because values can contain any byte
-	}
-	if f.shard != nil {
-		id = append(append(id, 0), f.shard.id...)
 	}
 	return string(id)
 }

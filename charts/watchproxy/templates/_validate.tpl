@@ -212,8 +212,8 @@
 {{- if and .fields .drop -}}
 {{- fail (printf "config.views: %s must not have both fields and drop" .name) -}}
 {{- end -}}
-{{- if not (or .fields .drop (eq (toString .namespaces) "allowed") (eq (toString .shards) "always")) -}}
-{{- fail (printf "config.views: %s needs the fields to keep in fields, fields in drop, namespaces: allowed, or shards: always" .name) -}}
+{{- if not (or .fields .drop (eq (toString .namespaces) "allowed")) -}}
+{{- fail (printf "config.views: %s needs the fields to keep in fields, fields in drop, or namespaces: allowed" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

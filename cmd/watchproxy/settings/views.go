@@ -15,7 +15,7 @@ import (
 func Views(configured []config.View) map[string]*exchange.View {
 	views := map[string]*exchange.View{}
 	for _, c := range configured {
-		v := &exchange.View{Name: c.Name, Allowed: c.Namespaces == config.AllowedNamespaces, Sharded: c.Shards == config.AlwaysShards}
+		v := &exchange.View{Name: c.Name, Allowed: c.Namespaces == config.AllowedNamespaces}
 		switch {
 		case len(c.Fields) > 0:
 			v.Fields = projection.Keep(pathsOf(c.Fields))

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/liveness"
@@ -119,14 +118,6 @@ func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 
 // CompressesWatches reports whether upstream compresses watches that begin with the state.
 func (f *Feed) CompressesWatches() bool { return !f.Aggregated && f.Client.Compresses.Load() }
-
-// Sharding returns what upstream does with shard selectors. It asks upstream from time to time.
-func (f *Feed) Sharding(ctx context.Context) object.Sharding {
-	if f.Aggregated { // its apiserver may be of any kind
-		return object.ShardingUnknown
-	}
-	return f.sharding.Of(ctx, f.Client, f.cache.Resource())
-}
 
 // Warnings are the Warning headers in every response from upstream about the resource.
 func (f *Feed) Warnings() []string { return f.described.Warnings }

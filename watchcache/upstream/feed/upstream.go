@@ -16,20 +16,18 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/liveness"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/sharding"
 )
 
 // Upstream contains what all feeds share.
 type Upstream struct {
-	Client   *client.Client
-	Health   *servers.Health
-	Names    *discovery.Discovery
-	Ledger   ledger.Ledger
-	Metrics  *Metrics
-	Log      *zap.Logger
-	Options  atomic.Pointer[Options]
-	answers  liveness.Responsiveness
-	sharding sharding.Answers
+	Client  *client.Client
+	Health  *servers.Health
+	Names   *discovery.Discovery
+	Ledger  ledger.Ledger
+	Metrics *Metrics
+	Log     *zap.Logger
+	Options atomic.Pointer[Options]
+	answers liveness.Responsiveness
 }
 
 // Options contains the options of all feeds.
