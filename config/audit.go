@@ -3,7 +3,6 @@ package config
 import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/audit/policy"
-	tracingapi "k8s.io/component-base/tracing/api/v1"
 )
 
 // Audit configures the audit log. Its fields have the names of the apiserver's flags --audit-log-*.
@@ -43,17 +42,6 @@ const (
 	Batch          AuditMode = "batch"
 )
 
-// Tracing configures spans. Its fields have the names of the apiserver's TracingConfiguration.
-type Tracing struct {
-	// Endpoint is the address of an OTLP/gRPC collector. The connection has no TLS. The default is
-	// localhost:4317.
-	Endpoint *string `json:"endpoint,omitempty"`
-	// SamplingRatePerMillion is how many requests in a million begin a trace. The default is 0. A
-	// request that belongs to a sampled trace is always recorded if its client is in system:masters
-	// or system:monitoring, or if clients are not authenticated.
-	SamplingRatePerMillion *int32 `json:"samplingRatePerMillion,omitempty"`
-}
-
 // setDefaults sets the apiserver's defaults.
 func (a *Audit) setDefaults() {
 	if a == nil {
@@ -92,21 +80,4 @@ func (a *Audit) CheckPolicy(path *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(path.Child("policyFile"), a.PolicyFile, "is no readable audit policy: "+err.Error())}
 	}
 	return nil
-}
-
-func (t *Tracing) validate(path *field.Path) field.ErrorList {
-	const million = 1_000_000 // the library's error does not name the bounds
-	if t != nil && t.SamplingRatePerMillion != nil && (*t.SamplingRatePerMillion < 0 || *t.SamplingRatePerMillion > million) {
-		at := path.Child("samplingRatePerMillion")
-		return field.ErrorList{field.Invalid(at, *t.SamplingRatePerMillion, "must be from 0 to 1000000")}
-	}
-	return tracingapi.ValidateTracingConfiguration(t.Configuration(), nil, path)
-}
-
-// Configuration returns the configuration for the library, or nil.
-func (t *Tracing) Configuration() *tracingapi.TracingConfiguration {
-	if t == nil {
-		return nil
-	}
-	return &tracingapi.TracingConfiguration{Endpoint: t.Endpoint, SamplingRatePerMillion: t.SamplingRatePerMillion}
 }

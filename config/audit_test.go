@@ -3,7 +3,6 @@ package config
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -57,24 +56,7 @@ func TestAuditDefaults(t *testing.T) {
 	if a := c.Audit; a.LogMode != Blocking || *a.LogMaxSize != 0 || *a.LogMaxBackups != 100 || *a.LogMaxAge != 366 {
 		t.Errorf("mode %s, size %d, backups %d, age %d", a.LogMode, *a.LogMaxSize, *a.LogMaxBackups, *a.LogMaxAge)
 	}
-	if Default().Audit != nil || Default().Tracing != nil {
-		t.Error("an audit log or tracing is the default")
-	}
-}
-
-func TestTracing(t *testing.T) {
-	for text, want := range map[string]string{
-		"{}":                                    "",
-		"endpoint: localhost:4317":              "",
-		"endpoint: 'unix:///run/otel.sock'":     "",
-		"samplingRatePerMillion: 1000000":       "",
-		"samplingRatePerMillion: -1":            "tracing.samplingRatePerMillion: Invalid",
-		"samplingRatePerMillion: 5000000000":    "tracing.samplingRatePerMillion: Invalid",
-		"samplingRatePerMillion: often":         "tracing.samplingRatePerMillion: Invalid",
-		"endpoint: 'https://localhost:4317'":    "tracing.endpoint: Invalid",
-		"endpoint: localhost:4317, sampling: 1": "tracing.sampling: Forbidden",
-	} {
-		_, err := load(t, head+"tracing: {"+strings.Trim(text, "{}")+"}\n")
-		refusedFor(t, text, err, want)
+	if Default().Audit != nil {
+		t.Error("an audit log is the default")
 	}
 }

@@ -31,7 +31,6 @@ func TestFixed(t *testing.T) {
 		"memoryBudget: 1Gi": {"memoryBudget"},
 		"cache: {scopes: [{resources: [pods], warm: true}]}": {"cache.scopes[].warm"},
 		"cache: {scopes: [{resources: [pods]}]}":             nil,
-		"tracing: {}":                                        {"tracing"},
 		"views: [{name: slim, fields: [spec]}]":              {"views"},
 		"authorization: {webhook: {cacheAuthorizedTTL: 7s}}": {"authorization.webhook.cacheAuthorizedTTL"},
 	} {

@@ -4,5 +4,6 @@ package config
 // each.
 var removed = map[string]string{
 	"cache.persistence": "is gone: caches are not saved on disk, and clients resume at a new proxy without them; remove it",
+	"tracing":           "is gone: the proxy sends no spans, and passes the traceparent of a forwarded request on to the apiserver; remove it",
 	"views.shards":      "is gone: a request with a shardSelector is forwarded, and the apiserver selects the shard if its feature gate ShardedListAndWatch is on; remove it",
 }

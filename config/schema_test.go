@@ -118,7 +118,6 @@ var constraints = map[string]map[string]any{
 	"Audit.LogMaxSize":                 {"minimum": 0},
 	"Audit.LogMaxBackups":              {"minimum": 0},
 	"Audit.LogMaxAge":                  {"minimum": 0},
-	"Tracing.SamplingRatePerMillion":   {"minimum": 0, "maximum": 1_000_000},
 
 	"ProxyConfiguration.GoawayChance":      {"minimum": 0, "maximum": goawayMax},
 	"ProxyConfiguration.AccessLogSampling": {"minimum": 0, "maximum": 1},

@@ -88,8 +88,6 @@ type ProxyConfiguration struct {
 	// Audit writes an audit log of the requests that the proxy answers itself, because the
 	// apiserver does not see these requests. By default there is no audit log.
 	Audit *Audit `json:"audit,omitempty"`
-	// Tracing sends spans of requests to an OpenTelemetry collector. By default no spans are sent.
-	Tracing *Tracing `json:"tracing,omitempty"`
 	// SlowRequestThreshold is the duration from which a request is logged, regardless of
 	// accessLogSampling. The duration ends when the response is complete. For a watch, logs, exec,
 	// attach and port-forward, it ends when the response begins. At most 5 such lines a second are

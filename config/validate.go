@@ -44,7 +44,6 @@ func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	errs = append(errs, validateOneOf(field.NewPath("logFormat"), c.LogFormat, JSON, Console)...)
 	errs = append(errs, validateShare(field.NewPath("accessLogSampling"), c.AccessLogSampling, 1)...)
 	errs = append(errs, c.Audit.validate(field.NewPath("audit"))...)
-	errs = append(errs, c.Tracing.validate(field.NewPath("tracing"))...)
 	errs = append(errs, validateDuration(field.NewPath("slowRequestThreshold"), c.SlowRequestThreshold, 0)...)
 	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
 	return append(errs, c.validateViews(field.NewPath("views"))...)

@@ -10,7 +10,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/read"
-	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
 // answer answers an admitted request from the cache, or forwards it.
@@ -30,12 +29,12 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 			return resp
 		}
 	}
-	v := s.read(ctx, req, rt, cuts(req, rt) != nil) // an answer of upstream would have to be cut
+	v := s.reader.Answer(ctx, req, *rt, cuts(req, rt) != nil) // an answer of upstream would have to be cut
 	if v.Reason == read.Sooner {
 		if resp, ok := s.forwardSooner(ctx, req, *rt, v.Timed); ok {
 			return resp
 		}
-		v = s.read(ctx, req, rt, true)
+		v = s.reader.Answer(ctx, req, *rt, true)
 	}
 	v, slot := s.unstick(ctx, req, rt, v)
 	switch {
@@ -82,7 +81,7 @@ func (s *Server) unstick(ctx context.Context, req *exchange.Request, rt *exchang
 			return v, sync.OnceFunc(func() { slots.Give(claim.User, claim.Size) })
 		}
 		round := time.Now()
-		v = s.read(ctx, req, rt, true)
+		v = s.reader.Answer(ctx, req, *rt, true)
 		if time.Since(round) < stuckRound {
 			break // the client's own timeout is short
 		}
@@ -120,8 +119,6 @@ func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt ex
 // timedForward forwards a request. If a feed could have answered the request, the feed records
 // upstream's time.
 func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt, timed *read.Timed, done func()) *exchange.Response {
-	ctx, span := trace.Start(ctx, "forward")
-	defer span.End()
 	resp := s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.ForwardBegan(rt.Verb), done))
 	if timed != nil && !t.Sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
 		switch {

@@ -20,7 +20,6 @@
 //	access/      authentication and authorization
 //	fair/        slots, processors and memory, shared by users
 //	audit/       the audit log of requests that upstream does not receive
-//	trace/       spans
 //	wire/        encodings
 //	projection/  objects with only some of their fields
 //	metrics/     counts of requests, and the resources that users consume

@@ -23,7 +23,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/listen"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
-	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
 // Options are a server's settings.
@@ -60,9 +59,8 @@ type Options struct {
 	// Window is the number of bytes of a forwarded response that upstream's transport may hold
 	// unread.
 	Window int64
-	// Audit writes the audit log, and Tracer records spans. Each may be nil.
-	Audit  *audit.Auditor
-	Tracer *trace.Tracer
+	// Audit writes the audit log, or is nil.
+	Audit *audit.Auditor
 	// Views are further addresses with less of each object, by name. They must not change.
 	Views map[string]*exchange.View
 	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes the server end
@@ -186,12 +184,12 @@ func (s *Server) divide(options *Options) {
 }
 
 // SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
-// Tracer, AnyHost, Views, Workspace, Requests, Window and the limits HeaderBytes, Read, Idle and
-// Forwards. Open requests keep the old options.
+// AnyHost, Views, Workspace, Requests, Window and the limits HeaderBytes, Read, Idle and Forwards.
+// Open requests keep the old options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
 	o.TLS, o.Access, o.AnyHost, o.Workspace, o.Window = now.TLS, now.Access, now.AnyHost, now.Workspace, now.Window
-	o.Requests, o.OwnToken, o.NeedsToken, o.Audit, o.Tracer, o.Views = now.Requests, now.OwnToken, now.NeedsToken, now.Audit, now.Tracer, now.Views
+	o.Requests, o.OwnToken, o.NeedsToken, o.Audit, o.Views = now.Requests, now.OwnToken, now.NeedsToken, now.Audit, now.Views
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)
 }
@@ -238,21 +236,10 @@ func (s *Server) recovered(req *exchange.Request, f func() *exchange.Response) (
 
 // handle refuses a request or answers it.
 func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
-	tracer, received := s.options.Load().Tracer, time.Time{}
-	if tracer != nil {
-		received = time.Now()
-	}
 	if refusal := s.refuse(ctx, req, rt); refusal != nil {
 		return refusal
 	}
-	if tracer == nil {
-		return cutForwarded(req, rt, s.answer(ctx, req, rt))
-	}
-	ctx, span := tracer.Begin(ctx, tracedRequest(req, rt, received))
-	defer span.End() // after a panic
-	resp := cutForwarded(req, rt, s.answer(ctx, req, rt))
-	trace.End(span, resp.Status, string(resp.Source), resp.Why, resp.Header.Get("Audit-Id"))
-	return resp
+	return cutForwarded(req, rt, s.answer(ctx, req, rt))
 }
 
 // refuse makes the early checks: size, sender, host, limits, impersonation. Until the sender is

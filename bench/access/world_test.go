@@ -25,7 +25,6 @@ type world struct {
 	dynamic *dynamic.DynamicClient
 	audit   *cluster.AuditLog
 	policy  string // file with auditPolicy
-	spans   *spans // of the apiserver, and of proxies that are told to send theirs
 	ca      *cluster.Authority
 	foreign *cluster.Authority // trusted by no server
 	saKey   *ecdsa.PrivateKey
@@ -38,19 +37,13 @@ var sharedWorld = cluster.Shared(newWorld)
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
 	dir := tb.TempDir()
-	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(dir, "audit.log")}, policy: filepath.Join(dir, "policy.yaml"), spans: collect(tb)}
-	tracing := filepath.Join(dir, "tracing.yaml")
-	for file, text := range map[string]string{
-		w.policy: auditPolicy,
-		tracing:  "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: " + w.spans.address + "\n",
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			tb.Fatal(err)
-		}
+	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(dir, "audit.log")}, policy: filepath.Join(dir, "policy.yaml")}
+	if err := os.WriteFile(w.policy, []byte(auditPolicy), 0o600); err != nil {
+		tb.Fatal(err)
 	}
 	w.api = cluster.APIServerT(tb, cluster.Options{
 		Users: tokenFile(), AuditLog: w.audit.Path,
-		Flags: []string{"--audit-policy-file=" + w.policy, "--tracing-config-file=" + tracing},
+		Flags: []string{"--audit-policy-file=" + w.policy},
 	})
 	w.server = newServer(tb, "apiserver", w.api.URL, w.api.CA)
 	w.admin, w.dynamic = w.api.Client(), w.api.Dynamic()

@@ -35,8 +35,11 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-	// client-go's klog flushes as long as the process lives.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+	goleak.VerifyTestMain(
+		m,
+		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),              // client-go's klog flushes as long as the process lives
+		goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"), // it lives as long as the process
+	)
 }
 
 // execute runs a command.
@@ -92,8 +95,8 @@ func start(t *testing.T, upstream string, stderr io.Writer, args ...string) *pro
 	return p
 }
 
-// startTLS starts a program whose admin address others reach over TLS at a port.
-func startTLS(t *testing.T, stderr io.Writer) (p *program, port string, certificate []byte) {
+// servesTLS writes a certificate for loopback, and returns the arguments that make a program serve it.
+func servesTLS(t *testing.T) (args []string, certificate []byte) {
 	t.Helper()
 	dir := t.TempDir()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
@@ -104,8 +107,16 @@ func startTLS(t *testing.T, stderr io.Writer) (p *program, port string, certific
 	if err := errors.Join(os.WriteFile(certFile, certificate, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, reviewer(t).URL, stderr, "--admin-listen", ":0", "--tls-cert-file", certFile, "--tls-private-key-file", keyFile)
+	return []string{"--tls-cert-file", certFile, "--tls-private-key-file", keyFile}, certificate
+}
+
+// startTLS starts a program whose admin address others reach over TLS at a port.
+func startTLS(t *testing.T, stderr io.Writer) (p *program, port string, certificate []byte) {
+	t.Helper()
+	args, certificate := servesTLS(t)
+	p = start(t, reviewer(t).URL, stderr, append(args, "--admin-listen", ":0")...)
 	_, admin := p.ready(t)
+	var err error
 	if _, port, err = net.SplitHostPort(strings.TrimPrefix(admin, "http://")); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/memory"
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/observe"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/settings"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 	"github.com/watchproxy/watchproxy/config"
@@ -233,12 +232,12 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer secured()
 	defer stop()
-	observers, err := observe.Start(ctx, c, buildOf().Version, registry, log, log.WithOptions(zap.WrapCore(seldom)))
+	auditor, closeLog, err := auditing(c, registry, log)
 	if err != nil {
 		return err
 	}
-	defer observers.Stop()
-	options.Audit, options.Tracer, options.Views = observers.Audit, observers.Tracer, settings.Views(c.Views)
+	defer closeLog()
+	options.Audit, options.Views = auditor, settings.Views(c.Views)
 	served := metrics.New(registry)
 	server := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
 	if options.Access != nil {

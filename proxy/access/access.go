@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access/chain"
-	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
 var (
@@ -79,8 +78,6 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 // Authorize is an authorizer.AuthorizerFunc. If the review fails, Authorize returns an error and a
 // decision other than authorizer.DecisionAllow.
 func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
-	ctx, span := trace.Start(ctx, "authorize")
-	defer span.End()
 	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
 // Forwarder sends requests upstream unchanged, except for a few headers, and streams the responses
@@ -104,9 +103,7 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 		x.watchClient()
 	}
 	t.Sent = time.Now()
-	span := trace.Upstream(out)
 	in, err := t.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
-	trace.EndUpstream(span, in, err)
 	resp := x.answer(ctx, client, out, in, err)
 	answered = true
 	return resp

@@ -12,7 +12,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/trace"
 )
 
 const (
@@ -76,7 +75,7 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		}
 		all := *req
 		all.Client = exchange.Nobody{} // other readers still wait if this client leaves
-		bounded, cancel := context.WithCancelCause(trace.Within(s.Serving, ctx))
+		bounded, cancel := context.WithCancelCause(s.Serving)
 		late := time.AfterFunc(shareWait, func() { cancel(context.DeadlineExceeded) })
 		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, func() { cancel(nil) }))
 		whole, err := s.buffer(req, resp, func(c fair.Claim) bool { return s.Workspace.Take(bounded, c) == nil })

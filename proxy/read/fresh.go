@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/trace"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -40,8 +39,6 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.Timeout > 0 && r.Kind(r.Name) != wire.Watch { // upstream ignores the timeout of a watch
 		wait = min(wait, r.Timeout)
 	}
-	ctx, span := trace.Start(ctx, "freshness")
-	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if r.RVGiven {

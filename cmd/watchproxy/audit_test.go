@@ -1,4 +1,4 @@
-package observe
+package main
 
 import (
 	"bytes"
@@ -13,11 +13,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/proxy/audit"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Stop writes queued events. If a log cannot be opened, that is an error of its field.
-func TestAudit(t *testing.T) {
+// The end of the audit log writes queued events. If a log cannot be opened, that is an error of its field.
+func TestAuditing(t *testing.T) {
 	dir := t.TempDir()
 	c := config.Default()
 	c.Audit = &config.Audit{PolicyFile: filepath.Join(dir, "policy.yaml"), LogPath: filepath.Join(dir, "audit.log"), LogMode: config.Batch}
@@ -25,33 +26,31 @@ func TestAudit(t *testing.T) {
 	if err := os.WriteFile(c.Audit.PolicyFile, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start := func() (Observers, error) {
-		return Start(t.Context(), c, "v1", prometheus.NewRegistry(), zap.NewNop(), zap.NewNop())
-	}
-	o, err := start()
+	begin := func() (*audit.Auditor, func(), error) { return auditing(c, prometheus.NewRegistry(), zap.NewNop()) }
+	auditor, stop, err := begin()
 	if err != nil {
 		t.Fatal(err)
 	}
 	const requests = 100
 	for range requests {
 		req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
-		o.Audit.Answered(req, exchange.NewResponse(http.StatusOK, exchange.FromCache), time.Now(), false)
+		auditor.Answered(req, exchange.NewResponse(http.StatusOK, exchange.FromCache), time.Now(), false)
 	}
-	o.Stop()
+	stop()
 	if text, err := os.ReadFile(c.Audit.LogPath); err != nil || bytes.Count(text, []byte("\n")) != 2*requests {
 		t.Errorf("%d lines, %v", bytes.Count(text, []byte("\n")), err)
 	}
 	c.Audit.LogPath = filepath.Join(c.Audit.PolicyFile, "audit.log")
-	if _, err := start(); err == nil || !strings.HasPrefix(err.Error(), "audit.logPath: ") {
+	if _, _, err := begin(); err == nil || !strings.HasPrefix(err.Error(), "audit.logPath: ") {
 		t.Error(err)
 	}
 }
 
-// Without settings there are no observers.
-func TestNothing(t *testing.T) {
-	o, err := Start(t.Context(), config.Default(), "v1", prometheus.NewRegistry(), zap.NewNop(), zap.NewNop())
-	if err != nil || o.Audit != nil || o.Tracer != nil {
-		t.Errorf("%+v, %v", o, err)
+// Without settings there is no audit log.
+func TestNoAuditing(t *testing.T) {
+	auditor, stop, err := auditing(config.Default(), prometheus.NewRegistry(), zap.NewNop())
+	if err != nil || auditor != nil {
+		t.Errorf("%+v, %v", auditor, err)
 	}
-	o.Stop()
+	stop()
 }

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/proxy/audit"
+)
+
+// auditing starts the audit log if it is configured. Otherwise the auditor is nil. stop writes the
+// last events. It must be called after the last request.
+func auditing(c *config.ProxyConfiguration, registry prometheus.Registerer, log *zap.Logger) (auditor *audit.Auditor, stop func(), err error) {
+	a := c.Audit
+	if a == nil {
+		return nil, func() {}, nil
+	}
+	auditor, err = audit.New(audit.Options{
+		PolicyFile: a.PolicyFile, LogPath: a.LogPath, Mode: audit.Mode(a.LogMode), MaxAge: *a.LogMaxAge, MaxBackups: *a.LogMaxBackups,
+		MaxSize: *a.LogMaxSize, Compress: a.LogCompress, Unauthenticated: c.Authentication.Mode == config.NoAuthentication,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("audit.%w", err)
+	}
+	audit.Register(registry)
+	return auditor, func() {
+		if err := auditor.Close(); err != nil {
+			log.Error("the audit log could not be closed", zap.Error(err))
+		}
+	}, nil
+}
