@@ -23,12 +23,6 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		resp.Why = "audit"
 		return resp
 	}
-	if !rt.Resource {
-		if resp := s.documents.Answer(ctx, req); resp != nil {
-			resp.Why = "discovery"
-			return resp
-		}
-	}
 	v := s.reader.Answer(ctx, req, *rt, cuts(req, rt) != nil) // an answer of upstream would have to be cut
 	if v.Reason == read.Sooner {
 		if resp, ok := s.forwardSooner(ctx, req, *rt, v.Timed); ok {

@@ -15,7 +15,6 @@
 //	derived/     bytes that are made once for each page of the cache
 //	watch/       an open watch
 //	unwritable/  which watches upstream must answer because of an object
-//	documents/   copies of discovery and OpenAPI that upstream has confirmed
 //	forward/     forwarding, shared responses, tunnels
 //	access/      authentication and authorization
 //	fair/        slots, processors and memory, shared by users

@@ -360,7 +360,6 @@ func TestDiscoveryTakesTurns(t *testing.T) {
 		_, l := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(time.Second)
 			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set("Etag", `"a"`)
 			_, _ = io.WriteString(w, "{}")
 		}, limits, judging(t))
 		client := clientTo(t, l, "h2")
@@ -384,79 +383,4 @@ func TestDiscoveryTakesTurns(t *testing.T) {
 		}
 		others.Wait()
 	})
-}
-
-// A reader of a document that cannot get what the revalidation needs, because of its own other
-// requests, does not lead the revalidation for other users.
-func TestBusyReadersLeadNoOthers(t *testing.T) {
-	const path, others, takes = "/openapi/v3", 20, givenUpTime / 4
-	for name, busy := range map[string]func(*Server){
-		"not busy": func(*Server) {},
-		"holds slots": func(s *Server) {
-			for s.queues.forwards.Try(fair.Claim{User: "reader-busy", Size: 1}) {
-			}
-		},
-		"holds memory": func(s *Server) {
-			for s.workspace.Try(fair.Claim{User: "reader-busy", Size: 64 << 10}) {
-			}
-		},
-		"has given up": func(s *Server) {
-			for range givenUpMost {
-				s.countGivenUp("reader-busy")
-			}
-		},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			var own, forwarded atomic.Int64
-			o := testOptions()
-			o.Access, o.Limits.Forwards, o.Workspace = judging(t), 8, 64<<20
-			s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
-				if r.UserAgent() == "watchproxy" {
-					own.Add(1)
-				} else {
-					forwarded.Add(1)
-				}
-				time.Sleep(takes)
-				_, _ = io.WriteString(w, "{}")
-			}, o)
-			client := clientTo(t, l, "h2")
-			ask := func(user string) int {
-				code, err := client.send(t.Context(), user, http.MethodGet, path, nil)
-				if err != nil {
-					t.Errorf("%s: %s: %v", name, user, err)
-				}
-				return code
-			}
-			ask("reader-1") // upstream allows it
-			ask("reader-busy")
-			time.Sleep(time.Minute)
-			own.Store(0)
-			forwarded.Store(0)
-			busy(s)
-			var readers sync.WaitGroup
-			readers.Go(func() { ask("reader-1") })
-			synctest.Wait()
-			ctx, leave := context.WithCancel(t.Context())
-			for range others {
-				readers.Go(func() { _, _ = client.send(ctx, "reader-busy", http.MethodGet, path, nil) })
-				synctest.Wait()
-			}
-			for range others {
-				readers.Go(func() {
-					if code := ask("reader-1"); code != http.StatusOK {
-						t.Errorf("%s: another user got %d", name, code)
-					}
-				})
-				synctest.Wait()
-			}
-			began := time.Now()
-			time.Sleep(3 * takes)
-			synctest.Wait()
-			leave()
-			readers.Wait()
-			if took := time.Since(began); took > 4*takes || own.Load() != 2 {
-				t.Errorf("%s: %d revalidations, %s", name, own.Load(), took)
-			}
-		})
-	}
 }

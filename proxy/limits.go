@@ -104,27 +104,23 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
 // request only if the memory for waiting requests is full or the user has given up too many requests.
-// With authentication, users share the slots. A request of the proxy itself does not wait for other
-// requests of the user for whom it is sent: it fails.
+// With authentication, users share the slots.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
-	user, own := req.User(), req.For != ""
+	user := req.User()
 	if !s.mayGiveUp(user) {
 		return nil, s.limits.tooMany(req, "given_up", tooManyGivenUp)
 	}
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req, 0) // an open watch uses memory but no slot
 	}
-	w, err := s.queues.forwards.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held(), IfIdle: own})
+	w, err := s.queues.forwards.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
 	if w != nil {
 		req.Body.ReadAhead()
 		ctx, stop := req.Attended(ctx)
 		err = s.queues.forwards.Wait(ctx, w)
 		stop()
 	}
-	switch {
-	case own && errors.Is(err, fair.ErrBusy): // no client is refused
-		return nil, req.Fail(exchange.TooManyRequests(tooManyForwards), exchange.FromProxy)
-	case err != nil:
+	if err != nil {
 		return nil, s.limits.GaveUp(req, err, "forwards", tooManyForwards)
 	}
 	return sync.OnceFunc(func() { s.queues.forwards.Give(user, 1) }), nil

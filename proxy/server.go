@@ -12,10 +12,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/audit"
 	"github.com/watchproxy/watchproxy/proxy/derived"
-	"github.com/watchproxy/watchproxy/proxy/documents"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
@@ -88,7 +86,6 @@ type Server struct {
 	remarks   *remarkLog
 	workspace *fair.Workspace // limits responses that are made for one request
 	reader    *read.Reader
-	documents *documents.Copies
 }
 
 // life ends in steps.
@@ -138,11 +135,6 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.reader = read.New(read.Config{
 		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.queues.reads, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.life.draining, DrainShare: s.drainShare,
-	})
-	s.documents = documents.New(documents.Config{
-		Most: min(documents.Most, s.workspace.Capacity/2), Send: s.sendOwn,
-		Workspace: s.workspace, Serving: s.life.ctx,
-		Access: func() *access.Access { return s.options.Load().Access }, Revalidated: metrics.Revalidated, Shared: metrics.Shared.Inc,
 	})
 	s.listening = s.listen(s)
 	return s
@@ -357,12 +349,6 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	}
 	resp.Reader = s.guardUnread(req, resp.Reader, admitted)
 	return resp
-}
-
-// sendOwn sends the proxy's own get upstream.
-func (s *Server) sendOwn(ctx context.Context, req *exchange.Request) *exchange.Response {
-	const verb = "get"
-	return s.forward(ctx, req, exchange.Route{Verb: verb}, &forward.Attempt{}, s.metrics.ForwardBegan(verb))
 }
 
 // Users returns each user's requests and resources in the last minutes.

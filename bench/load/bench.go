@@ -88,7 +88,6 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		{"sync", b.syncs},
 		{"pace", b.paces},
 		{"compression", b.compression},
-		{"discovery", b.sessions},
 		{"memory", b.memory},
 		{"forward", b.forward},
 		{"tiers", b.tiers},

@@ -38,8 +38,6 @@ type Request struct {
 	// View is the view in whose path the request came, or nil. The other fields are those of the
 	// same request without a view.
 	View *View
-	// For is the user for whom the proxy sends a request of its own.
-	For string
 	// Ended is called when the request is no longer in flight. It may be nil.
 	Ended func()
 	// GiveBack gives back the memory that counts for the request. It may be nil.
@@ -192,7 +190,7 @@ func (r *Request) Identified() bool {
 // User returns the user whose limits apply, or "" without authentication.
 func (r *Request) User() string {
 	if r.Identity == nil {
-		return r.For
+		return ""
 	}
 	return r.Identity.User.GetName()
 }

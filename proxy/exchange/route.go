@@ -62,7 +62,7 @@ func ParseRoute(method, path string) Route {
 	if rt.Namespace != "" && rt.GVR.Resource != "namespaces" {
 		segments += 2
 	}
-	rt.Plain = rt.Resource && rt.Subresource == "" && strings.Count(path, "/") == segments && Canonical(path)
+	rt.Plain = rt.Resource && rt.Subresource == "" && strings.Count(path, "/") == segments && canonical(path)
 	return rt
 }
 
@@ -110,9 +110,9 @@ func IsWatch(query string) bool {
 // even "".
 func ParseBool(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }
 
-// Canonical reports whether a path has no empty, relative or escaped segments, and no bytes that
+// canonical reports whether a path has no empty, relative or escaped segments, and no bytes that
 // need escaping. The paths of all objects are canonical.
-func Canonical(path string) bool {
+func canonical(path string) bool {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "%;\\") {
 		return false
 	}

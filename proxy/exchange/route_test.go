@@ -65,7 +65,7 @@ func FuzzParseRoute(f *testing.F) {
 		if !rt.Plain {
 			return
 		}
-		if !rt.Resource || !Canonical(path) || rt.GVR.Resource == "" || rt.Subresource != "" {
+		if !rt.Resource || !canonical(path) || rt.GVR.Resource == "" || rt.Subresource != "" {
 			t.Errorf("%q is taken for plain: %+v", path, rt)
 		}
 		u, err := url.ParseRequestURI(path)

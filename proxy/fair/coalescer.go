@@ -15,17 +15,10 @@ import (
 // wait twice the time of a direct request, but at most groupLate for its flight to begin. If the
 // usual time of a flight is known, the next flight begins after a part of that time. Upstream then
 // sees a few flights at a time.
-//
-// Pace is the mean time between the starts of two flights of a group. With a pace, a crowd costs
-// upstream a bounded number of requests, and its readers wait a little longer. Burst flights may
-// start ahead of the pace, so a few readers do not wait.
 type Coalescer[A Answer] struct {
-	Pace  time.Duration
-	Burst int
-
 	mu struct {
 		sync.Mutex
-		groups map[string]*group[A] // by key; removed after the last flight and the pace
+		groups map[string]*group[A] // by key; removed after the last flight
 	}
 }
 
@@ -39,9 +32,8 @@ type Answer interface {
 type group[A Answer] struct {
 	up    int           // number of flights under way
 	sent  time.Time     // the start of the last flight
-	paced time.Time     // the time at which the flights so far would have started at the pace
 	pause time.Duration // between starts while flights are under way
-	timer *time.Timer   // for the next flight or the group's end; may be nil
+	timer *time.Timer   // for the next flight; may be nil
 	next  *flight[A]    // for readers since the last start; nil if there are none
 }
 
@@ -77,8 +69,8 @@ func (fs *Coalescer[A]) join(key string, takes time.Duration) (f *flight[A], lea
 	if takes > 0 {
 		of.pause = takes / groupPart
 	}
-	if wait, ok := fs.due(of); ok && wait <= 0 && !of.gathers() {
-		fs.begin(of)
+	if wait, ok := of.due(); ok && wait <= 0 && !of.gathers() {
+		of.begin()
 		return newFlight[A](), true
 	}
 	if of.next == nil {
@@ -95,31 +87,28 @@ func (of *group[A]) gathers() bool { return of.next != nil && of.next.waiting > 
 
 // due returns the time until the next flight may begin. It returns false if the next flight must
 // wait for the end of another flight.
-func (fs *Coalescer[A]) due(of *group[A]) (wait time.Duration, ok bool) {
-	wait = max(0, time.Until(of.paced)) - time.Duration(fs.Burst)*fs.Pace
+func (of *group[A]) due() (wait time.Duration, ok bool) {
 	if of.up > 0 {
-		wait = max(wait, of.pause-time.Since(of.sent))
+		wait = of.pause - time.Since(of.sent)
 	}
 	return wait, of.up < groupMost
 }
 
-func (fs *Coalescer[A]) begin(of *group[A]) {
+func (of *group[A]) begin() {
 	of.up++
 	of.sent = time.Now()
-	if of.paced.Before(of.sent) {
-		of.paced = of.sent
-	}
-	of.paced = of.paced.Add(fs.Pace)
 }
 
 // proceedLocked begins the next flight if readers wait for it. If the flight must wait, it sets a
-// timer. It deletes a group without readers and flights whose pace is over.
+// timer. It deletes a group without readers and flights.
 func (fs *Coalescer[A]) proceedLocked(key string, of *group[A]) {
-	wait, ok := fs.due(of)
-	gathers := of.gathers()
-	if !gathers {
-		wait, ok = time.Until(of.paced), of.up == 0
+	if !of.gathers() {
+		if of.up == 0 {
+			delete(fs.mu.groups, key)
+		}
+		return
 	}
+	wait, ok := of.due()
 	switch {
 	case !ok:
 	case wait > 0:
@@ -134,12 +123,10 @@ func (fs *Coalescer[A]) proceedLocked(key string, of *group[A]) {
 				fs.proceedLocked(key, of)
 			}
 		})
-	case gathers:
-		fs.begin(of)
+	default:
+		of.begin()
 		of.next.lead <- struct{}{}
 		of.next = nil
-	default:
-		delete(fs.mu.groups, key)
 	}
 }
 
@@ -195,34 +182,12 @@ func (fs *Coalescer[A]) crowd(f *flight[A]) bool {
 	return f.waiting > 1
 }
 
-// pass makes another waiting reader the leader. It returns false if there is none.
-func (fs *Coalescer[A]) pass(f *flight[A]) bool {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if f.waiting < 2 {
-		return false
-	}
-	f.waiting--
-	f.lead <- struct{}{}
-	return true
-}
-
-// For says whose answer the answer of a flight is.
-type For int
-
-// Another means that the leader cannot fly, so another reader must lead.
-const (
-	Leader For = iota
-	All
-	Another
-)
-
 // Share returns the answer to a new request, from the caller's own flight or from another flight.
 // If the answer is zero, it cannot be shared, and the caller must send its own request. takes is
 // the time that upstream needs for a flight, or 0 if it is unknown. fly sends the request. Its
-// argument reports whether several readers wait. flew reports whether the caller called fly. If ctx
-// ends while the caller waits, the answer is zero.
-func (fs *Coalescer[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (A, For)) (answer A, flew bool) {
+// argument reports whether several readers wait, and all reports whether its answer is for them, too.
+// flew reports whether the caller called fly. If ctx ends while the caller waits, the answer is zero.
+func (fs *Coalescer[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (_ A, all bool)) (answer A, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {
 		select {
@@ -235,19 +200,10 @@ func (fs *Coalescer[A]) Share(ctx context.Context, key string, takes time.Durati
 		}
 	}
 	var common A
-	passed := false
-	defer func() { // after a panic, too
-		if !passed {
-			fs.land(key, f, common)
-		}
-	}()
-	answer, whose := fly(fs.crowd(f))
-	switch whose {
-	case All:
+	defer func() { fs.land(key, f, common) }() // after a panic, too
+	answer, all := fly(fs.crowd(f))
+	if all {
 		common = answer
-	case Another:
-		passed = fs.pass(f)
-	case Leader:
 	}
 	return answer, true
 }

@@ -62,15 +62,11 @@ type Claim struct {
 	Size int64 // part of the capacity
 	Cost int64 // added to the user's next turn
 	Held int64 // bytes of memory that the claim holds while it waits
-	// IfIdle lets a claim fail with ErrBusy if the user's other claims would make it wait.
-	IfIdle bool
 }
 
 var (
 	// ErrCrowded says that a claim was refused because too many claims wait.
 	ErrCrowded = errors.New("too many wait already")
-	// ErrBusy says that a claim would wait because its user holds too much or waits already.
-	ErrBusy = errors.New("the user's other claims come first")
 	// errNeverFits says that a claim is larger than the capacity.
 	errNeverFits = errors.New("larger than the capacity")
 )
@@ -188,9 +184,6 @@ func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	if len(q.mu.turns.flows) == 0 && f.waiters.Len() == 0 && q.sharesLocked(f, c.Size) && c.Size <= q.mu.free {
 		q.grantLocked(f, c)
 		return nil, nil
-	}
-	if c.IfIdle && (f.waiters.Len() > 0 || !q.sharesLocked(f, c.Size)) {
-		return nil, ErrBusy
 	}
 	defer q.serveLocked()
 	if !q.makeRoomLocked(f, c.Held) {

@@ -1,7 +1,6 @@
 package fair
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -156,35 +155,5 @@ func TestTryWakesOthers(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// A claim that must not wait for its user's other claims fails if it would. For other users' claims, it
-// waits.
-func TestClaimIfIdle(t *testing.T) {
-	const capacity = 4
-	q := NewQueue(capacity, true, 1<<20)
-	one := func(user string) Claim { return Claim{User: user, Size: 1, Cost: 1, IfIdle: true} }
-	for i, want := range []error{nil, nil, ErrBusy} { // half of the capacity
-		if w, err := q.Enter(one("a")); w != nil || !errors.Is(err, want) {
-			t.Errorf("claim %d of a: %v, %v", i, w, err)
-		}
-	}
-	if err := q.Take(t.Context(), Claim{User: "b", Size: 2, Cost: 1}); err != nil {
-		t.Error(err)
-	}
-	waits, err := q.Enter(one("c"))
-	if waits == nil || err != nil {
-		t.Errorf("the claim of c does not wait: %v", err)
-	}
-	if w, err := q.Enter(one("c")); w != nil || !errors.Is(err, ErrBusy) {
-		t.Errorf("the second claim of c: %v, %v", w, err)
-	}
-	q.Give("a", 1)
-	if err := q.Wait(t.Context(), waits); err != nil {
-		t.Error(err)
-	}
-	if n := q.Taken(); n != capacity {
-		t.Errorf("%d taken", n)
 	}
 }

@@ -69,15 +69,15 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		return s.Send(ctx, req, rt, t, done)
 	}
 	common := false
-	resp, flew := s.flights.Share(ctx, key, t.Takes, func(crowd bool) (*exchange.Response, fair.For) {
+	resp, flew := s.flights.Share(ctx, key, t.Takes, func(crowd bool) (_ *exchange.Response, all bool) {
 		if !crowd {
-			return s.Send(ctx, req, rt, t, done), fair.Leader
+			return s.Send(ctx, req, rt, t, done), false
 		}
-		all := *req
-		all.Client = exchange.Nobody{} // other readers still wait if this client leaves
+		ours := *req
+		ours.Client = exchange.Nobody{} // other readers still wait if this client leaves
 		bounded, cancel := context.WithCancelCause(s.Serving)
 		late := time.AfterFunc(shareWait, func() { cancel(context.DeadlineExceeded) })
-		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, func() { cancel(nil) }))
+		resp := s.Send(bounded, &ours, rt, t, OnceBoth(done, func() { cancel(nil) }))
 		whole, err := s.buffer(req, resp, func(c fair.Claim) bool { return s.Workspace.Take(bounded, c) == nil })
 		late.Stop() // a longer response has no time limit
 		switch {
@@ -87,10 +87,8 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		case !whole:
 			resp.Reader = watched{resp.Reader, req.Client.CancelWhenGone(func() { cancel(nil) })}
 		}
-		if common = whole; !whole {
-			return resp, fair.Leader
-		}
-		return resp, fair.All
+		common = whole
+		return resp, whole
 	})
 	switch {
 	case !flew && ctx.Err() != nil:
@@ -210,7 +208,14 @@ func shared(r *exchange.Response) *exchange.Response {
 // the same credentials. shareKey returns false for a request that must not share. Without
 // authentication, no request with credentials may share.
 func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
-	if req.Method != http.MethodGet || req.Body != nil || !req.Plain() || !rt.Plain && !isDiscovery(rt, req.Path) || rt.Verb != "get" && rt.Verb != "list" {
+	var also []string
+	switch {
+	case isDiscovery(rt, req.Path):
+		also = conditions
+	case !rt.Plain:
+		return "", false
+	}
+	if req.Method != http.MethodGet || req.Body != nil || !req.Plain(also...) || rt.Verb != "get" && rt.Verb != "list" {
 		return "", false
 	}
 	if _, err := url.ParseQuery(req.Query); err != nil {
@@ -221,13 +226,15 @@ func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 		pretty = "pretty"
 	}
 	return strings.Join([]string{
-		req.Target, req.Header.Get("Accept"), req.Header.Get("Accept-Encoding"), pretty, req.Identity.Key(),
+		req.Target, req.Header.Get("Accept"), req.Header.Get("Accept-Encoding"), pretty,
+		req.Header.Get("If-None-Match"), req.Header.Get("If-Modified-Since"), req.Identity.Key(),
 	}, "\n"), true
 }
 
-// isDiscovery reports whether a path belongs to discovery, to OpenAPI or to the version. Upstream
-// sends most of these documents without an ETag, so only requests that wait at the same time can
-// share one. Requests for the others come here if package documents cannot answer them.
+// conditions are the headers with which clients revalidate their copies of discovery and OpenAPI.
+var conditions = []string{"If-None-Match", "If-Modified-Since"}
+
+// isDiscovery reports whether a path belongs to discovery, to OpenAPI or to the version.
 func isDiscovery(rt exchange.Route, path string) bool {
 	return !rt.Resource && (path == "/api" || path == "/apis" || path == "/version" ||
 		strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") || strings.HasPrefix(path, "/openapi/"))

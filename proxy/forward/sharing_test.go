@@ -130,6 +130,32 @@ func TestShareKey(t *testing.T) {
 	}
 }
 
+// Reads of discovery and OpenAPI share a response if they have the same form and the same condition.
+// Reads of resources with a condition are unusual, so they do not share.
+func TestConditionalReadsShare(t *testing.T) {
+	ask := func(path, header, value string) (string, bool) {
+		r := &exchange.Request{Method: "GET", Target: path, Path: path, Header: http.Header{"Accept-Encoding": {"gzip"}}}
+		if header != "" {
+			r.Header.Set(header, value)
+		}
+		return shareKey(r, exchange.ParseRoute("GET", path))
+	}
+	for _, path := range []string{"/api", "/apis", "/apis/apps/v1", "/openapi/v2", "/openapi/v3", "/openapi/v3/apis/apps/v1"} {
+		keys := map[string]bool{}
+		for _, of := range [][2]string{{}, {"If-None-Match", `"a"`}, {"If-None-Match", `"b"`}, {"If-Modified-Since", "Sat, 28 Nov 2026 18:00:00 GMT"}} {
+			key, ok := ask(path, of[0], of[1])
+			again, _ := ask(path, of[0], of[1])
+			if !ok || key != again || keys[key] {
+				t.Errorf("%s with %v: shared: %t, %q and %q", path, of, ok, key, again)
+			}
+			keys[key] = true
+		}
+	}
+	if _, ok := ask("/api/v1/pods", "If-None-Match", `"a"`); ok {
+		t.Error("a list with a condition is shared")
+	}
+}
+
 func newSharing(t *testing.T) *Sharing {
 	const room = 64 << 20
 	return &Sharing{Workspace: fair.NewWorkspace(room, false, room), Serving: t.Context(), Shared: func() {}, Crowded: func() bool { return false }}

@@ -26,7 +26,6 @@ type Metrics struct {
 	Limited  *prometheus.CounterVec
 	Browsers *prometheus.CounterVec
 	Refused  *prometheus.CounterVec
-	asked    *prometheus.CounterVec
 	panics   *prometheus.CounterVec
 	Views    *prometheus.CounterVec
 }
@@ -70,7 +69,7 @@ func New(r prometheus.Registerer) *Metrics {
 		watches: newWatches(),
 		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_forwarded_total",
-			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), discovery (new documents, or without an ETag), audit (the policy wants the answer's body), credentials (upstream has to " +
+			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), audit (the policy wants the answer's body), credentials (upstream has to " +
 				"judge the client), not-cached (the resource), parameters, form (Accept), table, most-recent (upstream answers at less cost), page, " +
 				"too-old, too-old-watch, too-large, not-up-to-date, no-progress (upstream does not help the cache), upstream-lost, upstream-sooner.",
 		}, []string{"verb", "group", "version", "resource", "reason"}),
@@ -97,11 +96,6 @@ func New(r prometheus.Registerer) *Metrics {
 		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accept failed, as without " +
 			"file descriptors, heads: too many bytes of incomplete requests, strangers: too many unknown clients leave answers unread).",
 	}, []string{"reason"})
-	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watchproxy_discovery_revalidations_total",
-		Help: "Requests of the proxy for documents of discovery and OpenAPI, by result (unchanged: its copy is current, new: another " +
-			"document, failed: clients were forwarded).",
-	}, []string{"result"})
 	m.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_panics_total",
 		Help: "Panics that ended one request, watch or stream, by place (handler, watch, stream, review). The log has the stack.",
@@ -116,7 +110,7 @@ func New(r prometheus.Registerer) *Metrics {
 	for _, kind := range []string{mutating, readOnly} {
 		m.inFlight.WithLabelValues(kind)
 	}
-	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.asked, m.panics, m.Views)
+	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.panics, m.Views)
 	m.watches.register(r)
 	return m
 }
@@ -138,9 +132,6 @@ func (m *Metrics) Panicked(log *zap.Logger, place string, reason any, fields ...
 
 // ConnectionRefused counts a connection that was closed before it was served.
 func (m *Metrics) ConnectionRefused(reason string) { m.Refused.WithLabelValues(reason).Inc() }
-
-// Revalidated counts a request from the proxy to upstream for a document.
-func (m *Metrics) Revalidated(result string) { m.asked.WithLabelValues(result).Inc() }
 
 // Recent returns the kinds of requests forwarded in the last minutes, the most frequent kind first.
 func (m *Metrics) Recent() []Forwarded { return m.recent.all(time.Now()) }

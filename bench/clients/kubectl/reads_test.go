@@ -102,34 +102,15 @@ func stable(o clients.Outcome) string {
 	return mask(o.Stdout) + "--- standard error\n" + mask(o.Stderr) + "--- exit code " + strconv.Itoa(o.Code) + "\n"
 }
 
-// A kubectl without a discovery cache gets its documents from the proxy's copies. Upstream only
-// confirms them.
+// A kubectl without a discovery cache gets its documents through the proxy.
 func TestKubectlWithoutItsCache(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
 	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, TLS: true})
 	for _, args := range [][]string{{"api-resources"}, {"api-versions"}, {"explain", "pod.spec.containers"}, {"explain", "widget.spec"}, {"get", "widgets"}} {
-		for round := range 2 {
-			home, before := t.TempDir(), bodies(t, p)
-			fronts := w.Fronts(t)
-			fronts[0].Home, fronts[1] = home, clients.FrontOf(t, p, home)
-			same(t, fronts, clients.Kubectl(args...))
-			// The index of /openapi/v3, which explain reads, has no ETag.
-			if n := bodies(t, p) - before; round > 0 && n > 0 && args[0] != "explain" {
-				t.Errorf("kubectl %v: %v documents came from the apiserver instead of a 304", args, n)
-			}
-		}
+		home := t.TempDir()
+		fronts := w.Fronts(t)
+		fronts[0].Home, fronts[1] = home, clients.FrontOf(t, p, home)
+		same(t, fronts, clients.Kubectl(args...))
 	}
-	m := p.MetricsT(t)
-	copies := m.Sum("watchproxy_requests_total", `verb="get"`, `source="cache"`, `resource=""`)
-	if n := m.Sum("watchproxy_discovery_revalidations_total", `result="unchanged"`); n < 15 || copies < n || m.Sum("watchproxy_discovery_revalidations_total", `result="failed"`) != 0 {
-		t.Errorf("%v documents from copies, %v of them confirmed", copies, n)
-	}
-}
-
-// bodies returns the number of documents that upstream has sent through a proxy or to it.
-func bodies(t *testing.T, p *cluster.Proxy) float64 {
-	t.Helper()
-	m := p.MetricsT(t)
-	return m.Sum("watchproxy_requests_total", `verb="get"`, `source="upstream"`, `resource=""`) + m.Sum("watchproxy_discovery_revalidations_total", `result="new"`)
 }

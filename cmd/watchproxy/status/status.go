@@ -91,7 +91,7 @@ type latency struct {
 // toUpstream counts the requests to upstream.
 type toUpstream struct {
 	Forwarded int64 `json:"forwarded"` // of clients, without Shared
-	Feeds     int64 `json:"feeds"`     // lists, watches, probes, revalidations: the cost of caching
+	Feeds     int64 `json:"feeds"`     // lists, watches, probes: the cost of caching
 	Reviews   int64 `json:"reviews"`   // of tokens and access: the cost of authentication and authorization
 	Total     int64 `json:"total"`     // sum of these three
 	// Saved is the number of requests that upstream would have got without the proxy, minus Total.
@@ -245,8 +245,7 @@ func (s *Status) count(m families) {
 		r.HitRatio = &ratio
 	}
 	u.Forwarded = r.Forwarded - r.Shared
-	revalidations := m.by("watchproxy_discovery_revalidations_total", "result") // responses with a new document count as forwarded
-	u.Feeds = int64(m.sum("watchproxy_feed_requests_total") + revalidations["unchanged"] + revalidations["failed"])
+	u.Feeds = int64(m.sum("watchproxy_feed_requests_total"))
 	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
 	u.Total = u.Forwarded + u.Feeds + u.Reviews
 	u.Saved = r.Cache - int64(tooOld) + r.Forwarded - u.Total

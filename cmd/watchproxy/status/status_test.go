@@ -89,12 +89,11 @@ func TestStatusCounts(t *testing.T) {
 				"watchproxy_forwards_shared_total": 6, "watchproxy_feed_requests_total": 5, "watchproxy_reviews_total": 2,
 				"watchproxy_response_bytes_total:cache": 1000, "watchproxy_response_bytes_total:upstream": 500,
 				"watchproxy_watch_response_bytes_total": 100, "watchproxy_feed_received_bytes_total": 30,
-				"watchproxy_discovery_revalidations_total:unchanged": 2, "watchproxy_discovery_revalidations_total:failed": 1, "watchproxy_discovery_revalidations_total:new": 4,
 			},
 			requests: requests{Cache: 90, Forwarded: 23, Shared: 6, Refused: 7, HitRatio: ratio(0.9)},
-			// Without the proxy, upstream would have got 113 requests. It got 17 of them, and 10 of
+			// Without the proxy, upstream would have got 113 requests. It got 17 of them, and 7 of
 			// the proxy's own.
-			upstream: toUpstream{Forwarded: 17, Feeds: 8, Reviews: 2, Total: 27, Saved: 86, SavedBytes: 1100, FeedBytes: 30},
+			upstream: toUpstream{Forwarded: 17, Feeds: 5, Reviews: 2, Total: 24, Saved: 89, SavedBytes: 1100, FeedBytes: 30},
 		},
 		"at first it costs": {
 			rows:     []requestRow{{"list", "pods", "cache", 1, ""}},
