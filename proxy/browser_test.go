@@ -288,7 +288,7 @@ func TestPagesGetNothingCached(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 3)
 	_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits()})
 	own, rebound := address.String(), "evil.example:8001"
-	const list = "/api/v1/namespaces/a/configmaps?resourceVersion=0"
+	const list = "/api/v1/namespaces/a/configmaps?resourceVersion=0&pretty=false"
 	for _, test := range []struct {
 		host, target, rest string
 		want               int

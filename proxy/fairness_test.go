@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -327,14 +329,14 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 	}
 }
 
-// A list that is indented while it is written arrives completely over every protocol.
+// A list that is compressed while it is written arrives completely over every protocol.
 func TestOneOffListsOverTheWire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3000)
 		_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
-		const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&pretty=1"
+		const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&labelSelector=none!%3Dx"
 		old := dialTLS(t, address)
-		send(t, old, "GET "+path+" HTTP/1.0\r\nHost: localhost\r\n\r\n")
+		send(t, old, "GET "+path+" HTTP/1.0\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(old), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -343,10 +345,17 @@ func TestOneOffListsOverTheWire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, over1 := clientTo(t, address, "http/1.1").get(t, path)
-		_, over2 := clientTo(t, address, "h2").get(t, path)
-		if !json.Valid(over0) || string(over0) != over1 || over1 != over2 || len(over0) < wire.GzipThreshold {
+		_, over1 := clientTo(t, address, "http/1.1").get(t, path, "Accept-Encoding", "gzip")
+		_, over2 := clientTo(t, address, "h2").get(t, path, "Accept-Encoding", "gzip")
+		if string(over0) != over1 || over1 != over2 {
 			t.Errorf("%d bytes beside %d and %d: %.200q", len(over0), len(over1), len(over2), over0)
+		}
+		zipped, err := gzip.NewReader(bytes.NewReader(over0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plain, err := io.ReadAll(zipped); err != nil || !json.Valid(plain) || len(plain) < wire.GzipThreshold {
+			t.Errorf("%d bytes, %v: %.200q", len(plain), err, plain)
 		}
 	})
 }

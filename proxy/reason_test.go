@@ -22,6 +22,8 @@ func TestReasons(t *testing.T) {
 			{rivalPath + "?fieldSelector=no.such.field%3D1&resourceVersion=0", anyJSON, "parameters"},
 			{rivalPath + "?resourceVersion=0&includeObject=None", anyJSON, "parameters"},
 			{rivalPath + "?resourceVersion=0", "application/cbor", "form"},
+			{rivalPath + "?resourceVersion=0&pretty=true", anyJSON, "form"},
+			{one + "?resourceVersion=0", "application/json;pretty=1", "form"},
 			{rivalPath + "?resourceVersion=0", table, "table"},
 			{one, "application/vnd.kubernetes.protobuf", "most-recent"},
 			{rivalPath + "?resourceVersion=1&resourceVersionMatch=Exact", anyJSON, "too-old"},

@@ -47,7 +47,7 @@ type Options struct {
 	// SlowRequest is the duration from which every request is logged; 0 means never.
 	SlowRequest time.Duration
 	// Workspace limits the memory, in bytes, of responses that are made for one request, such as
-	// indented lists. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
+	// compressed lists. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
 	// may use another quarter of this memory.
 	Workspace int64
 	// Requests limits the memory, in bytes, of the requests of known clients, until their responses

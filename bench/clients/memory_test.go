@@ -88,7 +88,6 @@ func TestMemoryBudget(t *testing.T) {
 	everything(configmaps+"?resourceVersion=0&labelSelector=!none", http.Header{"Accept-Encoding": {"gzip"}})
 	everything(configmaps+"?resourceVersion=0", http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}})
 	everything(configmaps+"?limit=3", http.Header{"Accept": {"application/yaml"}})
-	everything(configmaps+"?limit=50&pretty=1", nil)
 
 	for _, more := range []string{"secrets", "serviceaccounts"} {
 		target := "/api/v1/namespaces/" + ns + "/" + more + "?resourceVersion=0"

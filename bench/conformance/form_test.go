@@ -161,7 +161,9 @@ func (r row) inForms() (rows []row) {
 		v.request, v.name = asked, r.name+", "+f.String()
 		v.says = "" // the expected text is in JSON
 		large := asked.Target == largeConfigMap+"?resourceVersion=0" && f.name != "JSON" && f.name != "protobuf"
-		if (f.name == "YAML" || large) && v.from != "" { // the proxy forwards it without a review
+		path, query, _ := strings.Cut(asked.Target, "?")
+		indented := f.name == "indented" && (plainPath.FindStringSubmatch(path)[2] != "" || !watches(query))
+		if (f.name == "YAML" || indented || large) && v.from != "" { // the proxy forwards it without a review
 			v.from = upstream
 		}
 		rows = append(rows, v)

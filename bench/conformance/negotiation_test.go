@@ -65,7 +65,7 @@ func TestNegotiation(t *testing.T) {
 				{",", 406, upstream},
 				{", application/json", 200, cache},
 				{"application/json;", 200, cache},
-				{"application/json;pretty=1", 200, cache},
+				{"application/json;pretty=1", 200, upstream},
 				{"application/json;stream=watch", 200, cache},
 				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io", 406, upstream},
 				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io, application/json", 200, cache},
@@ -98,7 +98,7 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// Browsers and terminals get indented JSON.
+// Browsers and terminals get indented JSON, from upstream.
 func TestPretty(t *testing.T) {
 	for _, c := range []*collection{configMaps, planets} {
 		t.Run(c.name, func(t *testing.T) {
@@ -106,32 +106,35 @@ func TestPretty(t *testing.T) {
 			object := c.expand(c.in("a") + "/$NAME?resourceVersion=0")
 			var rows []row
 			for _, target := range []string{list, object} {
-				for _, f := range []struct{ query, agent string }{
-					{"&pretty=true", ""},
-					{"&pretty=1", ""},
-					{"&pretty=false", ""},
-					{"&pretty=0", ""},
-					{"&pretty=", ""},
-					{"&pretty", ""},
-					{"&pretty=FALSE", ""},
-					{"&pretty=fAlSe", ""},
-					{"&pretty=f", ""},
-					{"&pretty=nonsense", ""},
-					{"&pretty=true&pretty=false", ""},
-					{"&pretty=false&pretty=true", ""},
-					{"", "curl/8.5.0"},
-					{"", "Wget/1.21"},
-					{"", "Mozilla/5.0 (X11)"},
-					{"", "Mozilla/4.0"},
-					{"", "libcurl"},
-					{"&pretty=false", "curl/8.5.0"},
-					{"&pretty=", "curl/8.5.0"},
+				for _, f := range []struct {
+					query, agent string
+					from         source
+				}{
+					{"&pretty=true", "", upstream},
+					{"&pretty=1", "", upstream},
+					{"&pretty=false", "", cache},
+					{"&pretty=0", "", cache},
+					{"&pretty=", "", cache},
+					{"&pretty", "", cache},
+					{"&pretty=FALSE", "", cache},
+					{"&pretty=fAlSe", "", cache},
+					{"&pretty=f", "", cache},
+					{"&pretty=nonsense", "", cache},
+					{"&pretty=true&pretty=false", "", upstream},
+					{"&pretty=false&pretty=true", "", cache},
+					{"", "curl/8.5.0", upstream},
+					{"", "Wget/1.21", upstream},
+					{"", "Mozilla/5.0 (X11)", upstream},
+					{"", "Mozilla/4.0", cache},
+					{"", "libcurl", cache},
+					{"&pretty=false", "curl/8.5.0", cache},
+					{"&pretty=", "curl/8.5.0", upstream},
 				} {
 					r := get(target + f.query)
 					if f.agent != "" {
 						r = r.With("User-Agent", f.agent)
 					}
-					rows = append(rows, row{name: target + f.query + " " + f.agent, request: r, status: 200, from: cache})
+					rows = append(rows, row{name: target + f.query + " " + f.agent, request: r, status: 200, from: f.from})
 				}
 			}
 			check(t, rows)

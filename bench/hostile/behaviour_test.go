@@ -66,7 +66,6 @@ const (
 	attackedPodsPath   = "/api/v1/namespaces/" + attackerSpace + "/pods"
 	attackedConfigMaps = "/api/v1/namespaces/" + attackerSpace + "/configmaps"
 	labelledName       = "labelled" // a ConfigMap with 20,000 labels
-	nestedPath         = "/apis/resource.k8s.io/v1/namespaces/" + attackerSpace + "/resourceclaims/nested"
 	deniedPodsPath     = "/api/v1/namespaces/" + victimSpace + "/pods"
 	cachedList         = attackedPodsPath + "?resourceVersion=0"
 	table              = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"

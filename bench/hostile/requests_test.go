@@ -20,7 +20,7 @@ func requests() []behaviour {
 		return func(a *attack, _ int) {
 			c := a.client(protocol)
 			for a.turn() {
-				if resp := a.send(c, http.MethodGet, cachedList+fmt.Sprintf("&pretty=%d", a.next.Add(1)%2), asAttacker(fields...), nil); resp != nil {
+				if resp := a.send(c, http.MethodGet, cachedList, asAttacker(fields...), nil); resp != nil {
 					resp.Body.Close()
 				}
 			}
@@ -70,8 +70,6 @@ func requests() []behaviour {
 			return attackedPodsPath + "?timeoutSeconds=1&resourceVersion=" + rv + []string{"", "&watch=true", "&resourceVersionMatch=Exact&limit=1"}[i%3]
 		})),
 		fewer(row("whole lists as YAML", 10, get(always(cachedList), "Accept", yaml))),
-		row("whole lists indented", 10, get(always(cachedList+"&pretty=1"))),
-		row("a deeply nested object, indented", 5, get(always(nestedPath+"?resourceVersion=0&pretty=1"))),
 		fewer(row("whole lists as Tables", 20, get(always(cachedList), "Accept", table))),
 		row("whole lists as metadata, compressed", 20, get(always(cachedList), "Accept", partial, "Accept-Encoding", "gzip")),
 		row("whole lists, compressed, in orders of their own", 20, get(func(i int64) string {

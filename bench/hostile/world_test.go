@@ -3,15 +3,12 @@ package hostile
 import (
 	"context"
 	"fmt"
-	"path"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -69,8 +66,7 @@ func (w *world) fill(t *testing.T) {
 	for user, namespace := range map[string]string{attackerUser: attackerSpace, victimUser: victimSpace} {
 		w.api.NamespaceT(t, namespace)
 		err := w.api.Allow(ctx, namespace, user, cluster.Users(user),
-			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "configmaps"}, Verbs: []string{"get", "list", "watch", "create"}},
-			rbacv1.PolicyRule{APIGroups: []string{resourcev1.GroupName}, Resources: []string{"resourceclaims"}, Verbs: []string{"get"}})
+			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "configmaps"}, Verbs: []string{"get", "list", "watch", "create"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,9 +91,6 @@ func (w *world) fill(t *testing.T) {
 	if _, err := w.admin.CoreV1().ConfigMaps(attackerSpace).Patch(ctx, labelledName, types.MergePatchType, []byte(untracked), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.admin.ResourceV1().ResourceClaims(attackerSpace).Create(ctx, nestedClaim(), create); err != nil {
-		t.Fatal(err)
-	}
 	const parallel, configMaps, large = 16, 100, 30 << 10
 	for namespace, n := range map[string]int{attackerSpace: attackedPods(), victimSpace: victimPods} {
 		if err := workload.Parallel(ctx, n, parallel, func(ctx context.Context, i int) error {
@@ -117,19 +110,6 @@ func (w *world) fill(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// nestedClaim returns an object of 60 KB that has 24 MB when it is indented.
-func nestedClaim() *resourcev1.ResourceClaim {
-	const depth, values, parameters = 1500, 1500, 7
-	deep := `{"a":` + strings.Repeat("[", depth) + "0" + strings.Repeat(",0", values) + strings.Repeat("]", depth) + "}"
-	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: path.Base(nestedPath)}}
-	claim.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "a", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "a"}}}
-	for range parameters {
-		opaque := &resourcev1.OpaqueDeviceConfiguration{Driver: "a.example", Parameters: runtime.RawExtension{Raw: []byte(deep)}}
-		claim.Spec.Devices.Config = append(claim.Spec.Devices.Config, resourcev1.DeviceClaimConfiguration{DeviceConfiguration: resourcev1.DeviceConfiguration{Opaque: opaque}})
-	}
-	return claim
 }
 
 func podName(namespace string, i int) string { return fmt.Sprintf("%s-%05d", namespace, i) }

@@ -6,7 +6,7 @@
 //	Selection   the objects of each page that match a selector
 //	List        a list of whole pages and pieces
 //	AddedEvents the first events of a watch, in compressed segments
-//	OneOff      a list that is indented or compressed for one request while it is written
+//	OneOff      a list that is compressed for one request while it is written
 //
 // A compressed segment may refer to the end of the run before it, so its key names the pages of the
 // segment and of this run. A list in segments is therefore no larger than a list that is compressed

@@ -175,7 +175,7 @@ type Variant struct {
 	Brief      bool // the ages stay the same for only a few seconds
 }
 
-// FormID names a form of list items: a choice that is not indented, and the part of their objects
+// FormID names a form of list items: a choice, and the part of their objects
 // that the rows of a Table contain.
 type FormID struct {
 	Choice  wire.Choice

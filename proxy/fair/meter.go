@@ -55,7 +55,6 @@ const (
 	MetadataCost = 75 // of custom resources, whose metadata is decoded
 	GzipCost     = 10
 	GzipOnceCost = 3 // for bodies made for one request
-	IndentCost   = 5 // of the result
 	writeCost    = 3
 )
 

@@ -126,7 +126,7 @@ type listWriter struct {
 // TLS records. length is -1 if it is unknown. If turns is nil, WriteLong does not wait for turns.
 // room is the memory that the body holds, or nil. After listGrace, the body ends once its state does
 // not stay; nil means never. WriteLong returns the number of bytes that w took: a body that is
-// compressed or indented meanwhile counts others.
+// compressed meanwhile counts others.
 func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room, stays Stayer) (int64, error) {
 	user := ""
 	if turns != nil && turns.who != nil {

@@ -11,8 +11,8 @@
 //
 // Protobuf comes from a separate cache, in upstream's bytes. Custom resources have no protobuf, so
 // the next clause of the Accept header applies, as in kube-apiserver. Metadata and compressed
-// segments are derived from each page once (package derived). Long lists are indented, and selected
-// lists compressed, while they are written. Upstream answers for metadata that it makes from
+// segments are derived from each page once (package derived). Selected lists are compressed while they
+// are written. Upstream answers for indented JSON, for metadata that it makes from
 // another version than the objects', and for the watches that select such objects.
 //
 // A Table needs two feeds: the objects, and upstream's rows for these objects (package table). An

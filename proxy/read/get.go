@@ -21,7 +21,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	}
 	size := int64(len(o.Bytes()))
 	cut := r.choice.Fields != nil && !r.choice.Table // which is not longer
-	if size > exchange.SmallBody && (!r.form.Verbatim() && !cut || r.choice.Pretty) {
+	if size > exchange.SmallBody && !r.form.Verbatim() && !cut {
 		return nil, TooLarge // upstream has the object in other forms at hand, and the length is unknown
 	}
 	write := func() ([]byte, error) {
@@ -55,8 +55,6 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 		return nil, err
 	case len(body) > 2*exchange.SmallBody: // a Table with long cells
 		return nil, TooLarge
-	case r.choice.Pretty:
-		return r.indented(body)
 	}
 	return r.bytesAnswer(body)
 }

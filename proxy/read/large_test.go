@@ -51,10 +51,8 @@ func TestLargeObjects(t *testing.T) {
 		want   error
 	}{
 		{small, wire.Choice{Partial: true}, nil},
-		{small, wire.Choice{Pretty: true}, nil},
 		{small, wire.Choice{}, nil},
 		{large, wire.Choice{Partial: true}, TooLarge},
-		{large, wire.Choice{Pretty: true}, TooLarge},
 		{large, wire.Choice{}, nil},
 		{1 << 20, wire.Choice{}, nil},
 	} {
@@ -66,11 +64,11 @@ func TestLargeObjects(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if held := r.workspace.Taken(); (held >= int64(c.length)) != (c.length > small || c.choice.Pretty) {
+		if held := r.workspace.Taken(); (held >= int64(c.length)) != (c.length > small) {
 			t.Errorf("%+v: %d bytes of memory are held", c, held)
 		}
 		want, err := r.form.AppendObject(nil, o)
-		if got := bodyOf(t, resp); err != nil || !c.choice.Pretty && string(got) != string(want) {
+		if got := bodyOf(t, resp); err != nil || string(got) != string(want) {
 			t.Errorf("%+v: %d bytes instead of %d, %v", c, len(got), len(want), err)
 		}
 	}

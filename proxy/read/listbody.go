@@ -1,7 +1,6 @@
 package read
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"time"
@@ -28,15 +27,9 @@ const (
 //	cached items, gzip     a compressed segment for each page, made once
 //	metadata only          a piece for each page, made once, plain or compressed
 //	selected, gzip         compressed while it is written
-//	indented               indented while it is written
 //	selected, metadata     made for this request
-//	the same, indented     forwarded; not indented where upstream may not answer
 func (r *read) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
-	work := r.work(items)
-	switch {
-	case work > 0 && r.choice.Pretty && !r.alone(): // its length is unknown before the body is made
-		return nil, Form
-	case work > 0:
+	if work := r.work(items); work > 0 {
 		return r.workspaceAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.write(meta, items) })
 	}
 	return r.write(meta, items)
@@ -92,9 +85,7 @@ func (r *read) write(meta wire.ListMeta, items *derived.ListItems) (*exchange.Re
 	switch {
 	case r.work(items) > 0:
 		return r.bytesAnswer(body.Bytes())
-	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // indenting may exceed the threshold
-		return r.indented(body.Bytes())
-	case r.choice.Pretty, compresses && r.selective():
+	case compresses && r.selective():
 		return r.oneOff(body)
 	case compresses:
 		return r.held(r.segmented(items, body))
@@ -116,48 +107,15 @@ func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 
 func (r *read) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
-// oneOff returns a list that is indented or compressed while it is written.
+// oneOff returns a list that is compressed while it is written.
 func (r *read) oneOff(body *derived.List) (_ *exchange.Response, err error) {
-	one := &derived.OneOff{List: body, Meter: &r.meter, Indents: r.choice.Pretty, Compresses: r.compresses(body.Length)}
-	resp := r.listAnswer(one, -1)
-	if one.Indents {
-		body.Tail = bytes.TrimSuffix(body.Tail, []byte{'\n'})
-	}
-	var size int64
-	if r.rows != nil {
-		size = body.Length // see held
-	}
-	if one.Compresses {
-		gzipped(resp)
-		size += compressorSize
-	}
-	if size == 0 {
-		return resp, nil
-	}
+	resp := r.listAnswer(&derived.OneOff{List: body, Meter: &r.meter}, -1)
+	gzipped(resp)
 	r.meter.ReleaseSlot()
-	if resp.Room, err = r.workspace.Hold(r.meter.Context(), r.claim(size)); err != nil {
+	if resp.Room, err = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize)); err != nil {
 		return nil, TooLarge
 	}
 	return resp, nil
-}
-
-// indented returns a body with line breaks and spaces.
-func (r *read) indented(body []byte) (*exchange.Response, error) {
-	length := wire.IndentedLength(body)
-	size := int64(len(body)) + length
-	if r.compresses(length) {
-		size += (gzipWork - 1) * length
-	}
-	return r.workspaceAnswer(size, func() (*exchange.Response, error) {
-		if err := r.meter.Spend(fair.IndentCost * length); err != nil {
-			return nil, err
-		}
-		indented, err := wire.Indent(body, length)
-		if err != nil {
-			return nil, Form
-		}
-		return r.bytesAnswer(indented)
-	})
 }
 
 // bytesAnswer returns a body that was made for this request alone.
@@ -248,9 +206,7 @@ func (r *read) variant(first bool) derived.Variant {
 }
 
 func (r *read) formID() derived.FormID {
-	id := derived.FormID{Choice: r.choice, Include: r.Include}
-	id.Choice.Pretty = false
-	return id
+	return derived.FormID{Choice: r.choice, Include: r.Include}
 }
 
 // brief is the time for which ages must stay unchanged to make thorough compression worth its cost.

@@ -187,11 +187,11 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case err != nil:
 		return nil, Parameters
 	}
-	pretty := r.Pretty() && !r.View.Narrows(r.Route) // selected lists are not indented
-	choices := wire.Negotiate(r.Header.Get("Accept"), r.Kind(r.Name), pretty)
+	choices := wire.Negotiate(r.Header.Get("Accept"), r.Kind(r.Name), r.Pretty())
 	if fields := r.View.Of(r.GVR.GroupResource()); fields != nil {
-		choices = wire.NegotiateCut(r.Header.Get("Accept"), r.Kind(r.Name), pretty, fields, r.GVR)
+		choices = wire.NegotiateCut(r.Header.Get("Accept"), r.Kind(r.Name), r.Pretty(), fields, r.GVR)
 	}
+	choices = r.withoutIndented(choices)
 	switch {
 	case !r.Answerable(r.Name):
 		return nil, Parameters
@@ -231,6 +231,20 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return r.fail(tooLarge.status), nil
 	}
 	return resp, err
+}
+
+// withoutIndented leaves indented JSON, which is the last choice if any, to upstream. A list that
+// upstream does not have is not indented.
+func (r *read) withoutIndented(choices []wire.Choice) []wire.Choice {
+	last := len(choices) - 1
+	switch {
+	case last < 0 || !choices[last].Pretty:
+		return choices
+	case !r.View.Narrows(r.Route):
+		return choices[:last]
+	}
+	choices[last].Pretty = false
+	return choices
 }
 
 // cacheable returns why the cache cannot answer, or nil. It runs before the query is parsed.

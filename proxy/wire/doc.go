@@ -3,7 +3,6 @@
 // bytes of lists, objects and watch events, without decoding the objects.
 //
 //	Accept ─► Negotiate ─► Choice ─► Form: list, object, event, bookmark, error
-//	                          └────► Indent: indented JSON
 //	pieces of a list ─► Segment ─► Gzip
 //	events of a watch ─► EventSegment, Sum
 //
@@ -21,7 +20,7 @@
 // The forms are those of kube-apiserver 1.37. Built-in types put kind and apiVersion first, and
 // their list items have neither. Custom resources sort all keys, their items have kind and
 // apiVersion, and their lists always have a continue member. A body and a watch event end with a
-// newline, but indented JSON does not. An empty PartialObjectMetadataList has null for its
+// newline, but an indented error does not. An empty PartialObjectMetadataList has null for its
 // items.
 //
 // kube-apiserver sorts the clauses of an Accept header with goautoneg, whose comparison is not a

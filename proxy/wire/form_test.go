@@ -237,11 +237,3 @@ func FuzzPartial(f *testing.F) {
 		}
 	})
 }
-
-func TestIndent(t *testing.T) {
-	body := []byte(`{"kind":"Pod","metadata":{},"n":9007199254740993,"items":[]}` + "\n")
-	got, err := Indent(body, 0)
-	if want := "{\n  \"kind\": \"Pod\",\n  \"metadata\": {},\n  \"n\": 9007199254740993,\n  \"items\": []\n}"; string(got) != want || err != nil {
-		t.Errorf("%s, %v", got, err)
-	}
-}

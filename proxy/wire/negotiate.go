@@ -26,7 +26,7 @@ type Choice struct {
 	MediaType MediaType
 	Partial   bool // only metadata: PartialObjectMetadata, or PartialObjectMetadataList for a list
 	Table     bool // JSON only
-	Pretty    bool // indented; never for watches, JSON only
+	Pretty    bool // indented; never for watches, JSON only. Only errors are written so
 	// Fields says which fields of the objects stay; nil for all. Message says the same for protobuf.
 	Fields  *projection.Projection
 	Message *projection.Message

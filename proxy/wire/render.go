@@ -1,25 +1,13 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
 const mimeYAML = "application/yaml"
-
-// Indent writes a JSON body for human readers. length is the IndentedLength of the body.
-func Indent(body []byte, length int64) ([]byte, error) {
-	var b bytes.Buffer
-	b.Grow(int(length))
-	if err := json.Indent(&b, bytes.TrimSuffix(body, []byte{'\n'}), "", "  "); err != nil {
-		return nil, fmt.Errorf("indent: %w", err)
-	}
-	return b.Bytes(), nil
-}
 
 // Status writes the body of an error.
 func (c Choice) Status(s *metav1.Status) (body []byte, contentType string) {
@@ -33,7 +21,7 @@ func (c Choice) Status(s *metav1.Status) (body []byte, contentType string) {
 		}
 	}
 	if c.Pretty {
-		body = must(Indent(body, IndentedLength(body)))
+		body = must(json.MarshalIndent(s, "", "  "))
 	}
 	return body, mimeJSON
 }
