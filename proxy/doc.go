@@ -14,7 +14,6 @@
 //	query/       the parameters of a read
 //	derived/     bytes that are made once for each page of the cache
 //	watch/       an open watch
-//	unwritable/  which watches upstream must answer because of an object
 //	forward/     forwarding, shared responses, tunnels
 //	access/      authentication and authorization
 //	fair/        slots, processors and memory, shared by users

@@ -17,18 +17,11 @@ var metadataForms = []form{
 	{name: "Table", get: table, list: table, watch: table},
 }
 
-// rolledBack is the specimen of a deployment whose metadata the apiserver makes from another version.
-const rolledBack = "specimen-rolled-back"
-
-// metadataFrom returns the source of metadata. name is the only object that is read, or "".
-func (c *collection) metadataFrom(name string) source {
+// metadataFrom returns the source of metadata.
+func (c *collection) metadataFrom() source {
 	switch c.root + "/" + c.resource {
-	case "/apis/apps/v1/daemonsets", "/apis/autoscaling/v1/horizontalpodautoscalers":
+	case "/apis/apps/v1/daemonsets", "/apis/autoscaling/v1/horizontalpodautoscalers", "/apis/apps/v1/deployments":
 		return upstream
-	case "/apis/apps/v1/deployments":
-		if name == "" || name == rolledBack {
-			return upstream
-		}
 	case "/apis/apiregistration.k8s.io/v1/apiservices":
 		return upstream // see compareTables
 	}
@@ -36,33 +29,15 @@ func (c *collection) metadataFrom(name string) source {
 }
 
 // metadataRows are lists and gets of metadata. exact lists the collection at a resourceVersion.
-func metadataRows(t *testing.T, c *collection, exact string, items []gjson.Result) (rows []row) {
-	t.Helper()
+func metadataRows(c *collection, exact string, items []gjson.Result) (rows []row) {
 	for _, f := range metadataForms[:2] {
-		rows = append(rows, row{name: f.name + " of a list", request: get(exact).With("Accept", f.list), status: http.StatusOK, from: c.metadataFrom("")})
+		rows = append(rows, row{name: f.name + " of a list", request: get(exact).With("Accept", f.list), status: http.StatusOK, from: c.metadataFrom()})
 		for _, item := range items {
 			name := item.Get("metadata.name").Str
 			rows = append(rows, row{
 				name: f.name + " of " + name, request: get(c.pathOf(item)+"?resourceVersion=0").With("Accept", f.get),
-				status: http.StatusOK, from: unlessLarge(item, c.metadataFrom(name)), moving: true,
+				status: http.StatusOK, from: unlessLarge(item, c.metadataFrom()), moving: true,
 			})
-		}
-		if c.resource == "deployments" {
-			// The first watch ends where the cache does not know the metadata. Then upstream answers
-			// the watches that select this object.
-			const query = "?watch=true&timeoutSeconds=1&resourceVersion=0"
-			must(t, proxied, get(c.all()+query).With("Accept", f.watch), http.StatusOK)
-			for target, from := range map[string]source{
-				c.all() + query: upstream,
-				c.all() + query + "&fieldSelector=metadata.name=" + rolledBack:  upstream,
-				c.all() + query + "&fieldSelector=metadata.name!=" + rolledBack: cache,
-				c.all() + query + "&labelSelector=none":                         cache,
-				c.in("default") + query:                                         cache,
-			} {
-				rows = append(rows, row{
-					name: f.name + ", " + target, request: get(target).With("Accept", f.watch), status: http.StatusOK, from: from, moving: true,
-				})
-			}
 		}
 	}
 	return rows
@@ -89,7 +64,7 @@ func watchMetadata(t *testing.T, all []*collection) {
 	var open []asked
 	for _, c := range all {
 		for _, f := range metadataForms {
-			from := c.metadataFrom("")
+			from := c.metadataFrom()
 			if f.name == "Table" && c.resource != "apiservices" {
 				from = c.tables()
 			}

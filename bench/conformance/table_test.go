@@ -109,7 +109,7 @@ func compareTables(t *testing.T, c *collection) {
 	const gets = 5
 	// The specimens' namespace is one of the last namespaces.
 	last := before[max(0, len(before)-gets):]
-	rows = append(rows, metadataRows(t, c, exact, last)...)
+	rows = append(rows, metadataRows(c, exact, last)...)
 	for _, item := range last {
 		target := c.pathOf(item) + "?resourceVersion=0"
 		rows = append(rows, row{name: target, request: asTable(target), status: http.StatusOK, from: unlessLarge(item, from), moving: true})

@@ -79,7 +79,7 @@ func (w *world) checkWatches(t *testing.T, r *resource, namespace string, hidden
 	}
 	viewed = append(viewed, &watcher{view: r.views[random.IntN(len(r.views))], selector: watched, whole: wholes[0], accept: protobuf, gzip: random.IntN(2) == 0})
 	// A third of the resources have one more watch, in another form.
-	if form := random.IntN(6); form < 2 && r.plural != "deployments" { // whose metadata watches end if there is an old annotation
+	if form := random.IntN(6); form < 2 && r.plural != "deployments" { // whose metadata upstream makes
 		accept := []string{partial, table}[form]
 		whole := &watcher{selector: watched, accept: accept}
 		wholes = append(wholes, whole)

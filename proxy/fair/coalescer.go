@@ -185,8 +185,9 @@ func (fs *Coalescer[A]) crowd(f *flight[A]) bool {
 // Share returns the answer to a new request, from the caller's own flight or from another flight.
 // If the answer is zero, it cannot be shared, and the caller must send its own request. takes is
 // the time that upstream needs for a flight, or 0 if it is unknown. fly sends the request. Its
-// argument reports whether several readers wait, and all reports whether its answer is for them, too.
-// flew reports whether the caller called fly. If ctx ends while the caller waits, the answer is zero.
+// argument reports whether several readers wait, and all reports whether its answer is for them,
+// too. flew reports whether the caller called fly. If ctx ends while the caller waits, the answer is
+// zero.
 func (fs *Coalescer[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (_ A, all bool)) (answer A, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {

@@ -130,8 +130,8 @@ func TestShareKey(t *testing.T) {
 	}
 }
 
-// Reads of discovery and OpenAPI share a response if they have the same form and the same condition.
-// Reads of resources with a condition are unusual, so they do not share.
+// Reads of discovery and OpenAPI share a response if they have the same form and the same
+// condition. Reads of resources with a condition are unusual, so they do not share.
 func TestConditionalReadsShare(t *testing.T) {
 	ask := func(path, header, value string) (string, bool) {
 		r := &exchange.Request{Method: "GET", Target: path, Path: path, Header: http.Header{"Accept-Encoding": {"gzip"}}}

@@ -11,9 +11,10 @@
 //
 // Protobuf comes from a separate cache, in upstream's bytes. Custom resources have no protobuf, so
 // the next clause of the Accept header applies, as in kube-apiserver. Metadata and compressed
-// segments are derived from each page once (package derived). Selected lists are compressed while they
-// are written. Upstream answers for indented JSON, for metadata that it makes from
-// another version than the objects', and for the watches that select such objects.
+// segments are derived from each page once (package derived). Selected lists are compressed while
+// they are written. Upstream answers for indented JSON, and for the metadata of resources that it
+// makes from another version than the objects'. If a watch meets metadata with fields that are not
+// known here, it ends, and upstream answers all later watches of metadata and Tables of the cache.
 //
 // A Table needs two feeds: the objects, and upstream's rows for these objects (package table). An
 // object's key and resourceVersion identify its row, so the feeds may differ in resourceVersion. A

@@ -137,6 +137,7 @@ const (
 func TestInternalMetadataIsForwarded(t *testing.T) {
 	for collection, gvr := range map[string]schema.GroupVersionResource{
 		"/apis/apps/v1/namespaces/a/daemonsets":                      {Group: "apps", Version: "v1", Resource: "daemonsets"},
+		"/apis/apps/v1/namespaces/a/deployments":                     {Group: "apps", Version: "v1", Resource: "deployments"},
 		"/apis/autoscaling/v1/namespaces/a/horizontalpodautoscalers": {Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"},
 	} {
 		fs, rd := newStill(t, gvr, "Kind", "[]")
@@ -161,63 +162,28 @@ func TestInternalMetadataIsForwarded(t *testing.T) {
 	}
 }
 
-// A deployment whose rollback is an annotation makes upstream answer for its own metadata, and for
-// the metadata of collections that contain it. All Tables still come from the cache.
-func TestInternalMetadataOfOneObject(t *testing.T) {
+// Tables of these resources come from the cache. Their rows have upstream's own metadata.
+func TestTablesOfInternalMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs, rd := newStill(t, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment", "[]")
 		fs.fill(t, map[string]string{"a/x": "other", "b/y": "deprecated.deployment.rollback.to", "b/z": ""})
-		const all, namespaced = "/apis/apps/v1/deployments", "/apis/apps/v1/namespaces/"
-		rows := func() {
-			t.Helper()
-			v := fs.ask(t, rd, all+"?resourceVersion=0&labelSelector=!a", acceptTable)
-			if v.Answer == nil {
-				t.Fatalf("Table: %+v", v)
-			}
-			if body := string(bodyOf(t, v.Answer)); strings.Count(body, `"cells"`) != 3 || strings.Contains(body, "rollback") {
-				t.Errorf("Table: %s", body)
-			}
+		const all = "/apis/apps/v1/deployments"
+		v := fs.ask(t, rd, all+"?resourceVersion=0&labelSelector=!a", acceptTable)
+		if v.Answer == nil {
+			t.Fatalf("Table: %+v", v)
 		}
-		rows()
-		for target, cached := range map[string]bool{
-			namespaced + "a/deployments?resourceVersion=0":   true,
-			namespaced + "b/deployments?resourceVersion=0":   false,
-			all + "?resourceVersion=0":                       false,
-			all + "?resourceVersion=0&labelSelector=x":       true,
-			namespaced + "b/deployments/y?resourceVersion=0": false,
-			namespaced + "b/deployments/z?resourceVersion=0": true,
-		} {
-			accept := acceptPartials
-			if strings.Contains(target, "deployments/") {
-				accept = acceptPartial
-			}
-			if v := fs.ask(t, rd, target, accept); (v.Answer != nil) != cached || !cached && v.Reason != Form {
-				t.Errorf("%s: %+v", target, v)
-			}
+		if body := string(bodyOf(t, v.Answer)); strings.Count(body, `"cells"`) != 3 || strings.Contains(body, "rollback") {
+			t.Errorf("Table: %s", body)
 		}
-		rows()
-		watch := func(accept string) (reason string, v Verdict) {
-			t.Helper()
-			v = fs.ask(t, rd, all+"?watch=1&timeoutSeconds=1&resourceVersion=0", accept)
-			if v.Answer != nil {
-				var written strings.Builder
-				v.Answer.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
-				if reason = v.Answer.Stream.Reason(); strings.Contains(written.String(), "rollback") {
-					t.Errorf("%s: %s", accept, written.String())
-				}
-			}
-			return reason, v
+		v = fs.ask(t, rd, all+"?watch=1&timeoutSeconds=1&resourceVersion=0", acceptTable)
+		if v.Answer == nil {
+			t.Fatalf("watch of Tables: %+v", v)
 		}
-		if reason, v := watch(acceptPartial); reason != "unwritable" {
-			t.Errorf("first watch: %q, %+v", reason, v)
+		var written strings.Builder
+		v.Answer.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
+		if reason := v.Answer.Stream.Reason(); reason != "timeout" || strings.Count(written.String(), `"cells"`) != 3 || strings.Contains(written.String(), "rollback") {
+			t.Errorf("watch of Tables: %q, %s", reason, written.String())
 		}
-		if _, v := watch(acceptPartial); v.Reason != Form {
-			t.Errorf("second watch: %+v", v)
-		}
-		if reason, v := watch(acceptTable); reason != "timeout" {
-			t.Errorf("watch of Tables: %q, %+v", reason, v)
-		}
-		rows()
 	})
 }
 

@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"io"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -56,7 +57,7 @@ func TestMissingRows(t *testing.T) {
 	})
 }
 
-// If metadata cannot be converted, the next watch of this object is forwarded.
+// If metadata cannot be converted, the next watches of the cache are forwarded.
 func TestUnwritableRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJoined(t)
@@ -92,10 +93,34 @@ func TestUnwritableRows(t *testing.T) {
 		if err := open(""); err != Form { //nolint:errorlint // it is not wrapped
 			t.Errorf("the second watch: %v", err)
 		}
-		if err := open("metadata.name!=c-000000"); err != nil {
+		if err := open("metadata.name!=c-000000"); err != Form { //nolint:errorlint // it is not wrapped
 			t.Errorf("a watch of other objects: %v", err)
 		}
 	})
+}
+
+// A cache with an object that a watch could not write is forgotten with its end.
+func TestUnwritableForgetsCaches(t *testing.T) {
+	var u unwritable
+	func() {
+		cache, _ := cachetest.ConfigMaps(t, 1)
+		if u.has(cache) {
+			t.Error("a new cache counts")
+		}
+		if u.add(cache); !u.has(cache) {
+			t.Error("the cache is not remembered")
+		}
+		runtime.KeepAlive(cache)
+	}()
+	for range 100 {
+		runtime.GC()
+		left := 0
+		if u.caches.Range(func(any, any) bool { left++; return true }); left == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error("the cache is still remembered")
 }
 
 // Many readers that need the same late row all receive it. They share pieces, and only one of them

@@ -20,7 +20,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/table"
-	"github.com/watchproxy/watchproxy/proxy/unwritable"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -100,9 +99,7 @@ type Limiter interface {
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
-	// unwritable has the objects whose metadata package wire cannot convert. Watches of their
-	// metadata are forwarded.
-	unwritable unwritable.Events
+	unwritable unwritable
 	tables     table.Registry
 	Grants     *grants.Book // of views
 	events     watch.Events
@@ -311,7 +308,7 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 		return Table
 	case r.IncludeGiven:
 		return Parameters
-	case r.choice.Partial && object.InternalMetadataOf(r.GVR).All:
+	case r.choice.Partial && object.InternalMetadata(r.GVR):
 		return Form
 	case r.choice.MediaType == wire.Protobuf:
 		r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Protobuf, r.Since(r.Name))
@@ -343,7 +340,7 @@ func (r *read) prepare() (err error) {
 	}
 	kind := wire.Kind{
 		Kind: r.resource.Kind, ListKind: r.resource.ListKind, APIVersion: r.resource.APIVersion(), Sorted: r.resource.SelfDescribing,
-		Protobuf: r.resource.Encoding == object.Protobuf, Foreign: r.resource.InternalMetadata().Annotation,
+		Protobuf: r.resource.Encoding == object.Protobuf,
 	}
 	if r.rows != nil {
 		r.form = wire.NewTable(kind, r.Include, r.rows, r.choice.Fields)

@@ -29,16 +29,11 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Bookmarks && r.WithState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
-	metadata := r.choice.Partial || r.choice.Table && !r.resource.InternalMetadata().Differs()
-	meets := func() bool { return metadata && rd.unwritable.Meets(r.cache, r.shown(), r.Since(r.Name)) }
-	if r.narrowing == nil && meets() {
+	metadata := r.choice.Partial || r.choice.Table
+	if metadata && rd.unwritable.has(r.cache) {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
-	if err == nil && r.narrowing != nil && meets() { // of what is shown
-		p.Cursor.Close()
-		return nil, Form
-	}
 	release := func() {}
 	if err == nil && r.rows != nil {
 		p.Meter, p.Await = &r.meter, r.rows.AwaitLate
@@ -79,9 +74,9 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.shown(), r.form, r.choice
 	p.Bookmarks, p.Lifetime, p.Lag, p.Panicked = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second, rd.Lag(r.Route), rd.Panicked
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
-	p.Unwritable = func(d watchcache.Delta) {
-		if r.rows == nil || !r.rows.Failed() {
-			rd.unwritable.Add(r.cache, d)
+	p.Unwritable = func() {
+		if metadata && (r.rows == nil || !r.rows.Failed()) {
+			rd.unwritable.add(r.cache)
 		}
 	}
 	if p.Events, p.Cost = &rd.events, r.cost(); !r.form.Verbatim() {

@@ -145,7 +145,7 @@ func (w *Watch) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
 		return w.member.add(s)
 	})
 	if err != nil && !made && w.Meter.Failed() == nil {
-		return w.unwritableState(err, part)
+		return w.unwritable(err)
 	}
 	return err
 }
@@ -226,7 +226,7 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wire
 func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) (err error) {
 	buf := out.Pending()
 	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o); err != nil {
-		return w.unwritable(err, kind, o)
+		return w.unwritable(err)
 	}
 	return nil
 }
@@ -255,27 +255,9 @@ func (w *Watch) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o
 }
 
 // unwritable ends the watch. The client watches again, and upstream answers.
-func (w *Watch) unwritable(err error, kind watchcache.EventType, o wire.Object) error {
+func (w *Watch) unwritable(err error) error {
 	w.ends(endUnwritable)
-	d := watchcache.Delta{Type: kind, RV: o.ResourceVersion()}
-	switch o := o.(type) {
-	case shown:
-		d.Object = o.of
-	case *object.Object:
-		d.Object = o
-	}
-	w.Unwritable(d)
-	return err
-}
-
-// unwritableState is unwritable for the objects of a span that cannot be written.
-func (w *Watch) unwritableState(err error, span tree.Span) error {
-	w.ends(endUnwritable)
-	for _, o := range span.Objects() {
-		if _, broken := w.Form.AppendEvent(nil, watchcache.Added.String(), o); broken != nil {
-			return w.unwritable(err, watchcache.Added, o)
-		}
-	}
+	w.Unwritable()
 	return err
 }
 
@@ -297,7 +279,7 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	}
 	e, err := w.event(d)
 	if err != nil {
-		return w.unwritable(err, d.Type, shownAt(d))
+		return w.unwritable(err)
 	}
 	if len(out.Buf)+e.size() > exchange.PieceSize {
 		w.Meter.ReleaseSlot() // before the wait for room, and for the client
@@ -326,16 +308,16 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 // shown is an object at the resourceVersion of an event.
 type shown struct {
 	*object.Object
-	of *object.Object // as the cache has it
+	written uint64 // the resourceVersion of its content
 }
 
 // Written implements wire.Object.
-func (s shown) Written() uint64 { return s.of.ResourceVersion() }
+func (s shown) Written() uint64 { return s.written }
 
 // shownAt returns the object of an event as the client receives it.
 func shownAt(d *watchcache.Delta) wire.Object {
 	if d.Object.ResourceVersion() != d.RV {
-		return shown{d.Object.At(d.RV), d.Object}
+		return shown{d.Object.At(d.RV), d.Object.ResourceVersion()}
 	}
 	return d.Object
 }

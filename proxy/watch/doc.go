@@ -27,7 +27,7 @@
 // resourceVersion, or if it is a Table. All watches of these fields find this out once, in [Events].
 //
 // A watch ends at an object that its form cannot show. Its client watches again, and upstream
-// answers this watch and all others that would end at the object (package unwritable).
+// answers (package read).
 //
 // A compressed watch is one gzip member. Each event is a segment of its own (package wire), which
 // [Events] keeps for all watches. Kube-apiserver 1.37 instead writes a member for each flush, and

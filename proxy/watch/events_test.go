@@ -132,7 +132,7 @@ func TestWatchesEndAfterAPanic(t *testing.T) {
 		open := func() *Watch {
 			p := paramsOf(t, cache, initial)
 			p.Form, p.Choice, p.Events, p.Compressed = form, choice, events, compressed
-			p.Unwritable = func(watchcache.Delta) { unwritable++ }
+			p.Unwritable = func() { unwritable++ }
 			return opened(t, p, out)
 		}
 		first, second := open(), open()
@@ -380,7 +380,7 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 			}
 			return func() { held -= size }, nil
 		}
-		p.Unwritable = func(watchcache.Delta) { t.Error("the form counts as unwritable") }
+		p.Unwritable = func() { t.Error("the form counts as unwritable") }
 		writes := 0
 		out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
 			if slots.Taken() > 0 || held == 0 && !compressed {

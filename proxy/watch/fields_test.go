@@ -170,7 +170,7 @@ func TestLargeEventsOfFieldsNeedRoom(t *testing.T) {
 			most = max(most, claimed)
 			return func() { claimed-- }, nil
 		}
-		p.Unwritable = func(watchcache.Delta) { t.Error("upstream is to answer") }
+		p.Unwritable = func() { t.Error("upstream is to answer") }
 		out := &exchange.ChunkWriter{To: to, Unframed: true}
 		w := opened(t, p, out)
 		return func() bool {

@@ -68,8 +68,8 @@ type Params struct {
 	DrainShare time.Duration
 	// Lag counts the lags of deliveries; nil for no counts.
 	Lag        *Lag
-	Unwritable func(watchcache.Delta) // called with an event that cannot be written in the form
-	Done       func()                 // called when the watch ends
+	Unwritable func() // called if an event cannot be written in the form
+	Done       func() // called when the watch ends
 }
 
 // Watch is one open watch. One goroutine at a time works on it.

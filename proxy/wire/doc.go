@@ -9,8 +9,7 @@
 // A [Form] writes JSON, protobuf, or PartialObjectMetadata in JSON or protobuf. It cuts metadata
 // out of the object's bytes. It decodes metadata only for custom resources, for two reasons. Their
 // keys are sorted, while PartialObjectMetadata has the order of a Go type. And custom resources
-// have no protobuf. If metadata has unknown fields, upstream answers, so no field is lost. The same
-// is true if upstream makes the metadata from another version. In Tables, upstream's own is written.
+// have no protobuf. If metadata has unknown fields, upstream answers, so no field is lost.
 //
 // A form may show only some fields of the objects ([Choice].Fields, package projection).
 //

@@ -53,9 +53,6 @@ type Kind struct {
 	Sorted bool
 	// Protobuf is true if the cache keeps the objects in protobuf.
 	Protobuf bool
-	// Foreign is an annotation, or "". Upstream shows other metadata of the objects that have it,
-	// see object.InternalMetadata.
-	Foreign string
 }
 
 // ListMeta is the metadata of a list.
@@ -80,11 +77,11 @@ func NewForm(c Choice, k Kind) Form {
 	case c.Partial && c.MediaType == Protobuf && !k.Protobuf:
 		return newPartialProtobuf(metadataFromJSON, c.Message)
 	case c.Partial && c.MediaType == Protobuf:
-		return newPartialProtobuf(k.own(metadataField), c.Message)
+		return newPartialProtobuf(metadataField, c.Message)
 	case c.Partial && k.Sorted:
 		return &partialJSON{metadata: orderedMetadata, fields: c.Fields}
 	case c.Partial:
-		return &partialJSON{metadata: k.own(metadataMember), fields: c.Fields}
+		return &partialJSON{metadata: metadataMember, fields: c.Fields}
 	case c.MediaType == Protobuf:
 		return newProtobuf(k, c.Message)
 	}

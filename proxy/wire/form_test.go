@@ -185,33 +185,6 @@ func TestUnknownMetadataIsNotForgotten(t *testing.T) {
 	}
 }
 
-// If upstream shows other metadata than the object's, upstream must answer.
-func TestForeignMetadata(t *testing.T) {
-	for _, k := range []Kind{podKind, protoPodKind} {
-		k.Foreign = "note"
-		c := metaJSON
-		if k.Protobuf {
-			c = metaProto
-		}
-		for _, noted := range []bool{true, false} {
-			pod := samplePod() // has the annotation
-			if !noted {
-				pod.Annotations = map[string]string{"other": "1"}
-			}
-			message, err := json.Marshal(pod)
-			if k.Protobuf {
-				message, err = pod.Marshal()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := NewForm(c, k).AppendItem(nil, bare(message)); errors.Is(err, errForeign) != noted {
-				t.Errorf("protobuf %t, with the annotation %t: %v", k.Protobuf, noted, err)
-			}
-		}
-	}
-}
-
 // No object makes the functions panic. They return exactly the object's metadata.
 func FuzzPartial(f *testing.F) {
 	pod := samplePod()

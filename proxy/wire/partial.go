@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,25 +15,6 @@ import (
 
 // ErrUnknownMetadata says that metadata cannot be converted without loss, so upstream must answer.
 var ErrUnknownMetadata = errors.New("metadata with fields that are not known here")
-
-// errForeign says that upstream shows other metadata than the object's, so upstream must answer.
-var errForeign = errors.New("metadata that upstream makes from another version")
-
-// own returns a function that cuts the metadata out of an object like cut, but fails if upstream
-// shows other metadata of the object. The annotation's name may be elsewhere in the metadata, too:
-// in doubt, own fails.
-func (k Kind) own(cut func(object []byte) ([]byte, error)) func(object []byte) ([]byte, error) {
-	if k.Foreign == "" {
-		return cut
-	}
-	return func(object []byte) ([]byte, error) {
-		meta, err := cut(object)
-		if err == nil && bytes.Contains(meta, []byte(k.Foreign)) {
-			err = fmt.Errorf("%w: %s", errForeign, k.Foreign)
-		}
-		return meta, err
-	}
-}
 
 // partialAPIVersion is the group and version of PartialObjectMetadata.
 const partialAPIVersion = metaGroup + "/" + metaVersion

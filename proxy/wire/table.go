@@ -64,7 +64,6 @@ type tableForm struct {
 // NewTable returns the form of a Table. fields says which fields of the rows' objects stay. The
 // cells are upstream's in any case.
 func NewTable(k Kind, include Include, rows Rows, fields *projection.Projection) Form {
-	k.Foreign = "" // rows have upstream's own metadata
 	return &tableForm{rows: rows, include: include, whole: NewForm(Choice{Fields: fields}, k), partial: NewForm(Choice{Partial: true}, k), fields: fields}
 }
 

@@ -115,7 +115,7 @@ func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
 	o.raw = binary.BigEndian.AppendUint64(o.raw, fingerprint([]byte(partial)))
 	o.raw = binary.BigEndian.AppendUint32(o.raw, uint32(len(text)))
 	o.raw, o.lead = append(o.raw, text...), rowLead
-	if r.InternalMetadata().Differs() {
+	if InternalMetadata(r.GVR) {
 		at, digits := findVersion([]byte(partial))
 		if digits == 0 {
 			return nil, fmt.Errorf("%w: a row whose resourceVersion is not understood: %.200s", ErrMalformed, partial)
