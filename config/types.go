@@ -45,7 +45,7 @@ type ProxyConfiguration struct {
 	// bookmarks, as informers do; earlier versions compress none. With "always", the proxy compresses
 	// all of them, and with "never" none. It compresses each event once for all clients.
 	WatchCompression WatchCompression `json:"watchCompression,omitempty"`
-	// AdminListen is the address of the status page, /status, /users, /metrics, /livez, /readyz and
+	// AdminListen is the address of the status page, /status, /metrics, /livez, /readyz and
 	// /debug. It uses HTTP. With tls, the port of an address that other machines can reach accepts
 	// both HTTP and HTTPS, with the same certificate. In requests from browsers, the Host header
 	// must be an IP address or localhost. If AdminListen is a loopback address or the path is

@@ -23,7 +23,6 @@ func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchan
 	if req.View != nil {
 		s.metrics.Views.WithLabelValues(req.View.Name, rt.Verb, string(resp.Source)).Inc()
 	}
-	s.metrics.Users.Request(req.User(), resp.Source == exchange.FromProxy && resp.Status == http.StatusTooManyRequests)
 	if resp.Stream != nil {
 		return s.watchAnswered(req, rt, resp, took)
 	}
@@ -93,7 +92,16 @@ func (s *Server) logRemark(message string, fields []zap.Field, latency time.Dura
 	s.log.Warn(message, fields...)
 }
 
-// remarkLog limits the lines of [Server.remark]. If everything fails, the first lines suffice.
+// logUnread logs that a response ended because its client does not read.
+func (s *Server) logUnread(req *exchange.Request) {
+	if s.remarks.allow() {
+		s.log.Warn("unread response ended", zap.String("user", short(req.User())), zap.String("sourceAddress", req.Address()),
+			zap.Int64("unlogged", s.remarks.unlogged.Swap(0)))
+	}
+}
+
+// remarkLog limits the lines of [Server.remark] and [Server.logUnread]. If everything fails, the
+// first lines suffice.
 type remarkLog struct {
 	lines    *rate.Limiter
 	unlogged atomic.Int64 // requests without a line since the last line

@@ -20,9 +20,9 @@
 //	audit/       the audit log of requests that upstream does not receive
 //	wire/        encodings
 //	projection/  objects with only some of their fields
-//	metrics/     counts of requests, and the resources that users consume
+//	metrics/     counts of requests
 //	browser/     requests that a web page may have made a browser send
-//	admin/       /metrics, /livez, /readyz, /status, /users and the status page
+//	admin/       /metrics, /livez, /readyz, /status and the status page
 //
 // [Server.Handle] checks a request and authenticates its caller. Then it asks the cache for a
 // [read.Verdict], and answers or forwards the request. [Server.Serve] drains at the end.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -39,13 +38,6 @@ func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 			delete(h.mu.held, name)
 		}
 	}), true
-}
-
-// all returns each user's count.
-func (h *perUserCounts) all() map[string]int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return maps.Clone(h.mu.held)
 }
 
 // limiter enforces the limits of clients.

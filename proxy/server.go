@@ -171,8 +171,6 @@ func (s *Server) divide(options *Options) {
 	s.limits.memory = fair.NewQueue(watchesShare*open, shared, 0)
 	s.queues.reads = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, shared, reads)
-	s.queues.reads.Observe(s.metrics.Users.Waiting(metrics.AtProcessors), s.metrics.Users.Turn)
-	s.queues.forwards.Waited, s.workspace.Waited = s.metrics.Users.Waiting(metrics.AtUpstream), s.metrics.Users.Waiting(metrics.AtMemory)
 }
 
 // SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
@@ -349,11 +347,6 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	}
 	resp.Reader = s.guardUnread(req, resp.Reader, admitted)
 	return resp
-}
-
-// Users returns each user's requests and resources in the last minutes.
-func (s *Server) Users() *metrics.UserReport {
-	return s.metrics.Users.Report(s.limits.connections.all(), s.limits.watches.all())
 }
 
 func (s *Server) beginDrain() {

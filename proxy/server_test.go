@@ -75,18 +75,23 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// A request that fails, is refused or is slow is logged although it is not in the sample. If there
-// are many, only some are logged. A watch is slow if it begins slowly, however long it lasts.
+// A request that fails, is refused or is slow is logged with its user although it is not in the
+// sample. If there are many, only some are logged. A watch is slow if it begins slowly, however long it lasts.
 func TestRemarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, lines := logging(Options{SlowRequest: 2 * time.Second})
-		req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}}
+		req := &exchange.Request{
+			Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}},
+		}
 		answer := func(resp *exchange.Response, latency, writing time.Duration) (logged []string) {
 			written := s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, latency)
 			time.Sleep(writing)
 			written(1)
 			for _, line := range lines.TakeAll() {
 				if line.Level == zap.WarnLevel {
+					if name := line.ContextMap()["user"]; name != "alice" {
+						t.Errorf("%s: the user is %v", line.Message, name)
+					}
 					logged = append(logged, line.Message)
 				}
 			}

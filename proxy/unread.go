@@ -34,6 +34,7 @@ func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, closed f
 	u.guard = s.workspace.Guard(s.options.Load().Window, req.User, func() {
 		if u.refuse() {
 			s.metrics.Limited.WithLabelValues("unread").Inc()
+			s.logUnread(req)
 			_ = u.ReadCloser.Close() // frees the window; the client is stuck in a write
 		}
 	})

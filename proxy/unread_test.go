@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
@@ -205,6 +206,29 @@ func clientCertificate(t *testing.T, name string) (*access.ClientCA, tls.Certifi
 	}
 	t.Cleanup(func() { ca.Run(t.Context()) }) // this context has ended, so the goroutines end
 	return ca, tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
+}
+
+// If there is no room for the bytes that a client does not read, its response ends, and the log names
+// the user. If this happens often, only some lines are logged.
+func TestUnreadResponsesAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, lines := logging(Options{Window: 8})
+		s.workspace = fair.NewWorkspace(4, false, 0)
+		const ended = 10 * remarkBurst
+		req := &exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}}
+		for range ended {
+			defer s.guardUnread(req, io.NopCloser(strings.NewReader("events")), func() {}).Close()
+		}
+		time.Sleep(time.Minute)
+		if n := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); n != ended || lines.Len() != remarkBurst {
+			t.Errorf("%v ended, %d are logged", n, lines.Len())
+		}
+		for _, line := range lines.All() {
+			if name := line.ContextMap()["user"]; name != "alice" {
+				t.Errorf("%s: the user is %v", line.Message, name)
+			}
+		}
+	})
 }
 
 // However often an unread body is closed, its end is told once, and it holds nothing afterwards.

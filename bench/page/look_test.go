@@ -69,7 +69,7 @@ const contrast = `(() => {
 	return (both[0] + 0.05) / (both[1] + 0.05);
 })()`
 
-// accessible checks the page's content for a screen reader: at any width, it has three tables
+// accessible checks the page's content for a screen reader: at any width, it has two tables
 // with headers for rows and columns.
 func accessible(ctx context.Context, t *testing.T) {
 	for _, width := range []int64{390, 1280} {
@@ -88,12 +88,11 @@ func accessible(ctx context.Context, t *testing.T) {
 		}
 		feeds := evaluate[int](ctx, t, `document.querySelectorAll("#feeds tr").length`)
 		forwarded := evaluate[int](ctx, t, `document.querySelectorAll("#forwarded tr").length`)
-		users := evaluate[int](ctx, t, `document.querySelectorAll("#users tr").length`)
-		if rows := feeds + forwarded + users; roles["table"] != 3 || roles["row"] != rows+3 || roles["rowheader"] != rows ||
-			roles["cell"] != feeds*(feedColumns-1)+forwarded*(forwardedColumns-1)+users*(userColumns-1) || roles["columnheader"] != feedColumns+forwardedColumns+userColumns {
-			t.Errorf("%d pixels wide: %d, %d and %d rows, roles %v", width, feeds, forwarded, users, roles)
+		if rows := feeds + forwarded; roles["table"] != 2 || roles["row"] != rows+2 || roles["rowheader"] != rows ||
+			roles["cell"] != feeds*(feedColumns-1)+forwarded*(forwardedColumns-1) || roles["columnheader"] != feedColumns+forwardedColumns {
+			t.Errorf("%d pixels wide: %d and %d rows, roles %v", width, feeds, forwarded, roles)
 		}
-		for _, name := range []string{"table Feeds", "table Forwarded in the last five minutes", "table Users in the last five minutes", "columnheader Waited: memory", "slider Time shown", "searchbox Show rows with", "columnheader Reason", "heading watchproxy", "columnheader Objects", "rowheader limitranges v1 protobuf"} {
+		for _, name := range []string{"table Feeds", "table Forwarded in the last five minutes", "slider Time shown", "searchbox Show rows with", "columnheader Reason", "heading watchproxy", "columnheader Objects", "rowheader limitranges v1 protobuf"} {
 			if !names[name] {
 				t.Errorf("%d pixels wide: no %q in %v", width, name, names)
 			}
@@ -102,4 +101,4 @@ func accessible(ctx context.Context, t *testing.T) {
 }
 
 // The numbers of columns in the tables.
-const feedColumns, forwardedColumns, userColumns = 10, 4, 9
+const feedColumns, forwardedColumns = 10, 4

@@ -139,7 +139,6 @@ func TestPage(t *testing.T) {
 		t.Errorf("hit ratio %q", ratio)
 	}
 
-	t.Run("users", func(t *testing.T) { names(ctx, t) })
 	t.Run("history", func(t *testing.T) { remembers(ctx, t) })
 	t.Run("alone", func(t *testing.T) { alone(ctx, t) })
 
@@ -159,32 +158,6 @@ func alone(ctx context.Context, t *testing.T) {
 	if evaluate[bool](ctx, t, `(() => { const s = document.createElement("script"); s.textContent = "window.intruder = true"; document.head.append(s); return "intruder" in window })()`) {
 		t.Error("a script that is not its own runs")
 	}
-}
-
-// column returns an expression for the first words of a table's rows, in order.
-func column(table string) string {
-	return fmt.Sprintf(`[...document.querySelectorAll("#%s tr")].map(r => r.firstChild.firstChild.textContent).join(" ")`, table)
-}
-
-// names checks that the page names the users of the last minutes.
-func names(ctx context.Context, t *testing.T) {
-	until(ctx, t, column("users")+`.split(" ").sort().join(" ") === "agent dashboard"`)
-	until(ctx, t, `[...document.querySelectorAll("#users tr")].find(r => r.textContent.startsWith("dashboard"))?.querySelector("[data-label='Watches']").textContent === "1"`)
-	if evaluate[string](ctx, t, `document.querySelector("#users [data-label='Requests']").textContent`) == "0" {
-		t.Error("the first user has no requests")
-	}
-	// If the proxy refuses, the page says why.
-	refuse := `(() => {
-		const real = window.fetch;
-		window.fetch = (path, ...more) => path === "users" ? Promise.resolve(new Response("403: not for you", {status: 403})) : real(path, ...more);
-	})()`
-	run(ctx, t, "refuse users", chromedp.Evaluate[chromedp.Void](refuse))
-	until(ctx, t, `document.getElementById("withheld").innerText === "403: not for you" && document.getElementById("users").parentElement.hidden`)
-	if got := evaluate[string](ctx, t, `document.getElementById("connection").textContent`); got != "live" {
-		t.Errorf("the connection is %q", got)
-	}
-	run(ctx, t, "reload", chromedp.Reload())
-	until(ctx, t, column("users")+`.includes("agent")`)
 }
 
 // remembers checks the history with made-up answers: time instead of samples, gaps, restarts.

@@ -69,7 +69,7 @@ func TestPicture(t *testing.T) {
 
 	ctx := browser(t)
 	run(ctx, t, "colours", colours("light"))
-	run(ctx, t, "resize", chromedp.EmulateViewport(1080, 1240, chromedp.EmulateScale(2)))
+	run(ctx, t, "resize", chromedp.EmulateViewport(1080, 1010, chromedp.EmulateScale(2)))
 	run(ctx, t, "open the page", chromedp.Navigate(proxy.AdminURL+"/"))
 	core = clientOf("dashboard").CoreV1().RESTClient()
 	const reads, pause = 8, 100 * time.Millisecond

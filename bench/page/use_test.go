@@ -27,8 +27,11 @@ func TestUse(t *testing.T) {
 	create(t, client, 5)
 	list(t, client)
 	watch(t, proxy.Client(tokenOf("dashboard")))
+	if _, err := client.CoreV1().ResourceQuotas("").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	until(ctx, t, cell("limitranges", "State")+` === "synced"`)
-	until(ctx, t, column("users")+`.split(" ").sort().join(" ") === "agent dashboard"`)
+	until(ctx, t, cell("resourcequotas", "State")+` === "synced"`)
 	t.Run("charts", func(t *testing.T) { draws(ctx, t, client) })
 	t.Run("by keyboard", func(t *testing.T) { byKeyboard(ctx, t) })
 	t.Run("by touch", func(t *testing.T) { byTouch(ctx, t) })
@@ -86,6 +89,9 @@ func draws(ctx context.Context, t *testing.T, client kubernetes.Interface) {
 	}
 }
 
+// feeds is an expression for the resources in the table of feeds, in order.
+const feeds = `[...document.querySelectorAll("#feeds tr")].map(r => r.firstChild.firstChild.textContent).join(" ")`
+
 // byKeyboard sorts, filters and looks back with the keyboard alone.
 func byKeyboard(ctx context.Context, t *testing.T) {
 	focus := func(label string) {
@@ -104,7 +110,7 @@ func byKeyboard(ctx context.Context, t *testing.T) {
 	}
 	sorted := func(want string) {
 		t.Helper()
-		if got := evaluate[string](ctx, t, column("users")+` + " " + document.querySelector("#users-section th").getAttribute("aria-sort")`); got != want {
+		if got := evaluate[string](ctx, t, feeds+` + " " + document.querySelector("#feeds-section th").getAttribute("aria-sort")`); got != want {
 			t.Errorf("sorted: %q, want %q", got, want)
 		}
 	}
@@ -120,22 +126,22 @@ func byKeyboard(ctx context.Context, t *testing.T) {
 	if got := evaluate[string](ctx, t, `document.getElementById("moment-text").textContent`); got != "now" {
 		t.Errorf("at the end, the moment is %q", got)
 	}
-	focus("User")
+	focus("Resource")
 	run(ctx, t, "sort", chromedp.KeyEvent(kb.Enter))
-	sorted("agent dashboard ascending")
+	sorted("limitranges resourcequotas ascending")
 	run(ctx, t, "sort again", chromedp.KeyEvent(" "))
-	sorted("dashboard agent descending")
+	sorted("resourcequotas limitranges descending")
 	run(ctx, t, "unsort", chromedp.KeyEvent(kb.Enter))
-	if evaluate[bool](ctx, t, `document.querySelector("#users-section th").hasAttribute("aria-sort")`) {
+	if evaluate[bool](ctx, t, `document.querySelector("#feeds-section th").hasAttribute("aria-sort")`) {
 		t.Error("it is still sorted")
 	}
 	evaluate[bool](ctx, t, `(document.getElementById("filter").focus(), true)`)
-	run(ctx, t, "filter", chromedp.KeyEvent("DASHb"))
-	until(ctx, t, column("users")+` === "dashboard" && document.querySelector("#users-section .note[role=status]").textContent === "1 of 2 rows" && document.querySelectorAll("#feeds tr").length === 0`)
-	for range len("DASHb") {
+	run(ctx, t, "filter", chromedp.KeyEvent("QUOTa"))
+	until(ctx, t, feeds+` === "resourcequotas" && document.querySelector("#feeds-section .note[role=status]").textContent === "1 of 2 rows" && document.querySelectorAll("#forwarded tr").length === 0`)
+	for range len("QUOTa") {
 		run(ctx, t, "unfilter", chromedp.KeyEvent(kb.Backspace))
 	}
-	until(ctx, t, `document.querySelectorAll("#users tr").length === 2 && document.querySelectorAll("#feeds tr").length > 0`)
+	until(ctx, t, `document.querySelectorAll("#feeds tr").length === 2 && document.querySelectorAll("#forwarded tr").length > 0`)
 }
 
 // byTouch looks back by touching a chart, and sorts by touching a head, on a phone.
@@ -163,9 +169,9 @@ func byTouch(ctx context.Context, t *testing.T) {
 	}
 	touch("#charts svg", 0.9)
 	until(ctx, t, `document.getElementById("moment-text").textContent.includes("s ago")`)
-	touch("#users-section th:nth-child(2) button", 0.5)
-	until(ctx, t, `document.querySelector("#users-section th:nth-child(2)").getAttribute("aria-sort") === "descending"`)
+	touch("#feeds-section th:nth-child(3) button", 0.5)
+	until(ctx, t, `document.querySelector("#feeds-section th:nth-child(3)").getAttribute("aria-sort") === "descending"`)
 	run(ctx, t, "a screen", chromedp.EmulateViewport(1280, 900))
 	run(ctx, t, "reload", chromedp.Reload())
-	until(ctx, t, `document.querySelectorAll("#users tr").length === 2 && document.querySelectorAll("#feeds tr").length > 0`)
+	until(ctx, t, `document.querySelectorAll("#feeds tr").length === 2 && document.querySelectorAll("#forwarded tr").length > 0`)
 }

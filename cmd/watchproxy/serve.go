@@ -118,7 +118,7 @@ func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfigu
 		f.goawayChance = &chance
 		return err
 	})
-	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz, /status, /users and /debug (default "+d.AdminListen+")")
+	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz, /status and /debug (default "+d.AdminListen+")")
 	flags.BoolFunc("profiling", "serve Go's profiles at /debug/pprof of the admin address", func(text string) error {
 		on, err := strconv.ParseBool(text)
 		f.profiling = &on
@@ -252,7 +252,6 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	operators.Credentials = behind.servers.Credentials
 	operators.Cold = feeds.Warm(settings.Warm(c.Cache)).Err
-	operators.Users = func() any { return server.Users() }
 	admin := admin.New(registry, served, operators)
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_connections", Help: "Open connections of clients.",

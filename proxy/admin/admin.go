@@ -28,9 +28,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Admin serves /metrics, /livez and /readyz with their single checks, /status and /users. At / it
-// serves a page that shows the last two. These responses contain names of resources, figures and,
-// at /users, names of users.
+// Admin serves /metrics, /livez and /readyz with their single checks, and /status. At / it serves a
+// page that shows the status. These responses contain names of resources, and figures.
 type Admin struct {
 	state     atomic.Int32
 	profiling atomic.Bool
@@ -45,8 +44,6 @@ type Admin struct {
 type Options struct {
 	// Status returns the status, which is served as JSON. It reads the metrics from its argument.
 	Status func(prometheus.Gatherer) (any, error)
-	// Users returns a report that names users, which is served as JSON.
-	Users func() any
 	// Cold returns an error until the caches that have to be warm are filled. It may be nil.
 	Cold func() error
 	// Credentials returns an error while upstream refuses the proxy's own credentials. It may be nil.
@@ -104,7 +101,6 @@ func New(gathered prometheus.Gatherer, counted *metrics.Metrics, options Options
 		ready = append(ready, healthz.NamedCheck("credentials", func(*http.Request) error { return options.Credentials() }))
 	}
 	healthz.InstallReadyzHandler(gets{a.mux}, ready...)
-	serveUsers(a.mux, options.Users)
 	servePage(a.mux)
 	serveLogLevel(a.mux, options.Level, options.Log)
 	a.serveProfiles()

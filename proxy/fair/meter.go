@@ -87,14 +87,6 @@ func NewSlots(room int64) *Queue {
 	return slots
 }
 
-// Observe sets Waited and Took of slots.
-func (q *Queue) Observe(waited func(user string, took time.Duration), took func(user string, cost int64)) {
-	q.Waited, q.Took = waited, took
-	if q.long != nil {
-		q.long.Observe(waited, took)
-	}
-}
-
 // slotsFor returns the slots for a turn.
 func (m *Meter) slotsFor(cost int64) *Queue {
 	if cost > longWork && m.slots.long != nil {

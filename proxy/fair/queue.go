@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 )
 
 // Queue hands out a capacity, in bytes or slots. If the capacity does not suffice for all users,
@@ -34,13 +33,9 @@ import (
 //  6. The queue deletes users without claims once no claim waits.
 type Queue struct {
 	Capacity int64
-	shared   bool  // rule 2 applies
-	room     int64 // for waiting claims, in bytes
-	// Waited is called with the time that a claim has waited, and Took with the cost of each claim
-	// that Take grants. Both may be nil.
-	Waited func(user string, took time.Duration)
-	Took   func(user string, cost int64)
-	long   *Queue // of slots, for long turns; nil if these do not differ
+	shared   bool   // rule 2 applies
+	room     int64  // for waiting claims, in bytes
+	long     *Queue // of slots, for long turns; nil if these do not differ
 
 	mu struct {
 		sync.Mutex
@@ -114,9 +109,6 @@ func (q *Queue) Take(ctx context.Context, c Claim) error {
 	if w != nil {
 		err = q.Wait(ctx, w)
 	}
-	if err == nil && q.Took != nil {
-		q.Took(c.User, c.Cost)
-	}
 	return err
 }
 
@@ -159,10 +151,6 @@ func (q *Queue) flowLocked(user string) *flow {
 
 // Wait waits until the claim of a waiter is granted or ctx ends.
 func (q *Queue) Wait(ctx context.Context, w *Waiter) error {
-	if q.Waited != nil {
-		began := time.Now()
-		defer func() { q.Waited(w.User, time.Since(began)) }()
-	}
 	select {
 	case <-w.decided:
 		return w.err

@@ -132,10 +132,17 @@ func TestPiecesShareTurns(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				slots := NewQueue(1, false, 1<<20)
 				var costs []int64
-				slots.Observe(nil, func(_ string, cost int64) { costs = append(costs, cost) })
+				turn := func() { // a turn has the cost by which it moves its user's next one
+					slots.mu.Lock()
+					defer slots.mu.Unlock()
+					if slots.mu.entered > int64(len(costs)) {
+						costs = append(costs, slots.mu.flows["a"].next-slots.mu.now)
+					}
+				}
 				meter := NewMeter(t.Context(), named{user: "a"}, slots, false)
 				atOnce, free, written := int64(0), 0, 0
 				_, err := WriteLong(writerFunc(func(p []byte) (int, error) {
+					turn()
 					if first := test.length < 0 && len(costs) == 0; slots.Taken() != 1 && !first { // the body may be short
 						t.Error("a piece is written without a slot")
 					}

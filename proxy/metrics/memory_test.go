@@ -3,7 +3,6 @@
 package metrics
 
 import (
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -41,20 +40,4 @@ func TestScrapeIsBounded(t *testing.T) {
 		t.Errorf("a scrape has %d MiB, the metrics hold %d MiB", scraped>>20, held>>20)
 	}
 	runtime.KeepAlive(m)
-}
-
-// However many users there are, and however long their names are, their counts need little memory.
-func TestMemoryOfUsers(t *testing.T) {
-	var u Users
-	before := cachetest.Heap()
-	const most = 5 * usersMost
-	for i := range most {
-		u.Request(strings.Repeat("x", 100<<10)[:4]+fmt.Sprint(i), i%2 == 0)
-		u.Turn(fmt.Sprint(i, strings.Repeat("x", userNameMost)), 1e6)
-	}
-	const each = 1 << 10
-	if held := cachetest.Heap() - before; held > usersMost*each {
-		t.Errorf("%d users hold %d KiB", most, held>>10)
-	}
-	runtime.KeepAlive(&u)
 }

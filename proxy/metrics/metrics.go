@@ -19,7 +19,6 @@ type Metrics struct {
 	inFlight *prometheus.GaugeVec
 	forwards *prometheus.CounterVec
 	recent   recent
-	Users    Users // counts of each user
 	watches  watches
 	Forwards *prometheus.GaugeVec
 	Shared   prometheus.Counter

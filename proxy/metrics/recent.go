@@ -24,6 +24,8 @@ const (
 	recentKinds = 256
 )
 
+const secondsOfMinute = int64(time.Minute / time.Second)
+
 // recent counts forwarded requests by the minute. It drops old minutes.
 type recent struct {
 	mu      sync.Mutex

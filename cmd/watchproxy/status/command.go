@@ -48,9 +48,7 @@ the time that upstream would have taken for lists of the most recent state, esti
 from lists that it answered, less its time for the proofs; the bytes of responses from
 the cache; and the requests that upstream would have got without the proxy, less those
 that the proxy sent. Forwarded is what upstream answered in the last five minutes,
-and why. Users are those who took most in the last five minutes, as requests,
-connections, watches, processor time or waiting, if the proxy may name them to you.
-All other figures count since the proxy's start.
+and why. All other figures count since the proxy's start.
 
 --check is for scripts. It exits with 0 if the proxy is healthy, and else with 1 and a
 reason in each line. A healthy proxy answers at its admin address, is ready (neither
@@ -168,7 +166,6 @@ func fetch(ctx context.Context, base string) (*Status, error) {
 	if resp.StatusCode != http.StatusOK || err != nil || s.Upstream == "" {
 		return nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
 	}
-	s.Users, s.usersWithheld = users(ctx, base)
 	return &s, nil
 }
 

@@ -45,10 +45,6 @@ type Status struct {
 	// Forwarded lists the requests that upstream answered in the last five minutes, with the
 	// reasons. The most frequent requests come first.
 	Forwarded []metrics.Forwarded `json:"forwarded"`
-	// Users is the report of users' resource usage in the last minutes. The proxy serves it at
-	// /users, because it contains users' names.
-	Users         *metrics.UserReport `json:"users,omitempty"`
-	usersWithheld string              // why Users is nil
 }
 
 // memory contains numbers of bytes. Resident includes Objects, Log and Derived.

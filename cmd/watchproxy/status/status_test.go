@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -428,5 +429,50 @@ func TestStatusOfViews(t *testing.T) {
 	text.Reset()
 	if err := statusOf(t, prometheus.NewRegistry()).writeText(&text); err != nil || strings.Contains(text.String(), "\nviews") {
 		t.Errorf("without views: %v\n%s", err, text.String())
+	}
+}
+
+// Failures are counted by kind. Latencies are of responses except watches, and deliveries are to
+// clients that read.
+func TestStatusHasErrorsAndLatency(t *testing.T) {
+	registry := counted(t, []requestRow{
+		{"list", "pods", "cache", 100, "200"},
+		{"list", "pods", "cache", 1, "504"},
+		{"get", "pods", "upstream", 2, "500"},
+		{"get", "pods", "proxy", 4, "429"},
+		{"get", "pods", "upstream", 8, "429"},
+		{"get", "pods", "upstream", 16, "404"},
+		{"watch", "pods", "cache", 32, "410"},
+	}, nil)
+	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "watchproxy_request_duration_seconds", Help: "As there.", Buckets: []float64{0.001, 0.01, 0.1}}, []string{"verb", "resource", "source"})
+	lag := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "watchproxy_watch_delivery_lag_seconds", Help: "As there.", Buckets: []float64{0.001, 0.01}}, []string{"resource", "client"})
+	registry.MustRegister(took, lag)
+	for range 50 {
+		took.WithLabelValues("list", "pods", "cache").Observe(0.0005)
+		took.WithLabelValues("get", "nodes", "cache").Observe(0.005)
+		lag.WithLabelValues("pods", "prompt").Observe(0.0001)
+		lag.WithLabelValues("pods", "slow").Observe(7)
+	}
+	took.WithLabelValues("watch", "pods", "cache").Observe(60)
+	took.WithLabelValues("list", "pods", "upstream").Observe(3)
+	s := statusOf(t, registry)
+	if want := (failures{Server: 3, Limited: 12, Client: 48}); s.Errors != want {
+		t.Errorf("got %+v, want %+v", s.Errors, want)
+	}
+	if c := s.Latency.Cache; c.Count != 100 || math.Abs(c.Seconds-0.275) > 1e-9 || len(c.Buckets) != 3 || c.Buckets[0] != (bucket{0.001, 50}) || c.Buckets[2] != (bucket{0.1, 100}) {
+		t.Errorf("cache: %+v", c)
+	}
+	var b strings.Builder
+	s.writeText(&b)
+	for _, line := range []string{
+		"errors     3 of the server (5xx), 12 limited (429), 48 of clients (other 4xx)\n",
+		"latency    from the cache p50 1.0 ms, p99 9.8 ms; forwarded p50 100.0 ms, p99 100.0 ms; events p50 0.5 ms, p99 1.0 ms\n",
+	} {
+		if !strings.Contains(b.String(), line) {
+			t.Errorf("no %q in\n%s", line, &b)
+		}
+	}
+	if _, ok := (&histogram{}).quantile(0.5); ok {
+		t.Error("a quantile of nothing")
 	}
 }

@@ -50,7 +50,6 @@ func (s *Status) writeText(to io.Writer) error {
 		name := cmp.Or(strings.Trim(f.Resource+"."+f.Version+"."+f.Group, "."), "others")
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, f.Verb, f.Reason, count(f.Count))
 	}
-	s.writeUsers(w)
 	return w.Flush()
 }
 
@@ -158,6 +157,17 @@ func count[N int | int64 | uint64](n N) string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return sign + digits
+}
+
+// seconds writes a duration in seconds or milliseconds.
+func seconds(s float64) string {
+	switch {
+	case s == 0:
+		return "0"
+	case s < 1:
+		return fmt.Sprintf("%.1f ms", s*float64(time.Second/time.Millisecond))
+	}
+	return fmt.Sprintf("%.1f s", s)
 }
 
 func age(seconds float64) string {

@@ -1,12 +1,11 @@
 // The page asks for the status once a second and shows it.
 import { build, draw } from "./charts.js";
-import { age, clock, count, duration, perSecond, put, short, size } from "./format.js";
+import { age, clock, count, perSecond, put, short, size } from "./format.js";
 import { add, latest, rate } from "./history.js";
 import { filter, Table } from "./tables.js";
 
 const every = 1000; // ms
 const patience = 5000; // ms until an answer counts as lost
-const again = 60; // s until the page asks for users again after a refusal
 
 const by = (id) => document.getElementById(id);
 
@@ -21,17 +20,6 @@ const feeds = new Table("feeds", by("feeds-section"), [
   ["Watches", "Watches of clients that this cache serves now.", "figure"],
   ["Events/s", "Events per second from the apiserver.", "figure"],
   ["Delivered/s", "Events per second to all watches of clients.", "figure"],
-]);
-const users = new Table("users", by("users-section"), [
-  ["User", "Who took most of anything, first. All users beyond ten are added up.", "text"],
-  ["Requests", "Requests of the user.", "figure"],
-  ["Refused", "Of these, those that the proxy refused with 429, because a limit was reached.", "figure"],
-  ["Connections", "Connections that the user has open now.", "figure"],
-  ["Watches", "Watches that the user has open now, also forwarded ones.", "figure"],
-  ["Processor", "Estimated processor time of the user's expensive reads. Cheap reads do not count.", "figure"],
-  ["Waited: processor", "Time for which expensive reads waited while others had their turns, added up.", "figure"],
-  ["Waited: upstream", "Time for which requests waited to be forwarded, added up.", "figure"],
-  ["Waited: memory", "Time for which answers waited for memory, added up.", "figure"],
 ]);
 const forwarded = new Table("forwarded", by("forwarded-section"), [
   ["Resource", "The resource of requests that the apiserver answered.", "text"],
@@ -93,26 +81,6 @@ function showForwarded(all) {
   by("forwarded-section").hidden = all.length === 0;
 }
 
-function userRow(id, head, u, last) {
-  const w = u.waitSeconds;
-  return {
-    id, head, last,
-    cells: [
-      ...[u.requests, u.limited, u.connections, u.watches].map((n) => [count(n), n]),
-      ...[u.processorSeconds, w.processors, w.upstream, w.memory].map((s) => [duration(s), s]),
-    ],
-  };
-}
-
-function showUsers(report, why) {
-  const rows = report ? report.users.map((u) => userRow("user " + u.name, u.name || "not authenticated", u, false)) : [];
-  if (report && report.othersCount > 0) rows.push(userRow("others", `${count(report.othersCount)} others`, report.others, true));
-  users.show(rows);
-  put(by("withheld"), why);
-  by("withheld").hidden = why === "";
-  by("users-section").hidden = rows.length === 0 && why === "";
-}
-
 function show(s) {
   const before = latest();
   const now = add(performance.now() / 1000, s);
@@ -129,29 +97,12 @@ function connected(name, text) {
   document.body.classList.toggle("stale", name === "lost");
 }
 
-const ask = (path) => fetch(path, { cache: "no-store", signal: AbortSignal.timeout(patience) });
-
-let refused = -Infinity; // when users were refused, in seconds of the page's clock
-
-// refreshUsers asks who took what. The proxy does not tell everybody.
-async function refreshUsers() {
-  if (performance.now() / 1000 - refused < again) return;
-  const answer = await ask("users");
-  if (answer.ok) {
-    showUsers(await answer.json(), "");
-    return;
-  }
-  refused = performance.now() / 1000;
-  showUsers(null, (await answer.text()).trim().slice(0, 300));
-}
-
 async function refresh() {
   if (!document.hidden) {
     try {
-      const answer = await ask("status");
+      const answer = await fetch("status", { cache: "no-store", signal: AbortSignal.timeout(patience) });
       if (!answer.ok) throw new Error(answer.status);
       show(await answer.json());
-      await refreshUsers();
     } catch {
       const last = latest();
       connected("lost", "connection lost" + (last ? "; figures of " + clock(new Date(performance.timeOrigin + last.at * 1000)) : ""));

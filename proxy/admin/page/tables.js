@@ -44,8 +44,7 @@ export class Table {
     this.arrange();
   }
 
-  // show takes rows of { id, head, small, cells, last }; a cell is a text, or [text, value, class].
-  // Last rows stay below all others.
+  // show takes rows of { id, head, small, cells }; a cell is a text, or [text, value, class].
   show(data) {
     this.data = data.map((row) => ({ ...row, cells: row.cells.map((cell) => (Array.isArray(cell) ? cell : [cell, cell])) }));
     this.table.hidden = this.legend.hidden = data.length === 0;
@@ -53,11 +52,11 @@ export class Table {
   }
 
   arrange() {
-    const text = (row) => [row.head, row.small || "", ...row.cells.filter((_, i) => this.columns[i + 1][2] === "text").map(([text]) => text)].join(" ").toLowerCase();
+    const text = (row) => [row.head, row.small, ...row.cells.filter((_, i) => this.columns[i + 1][2] === "text").map(([text]) => text)].join(" ").toLowerCase();
     const found = this.data.filter((row) => words.every((word) => text(row).includes(word)));
     const value = (row) => (this.sorted === 0 ? row.head : row.cells[this.sorted - 1][1]);
     if (this.sorted !== null) {
-      found.sort((a, b) => (a.last ? 1 : 0) - (b.last ? 1 : 0) || (this.rising ? 1 : -1) * compare(value(a), value(b)));
+      found.sort((a, b) => (this.rising ? 1 : -1) * compare(value(a), value(b)));
     }
     const shown = found.slice(0, this.most), seen = new Set(shown.map((row) => row.id));
     for (const [id, row] of this.rows) {
@@ -69,7 +68,7 @@ export class Table {
       if (!this.rows.has(of.id)) this.rows.set(of.id, this.newRow());
       const row = this.rows.get(of.id), [head, ...cells] = row.children;
       put(head.firstChild, of.head);
-      put(head.lastChild, of.small || "");
+      put(head.lastChild, of.small);
       of.cells.forEach(([text, , name], at) => {
         put(cells[at], text);
         if (name !== undefined) cells[at].className = name;
