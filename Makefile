@@ -284,11 +284,9 @@ chart-package: ## bin/release/watchproxy-VERSION.tgz: the chart
 	cd bench/chart && go tool helm package $(abspath $(BUILD))/chart/watchproxy --version "$(CHART_VERSION)" --app-version "$(VERSION:v%=%)" --destination $(abspath $(RELEASE))
 
 archives: licenses $(foreach platform,linux-amd64 linux-arm64 darwin-amd64 darwin-arm64,$(BUILD)/$(platform)/watchproxy)
-	$(GO_BUILD) -ldflags "$(RELEASE_LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
 	@set -e; mkdir -p $(RELEASE); for platform in linux-amd64 linux-arm64 darwin-amd64 darwin-arm64; do \
-		name=watchproxy-$(VERSION)-$$platform; dir=$(BUILD)/$$name; rm -rf $$dir; mkdir -p $$dir/completions; \
+		name=watchproxy-$(VERSION)-$$platform; dir=$(BUILD)/$$name; rm -rf $$dir; mkdir -p $$dir; \
 		cp -r LICENSE README.md CHANGELOG.md $(BUILD)/licenses $(BUILD)/$$platform/watchproxy $$dir; \
-		for shell in bash zsh fish powershell; do bin/watchproxy completion $$shell >$$dir/completions/watchproxy.$$shell; done; \
 		tar -C $(BUILD) --sort=name --mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -c $$name | gzip -9n >$(RELEASE)/$$name.tar.gz; \
 		rm -r $$dir; done
 

@@ -119,7 +119,7 @@ func content(t *testing.T, file string) map[string]*tar.Header {
 // Archives and the chart have their files, their licences, and one time for all.
 func TestReleaseArchives(t *testing.T) {
 	for file := range releaseFiles(t) {
-		want := []string{"watchproxy", "LICENSE", "README.md", "CHANGELOG.md", "completions/watchproxy.bash", "completions/watchproxy.powershell", "licenses/licenses.csv", "licenses/std/LICENSE", "licenses/github.com/prometheus/common/NOTICE"}
+		want := []string{"watchproxy", "LICENSE", "README.md", "CHANGELOG.md", "licenses/licenses.csv", "licenses/std/LICENSE", "licenses/github.com/prometheus/common/NOTICE"}
 		switch {
 		case strings.HasSuffix(file, ".tgz"):
 			want = []string{"Chart.yaml", "values.yaml", "values.schema.json", "README.md", "LICENSE", "templates/NOTES.txt"}

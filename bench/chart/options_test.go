@@ -252,7 +252,7 @@ func TestHeadlessService(t *testing.T) {
 		t.Errorf("the Service has port %d", port.Port)
 	}
 	const address = "https://" + releaseName + "." + namespace + ".svc:8443"
-	if test := r.Hooks[0].Manifest; !strings.Contains(test, "--server="+address+"\n") {
+	if test := r.Hooks[0].Manifest; !strings.Contains(test, "--as-client="+address+"/") {
 		t.Errorf("helm test does not connect to %s:\n%s", address, test)
 	}
 	if notes := r.Info.Notes; !strings.Contains(notes, address+",") || !strings.Contains(notes, " 8443:8443 8002:8002 &") {

@@ -35,7 +35,7 @@ To try it, in another terminal:
   bin/kubectl get pods -n NAMESPACE --watch
   bin/kubectl delete pod -n NAMESPACE POD     # while that runs
   bin/kubectl get --raw '/api/v1/pods?resourceVersion=0' | wc -c     # from the cache
-  bin/watchproxy status --admin ADMIN --watch     # or ADMIN/ in a browser
+  bin/watchproxy status --admin ADMIN     # or ADMIN/ in a browser, which refreshes it
 
 Ctrl-C ends the demo and leaves nothing running.
 `))

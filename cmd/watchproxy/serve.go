@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -244,10 +243,8 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		options.Access.Show("grants", server.Grants)
 	}
 	began := time.Now()
-	var listening atomic.Value // the URL for clients
-	listening.Store("")
 	operators.Status = func(figures prometheus.Gatherer) (any, error) {
-		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Listen: listening.Load().(string), TLS: options.TLS, Began: began}
+		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Began: began}
 		return status.Of(about, feeds.Status(), served.Recent(), figures)
 	}
 	operators.Credentials = behind.servers.Credentials
@@ -266,11 +263,11 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		admin.SetProfiling(c.Profiling)
 	}
 	defer inBackground(ctx, reloads.run)()
-	return run(ctx, c, server, admin, options.TLS, &listening, log)
+	return run(ctx, c, server, admin, options.TLS, log)
 }
 
 // run listens, prints the addresses, and serves until ctx ends and the proxy has drained.
-func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, of *admin.Admin, certificates *tls.Config, listening *atomic.Value, log *zap.Logger) error {
+func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, of *admin.Admin, certificates *tls.Config, log *zap.Logger) error {
 	var lc net.ListenConfig
 	clients, err := listen(ctx, c.Listen)
 	if err != nil {
@@ -300,7 +297,6 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	if _, ok := config.UnixSocket(c.Listen); ok {
 		address = c.Listen
 	}
-	listening.Store(address)
 	of.Ready()
 	context.AfterFunc(ctx, of.Drain)
 	// Errors before this line are printed for the user of the command instead of logged.

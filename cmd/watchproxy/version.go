@@ -77,14 +77,14 @@ func (b build) String() string {
 }
 
 func newVersion() *cobra.Command {
-	var output command.Format
+	var output command.JSON
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print version, commit, Go version and platform",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != command.Text {
-				return output.Print(cmd.OutOrStdout(), buildOf(), false)
+			if output {
+				return command.PrintJSON(cmd.OutOrStdout(), buildOf())
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildOf())
 			return err

@@ -1,5 +1,5 @@
 // Package command contains the common parts of watchproxy's commands: exit codes, errors of the
-// command line, output formats and shell completion.
+// command line, and output formats.
 //
 // An error before a command runs is an error of the command line: an unknown command, flag or
 // argument, or incompatible flags. The errors of [Misused] are errors of the command line, too.
@@ -7,7 +7,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,29 +69,9 @@ func oneLine(err error) string { return strings.Join(strings.Fields(err.Error())
 func Prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Long += "\n\n" + ExitCodes
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if cmd.HasParent() && cmd.HasSubCommands() { // of an unknown subcommand, the flags are unknown, too
-			return cmp.Or(cmd.Args(cmd, cmd.Flags().Args()), err)
-		}
-		return err
-	})
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
-		if cmd.Name() == "help" {
-			cmd.Args = topic
-		}
 		prepare(cmd)
 	}
-}
-
-// topic refuses names that are no command. Cobra's help would succeed.
-func topic(help *cobra.Command, names []string) error {
-	cmd, rest, err := help.Root().Find(names)
-	if err == nil {
-		err = cobra.NoArgs(cmd, rest)
-	}
-	return err
 }
 
 func prepare(cmd *cobra.Command) {
@@ -106,9 +85,6 @@ func prepare(cmd *cobra.Command) {
 			}
 			return nil
 		}
-	}
-	for name, values := range flagValues {
-		_ = cmd.RegisterFlagCompletionFunc(name, values) // fails for a command without the flag
 	}
 	for _, c := range cmd.Commands() {
 		prepare(c)

@@ -10,12 +10,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 	"github.com/watchproxy/watchproxy/config"
@@ -25,22 +23,20 @@ const (
 	timeout   = 10 * time.Second
 	maxBytes  = 64 << 20 // a feed has some 500
 	maxReason = 4 << 10  // why a request is refused
-	interval  = time.Second
 )
 
 type flags struct {
 	admin  string
-	output command.Format
-	watch  bool
+	output command.JSON
 	check  bool
-	tree   bool
+	client client
 }
 
 // Command returns the command status.
 func Command() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
-		Use:   "status [--tree URL ...]",
+		Use:   "status",
 		Short: "Show the caches of a running proxy and what they save",
 		Long: `status shows the feeds of a running proxy, its memory, and what it saves
 upstream. The hit ratio covers gets, lists and watches of resources. Saved is
@@ -56,58 +52,42 @@ starting nor draining), serves with its current configuration file, reaches upst
 and none of its feeds has lost upstream for more than 10 seconds. A feed may still be
 syncing: requests for its resource wait or are forwarded.
 
---tree URL ... shows several proxies by their admin addresses (--admin is one of them),
-each below the proxy that is its upstream. The lag is that from the arrival of an event at a proxy until it is
-written to a client, which may be the next proxy.`,
-		Example: `  watchproxy status --watch
-  watchproxy status --check || echo "look after the proxy"
-  watchproxy status -o yaml
-  watchproxy status --tree http://10.0.0.1:8002 http://10.0.1.1:8002 http://10.0.1.2:8002`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if f.tree {
-				return nil
-			}
-			return cobra.NoArgs(cmd, args)
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.tree {
-				if cmd.Flags().Changed("admin") || len(args) == 0 {
-					args = append(args, f.admin)
-				}
-				admins, err := adminURLs(args)
-				if err != nil {
-					return err
-				}
-				return printTree(cmd.Context(), admins, cmd.OutOrStdout(), cmd.ErrOrStderr())
+--check --as-client URL gets a URL from the proxy as a client does, and does not ask the
+admin address. It verifies the proxy's certificate. It tries again for a minute, because
+a proxy may be about to start, except if the proxy refuses the client.`,
+		Example: `  watchproxy status --check || echo "look after the proxy"
+  watchproxy status -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.client.url != "" {
+				return f.client.run(cmd.Context(), cmd.OutOrStdout())
 			}
 			base, err := adminURL(f.admin)
 			if err != nil {
 				return err
 			}
-			if f.watch {
-				f.follow(cmd.Context(), base, cmd.OutOrStdout(), cmd.ErrOrStderr())
-				return nil
-			}
 			s, err := fetch(cmd.Context(), base)
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
-			}
-			if f.check {
+			case f.check:
 				return report(cmd.Context(), base, s, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			case bool(f.output):
+				return command.PrintJSON(cmd.OutOrStdout(), s)
 			}
-			return f.print(cmd.OutOrStdout(), s)
+			return s.writeText(cmd.OutOrStdout())
 		},
 	}
 	set := cmd.Flags()
 	set.StringVar(&f.admin, "admin", "http://"+config.Default().AdminListen, "`URL` of the proxy's admin address")
-	set.BoolVarP(&f.watch, "watch", "w", false, "refresh once a second until interrupted")
 	set.BoolVar(&f.check, "check", false, "only tell whether the proxy is healthy, by the exit code")
-	set.BoolVar(&f.tree, "tree", false, "show the proxies at several admin addresses, each below its upstream")
+	set.StringVar(&f.client.url, "as-client", "", "`URL` that --check gets from the proxy, as in https://host/api/v1/pods?limit=1")
+	set.StringVar(&f.client.authority, "certificate-authority", "", "PEM `FILE` with the CA of the proxy's certificate, for --as-client (default: the system's CAs, also if there is no such file)")
+	set.StringVar(&f.client.serverName, "tls-server-name", "", "`NAME` in the proxy's certificate, for --as-client (default: the URL's)")
+	set.StringVar(&f.client.tokenFile, "token-file", "", "`FILE` with the client's bearer token, for --as-client")
 	f.output.AddFlag(set)
-	for _, other := range []string{"check", "watch", "output"} {
-		cmd.MarkFlagsMutuallyExclusive("tree", other)
-	}
-	cmd.MarkFlagsMutuallyExclusive("check", "watch")
+	cmd.MarkFlagsMutuallyExclusive("as-client", "admin")
+	cmd.MarkFlagsMutuallyExclusive("as-client", "output")
 	cmd.MarkFlagsMutuallyExclusive("check", "output")
 	return cmd
 }
@@ -167,48 +147,4 @@ func fetch(ctx context.Context, base string) (*Status, error) {
 		return nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
 	}
 	return &s, nil
-}
-
-// follow prints the status periodically until ctx ends. If the proxy does not respond, follow
-// prints that and tries again.
-func (f *flags) follow(ctx context.Context, base string, stdout, stderr io.Writer) {
-	wipe := ""
-	if f.output == command.Text && isTerminal(stdout) {
-		wipe = "\x1b[H\x1b[2J"
-	}
-	ticks := time.NewTicker(interval)
-	defer ticks.Stop()
-	for {
-		s, err := fetch(ctx, base)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			fmt.Fprint(stdout, wipe)
-			err = f.print(stdout, s)
-		}
-		if err != nil {
-			fmt.Fprintln(stderr, "watchproxy:", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
-		if f.output == command.Text && wipe == "" {
-			fmt.Fprintln(stdout)
-		}
-	}
-}
-
-func (f *flags) print(w io.Writer, s *Status) error {
-	if f.output == command.Text {
-		return s.writeText(w)
-	}
-	return f.output.Print(w, s, f.watch)
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 }

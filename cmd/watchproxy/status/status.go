@@ -4,7 +4,6 @@
 package status
 
 import (
-	"crypto/tls"
 	"math"
 	"net/http"
 	"runtime/debug"
@@ -22,8 +21,6 @@ import (
 type Status struct {
 	Version       string     `json:"version"`
 	Upstream      string     `json:"upstream"`
-	Listen        string     `json:"listen"`          // the address for clients
-	Names         []string   `json:"names,omitempty"` // in the certificate
 	UptimeSeconds float64    `json:"uptimeSeconds"`
 	CPUSeconds    float64    `json:"cpuSeconds"` // of all processors
 	Memory        memory     `json:"memory"`
@@ -135,18 +132,17 @@ type feedStatus struct {
 	Delivered       uint64  `json:"eventsDelivered"`
 }
 
-// About is what a proxy knows about itself: its version, its upstream and its address for clients as
-// URLs, its certificates (nil without TLS), and the start of its service.
+// About is what a proxy knows about itself: its version, the URL of its upstream, and the start of
+// its service.
 type About struct {
-	Version, Upstream, Listen string
-	TLS                       *tls.Config
-	Began                     time.Time
+	Version, Upstream string
+	Began             time.Time
 }
 
 // Of returns the report of a proxy.
 func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, figures prometheus.Gatherer) (*Status, error) {
 	s := &Status{
-		Version: a.Version, Upstream: a.Upstream, Listen: a.Listen, Names: namesOf(a.TLS),
+		Version: a.Version, Upstream: a.Upstream,
 		UptimeSeconds: time.Since(a.Began).Seconds(), Feeds: []feedStatus{}, Forwarded: forwarded,
 	}
 	for _, f := range feeds {

@@ -181,7 +181,7 @@ func reported(t *testing.T, state func() (prometheus.Gatherer, []upstream.FeedSt
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		registry, feeds := state()
-		about := About{Version: "v1", Upstream: "https://upstream", Listen: "https://127.0.0.1:6443", Began: time.Now().Add(-time.Hour)}
+		about := About{Version: "v1", Upstream: "https://upstream", Began: time.Now().Add(-time.Hour)}
 		var err error
 		if s, err = Of(about, feeds, forwarded, registry); err != nil {
 			t.Error(err)
@@ -325,39 +325,6 @@ func executeWith(ctx context.Context, out, errs io.Writer, args ...string) error
 	return cmd.ExecuteContext(ctx)
 }
 
-// buffer ends a context once enough has been written.
-type buffer struct {
-	strings.Builder
-	lines int
-	full  context.CancelFunc
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	n, err := b.Builder.Write(p)
-	if strings.Count(b.String(), "\n") >= b.lines {
-		b.full()
-	}
-	return n, err
-}
-
-// --watch with JSON prints one object per line until it is interrupted. The interruption is not an
-// error.
-func TestStatusWatch(t *testing.T) {
-	s := admin(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	out := &buffer{lines: 2, full: cancel}
-	if err := execute(ctx, out, "--admin", s.URL, "-o", "json", "--watch"); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(out.String()) {
-		var got Status
-		if err := json.Unmarshal([]byte(line), &got); err != nil || len(got.Feeds) != 3 {
-			t.Errorf("%v in %s", err, line)
-		}
-	}
-}
-
 func TestStatusRefuses(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
@@ -376,7 +343,8 @@ func TestStatusRefuses(t *testing.T) {
 		"not there":        {[]string{"--admin", gone.URL}, []string{gone.URL, "refused", "--admin", "adminListen"}},
 		"another server":   {[]string{"--admin", other.URL}, []string{other.URL, "404", "adminListen and not listen"}},
 		"the listener":     {[]string{"--admin", kubernetes.URL}, []string{kubernetes.URL, "adminListen and not listen"}},
-		"check and watch":  {[]string{"--check", "--watch"}, []string{"check", "watch"}},
+		"an argument":      {[]string{"http://a"}, []string{"unknown command", "http://a"}},
+		"not JSON":         {[]string{"-o", "yaml"}, []string{"must be json, or not given"}},
 		"check, formatted": {[]string{"--check", "-o", "json"}, []string{"check", "output"}},
 	} {
 		var out bytes.Buffer

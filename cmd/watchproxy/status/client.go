@@ -1,0 +1,88 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
+)
+
+const (
+	// patience is how long a client tries.
+	patience = time.Minute
+	// pause is the time between two attempts.
+	pause = time.Second
+)
+
+// client gets a URL from a proxy as its clients do. `helm test` runs it.
+type client struct{ url, authority, serverName, tokenFile string }
+
+func (c *client) run(ctx context.Context, out io.Writer) error {
+	if !strings.HasPrefix(c.url, "https://") {
+		return command.Misused("--as-client %q: must be an https URL", c.url)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var last error
+	for {
+		again, err := c.attempt(ctx)
+		if err == nil {
+			_, err = fmt.Fprintln(out, "healthy")
+			return err
+		}
+		if last == nil || ctx.Err() == nil { // a timeout is not the reason
+			last = err
+		}
+		if !again {
+			return fmt.Errorf("get %s: %w", c.url, last)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("get %s: no success: %w", c.url, last)
+		}
+	}
+}
+
+// attempt gets the URL. If that fails, it reports whether another attempt may succeed.
+func (c *client) attempt(ctx context.Context) (again bool, err error) {
+	config := &rest.Config{BearerTokenFile: c.tokenFile, TLSClientConfig: rest.TLSClientConfig{ServerName: c.serverName}}
+	if c.authority != "" {
+		config.CAData, err = os.ReadFile(c.authority) // for each attempt, because the proxy publishes it when it starts
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("--certificate-authority: %w", err)
+		}
+	}
+	over, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return false, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url, http.NoBody)
+	if err != nil {
+		return false, err
+	}
+	resp, err := over.Do(req)
+	if err != nil {
+		return true, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBytes))
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return true, err
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound:
+	default:
+		again = true
+	}
+	return again, fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(body[:min(len(body), maxReason)]))
+}
