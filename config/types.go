@@ -59,9 +59,8 @@ type ProxyConfiguration struct {
 	// Cache configures the caches.
 	Cache Cache `json:"cache,omitzero"`
 	// Views are parts of the API: with less of each object, or fewer namespaces. The addresses of
-	// a view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. The proxy does
-	// not start if upstream's OpenAPI has a path in none of a view's resources. Of a view without
-	// resources it checks only paths in metadata. Views cannot change while it runs.
+	// a view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. The log and the
+	// status name the paths that no cached object has. Views cannot change while the proxy runs.
 	Views []View `json:"views,omitempty"`
 	// Drain is the period over which open watches end at shutdown, so that clients do not all
 	// reconnect at once.

@@ -199,9 +199,6 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	if err != nil {
 		return err
 	}
-	if err := behind.check(ctx, c.Views, log); err != nil {
-		return err
-	}
 	forwards, err := forward.New(behind.forwarding(), behind.transport)
 	if err != nil {
 		return err
@@ -238,6 +235,8 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	defer closeLog()
 	options.Audit, options.Views = auditor, settings.Views(c.Views)
 	served := metrics.New(registry)
+	fields := newViewFields(c.Views, feeds.Status, log)
+	defer inBackground(ctx, fields.run)()
 	server := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
 	if options.Access != nil {
 		options.Access.Show("grants", server.Grants)
@@ -245,7 +244,11 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	began := time.Now()
 	operators.Status = func(figures prometheus.Gatherer) (any, error) {
 		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Began: began}
-		return status.Of(about, feeds.Status(), served.Recent(), figures)
+		report, err := status.Of(about, feeds.Status(), served.Recent(), figures)
+		if err == nil {
+			report.UnfoundFields = fields.look()
+		}
+		return report, err
 	}
 	operators.Credentials = behind.servers.Credentials
 	operators.Cold = feeds.Warm(settings.Warm(c.Cache)).Err

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/openapi"
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
@@ -92,25 +91,6 @@ func (a *apiserver) own() (http.RoundTripper, error) {
 func (a *apiserver) config() (*rest.Config, error) {
 	transport, err := a.own()
 	return &rest.Config{Host: a.bases[0].String(), Transport: transport}, err
-}
-
-// check returns an error if upstream's objects do not have the fields of views.
-func (a *apiserver) check(ctx context.Context, views []config.View, log *zap.Logger) error {
-	if len(views) == 0 {
-		return nil
-	}
-	rc, err := a.config()
-	if err != nil {
-		return err
-	}
-	unread, err := openapi.Check(ctx, rc, views)
-	if unread != nil {
-		log.Warn("the paths of views are not all checked", zap.Error(unread))
-	}
-	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
-	}
-	return nil
 }
 
 // forwarding returns the configuration of forwarded requests: the address, and the impersonated

@@ -24,6 +24,7 @@ type FeedStatus struct {
 	Lost, Unreachable time.Duration
 	LastSign          time.Time
 	watchcache.Stats
+	Cache *watchcache.Cache
 }
 
 // Status returns a summary of each feed, in a stable order.
@@ -31,7 +32,7 @@ func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.GVR, f.Encoding, f.Scope, lost, f.Unreachable(), time.Now().Add(-f.Quiet()), f.Cache().Stats()})
+		all = append(all, FeedStatus{f.GVR, f.Encoding, f.Scope, lost, f.Unreachable(), time.Now().Add(-f.Quiet()), f.Cache().Stats(), f.Cache()})
 	}
 	return all
 }

@@ -32,6 +32,9 @@ type Status struct {
 	Watches       int        `json:"watches"` // open watches from the cache
 	// Views has the number of requests at the address of each view. They are among Requests.
 	Views map[string]float64 `json:"views,omitempty"`
+	// UnfoundFields lists the fields of views that no object has, among the first ones of each
+	// cache.
+	UnfoundFields []UnfoundField `json:"unfoundFields,omitempty"`
 	// UpstreamSilentSeconds is the time since an upstream server last answered a check. It is 0
 	// while a server is usable.
 	UpstreamSilentSeconds float64 `json:"upstreamSilentSeconds"`
@@ -42,6 +45,14 @@ type Status struct {
 	// Forwarded lists the requests that upstream answered in the last five minutes, with the
 	// reasons. The most frequent requests come first.
 	Forwarded []metrics.Forwarded `json:"forwarded"`
+}
+
+// UnfoundField is the path of a view that none of the first objects of a cache has.
+type UnfoundField struct {
+	View     string `json:"view"`
+	Field    string `json:"field"`
+	Resource string `json:"resource"`
+	Objects  int    `json:"objects"` // the number of objects looked at
 }
 
 // memory contains numbers of bytes. Resident includes Objects, Log and Derived.

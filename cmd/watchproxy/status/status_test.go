@@ -395,6 +395,11 @@ func TestStatusOfViews(t *testing.T) {
 		t.Error(text.String())
 	}
 	text.Reset()
+	s.UnfoundFields = []UnfoundField{{View: "slim", Field: "spec.x", Resource: "pods", Objects: 500}}
+	if err := s.writeText(&text); err != nil || !strings.Contains(text.String(), "spec.x of view slim: no such field in the 500 pods looked at\n") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+	text.Reset()
 	if err := statusOf(t, prometheus.NewRegistry()).writeText(&text); err != nil || strings.Contains(text.String(), "\nviews") {
 		t.Errorf("without views: %v\n%s", err, text.String())
 	}
