@@ -63,7 +63,7 @@ func Parse(query string) (Params, error) {
 
 // Want returns the selection of a read. reviewed means that the caller's own rights are reviewed.
 func (p *Params) Want(rt exchange.Route, reviewed bool) object.Want {
-	w := object.Want{Namespace: rt.Namespace, Name: rt.Name, Fields: p.Fields, Labels: p.Labels, Verb: rt.Verb, Reviewed: reviewed}
+	w := object.Want{Namespace: rt.Namespace, Name: rt.Name, Fields: p.Fields, Labels: p.Labels, Reviewed: reviewed}
 	if rt.IsNamespace() {
 		w.Namespace = ""
 	}

@@ -74,10 +74,9 @@ type Want struct {
 	Namespace, Name string
 	Fields          fields.Selector // nil for none
 	Labels          labels.Selector // nil for none
-	Verb            string          // get, list or watch
-	// Reviewed means that the reader's own rights have been reviewed. Otherwise the proxy's right to
-	// the verb counts. A right to one namespace then does not include a path of all namespaces, even
-	// if the read selects that namespace.
+	// Reviewed means that the reader's own rights have been reviewed. Otherwise the proxy's rights
+	// count. A right to one namespace then does not include a path of all namespaces, even if the
+	// read selects that namespace.
 	Reviewed bool
 	// Split means that the reader may read some namespaces at most. A resource without namespaces
 	// then needs no cache.

@@ -95,7 +95,7 @@ func (fs *Feeds) Stop() {
 }
 
 // open returns the feed of a key once its cache may answer a read.
-func (fs *Feeds) open(ctx context.Context, key feed.Key, w object.Want, since uint64) (*fresh.Feed, error) {
+func (fs *Feeds) open(ctx context.Context, key feed.Key, since uint64) (*fresh.Feed, error) {
 	f, err := fs.enter(ctx, key)
 	if errors.Is(err, upgrade.ErrServedAnew) && client.Sleep(ctx, settling) {
 		// All watches of the resource have just ended, and their clients return immediately. A
@@ -105,17 +105,13 @@ func (fs *Feeds) open(ctx context.Context, key feed.Key, w object.Want, since ui
 	if err != nil {
 		return nil, err
 	}
-	return f, fs.use(ctx, f, w, since)
+	return f, use(ctx, f, since)
 }
 
-// use waits until a feed's cache is filled. If the read has the proxy's own rights, use returns
-// upstream's refusal of its verb.
-func (fs *Feeds) use(ctx context.Context, f *fresh.Feed, w object.Want, since uint64) error {
+// use waits until a feed's cache is filled.
+func use(ctx context.Context, f *fresh.Feed, since uint64) error {
 	f.Use(since)
-	if err := f.Soon(ctx); err != nil || w.Reviewed || w.Verb == "" {
-		return err
-	}
-	return f.Allowed(ctx, w.Verb)
+	return f.Soon(ctx)
 }
 
 // enter returns the running feed of a resource. If there is none and upstream serves the resource,

@@ -25,7 +25,8 @@ import (
 // forbids the proxy to read the whole, the caches of single namespaces and of single objects do,
 // because a Role or a rule with resourceNames may allow them. When a refusal has expired, a read
 // makes the proxy try the wider scope again, and does not wait for it if there is a narrower cache.
-// So the proxy follows changes of its rights, and answers while upstream is away.
+// So the proxy uses new rights, and answers while upstream is away. A right that it has lost is noticed
+// when a feed's next list or watch is refused.
 //
 // If no scope contains a read, upstream answers. A read is never narrowed.
 
@@ -97,14 +98,14 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w ob
 	key := feed.Key{GVR: gvr, Encoding: encoding}
 	if narrow && len(scopes) > 1 {
 		if f := fs.ready(key, scopes); f != nil {
-			if err = fs.use(ctx, f, w, since); err == nil || !tooWide(err) {
+			if err = use(ctx, f, since); err == nil || !tooWide(err) {
 				return f, err
 			}
 		}
 	}
 	for _, key.Scope = range scopes {
 		var f *fresh.Feed
-		if f, err = fs.open(ctx, key, w, since); err == nil || narrow && !tooWide(err) {
+		if f, err = fs.open(ctx, key, since); err == nil || narrow && !tooWide(err) {
 			return f, err
 		}
 	}

@@ -70,7 +70,7 @@ func (fs *Feeds) fill(ctx context.Context, p Part) error {
 	if err != nil {
 		return err
 	}
-	_, err = fs.open(ctx, feed.Key{GVR: gvr, Scope: p.Scope}, object.Want{}, 0)
+	_, err = fs.open(ctx, feed.Key{GVR: gvr, Scope: p.Scope}, 0)
 	return err
 }
 

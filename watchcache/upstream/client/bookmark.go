@@ -11,7 +11,7 @@ import (
 // FirstBookmark returns the bookmark that ends the state of the cheapest watch within a resource's
 // scope. If upstream cannot stream states, the error is apierrors.IsInvalid.
 func (c *Client) FirstBookmark(ctx context.Context, r *object.Resource, timeoutSeconds int) (Event, error) {
-	path, query := Nothing(r)
+	path, query := nothing(r)
 	for name, value := range map[string]string{
 		"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true",
 		"timeoutSeconds": strconv.Itoa(timeoutSeconds),

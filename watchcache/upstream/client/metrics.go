@@ -25,7 +25,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_requests_total",
-			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, metadata, definitions (of custom resources and APIs), side-watch, ledger, rights (the proxy's own)) and status code; code 0 means no answer.",
+			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, metadata, definitions (of custom resources and APIs), side-watch, ledger) and status code; code 0 means no answer.",
 		}, []string{"verb", "code", "group", "version", "resource"}),
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_received_bytes_total",

@@ -50,7 +50,7 @@ const maxProbeBody = 4 << 20
 // Probe reads upstream's revision and the form of the resource's lists. verb is the request's verb
 // in metrics.
 func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
-	path, query := Nothing(r)
+	path, query := nothing(r)
 	query.Set("limit", "1")
 	resp, err := c.GetAs(ctx, AcceptOf(r.Encoding), verb, r.GVR, path, query)
 	if apierrors.IsNotAcceptable(err) {
@@ -143,9 +143,9 @@ func readProtoProbe(body []byte) (p Probe, apiVersion string, err error) {
 	return p, kind.APIVersion, err
 }
 
-// Nothing returns the path and the query of the cheapest list within a resource's scope. The list
+// nothing returns the path and the query of the cheapest list within a resource's scope. The list
 // matches no object, unless the scope is a single object: no other list may be allowed then.
-func Nothing(r *object.Resource) (path string, query url.Values) {
+func nothing(r *object.Resource) (path string, query url.Values) {
 	query = within(r.Scope, url.Values{})
 	if r.Namespaced && r.Scope.Namespace == "" {
 		return ResourcePath(r.GVR, NoSuchNamespace), query
@@ -155,36 +155,6 @@ func Nothing(r *object.Resource) (path string, query url.Values) {
 		query.Set("fieldSelector", fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", NoSuchName), selector).String())
 	}
 	return ResourcePath(r.GVR, r.Scope.Namespace), query
-}
-
-// Try sends the cheapest request of a verb (get, list or watch) within a resource's scope. Like the
-// list of a probe, a get has a name that no object can have, unless the scope is a single object.
-func (c *Client) Try(ctx context.Context, verb string, r *object.Resource) error {
-	path, query := Nothing(r)
-	switch verb {
-	case "get":
-		selector, err := fields.ParseSelector(query.Get("fieldSelector"))
-		if err != nil {
-			return fmt.Errorf("scope of %s: %w", r.GVR.Resource, err)
-		}
-		name, ok := selector.RequiresExactMatch("metadata.name")
-		if !ok {
-			name = NoSuchName
-		}
-		path, query = path+"/"+name, nil
-	case "list":
-		query.Set("limit", "1")
-	case "watch":
-		query.Set("watch", "true")
-		query.Set("resourceVersion", "0")
-		query.Set("timeoutSeconds", "1")
-	}
-	resp, err := c.GetAs(ctx, MimeJSON, "rights", r.GVR, path, query)
-	if err != nil {
-		return err
-	}
-	_ = resp.Body.Close() // it is not read
-	return nil
 }
 
 // ProbeTimeout limits a probe that no reader waits for.

@@ -8,7 +8,4 @@
 // The [Keeper] maintains the ledger. The ledger proves that all later writes concerned other
 // resources (keeper.go, evidence.go). Such writes are called foreign writes. If upstream is faster
 // than such a proof, the read goes to upstream (direct.go).
-//
-// Clients without rights of their own have the proxy's rights. The package asks upstream for them
-// (rights.go).
 package fresh

@@ -25,12 +25,11 @@ type Feed struct {
 	keeper    *Keeper
 	fresh     freshness
 	latencies latencies
-	rights    map[string]*right // by verb
 }
 
 // New returns a feed that uses the keeper's ledger and probe budget.
 func (k *Keeper) New(f *feed.Feed) *Feed {
-	return &Feed{Feed: f, keeper: k, fresh: freshness{helping: make(chan struct{}, 1)}, rights: newRights()}
+	return &Feed{Feed: f, keeper: k, fresh: freshness{helping: make(chan struct{}, 1)}}
 }
 
 // Reread makes the feed read its state again, because a reader has found an error in the cache.
