@@ -208,9 +208,6 @@ type rawFeed struct{ cache *watchcache.Cache }
 // Cache implements Feed.
 func (f *rawFeed) Cache() *watchcache.Cache { return f.cache }
 
-// Reread implements read.Feed.
-func (f *rawFeed) Reread(error) {}
-
 // Warnings implements Feed.
 func (f *rawFeed) Warnings() []string { return nil }
 

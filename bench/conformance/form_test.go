@@ -166,6 +166,7 @@ func (r row) inForms() (rows []row) {
 		if (f.name == "YAML" || indented || large) && v.from != "" { // the proxy forwards it without a review
 			v.from = upstream
 		}
+		v.from = inForm(asked, v.from)
 		rows = append(rows, v)
 	}
 	return rows

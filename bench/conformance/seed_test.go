@@ -162,6 +162,7 @@ func (c *collection) reach(ctx context.Context, part string, rv uint64, due sour
 		if _, err := eventually(ctx, apiserver, r, http.StatusOK); err != nil {
 			return err
 		}
+		due := inForm(r, due)
 		for from := source(""); from == "" || from != due && due != anywhere; {
 			got, err := eventually(ctx, proxied, r, http.StatusOK)
 			if err != nil {

@@ -18,13 +18,15 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// Tables of all resources that can be listed come from the cache, and their cells equal the
-// apiserver's. Ages may differ by the time between the responses. The metadata of all resources
-// equals the apiserver's, too.
+// Tables of all resources that can be listed come from the cache, except those in forwardedTables,
+// and their cells equal the apiserver's. Ages may differ by the time between the responses. The
+// metadata of all resources equals the apiserver's, too.
 func TestTables(t *testing.T) {
 	namespace := newNamespaces(t, "tables", 1)[0]
-	if _, err := write(t.Context(), http.MethodPost, definitions, gauges); err == nil { // with -count, it exists
-		await(t, get("/apis/example.com/v1/gauges"), http.StatusOK)
+	for name, definition := range map[string]string{"gauges": gauges, "meters": meters} {
+		if _, err := write(t.Context(), http.MethodPost, definitions, definition); err == nil { // with -count, it exists
+			await(t, get("/apis/example.com/v1/"+name), http.StatusOK)
+		}
 	}
 	all := listable(t)
 	for text := range strings.SplitSeq(specimens(t), "\n---\n") {
@@ -46,9 +48,27 @@ func TestTables(t *testing.T) {
 // k9sTable is the Accept header of the Tables that k9s 0.51 lists every two seconds.
 const k9sTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
 
-// tables is the source of Tables of a resource. Some rows depend on other objects of the list.
+// forwardedTables has the resources whose rows depend on other objects of the list, or have a
+// duration or another age than that of the object.
+var forwardedTables = []string{
+	"flowschemas", "storageclasses",
+	"jobs", "cronjobs", "events", "certificatesigningrequests", "devicetaintrules", "resourcepoolstatusrequests", "gauges",
+}
+
+// inForm returns the source of a response whose JSON has the source from. Upstream answers some
+// Tables.
+func inForm(r request, from source) source {
+	path, _, _ := strings.Cut(r.Target, "?")
+	parts := plainPath.FindStringSubmatch(path)
+	if from == cache && r.Header.Get("Accept") == table && parts != nil && slices.Contains(forwardedTables, parts[1]) {
+		return upstream
+	}
+	return from
+}
+
+// tables is the source of Tables of a resource.
 func (c *collection) tables() source {
-	if c.resource == "flowschemas" || c.resource == "storageclasses" {
+	if slices.Contains(forwardedTables, c.resource) {
 		return upstream
 	}
 	return c.source(cache)
@@ -103,7 +123,7 @@ func compareTables(t *testing.T, c *collection) {
 			r.from = upstream
 		}
 	}
-	if c.resource == "gauges" {
+	if slices.Contains([]string{"gauges", "meters", "jobs"}, c.resource) {
 		rows = append(rows, tableWatches(c, at)...)
 	}
 	const gets = 5
@@ -117,7 +137,7 @@ func compareTables(t *testing.T, c *collection) {
 	checkAsIs(t, rows)
 }
 
-// tableWatches are watches of Tables with date columns, from the state and from the change at a
+// tableWatches are watches of Tables with ages, from the state and from the change at a
 // resourceVersion on.
 func tableWatches(c *collection, at uint64) (rows []row) {
 	state, change := "resourceVersion=0", fmt.Sprintf("resourceVersion=%d", at-1)
@@ -133,7 +153,7 @@ func tableWatches(c *collection, at uint64) (rows []row) {
 	} {
 		rows = append(rows, row{
 			name: "watch, " + name, request: get(c.all()+"?watch=true&timeoutSeconds=1&"+query).With("Accept", table),
-			status: http.StatusOK, from: cache, moving: true, says: `"rows":[`,
+			status: http.StatusOK, from: c.tables(), moving: true, says: `"rows":[`,
 		})
 	}
 	return rows
@@ -158,7 +178,7 @@ func listable(t *testing.T) (all []*collection) {
 	for _, root := range roots {
 		for _, r := range gjson.GetBytes(must(t, apiserver, get(root), http.StatusOK).Body, "resources").Array() {
 			verbs := r.Get("verbs").String()
-			if !strings.Contains(verbs, `"list"`) || !strings.Contains(verbs, `"watch"`) || strings.HasPrefix(root, "/apis/example.com") && r.Get("name").Str != "gauges" {
+			if !strings.Contains(verbs, `"list"`) || !strings.Contains(verbs, `"watch"`) || strings.HasPrefix(root, "/apis/example.com") && !slices.Contains([]string{"gauges", "meters"}, r.Get("name").Str) {
 				continue
 			}
 			c := &collection{root: root, resource: r.Get("name").Str, kind: r.Get("kind").Str, namespaced: r.Get("namespaced").Bool()}
@@ -238,4 +258,16 @@ const gauges = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k
 	{"name":"Broken","type":"date","jsonPath":".spec.broken"},
 	{"name":"Dotted","type":"date","jsonPath":".metadata.annotations.example\\.com/at"},
 	{"name":"Done","type":"date","jsonPath":".status.done"},
+	{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]}]}}`
+
+// meters are custom resources with a column of each type. Their only date is their age.
+const meters = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"meters.example.com"},
+	"spec":{"group":"example.com","scope":"Namespaced","names":{"kind":"Meter","plural":"meters","singular":"meter"},"versions":[
+	{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}},
+	"additionalPrinterColumns":[
+	{"name":"Size","type":"integer","jsonPath":".spec.size"},
+	{"name":"Interval","type":"string","jsonPath":".spec.interval"},
+	{"name":"Full","type":"boolean","jsonPath":".spec.full"},
+	{"name":"Ratio","type":"number","jsonPath":".spec.ratio"},
+	{"name":"Last","type":"string","jsonPath":".spec.last"},
 	{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]}]}}`

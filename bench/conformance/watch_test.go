@@ -102,7 +102,7 @@ func watchScript(t *testing.T, c *collection) {
 		open = append(open, asked{f.name, r, from, begins})
 		for _, form := range lots(f.name+c.name, watchedForms) {
 			if r, ok := form.of(r); ok {
-				open = append(open, asked{f.name + ", " + form.String(), r, from, begins})
+				open = append(open, asked{f.name + ", " + form.String(), r, inForm(r, from), begins})
 			}
 		}
 	}

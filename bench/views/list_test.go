@@ -73,7 +73,7 @@ func (w *world) readsOf(t *testing.T, r *resource, random *rand.Rand) []*read {
 	t.Helper()
 	cached := map[bool]string{true: cache, false: upstream}[r.cached()]
 	ofTables, recent := cached, cached
-	if r.dependent() {
+	if r.forwardsTables() {
 		ofTables = upstream
 	}
 	if r.plural == "events" { // which the apiserver does not cache

@@ -75,9 +75,14 @@ func (r *resource) configured() string {
 // aggregator serves APIServices outside of any of them.
 func (r *resource) cached() bool { return r.plural != "secrets" && r.plural != "apiservices" }
 
-// dependent reports whether the rows of the resource's Tables depend on other objects, so that
-// upstream answers.
-func (r *resource) dependent() bool { return r.plural == "flowschemas" || r.plural == "storageclasses" }
+// forwardsTables reports whether upstream answers the resource's Tables, because their rows depend
+// on other objects, or have a duration or another age than that of the object.
+func (r *resource) forwardsTables() bool {
+	return slices.Contains([]string{
+		"flowschemas", "storageclasses",
+		"jobs", "cronjobs", "events", "certificatesigningrequests", "devicetaintrules", "resourcepoolstatusrequests",
+	}, r.plural)
+}
 
 // namespace has the objects that all tests read and none changes.
 const namespace = "views"

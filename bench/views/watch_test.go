@@ -190,7 +190,7 @@ func (of *watcher) open(ctx context.Context, w *world, s *script) (err error) {
 		return err
 	}
 	source := cache
-	if of.forwarded || !s.r.cached() || s.r.plural == "events" || of.accept == table && s.r.dependent() { // the state of events cannot be proven current
+	if of.forwarded || !s.r.cached() || s.r.plural == "events" || of.accept == table && s.r.forwardsTables() { // the state of events cannot be proven current
 		source = upstream
 	}
 	if of.accept == protobuf && of.resp.Header.Get("Content-Type") == "application/json" && s.r.inProtobuf() && !of.view.opaque() {

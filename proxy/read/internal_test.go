@@ -51,7 +51,6 @@ type stillFeed struct {
 }
 
 func (f *stillFeed) Cache() *watchcache.Cache                      { return f.cache }
-func (f *stillFeed) Reread(error)                                  {}
 func (f *stillFeed) Warnings() []string                            { return nil }
 func (f *stillFeed) Lost() (time.Duration, bool)                   { return 0, false }
 func (f *stillFeed) CompressesWatches() bool                       { return false }

@@ -46,8 +46,6 @@ type Feeds interface {
 // Feed is a cached resource.
 type Feed interface {
 	Cache() *watchcache.Cache
-	// Reread makes the feed read its state again, because the cache contains an error.
-	Reread(reason error)
 	// Warnings returns the Warning headers of all upstream responses about the resource.
 	Warnings() []string
 	// Lost reports whether the feed has lost contact with upstream, and for how long.
@@ -281,6 +279,8 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 		switch {
 		case errors.Is(err, object.ErrNoEncoding):
 			continue
+		case r.refusal != nil && errors.Is(err, Table):
+			continue // upstream refuses the read, and has no such list
 		case errors.Is(err, watchcache.ErrNoProgress):
 			return Stuck
 		case errors.Is(err, watchcache.ErrNotReady):
@@ -302,7 +302,7 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
 	defer cancel()
 	switch {
-	case r.choice.Table && !table.Dependent(r.GVR.GroupResource()):
+	case r.choice.Table && !table.Forwarded(r.GVR.GroupResource()):
 		return rd.openTable(ctx, r)
 	case r.choice.Table:
 		return Table

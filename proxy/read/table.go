@@ -35,7 +35,7 @@ func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 	if !rules.Usable() {
 		return Table
 	}
-	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache(), Reread: rows.Reread}
+	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache()}
 	return nil
 }
 

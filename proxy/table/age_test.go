@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -57,7 +58,7 @@ func TestAgesFollowTheClock(t *testing.T) {
 }
 
 func rulesFor(group, resource string, columns ...string) *Rules {
-	return New(&object.Resource{
+	return newRules(&object.Resource{
 		GVR: schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}, Columns: object.Columns{Definitions: definitions(columns)},
 	})
 }
@@ -84,16 +85,8 @@ func TestRules(t *testing.T) {
 	const past = time.Hour
 	at := func(d time.Duration) string { return ago(d + past) }
 	pods := rulesFor("", "pods", "Name", "Restarts", "Age")
-	jobs := rulesFor("batch", "jobs", "Name", "Duration")
-	lateEvents := rulesFor("", "events", "Last Seen", "Name", "First Seen")
-	custom := New(&object.Resource{
-		GVR: schema.GroupVersionResource{Group: "e.c", Version: "v1", Resource: "gauges"}, SelfDescribing: true,
-		Columns: object.Columns{
-			Defined: true, Definitions: definitions([]string{"Name", "Interval", "Last:date", "Next:date"}),
-			Paths: []string{".spec.interval", ".spec.last", `.metadata.annotations.e\.c/next`},
-		},
-	})
-	bare := New(&object.Resource{SelfDescribing: true, Columns: object.Columns{Defined: true, Definitions: definitions([]string{"Name", "Age:date"})}})
+	custom := datesAt(".spec.interval:string", ".metadata.creationTimestamp")
+	bare := newRules(&object.Resource{SelfDescribing: true, Columns: object.Columns{Defined: true, Definitions: definitions([]string{"Name", "Age:date"})}})
 	for name, tc := range map[string]struct {
 		rules              *Rules
 		object, row, wants string // wants is empty if no timestamp explains the cell
@@ -124,31 +117,78 @@ func TestRules(t *testing.T) {
 			`"p","5 (\u003cinvalid\u003e ago)",null`, `"p","5 (59m ago)",null`,
 		},
 		"restarts, unexplained": {pods, `{"status":{}}`, `"p","5 (3h ago)",null`, ""},
-		"job that runs":         {jobs, `{"status":{"startTime":"` + at(time.Minute) + `"}}`, `"j","60s"`, `"j","61m"`},
-		"job that is complete":  {jobs, `{"status":{"startTime":"` + at(2*time.Hour) + `","completionTime":"` + at(time.Hour) + `"}}`, `"j","60m"`, `"j","60m"`},
-		"job that is new":       {jobs, `{"status":{}}`, `"j",""`, `"j",""`},
-		"requested duration":    {rulesFor("certificates.k8s.io", "certificatesigningrequests", "Name", "RequestedDuration"), `{"spec":{"expirationSeconds":86400}}`, `"c","24h"`, `"c","24h"`},
-		"event with a series":   {lateEvents, `{"series":{"lastObservedTime":"` + at(time.Minute) + `"},"eventTime":"` + at(2*time.Hour) + `"}`, `"60s","n","120m"`, `"61m","n","3h"`},
-		"message of an event":   {rulesFor("events.k8s.io", "events", "Message"), `{"note":"5m "}`, `"5m"`, `"5m"`},
-		"old event":             {lateEvents, `{"firstTimestamp":"` + at(2*time.Hour) + `","lastTimestamp":"` + at(time.Minute) + `","eventTime":null}`, `"60s","n","120m"`, `"61m","n","3h"`},
-		"custom": {
-			custom, `{"metadata":{"annotations":{"e.c/next":"` + at(2*time.Hour) + `"}},"spec":{"interval":"5m","last":"` + at(time.Minute) + `"}}`,
-			`"c","5m","60s","120m"`, `"c","5m","61m","3h"`,
-		},
-		"custom, without dates": {custom, `{"spec":{"last":"tomorrow"}}`, `"c","5m","\u003cinvalid\u003e",null`, `"c","5m","\u003cinvalid\u003e",null`},
+		"custom":                {custom, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"},"spec":{"interval":"5m"}}`, `"c","5m","60s"`, `"c","5m","61m"`},
+		"custom, another date":  {custom, `{"metadata":{"creationTimestamp":"` + at(time.Hour) + `"},"spec":{"interval":"5m"}}`, `"c","5m","60s"`, ""},
+		"custom, no definition": {newRules(&object.Resource{SelfDescribing: true, Columns: object.Columns{Definitions: definitions([]string{"Name", "Age:date"})}}), `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"c","60s"`, ""},
 		"custom, bare":          {bare, `{"metadata":{"creationTimestamp":"` + at(time.Minute) + `"}}`, `"c","60s"`, `"c","61m"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const end = `],"conditions":[{"type":"Completed"}]`
 			got, _, _, err := tc.rules.appendRow([]byte("before"), []byte(`{"cells":[`+tc.row+end), []byte(tc.object), now.Add(-past), now)
 			switch want := `before{"cells":[` + tc.wants + end; {
-			case tc.wants == "" && !errors.Is(err, ErrUnexplained):
+			case tc.wants == "" && !errors.Is(err, errUnexplained):
 				t.Errorf("%s, %v", got, err)
 			case tc.wants != "" && (err != nil || string(got) != want):
 				t.Errorf("%s, %v\nwant %s", got, err, want)
 			}
 		})
 	}
+}
+
+// datesAt returns the rules of a custom resource with columns at these paths. They are columns of
+// dates, unless a path is followed by a colon and another type.
+func datesAt(paths ...string) *Rules {
+	columns := []string{"Name"}
+	for i, path := range paths {
+		path, kind, typed := strings.Cut(path, ":")
+		if !typed {
+			kind = "date"
+		}
+		paths[i], columns = path, append(columns, fmt.Sprintf("At %d:%s", i, kind))
+	}
+	return newRules(&object.Resource{SelfDescribing: true, Columns: object.Columns{Defined: true, Definitions: definitions(columns), Paths: paths}})
+}
+
+// Upstream answers Tables of a custom resource that has a date other than the time of its creation.
+func TestDatesLeftToUpstream(t *testing.T) {
+	const creation = ".metadata.creationTimestamp"
+	for _, path := range []string{
+		"", ".spec.at", ".metadata.deletionTimestamp", "metadata.creationTimestamp", "$.metadata.creationTimestamp", ".metadata.creationTimestamp ", ".metadata['creationTimestamp']",
+		".metadata.managedFields[0].time", ".status.conditions[?(@.type==\"Ready\")].lastTransitionTime", "..creationTimestamp",
+	} {
+		if datesAt(creation, path).Usable() {
+			t.Errorf("%q is shown", path)
+		}
+	}
+	for _, rules := range []*Rules{datesAt(creation), datesAt(creation, creation), datesAt(".spec.at:string", creation), datesAt("..at:string")} {
+		if !rules.Usable() {
+			t.Errorf("%v is left to upstream", rules.columns)
+		}
+	}
+}
+
+// After a row has not matched the rules, upstream answers Tables for an hour.
+func TestDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := object.Resource{Encoding: object.Table}
+		row, err := r.ParseRow(gjson.Parse(`{"cells":["p","5m"],"object":{"metadata":{"name":"p","uid":"u","resourceVersion":"1"}}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := rulesFor("", "pods", "Name", "Age")
+		for range 3 {
+			if !rules.Usable() {
+				t.Fatal("not usable")
+			}
+			rules.doubt(row, errUnexplained)
+			for _, usable := range []bool{false, true} {
+				time.Sleep(restTime / 2)
+				if rules.Usable() != usable {
+					t.Errorf("usable: %t", !usable)
+				}
+			}
+		}
+	})
 }
 
 // A cell that looks like an age is recognized in all of upstream's forms of ages.

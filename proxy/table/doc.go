@@ -4,14 +4,13 @@
 //
 // Most cells depend only on the object. Ages also depend on the time. So this package computes each
 // age again for the present time, from a timestamp in the object. [Rules] name the timestamp of
-// each column. They follow kube-apiserver's [printers], but may be wrong. So a timestamp must
+// each column. They follow kube-apiserver's [printers], but may be wrong. So the timestamp must
 // explain upstream's cell: the cell's text must have been the timestamp's age when the row arrived,
 // or up to a minute before.
 //
-// Sometimes no timestamp explains a cell that looks like an age. The row may have arrived late, so
-// the feed reads the rows again. If no timestamp explains the fresh cells either, upstream answers
-// all Tables of the resource for an hour. So an apiserver with other columns causes cache misses
-// but no wrong ages.
+// If the timestamp does not explain a cell that looks like an age, upstream answers all Tables of
+// the resource for an hour, or until the feed of the rows begins anew. So an apiserver with other
+// columns, or a row that arrives late, causes cache misses but no wrong ages.
 //
 // Ages are only as accurate as this machine's clock. So an [age.Clock] compares this clock with
 // the Date of each response of upstream. Ages are unknown while the clocks differ by more than
@@ -26,16 +25,11 @@
 // ignored. A hash of the row's metadata shows whether the object has the same metadata. Some rows
 // keep upstream's own metadata instead (object.InternalMetadata).
 //
-//	resource                    column         timestamp
-//	all                         Age            metadata.creationTimestamp
-//	pods                        Restarts       the last termination of a container: "3 (5m ago)"
-//	jobs                        Duration       status.startTime, until the job is complete
-//	cronjobs                    Last Schedule  status.lastScheduleTime
-//	events                      Last Seen      series.lastObservedTime, lastTimestamp or First Seen
-//	                            First Seen     firstTimestamp or eventTime
-//	devicetaintrules            TimeAdded      spec.taint.timeAdded
-//	resourcepoolstatusrequests  Completed      lastTransitionTime of the condition Complete
-//	custom                      of type date   the column's JSONPath, if it has only names of fields
+//	resource  column                   timestamp
+//	all       Age                      metadata.creationTimestamp
+//	custom    of type date             the same: its JSONPath must be .metadata.creationTimestamp
+//	pods      Restarts                 the last termination of a container: "3 (5m ago)"
+//	others    of durations, of dates   none: upstream answers all Tables of the resource
 //
 // [printers]: https://github.com/kubernetes/kubernetes/tree/v1.37.2/pkg/printers/internalversion
 package table

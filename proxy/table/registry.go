@@ -25,12 +25,9 @@ func (g *Registry) Of(cache *watchcache.Cache) *Rules {
 	if ok && known.(*Rules).epoch == epoch {
 		return known.(*Rules)
 	}
-	rules := New(cache.Resource())
+	rules := newRules(cache.Resource())
 	rules.ID, rules.epoch = g.last.Add(1), epoch
 	rules.log = g.Log.With(zap.Stringer("resource", cache.Resource().GVR))
-	if ok {
-		rules.doubts = known.(*Rules).doubts
-	}
 	g.rules.Store(key, rules)
 	if !ok {
 		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { g.rules.Delete(key) }, key)

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/age"
 )
 
-// ErrUnexplained says that a cell looks like an age, but no timestamp explains it.
-var ErrUnexplained = errors.New("a cell that looks like an age is explained by no timestamp")
+// errUnexplained says that a cell looks like an age, but no timestamp explains it.
+var errUnexplained = errors.New("a cell that looks like an age is explained by no timestamp")
 
 // appendRow appends a row with the ages at the time now. The row arrived at the time arrived.
 // appendRow also returns the end of the last age in the result, and the time for which the ages
@@ -56,12 +56,12 @@ func appendQuoted(dst []byte, text string) []byte {
 // age returns the timestamp whose age a cell shows, and the text around that age. The timestamp is
 // zero if the cell does not change with time.
 func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (since time.Time, prefix, suffix string, err error) {
-	c := column{since: path(created)} // upstream's rows of ipaddresses have an age without a column
+	c := column{since: created} // upstream's rows of ipaddresses have an age without a column
 	if i < len(r.columns) {
 		c = r.columns[i]
 	}
 	// Most cells are no ages, so this comes first.
-	if cell.Type != gjson.String || !age.LooksLike(cell.Str) || c.fixed != nil && c.fixed(item) {
+	if cell.Type != gjson.String || !age.LooksLike(cell.Str) {
 		return since, "", "", nil
 	}
 	text := cell.Str
@@ -70,17 +70,11 @@ func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (s
 		text, prefix, suffix = inner[at:], inner[:at], " ago)"
 	}
 	if c.since != nil {
-		times := c.since(item)
-		for _, t := range times {
-			if explains(t, text, arrived) {
-				return t, prefix, suffix, nil
-			}
-		}
-		if r.custom && len(times) == 0 && text == age.Invalid { // the value is no time
-			return since, "", "", nil
+		if t := c.since(item); !t.IsZero() && explains(t, text, arrived) {
+			return t, prefix, suffix, nil
 		}
 	} else if r.custom || r.builtin && isValue(item, cell.Raw) {
 		return since, "", "", nil
 	}
-	return since, "", "", fmt.Errorf("%w; did the row arrive late? %q in column %s, of a row that arrived at %s", ErrUnexplained, cell.Str, c.name, arrived)
+	return since, "", "", fmt.Errorf("%w: %q in column %s, of a row that arrived at %s", errUnexplained, cell.Str, c.name, arrived)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -38,9 +37,7 @@ type Rows struct {
 	Context context.Context //nolint:containedctx // it is the read's
 	Wait    time.Duration
 	// Waits is called before such a wait. It may be nil.
-	Waits func()
-	// Reread makes the feed of the rows read them again. It may be nil.
-	Reread func(reason error)
+	Waits  func()
 	failed bool // a row was missing, or did not belong to its object
 	// agesEnd is the end of the last row's last age in the output.
 	agesEnd int
@@ -91,20 +88,9 @@ func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 
 // judge draws the consequences if the last row did not match the rules.
 func (r *Rows) judge(err error) {
-	if err == nil {
-		return
-	}
-	r.failed = true
-	log := r.Rules.log.With(zap.String("key", r.last.Key()), zap.Time("arrived", r.last.Rendered()), zap.Error(err))
-	switch r.Rules.doubts.mismatch(r.Rules.epoch, r.last.Rendered(), time.Now()) {
-	case known:
-	case reread:
-		log.Info("a row does not match its rules; reading the rows again")
-		if r.Reread != nil {
-			r.Reread(err)
-		}
-	case rejected:
-		log.Warn("fresh rows do not match their rules; upstream answers Tables of the resource", zap.Duration("for", restTime))
+	if err != nil {
+		r.failed = true
+		r.Rules.doubt(r.last, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package table
 
 import (
 	"bytes"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -18,101 +19,114 @@ type Rules struct {
 	columns []column
 	custom  bool // cells are values of the object, except dates
 	builtin bool // cells that are values of the object do not change with time
-	// left is true if upstream answers all Tables, because the path of a date is not followed.
-	left  bool
-	dates int // columns of dates in custom resources
+	// left is true if upstream answers all Tables, because a custom resource has other dates than
+	// its creation.
+	left bool
 	// ID is the number of the rules. The rules of a later epoch or cache have a higher ID.
 	ID    uint64
 	epoch uint64
 	clock *age.Clock
-	// doubts are shared by the rules of all epochs of a cache.
-	doubts *doubts
-	log    *zap.Logger
+	// doubted is the time at which a row last did not match the rules; nil if all have matched.
+	doubted atomic.Pointer[time.Time]
+	log     *zap.Logger
 }
 
-// Usable reports whether ages can be computed now, and rows have matched the rules recently. It is
-// always false if a custom resource has a date at a JSONPath that is not followed.
+// restTime is the time for which upstream answers Tables after a row did not match the rules.
+const restTime = time.Hour
+
+// Usable reports whether ages can be computed now, and all rows have matched the rules recently. It
+// is always false for a custom resource with other dates than its creation.
 func (r *Rules) Usable() bool {
 	_, right := r.clock.Now()
-	return !r.left && right && r.doubts.allow(r.epoch, time.Now())
+	return !r.left && right && !r.rests(time.Now())
+}
+
+func (r *Rules) rests(now time.Time) bool {
+	at := r.doubted.Load()
+	return at != nil && now.Sub(*at) < restTime
+}
+
+// doubt records that a row does not match the rules.
+func (r *Rules) doubt(row *object.Object, reason error) {
+	now := time.Now()
+	if !r.rests(now) {
+		r.log.Warn("a row does not match its rules; upstream answers Tables of the resource", zap.String("key", row.Key()),
+			zap.Time("arrived", row.Rendered()), zap.Duration("for", restTime), zap.Error(reason))
+	}
+	r.doubted.Store(&now)
 }
 
 // column is the rule of a column. If since is nil, the column's cells do not change with time.
 type column struct {
 	name string
-	// since returns the possible timestamps of the column's age. The first timestamp that explains
-	// a cell is the right one.
-	since func(object []byte) []time.Time
-	// fixed reports whether an object's cell is a duration that does not grow; nil means that it
-	// always grows.
-	fixed func(object []byte) bool
+	// since returns the timestamp of the column's age, or the zero time.
+	since func(object []byte) time.Time
 }
 
-// builtin has the rules of built-in resources by group, resource and column. The column Age is not
-// listed, because almost all resources have it.
-var builtin = map[schema.GroupResource]map[string]column{
-	{Resource: "pods"}: {"Restarts": {since: terminations}},
-	{Group: "batch", Resource: "jobs"}: {"Duration": {
-		since: path("status.startTime"), fixed: func(o []byte) bool { return gjson.GetBytes(o, "status.completionTime").Exists() },
-	}},
-	{Group: "batch", Resource: "cronjobs"}:                                 {"Last Schedule": {since: path("status.lastScheduleTime")}},
-	{Resource: "events"}:                                                   events,
-	{Group: "events.k8s.io", Resource: "events"}:                           events,
-	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: {"RequestedDuration": {fixed: always}},
-	{Group: "resource.k8s.io", Resource: "devicetaintrules"}:               {"TimeAdded": {since: path("spec.taint.timeAdded")}},
-	{Group: "resource.k8s.io", Resource: "resourcepoolstatusrequests"}:     {"Completed": {since: path(`status.conditions.#(type=="Complete").lastTransitionTime`)}},
-}
-
-// dependent has the resources whose rows in a list depend on the other objects. Upstream lists
-// flowschemas in the order in which they are matched. Since 1.37 it marks the default among
-// storageclasses, but not in the rows of watches and gets.
-var dependent = map[schema.GroupResource]bool{
+// forwarded has the resources whose Tables upstream must answer.
+var forwarded = map[schema.GroupResource]bool{
+	// They have a duration, or an age since another time than the object's creation.
+	{Group: "batch", Resource: "jobs"}:                                     true,
+	{Group: "batch", Resource: "cronjobs"}:                                 true,
+	{Resource: "events"}:                                                   true,
+	{Group: "events.k8s.io", Resource: "events"}:                           true,
+	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: true,
+	{Group: "resource.k8s.io", Resource: "devicetaintrules"}:               true,
+	{Group: "resource.k8s.io", Resource: "resourcepoolstatusrequests"}:     true,
+	// Their rows in a list depend on the other objects, but a cache has rows of one kind only, from
+	// watches or from lists. Upstream lists flowschemas in the order in which they are matched.
+	// Since 1.37 it marks the default among storageclasses, but not in the rows of watches and gets.
 	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}: true,
 	{Group: "storage.k8s.io", Resource: "storageclasses"}:            true,
 }
 
-// Dependent reports whether the rows of a resource depend on other objects. Upstream must answer all of
-// its Tables, because a cache has rows of one kind only, from watches or from lists.
-func Dependent(gr schema.GroupResource) bool { return dependent[gr] }
+// Forwarded reports whether upstream must answer all Tables of a resource.
+func Forwarded(gr schema.GroupResource) bool { return forwarded[gr] }
 
-// events has the rules for both versions of events. They have the same cells, but different names
-// for the same timestamps.
-var events = map[string]column{
-	"Last Seen":  {since: path("series.lastObservedTime", "lastTimestamp", "deprecatedLastTimestamp", "firstTimestamp", "deprecatedFirstTimestamp", "eventTime")},
-	"First Seen": {since: path("firstTimestamp", "deprecatedFirstTimestamp", "eventTime")},
-	"Type":       {fixed: always}, "Reason": {fixed: always}, "Object": {fixed: always}, "Subobject": {fixed: always},
-	"Source": {fixed: always}, "Message": {fixed: always}, "Name": {fixed: always}, // any texts
-}
-
-func always([]byte) bool { return true }
-
-// New returns the rules for the rows of a resource.
-func New(r *object.Resource) *Rules {
-	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), clock: r.Columns.Clock, doubts: &doubts{}, log: zap.NewNop()}
-	own := builtin[r.GVR.GroupResource()]
+// newRules returns the rules for the rows of a resource.
+func newRules(r *object.Resource) *Rules {
+	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), clock: r.Columns.Clock, log: zap.NewNop()}
+	pods := r.GVR.GroupResource() == schema.GroupResource{Resource: "pods"}
 	for i, definition := range gjson.ParseBytes(r.Columns.Definitions).Array() {
-		name := definition.Get("name").Str
-		c := column{name: name}
-		switch rule, known := own[name]; {
-		case rules.custom && definition.Get("type").Str == "date":
-			rules.addDate(c, r.Columns.Paths, i)
-			continue
-		case rules.custom:
-		case known:
-			c.since, c.fixed = rule.since, rule.fixed
-		case name == "Age" && rules.builtin:
-			c.since = path(created)
+		c := column{name: definition.Get("name").Str}
+		date := rules.custom && definition.Get("type").Str == "date"
+		switch {
+		case date && showsCreation(r.Columns.Paths, i), rules.builtin && c.name == "Age":
+			c.since = created
+		case date:
+			rules.left = true
+		case pods && c.name == "Restarts":
+			c.since = terminations
 		}
 		rules.columns = append(rules.columns, c)
 	}
 	return rules
 }
 
+// showsCreation reports whether a custom resource's column of dates shows the time of the object's
+// creation. If a custom resource defines no columns, its second column does.
+func showsCreation(paths []string, index int) bool {
+	if len(paths) == 0 {
+		return index == 1
+	}
+	return index > 0 && index <= len(paths) && paths[index-1] == ".metadata.creationTimestamp"
+}
+
+func created(object []byte) time.Time {
+	t, _ := timestamp(gjson.GetBytes(object, "metadata.creationTimestamp").Str)
+	return t
+}
+
+func timestamp(text string) (t time.Time, ok bool) {
+	t, err := time.Parse(time.RFC3339, text)
+	return t, err == nil
+}
+
 // terminations returns the last time at which one of a pod's relevant containers ended, by
 // upstream's rules. While the pod initializes, the relevant containers are its init containers up
 // to the current one. After that, the relevant containers are its containers and the init
 // containers that restart.
-func terminations(pod []byte) []time.Time {
+func terminations(pod []byte) time.Time {
 	restarts := map[string]bool{}
 	gjson.GetBytes(pod, "spec.initContainers").ForEach(func(_, c gjson.Result) bool {
 		restarts[c.Get("name").Str] = c.Get("restartPolicy").Str == "Always"
@@ -136,13 +150,13 @@ func terminations(pod []byte) []time.Time {
 		return initialized
 	})
 	if !initialized && gjson.GetBytes(pod, `status.conditions.#(type=="Initialized").status`).Str != "True" {
-		return []time.Time{before}
+		return before
 	}
 	gjson.GetBytes(pod, "status.containerStatuses").ForEach(func(_, status gjson.Result) bool {
 		late(&after, status)
 		return true
 	})
-	return []time.Time{after}
+	return after
 }
 
 // isValue reports whether a text is among an object's values. Such a cell is not an age.

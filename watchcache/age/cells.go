@@ -28,9 +28,9 @@ func withoutAge(cell gjson.Result) string {
 	return cell.Str[:strings.LastIndexByte(cell.Str, '(')+1] + "AGE"
 }
 
-// Invalid is the age of a future time. In a custom resource, it also stands for a value that is no
+// invalid is the age of a future time. In a custom resource, it also stands for a value that is no
 // time.
-const Invalid = "<invalid>"
+const invalid = "<invalid>"
 
 // LooksLike reports whether a cell may be or contain an age, for example "5m", "5m ago",
 // "in 5m" or "3 (2d4h ago)".
@@ -39,7 +39,7 @@ func LooksLike(text string) bool {
 		text = inner[strings.LastIndexByte(inner, '(')+1:]
 	}
 	text = strings.TrimPrefix(strings.TrimSuffix(text, " ago"), "in ")
-	if text == Invalid {
+	if text == invalid {
 		return true
 	}
 	const longest = len("999y364d")

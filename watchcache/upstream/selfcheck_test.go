@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,24 +61,6 @@ func TestSelfChecksComeByThemselves(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		if got := f.count("list"); got < 5 || got > 20 {
 			t.Errorf("%d checks in ten hours", got)
-		}
-	})
-}
-
-// If a reader finds an error in the cache, the feed reads the state again.
-func TestReread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.set("a", "1")
-		feeds := start(t, f)
-		cache := open(t, feeds)
-		epoch := cache.Stats().Epoch
-		synctest.Wait() // the stream has caught up
-		feeds.list()[0].Reread(errors.New("a wrong row"))
-		time.Sleep(time.Minute)
-		reached(t, f, cache)
-		if cache.Stats().Epoch == epoch {
-			t.Error("the state was not read again")
 		}
 	})
 }

@@ -55,7 +55,6 @@ get pods --server-print=false
 get pods,services
 get pods,configmaps,deployments -o wide
 get pods,widgets -A
-get all
 get nodes
 get nodes -o wide
 get nodes --show-labels
@@ -65,8 +64,6 @@ get replicasets
 get daemonsets
 get statefulsets
 get services -o wide
-get jobs
-get cronjobs
 get configmaps
 get configmaps --chunk-size=1
 get serviceaccounts -A
@@ -100,6 +97,9 @@ get pod missing
 get widget small
 get events
 get storageclasses
+get jobs
+get cronjobs
+get all
 get secrets
 describe pod web-1
 describe pods

@@ -30,6 +30,9 @@ var claims = []claim{
 	{"a get for each name,", func(verb, _ string) bool { return verb == "get" }, true},
 	{"gets of the object", func(verb, _ string) bool { return verb == "get" }, true},
 	{"the list", func(verb, _ string) bool { return verb == "list" }, true},
+	{"the lists of jobs and cronjobs", func(verb, resource string) bool {
+		return verb == "list" && (resource == "jobs" || resource == "cronjobs")
+	}, true},
 	{"gets of each object, the list of its events", func(verb, resource string) bool {
 		return verb == "get" || verb == "list" && resource == "events"
 	}, true},

@@ -32,9 +32,6 @@ func (k *Keeper) New(f *feed.Feed) *Feed {
 	return &Feed{Feed: f, keeper: k, fresh: freshness{helping: make(chan struct{}, 1)}}
 }
 
-// Reread makes the feed read its state again, because a reader has found an error in the cache.
-func (f *Feed) Reread(reason error) { f.Interrupt(fmt.Errorf("%w: %w", feed.ErrDiffers, reason)) }
-
 func (f *Feed) options() feed.ResourceOptions {
 	return f.Options.Load().Resources[f.GVR.GroupResource()]
 }
