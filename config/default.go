@@ -46,7 +46,6 @@ func (c *ProxyConfiguration) SetDefaults() {
 	}
 	setPointer(&c.Cache.ConsistentReads.MaxProbesPerSecond, 400)
 	setPointer(&c.Cache.ConsistentReads.Ledger, true)
-	setPointer(&c.Cache.ConsistentReads.ForwardIfSooner, true)
 	setPointer(&c.Cache.SyncTimeout, metav1.Duration{Duration: 10 * time.Second})
 	setPointer(&c.Cache.IdleTimeout, metav1.Duration{Duration: 30 * time.Minute})
 	setPointer(&c.Cache.SelfCheckInterval, metav1.Duration{Duration: time.Hour})

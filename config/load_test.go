@@ -51,6 +51,7 @@ func TestWrongFiles(t *testing.T) {
 		"cache: {exclude: [pods, 5, Nodes]}":                    {"cache.exclude[1]: "},
 		"cache: {exclude: [pods, 5x, Nodes]}":                   {"cache.exclude[1]: ", "cache.exclude[2]: "},
 		"cache: {resources: [{name: 5}, pods]}":                 {"cache.resources[0].name: ", "cache.resources[1]: Invalid value: \"pods\": must be an object"},
+		"cache: {consistentReads: {forwardIfSooner: true}}":     {"cache.consistentReads.forwardIfSooner: Forbidden: is gone: a list waits"},
 		"cache: {persistence: {directory: /a}}":                 {"cache.persistence: Forbidden: is gone: caches are not saved on disk"},
 		"tracing: {endpoint: localhost:4317}":                   {"tracing: Forbidden: is gone: the proxy sends no spans"},
 		"views: [{name: a, shards: always}]":                    {"views[0].shards: Forbidden: is gone: a request with a shardSelector is forwarded"},

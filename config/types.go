@@ -273,12 +273,6 @@ type ConsistentReadsBudget struct {
 	// to other resources, the cache of a quiet resource is up to date. The watches prove this
 	// without a list. The ledger keeps only the resourceVersions. The default is true.
 	Ledger *bool `json:"ledger,omitempty"`
-	// ForwardIfSooner forwards a list if upstream has recently answered such lists faster than the
-	// proxy could prove that its cache is up to date. At most 32 lists are forwarded at a time.
-	// Typically, these are lists of few objects of a large resource during writes to other
-	// resources that the ledger may not watch. With false, such lists wait for the proof, which
-	// spares upstream many requests. The default is true.
-	ForwardIfSooner *bool `json:"forwardIfSooner,omitempty"`
 }
 
 // Derived limits the derived bytes of all resources together.

@@ -162,7 +162,7 @@ func TestTwoUsersLeaveRoom(t *testing.T) {
 	o.Access, o.Limits.Forwards = judging(t), 40
 	s, _ := serveTo(t, forwardsAll{}, http.NotFound, o)
 	for name, q := range map[string]*fair.Queue{
-		"forwards": s.queues.forwards, "stale reads": s.queues.fallbackReads, "stale watches": s.queues.fallbackWatches, "late watches": s.queues.late, "sooner": s.queues.sooner,
+		"forwards": s.queues.forwards, "stale reads": s.queues.fallbackReads, "stale watches": s.queues.fallbackWatches, "late watches": s.queues.late,
 		"requests": s.queues.requests, "unauthenticated": s.queues.strangers, "watches": s.limits.memory, "workspace": s.workspace.Queue,
 	} {
 		size := max(1, q.Capacity/100)

@@ -162,13 +162,7 @@ const (
 	fallbackWatches = 256
 	fallbackWait    = 10 * time.Second
 	// stuckRound is less than the time for which a read waits for a cache without progress.
-	stuckRound = time.Second / 2
-	// soonerMost limits the lists that are forwarded at a time because upstream answers them faster
-	// than the cache. With authentication, users share this number.
-	soonerMost = 32
-	// soonerPatience is the minimum time for which the proxy waits for upstream's response to such
-	// a list before the cache answers.
-	soonerPatience  = 2 * time.Second
+	stuckRound      = time.Second / 2
 	tooManyForwards = "too many requests wait for the upstream apiserver"
 	// lostPatience is the maximum time for which a read waits for an upstream that feeds have lost.
 	lostPatience = 5 * time.Second

@@ -220,21 +220,12 @@ func (f *rawFeed) ServesConsistent() bool { return true }
 func (f *rawFeed) CompressesWatches() bool { return true }
 
 // Fresh implements Feed.
-func (f *rawFeed) Fresh(context.Context, *watchcache.Work) (watchcache.Snapshot, error) {
+func (f *rawFeed) Fresh(context.Context) (watchcache.Snapshot, error) {
 	return f.cache.Snapshot()
 }
 
 // Recent implements Feed.
 func (f *rawFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) { return s, 0, false }
-
-// Leaves implements Feed.
-func (f *rawFeed) Leaves(watchcache.Work) bool { return false }
-
-// Takes implements Feed.
-func (f *rawFeed) Takes(watchcache.Work) time.Duration { return 0 }
-
-// Answered implements Feed.
-func (f *rawFeed) Answered(watchcache.Work, time.Duration, bool) {}
 
 func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	tb.Helper()

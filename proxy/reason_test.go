@@ -12,21 +12,20 @@ import (
 // The metrics count the reasons for which upstream answered.
 func TestReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		feed, s, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, object.JSON)
-		feed.leaves.Store(false)
-		const one, table = rivalPath + "/c-000000", "application/json;as=Table;g=meta.k8s.io;v=v1"
+		_, s, get := recentFrom(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, object.JSON)
+		const one, table = recentPath + "/c-000000", "application/json;as=Table;g=meta.k8s.io;v=v1"
 		for _, test := range []struct{ target, accept, want string }{
 			{"/version", anyJSON, "not-a-read"},
 			{one + "/status", anyJSON, "not-a-read"},
-			{rivalPath + "?unknown=1", anyJSON, "parameters"},
-			{rivalPath + "?fieldSelector=no.such.field%3D1&resourceVersion=0", anyJSON, "parameters"},
-			{rivalPath + "?resourceVersion=0&includeObject=None", anyJSON, "parameters"},
-			{rivalPath + "?resourceVersion=0", "application/cbor", "form"},
-			{rivalPath + "?resourceVersion=0&pretty=true", anyJSON, "form"},
+			{recentPath + "?unknown=1", anyJSON, "parameters"},
+			{recentPath + "?fieldSelector=no.such.field%3D1&resourceVersion=0", anyJSON, "parameters"},
+			{recentPath + "?resourceVersion=0&includeObject=None", anyJSON, "parameters"},
+			{recentPath + "?resourceVersion=0", "application/cbor", "form"},
+			{recentPath + "?resourceVersion=0&pretty=true", anyJSON, "form"},
 			{one + "?resourceVersion=0", "application/json;pretty=1", "form"},
-			{rivalPath + "?resourceVersion=0", table, "table"},
+			{recentPath + "?resourceVersion=0", table, "table"},
 			{one, "application/vnd.kubernetes.protobuf", "most-recent"},
-			{rivalPath + "?resourceVersion=1&resourceVersionMatch=Exact", anyJSON, "too-old"},
+			{recentPath + "?resourceVersion=1&resourceVersionMatch=Exact", anyJSON, "too-old"},
 		} {
 			before := map[string]int64{}
 			for _, f := range s.metrics.Recent() {

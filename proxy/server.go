@@ -109,7 +109,6 @@ func (l *life) begin() {
 type queues struct {
 	forwards *fair.Queue // forwarded requests
 	reads    *fair.Queue // expensive reads from the cache
-	sooner   *fair.Queue // lists that upstream answers faster than the cache
 	givenUp  *fair.Queue // requests that clients have just given up
 	// fallbackReads and fallbackWatches are for what upstream answers because a cache is out of date.
 	fallbackReads, fallbackWatches *fair.Queue
@@ -160,7 +159,6 @@ func (s *Server) divide(options *Options) {
 	share := memory / shares
 	forwards, fallbacks, reads := waitingForwards*share, waitingFallbacks*share, waitingReads*share
 	s.queues.late = fair.NewQueue(lateMax, shared, 0)
-	s.queues.sooner = fair.NewQueue(soonerMost, shared, 0)
 	s.queues.givenUp = fair.NewQueue(givenUpMost, shared, 0)
 	s.queues.fallbackReads = fair.NewQueue(fallbackReads, shared, fallbacks)
 	s.queues.fallbackWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)

@@ -25,15 +25,15 @@ func TestShardSelectorsAreForwarded(t *testing.T) {
 		}, testOptions())
 		client := clientTo(t, l, "http/1.1")
 		for _, test := range []struct{ method, target string }{
-			{http.MethodGet, rivalPath + "?" + shardSelector},
-			{http.MethodGet, rivalPath + "?resourceVersion=0&" + shardSelector},
-			{http.MethodGet, rivalPath + "?limit=1&" + shardSelector},
-			{http.MethodGet, rivalPath + "?watch=1&resourceVersion=2&" + shardSelector},
-			{http.MethodGet, rivalPath + "/c-000001?resourceVersion=0&" + shardSelector},
-			{http.MethodGet, rivalPath + "?resourceVersion=0&shardSelector="},
-			{http.MethodGet, rivalPath + "?resourceVersion=0&shardSelector=x"},
-			{http.MethodGet, rivalPath + "?resourceVersion=0&shard%53elector=x"},
-			{http.MethodDelete, rivalPath + "?" + shardSelector},
+			{http.MethodGet, recentPath + "?" + shardSelector},
+			{http.MethodGet, recentPath + "?resourceVersion=0&" + shardSelector},
+			{http.MethodGet, recentPath + "?limit=1&" + shardSelector},
+			{http.MethodGet, recentPath + "?watch=1&resourceVersion=2&" + shardSelector},
+			{http.MethodGet, recentPath + "/c-000001?resourceVersion=0&" + shardSelector},
+			{http.MethodGet, recentPath + "?resourceVersion=0&shardSelector="},
+			{http.MethodGet, recentPath + "?resourceVersion=0&shardSelector=x"},
+			{http.MethodGet, recentPath + "?resourceVersion=0&shard%53elector=x"},
+			{http.MethodDelete, recentPath + "?" + shardSelector},
 		} {
 			req, err := http.NewRequestWithContext(t.Context(), test.method, client.url+test.target, http.NoBody)
 			if err != nil {

@@ -144,7 +144,7 @@ func TestStuckCacheAndShortTimeout(t *testing.T) {
 type silentFeed struct{ *rawFeed }
 
 // Fresh implements Feed.
-func (silentFeed) Fresh(ctx context.Context, _ *watchcache.Work) (watchcache.Snapshot, error) {
+func (silentFeed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	<-ctx.Done()
 	return watchcache.Snapshot{}, watchcache.ErrNoProgress
 }
@@ -175,7 +175,7 @@ type slowFeed struct {
 }
 
 // Fresh implements Feed.
-func (f slowFeed) Fresh(ctx context.Context, _ *watchcache.Work) (watchcache.Snapshot, error) {
+func (f slowFeed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	select {
 	case <-time.After(time.Until(f.proven)):
 		return f.cache.Snapshot()

@@ -61,7 +61,7 @@ func TestMessagesOfViews(t *testing.T) {
 			if c.audited {
 				o.Audit, _ = auditing(t, "- level: RequestResponse")
 			}
-			feeds := bothFeeds{oneFeed{feed: &rivalFeed{rawFeed: &rawFeed{maps}}}, &rivalFeed{rawFeed: &rawFeed{messages}}}
+			feeds := bothFeeds{oneFeed{feed: &rawFeed{maps}}, &rawFeed{messages}}
 			_, l := serveTo(t, feeds, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", r.Header.Get("Accept"))
 				_, _ = io.WriteString(w, `{"kind":"upstream"}`)

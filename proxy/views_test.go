@@ -17,14 +17,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// slimmed returns a client of a server that has views, and the server. Upstream would answer lists
-// sooner.
+// slimmed returns a client of a server that has views, and the server.
 func slimmed(t *testing.T, upstream http.HandlerFunc) (*httpClient, *Server) {
 	t.Helper()
-	c, _ := cachetest.ConfigMaps(t, rivalObjects)
-	cachetest.Apply(t, c, cachetest.Sized(t, 2*rivalObjects, 100<<10))
-	feed := &rivalFeed{rawFeed: &rawFeed{c}}
-	feed.leaves.Store(true)
+	c, _ := cachetest.ConfigMaps(t, recentObjects)
+	cachetest.Apply(t, c, cachetest.Sized(t, 2*recentObjects, 100<<10))
 	fields := projection.Keep([]projection.Path{{{Key: "data"}, {Key: "a"}}})
 	o := testOptions()
 	o.Views = map[string]*exchange.View{
@@ -33,7 +30,7 @@ func slimmed(t *testing.T, upstream http.HandlerFunc) (*httpClient, *Server) {
 		"nothing": {Name: "nothing", Fields: projection.Drop([]projection.Path{{{Key: "none"}}})},
 		"other":   {Name: "other", Fields: projection.Drop([]projection.Path{{{Key: "data"}, {Key: "a"}}})},
 	}
-	s, l := serveTo(t, rivalFeeds{oneFeed{feed: feed}, nil}, upstream, o)
+	s, l := serveTo(t, oneFeed{feed: &rawFeed{c}}, upstream, o)
 	client := clientTo(t, l, "http/1.1")
 	client.DisableCompression = true
 	return client, s
@@ -55,8 +52,8 @@ func TestForwardedAnswersOfViews(t *testing.T) {
 		{"/api/v1/namespaces/a/configmaps?unknown=1", `{"kind":"ConfigMapList","items":[` + wholeObject + `]}`, `{"kind":"ConfigMapList","items":[` + slimObject + `]}`},
 		{"/api/v1/namespaces/a/configmaps?unknown=1", `{"kind":"ConfigMapList","items":[` + long + `]}`, `{"kind":"ConfigMapList","items":[` + slim + `]}`},
 		{"/api/v1/namespaces/a/configmaps?watch=1&unknown=1", `{"type":"ADDED","object":` + wholeObject + "}\n" + `{"type":"ERROR","object":{"kind":"Status"}}`, `{"type":"ADDED","object":` + slimObject + "}\n" + `{"type":"ERROR","object":{"kind":"Status"}}`},
-		{rivalPath + "?limit=1&" + shardSelector, `{"kind":"ConfigMapList","metadata":{"shardInfo":{"selector":"s"}},"items":[` + wholeObject + `]}`, `{"kind":"ConfigMapList","metadata":{"shardInfo":{"selector":"s"}},"items":[` + slimObject + `]}`},
-		{rivalPath + "?watch=1&" + shardSelector, `{"type":"ADDED","object":` + wholeObject + "}\n", `{"type":"ADDED","object":` + slimObject + "}\n"},
+		{recentPath + "?limit=1&" + shardSelector, `{"kind":"ConfigMapList","metadata":{"shardInfo":{"selector":"s"}},"items":[` + wholeObject + `]}`, `{"kind":"ConfigMapList","metadata":{"shardInfo":{"selector":"s"}},"items":[` + slimObject + `]}`},
+		{recentPath + "?watch=1&" + shardSelector, `{"type":"ADDED","object":` + wholeObject + "}\n", `{"type":"ADDED","object":` + slimObject + "}\n"},
 		{"/api/v1/watch/configmaps", `{"type":"DELETED","object":` + wholeObject + "}\n", `{"type":"DELETED","object":` + slimObject + "}\n"},
 		{"//api/v1/namespaces/a/configmaps/c", wholeObject, slimObject},
 		{"/api/v1/namespaces/a/configmaps/c/status", wholeObject, slimObject},
@@ -221,9 +218,9 @@ func TestCacheAnswersViews(t *testing.T) {
 		asked := 0.0
 		for _, query := range []string{"?resourceVersion=0", "", "?limit=3", "?labelSelector=x%21%3D1&resourceVersion=0"} {
 			for _, accept := range []string{anyJSON, partial, anyJSON} {
-				_, whole := client.get(t, "/views/nothing"+rivalPath+query, "Accept", accept)
+				_, whole := client.get(t, "/views/nothing"+recentPath+query, "Accept", accept)
 				for _, name := range []string{"slim", "other"} {
-					_, got := client.get(t, "/views/"+name+rivalPath+query, "Accept", accept)
+					_, got := client.get(t, "/views/"+name+recentPath+query, "Accept", accept)
 					want, err := s.options.Load().Views[name].Fields.AppendAnswer(nil, []byte(whole), projection.List)
 					if err != nil || got != string(want) || !strings.Contains(got, `"c-000002"`) {
 						t.Errorf("%s %s as %s: %.300s, want %.300s, %v", name, query, accept, got, want, err)
@@ -232,7 +229,7 @@ func TestCacheAnswersViews(t *testing.T) {
 				asked++
 			}
 		}
-		if _, large := client.get(t, "/views/nothing"+rivalPath+"/c-000000?resourceVersion=0", "Accept", anyJSON); len(large) < 100<<10 || !strings.HasPrefix(large, `{"kind":"ConfigMap",`) {
+		if _, large := client.get(t, "/views/nothing"+recentPath+"/c-000000?resourceVersion=0", "Accept", anyJSON); len(large) < 100<<10 || !strings.HasPrefix(large, `{"kind":"ConfigMap",`) {
 			t.Errorf("a large object: %d bytes, %.100s", len(large), large)
 		}
 		if n := testutil.ToFloat64(s.metrics.Views.WithLabelValues("slim", "list", "cache")); n != asked {

@@ -161,8 +161,7 @@ func TestAuditEvents(t *testing.T) {
 	w := sharedWorld(t)
 	log := filepath.Join(t.TempDir(), "audit.log")
 	// On a busy machine the apiserver may be faster than a proof.
-	const patient = "cache: {consistentReads: {forwardIfSooner: false}}\n"
-	f := w.front(t, proxyUser, withAnonymous+patient+"audit: {policyFile: "+w.policy+", logPath: "+log+"}\n")
+	f := w.front(t, proxyUser, withAnonymous+"audit: {policyFile: "+w.policy+", logPath: "+log+"}\n")
 	f.warm(t, w.callers["admin"], collections())
 	since, err := w.newest(t.Context())
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // patient are settings by which the cache answers each read that it can, however long its feeds take
-// to start. Otherwise a proxy forwards reads when it expects the apiserver to be faster.
-const patient = "cache: {syncTimeout: 1m, consistentReads: {forwardIfSooner: false}}\n"
+// to start.
+const patient = "cache: {syncTimeout: 1m}\n"
 
 // inProtobuf makes a client ask for protobuf, like in-tree controllers.
 func inProtobuf(c *rest.Config) *rest.Config {

@@ -35,9 +35,8 @@ var betas = []string{
 	"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true,certificates.k8s.io/v1beta1/podcertificaterequests=true",
 }
 
-// settings make the source of each answer certain: requests wait for a cache that is being filled,
-// and no list is forwarded because upstream is faster.
-const settings = "cache: {syncTimeout: 2m, consistentReads: {ledger: false, forwardIfSooner: false}}\n" +
+// settings make the source of each answer certain: requests wait for a cache that is being filled.
+const settings = "cache: {syncTimeout: 2m, consistentReads: {ledger: false}}\n" +
 	"limits: {maxForwardsInFlight: 4000}\naccessLogSampling: 1\nviews: "
 
 func newWorld(tb testing.TB) *world {

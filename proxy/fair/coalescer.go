@@ -12,9 +12,7 @@ import (
 // A reader must see every write from before the reader arrived. So only a flight that begins later
 // may answer this reader. A reader that arrives during a flight waits for the next flight. All
 // waiting readers share this next flight, so upstream sees one flight at a time. Such a reader may
-// wait twice the time of a direct request, but at most groupLate for its flight to begin. If the
-// usual time of a flight is known, the next flight begins after a part of that time. Upstream then
-// sees a few flights at a time.
+// wait twice the time of a direct request, but at most groupLate for its flight to begin.
 type Coalescer[A Answer] struct {
 	mu struct {
 		sync.Mutex
@@ -30,11 +28,10 @@ type Answer interface {
 }
 
 type group[A Answer] struct {
-	up    int           // number of flights under way
-	sent  time.Time     // the start of the last flight
-	pause time.Duration // between starts while flights are under way
-	timer *time.Timer   // for the next flight; may be nil
-	next  *flight[A]    // for readers since the last start; nil if there are none
+	up    int         // number of flights under way
+	sent  time.Time   // the start of the last flight
+	timer *time.Timer // for the next flight; may be nil
+	next  *flight[A]  // for readers since the last start; nil if there are none
 }
 
 type flight[A Answer] struct {
@@ -44,18 +41,16 @@ type flight[A Answer] struct {
 	waiting int // number of waiting readers, with the leader if it waited; guarded by Coalescer.mu
 }
 
-// groupMost limits the concurrent flights of a group. If a flight's time is known, the next flight
-// begins after that time divided by groupPart. Otherwise it begins when the flight ends or, if upstream
-// does not answer, after groupLate.
-const groupMost, groupPart, groupLate = 8, 10, time.Minute
+// groupMost limits the concurrent flights of a group. The next flight begins when the flight ends or,
+// if upstream does not answer, after groupLate.
+const groupMost, groupLate = 8, time.Minute
 
 func newFlight[A Answer]() *flight[A] {
 	return &flight[A]{lead: make(chan struct{}, 1), landed: make(chan struct{})}
 }
 
 // join returns the flight that may answer a new request, and whether the caller leads this flight.
-// takes is the time that upstream needs for a flight, or 0 if it is unknown.
-func (fs *Coalescer[A]) join(key string, takes time.Duration) (f *flight[A], leads bool) {
+func (fs *Coalescer[A]) join(key string) (f *flight[A], leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.mu.groups == nil {
@@ -63,11 +58,8 @@ func (fs *Coalescer[A]) join(key string, takes time.Duration) (f *flight[A], lea
 	}
 	of := fs.mu.groups[key]
 	if of == nil {
-		of = &group[A]{pause: groupLate}
+		of = &group[A]{}
 		fs.mu.groups[key] = of
-	}
-	if takes > 0 {
-		of.pause = takes / groupPart
 	}
 	if wait, ok := of.due(); ok && wait <= 0 && !of.gathers() {
 		of.begin()
@@ -89,7 +81,7 @@ func (of *group[A]) gathers() bool { return of.next != nil && of.next.waiting > 
 // wait for the end of another flight.
 func (of *group[A]) due() (wait time.Duration, ok bool) {
 	if of.up > 0 {
-		wait = of.pause - time.Since(of.sent)
+		wait = groupLate - time.Since(of.sent)
 	}
 	return wait, of.up < groupMost
 }
@@ -183,13 +175,12 @@ func (fs *Coalescer[A]) crowd(f *flight[A]) bool {
 }
 
 // Share returns the answer to a new request, from the caller's own flight or from another flight.
-// If the answer is zero, it cannot be shared, and the caller must send its own request. takes is
-// the time that upstream needs for a flight, or 0 if it is unknown. fly sends the request. Its
-// argument reports whether several readers wait, and all reports whether its answer is for them,
-// too. flew reports whether the caller called fly. If ctx ends while the caller waits, the answer is
-// zero.
-func (fs *Coalescer[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (_ A, all bool)) (answer A, flew bool) {
-	f, leads := fs.join(key, takes)
+// If the answer is zero, it cannot be shared, and the caller must send its own request. fly sends the
+// request. Its argument reports whether several readers wait, and all reports whether its answer is for
+// them, too. flew reports whether the caller called fly. If ctx ends while the caller waits, the answer
+// is zero.
+func (fs *Coalescer[A]) Share(ctx context.Context, key string, fly func(crowd bool) (_ A, all bool)) (answer A, flew bool) {
+	f, leads := fs.join(key)
 	if !leads {
 		select {
 		case <-f.lead:

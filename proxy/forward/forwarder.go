@@ -157,7 +157,6 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 // Attempt describes the times of a forwarded request.
 type Attempt struct {
 	Patience time.Duration // maximum time until upstream's response begins; 0 means no limit
-	Takes    time.Duration // usual time that upstream needs; 0 if unknown
 	Sent     time.Time     // zero if this request was not sent upstream
 	Lasts    bool          // the request has no time limit, see the package
 	Relayed  bool          // a pod, service or node answers, through the apiserver
@@ -171,14 +170,6 @@ type Attempt struct {
 // Begin must be called before the response is written. From then on, a server that stops lets the
 // response end.
 func (t *Attempt) Begin() { t.begun.Store(true) }
-
-// Since returns the time since the request was sent, or 0 if it was not sent.
-func (t *Attempt) Since() time.Duration {
-	if t.Sent.IsZero() {
-		return 0
-	}
-	return time.Since(t.Sent)
-}
 
 // within gives up if the response does not begin within the attempt's patience.
 func (t *Attempt) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {

@@ -69,7 +69,7 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		return s.Send(ctx, req, rt, t, done)
 	}
 	common := false
-	resp, flew := s.flights.Share(ctx, key, t.Takes, func(crowd bool) (_ *exchange.Response, all bool) {
+	resp, flew := s.flights.Share(ctx, key, func(crowd bool) (_ *exchange.Response, all bool) {
 		if !crowd {
 			return s.Send(ctx, req, rt, t, done), false
 		}

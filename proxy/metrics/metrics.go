@@ -70,7 +70,7 @@ func New(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_forwarded_total",
 			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), audit (the policy wants the answer's body), credentials (upstream has to " +
 				"judge the client), not-cached (the resource), parameters, form (Accept), table, most-recent (upstream answers at less cost), page, " +
-				"too-old, too-old-watch, too-large, not-up-to-date, no-progress (upstream does not help the cache), upstream-lost, upstream-sooner.",
+				"too-old, too-old-watch, too-large, not-up-to-date, no-progress (upstream does not help the cache), upstream-lost.",
 		}, []string{"verb", "group", "version", "resource", "reason"}),
 		Forwards: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_forwards_in_flight",

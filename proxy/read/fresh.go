@@ -58,14 +58,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.mostRecentGet() {
 		return watchcache.Snapshot{}, MostRecent
 	}
-	work := r.upstreamWork()
-	if work != nil {
-		r.timed = &Timed{Feed: r.feed, Work: *work}
-		if !r.insists && r.feed.Leaves(*work) {
-			return watchcache.Snapshot{}, Sooner
-		}
-	}
-	snapshot, err := r.proven(ctx, work)
+	snapshot, err := r.proven(ctx)
 	if err != nil {
 		switch _, lost := r.feed.Lost(); {
 		case r.RVGiven && r.Timeout == 0 && time.Since(began) >= futureWait && errors.Is(err, watchcache.ErrNoProgress):
@@ -91,40 +84,21 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 
 // proven returns a state that is not older than the call. If a resourceVersion is given, upstream has
 // to answer within futureWait: the wait for the stream has taken streamLag.
-func (r *read) proven(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error) {
+func (r *read) proven(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.RVGiven {
 		limited, cancel := context.WithTimeout(ctx, futureWait-streamLag)
 		defer cancel()
-		snapshot, err := r.feed.Fresh(limited, work)
+		snapshot, err := r.feed.Fresh(limited)
 		if err == nil || limited.Err() == nil || errors.Is(err, watchcache.ErrNoProgress) {
 			return snapshot, err
 		}
 	}
-	return r.feed.Fresh(ctx, work)
+	return r.feed.Fresh(ctx)
 }
 
 // limitsAge reports whether the client limits the age of the response. An upper proxy does so,
 // because a response of any age proves nothing.
 func (r *read) limitsAge() bool { return r.Header.Get("Cache-Control") != "" }
-
-// upstreamWork estimates upstream's work for a list of the most recent state. It is nil for all
-// other reads, so they are not forwarded for speed. A watch would stay upstream for long. A read with a
-// resourceVersion or a timeout has its own limit on the wait.
-func (r *read) upstreamWork() *watchcache.Work {
-	if r.Kind(r.Name) != wire.List || r.RVGiven || r.Timeout > 0 || r.narrowing != nil || r.alone() {
-		return nil
-	}
-	snapshot, err := r.cache.Snapshot()
-	if err != nil {
-		return nil
-	}
-	from, to := r.filter.KeyRange(r.resource)
-	s := &watchcache.Work{Objects: snapshot.Count(from, to), Fields: r.Fields != nil && !r.Fields.Empty()}
-	if r.Limit > 0 && !r.filter.Selective() {
-		s.Objects = int(min(int64(s.Objects), r.Limit))
-	}
-	return s
-}
 
 // reached waits for the cache to reach the read's resourceVersion.
 func (r *read) reached(ctx context.Context, wait time.Duration) (watchcache.Snapshot, error) {

@@ -50,14 +50,11 @@ type stillFeed struct {
 	aged  time.Duration
 }
 
-func (f *stillFeed) Cache() *watchcache.Cache                      { return f.cache }
-func (f *stillFeed) Warnings() []string                            { return nil }
-func (f *stillFeed) Lost() (time.Duration, bool)                   { return 0, false }
-func (f *stillFeed) CompressesWatches() bool                       { return false }
-func (f *stillFeed) ServesConsistent() bool                        { return true }
-func (f *stillFeed) Leaves(watchcache.Work) bool                   { return false }
-func (f *stillFeed) Takes(watchcache.Work) time.Duration           { return 0 }
-func (f *stillFeed) Answered(watchcache.Work, time.Duration, bool) {}
+func (f *stillFeed) Cache() *watchcache.Cache    { return f.cache }
+func (f *stillFeed) Warnings() []string          { return nil }
+func (f *stillFeed) Lost() (time.Duration, bool) { return 0, false }
+func (f *stillFeed) CompressesWatches() bool     { return false }
+func (f *stillFeed) ServesConsistent() bool      { return true }
 
 func (f *stillFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	if f.aged == 0 {
@@ -67,7 +64,7 @@ func (f *stillFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
 	return s, f.aged, err == nil
 }
 
-func (f *stillFeed) Fresh(context.Context, *watchcache.Work) (watchcache.Snapshot, error) {
+func (f *stillFeed) Fresh(context.Context) (watchcache.Snapshot, error) {
 	return f.cache.Snapshot()
 }
 
@@ -80,7 +77,7 @@ func (fs *stillFeeds) ask(t *testing.T, rd *Reader, target string, headers ...st
 		req.Header.Set(name, value)
 	}
 	req.SplitTarget()
-	return rd.Answer(t.Context(), req, exchange.ParseRoute(http.MethodGet, req.Path), false)
+	return rd.Answer(t.Context(), req, exchange.ParseRoute(http.MethodGet, req.Path))
 }
 
 // newStill returns empty feeds of a resource's objects and rows. The parameter empty is the JSON of

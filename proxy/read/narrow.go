@@ -19,7 +19,7 @@ import (
 // narrow begins to narrow a read of all namespaces to those that its sender may read. A refusal is
 // upstream's answer to a read of all.
 func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err error) {
-	r.insists, r.refusal = true, refusal
+	r.refusal = refusal
 	r.narrowing, err = grants.New(grants.Config{
 		Access: rd.Options().Access, View: r.View, Asked: r.asked(), User: u, Watch: r.Kind(r.Name) == wire.Watch,
 	})

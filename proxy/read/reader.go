@@ -57,16 +57,8 @@ type Feed interface {
 	ServesConsistent() bool
 	// Recent returns a recent state and its largest possible age, if configuration allows one.
 	Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
-	// Leaves reports whether a list should go upstream, because upstream usually answers faster
-	// than Fresh.
-	Leaves(work watchcache.Work) bool
 	// Fresh returns a state that is not older than the call. After any error, upstream must answer.
-	// With work, Fresh may fail because upstream would answer faster.
-	Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error)
-	// Takes returns the time that upstream needs for a list. Answered records the duration of a
-	// list, and whether upstream answered.
-	Takes(work watchcache.Work) time.Duration
-	Answered(work watchcache.Work, took time.Duration, ok bool)
+	Fresh(ctx context.Context) (watchcache.Snapshot, error)
 }
 
 // Options are the settings of reads.
@@ -143,18 +135,15 @@ type read struct {
 	warnings  []string
 	listed    uint64             // resourceVersion of the listed state
 	age       time.Duration      // age of the state; 0 for the most recent state
-	insists   bool               // the cache answers even if upstream would answer faster
-	timed     *Timed             // see Verdict
 	tooEarly  *exchange.Response // the response to a watch that starts before the history
 	narrowing *grants.Narrowing  // nil unless a view narrows the read
 	walk      derived.Selected   // see selected
 	refusal   *exchange.Response // of all namespaces, if the read is narrowed
 }
 
-// Answer answers a read from the cache, or reports why upstream must answer. If insists is true,
-// the cache answers even if upstream would answer faster.
-func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
-	r := &read{Request: req, Route: rt, derived: rd.Derived, workspace: rd.Workspace, insists: insists}
+// Answer answers a read from the cache, or reports why upstream must answer.
+func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route) Verdict {
+	r := &read{Request: req, Route: rt, derived: rd.Derived, workspace: rd.Workspace}
 	resp, err := rd.answer(ctx, r)
 	if err == nil {
 		return Verdict{Answer: resp}
@@ -164,7 +153,7 @@ func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange
 			return Verdict{Answer: resp}
 		}
 	}
-	v := Verdict{Reason: cmp.Or(reasonOf(err), Uncached), Timed: r.timed, Expired: r.tooEarly}
+	v := Verdict{Reason: cmp.Or(reasonOf(err), Uncached), Expired: r.tooEarly}
 	if v.Reason.Stale() && r.mostRecentGet() {
 		v.Reason = MostRecent // as if there were no cache
 	}

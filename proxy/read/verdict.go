@@ -2,17 +2,14 @@ package read
 
 import (
 	"errors"
-	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // Verdict is a response from the cache, or the reason why upstream must answer.
 type Verdict struct {
 	Answer *exchange.Response // nil if upstream must answer
 	Reason Reason             // why upstream must answer
-	Timed  *Timed             // set if the feed measures the time of upstream's response
 	// Expired is the response to an Early watch if too many such watches are already open upstream.
 	Expired *exchange.Response
 }
@@ -25,21 +22,20 @@ func (r Reason) Error() string { return string(r) }
 
 // The reasons for which reads are forwarded.
 const (
-	NotARead    Reason = "not-a-read"      // not a get, list or watch of objects
-	Credentials Reason = "credentials"     // upstream must judge the client or its impersonation
-	Uncached    Reason = "not-cached"      // excluded, unwatchable, or forbidden to the proxy
-	Parameters  Reason = "parameters"      // unknown, malformed, or combined in an unusual way
-	Form        Reason = "form"            // of Accept: unsupported, or the objects do not allow it
-	Table       Reason = "table"           // the rows of the Table are not understood
-	MostRecent  Reason = "most-recent"     // upstream answers at less cost
-	Page        Reason = "page"            // only upstream can write the continue token
-	TooOld      Reason = "too-old"         // before the cache's history
-	TooLarge    Reason = "too-large"       // making the response needs too much memory
-	Stale       Reason = "not-up-to-date"  // the cache is out of date; many such reads may come
-	Stuck       Reason = "no-progress"     // like Stale, but the cache may soon be up to date
-	Lost        Reason = "upstream-lost"   // like Stale, because upstream is lost
-	Sooner      Reason = "upstream-sooner" // upstream usually answers such a list faster
-	Early       Reason = "too-old-watch"   // a watch that starts before the cache's history
+	NotARead    Reason = "not-a-read"     // not a get, list or watch of objects
+	Credentials Reason = "credentials"    // upstream must judge the client or its impersonation
+	Uncached    Reason = "not-cached"     // excluded, unwatchable, or forbidden to the proxy
+	Parameters  Reason = "parameters"     // unknown, malformed, or combined in an unusual way
+	Form        Reason = "form"           // of Accept: unsupported, or the objects do not allow it
+	Table       Reason = "table"          // the rows of the Table are not understood
+	MostRecent  Reason = "most-recent"    // upstream answers at less cost
+	Page        Reason = "page"           // only upstream can write the continue token
+	TooOld      Reason = "too-old"        // before the cache's history
+	TooLarge    Reason = "too-large"      // making the response needs too much memory
+	Stale       Reason = "not-up-to-date" // the cache is out of date; many such reads may come
+	Stuck       Reason = "no-progress"    // like Stale, but the cache may soon be up to date
+	Lost        Reason = "upstream-lost"  // like Stale, because upstream is lost
+	Early       Reason = "too-old-watch"  // a watch that starts before the cache's history
 )
 
 // reasonOf returns the reason in an error, or an empty one.
@@ -50,17 +46,3 @@ func reasonOf(err error) Reason {
 
 // Stale reports whether an up-to-date cache would answer.
 func (r Reason) Stale() bool { return r == Stale || r == Stuck || r == Lost }
-
-// Timed is a list for which the feed measures upstream's response time.
-type Timed struct {
-	Feed Feed
-	Work watchcache.Work
-}
-
-// Takes returns the time that upstream needs for the list, or 0 if it is unknown.
-func (t *Timed) Takes() time.Duration {
-	if t == nil {
-		return 0
-	}
-	return t.Feed.Takes(t.Work)
-}

@@ -47,7 +47,7 @@ func openOf(t *testing.T, feeds *Feeds, gvr schema.GroupVersionResource) *fresh.
 func readFresh(t *testing.T, f *fakeUpstream, feed *fresh.Feed) watchcache.Snapshot {
 	t.Helper()
 	rev := f.revision()
-	s, err := feed.Fresh(t.Context(), nil)
+	s, err := feed.Fresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestSideWatchFromALostHistory(t *testing.T) {
 		f.stall(true)
 		f.set("o001", "changed")
 		f.locked(func() { f.mu.oldest = f.mu.rev })
-		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context()); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 		f.stall(false)

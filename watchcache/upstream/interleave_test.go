@@ -75,7 +75,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 			f.stall(rnd.IntN(2) == 0)
 		case 9:
 			f.elsewhere()
-			if s, err := feed.Fresh(t.Context(), nil); err == nil {
+			if s, err := feed.Fresh(t.Context()); err == nil {
 				same(t, f, s)
 			}
 		default:

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
@@ -74,31 +73,22 @@ func TestFreshByTheLedger(t *testing.T) {
 }
 
 // When a new era of the ledger has its evidence, upstream is asked for the state that the ledger
-// needs for any proof. This also happens if foreign writes have ended and all reads go to upstream.
-func TestLedgerWhileReadsAreLeft(t *testing.T) {
+// needs for any proof, before a reader comes.
+func TestLedgerInANewEra(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		_, feed := feedWithLedger(t, f, allowDirect)
-		f.delays(probeTakes, metadataTakes)
-		for range 2 {
-			f.elsewhere()
-			readFresh(t, f, feed)
-		}
+		_, feed := feedWithLedger(t, f)
 		feed.Ledger.Forget() // simulates a broken ledger watch
-		few := watchcache.Work{Objects: 10}
-		for !feed.Ledger.Has(feed.Owner) {
-			if !feed.Leaves(few) {
-				t.Fatal("a read is not left to upstream")
-			}
+		carries := func() bool {
+			era, _ := feed.Ledger.Position(feed.Owner)
+			return feed.Carries(era)
+		}
+		for range 20 {
 			f.other("leases")
 			time.Sleep(fresh.LinkEvery)
 		}
-		began := time.Now()
-		for feed.Leaves(few) && time.Since(began) < fresh.ExploreMost {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("reads were left to upstream for %s", took)
+		if !feed.Ledger.Has(feed.Owner) || !carries() {
+			t.Errorf("there is evidence: %t, and a state: %t", feed.Ledger.Has(feed.Owner), carries())
 		}
 	})
 }

@@ -38,7 +38,7 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 		f.slowState(700 * time.Millisecond)
 		before := f.count("state")
 		for range 60 { // two reads a second
-			_, _ = feed.Fresh(t.Context(), nil)
+			_, _ = feed.Fresh(t.Context())
 			time.Sleep(500 * time.Millisecond)
 		}
 		same(t, f, readFresh(t, f, feed))
@@ -222,7 +222,7 @@ func TestPageIsNoState(t *testing.T) {
 			return f.RoundTrip(req)
 		})))
 		f.elsewhere()
-		if s, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
+		if s, err := feed.Fresh(t.Context()); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("%d objects of 3, %v", s.Len(), err)
 		}
 	})

@@ -123,7 +123,7 @@ func TestCommands(t *testing.T) {
 	audit := &cluster.AuditLog{Path: filepath.Join(t.TempDir(), "audit.log")}
 	w := &clients.World{API: cluster.APIServerT(t, cluster.Options{AuditLog: audit.Path}), Dir: t.TempDir()}
 	// On a busy machine the apiserver may be faster than a proof, and a feed may take long to start.
-	const patient = "cache: {syncTimeout: 1m, consistentReads: {forwardIfSooner: false}}\n"
+	const patient = "cache: {syncTimeout: 1m}\n"
 	w.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, TLS: true, Settings: patient})
 	w.Admin, w.Dynamic = w.API.Client(), w.API.Dynamic()
 	fronts := w.Fronts(t)

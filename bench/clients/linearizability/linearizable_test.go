@@ -31,12 +31,9 @@ type linearizability struct {
 	pace    time.Duration // mean time between two writes of a scribe
 	noise   time.Duration // time between writes to another resource, which the stream does not show
 	delay   delay         // between upstream and the proxy
-	outcome string        // an outcome of freshness runs that must occur, or leftToUpstream
+	outcome string        // an outcome of freshness runs that must occur
 	leases  bool          // the other resource is one that the proxy may watch: leases
 }
-
-// leftToUpstream stands for reads that upstream answers because it is faster than the cache.
-const leftToUpstream = "direct"
 
 // late delays streams by less than the silence (5 s) after which a feed tries another way to its state.
 // The apiserver itself may take a second until it ends a state.
@@ -51,7 +48,6 @@ var linearizabilities = []linearizability{
 	{"small", 300, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "current", false},
 	{"large", 800, time.Second, time.Second, delay{}, "metadata", false},
 	{"large, others write", 800, time.Second, 2 * time.Millisecond, delay{}, "ledger", true},
-	{"large, upstream is sooner", 800, time.Second, 20 * time.Millisecond, delay{}, leftToUpstream, false},
 	{"tiny and late", 60, 20 * time.Millisecond, 100 * time.Millisecond, late, "list", false},
 	{"small and late", 300, 20 * time.Millisecond, 100 * time.Millisecond, late, "list", false},
 	{"large and late", 800, time.Second, time.Second, late, "side-watch", false},
@@ -123,15 +119,10 @@ func (o *trial) missing(outcomes float64) string {
 	return ""
 }
 
-// outcomes returns how often the proxy has used the setting's proof. For leftToUpstream it returns
-// the seconds that upstream has spent on reads.
+// outcomes returns how often the proxy has used the setting's proof.
 func (o *trial) outcomes(t *testing.T) float64 {
 	t.Helper()
-	found := o.Proxy.MetricsT(t)
-	if o.outcome == leftToUpstream {
-		return found.Sum("watchproxy_freshness_upstream_seconds_total", cluster.Label("by", leftToUpstream))
-	}
-	return found.Sum("watchproxy_freshness_runs_total", cluster.Label("outcome", o.outcome))
+	return o.Proxy.MetricsT(t).Sum("watchproxy_freshness_runs_total", cluster.Label("outcome", o.outcome))
 }
 
 // report fails the test with the first few errors.
@@ -175,7 +166,7 @@ func (o *trial) judge(t *testing.T) (reads int) {
 		"reads of any state: %d, %d of them stale; states that watches came to: %d",
 		reads, float64(reads)/o.took.Seconds(), writes-o.objects, source("cache"), source("upstream"), o.outcome, o.outcomes(t),
 		o.mu.kinds[lax].reads, o.mu.stale, o.mu.followed)
-	if o.outcome != leftToUpstream && source("cache") == 0 {
+	if source("cache") == 0 {
 		t.Error("all reads were forwarded")
 	}
 	if n := found.Sum("watchproxy_feed_relists_total"); n > 0 {

@@ -65,9 +65,7 @@ func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *tr
 	if o.delay != (delay{}) {
 		upstream = startDelay(t, api, o.delay, cluster.Seed())
 	}
-	sooner := setting.outcome != "metadata" && setting.delay == (delay{}) // otherwise the cache would answer hardly any read
-	settings := fmt.Sprintf("cache: {consistentReads: {forwardIfSooner: %t}}\n", sooner)
-	o.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: upstream, Settings: settings, TLS: true})
+	o.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: upstream, TLS: true})
 
 	var namespaces []string
 	for range trialNamespaces {

@@ -29,7 +29,6 @@ func FeedOptions(c config.Cache) feed.Options {
 		SelfCheck:   c.SelfCheckInterval.Duration,
 		MaxProbes:   *c.ConsistentReads.MaxProbesPerSecond,
 		Ledger:      *c.ConsistentReads.Ledger,
-		Direct:      *c.ConsistentReads.ForwardIfSooner,
 		Resources:   map[schema.GroupResource]feed.ResourceOptions{},
 	}
 	for _, r := range c.Exclude {

@@ -101,9 +101,6 @@ type toUpstream struct {
 	// Saved is the number of requests that upstream would have got without the proxy, minus Total.
 	// It is negative while feeds and reviews outnumber the cached and shared responses.
 	Saved int64 `json:"saved"`
-	// SavedSeconds is the estimated time of upstream for the lists of the most recent state that caches
-	// answered, minus its time for the proofs that they were up to date.
-	SavedSeconds float64 `json:"savedSeconds"`
 	// SavedBytes is the number of bytes in the bodies of responses from the cache, as they were sent.
 	// FeedBytes is the number of bytes that feeds have read from upstream, after decompression.
 	SavedBytes int64 `json:"savedBytes"`
@@ -113,13 +110,10 @@ type toUpstream struct {
 // mostRecent counts reads of the most recent state of cached resources.
 type mostRecent struct {
 	// Reads is the number of reads by the kind of proof that the cache was up to date, as in
-	// watchproxy_freshness_seconds. Upstream answered the reads under "direct".
+	// watchproxy_freshness_seconds.
 	Reads map[string]float64 `json:"reads"`
-	// UpstreamSeconds is upstream's time for the proofs. SavedSeconds estimates upstream's time for
-	// the lists among the reads, if there were no cache. It uses upstream's time for lists of
-	// similar size.
+	// UpstreamSeconds is upstream's time for the proofs.
 	UpstreamSeconds map[string]float64 `json:"upstreamSeconds"`
-	SavedSeconds    float64            `json:"savedSeconds"`
 }
 
 type feedStatus struct {
@@ -183,10 +177,8 @@ func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, fig
 	s.MostRecent = mostRecent{
 		Reads:           m.by("watchproxy_freshness_seconds", "outcome"),
 		UpstreamSeconds: m.by("watchproxy_freshness_upstream_seconds_total", "by"),
-		SavedSeconds:    m.sum("watchproxy_freshness_saved_seconds_total"),
 	}
 	s.Views = m.by("watchproxy_view_requests_total", "view")
-	s.ToUpstream.SavedSeconds = s.MostRecent.SavedSeconds - s.MostRecent.spent()
 	s.UpstreamSilentSeconds = silent(m)
 	s.ConfigRefused = m.sum("watchproxy_config_refused") > 0
 	s.count(m)

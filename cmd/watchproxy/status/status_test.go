@@ -118,34 +118,27 @@ func TestStatusCounts(t *testing.T) {
 	}
 }
 
-// The text contains the proofs of freshness, upstream's time for them, the estimated time for the
-// lists at upstream, and what that saves.
+// The text contains the proofs of freshness and upstream's time for them.
 func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	reads := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "watchproxy_freshness_seconds", Help: "As there."}, []string{"outcome"})
 	cost := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "watchproxy_freshness_upstream_seconds_total", Help: "As there."}, []string{"by"})
-	saved := prometheus.NewCounter(prometheus.CounterOpts{Name: "watchproxy_freshness_saved_seconds_total", Help: "As there."})
-	registry.MustRegister(reads, cost, saved)
+	registry.MustRegister(reads, cost)
 	text := func() string {
 		var b strings.Builder
 		statusOf(t, registry).writeText(&b)
 		return b.String()
 	}
-	if want := "fresh      0 reads of the most recent state: upstream took 0.0 s for them, and would have taken 0.0 s for the lists among them\n"; !strings.Contains(text(), want) {
+	if want := "fresh      0 reads of the most recent state: upstream took 0.0 s for their proofs\n"; !strings.Contains(text(), want) {
 		t.Errorf("no %q in\n%s", want, text())
 	}
 	for range 3 {
 		reads.WithLabelValues("ledger").Observe(0.001)
 	}
-	reads.WithLabelValues("direct").Observe(0)
+	reads.WithLabelValues("max-age").Observe(0)
 	cost.WithLabelValues("probe").Add(0.25)
 	cost.WithLabelValues("metadata").Add(1)
-	cost.WithLabelValues("direct").Add(100)
-	saved.Add(30)
-	if want := "saved      28.8 s of upstream's time for lists, 0 B of responses (feeds read 0 B), 0 requests\n"; !strings.Contains(text(), want) {
-		t.Errorf("no %q in\n%s", want, text())
-	}
-	if want := "fresh      4 reads of the most recent state (75.0 % ledger, 25.0 % direct): upstream took 1.2 s for them, and would have taken 30.0 s for the lists among them\n"; !strings.Contains(text(), want) {
+	if want := "fresh      4 reads of the most recent state (75.0 % ledger, 25.0 % max-age): upstream took 1.2 s for their proofs\n"; !strings.Contains(text(), want) {
 		t.Errorf("no %q in\n%s", want, text())
 	}
 }
@@ -231,7 +224,7 @@ func TestStatusCommand(t *testing.T) {
 	}
 	for _, line := range []string{
 		"in front of https://upstream", "memory     100 MiB resident: objects 9.0 MiB, event logs 3.0 KiB",
-		"requests   12,345 from the cache", "hit ratio  100.0 %", "saved      0.0 s of upstream's time for lists, 0 B of responses (feeds read 0 B), 12,345 requests", "watches    201",
+		"requests   12,345 from the cache", "hit ratio  100.0 %", "saved      0 B of responses (feeds read 0 B), 12,345 requests", "watches    201",
 		"\nRESOURCE             ENCODING  STATE     OBJECTS  SIZE     LOG  RESOURCEVERSION  AGE   WATCHES  EVENTS  DELIVERED\n",
 		"\npods.v1              json      synced    2,000    9.0 MiB  12   123456           ",
 		"\ndeployments.v1.apps  json      lost 90s  3        100 B    0    0                120m  1        0       0\n",

@@ -33,8 +33,7 @@ func (s *Status) writeText(to io.Writer) error {
 	fmt.Fprintf(w, "latency\tfrom the cache %s; forwarded %s; events %s\n", s.Latency.Cache.text(), s.Latency.Forwarded.text(), s.Latency.Delivery.text())
 	fmt.Fprintf(w, "hit ratio\t%s\n", ratio)
 	fmt.Fprintf(w, "upstream\t%s requests: %s forwarded, %s of feeds, %s reviews\n", count(u.Total), count(u.Forwarded), count(u.Feeds), count(u.Reviews))
-	fmt.Fprintf(w, "saved\t%.1f s of upstream's time for lists, %s of responses (feeds read %s), %s requests\n",
-		u.SavedSeconds, size(u.SavedBytes), size(u.FeedBytes), count(u.Saved))
+	fmt.Fprintf(w, "saved\t%s of responses (feeds read %s), %s requests\n", size(u.SavedBytes), size(u.FeedBytes), count(u.Saved))
 	fmt.Fprintf(w, "fresh\t%s\n", s.MostRecent.text())
 	fmt.Fprintf(w, "watches\t%s\n", count(s.Watches))
 	for i, name := range slices.Sorted(maps.Keys(s.Views)) {
@@ -84,16 +83,13 @@ func (r mostRecent) text() string {
 	if len(outcomes) > 0 {
 		how = " (" + strings.Join(outcomes, ", ") + ")"
 	}
-	return fmt.Sprintf("%s reads of the most recent state%s: upstream took %.1f s for them, and would have taken %.1f s for the lists among them",
-		count(int(all)), how, r.spent(), r.SavedSeconds)
+	return fmt.Sprintf("%s reads of the most recent state%s: upstream took %.1f s for their proofs", count(int(all)), how, r.spent())
 }
 
 // spent returns upstream's time for proofs of freshness.
 func (r mostRecent) spent() (sum float64) {
-	for by, seconds := range r.UpstreamSeconds {
-		if by != "direct" { // upstream would have answered these lists without the proxy, too
-			sum += seconds
-		}
+	for _, seconds := range r.UpstreamSeconds {
+		sum += seconds
 	}
 	return sum
 }

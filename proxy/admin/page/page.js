@@ -35,8 +35,7 @@ function showSums(s) {
   put(by("about"), `${s.version}, up ${age(s.uptimeSeconds)}, in front of ${s.upstream}`);
   put(by("ratio"), r.hitRatio === null ? "–" : (Math.floor(r.hitRatio * 1000) / 10).toFixed(1) + " %");
   put(by("saved"), size(u.savedBytes));
-  const spared = u.savedSeconds === 0 ? "" : `${u.savedSeconds < 0 ? "-" : ""}${age(Math.abs(u.savedSeconds))} for lists, `;
-  put(by("saved-note"), `${spared}${count(u.saved)} requests`);
+  put(by("saved-note"), `${count(u.saved)} requests`);
   put(by("sent"), `sent: ${short(u.forwarded)} forwarded, ${short(u.feeds)} of feeds, ${short(u.reviews)} reviews`);
   put(by("requests"), count(r.cache + r.forwarded + r.refused));
   put(by("requests-note"), `${short(r.cache)} from the cache, ${short(r.forwarded)} forwarded, ${short(r.refused)} refused`);

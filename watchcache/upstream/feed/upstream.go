@@ -51,8 +51,6 @@ type Options struct {
 	MaxProbes int
 	// Ledger lets the proxy watch the metadata of other resources while consistent readers benefit.
 	Ledger bool
-	// Direct sends a read to upstream if upstream is likely to be faster than the cache.
-	Direct bool
 }
 
 // ResourceOptions are options of one resource.
@@ -104,21 +102,16 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"group", "version", "resource", "reason"}),
 		cost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_upstream_seconds_total",
-			Help: "Seconds that upstream took for freshness checks (probe, list, metadata; not side watches, which mostly wait) and for consistent reads left to it (direct).",
+			Help: "Seconds that upstream took for freshness checks (probe, list, metadata; not side watches, which mostly wait).",
 		}, []string{"by"}),
 	}
 	r.MustRegister(m.Relists, m.cost)
 	return m
 }
 
-// Spent adds the duration of a request to upstream.
-func (m *Metrics) Spent(by string, took time.Duration) {
-	m.cost.WithLabelValues(by).Add(took.Seconds())
-}
-
 // Spend starts to measure a request to upstream. The caller calls the returned function after the
 // response.
 func (m *Metrics) Spend(by string) (answered func()) {
 	began := time.Now()
-	return func() { m.Spent(by, time.Since(began)) }
+	return func() { m.cost.WithLabelValues(by).Add(time.Since(began).Seconds()) }
 }

@@ -6,6 +6,6 @@
 // outcome.go lists the proofs that a run tries, and what each of them says.
 //
 // The [Keeper] maintains the ledger. The ledger proves that all later writes concerned other
-// resources (keeper.go, evidence.go). Such writes are called foreign writes. If upstream is faster
-// than such a proof, the read goes to upstream (direct.go).
+// resources (keeper.go, evidence.go). Such writes are called foreign writes. A configured maxAge spares
+// a read its proof (maxage.go).
 package fresh

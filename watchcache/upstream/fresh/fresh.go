@@ -22,9 +22,8 @@ var ErrNotFresh = errors.New("cache could not be brought up to date")
 // Feed is a feed whose cache can be proved up to date.
 type Feed struct {
 	*feed.Feed
-	keeper    *Keeper
-	fresh     freshness
-	latencies latencies
+	keeper *Keeper
+	fresh  freshness
 }
 
 // New returns a feed that uses the keeper's ledger and probe budget.
@@ -91,19 +90,11 @@ type freshness struct {
 // freshRun is one run and its result.
 type freshRun struct {
 	readers int           // 0 in a run without readers
-	wish                  // the combined wishes of the readers
 	asked   chan struct{} // closed when the probe has succeeded or failed
-	left    chan struct{} // closed when all readers have to go to upstream, because help would take too long
 	done    chan struct{} // closed when rv or err is set
 	rv      uint64        // upstream's revision after the readers' arrival
 	outcome *outcome
 	err     error
-}
-
-// wish says how a run continues if it finds that the cache is not current.
-type wish struct {
-	stays bool // the reader waits for the run's help; otherwise it goes to upstream if help takes long
-	helps bool // the run helps the cache to catch up; otherwise it only checks
 }
 
 // busy reports whether more readers are expected.
@@ -128,90 +119,49 @@ func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 //	      └► large: its metadata shows that nothing happened ────► answer
 //	      └► else: a side watch brings the rest and a bookmark ──► answer
 //
-// The caller passes the work of a read if upstream could answer the read instead. If such a read waits too
-// long after upstream has answered the probe, Fresh returns [ErrEarly], and the read goes to
-// upstream. A rate limit bounds the number of such reads. If ctx ends before upstream has answered the
-// probe, Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, Fresh waits for
+// After any error, the read goes to upstream. If ctx ends before upstream has answered the probe,
+// Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, Fresh waits for
 // [feed.Patience] only: upstream is likely to fail the read in the same way, and it should not fail
-// later than upstream itself. After any other error, the read goes to upstream, too.
-func (f *Feed) Fresh(ctx context.Context, work *watchcache.Work) (watchcache.Snapshot, error) {
+// later than upstream itself.
+func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began := time.Now()
-	before := f.fresh.read.Swap(watchcache.Moment(began))
-	var takes, early time.Duration
-	want := wish{true, true}
-	if work != nil {
-		takes, _ = f.latencies.compare(*work, false)
-		if f.direct() {
-			early, want.stays = 2*takes+EarlyAfter, !longer(f.latencies.helpTakes(f.Cache().Stats().Objects), takes+leaveSlack)
-			want.helps = want.stays || before != 0 && watchcache.SinceMoment(before) < frequent
-		}
-	}
+	f.fresh.read.Store(watchcache.Moment(began))
 	failing := f.fresh.failing.Load()
 	if failing {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, feed.Patience)
 		defer cancel()
 	}
-	r, err := f.shareRun(ctx, early, want)
+	r, err := f.shareRun(ctx)
 	waited := time.Since(began)
 	if failing && err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", watchcache.ErrNoProgress, err)
 	}
-	switch {
-	case errors.Is(err, ErrEarly):
-		f.keeper.noteReader(f.Owner, false)
-		return watchcache.Snapshot{}, err
-	case err != nil:
+	if err != nil {
 		f.keeper.metrics.freshRead(failed.name, waited)
 		return watchcache.Snapshot{}, err
 	}
 	f.keeper.metrics.freshRead(r.outcome.name, waited)
-	f.keeper.metrics.saved.Add(takes.Seconds())
 	if r.outcome != current && (!isTiny(f.Cache().Stats()) || waited > tinyPatience) {
 		f.keeper.noteReader(f.Owner, r.outcome == carried)
 	}
 	return notOlderThan(f.Cache(), r.rv)
 }
 
-// ErrEarly means that a read has waited for too long.
-var ErrEarly = fmt.Errorf("%w: upstream is likely to answer sooner", ErrNotFresh)
-
-// shareRun joins the next run and waits for its end. early limits the wait after upstream's
-// response to the probe: after that, shareRun may return [ErrEarly]. If early is 0, there is no
-// such limit. If no reader of the run stays, shareRun may also return [ErrEarly] as soon as the run
-// has to help.
-func (f *Feed) shareRun(ctx context.Context, early time.Duration, want wish) (*freshRun, error) {
-	r, err := f.fresh.join(f, 1, want)
+// shareRun joins the next run and waits for its end.
+func (f *Feed) shareRun(ctx context.Context) (*freshRun, error) {
+	r, err := f.fresh.join(f, 1)
 	if err != nil {
 		return nil, err
 	}
-	asked := r.asked
-	if early == 0 {
-		asked = nil
-	}
-	var late <-chan time.Time
-	for done := false; !done; {
+	select {
+	case <-r.done:
+	case <-ctx.Done():
 		select {
-		case <-r.done:
-			done = true
-		case <-r.left:
-			return nil, ErrEarly
-		case <-asked:
-			asked = nil
-			timer := time.NewTimer(early)
-			defer timer.Stop()
-			late = timer.C
-		case <-late:
-			if f.keeper.early.Allow() {
-				return nil, ErrEarly
-			}
-		case <-ctx.Done():
-			select {
-			case <-r.asked:
-				return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
-			default:
-				return nil, fmt.Errorf("%w: upstream does not answer: %w", watchcache.ErrNoProgress, ctx.Err())
-			}
+		case <-r.asked:
+			return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
+		default:
+			return nil, fmt.Errorf("%w: upstream does not answer: %w", watchcache.ErrNoProgress, ctx.Err())
 		}
 	}
 	if r.err != nil {
@@ -231,15 +181,13 @@ func notOlderThan(c *watchcache.Cache, rv uint64) (watchcache.Snapshot, error) {
 }
 
 // join adds readers to the next run. With 0 readers, it requests a run without readers.
-func (s *freshness) join(f *Feed, readers int, want wish) (*freshRun, error) {
+func (s *freshness) join(f *Feed, readers int) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.next == nil {
-		s.mu.next = &freshRun{asked: make(chan struct{}), left: make(chan struct{}), done: make(chan struct{})}
+		s.mu.next = &freshRun{asked: make(chan struct{}), done: make(chan struct{})}
 	}
 	s.mu.next.readers += readers
-	s.mu.next.stays = s.mu.next.stays || want.stays
-	s.mu.next.helps = s.mu.next.helps || want.helps
 	if !s.mu.probing {
 		if s.mu.probing = f.Go(func(ctx context.Context) { s.probe(ctx, f) }); !s.mu.probing {
 			return nil, fmt.Errorf("%w: %s has ended", ErrNotFresh, f)
@@ -276,19 +224,15 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 		close(r.asked)
 		runs.Go(func() {
 			if err == nil && end == nil {
-				end, err = f.reach(ctx, &q, r)
+				end, err = f.reach(ctx, &q)
 			}
-			switch {
-			case errors.Is(err, errMoved), errors.Is(err, ErrEarly):
-				end = moved
-			case err != nil:
+			if err != nil {
 				end = failed
 				f.Log.Debug("cache could not be brought up to date", zap.Error(err))
 			}
 			m := f.keeper.metrics
 			m.runs.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, end.name).Inc()
 			m.readers.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource).Observe(float64(r.readers))
-			f.latencies.ran(end, time.Since(began), r.readers)
 			s.failing.Store(end == failed)
 			if err == nil {
 				s.note(proof{began, q.rv})

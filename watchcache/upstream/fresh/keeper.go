@@ -83,7 +83,6 @@ type Keeper struct {
 	feeds   func() []*Feed // returns the feeds that have a cache
 	metrics *Metrics
 	probes  *rate.Limiter // the probe budget of all feeds
-	early   *rate.Limiter // bounds reads that go to upstream after a long wait
 	wanted  chan struct{}
 	// uncached is a resource of the ledger without a watch cache at upstream, or nil. A probe of
 	// any other resource waits for upstream's watch cache of that resource: up to 100 ms while only
@@ -126,7 +125,7 @@ type ledgerWatch struct {
 // NewKeeper returns a Keeper for the feeds that the function feeds returns.
 func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper {
 	return &Keeper{
-		Upstream: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, EarlyBurst),
+		Upstream: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0),
 		wanted: make(chan struct{}, 1), resting: map[ledger.Owner]rest{},
 	}
 }

@@ -11,7 +11,6 @@ type Metrics struct {
 	runs    *prometheus.CounterVec
 	readers *prometheus.HistogramVec
 	seconds *prometheus.HistogramVec
-	saved   prometheus.Counter
 }
 
 // NewMetrics registers the counters.
@@ -20,7 +19,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_runs_total",
 			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it already was), stream (the watch did it), ledger (all later revisions belong to other resources), " +
-				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), moved (others had written; the run only checked), failed (the readers were forwarded).",
+				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), failed (the readers were forwarded).",
 		}, []string{"group", "version", "resource", "outcome"}),
 		readers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watchproxy_freshness_run_readers",
@@ -30,17 +29,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "watchproxy_freshness_seconds",
 			Help: "Seconds that a consistent read waited until the cache was known to be up to date, by the outcome of its freshness run; " +
-				"max-age: a recent state was allowed; direct: upstream answered, because it is faster.",
+				"max-age: a recent state was allowed.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12),
 
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"outcome"}),
-		saved: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watchproxy_freshness_saved_seconds_total",
-			Help: "Estimated seconds that upstream would have taken for the lists of the most recent state that caches answered after a freshness run, from its times for lists of similar size or an average.",
-		}),
 	}
-	r.MustRegister(m.runs, m.readers, m.seconds, m.saved)
+	r.MustRegister(m.runs, m.readers, m.seconds)
 	return m
 }
 

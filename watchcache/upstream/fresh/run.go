@@ -87,12 +87,9 @@ func (f *Feed) probe(ctx context.Context) (rv uint64, err error) {
 	return f.Probe(ctx)
 }
 
-var errMoved = errors.New("others have written since")
-
 // reach waits until readers see a state at q.rv or later. If the stream does not bring that state,
-// two decisions follow. Readers that do not stay go to upstream. If the run helps, reach sends
-// further requests.
-func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (*outcome, error) {
+// reach helps: it sends further requests.
+func (f *Feed) reach(ctx context.Context, q *question) (*outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
 	stats := f.Cache().Stats()
@@ -105,20 +102,6 @@ func (f *Feed) reach(ctx context.Context, q *question, r *freshRun) (*outcome, e
 	}
 	if proof := f.settles(ctx, *q, patience); proof != nil {
 		return proof, nil
-	}
-	helps := r.helps
-	if r.readers > 0 && !r.stays && !feed.IsSmall(stats) {
-		if f.keeper.early.AllowN(time.Now(), r.readers) {
-			f.latencies.left(stats.Objects)
-			close(r.left)
-			if !helps {
-				return nil, ErrEarly
-			}
-		}
-		helps = true // without the budget, the readers have to wait
-	}
-	if !helps {
-		return nil, errMoved
 	}
 	select {
 	case f.fresh.helping <- struct{}{}:

@@ -1,0 +1,36 @@
+package fresh
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A new epoch may begin between a run's end and the reader's look at the result. The reader does
+// not use the new epoch's state as the run's result.
+func TestRunOfAnEpochThatIsOver(t *testing.T) {
+	c := watchcache.New(object.Resource{}, watchcache.Limits{})
+	c.Reset(nil, 100)
+	if _, err := notOlderThan(c, 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := notOlderThan(c, 101); !errors.Is(err, ErrNotFresh) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A proof ages while the machine sleeps, too.
+func TestProofsAgeInSleep(t *testing.T) {
+	const sleep = time.Hour
+	if slept, awake := (proof{at: cachetest.BeforeSleep(sleep)}).age(), (proof{at: cachetest.BeforeSleep(0)}).age(); slept < sleep || awake >= sleep {
+		t.Errorf("after a sleep of %v it is %v old, and without a sleep %v", sleep, slept, awake)
+	}
+}

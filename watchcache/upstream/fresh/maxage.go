@@ -1,0 +1,82 @@
+package fresh
+
+import (
+	"context"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// This file answers reads without a new proof, within a configured maxAge.
+
+// proof means that the cache at rv was up to date at the time at.
+type proof struct {
+	at time.Time
+	rv uint64
+}
+
+// age returns the time since the proof, by the monotonic or by the wall clock, whichever is longer.
+// The monotonic clock stands still while the machine sleeps.
+func (p proof) age() time.Duration {
+	now := time.Now()
+	return max(now.Sub(p.at), now.Round(0).Sub(p.at.Round(0)))
+}
+
+// note records a proof.
+func (s *freshness) note(p proof) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.at.After(s.mu.proof.at) {
+		s.mu.proof = p
+	}
+}
+
+// Recent returns the cached state if it is younger than the resource's maxAge. age is the state's
+// maximum age. Recent starts the next proof before the present proof expires.
+func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
+	s, age, ok = f.recent()
+	if ok {
+		f.fresh.read.Store(watchcache.Moment(time.Now()))
+		f.keeper.metrics.freshRead("max-age", 0)
+		if age > f.options().MaxAge/2 {
+			f.fresh.ahead(f)
+		}
+	}
+	return s, age, ok
+}
+
+func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
+	most := f.options().MaxAge
+	if most <= 0 {
+		return s, 0, false
+	}
+	f.fresh.mu.Lock()
+	p := f.fresh.mu.proof
+	f.fresh.mu.Unlock()
+	if age = p.age(); age > most {
+		return s, 0, false
+	}
+	s, err := notOlderThan(f.Cache(), p.rv)
+	return s, max(age, 1), err == nil
+}
+
+// ahead begins a run without readers unless such a run is in flight.
+func (s *freshness) ahead(f *Feed) {
+	if !s.looking.CompareAndSwap(false, true) {
+		return
+	}
+	f.Go(func(context.Context) {
+		defer s.looking.Store(false)
+		if r, err := s.join(f, 0); err == nil {
+			<-r.done
+		}
+	})
+}
+
+// AnswersGets reports whether the cache may answer a get of the most recent state: there is a proof
+// within the resource's maxAge. If a webhook converts the objects, even a current cache may have old
+// conversions.
+func (f *Feed) AnswersGets() bool {
+	_, _, ok := f.recent()
+	return ok && !f.Cache().Resource().Converted
+}

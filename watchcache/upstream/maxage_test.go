@@ -1,0 +1,140 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+)
+
+// Here, a metadata list takes upstream 200 times as long as a probe.
+const probeTakes, metadataTakes = time.Millisecond, 200 * time.Millisecond
+
+// Within its maxAge, a read does not wait. It reports the state's age correctly: the state contains
+// every write that is older than this age.
+func TestMaxAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 100 * time.Millisecond
+		f := newFake()
+		fill(f, fresh.TinyObjects+1)
+		feed := openFeed(t, f, func(o *feed.Options) {
+			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
+		})
+		f.delays(most/3, 0) // other resources are written meanwhile
+		f.stall(true)
+		type moment struct {
+			at  time.Time
+			rev uint64
+		}
+		var past []moment
+		for i := range 400 {
+			if i%7 == 0 {
+				f.set(fmt.Sprintf("o%03d", i%5), fmt.Sprint(i))
+				past = append(past, moment{time.Now(), f.revision()})
+			}
+			began := time.Now()
+			s, age, ok := feed.Recent()
+			if !ok {
+				var err error
+				if s, err = feed.Fresh(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				age = 0
+			}
+			if age > most {
+				t.Errorf("a state of %s ago", age)
+			}
+			if i > 10 && age == 0 {
+				t.Errorf("read %d was not answered at once", i)
+			}
+			if age > 0 {
+				if waited := time.Since(began); waited > 0 {
+					t.Errorf("waited for %s", waited)
+				}
+			}
+			for _, m := range past {
+				if !m.at.After(began.Add(-age)) && s.ResourceVersion() < m.rev {
+					t.Errorf("said to be of %s ago, and misses what was written %s ago", age, began.Sub(m.at))
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		f.locked(func() { f.mu.down = errors.New("away") })
+		time.Sleep(most + time.Millisecond)
+		if _, age, ok := feed.Recent(); ok {
+			t.Errorf("answered with a state of %s ago", age)
+		}
+	})
+}
+
+// With any number of reads within a maxAge, at most one proof is started in advance.
+func TestOneProofIsBegunAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, feed.SmallObjects+1)
+		feed := openFeed(t, f, func(o *feed.Options) {
+			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: time.Second}}
+		})
+		f.delays(probeTakes, 2*metadataTakes)
+		readFresh(t, f, feed)
+		before := f.count("probe")
+		const seconds = 10
+		for range seconds * 200 {
+			f.elsewhere()
+			for range 20 {
+				feed.Recent()
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		if n := f.count("probe") - before; n < seconds/2 || n > 4*seconds {
+			t.Errorf("%d probes in %d seconds", n, seconds)
+		}
+	})
+}
+
+// Upstream converts custom resources anew for each get of the most recent state, so such a get does
+// not come from a cache if a webhook converts.
+func TestConvertedGetsAreForwarded(t *testing.T) {
+	for strategy, want := range map[string]bool{"None": true, "Webhook": false, "unknown": false} {
+		t.Run(strategy, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := widgetUpstream(func(req *http.Request) (*http.Response, error) {
+					switch {
+					case strategy == "unknown":
+						return reply(403, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403}`), nil
+					case strings.HasSuffix(req.URL.Path, "/widgets.example.com"):
+						return reply(200, `{"metadata":{"uid":"one","generation":1},"spec":{"conversion":{"strategy":"`+strategy+`"},"versions":[{"name":"v1"}]}}`), nil
+					}
+					return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}]}`), nil
+				})
+				lists := roundTrip(func(req *http.Request) (*http.Response, error) {
+					if strings.HasSuffix(req.URL.Path, "/v1/widgets") && req.URL.Query().Get("watch") == "" {
+						return reply(200, `{"apiVersion":"example.com/v1","items":[{"apiVersion":"example.com/v1","kind":"Widget",`+
+							`"metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":"new"}}],"kind":"WidgetList","metadata":{"resourceVersion":"100"}}`), nil
+					}
+					return upstream(req)
+				})
+				feeds := start(t, lists, func(o *feed.Options) {
+					o.Resources = map[schema.GroupResource]feed.ResourceOptions{widgets.GroupResource(): {MaxAge: time.Hour}}
+				})
+				source := openOf(t, feeds, widgets)
+				time.Sleep(time.Minute)
+				if _, err := source.Fresh(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if got := feeds.AnswersGets(widgets, object.Want{}, object.JSON); got != want {
+					t.Errorf("a get may come from the cache: %t, want %t", got, want)
+				}
+			})
+		})
+	}
+}
