@@ -71,7 +71,7 @@ func TestStaleSlots(t *testing.T) {
 type provenFeed struct{ *rawFeed }
 
 // Fresh implements Feed.
-func (f provenFeed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
+func (f provenFeed) Fresh(ctx context.Context, _ bool) (watchcache.Snapshot, error) {
 	select {
 	case <-time.After(2 * time.Second):
 		return f.cache.Snapshot()

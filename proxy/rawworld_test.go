@@ -220,7 +220,7 @@ func (f *rawFeed) ServesConsistent() bool { return true }
 func (f *rawFeed) CompressesWatches() bool { return true }
 
 // Fresh implements Feed.
-func (f *rawFeed) Fresh(context.Context) (watchcache.Snapshot, error) {
+func (f *rawFeed) Fresh(context.Context, bool) (watchcache.Snapshot, error) {
 	return f.cache.Snapshot()
 }
 

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -144,7 +145,7 @@ func TestStuckCacheAndShortTimeout(t *testing.T) {
 type silentFeed struct{ *rawFeed }
 
 // Fresh implements Feed.
-func (silentFeed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
+func (silentFeed) Fresh(ctx context.Context, _ bool) (watchcache.Snapshot, error) {
 	<-ctx.Done()
 	return watchcache.Snapshot{}, watchcache.ErrNoProgress
 }
@@ -175,7 +176,7 @@ type slowFeed struct {
 }
 
 // Fresh implements Feed.
-func (f slowFeed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
+func (f slowFeed) Fresh(ctx context.Context, _ bool) (watchcache.Snapshot, error) {
 	select {
 	case <-time.After(time.Until(f.proven)):
 		return f.cache.Snapshot()
@@ -195,6 +196,39 @@ func TestSlowProofOfAVersion(t *testing.T) {
 		_, body := clientTo(t, l, "h2").get(t, fmt.Sprintf("/api/v1/namespaces/a/configmaps?resourceVersion=%d", rv))
 		if !strings.Contains(body, "ConfigMapList") {
 			t.Error(body)
+		}
+	})
+}
+
+// longFeed is a feed whose proofs take seconds.
+type longFeed struct{ *rawFeed }
+
+// Fresh implements Feed.
+func (f longFeed) Fresh(_ context.Context, waits bool) (watchcache.Snapshot, error) {
+	if !waits {
+		return watchcache.Snapshot{}, errors.New("it takes too long")
+	}
+	return f.cache.Snapshot()
+}
+
+// A list of the most recent state is forwarded if its proof takes seconds. A watch waits for the proof,
+// and so does a list at a resourceVersion.
+func TestListsDoNotWaitForALongProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.ConfigMaps(t, 1)
+		_, l := serveFeeds(t, oneFeed{feed: longFeed{&rawFeed{c}}}, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("From", "upstream")
+		}, testLimits(), nil)
+		client := clientTo(t, l, "h2")
+		for query, want := range map[string]string{
+			"": "upstream", "?limit=1": "upstream", "?timeoutSeconds=5": "upstream",
+			"?watch=1&timeoutSeconds=1": "", "?resourceVersion=1": "",
+		} {
+			resp := client.open(t, "/api/v1/namespaces/a/configmaps"+query)
+			_ = resp.Body.Close()
+			if from := resp.Header.Get("From"); from != want || resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s from %q, want %q", query, resp.Status, from, want)
+			}
 		}
 	})
 }

@@ -88,13 +88,17 @@ func (r *read) proven(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.RVGiven {
 		limited, cancel := context.WithTimeout(ctx, futureWait-streamLag)
 		defer cancel()
-		snapshot, err := r.feed.Fresh(limited)
+		snapshot, err := r.feed.Fresh(limited, true)
 		if err == nil || limited.Err() == nil || errors.Is(err, watchcache.ErrNoProgress) {
 			return snapshot, err
 		}
 	}
-	return r.feed.Fresh(ctx)
+	return r.feed.Fresh(ctx, r.waits())
 }
+
+// waits reports whether the read waits for a proof that takes seconds. A list is forwarded instead, if
+// upstream may answer it. A watch would stay there for long.
+func (r *read) waits() bool { return r.Kind(r.Name) != wire.List || r.RVGiven || r.alone() }
 
 // limitsAge reports whether the client limits the age of the response. An upper proxy does so,
 // because a response of any age proves nothing.

@@ -64,7 +64,7 @@ func (f *stillFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
 	return s, f.aged, err == nil
 }
 
-func (f *stillFeed) Fresh(context.Context) (watchcache.Snapshot, error) {
+func (f *stillFeed) Fresh(context.Context, bool) (watchcache.Snapshot, error) {
 	return f.cache.Snapshot()
 }
 

@@ -87,7 +87,7 @@ func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Res
 	}
 	if err == nil && r.narrowing != nil && snapshot.ResourceVersion() < r.narrowing.Seen().Since && r.feed.ServesConsistent() {
 		// A watch from there would be sent back to this list.
-		if later, failed := r.feed.Fresh(ctx); failed == nil {
+		if later, failed := r.feed.Fresh(ctx, true); failed == nil {
 			r.age = 0
 			snapshot, err = later, r.settle(later, later.ResourceVersion(), r.Token != "")
 		}

@@ -58,7 +58,8 @@ type Feed interface {
 	// Recent returns a recent state and its largest possible age, if configuration allows one.
 	Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
 	// Fresh returns a state that is not older than the call. After any error, upstream must answer.
-	Fresh(ctx context.Context) (watchcache.Snapshot, error)
+	// The proof may take some seconds, for which only a caller that waits is made to wait.
+	Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, error)
 }
 
 // Options are the settings of reads.

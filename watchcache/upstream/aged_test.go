@@ -97,7 +97,7 @@ func TestAgedAnswerProvesNothing(t *testing.T) {
 				a.age(test.path)
 				f.stall(true) // the event is on its way
 				f.set("o000", "acknowledged")
-				s, err := cached.Fresh(t.Context())
+				s, err := cached.Fresh(t.Context(), true)
 				if a.answered() == 0 {
 					t.Error("no answer was aged")
 				}
@@ -129,7 +129,7 @@ func TestAgedAnswerEndsNoEpoch(t *testing.T) {
 			f.set("o000", "new")
 			synctest.Wait()
 			before := cached.Cache().Stats()
-			if _, err := cached.Fresh(t.Context()); !errors.Is(err, client.ErrAged) {
+			if _, err := cached.Fresh(t.Context(), true); !errors.Is(err, client.ErrAged) {
 				t.Errorf("%d objects: %v", objects, err)
 			}
 			time.Sleep(servers.Steady)

@@ -32,31 +32,30 @@ import (
 type fakeUpstream struct {
 	mu struct {
 		sync.Mutex
-		takes      time.Duration            // for each request
-		slow       map[string]time.Duration // in addition, by verb; "state" is what a watch sends first
-		rev        uint64
-		objects    map[string]string // name to JSON
-		uids       int
-		history    []fakeEvent
-		oldest     uint64        // watches must start here or later
-		compacted  uint64        // lists must be for this revision or later
-		changed    chan struct{} // closed and replaced by every change
-		cut        chan struct{} // closed and replaced to end all streams
-		stalled    bool          // streams send nothing, except side watches
-		deaf       int           // so many first watches send only bookmarks at their last revision, with each change
-		down       error         // if set, every request fails with it
-		noStream   int           // the status of a refusal of sendInitialEvents; 0 for none
-		noWatch    bool          // other watches are refused with 406
-		noMetadata bool          // metadata lists are refused, too
-		requests   map[string]int
-		cluster    string            // the uid of the namespace kube-system
-		version    string            // the server's version; if empty, it is forbidden to read
-		failing    string            // requests of this verb fail with 500
-		warning    string            // comes with every probe
-		aside      uint64            // revisions used by other resources; bookmarks show them
-		others     []otherEvent      // writes to other resources, which their own watches show
-		apart      map[string]uint64 // resources in another etcd, with its revision
-		more       string            // further resources in discovery
+		takes     time.Duration            // for each request
+		slow      map[string]time.Duration // in addition, by verb; "state" is what a watch sends first
+		rev       uint64
+		objects   map[string]string // name to JSON
+		uids      int
+		history   []fakeEvent
+		oldest    uint64        // watches must start here or later
+		compacted uint64        // lists must be for this revision or later
+		changed   chan struct{} // closed and replaced by every change
+		cut       chan struct{} // closed and replaced to end all streams
+		stalled   bool          // streams send nothing, except side watches
+		deaf      int           // so many first watches send only bookmarks at their last revision, with each change
+		down      error         // if set, every request fails with it
+		noStream  int           // the status of a refusal of sendInitialEvents; 0 for none
+		noWatch   bool          // other watches are refused with 406
+		requests  map[string]int
+		cluster   string            // the uid of the namespace kube-system
+		version   string            // the server's version; if empty, it is forbidden to read
+		failing   string            // requests of this verb fail with 500
+		warning   string            // comes with every probe
+		aside     uint64            // revisions used by other resources; bookmarks show them
+		others    []otherEvent      // writes to other resources, which their own watches show
+		apart     map[string]uint64 // resources in another etcd, with its revision
+		more      string            // further resources in discovery
 	}
 }
 
@@ -197,9 +196,9 @@ func (f *fakeUpstream) slowState(takes time.Duration) {
 	f.locked(func() { f.mu.slow = map[string]time.Duration{"state": takes} })
 }
 
-// delays sets the duration of probes and metadata lists.
-func (f *fakeUpstream) delays(probe, metadata time.Duration) {
-	f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": probe, "metadata": metadata} })
+// delays sets the duration of probes.
+func (f *fakeUpstream) delays(probe time.Duration) {
+	f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": probe} })
 }
 
 func (f *fakeUpstream) count(verb string) int {

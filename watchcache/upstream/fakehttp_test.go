@@ -214,9 +214,6 @@ func (f *fakeUpstream) eventsLocked(from uint64) (lines []string, last uint64) {
 }
 
 func (f *fakeUpstream) metadataLocked(q url.Values) (*http.Response, error) {
-	if f.mu.noMetadata {
-		return reply(406, "not acceptable"), nil
-	}
 	objects, rev := f.mu.objects, f.mu.rev
 	if at, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64); q.Get("resourceVersionMatch") == "Exact" {
 		if at < f.mu.compacted {

@@ -218,7 +218,7 @@ func TestWatchdogReconnectsAStreamThatLagsBehind(t *testing.T) {
 		f.locked(func() { f.mu.deaf = 1 })
 		minutes(10)
 		f.set("a", "1")
-		if s, err := source.Fresh(t.Context()); err != nil || s.Len() != 1 {
+		if s, err := source.Fresh(t.Context(), true); err != nil || s.Len() != 1 {
 			t.Fatalf("%d objects, %v", s.Len(), err)
 		}
 		if got := f.count("watch"); got != 1 {
@@ -243,7 +243,7 @@ func TestWatchdogSparesALateStream(t *testing.T) {
 		source := openFrom(t, start(t, f))
 		f.locked(func() { f.mu.deaf = 1; f.mu.rev += 1000 })
 		f.set("a", "1")
-		if s, err := source.Fresh(t.Context()); err != nil || s.Len() != 1 {
+		if s, err := source.Fresh(t.Context(), true); err != nil || s.Len() != 1 {
 			t.Fatalf("%d objects, %v", s.Len(), err)
 		}
 		probes := f.count("probe")

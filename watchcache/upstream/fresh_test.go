@@ -47,7 +47,7 @@ func openOf(t *testing.T, feeds *Feeds, gvr schema.GroupVersionResource) *fresh.
 func readFresh(t *testing.T, f *fakeUpstream, feed *fresh.Feed) watchcache.Snapshot {
 	t.Helper()
 	rev := f.revision()
-	s, err := feed.Fresh(t.Context())
+	s, err := feed.Fresh(t.Context(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,28 +78,26 @@ func fill(f *fakeUpstream, n int) {
 	}
 }
 
-// A small collection is listed, a tiny one without a probe. A large collection is confirmed by
-// metadata, or, if that differs or is refused, watched on the side for a moment. In each case, watches
-// are told each change once: by the side watch, else by the main stream, even if readers saw it before.
+// A small collection is listed, a tiny one without a probe. A large collection is watched on the
+// side for a moment. In each case, watches are told each change once: by the side watch, else by the
+// main stream, even if readers saw it before.
 func TestFreshAsksForTheLeast(t *testing.T) {
 	const tiny, small, large = 3, fresh.TinyObjects + 10, feed.SmallObjects + 1
 	for name, test := range map[string]struct {
-		objects, reads                  int
-		stalled, noMetadata             bool // stalled: the collection has changed, and the stream is behind
-		probes, lists, confirms, asides int
+		objects, reads        int
+		stalled               bool // the collection has changed, and the stream is behind
+		probes, lists, asides int
 	}{
-		"tiny":                        {objects: tiny, reads: 1, lists: 1},
-		"tiny, stalled":               {objects: tiny, reads: 1, stalled: true, lists: 1},
-		"small":                       {objects: small, reads: 1, probes: 1, lists: 1},
-		"small, stalled":              {objects: small, reads: 1, stalled: true, probes: 1, lists: 1},
-		"large":                       {objects: large, reads: 3, probes: 3, confirms: 3},
-		"large, stalled":              {objects: large, reads: 1, stalled: true, probes: 1, confirms: 1, asides: 1},
-		"large, metadata are refused": {objects: large, reads: 1, noMetadata: true, probes: 1, confirms: 1, asides: 1},
+		"tiny":           {objects: tiny, reads: 1, lists: 1},
+		"tiny, stalled":  {objects: tiny, reads: 1, stalled: true, lists: 1},
+		"small":          {objects: small, reads: 1, probes: 1, lists: 1},
+		"small, stalled": {objects: small, reads: 1, stalled: true, probes: 1, lists: 1},
+		"large":          {objects: large, reads: 3, probes: 3, asides: 3},
+		"large, stalled": {objects: large, reads: 1, stalled: true, probes: 1, asides: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				f.mu.noMetadata = test.noMetadata
 				fill(f, test.objects)
 				feed := openFeed(t, f)
 				probes := f.count("probe")
@@ -132,7 +130,7 @@ func TestFreshAsksForTheLeast(t *testing.T) {
 						t.Errorf("took %s", took)
 					}
 				}
-				if f.count("probe") != probes+test.probes || f.count("list") != test.lists || f.count("metadata") != test.confirms || f.count("side-watch") != test.asides {
+				if f.count("probe") != probes+test.probes || f.count("list") != test.lists || f.count("side-watch") != test.asides {
 					t.Errorf("upstream saw %v", f.mu.requests)
 				}
 				told(now)
@@ -257,6 +255,34 @@ func TestProbesKeepToTheirBudget(t *testing.T) {
 	})
 }
 
+// A list does not wait for a side watch: upstream answers it. Nor does a list that comes during the side
+// watch. The next one after it is answered.
+func TestListsDoNotWaitForASideWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, feed.SmallObjects+1)
+		feed := openFeed(t, f)
+		f.elsewhere()
+		for range 3 {
+			began := time.Now()
+			if _, err := feed.Fresh(t.Context(), false); !errors.Is(err, fresh.ErrNotFresh) {
+				t.Errorf("got %v", err)
+			}
+			if took := time.Since(began); took > 50*time.Millisecond {
+				t.Errorf("a list waited for %s", took)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		if s, err := feed.Fresh(t.Context(), false); err != nil || s.ResourceVersion() != f.revision() {
+			t.Errorf("%d, %v", s.ResourceVersion(), err)
+		}
+		if n := f.count("side-watch"); n != 1 {
+			t.Errorf("%d side watches", n)
+		}
+	})
+}
+
 // If upstream has lost the history after the cache's state, a side watch fails. The reader gets an
 // error, and the feed lists again when its own stream ends.
 func TestSideWatchFromALostHistory(t *testing.T) {
@@ -267,7 +293,7 @@ func TestSideWatchFromALostHistory(t *testing.T) {
 		f.stall(true)
 		f.set("o001", "changed")
 		f.locked(func() { f.mu.oldest = f.mu.rev })
-		if _, err := feed.Fresh(t.Context()); !errors.Is(err, fresh.ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context(), true); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 		f.stall(false)

@@ -15,7 +15,6 @@ import (
 func TestFreshOfAStoppedFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.mu.noMetadata = true
 		fill(f, feed.SmallObjects+1)
 		feeds := start(t, f)
 		feed := openFrom(t, feeds)
@@ -23,7 +22,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		f.elsewhere()
 		failed := make(chan error)
 		go func() {
-			_, err := feed.Fresh(t.Context())
+			_, err := feed.Fresh(t.Context(), true)
 			failed <- err
 		}()
 		time.Sleep(500 * time.Millisecond) // during the side watch
@@ -31,7 +30,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		if err := <-failed; err == nil {
 			t.Error("answered by a feed that has ended")
 		}
-		if _, err := feed.Fresh(t.Context()); !errors.Is(err, fresh.ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context(), true); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -51,7 +50,7 @@ func TestFreshNoticesARestore(t *testing.T) {
 				}
 				synctest.Wait()
 				f.restore(110, 0)
-				if s, err := feed.Fresh(t.Context()); err == nil {
+				if s, err := feed.Fresh(t.Context(), true); err == nil {
 					t.Errorf("a state at %d was called fresh, upstream is at %d", s.ResourceVersion(), f.mu.rev)
 				}
 				f.cutStreams(false)

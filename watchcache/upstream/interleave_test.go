@@ -28,7 +28,7 @@ func TestRandomInterleavings(t *testing.T) {
 func interleave(t *testing.T, rnd *rand.Rand) {
 	t.Helper()
 	f := newFake()
-	f.mu.noStream, f.mu.noMetadata = []int{0, 0, 422}[rnd.IntN(3)], rnd.IntN(2) == 0
+	f.mu.noStream = []int{0, 0, 422}[rnd.IntN(3)]
 	fill(f, []int{0, fresh.TinyObjects, feed.SmallObjects}[rnd.IntN(3)])
 	feed := openFeed(t, f)
 	cache := feed.Cache()
@@ -75,7 +75,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 			f.stall(rnd.IntN(2) == 0)
 		case 9:
 			f.elsewhere()
-			if s, err := feed.Fresh(t.Context()); err == nil {
+			if s, err := feed.Fresh(t.Context(), true); err == nil {
 				same(t, f, s)
 			}
 		default:

@@ -38,7 +38,7 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 		f.slowState(700 * time.Millisecond)
 		before := f.count("state")
 		for range 60 { // two reads a second
-			_, _ = feed.Fresh(t.Context())
+			_, _ = feed.Fresh(t.Context(), true)
 			time.Sleep(500 * time.Millisecond)
 		}
 		same(t, f, readFresh(t, f, feed))
@@ -55,7 +55,6 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				f.mu.noMetadata = true
 				fill(f, objects)
 				feed := openFeed(t, f)
 				synctest.Wait()
@@ -222,7 +221,7 @@ func TestPageIsNoState(t *testing.T) {
 			return f.RoundTrip(req)
 		})))
 		f.elsewhere()
-		if s, err := feed.Fresh(t.Context()); !errors.Is(err, fresh.ErrNotFresh) {
+		if s, err := feed.Fresh(t.Context(), true); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("%d objects of 3, %v", s.Len(), err)
 		}
 	})

@@ -284,7 +284,7 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 		time.Sleep(time.Second)
 		f.turn(away)
 		for _, feed := range all {
-			if _, err := feed.Fresh(t.Context()); !errors.Is(err, fresh.ErrNotFresh) {
+			if _, err := feed.Fresh(t.Context(), true); !errors.Is(err, fresh.ErrNotFresh) {
 				t.Fatalf("upstream is away, and a read got %v", err)
 			}
 			if _, lost := feed.Lost(); !lost {

@@ -314,7 +314,7 @@ func TestFailingProofs(t *testing.T) {
 		asks := func(want error, after time.Duration) {
 			t.Helper()
 			began := time.Now()
-			if _, err := source.Fresh(t.Context()); !errors.Is(err, want) || time.Since(began) != after {
+			if _, err := source.Fresh(t.Context(), true); !errors.Is(err, want) || time.Since(began) != after {
 				t.Errorf("%v after %v, want %v after %v", err, time.Since(began), want, after)
 			}
 		}
@@ -340,7 +340,7 @@ func TestFailingProofs(t *testing.T) {
 		f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": time.Hour} })
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if _, err := source.Fresh(ctx); !errors.Is(err, watchcache.ErrNoProgress) {
+		if _, err := source.Fresh(ctx, true); !errors.Is(err, watchcache.ErrNoProgress) {
 			t.Errorf("%v", err)
 		}
 	})

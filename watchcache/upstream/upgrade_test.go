@@ -69,7 +69,7 @@ func TestUpgrade(t *testing.T) {
 				f.upgrade(c.version, c.rewrites, c.forget)
 				time.Sleep(time.Minute)
 
-				s, err := source.Fresh(t.Context())
+				s, err := source.Fresh(t.Context(), true)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
@@ -24,10 +22,6 @@ import (
 // the preceding probe, because the probe makes the apiserver ask etcd for the progress of this
 // resource's watch. The apiserver's cache has then reached that revision. So a list that asks for a
 // state not older than that revision does not wait.
-//
-// A metadata list can also show that nothing has changed. For six thousand objects in protobuf, the
-// response is one megabyte long and takes some 25 ms. So the feed tries a metadata list before a
-// side watch.
 
 const (
 	// AskTimeout limits the wait for a response from upstream.
@@ -35,9 +29,6 @@ const (
 	// SmallObjects and smallBytes limit a small collection, which is listed as a whole.
 	SmallObjects = 500
 	smallBytes   = 1 << 20
-	// confirmObjects is the size limit for metadata lists. Larger collections get a side watch. A
-	// metadata list costs upstream no more than an ordinary list, and a feed sends one at a time.
-	confirmObjects = 50_000
 	// sideWatchSeconds makes upstream send a bookmark after one to two seconds. It is scheduled two
 	// seconds before the watch times out, on a timer with a period of one second.
 	sideWatchSeconds = 3
@@ -52,26 +43,15 @@ type Means string
 // These are all means. CatchUp has none if it fails early.
 const (
 	ByList      Means = "list"
-	ByMetadata  Means = "metadata"
 	BySideWatch Means = "side-watch"
 )
 
 // CatchUp brings the cache to rv or later with a request of its own. It returns the kind of request
 // that succeeded.
 func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by Means, err error) {
-	stats := f.cache.Stats()
-	if IsSmall(stats) {
+	if IsSmall(f.cache.Stats()) {
 		_, err := f.FastForward(ctx, rv)
 		return ByList, err
-	}
-	if stats.Objects <= confirmObjects {
-		same, err := f.Confirm(ctx, rv)
-		if same {
-			return ByMetadata, nil
-		}
-		if err != nil {
-			f.Log.Debug("metadata could not be listed", zap.Error(err))
-		}
 	}
 	if f.cache.Resource().NoWatchCache {
 		return "", errors.New("upstream sends no bookmarks for the resource")

@@ -65,9 +65,7 @@ func (f *Feed) SelfCheck(ctx context.Context) error {
 // equal.
 func (f *Feed) Confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := f.Position()
-	done := f.Metrics.Spend("metadata")
 	list, err := f.Client.Metadata(ctx, f.cache.Resource(), rv)
-	done()
 	if err != nil {
 		return false, err
 	}

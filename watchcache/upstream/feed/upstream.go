@@ -102,7 +102,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"group", "version", "resource", "reason"}),
 		cost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_upstream_seconds_total",
-			Help: "Seconds that upstream took for freshness checks (probe, list, metadata; not side watches, which mostly wait).",
+			Help: "Seconds that upstream took for freshness checks (probe, list; not side watches, which mostly wait).",
 		}, []string{"by"}),
 	}
 	r.MustRegister(m.Relists, m.cost)

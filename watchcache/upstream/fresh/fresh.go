@@ -91,6 +91,7 @@ type freshness struct {
 type freshRun struct {
 	readers int           // 0 in a run without readers
 	asked   chan struct{} // closed when the probe has succeeded or failed
+	slow    chan struct{} // closed when the run needs a side watch
 	done    chan struct{} // closed when rv or err is set
 	rv      uint64        // upstream's revision after the readers' arrival
 	outcome *outcome
@@ -116,14 +117,15 @@ func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 //	      └► all later revisions are other resources' (ledger) ──► answer
 //	      └► the stream reaches it within milliseconds ──────────► answer
 //	      └► small collection: list it, fast-forward the cache ──► answer
-//	      └► large: its metadata shows that nothing happened ────► answer
 //	      └► else: a side watch brings the rest and a bookmark ──► answer
+//
+// The side watch takes one to two seconds. A caller that does not wait for it gets [ErrNotFresh].
 //
 // After any error, the read goes to upstream. If ctx ends before upstream has answered the probe,
 // Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, Fresh waits for
 // [feed.Patience] only: upstream is likely to fail the read in the same way, and it should not fail
 // later than upstream itself.
-func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
+func (f *Feed) Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, error) {
 	began := time.Now()
 	f.fresh.read.Store(watchcache.Moment(began))
 	failing := f.fresh.failing.Load()
@@ -132,12 +134,17 @@ func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		ctx, cancel = context.WithTimeout(ctx, feed.Patience)
 		defer cancel()
 	}
-	r, err := f.shareRun(ctx)
+	r, err := f.shareRun(ctx, waits)
 	waited := time.Since(began)
 	if failing && err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", watchcache.ErrNoProgress, err)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errSlow):
+		f.keeper.metrics.freshRead("forwarded", waited)
+		f.keeper.noteReader(f.Owner, false)
+		return watchcache.Snapshot{}, err
+	case err != nil:
 		f.keeper.metrics.freshRead(failed.name, waited)
 		return watchcache.Snapshot{}, err
 	}
@@ -148,14 +155,23 @@ func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	return notOlderThan(f.Cache(), r.rv)
 }
 
-// shareRun joins the next run and waits for its end.
-func (f *Feed) shareRun(ctx context.Context) (*freshRun, error) {
+// errSlow means that the proof takes longer than the caller waits.
+var errSlow = fmt.Errorf("%w: a side watch is needed", ErrNotFresh)
+
+// shareRun joins the next run and waits for its end, or until the run needs a side watch.
+func (f *Feed) shareRun(ctx context.Context, waits bool) (*freshRun, error) {
 	r, err := f.fresh.join(f, 1)
 	if err != nil {
 		return nil, err
 	}
+	slow := r.slow
+	if waits {
+		slow = nil
+	}
 	select {
 	case <-r.done:
+	case <-slow:
+		return nil, errSlow
 	case <-ctx.Done():
 		select {
 		case <-r.asked:
@@ -185,7 +201,7 @@ func (s *freshness) join(f *Feed, readers int) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.next == nil {
-		s.mu.next = &freshRun{asked: make(chan struct{}), done: make(chan struct{})}
+		s.mu.next = &freshRun{asked: make(chan struct{}), slow: make(chan struct{}), done: make(chan struct{})}
 	}
 	s.mu.next.readers += readers
 	if !s.mu.probing {
@@ -224,7 +240,7 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 		close(r.asked)
 		runs.Go(func() {
 			if err == nil && end == nil {
-				end, err = f.reach(ctx, &q)
+				end, err = f.reach(ctx, &q, r.slow)
 			}
 			if err != nil {
 				end = failed

@@ -23,7 +23,7 @@ func (k *Keeper) closeHoles(ctx context.Context) {
 					client.Sleep(ctx, holeLooks) // the missing revision may still arrive
 					if now, unproved := k.unproved(f); unproved && now == at {
 						began := time.Now()
-						_, _ = f.shareRun(ctx)
+						_, _ = f.shareRun(ctx, true)
 						f.fresh.rested.Store(watchcache.Moment(time.Now().Add(holeRest * time.Since(began))))
 					}
 				})

@@ -11,19 +11,18 @@ type outcome struct {
 // The proofs, in the order in which a run tries them, and the other ends of a run. Where a list
 // costs upstream no more than the requests that it replaces, it comes first.
 var (
-	current   = &outcome{"current", ifAsked} // the cache had reached the revision already
-	carried   = &outcome{"ledger", never}
-	streamed  = &outcome{"stream", ifAsked}
-	listed    = &outcome{"list", always}
-	confirmed = &outcome{"metadata", always}
-	caughtUp  = &outcome{"side-watch", always}
+	current  = &outcome{"current", ifAsked} // the cache had reached the revision already
+	carried  = &outcome{"ledger", never}
+	streamed = &outcome{"stream", ifAsked}
+	listed   = &outcome{"list", always}
+	caughtUp = &outcome{"side-watch", always}
 
 	shared = &outcome{"shared", never} // it waited for another run
 	failed = &outcome{"failed", never}
 )
 
 // byMeans has the outcomes of [feed.Feed.CatchUp].
-var byMeans = map[feed.Means]*outcome{feed.ByList: listed, feed.ByMetadata: confirmed, feed.BySideWatch: caughtUp}
+var byMeans = map[feed.Means]*outcome{feed.ByList: listed, feed.BySideWatch: caughtUp}
 
 // shown says whether upstream itself has shown the state.
 type shown int

@@ -88,8 +88,8 @@ func (f *Feed) probe(ctx context.Context) (rv uint64, err error) {
 }
 
 // reach waits until readers see a state at q.rv or later. If the stream does not bring that state,
-// reach helps: it sends further requests.
-func (f *Feed) reach(ctx context.Context, q *question) (*outcome, error) {
+// reach helps: it sends further requests. It closes slow if they will take long.
+func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (*outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
 	stats := f.Cache().Stats()
@@ -102,6 +102,9 @@ func (f *Feed) reach(ctx context.Context, q *question) (*outcome, error) {
 	}
 	if proof := f.settles(ctx, *q, patience); proof != nil {
 		return proof, nil
+	}
+	if !feed.IsSmall(stats) {
+		close(slow)
 	}
 	select {
 	case f.fresh.helping <- struct{}{}:
