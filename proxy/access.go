@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 )
 
 // authenticate sets req.Identity, or refuses the request.
@@ -30,26 +32,50 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 	return nil
 }
 
-// asksOrigin reports whether a request is a CORS preflight, by which a browser asks whether a page may send
-// a request. Browsers send it without credentials, and kube-apiserver answers it before authentication
-// (--cors-allowed-origins).
-func asksOrigin(req *exchange.Request) bool {
-	h := req.Header
-	return req.Method == http.MethodOptions && h["Origin"] != nil && h["Access-Control-Request-Method"] != nil &&
-		!req.Identified() && req.Body == nil
-}
+const (
+	// originsMost limits the CORS preflights that are upstream at a time. Networks share this number.
+	originsMost = 16
+	// originPatience is the time that upstream has to answer one.
+	originPatience = 5 * time.Second
+)
 
-// admitUnknown admits a request without credentials, which upstream judges. Its connection stays that of a
-// stranger.
-func (s *Server) admitUnknown(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
-	req.Identity = access.Unknown(req.Header)
-	if req.Conn.Crowded() {
-		return s.limits.tooMany(req, "connections", "too many connections are open")
+// askOrigin answers a CORS preflight, by which a browser asks without credentials whether a page may send a
+// request. Kube-apiserver answers it before authentication, if it allows the page's origin
+// (--cors-allowed-origins). Otherwise askOrigin returns nil, and the request is one like others without
+// credentials. Upstream sees nothing of the request but the question, and the client nothing but the
+// answer to it. As with a refusal, the connection of a stranger ends.
+func (s *Server) askOrigin(ctx context.Context, req *exchange.Request) *exchange.Response {
+	const origin, method, headers = "Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"
+	h := req.Header
+	if req.Method != http.MethodOptions || len(h[origin]) != 1 || h.Get(origin) == "" || len(h[method]) != 1 || h.Get(method) == "" ||
+		h["Authorization"] != nil || req.Identified() || req.Impersonates() || req.Body != nil || req.WantsUpgrade() || req.Conn.Crowded() {
+		return nil
 	}
-	if refusal = refuseInView(s.options.Load().Views, req, rt); refusal != nil {
-		return refusal
+	claim := fair.Claim{User: access.Network(req.Conn.RemoteAddr().String()), Size: 1}
+	if !s.queues.origins.Try(claim) {
+		return s.limits.tooMany(req, "unauthenticated", "too many requests without credentials wait for the upstream apiserver")
 	}
-	return s.holdRequest(req, rt)
+	defer s.queues.origins.Give(claim.User, claim.Size)
+	question := *req
+	question.Identity, question.Header = access.Unknown(), http.Header{}
+	for _, name := range []string{origin, method, headers, "User-Agent"} {
+		if h[name] != nil {
+			question.Header[name] = h[name]
+		}
+	}
+	told := s.forwards.Send(ctx, context.Background(), s.life.stopping, &question, &forward.Attempt{Patience: originPatience}, func() {})
+	defer told.CloseBody()
+	if told.Source != exchange.FromUpstream || told.Status != http.StatusNoContent || told.Header["Access-Control-Allow-Origin"] == nil {
+		return nil
+	}
+	answer := exchange.NewResponse(told.Status, told.Source)
+	for name, values := range told.Header {
+		if strings.HasPrefix(name, "Access-Control-") || name == "Vary" {
+			answer.Header[name] = values
+		}
+	}
+	answer.Close = req.Conn.User() == ""
+	return answer
 }
 
 // impersonate sets the user for whom the request of a certificate's owner acts, or refuses it. The
@@ -82,6 +108,7 @@ func (s *Server) sender(req *exchange.Request, asked *http.Request) (*access.Cal
 	memory, claim := s.queues.strangers, fair.Claim{User: access.Network(asked.RemoteAddr), Size: req.Held()}
 	if user := req.Conn.User(); user != "" {
 		memory, claim.User = s.queues.requests, user
+		asked = asked.WithContext(access.Known(asked.Context(), user))
 	}
 	if !memory.Try(claim) {
 		return nil, errUnauthenticated

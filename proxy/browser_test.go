@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -327,32 +328,113 @@ func TestPagesWithTokens(t *testing.T) {
 	}
 }
 
-// Browsers ask without credentials whether a page may send a request. Upstream answers, by its own list of
-// origins. Everything else without credentials is refused.
+// allowing answers preflights as kube-apiserver does for one allowed origin, and notes their headers.
+func allowing(seen *atomic.Pointer[http.Header]) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		seen.Store(&r.Header)
+		if r.Header.Get("Origin") != "https://dash.example" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		w.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+		w.Header().Set("Www-Authenticate", "x")
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// Browsers ask without credentials whether a page may send a request. Upstream answers for the origins that
+// it allows. Everything else without credentials is refused, and of what a stranger sends, upstream sees
+// nothing but the question.
 func TestPagesAskForTheirOrigin(t *testing.T) {
-	var seen atomic.Int64
-	_, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Stall: time.Minute, Limits: testLimits()})
-	const asks = "Access-Control-Request-Method: DELETE\r\nAccess-Control-Request-Headers: authorization\r\n"
+	var seen atomic.Pointer[http.Header]
+	_, address := serveTo(t, forwardsAll{}, allowing(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Stall: time.Minute, Limits: testLimits()})
+	const (
+		dash = "Origin: https://dash.example\r\n"
+		asks = "Access-Control-Request-Method: DELETE\r\nAccess-Control-Request-Headers: authorization\r\n"
+	)
+	options := "OPTIONS " + podsPath
 	for _, test := range []struct {
 		line, rest string
+		asked      bool // upstream
 		want       int
 	}{
-		{"OPTIONS " + podsPath, chrome + evilOrigin + asks, http.StatusAccepted},
-		{"OPTIONS " + podsPath + "?resourceVersion=0", newChrome + "cross-site\r\n" + evilOrigin + asks, http.StatusAccepted},
-		{"OPTIONS " + podsPath, chrome + asks, http.StatusUnauthorized},
-		{"OPTIONS " + podsPath, chrome + evilOrigin, http.StatusUnauthorized},
-		{"OPTIONS " + podsPath, chrome + evilOrigin + asks + jsonBody, http.StatusUnauthorized},
-		{"GET " + podsPath, chrome + evilOrigin + asks, http.StatusUnauthorized},
+		{options, chrome + dash + asks + "Cookie: a=b\r\nX-Other: c\r\n", true, http.StatusNoContent},
+		{options + "?resourceVersion=0", newChrome + "cross-site\r\n" + dash + asks, true, http.StatusNoContent},
+		{"OPTIONS " + servicePath, chrome + dash + asks, true, http.StatusNoContent},
+		{options, chrome + dash + asks + "Connection: Origin\r\n", true, http.StatusNoContent},
+		{options, chrome + evilOrigin + asks, true, http.StatusUnauthorized},
+		{options, chrome + asks, false, http.StatusUnauthorized},
+		{options, chrome + dash, false, http.StatusUnauthorized},
+		{options, chrome + "Origin:\r\n" + asks, false, http.StatusUnauthorized},
+		{options, chrome + dash + evilOrigin + asks, false, http.StatusUnauthorized},
+		{options, chrome + dash + asks + jsonBody, false, http.StatusUnauthorized},
+		{options, chrome + dash + asks + handshake, false, http.StatusUnauthorized},
+		{options, chrome + dash + asks + "Authorization:\r\n", false, http.StatusUnauthorized},
+		{options, chrome + dash + asks + "Impersonate-User: admin\r\n", false, http.StatusUnauthorized},
+		{"GET " + podsPath, chrome + dash + asks, false, http.StatusUnauthorized},
 	} {
-		before := seen.Load()
+		seen.Store(nil)
 		resp, body := rawAsk(t, address, address.String(), test.line, test.rest)
-		if resp.StatusCode != test.want || (seen.Load() > before) != (test.want == http.StatusAccepted) {
+		h := seen.Load()
+		if resp.StatusCode != test.want || (h != nil) != test.asked || !resp.Close {
 			t.Errorf("%s %q: %s %s, want %d", test.line, test.rest, resp.Status, body, test.want)
 		}
-		if got := resp.Header.Get("Access-Control-Allow-Origin"); (got == "*") != (test.want == http.StatusAccepted) {
-			t.Errorf("%s %q: allows %q", test.line, test.rest, got)
+		if got := resp.Header.Get("Access-Control-Allow-Origin"); (got != "") != (test.want == http.StatusNoContent) || test.want == http.StatusNoContent && resp.Header.Get("Www-Authenticate") != "" {
+			t.Errorf("%s %q: %v", test.line, test.rest, resp.Header)
+		}
+		if h != nil && (h.Get("Origin") == "" || h.Get("Access-Control-Request-Method") != "DELETE" || h.Get("Cookie") != "" || h.Get("X-Other") != "") {
+			t.Errorf("%s %q: upstream gets %v", test.line, test.rest, *h)
 		}
 	}
+}
+
+// Over HTTP/2, the answer is the last one of a stranger's connection. Strangers of a network have half of
+// the places upstream, whatever they ask for.
+func TestQuestionsOfPagesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up, most atomic.Int64
+		answer := make(chan struct{})
+		o := testOptions()
+		o.Access = judging(t)
+		_, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
+			most.Store(max(most.Load(), up.Add(1)))
+			defer up.Add(-1)
+			<-answer
+			w.Header().Set("Access-Control-Allow-Origin", "*")
+			w.WriteHeader(http.StatusNoContent)
+		}, o)
+		var all sync.WaitGroup
+		codes := make(chan int, 3*originsMost)
+		for range 3 * originsMost {
+			all.Go(func() {
+				client := clientTo(t, l, "h2")
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, client.url+servicePath, http.NoBody)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				req.Header = http.Header{"Origin": {"https://dash.example"}, "Access-Control-Request-Method": {"GET"}}
+				resp, err := client.RoundTrip(req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = resp.Body.Close()
+				codes <- resp.StatusCode
+			})
+		}
+		synctest.Wait()
+		close(answer)
+		all.Wait()
+		close(codes)
+		count := map[int]int{}
+		for code := range codes {
+			count[code]++
+		}
+		if most.Load() != originsMost/2 || count[http.StatusNoContent] != originsMost/2 || count[http.StatusTooManyRequests] != 3*originsMost-originsMost/2 {
+			t.Errorf("%d at a time, %v", most.Load(), count)
+		}
+	})
 }
 
 // Credentials that a browser adds on its own do not allow requests from pages of another origin. A

@@ -113,7 +113,8 @@ type queues struct {
 	// fallbackReads and fallbackWatches are for what upstream answers because a cache is out of date.
 	fallbackReads, fallbackWatches *fair.Queue
 	late                           *fair.Queue // see lateMax
-	strangers                      *fair.Queue // memory of requests of unknown senders, by address
+	strangers                      *fair.Queue // memory of requests of unknown senders, by network
+	origins                        *fair.Queue // see originsMost
 	requests                       *fair.Queue // memory of the requests of known clients
 }
 
@@ -163,6 +164,7 @@ func (s *Server) divide(options *Options) {
 	s.queues.fallbackReads = fair.NewQueue(fallbackReads, shared, fallbacks)
 	s.queues.fallbackWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)
 	s.queues.forwards = fair.NewQueue(int64(options.Limits.Forwards), shared, forwards)
+	s.queues.origins = fair.NewQueue(originsMost, shared, 0)
 	s.queues.strangers = fair.NewQueue(memory, shared, 0)
 	open := cmp.Or(options.Requests, requestsSize)
 	s.queues.requests = fair.NewQueue(open, shared, 0)
@@ -240,8 +242,8 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 		return req.Fail(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"), exchange.FromProxy)
 	}
 	if s.options.Load().Access != nil {
-		if asksOrigin(req) {
-			return s.admitUnknown(req, rt)
+		if answer := s.askOrigin(ctx, req); answer != nil {
+			return answer
 		}
 		if refusal = s.authenticate(ctx, req); refusal != nil {
 			return refusal

@@ -43,7 +43,7 @@ func newWorld(tb testing.TB) *world {
 	}
 	w.api = cluster.APIServerT(tb, cluster.Options{
 		Users: tokenFile(), AuditLog: w.audit.Path,
-		Flags: []string{"--audit-policy-file=" + w.policy},
+		Flags: []string{"--audit-policy-file=" + w.policy, "--cors-allowed-origins=//dash\\.example$"},
 	})
 	w.server = newServer(tb, "apiserver", w.api.URL, w.api.CA)
 	w.admin, w.dynamic = w.api.Client(), w.api.Dynamic()

@@ -216,6 +216,9 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	budget.SetDerived(c.Cache.Derived.MaxBytes.Value())
 	budget.Register(registry)
 	defer inBackground(ctx, budget.Run)()
+	if most := budget.Connections(); most > 0 && most < *c.Limits.MaxConnections {
+		log.Info("memoryBudget has room for fewer connections than limits.maxConnections", zap.Int("maxConnections", *c.Limits.MaxConnections), zap.Int("connections", most))
+	}
 	options := serverOptions(c, budget.Connections())
 	options.Workspace, options.Requests, options.Window, options.OwnToken = budget.Workspace(), budget.Requests(), int64(behind.window), behind.ownToken()
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil

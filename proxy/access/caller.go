@@ -58,8 +58,8 @@ func anonymousCaller(u user.Info, header http.Header) *Caller {
 
 // Unknown returns the sender of a request without credentials that upstream has to answer, also if
 // anonymous clients are not accepted.
-func Unknown(header http.Header) *Caller {
-	return anonymousCaller(&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, header)
+func Unknown() *Caller {
+	return anonymousCaller(&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, nil)
 }
 
 func credentials(kind string, header http.Header) string {

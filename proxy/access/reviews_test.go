@@ -51,3 +51,32 @@ func TestFloodOfReviews(t *testing.T) {
 		}
 	})
 }
+
+// A review whose turn comes late does not begin, because it might not end in time.
+func TestLateReviewsDoNotBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReviews[bool]("subjectaccessreviews", newMetrics(prometheus.NewRegistry()))
+		begin := func(of string, takes time.Duration) (begun *bool, done <-chan error) {
+			begun, ended := new(bool), make(chan error, 1)
+			q := question[bool]{client: of, key: keyOf(of)}
+			results := r.begin(&q, func(context.Context) (bool, error) {
+				*begun = true
+				time.Sleep(takes)
+				return true, nil
+			})
+			go func() { ended <- (<-results).Err }()
+			return begun, ended
+		}
+		const more = time.Second
+		for i := range reviewsMax {
+			begin(fmt.Sprint("user", i), turnTimeout+more)
+		}
+		synctest.Wait()
+		began := time.Now()
+		begun, done := begin("late", 0)
+		if err := <-done; err == nil || *begun || time.Since(began) != turnTimeout {
+			t.Errorf("after %v: begun %t, %v", time.Since(began), *begun, err)
+		}
+		time.Sleep(more)
+	})
+}

@@ -68,8 +68,17 @@ func (t *tokens) requests() authenticator.Request {
 	return group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t)))
 }
 
-// networkKey is the context's key for the client's network.
-type networkKey struct{}
+// networkKey is the context's key for the client's network, and knownKey that for the user that Known sets.
+type (
+	networkKey struct{}
+	knownKey   struct{}
+)
+
+// Known returns a context for a request on the connection of a known user. The reviews of its tokens wait
+// as this user's, and not with those of strangers.
+func Known(ctx context.Context, user string) context.Context {
+	return context.WithValue(ctx, knownKey{}, user)
+}
 
 // network returns the client's network. Before a request is authenticated, nothing else is known of its
 // client, so clients take turns by network.
@@ -86,6 +95,9 @@ func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 		turn: func() (*fair.Queue, string) {
 			if owner, ok := t.good.last(k); ok {
 				return t.owners, owner.User.GetName()
+			}
+			if user, ok := ctx.Value(knownKey{}).(string); ok { // of the connection, whose token is new
+				return t.owners, user
 			}
 			return t.reviews.slots, from
 		},

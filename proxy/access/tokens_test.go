@@ -119,16 +119,17 @@ func TestMadeUpTokensBlockNoOther(t *testing.T) {
 
 // A client that sends made-up tokens does not lock out users of the same network, as behind a NAT or in
 // the host's network. Their good tokens are renewed as their users', also when they were idle for longer
-// than the outcome counts. A review that fails is tried again before the outcome expires.
+// than the outcome counts. A review that fails is tried again before the outcome expires. A new token on
+// the connection of a known user is reviewed as this user's.
 func TestMadeUpTokensBlockNoKnownUser(t *testing.T) {
-	for name, pause := range map[string]time.Duration{"busy": time.Second, "idle": 90 * time.Second} {
+	for name, pause := range map[string]time.Duration{"busy": time.Second, "idle": 90 * time.Second, "rotated": 10 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const takes, rate, lasts = 100 * time.Millisecond, 400, 3 * time.Minute
 				good := 0
 				review := tokenReview(func(token string) (bool, error) {
 					time.Sleep(takes)
-					if token != "good" {
+					if !strings.HasPrefix(token, "good") {
 						return false, nil
 					}
 					if good++; name == "busy" && good%2 == 0 {
@@ -156,10 +157,15 @@ func TestMadeUpTokensBlockNoKnownUser(t *testing.T) {
 						time.Sleep(time.Second / rate)
 					}
 				})
-				for range lasts / pause {
+				token := "good"
+				for i := range lasts / pause {
 					time.Sleep(pause)
+					asked := ctx
+					if name == "rotated" {
+						asked, token = Known(ctx, "user"), fmt.Sprint("good", i)
+					}
 					began := time.Now()
-					if ok, waited := ask(ctx, "good"), time.Since(began); !ok || waited > takes {
+					if ok, waited := ask(asked, token), time.Since(began); !ok || waited > takes {
 						t.Fatalf("after %v: %t", waited, ok)
 					}
 				}

@@ -29,7 +29,7 @@ func TestDrainTakesTheBacklog(t *testing.T) {
 				t.Fatal(err)
 			}
 			const clients = 20
-			l, _, _, _ := listenerOf(kernel, exchange.Limits{Connections: 2 * clients}) // strangers have half
+			l, _, _, _ := listenerOf(kernel, exchange.Limits{Connections: clients})
 			for range clients {
 				c, err := net.Dial(of.network, kernel.Addr().String())
 				if err != nil {

@@ -50,10 +50,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 		c := New(accepted)
 		c.heads = l.Heads
 		most, all := l.Limits().Crowd()
-		open, silent, ok := l.Open.add(c, most, all)
-		if silent != nil {
+		open, gone, ok := l.Open.add(c, most, all)
+		if gone != nil {
 			l.Refused("limit")
-			_ = silent.socket.Close() // below TLS, because TLS would wait for a running write
+			_ = gone.socket.Close() // below TLS, because TLS would wait for a running write
 		}
 		if !ok {
 			l.Refused("limit")

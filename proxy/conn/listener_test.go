@@ -134,7 +134,6 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 			break
 		}
 		all = append(all, c)
-		c.(*Conn).HoldAs("user", func() (func(), bool) { return func() {}, true })
 		if c.(*Conn).crowded {
 			crowded++
 		}
@@ -173,9 +172,9 @@ func (f *from) Accept() (net.Conn, error) {
 	return server, nil
 }
 
-// Silent strangers keep nobody out for long. A network has half of the connections, whatever the address
-// within it, and its oldest connection makes room for the next one, but not before it had the time to say
-// whose it is. The connections of known users stay.
+// The strangers of a few networks keep no others out, even if they come again as fast as they can: the
+// network with the most makes room, whatever the address within it, the oldest connection first. Within it,
+// a client has the time to say who it is. The connections of known users stay.
 func TestStrangersMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 8
@@ -188,41 +187,63 @@ func TestStrangersMakeRoom(t *testing.T) {
 			_, err := c.(*Conn).socket.Read(make([]byte, 1))
 			return !errors.Is(err, os.ErrDeadlineExceeded)
 		}
-		refused := func() float64 { return testutil.ToFloat64(metrics.Refused.WithLabelValues("limit")) }
-		accept := func(address string) net.Conn {
+		accept := func(address string) *Conn {
 			t.Helper()
-			source.addresses = []string{address, "192.0.2.99:1"} // the second one if the first is refused
+			source.addresses = []string{address}
 			c, err := l.Accept()
 			if err != nil {
 				t.Fatal(err)
 			}
-			return c
+			return c.(*Conn)
 		}
-		var greedy []net.Conn
-		for i := range most / 2 {
+		known := func(c *Conn) { c.HoldAs("user", func() (func(), bool) { return func() {}, true }) }
+		var greedy []*Conn
+		for i := range most {
 			greedy = append(greedy, accept(fmt.Sprintf("[2001:db8::%d]:1", i+1)))
 		}
-		before := refused()
-		c := accept("[2001:db8::99]:1")
-		if c.RemoteAddr().String() != "192.0.2.99:1" || refused() != before+1 {
-			t.Error("a network has more than half of the connections")
+		if c := accept("[2001:db8::99]:1"); !c.Crowded() || closed(greedy[0]) {
+			t.Error("a client has no time to say who it is")
+		} else {
+			_ = c.Close()
 		}
-		_ = c.Close()
-		time.Sleep(silence)
-		last := accept("[2001:db8::99]:1")
-		if !closed(greedy[0]) || closed(greedy[1]) || closed(last) || l.Open.Len() != most/2 {
-			t.Errorf("%d connections are open, and the oldest is not the one that ended", l.Open.Len())
+		known(greedy[0])
+		other := accept("192.0.2.1:1")
+		if closed(greedy[0]) || !closed(greedy[1]) || closed(greedy[2]) || other.Crowded() || l.Open.Len() != most {
+			t.Errorf("%d connections are open, and the oldest stranger's is not the one that ended", l.Open.Len())
 		}
-		greedy[1].(*Conn).HoldAs("user", func() (func(), bool) { return func() {}, true })
-		for i := range most / 2 {
-			accept(fmt.Sprintf("192.0.2.%d:1", i+1))
+		known(other)
+		time.Sleep(sayWho)
+		if c := accept("[2001:db8::98]:1"); c.Crowded() || !closed(greedy[2]) {
+			t.Error("a client of a network is kept out by the old connections of the same network")
 		}
-		user := accept("192.0.2.10:1") // all are taken
-		if closed(greedy[1]) || !closed(greedy[2]) || closed(user) || user.(*Conn).Crowded() || l.Open.Len() != most {
-			t.Errorf("%d connections are open; a user's has ended, or the oldest stranger's has not", l.Open.Len())
+		for i := range most - 3 { // a network for each; those of the first one go, but for one
+			if c := accept(fmt.Sprintf("[2001:db8:%d::1]:1", i+1)); c.Crowded() {
+				t.Errorf("a client of the network %d is kept out", i)
+			}
 		}
-		for range most {
-			_ = accept("192.0.2.20:1").Close()
+		if c := accept("[2001:db8:99::1]:1"); !c.Crowded() {
+			t.Error("one of many networks has taken the place of another")
 		}
+		if closed(greedy[0]) || closed(other) {
+			t.Error("a known user's connection has ended")
+		}
+		if n := testutil.ToFloat64(metrics.Refused.WithLabelValues("limit")); n != most-1 {
+			t.Errorf("%v are counted", n)
+		}
+		l.Open.Cut()
 	})
+}
+
+// A connection that is about to be known does not make room.
+func TestKnownUsersKeepTheirConnections(t *testing.T) {
+	var s Set
+	first := New(&conntest.Socket{Remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}})
+	if _, _, ok := s.add(first, 1, 1); !ok {
+		t.Fatal("the set is full")
+	}
+	first.holdAs("user", func() (func(), bool) { return func() {}, true }) // the set does not know it yet
+	second := New(&conntest.Socket{Remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2)}})
+	if _, gone, ok := s.add(second, 1, 1); gone != nil || ok {
+		t.Error("a known user's connection has made room")
+	}
 }

@@ -10,30 +10,29 @@ import (
 
 // Set is the set of open connections of all clients. The listener limits its size.
 //
-// A connection is a stranger's until a user's limit counts it. Strangers of one network (see
-// [access.Network]) have at most half of the connections. If they have more, or if no connection is left,
-// the oldest of these strangers makes room, so that silent strangers keep nobody out for long. But the
-// clients that come together, after a restart for example, have the time to say who they are.
+// A connection is a stranger's until a user's limit counts it. If no connection is left for a client, the
+// network (see [access.Network]) with the most strangers makes room: its oldest stranger's connection ends.
+// So the connections of strangers of a few networks keep nobody else out. Among networks with as many
+// strangers as the client's, a stranger has the time to say who it is: after a restart, many come together.
 type Set struct {
 	mu struct {
 		sync.Mutex
-		open      map[*Conn]struct{}
-		strangers list.List             // of *Conn, oldest first
-		networks  map[string]*list.List // the same, by network
-		drain     *Drain                // nil before the drain
-		cut       bool
+		open     map[*Conn]struct{}
+		networks map[string]*list.List // of strangers' *Conn, oldest first
+		drain    *Drain                // nil before the drain
+		cut      bool
 	}
 }
 
-// silence is the time that a stranger's connection has before it may have to make room. A handshake may
-// take as long.
-const silence = handshakeTimeout
+// sayWho is the time that a stranger has until its connection may have to make room for a client whose
+// network has as many strangers. A handshake may take as long.
+const sayWho = handshakeTimeout
 
 // stranger is the place of a connection among those of strangers.
 type stranger struct {
 	network string
 	since   time.Time
-	of, all *list.Element // nil if the client is known
+	place   *list.Element // nil if the client is known
 }
 
 // Drain has the times for which connections wait for requests while the server drains.
@@ -48,49 +47,60 @@ type Drain struct {
 // add adds a connection, of which most are served. It returns the new number of connections, and the
 // stranger's connection that has made room, which must be closed. It fails if there are already as many
 // connections as may be open. The connection leaves the set when it closes.
-func (s *Set) add(c *Conn, most, all int) (open int, silent *Conn, ok bool) {
+func (s *Set) add(c *Conn, most, all int) (open int, gone *Conn, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.open == nil {
 		s.mu.open, s.mu.networks = map[*Conn]struct{}{}, map[string]*list.List{}
 	}
 	network := access.Network(c.RemoteAddr().String())
-	of := s.mu.networks[network]
-	switch {
-	case s.mu.cut:
-		return 0, nil, false
-	case of != nil && of.Len() >= max(1, most/2):
-		if silent = s.silentLocked(of); silent == nil {
-			return 0, nil, false
-		}
-	case len(s.mu.open) >= most:
-		if silent = s.silentLocked(&s.mu.strangers); silent == nil && len(s.mu.open) >= all {
-			return 0, nil, false
-		}
+	if !s.mu.cut && len(s.mu.open) >= most {
+		gone = s.makeRoomLocked(network)
 	}
-	if of = s.mu.networks[network]; of == nil {
+	if s.mu.cut || len(s.mu.open) >= all {
+		return 0, nil, false
+	}
+	of := s.mu.networks[network]
+	if of == nil {
 		of = list.New()
 		s.mu.networks[network] = of
 	}
-	c.stranger = stranger{network: network, since: time.Now(), of: of.PushBack(c), all: s.mu.strangers.PushBack(c)}
+	c.stranger = stranger{network, time.Now(), of.PushBack(c)}
 	s.mu.open[c] = struct{}{}
 	c.set = s
 	c.mu.drain = s.mu.drain // nothing waits for a request yet
-	return len(s.mu.open), silent, true
+	return len(s.mu.open), gone, true
 }
 
-// silentLocked removes the oldest connection of strangers, if it had enough time.
-func (s *Set) silentLocked(strangers *list.List) *Conn {
-	first := strangers.Front()
-	if first == nil {
+// makeRoomLocked removes a stranger's connection for a client of a network. It returns nil if there is
+// none, or if no network has more strangers than this one would have, and they are all new.
+func (s *Set) makeRoomLocked(network string) *Conn {
+	var of *list.List
+	for _, other := range s.mu.networks {
+		if of == nil || other.Len() > of.Len() {
+			of = other
+		}
+	}
+	if of == nil {
 		return nil
 	}
-	oldest := first.Value.(*Conn)
-	if time.Since(oldest.stranger.since) < silence {
-		return nil
+	fair := 1
+	if own := s.mu.networks[network]; own != nil {
+		fair += own.Len()
 	}
-	s.removeLocked(oldest)
-	return oldest
+	for at := of.Front(); at != nil; at = of.Front() {
+		oldest := at.Value.(*Conn)
+		switch {
+		case oldest.Known(): // since this moment
+			s.knownLocked(oldest)
+		case of.Len() <= fair && time.Since(oldest.stranger.since) < sayWho:
+			return nil
+		default:
+			s.removeLocked(oldest)
+			return oldest
+		}
+	}
+	return nil
 }
 
 func (s *Set) remove(c *Conn) {
@@ -112,12 +122,11 @@ func (s *Set) known(c *Conn) {
 }
 
 func (s *Set) knownLocked(c *Conn) {
-	if c.stranger.of == nil {
+	if c.stranger.place == nil {
 		return
 	}
-	s.mu.strangers.Remove(c.stranger.all)
 	of := s.mu.networks[c.stranger.network]
-	if of.Remove(c.stranger.of); of.Len() == 0 {
+	if of.Remove(c.stranger.place); of.Len() == 0 {
 		delete(s.mu.networks, c.stranger.network)
 	}
 	c.stranger = stranger{}

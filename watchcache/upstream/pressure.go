@@ -70,18 +70,25 @@ func (fs *Feeds) Bytes() (sum int64) {
 }
 
 // GiveUpLargest ends the largest cache, with all its watches. Its requests are forwarded for
-// noMemoryPause. If caches of some size have begun in that time, it ends the largest of these: whoever
-// makes the proxy fill another one must not end the caches of all others.
+// noMemoryPause. If those caches that have begun in that time are some part of all, it ends the largest of
+// them: whoever makes the proxy fill others must not end the caches of everybody.
 func (fs *Feeds) GiveUpLargest() {
-	const someSize = 16 // a part of all caches
-	var largest *fresh.Feed
-	most, young, some := int64(0), false, fs.Bytes()/someSize
+	const part = 16
+	var largest, young *fresh.Feed
+	var most, mostYoung, sumYoung int64
 	for _, f := range fs.list() {
 		size := sizeOf(f)
-		isYoung := size > some && f.Age() < noMemoryPause
-		if size > most && isYoung == young || isYoung && !young {
-			largest, most, young = f, size, isYoung
+		if size > most {
+			largest, most = f, size
 		}
+		if f.Age() < noMemoryPause {
+			if sumYoung += size; size > mostYoung {
+				young, mostYoung = f, size
+			}
+		}
+	}
+	if sumYoung > fs.Bytes()/part {
+		largest, most = young, mostYoung
 	}
 	if largest == nil {
 		return

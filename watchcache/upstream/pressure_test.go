@@ -82,8 +82,8 @@ func (u *unequal) RoundTrip(req *http.Request) (*http.Response, error) {
 	return u.frail.RoundTrip(req)
 }
 
-// Whoever makes the proxy fill another cache when memory is short does not end the cache of all others. A
-// cache that is too small to matter does not end in its place.
+// Whoever makes the proxy fill other caches when memory is short does not end the cache of everybody.
+// Caches that are too small to matter together do not end in its place.
 func TestYoungFeedIsGivenUpFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &unequal{frail: newFrail(), resources: map[string]*fakeUpstream{
@@ -98,9 +98,9 @@ func TestYoungFeedIsGivenUpFirst(t *testing.T) {
 			return f
 		}
 		const unit = 64 << 10
-		old := open(0, 8*unit)
+		old := open(0, 32*unit)
 		time.Sleep(noMemoryPause)
-		for _, f := range []*fresh.Feed{open(1, 2*unit), old, open(2, 1)} {
+		for _, f := range []*fresh.Feed{open(1, unit+unit/3), old, open(2, unit+unit/4)} {
 			feeds.GiveUpLargest()
 			synctest.Wait()
 			if _, err := feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {

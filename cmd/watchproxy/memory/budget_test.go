@@ -110,3 +110,12 @@ func TestLogsGiveWayToCaches(t *testing.T) {
 		}
 	}
 }
+
+// Half of the budget has room for the connections, and there is at least one for each of two users.
+func TestConnectionsKeepToTheBudget(t *testing.T) {
+	for limit, want := range map[int64]int{0: 0, 1: 2, 1 << 30: 18724} {
+		if got := (&Budget{Limit: limit}).Connections(); got != want {
+			t.Errorf("%d bytes: %d connections, want %d", limit, got, want)
+		}
+	}
+}
