@@ -172,11 +172,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case err != nil:
 		return nil, Parameters
 	}
-	choices := wire.Negotiate(r.Header.Get("Accept"), r.Kind(r.Name), r.Pretty())
-	if fields := r.View.Of(r.GVR.GroupResource()); fields != nil {
-		choices = wire.NegotiateCut(r.Header.Get("Accept"), r.Kind(r.Name), r.Pretty(), fields, r.GVR)
-	}
-	choices = r.withoutIndented(choices)
+	choices := r.choices(r.Header.Get("Accept"))
 	switch {
 	case !r.Answerable(r.Name):
 		return nil, Parameters
@@ -190,7 +186,14 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	if refusal, err := rd.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
 	}
-	if err := rd.open(ctx, r, choices); err != nil {
+	err = rd.open(ctx, r, choices)
+	if accept, ok := wire.AcceptsPlain(r.Header.Get("Accept")); ok && r.refusal != nil && (errors.Is(err, Table) || errors.Is(err, Form)) {
+		// Only upstream can make this form, but it has no such list. So the next best form is made, for
+		// which includeObject means nothing.
+		r.IncludeGiven = false
+		err = rd.open(ctx, r, r.choices(accept))
+	}
+	if err != nil {
 		return nil, err
 	}
 	if refusal := rd.narrowed(r); refusal != nil {
@@ -216,6 +219,15 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return r.fail(tooLarge.status), nil
 	}
 	return resp, err
+}
+
+// choices returns the forms for an Accept header that the cache may have.
+func (r *read) choices(accept string) []wire.Choice {
+	choices := wire.Negotiate(accept, r.Kind(r.Name), r.Pretty())
+	if fields := r.View.Of(r.GVR.GroupResource()); fields != nil {
+		choices = wire.NegotiateCut(accept, r.Kind(r.Name), r.Pretty(), fields, r.GVR)
+	}
+	return r.withoutIndented(choices)
 }
 
 // withoutIndented leaves indented JSON, which is the last choice if any, to upstream. A list that
@@ -269,8 +281,6 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 		switch {
 		case errors.Is(err, object.ErrNoEncoding):
 			continue
-		case r.refusal != nil && errors.Is(err, Table):
-			continue // upstream refuses the read, and has no such list
 		case errors.Is(err, watchcache.ErrNoProgress):
 			return Stuck
 		case errors.Is(err, watchcache.ErrNotReady):

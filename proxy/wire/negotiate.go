@@ -138,6 +138,23 @@ func AcceptsJSON(accept string) (rest string, ok bool) {
 	return strings.Join(kept, ","), len(kept) > 0 || accept == ""
 }
 
+// AcceptsPlain returns an Accept header without the clauses for Tables and for metadata. It returns false
+// if there is none of these, or if no clause is left.
+func AcceptsPlain(accept string) (rest string, ok bool) {
+	var kept []string
+	all := 0
+	for clause := range strings.SplitSeq(accept, ",") {
+		all++
+		as := slices.ContainsFunc(strings.Split(clause, ";"), func(parameter string) bool {
+			return strings.HasPrefix(strings.TrimSpace(parameter), "as=")
+		})
+		if !as {
+			kept = append(kept, clause)
+		}
+	}
+	return strings.Join(kept, ","), len(kept) > 0 && len(kept) < all
+}
+
 func matches(clause *goautoneg.Accept, subtype string) bool {
 	return clause.Type == "application" && (clause.SubType == subtype || clause.SubType == "*") ||
 		clause.Type == "*" && clause.SubType == "*"

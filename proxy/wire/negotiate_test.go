@@ -172,3 +172,17 @@ func TestAcceptsGzip(t *testing.T) {
 		}
 	}
 }
+
+// Clients of Tables and of metadata may accept the objects, too.
+func TestAcceptsPlain(t *testing.T) {
+	const table, partial = "application/json;as=Table;v=v1;g=meta.k8s.io", "application/vnd.kubernetes.protobuf; as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	for accept, want := range map[string]string{
+		table + "," + table + ",application/json":                    "application/json",
+		partial + "," + table + ", application/json;q=0.5,*/*;q=0.1": " application/json;q=0.5,*/*;q=0.1",
+		table: "", "": "", "application/json": "", partial + "," + table: "",
+	} {
+		if got, ok := AcceptsPlain(accept); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %q %t, want %q", accept, got, ok, want)
+		}
+	}
+}
