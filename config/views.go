@@ -18,7 +18,8 @@ type View struct {
 	// digits and hyphens.
 	Name string `json:"name"`
 	// Resources lists the resources that the view changes, as resource or resource.group, in any
-	// version. Without resources, it changes all resources.
+	// version. Without resources, it changes all resources, and no warning names fields that no
+	// object has.
 	Resources []string `json:"resources,omitempty"`
 	// Fields lists the paths of the fields that objects keep, such as spec.nodeName,
 	// metadata.labels["app.kubernetes.io/name"] or status.conditions[*].type. Objects also keep

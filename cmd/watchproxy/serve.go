@@ -249,7 +249,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Began: began}
 		report, err := status.Of(about, feeds.Status(), served.Recent(), figures)
 		if err == nil {
-			report.UnfoundFields = fields.look()
+			report.UnfoundFields = *fields.unfound.Load()
 		}
 		return report, err
 	}

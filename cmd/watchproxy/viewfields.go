@@ -3,8 +3,9 @@ package main
 import (
 	"context"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
@@ -18,86 +19,84 @@ import (
 )
 
 const (
-	// fieldSample is the maximum number of objects of a cache that are looked at.
-	fieldSample = 500
-	// lookInterval is the time between two looks at the fields that were not found before.
-	lookInterval = time.Minute
+	fieldSample  = 500              // objects of a cache that are looked at, at most
+	firstLook    = 10 * time.Second // by then, most caches that are warmed at the start are filled
+	lookInterval = time.Minute      // between two looks
 )
 
-// viewFields looks for the fields of views in the first objects of filled caches. If none has a
-// field, its path may be wrong. It is right if objects of one of the view's resources have it.
-//
-// Only JSON is looked at, because a wrong path is never shown in protobuf (see
-// projection.Projection.Message).
+// viewFields looks in filled caches for the fields of views that name their resources. If all of a
+// view's resources have objects and no object has the field, its path may be wrong. Only JSON is
+// looked at, because a wrong path is never shown in protobuf (see projection.Projection.Message).
 type viewFields struct {
-	views []config.View
-	feeds func() []upstream.FeedStatus
-	log   *zap.Logger
-	mu    sync.Mutex
-	found map[[2]string]bool // by view and field
-	known map[[3]string]bool // what has been logged, by view, field and resource
+	wanted  []wantedField // found in no look; only look uses it
+	feeds   func() []upstream.FeedStatus
+	log     *zap.Logger
+	unfound atomic.Pointer[[]status.UnfoundField] // by the last look
+}
+
+type wantedField struct {
+	status.UnfoundField
+	path   fieldpath.Path
+	logged bool
 }
 
 func newViewFields(views []config.View, feeds func() []upstream.FeedStatus, log *zap.Logger) *viewFields {
-	return &viewFields{views: views, feeds: feeds, log: log, found: map[[2]string]bool{}, known: map[[3]string]bool{}}
+	v := &viewFields{feeds: feeds, log: log}
+	v.unfound.Store(new([]status.UnfoundField))
+	for _, view := range views {
+		for _, field := range slices.Concat(view.Fields, view.Drop) {
+			path, err := fieldpath.Parse(field)
+			kept := func(k fieldpath.Path) bool { return slices.Equal(k, path) } // anyway
+			if err == nil && len(view.Resources) > 0 && !slices.ContainsFunc(fieldpath.Kept, kept) {
+				u := status.UnfoundField{View: view.Name, Field: field, Resources: view.Resources}
+				v.wanted = append(v.wanted, wantedField{UnfoundField: u, path: path})
+			}
+		}
+	}
+	return v
 }
 
-// run looks in each lookInterval until ctx ends.
+// run looks until ctx ends or all fields are found.
 func (v *viewFields) run(ctx context.Context) {
-	for len(v.views) > 0 && client.Sleep(ctx, lookInterval) {
+	for wait := firstLook; len(v.wanted) > 0 && client.Sleep(ctx, wait); wait = lookInterval {
 		v.look()
 	}
 }
 
-// look returns the fields that no object has, and logs each once.
-func (v *viewFields) look() (unfound []status.UnfoundField) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	feeds := v.feeds()
-	for _, view := range v.views {
-		for _, field := range slices.Concat(view.Fields, view.Drop) {
-			if !v.found[[2]string{view.Name, field}] {
-				unfound = append(unfound, v.lookLocked(feeds, view, field)...)
-			}
-		}
-	}
-	for _, u := range unfound {
-		if key := [3]string{u.View, u.Field, u.Resource}; !v.known[key] {
-			v.known[key] = true
-			v.log.Warn("no object has a field of a view", zap.Any("field", u))
-		}
-	}
-	return unfound
-}
-
-// lookLocked looks for a field in the caches of a view's resources.
-func (v *viewFields) lookLocked(feeds []upstream.FeedStatus, view config.View, field string) (unfound []status.UnfoundField) {
-	path, err := fieldpath.Parse(field)
-	if err != nil || path[0].Key == "apiVersion" || path[0].Key == "kind" { // which all objects have
-		return nil
-	}
-	for _, f := range feeds {
-		resource := f.GVR.GroupResource().String()
+// look looks at a sample of each cache, and logs each field that no object has once.
+func (v *viewFields) look() {
+	filled := map[string]bool{} // by resource
+	for _, f := range v.feeds() {
 		state, err := f.Cache.Snapshot()
-		if err != nil || f.Encoding != object.JSON || len(view.Resources) > 0 && !slices.Contains(view.Resources, resource) {
+		if err != nil || f.Encoding != object.JSON {
 			continue
 		}
-		objects := 0
+		resource := f.GVR.GroupResource().String()
+		at, stride := 0, (state.Len()+fieldSample-1)/fieldSample
 		for o := range state.Objects("", "") {
-			if has(gjson.ParseBytes(o.Bytes()), path) {
-				v.found[[2]string{view.Name, field}] = true
-				return nil
+			if at%stride == 0 {
+				filled[resource] = true
+				value := gjson.Parse(unsafe.String(unsafe.SliceData(o.Bytes()), len(o.Bytes()))) // not copied
+				v.wanted = slices.DeleteFunc(v.wanted, func(w wantedField) bool {
+					return slices.Contains(w.Resources, resource) && has(value, w.path)
+				})
 			}
-			if objects++; objects == fieldSample {
-				break
-			}
-		}
-		at := slices.IndexFunc(unfound, func(u status.UnfoundField) bool { return u.Resource == resource })
-		if at < 0 && objects > 0 {
-			unfound = append(unfound, status.UnfoundField{View: view.Name, Field: field, Resource: resource, Objects: objects})
+			at++
 		}
 	}
-	return unfound
+	var unfound []status.UnfoundField
+	for i := range v.wanted {
+		w := &v.wanted[i]
+		if slices.ContainsFunc(w.Resources, func(resource string) bool { return !filled[resource] }) {
+			continue
+		}
+		unfound = append(unfound, w.UnfoundField)
+		if !w.logged {
+			w.logged = true
+			v.log.Warn("no object has a field of a view", zap.Any("field", w.UnfoundField))
+		}
+	}
+	v.unfound.Store(&unfound)
 }
 
 // has reports whether a value has a field.
@@ -107,8 +106,9 @@ func has(value gjson.Result, path fieldpath.Path) (found bool) {
 	}
 	if step := path[0]; step.Items && value.IsArray() || !step.Items && value.IsObject() {
 		value.ForEach(func(key, below gjson.Result) bool {
-			found = (step.Items || key.Str == step.Key) && has(below, path[1:])
-			return !found
+			right := key.Str == step.Key // both are empty for items
+			found = right && has(below, path[1:])
+			return !found && (step.Items || !right)
 		})
 	}
 	return found

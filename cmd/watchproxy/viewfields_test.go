@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -34,46 +38,110 @@ func feedOf(t *testing.T, resource, more string, n int) upstream.FeedStatus {
 	return upstream.FeedStatus{GVR: r.GVR, Cache: cache}
 }
 
-// The fields that no object of a filled cache has are in the status, and each is logged once.
+// A field is unfound if all resources of its view have objects and none has the field. It is logged
+// once. If an object has the field once, nobody looks for it again.
 func TestUnfoundFields(t *testing.T) {
 	core, logged := observer.New(zap.WarnLevel)
+	slim := []string{"pods", "nodes"}
 	views := []config.View{
-		{Name: "slim", Resources: []string{"pods", "nodes"}, Fields: []string{
-			"kind", "spec.nodeName", "spec.podCIDR", "spec.nodename", `metadata["a.b"]`, "status.podIPs[*].ip", "status.podIPs.ip", "status.none[*].ip",
+		{Name: "slim", Resources: slim, Fields: []string{
+			"kind", "metadata.namespace", "spec.nodeName", "spec.podCIDR", "spec.nodename", `metadata["a.b"]`, "status.podIPs[*].ip", "status.podIPs.ip", "status.none[*].ip",
 		}},
-		{Name: "all", Drop: []string{"data.a", "metadata.name.first"}},
+		{Name: "secret", Resources: []string{"secrets"}, Drop: []string{"data.a", "metadata.name.first"}},
+		{Name: "all", Drop: []string{"data.b"}},
 	}
-	feeds := []upstream.FeedStatus{{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Cache: watchcache.New(object.Resource{}, watchcache.Limits{})}}
+	var feeds []upstream.FeedStatus
 	v := newViewFields(views, func() []upstream.FeedStatus { return feeds }, zap.New(core))
 	expect := func(logs int, want ...status.UnfoundField) {
 		t.Helper()
-		if got := v.look(); !reflect.DeepEqual(got, want) {
+		v.look()
+		if got := *v.unfound.Load(); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		if n := len(logged.TakeAll()); n != logs {
 			t.Errorf("%d fields were logged, want %d", n, logs)
 		}
 	}
-	expect(0)
-	feeds = append(feeds, feedOf(t, "pods", "", 0))
-	expect(0)
-	feeds[1] = feedOf(t, "pods", `,"spec":{"nodeName":"n"},"status":{"podIPs":[{"ip":"::1"}],"none":[]}`, fieldSample+1)
-	of := func(view, resource string, objects int, fields ...string) (all []status.UnfoundField) {
+	of := func(fields ...string) (all []status.UnfoundField) {
 		for _, f := range fields {
-			all = append(all, status.UnfoundField{View: view, Field: f, Resource: resource, Objects: objects})
+			all = append(all, status.UnfoundField{View: "slim", Field: f, Resources: slim})
 		}
 		return all
 	}
-	wrong := of("slim", "pods", fieldSample, "spec.nodename", `metadata["a.b"]`, "status.podIPs.ip", "status.none[*].ip")
-	never := of("all", "pods", fieldSample, "data.a", "metadata.name.first")
-	first := slices.Concat(of("slim", "pods", fieldSample, "spec.podCIDR"), wrong, never)
-	expect(len(first), first...)
-	expect(0, first...)
-	feeds[0] = feedOf(t, "secrets", `,"data":{"a":null},"spec":{"nodename":"n"}`, 1)
-	expect(1, slices.Concat(of("slim", "pods", fieldSample, "spec.podCIDR"), wrong, of("all", "secrets", 1, "metadata.name.first"), never[1:])...)
-	feeds[0] = feedOf(t, "nodes", `,"spec":{"podCIDR":"::/64","nodename":"n"},"status":{"podIPs":{"ip":"::1"}}`, 1)
-	feeds[1] = feedOf(t, "pods", `,"status":{"none":[{"ip":null}]}`, 1)
-	expect(2, slices.Concat(
-		of("slim", "nodes", 1, `metadata["a.b"]`), of("slim", "pods", 1, `metadata["a.b"]`),
-		of("all", "nodes", 1, "metadata.name.first"), of("all", "pods", 1, "metadata.name.first"))...)
+	nodes := feedOf(t, "nodes", `,"spec":{"podCIDR":"::/64"}`, 1)
+	pods := feedOf(t, "pods", `,"spec":{"nodeName":"n"},"status":{"podIPs":[{},{"ip":"::1"}],"none":[]}`, 2)
+	unready := upstream.FeedStatus{GVR: nodes.GVR, Cache: watchcache.New(object.Resource{}, watchcache.Limits{})}
+	protobuf := nodes
+	protobuf.Encoding = object.Protobuf
+	for _, other := range []upstream.FeedStatus{unready, protobuf, feedOf(t, "nodes", "", 0), feedOf(t, "secrets", "", 0)} {
+		feeds = []upstream.FeedStatus{pods, other}
+		expect(0)
+	}
+	feeds = []upstream.FeedStatus{nodes, pods}
+	wrong := of("spec.nodename", `metadata["a.b"]`, "status.podIPs.ip", "status.none[*].ip")
+	expect(len(wrong), wrong...)
+	expect(0, wrong...)
+	feeds = append(feeds, feedOf(t, "secrets", `,"data":{"a":null},"spec":{"nodename":"n"}`, 1))
+	expect(1, append(wrong, status.UnfoundField{View: "secret", Field: "metadata.name.first", Resources: []string{"secrets"}})...)
+	feeds = []upstream.FeedStatus{
+		feedOf(t, "nodes", `,"spec":{"nodename":"n"},"status":{"podIPs":{"ip":"::1"}}`, 1),
+		feedOf(t, "pods", `,"status":{"none":[{"ip":null}]}`, 1),
+	}
+	expect(0, of(`metadata["a.b"]`)...)
+	feeds[0] = feedOf(t, "nodes", "", 1)
+	expect(0, of(`metadata["a.b"]`)...)
+}
+
+// The sample has objects from all parts of a cache.
+func TestFieldsAreSampledEverywhere(t *testing.T) {
+	for _, n := range []int{1, fieldSample, fieldSample + 1, 2*fieldSample + 1} {
+		var objects []*object.Object
+		r := object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", ListKind: "PodList"}
+		for i := range n {
+			o, err := r.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"o-%04d","uid":"u","resourceVersion":"1"},"part%d":{}}`, i, i*4/n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, o)
+		}
+		cache := watchcache.New(r, watchcache.Limits{})
+		cache.Reset(objects, 1)
+		fields := []string{"part0", "part1", "part2", "part3"}
+		feeds := func() []upstream.FeedStatus { return []upstream.FeedStatus{{GVR: r.GVR, Cache: cache}} }
+		v := newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: fields}}, feeds, zap.NewNop())
+		v.look()
+		if got, want := len(*v.unfound.Load()), 4-min(n, 4); got != want {
+			t.Errorf("%d objects: %d fields are unfound, want %d", n, got, want)
+		}
+	}
+}
+
+// A look does not copy objects. While nothing is found, it allocates little more than the result.
+func TestLookAllocatesLittle(t *testing.T) {
+	feed := feedOf(t, "pods", `,"spec":{"text":"`+strings.Repeat("x", 10_000)+`"}`, fieldSample)
+	feeds := func() []upstream.FeedStatus { return []upstream.FeedStatus{feed} }
+	v := newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: []string{"spec.a", "status.b"}}}, feeds, zap.NewNop())
+	if n := testing.AllocsPerRun(10, v.look); n > 20 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// The first look is soon after the start, and the next ones are a minute apart. The status has the
+// result of the last look.
+func TestLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		began := time.Now()
+		feeds := func() []upstream.FeedStatus {
+			at = append(at, time.Since(began))
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), firstLook+2*lookInterval+time.Second)
+		defer cancel()
+		newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: []string{"spec.a"}}}, feeds, zap.NewNop()).run(ctx)
+		if want := []time.Duration{firstLook, firstLook + lookInterval, firstLook + 2*lookInterval}; !slices.Equal(at, want) {
+			t.Errorf("looked at %v, want %v", at, want)
+		}
+		newViewFields([]config.View{{Name: "v", Fields: []string{"spec.a"}}}, nil, zap.NewNop()).run(t.Context())
+	})
 }

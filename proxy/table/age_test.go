@@ -167,7 +167,7 @@ func TestDatesLeftToUpstream(t *testing.T) {
 	}
 }
 
-// After a row has not matched the rules, upstream answers Tables for an hour.
+// After a row has not matched the rules, upstream answers Tables for five minutes.
 func TestDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := object.Resource{Encoding: object.Table}

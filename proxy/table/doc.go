@@ -9,7 +9,7 @@
 // or up to a minute before.
 //
 // If the timestamp does not explain a cell that looks like an age, upstream answers all Tables of
-// the resource for an hour, or until the feed of the rows begins anew. So an apiserver with other
+// the resource for five minutes, or until the feed of the rows begins anew. So an apiserver with other
 // columns, or a row that arrives late, causes cache misses but no wrong ages.
 //
 // Ages are only as accurate as this machine's clock. So an [age.Clock] compares this clock with

@@ -31,8 +31,9 @@ type Rules struct {
 	log     *zap.Logger
 }
 
-// restTime is the time for which upstream answers Tables after a row did not match the rules.
-const restTime = time.Hour
+// restTime is the time for which upstream answers Tables after a row did not match the rules. It is
+// short because a row that was late does not match either. Each row is checked again after it.
+const restTime = 5 * time.Minute
 
 // Usable reports whether ages can be computed now, and all rows have matched the rules recently. It
 // is always false for a custom resource with other dates than its creation.

@@ -59,7 +59,16 @@ a proxy may be about to start, except if the proxy refuses the client.`,
   watchproxy status -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.client.url != "" {
+			given := cmd.Flags().Changed
+			for _, flag := range []string{"certificate-authority", "tls-server-name", "token-file"} {
+				if given(flag) && !given("as-client") {
+					return command.Misused("--%s needs --as-client", flag)
+				}
+			}
+			if given("as-client") && !f.check {
+				return command.Misused("--as-client needs --check")
+			}
+			if given("as-client") {
 				return f.client.run(cmd.Context(), cmd.OutOrStdout())
 			}
 			base, err := adminURL(f.admin)

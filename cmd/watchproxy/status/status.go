@@ -32,8 +32,7 @@ type Status struct {
 	Watches       int        `json:"watches"` // open watches from the cache
 	// Views has the number of requests at the address of each view. They are among Requests.
 	Views map[string]float64 `json:"views,omitempty"`
-	// UnfoundFields lists the fields of views that no object has, among the first ones of each
-	// cache.
+	// UnfoundFields lists the fields of views that no object has, in a sample of each cache.
 	UnfoundFields []UnfoundField `json:"unfoundFields,omitempty"`
 	// UpstreamSilentSeconds is the time since an upstream server last answered a check. It is 0
 	// while a server is usable.
@@ -47,12 +46,11 @@ type Status struct {
 	Forwarded []metrics.Forwarded `json:"forwarded"`
 }
 
-// UnfoundField is the path of a view that none of the first objects of a cache has.
+// UnfoundField is the path of a view that no object has, in a sample of each resource's cache.
 type UnfoundField struct {
-	View     string `json:"view"`
-	Field    string `json:"field"`
-	Resource string `json:"resource"`
-	Objects  int    `json:"objects"` // the number of objects looked at
+	View      string   `json:"view"`
+	Field     string   `json:"field"`
+	Resources []string `json:"resources"` // of the view
 }
 
 // memory contains numbers of bytes. Resident includes Objects, Log and Derived.

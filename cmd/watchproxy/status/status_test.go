@@ -388,8 +388,8 @@ func TestStatusOfViews(t *testing.T) {
 		t.Error(text.String())
 	}
 	text.Reset()
-	s.UnfoundFields = []UnfoundField{{View: "slim", Field: "spec.x", Resource: "pods", Objects: 500}}
-	if err := s.writeText(&text); err != nil || !strings.Contains(text.String(), "spec.x of view slim: no such field in the 500 pods looked at\n") {
+	s.UnfoundFields = []UnfoundField{{View: "slim", Field: "spec.x", Resources: []string{"pods", "nodes"}}}
+	if err := s.writeText(&text); err != nil || !strings.Contains(text.String(), "spec.x of view slim: no such field in a sample of pods, nodes\n") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 	text.Reset()

@@ -40,7 +40,7 @@ func (s *Status) writeText(to io.Writer) error {
 		fmt.Fprintf(w, "%s\t%s requests of %s\n", map[bool]string{true: "views"}[i == 0], count(int64(s.Views[name])), name)
 	}
 	for _, f := range s.UnfoundFields {
-		fmt.Fprintf(w, "\t%s of view %s: no such field in the %s %s looked at\n", f.Field, f.View, count(f.Objects), f.Resource)
+		fmt.Fprintf(w, "\t%s of view %s: no such field in a sample of %s\n", f.Field, f.View, strings.Join(f.Resources, ", "))
 	}
 	fmt.Fprintln(w)
 	s.writeFeeds(w)

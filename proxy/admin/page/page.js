@@ -41,7 +41,7 @@ function showSums(s) {
   put(by("requests-note"), `${short(r.cache)} from the cache, ${short(r.forwarded)} forwarded, ${short(r.refused)} refused`);
   put(by("views-note"), [
     ...Object.entries(s.views || {}).map(([name, n]) => `${short(n)} of the view ${name}`),
-    ...(s.unfoundFields || []).map(f => `no ${f.field} of the view ${f.view} in ${short(f.objects)} ${f.resource}`),
+    ...(s.unfoundFields || []).map(f => `no ${f.field} of the view ${f.view} in a sample of ${f.resources.join(", ")}`),
   ].join(", "));
   put(by("failed"), count(e.server + e.limited));
   put(by("failed-note"), `${short(e.server)} server errors, ${short(e.limited)} limited`);
