@@ -87,6 +87,13 @@ func (l *accessLog) of(ctx context.Context, header http.Header) (source, error) 
 	return source(gjson.GetBytes(line, "source").Str), err
 }
 
+// unproved reports whether a response with the given header was forwarded because its cache could not
+// be proved up to date at once.
+func (l *accessLog) unproved(ctx context.Context, header http.Header) bool {
+	line, err := l.line(ctx, header)
+	return err == nil && gjson.GetBytes(line, "forwardedBecause").Str == "not-up-to-date"
+}
+
 // matches reports whether a response may have come from a source.
 func (s source) matches(from source) bool {
 	return from == s || s == anywhere || s == cache && inParts && from == upstream
