@@ -27,6 +27,7 @@ var (
 	configmaps = resource{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "ConfigMap"}
 	pods       = resource{schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "Pod"}
 	secrets    = resource{schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, "Secret"}
+	events     = resource{schema.GroupVersionResource{Version: "v1", Resource: "events"}, "Event"}
 	namespaces = resource{schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "Namespace"}
 	widgets    = resource{schema.GroupVersionResource{Group: "allowed.test", Version: "v1", Resource: "widgets"}, "Widget"}
 )
@@ -54,7 +55,7 @@ func user(name string) caller { return caller{name: name, token: tokenOf(name)} 
 // tokenFile returns a file with the tokens of all users.
 func tokenFile() string {
 	var b strings.Builder
-	names := append(unionUsers(), "first", "second", "third", "resumer", "late", "leak", "nothing", "deputy", "stranger", "known", "unknown", "counted", "twice", "blind", "unreviewed", "both", "mover", "nobody")
+	names := append(unionUsers(), "first", "second", "third", "resumer", "late", "leak", "nothing", "deputy", "stranger", "known", "unknown", "counted", "twice", "blind", "unreviewed", "both", "mover", "shaper", "nobody")
 	for i := range walkers {
 		names = append(names, fmt.Sprintf("w-walker%d", i), fmt.Sprintf("long-walker%d", i))
 	}
@@ -78,6 +79,7 @@ var roles = map[string][]rbacv1.PolicyRule{
 	"reads":    {rule(reading, []string{"configmaps", "pods", "secrets", "widgets"})},
 	"configs":  {rule(reading, []string{"configmaps"})},
 	"pods":     {rule(reading, []string{"pods"})},
+	"events":   {rule(reading, []string{"events"})},
 	"lists":    {rule([]string{"get", "list"}, []string{"configmaps", "pods", "widgets"})},
 	"watches":  {rule([]string{"get", "watch"}, []string{"configmaps", "pods", "widgets"})},
 	"common":   {rule(reading, []string{"configmaps", "pods", "widgets"}, common)},

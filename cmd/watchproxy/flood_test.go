@@ -101,7 +101,7 @@ func TestFlood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(log), `"maxConnections":100000,"connections":112`) {
+	if !strings.Contains(string(log), `"wanted":100000,"connections":112`) {
 		t.Errorf("it does not tell that there will be fewer connections than configured:\n%s", log)
 	}
 }

@@ -2,8 +2,8 @@ package access
 
 import "net/netip"
 
-// networkBits is the length of an IPv6 network. Whoever has one address of such a network usually has all
-// of them.
+// networkBits is the length of an IPv6 network. A client with one address of such a network usually has
+// all of them.
 const networkBits = 64
 
 // Network returns what clients that are not known yet share by: the IPv4 address, or the /64 of the IPv6

@@ -216,7 +216,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 		if c := accept("[2001:db8::98]:1"); c.Crowded() || !closed(greedy[2]) {
 			t.Error("a client of a network is kept out by the old connections of the same network")
 		}
-		for i := range most - 3 { // a network for each; those of the first one go, but for one
+		for i := range most - 3 { // each from its own network; of the first network, one is left
 			if c := accept(fmt.Sprintf("[2001:db8:%d::1]:1", i+1)); c.Crowded() {
 				t.Errorf("a client of the network %d is kept out", i)
 			}

@@ -98,7 +98,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	limits := accepting.Limits()
 	if most, _ := limits.Crowd(); most < limits.Connections {
 		s.Log.Warn("the limit of open files allows for fewer connections than maxConnections",
-			zap.Int("maxConnections", limits.Connections), zap.Int("connections", most))
+			zap.Int("wanted", limits.Connections), zap.Int("connections", most))
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- s.accept(accepting) }()

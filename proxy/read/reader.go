@@ -187,11 +187,8 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return refusal, err
 	}
 	err = rd.open(ctx, r, choices)
-	if accept, ok := wire.AcceptsPlain(r.Header.Get("Accept")); ok && r.refusal != nil && (errors.Is(err, Table) || errors.Is(err, Form)) {
-		// Only upstream can make this form, but it has no such list. So the next best form is made, for
-		// which includeObject means nothing.
-		r.IncludeGiven = false
-		err = rd.open(ctx, r, r.choices(accept))
+	if r.alone() && (errors.Is(err, Table) || errors.Is(err, Form)) {
+		err = rd.openPlain(ctx, r, err)
 	}
 	if err != nil {
 		return nil, err
@@ -294,6 +291,18 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 		return rd.allowStale(r)
 	}
 	return Form
+}
+
+// openPlain opens the feed of a form that the client accepts as well, because only upstream could make
+// the other one, and it has no such list. includeObject means nothing for this form. Without such a form,
+// openPlain returns the error of the other one.
+func (rd *Reader) openPlain(ctx context.Context, r *read, err error) error {
+	accept, ok := wire.AcceptsPlain(r.Header.Get("Accept"))
+	if !ok {
+		return err
+	}
+	r.IncludeGiven = false
+	return rd.open(ctx, r, r.choices(accept))
 }
 
 // openFeed opens the feed for a choice. For a Table, it also opens the feed of the rows. Custom

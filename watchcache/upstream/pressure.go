@@ -70,8 +70,9 @@ func (fs *Feeds) Bytes() (sum int64) {
 }
 
 // GiveUpLargest ends the largest cache, with all its watches. Its requests are forwarded for
-// noMemoryPause. If those caches that have begun in that time are some part of all, it ends the largest of
-// them: whoever makes the proxy fill others must not end the caches of everybody.
+// noMemoryPause. If caches that have begun in that time take more than a sixteenth of all, it ends the
+// largest of them. Otherwise a user who makes the proxy fill more caches could end the old cache that all
+// others use.
 func (fs *Feeds) GiveUpLargest() {
 	const part = 16
 	var largest, young *fresh.Feed

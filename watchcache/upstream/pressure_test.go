@@ -82,8 +82,8 @@ func (u *unequal) RoundTrip(req *http.Request) (*http.Response, error) {
 	return u.frail.RoundTrip(req)
 }
 
-// Whoever makes the proxy fill other caches when memory is short does not end the cache of everybody.
-// Caches that are too small to matter together do not end in its place.
+// A user who makes the proxy fill more caches when memory is short does not end the old one, which all
+// others use. If the new ones are too small together, they do not end in its place.
 func TestYoungFeedIsGivenUpFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &unequal{frail: newFrail(), resources: map[string]*fakeUpstream{
