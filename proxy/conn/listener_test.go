@@ -234,16 +234,21 @@ func TestStrangersMakeRoom(t *testing.T) {
 	})
 }
 
-// A connection that is about to be known does not make room.
+// A connection that is about to be known does not make room, but the next one of its network.
 func TestKnownUsersKeepTheirConnections(t *testing.T) {
 	var s Set
-	first := New(&conntest.Socket{Remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}})
-	if _, _, ok := s.add(first, 1, 1); !ok {
-		t.Fatal("the set is full")
-	}
-	first.holdAs("user", func() (func(), bool) { return func() {}, true }) // the set does not know it yet
-	second := New(&conntest.Socket{Remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2)}})
-	if _, gone, ok := s.add(second, 1, 1); gone != nil || ok {
-		t.Error("a known user's connection has made room")
+	var all []*Conn
+	for host := range 4 {
+		c := New(&conntest.Socket{Remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, byte(host/3))}}) // three of the first
+		_, gone, ok := s.add(c, 3, 3)
+		all = append(all, c)
+		switch {
+		case !ok:
+			t.Fatal("the set is full")
+		case host == 0:
+			c.holdAs("user", func() (func(), bool) { return func() {}, true }) // the set does not know it yet
+		case host < 3 && gone != nil, host == 3 && gone != all[1]:
+			t.Errorf("the connection %d ends another one", host)
+		}
 	}
 }
