@@ -30,8 +30,8 @@ type View struct {
 	// other fields.
 	Drop []string `json:"drop,omitempty"`
 	// Namespaces is all or allowed. With allowed, a list or a watch of all namespaces by a user who
-	// may not read all of them shows the namespaces in which the user may do the same. This needs
-	// authentication.mode delegated.
+	// may not read all of them shows the namespaces in which the user may do the same. Watches of
+	// all namespaces begin with the state. This needs authentication.mode delegated.
 	Namespaces Namespaces `json:"namespaces,omitempty"`
 }
 

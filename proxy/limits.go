@@ -61,13 +61,13 @@ func (l *limiter) admit(req *exchange.Request) (refusal *exchange.Response) {
 }
 
 // AdmitWatch implements read.Limiter. It counts an open watch of the request's user.
-func (l *limiter) AdmitWatch(req *exchange.Request, places int) (done func(), refusal *exchange.Response) {
+func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response) {
 	name := req.User()
 	uncount, ok := l.watches.take(name, l.limits().UserWatches)
 	if !ok {
 		return nil, l.tooMany(req, "user_watches", fmt.Sprintf("user %q has too many watches open", name))
 	}
-	giveBack, ok := l.holdWatch(req, places)
+	giveBack, ok := l.holdWatch(req)
 	if !ok {
 		uncount()
 		return nil, l.tooMany(req, "watches", "too many watches are open")
@@ -103,7 +103,7 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 		return nil, s.limits.tooMany(req, "given_up", tooManyGivenUp)
 	}
 	if lasting(rt) {
-		return s.limits.AdmitWatch(req, 0) // an open watch uses memory but no slot
+		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
 	}
 	w, err := s.queues.forwards.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
 	if w != nil {

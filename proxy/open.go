@@ -21,8 +21,6 @@ const (
 	// watchSize is the memory of an open watch without its connection, selectors and credentials.
 	// watchesShare is the memory of all watches, as a multiple of that of all requests.
 	watchSize, watchesShare = 2 << 10, 2
-	// placeSize is the memory of each further place of a watch, see watchcache.Cursor.Places.
-	placeSize = 128
 )
 
 // holdRequest counts the memory of a request until its response has been written. Otherwise a
@@ -100,8 +98,8 @@ func (s *Server) roomForBody(req *exchange.Request) (giveBack func()) {
 
 // holdWatch counts the memory of an open watch with what it keeps of its request: selectors,
 // credentials, and the event for the audit log.
-func (l *limiter) holdWatch(req *exchange.Request, places int) (giveBack func(), ok bool) {
-	user, size := req.User(), watchSize+req.HeadSize()+selectorSize(req)+placeSize*int64(max(places-1, 0))
+func (l *limiter) holdWatch(req *exchange.Request) (giveBack func(), ok bool) {
+	user, size := req.User(), watchSize+req.HeadSize()+selectorSize(req)
 	return func() { l.memory.Give(user, size) }, l.memory.Try(fair.Claim{User: user, Size: size})
 }
 

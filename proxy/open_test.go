@@ -241,25 +241,25 @@ func unreadCachedWatches(t *testing.T, protocol string, size int) {
 	}
 }
 
-// An open watch holds memory. Long selectors and many places hold much. Beyond half of the memory of all watches, a
-// user's watches are refused, and another user's are not.
+// An open watch holds memory. Long selectors hold much. Beyond half of the memory of all watches, a user's
+// watches are refused, and another user's are not.
 func TestMemoryOfWatchesIsBounded(t *testing.T) {
 	s, _ := logging(Options{Options: read.Options{Access: &access.Access{}}, Requests: 1 << 20, Limits: testLimits()})
 	s.divide(s.options.Load())
 	s.limits.metrics, s.limits.limits = s.metrics, func() exchange.Limits { return testLimits() }
-	open := func(by, target string, places int) (done func(), ok bool) {
-		done, refusal := s.limits.AdmitWatch(&exchange.Request{Target: target, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: by}}}, places)
+	open := func(by, target string) (done func(), ok bool) {
+		done, refusal := s.limits.AdmitWatch(&exchange.Request{Target: target, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: by}}})
 		return done, refusal == nil
 	}
 	const pods = "/api/v1/pods?watch=1"
 	for _, test := range []struct {
-		target       string
-		places, most int
-	}{{pods, 0, 510}, {pods, 1, 510}, {pods, 256, 30}, {pods + "&labelSelector=" + strings.Repeat("x", 8<<10), 1, 7}} {
-		target, places, most := test.target, test.places, test.most
+		target string
+		most   int
+	}{{pods, 510}, {pods + "&labelSelector=" + strings.Repeat("x", 8<<10), 7}} {
+		target, most := test.target, test.most
 		var all []func()
 		for {
-			done, ok := open("greedy", target, places)
+			done, ok := open("greedy", target)
 			if !ok {
 				break
 			}
@@ -268,7 +268,7 @@ func TestMemoryOfWatchesIsBounded(t *testing.T) {
 		if len(all) < most*9/10 || len(all) > most {
 			t.Errorf("%d watches with %d bytes of selectors are open, want %d", len(all), len(target), most)
 		}
-		other, ok := open("modest", target, places)
+		other, ok := open("modest", target)
 		if !ok {
 			t.Fatal("another user's watch is refused")
 		}

@@ -38,8 +38,8 @@ func TestFloodOfQuestions(t *testing.T) {
 			crowd, later, atOnce = 100, 30, 10
 			// The limits that package access documents: a user's reviews upstream, and all remembered
 			// decisions, in bytes.
-			reviewsMost, decisionsMost = 25, 16 << 20
-			reason                     = 150 << 10 // so that few decisions exceed the limit
+			reviewsMost, decisionsMost = 25, 64 << 20
+			reason                     = 600 << 10 // so that few decisions exceed the limit
 			ttl                        = time.Minute
 			cached                     = "/api/v1/namespaces/a/configmaps/c-000000?resourceVersion=0"
 		)

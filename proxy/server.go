@@ -189,9 +189,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.lis
 
 func (s *Server) reviewPanicked(reason any) { s.metrics.Panicked(s.log, metrics.InReview, reason) }
 
-// Grants returns the number of grants of views and their bytes.
-func (s *Server) Grants() (count, bytes int) { return s.reader.Grants.Held() }
-
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.listening.Connections() }
 
@@ -305,7 +302,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	if !t.Lasts {
 		done = forward.OnceBoth(done, admitted)
 		if req.WantsUpgrade() { // once upstream accepts it, a refusal would come too late
-			counted, refusal := s.limits.AdmitWatch(req, 0)
+			counted, refusal := s.limits.AdmitWatch(req)
 			if refusal != nil {
 				return refusal
 			}

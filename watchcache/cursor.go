@@ -55,12 +55,14 @@ type Cursor struct {
 	floor  uint64 // the watch's start if it was ahead of the cache; events up to floor are skipped
 	passed uint64 // the watch's start, or the end of the last gap that the cursor has passed
 	strict bool   // set by WholeHistory
+	// undecided is the namespace of the next event, if there is no decision on it (see filter.Among).
+	undecided string
 
 	pending atomic.Uint64 // earliest marked sequence number, or 0
 	latest  atomic.Uint64 // latest marked sequence number; only the writer sets it
 	signal  chan struct{}
 	notify  atomic.Pointer[func()] // called instead of sending to signal
-	places  []place                // the interests; their indexes are guarded by interests.mu
+	index   int                    // in the set of those with the same interest; guarded by interests.mu
 }
 
 // Delta is an event as a watch sees it through its filter. RV is the resourceVersion for the
@@ -89,11 +91,8 @@ func (c *Cache) WatchAfter(filter *filter.Filter, state Snapshot) (*Cursor, erro
 }
 
 // watch opens a cursor in the given epoch, or in the current epoch if epoch is 0.
-func (c *Cache) watch(filter *filter.Filter, from, epoch uint64) (*Cursor, error) {
-	cursor := &Cursor{cache: c, filter: filter, signal: make(chan struct{}, 1)}
-	for in := range filter.Interests() {
-		cursor.places = append(cursor.places, place{in: in})
-	}
+func (c *Cache) watch(f *filter.Filter, from, epoch uint64) (*Cursor, error) {
+	cursor := &Cursor{cache: c, filter: f, signal: make(chan struct{}, 1)}
 	// Register before loading the view, so that every event missing from the view gets a mark.
 	c.interests.add(cursor)
 	v := c.view.Load()
@@ -191,6 +190,10 @@ func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, pos
 	return c.poll(into, bounds{gap, limit, bytes, pollLooks})
 }
 
+// Undecided returns the namespace at whose event the last poll stopped, because there is no decision on it
+// (see filter.Among), or "" if there is none. The next poll should wait for the decision.
+func (c *Cursor) Undecided() string { return c.undecided }
+
 // More reports whether the last poll stopped before the end of the log.
 func (c *Cursor) More() bool { return c.more }
 
@@ -217,7 +220,7 @@ type bounds struct{ gap, deltas, bytes, looks int }
 
 func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint64, err error) {
 	v := c.cache.view.Load() // load view, then pending, then latest (see Marks)
-	c.more = false
+	c.more, c.undecided = false, ""
 	if v == nil || v.epoch != c.epoch {
 		return into, 0, ErrEnded
 	}
@@ -281,6 +284,14 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 		if !ok {
 			continue
 		}
+		selected, known := c.filter.Decide(e.Object)
+		if !known {
+			c.undecided = c.filter.Home(e.Object)
+			break
+		}
+		if !selected {
+			continue
+		}
 		if most.bytes -= len(d.Object.Item()) + EventOverhead; most.bytes < 0 {
 			break
 		}
@@ -325,9 +336,6 @@ func (c *Cursor) examines(v *view, e *Event) bool {
 	g, ok := v.crossing(e.RV)
 	return ok && c.passed != g.before && c.filter.MayReenter()
 }
-
-// Places returns the number of places in which the writer may look for the cursor (see interests).
-func (c *Cursor) Places() int { return len(c.places) }
 
 // Close removes the cursor from its cache. It must be called exactly once.
 func (c *Cursor) Close() { c.cache.interests.remove(c) }

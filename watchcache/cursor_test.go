@@ -201,6 +201,67 @@ func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	}
 }
 
+// decisions are filter.Decisions. Other namespaces are not known.
+type decisions map[string]bool
+
+func (d decisions) Decide(namespace string) (selected, known bool) {
+	selected, known = d[namespace]
+	return selected, known
+}
+
+// A cursor stops before an event that it would show in a namespace without a decision, and goes on from
+// there once there is one.
+func TestCursorStopsAtUndecided(t *testing.T) {
+	in := func(namespace string, rv uint64) Pod {
+		p := web(rv)
+		p.Namespace = namespace
+		return p
+	}
+	for _, selected := range []bool{true, false} {
+		c := New(*Pods, Roomy)
+		c.Reset(nil, 1)
+		d := decisions{"a": true}
+		late := labels.SelectorFromSet(labels.Set{"is": "late"})
+		all, err := c.Watch(Select(t, Pods, "", nil, nil).Among(d), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer all.Close()
+		some, err := c.Watch(Select(t, Pods, "", late, nil).Among(d), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer some.Close()
+		stops := func(c *Cursor, at string) {
+			t.Helper()
+			if c.Undecided() != at || c.More() != (at != "") {
+				t.Fatalf("stopped at %q, more: %t", c.Undecided(), c.More())
+			}
+		}
+		applyPods(t, c, nothing, in("b", 2))
+		wantDeltas(t, all, 10)
+		stops(all, "b")
+		wantDeltas(t, some, 10)
+		stops(some, "") // it shows nothing there yet
+		later := in("b", 4)
+		later.Labels = map[string]string{"is": "late"}
+		applyPods(t, c, nothing, in("a", 3), later)
+		wantDeltas(t, all, 10) // it waits
+		stops(all, "b")
+		wantDeltas(t, some, 10)
+		stops(some, "b")
+		d["b"] = selected
+		want, wantSome := []uint64{3}, []uint64(nil)
+		if selected {
+			want, wantSome = []uint64{2, 3, 4}, []uint64{4}
+		}
+		wantDeltas(t, all, 10, want...)
+		stops(all, "")
+		wantDeltas(t, some, 10, wantSome...)
+		stops(some, "")
+	}
+}
+
 // While no event matches a narrow watch, its cursor stays at the log's end, even if the log drops
 // events.
 func TestCursorOutlivesLog(t *testing.T) {

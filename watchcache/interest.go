@@ -8,10 +8,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interests indexes the open cursors by their narrowest requirements: usually one, or the
-// namespaces of filter.Among. For each event, the writer looks only in the few places where matching
-// cursors can be. So with five thousand watches, one per node, an event costs the same as with a
-// single watch.
+// interests indexes the open cursors by their narrowest requirements. For each event, the writer looks
+// only in the few places where matching cursors can be. So with five thousand watches, one per node, an
+// event costs the same as with a single watch.
 type interests struct {
 	resource *object.Resource
 	mu       struct {
@@ -24,30 +23,19 @@ type interests struct {
 	}
 }
 
-// cursorSet is an unordered set. Each of its members is a place of a cursor.
-type cursorSet struct{ members []member }
+// cursorSet is an unordered set.
+type cursorSet struct{ members []*Cursor }
 
-type member struct {
-	cursor *Cursor
-	place  int // index in the cursor's places
+func (s *cursorSet) add(c *Cursor) {
+	c.index = len(s.members)
+	s.members = append(s.members, c)
 }
 
-// place is an interest of a cursor, and the cursor's index in the set of those with that interest.
-type place struct {
-	in    filter.Interest
-	index int
-}
-
-func (s *cursorSet) add(m member) {
-	m.cursor.places[m.place].index = len(s.members)
-	s.members = append(s.members, m)
-}
-
-func (s *cursorSet) remove(index int) {
+func (s *cursorSet) remove(c *Cursor) {
 	last := len(s.members) - 1
 	moved := s.members[last]
-	s.members[index], moved.cursor.places[moved.place].index = moved, index
-	s.members[last] = member{}
+	s.members[c.index], moved.index = moved, c.index
+	s.members[last] = nil
 	s.members = s.members[:last]
 }
 
@@ -58,15 +46,14 @@ func (x *interests) add(c *Cursor) {
 		x.mu.cursors, x.mu.fields = map[filter.Interest]*cursorSet{}, map[int]int{}
 	}
 	x.mu.count++
-	for i, p := range c.places {
-		set := x.mu.cursors[p.in]
-		if set == nil {
-			set = &cursorSet{}
-			x.mu.cursors[p.in] = set
-		}
-		set.add(member{c, i})
-		x.countLocked(p.in, 1)
+	in := c.filter.Interest()
+	set := x.mu.cursors[in]
+	if set == nil {
+		set = &cursorSet{}
+		x.mu.cursors[in] = set
 	}
+	set.add(c)
+	x.countLocked(in, 1)
 }
 
 // awaitFloor has the cursor woken once, when the log reaches the cursor's start. Until then, the
@@ -108,13 +95,12 @@ func (x *interests) remove(c *Cursor) {
 	defer x.mu.Unlock()
 	x.mu.count--
 	delete(x.mu.ahead, c)
-	for _, p := range c.places {
-		set := x.mu.cursors[p.in]
-		if set.remove(p.index); len(set.members) == 0 {
-			delete(x.mu.cursors, p.in)
-		}
-		x.countLocked(p.in, -1)
+	in := c.filter.Interest()
+	set := x.mu.cursors[in]
+	if set.remove(c); len(set.members) == 0 {
+		delete(x.mu.cursors, in)
 	}
+	x.countLocked(in, -1)
 }
 
 func (x *interests) countLocked(in filter.Interest, by int) {
@@ -178,8 +164,7 @@ func (s *cursorSet) mark(first, last, published uint64, woken []*Cursor) []*Curs
 	if s == nil {
 		return woken
 	}
-	for _, m := range s.members {
-		c := m.cursor
+	for _, c := range s.members {
 		if c.latest.Swap(last) < published {
 			woken = append(woken, c)
 		}
@@ -192,10 +177,8 @@ func (x *interests) each(visit func(*Cursor)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, s := range x.mu.cursors {
-		for _, m := range s.members {
-			if m.place == 0 {
-				visit(m.cursor)
-			}
+		for _, c := range s.members {
+			visit(c)
 		}
 	}
 }

@@ -9,8 +9,8 @@
 //     user had no right for some time.
 //   - TestCrowd (make crowd) compares the lists of 500 users in 2,000 namespaces with the unions,
 //     before and after many changes of rights.
-//   - TestTokens and TestResume check what becomes of continue tokens and resourceVersions that were
-//     given with other rights.
+//   - TestTokens and TestNoWatchResumes check what becomes of continue tokens and resourceVersions
+//     that were given with other rights.
 //   - TestLeaks checks requests that the view must not narrow, and TestOutage an upstream that is
 //     down.
 //

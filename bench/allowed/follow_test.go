@@ -2,7 +2,6 @@ package allowed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -48,14 +47,8 @@ func (i *informer) has() map[string]string {
 	return all
 }
 
-// lister hides from client-go that the state can be watched.
-type lister struct{ cache.ListerWatcher }
-
-// IsWatchListSemanticsUnSupported tells client-go to list.
-func (lister) IsWatchListSemanticsUnSupported() bool { return true }
-
 // inform starts an informer, which ends with ctx.
-func (p *proxy) inform(ctx context.Context, running *sync.WaitGroup, c caller, streaming, protobuf bool) (*informer, error) {
+func (p *proxy) inform(ctx context.Context, running *sync.WaitGroup, c caller, protobuf bool) (*informer, error) {
 	config := &rest.Config{Host: p.URL + "/views/mine", BearerToken: c.token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: p.process.CA}}
 	if protobuf {
 		config.ContentConfig = rest.ContentConfig{AcceptContentTypes: inProtobuf + "," + inJSON, ContentType: inProtobuf}
@@ -64,11 +57,8 @@ func (p *proxy) inform(ctx context.Context, running *sync.WaitGroup, c caller, s
 	if err != nil {
 		return nil, err
 	}
-	i := &informer{fmt.Sprintf("the informer of %s (streaming %t, protobuf %t)", c.name, streaming, protobuf), cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	i := &informer{fmt.Sprintf("the informer of %s (protobuf %t)", c.name, protobuf), cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	from := cache.ToListWatcherWithWatchListSemantics(cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "", fields.Everything()), client)
-	if !streaming {
-		from = lister{from}
-	}
 	silent := klog.Logger{}
 	const pause = 100 * time.Millisecond // client-go's own pauses grow to half a minute
 	r := cache.NewReflectorWithOptions(from, &corev1.ConfigMap{}, i.store, cache.ReflectorOptions{
@@ -78,25 +68,22 @@ func (p *proxy) inform(ctx context.Context, running *sync.WaitGroup, c caller, s
 	return i, nil
 }
 
-// plain is a watch without a client library. It follows as clients do: it lists, watches from
-// there, and lists again after an error.
+// plain is a watch without a client library. It begins with the state again whenever it ends.
 type plain struct {
 	*walk
 	caller caller
-	state  bool // the watch begins with the state, instead of a list
 	accept string
-	away   time.Duration // between two connections
+	away   time.Duration // after which it cuts its connection; 0 for never
 
 	mu      sync.Mutex
 	objects map[string]string
 	begun   map[string]string // the state until it is complete
-	rv      uint64
-	errors  int // ERROR events
+	errors  int               // ERROR events
 	ends    int
 }
 
 func (p *plain) String() string {
-	return fmt.Sprintf("the watch of %s (state %t, %s)", p.caller.name, p.state, p.accept)
+	return fmt.Sprintf("the watch of %s (away %v, %s)", p.caller.name, p.away, p.accept)
 }
 
 func (p *plain) has() map[string]string {
@@ -117,70 +104,27 @@ func (p *plain) run(ctx context.Context) {
 	}
 }
 
-// once lists and watches until the watch ends, or until an ERROR says that the client must list.
+// once watches until the watch ends, or until the client cuts it.
 func (p *plain) once(ctx context.Context) error {
-	target := "/views/mine" + configmaps.path("")
-	if p.state {
-		target += "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
-		p.begun = map[string]string{}
-	} else {
-		a, err := get(ctx, p.proxy.Endpoint, p.caller, cluster.Get(target).With("Accept", p.accept))
-		if err != nil {
-			return err
-		}
-		p.look(p.caller, p.String(), a)
-		if a.Status != http.StatusOK {
-			return fmt.Errorf("list: %d %.300s", a.Status, a.Body)
-		}
-		l, err := decode(a)
-		if err != nil {
-			return err
-		}
-		p.begun = nil
-		p.mu.Lock()
-		p.objects = versions(l)
-		p.mu.Unlock()
-		if p.rv, err = strconv.ParseUint(l.ResourceVersion, 10, 64); err != nil {
-			return err
-		}
-		target += "?watch=true&allowWatchBookmarks=true&resourceVersion=" + l.ResourceVersion
+	target := "/views/mine" + configmaps.path("") + fromState
+	p.begun = map[string]string{}
+	connection, cancel := ctx, func() {}
+	if p.away > 0 {
+		connection, cancel = context.WithTimeout(ctx, p.away)
 	}
-	return p.watch(ctx, target)
-}
-
-// errAgain says that the client must list again.
-var errAgain = errors.New("list again")
-
-// watch watches. If the connection ends without an ERROR, it watches again from its last
-// resourceVersion.
-func (p *plain) watch(ctx context.Context, target string) error {
-	for ctx.Err() == nil {
-		connection, cancel := ctx, func() {}
-		if !p.state { // such a client often resumes
-			connection, cancel = context.WithTimeout(ctx, p.away*2)
-		}
-		resp, err := p.proxy.Watch(connection, p.caller.as(cluster.Request{Target: target, Protocol: cluster.HTTP2}.With("Accept", p.accept)))
-		if err == nil {
-			err = p.read(resp)
-			resp.Body.Close()
-		}
-		cut := connection.Err() != nil
-		cancel()
-		switch {
-		case errors.Is(err, errAgain):
-			return nil
-		case err != nil && cut && ctx.Err() == nil: // the client has cut it
-		case err != nil:
-			return err
-		}
-		p.ends++
-		if p.begun != nil { // the state is not complete
-			return nil
-		}
-		target = "/views/mine" + configmaps.path("") + "?watch=true&allowWatchBookmarks=true&resourceVersion=" + strconv.FormatUint(p.rv, 10)
-		cluster.Pause(ctx, p.away)
+	defer cancel()
+	resp, err := p.proxy.Watch(connection, p.caller.as(cluster.Request{Target: target, Protocol: cluster.HTTP2}.With("Accept", p.accept)))
+	if err == nil {
+		err = p.read(resp)
+		resp.Body.Close()
 	}
-	return nil
+	if connection.Err() != nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ends++
+	return err
 }
 
 func (p *plain) read(resp *http.Response) error {
@@ -201,13 +145,13 @@ func (p *plain) read(resp *http.Response) error {
 			if !strings.Contains(string(e.Line), "Expired") {
 				return fmt.Errorf("%.300q", e.Line)
 			}
-			return errAgain
+			return nil
 		case "ADDED", "MODIFIED":
 			to[e.Key] = strconv.FormatUint(e.RV, 10)
 		case "DELETED":
 			delete(to, e.Key)
 		}
-		if p.rv = e.RV; e.InitialEnd {
+		if e.InitialEnd {
 			p.objects, p.begun = p.begun, nil
 		}
 		p.mu.Unlock()
@@ -227,16 +171,13 @@ func versions(l list) map[string]string {
 // start starts the followers of a user. They end with ctx.
 func (w *walk) start(ctx context.Context, t *testing.T, c caller) {
 	t.Helper()
-	for i, streaming := range []bool{true, false} {
-		f, err := w.proxy.inform(ctx, &w.running, c, streaming, i%2 == 0)
+	for i, accept := range []string{inProtobuf, inJSON} {
+		f, err := w.proxy.inform(ctx, &w.running, c, i == 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.followers[c.name] = append(w.followers[c.name], f)
-		p := &plain{walk: w, caller: c, state: streaming, accept: inJSON, away: 300 * time.Millisecond}
-		if streaming {
-			p.accept = inProtobuf
-		}
+		p := &plain{walk: w, caller: c, accept: accept, away: time.Duration(i) * time.Second}
 		w.running.Go(func() { p.run(ctx) })
 		w.followers[c.name] = append(w.followers[c.name], p)
 		w.plains = append(w.plains, p)

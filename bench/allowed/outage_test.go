@@ -2,7 +2,9 @@ package allowed
 
 import (
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -24,7 +26,7 @@ func TestOutage(t *testing.T) {
 	before := s.list(known, mine+"?resourceVersion=0", a)
 	page := s.list(known, mine+"?limit=1", a)
 	s.ask(unknown, cluster.Get("/views/mine"+configmaps.path(b)+"?resourceVersion=0"), b) // its token is known
-	open := s.from(known, before.ResourceVersion)
+	open := s.follow(known, strings.Fields(keys(before))...)
 	// Other tests may have made namespaces that are not reviewed yet.
 	cluster.Eventually(t, "all namespaces are reviewed", func() bool {
 		between.Mend()
@@ -32,7 +34,7 @@ func TestOutage(t *testing.T) {
 		between.Cut()
 		return s.ask(known, cluster.Get(mine+"?resourceVersion=0"), a).Status == http.StatusOK
 	})
-	for _, query := range []string{"?resourceVersion=0", "", "?limit=1", "?watch=true&resourceVersion=0&timeoutSeconds=1", "?watch=true&timeoutSeconds=1&resourceVersion=" + before.ResourceVersion} {
+	for _, query := range []string{"?resourceVersion=0", "", "?limit=1", "?watch=true&resourceVersion=0&timeoutSeconds=1", fromState + "&timeoutSeconds=1&resourceVersion=" + before.ResourceVersion} {
 		for _, c := range []caller{unknown, user("stranger")} {
 			if got := s.ask(c, cluster.Get(mine+query)); got.Status != http.StatusServiceUnavailable {
 				t.Errorf("%s: %q: %d %.300s", c.name, query, got.Status, got.Body)
@@ -52,7 +54,8 @@ func TestOutage(t *testing.T) {
 	s.expects(open, []string{a}, a+"/"+s.write(a))
 }
 
-// If upstream refuses the reviews of access and nothing else, nobody sees anything.
+// If upstream refuses the reviews of access and nothing else, nobody sees anything. An open watch goes on once
+// it answers them again.
 func TestNoReviews(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -63,12 +66,18 @@ func TestNoReviews(t *testing.T) {
 		rbacv1.PolicyRule{APIGroups: []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}, Verbs: reading, Resources: []string{"*"}},
 		rbacv1.PolicyRule{APIGroups: []string{"authentication.k8s.io"}, Verbs: []string{"create"}, Resources: []string{"tokenreviews"}}))
 	review := authorizationv1.ResourceAttributes{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews", Verb: "create"}
-	s.must(w.server.Allow(t.Context(), "", "reviews", cluster.Users("blind"), rbacv1.PolicyRule{APIGroups: []string{review.Group}, Verbs: []string{review.Verb}, Resources: []string{review.Resource}}))
-	s.must(w.server.AwaitRights(t.Context(), "blind", review))
+	allow := func(name string) {
+		t.Helper()
+		s.must(w.server.Allow(t.Context(), "", name, cluster.Users("blind"),
+			rbacv1.PolicyRule{APIGroups: []string{review.Group}, Verbs: []string{review.Verb}, Resources: []string{review.Resource}}))
+		s.must(w.server.AwaitRights(t.Context(), "blind", review))
+	}
+	allow("reviews")
 	s.allow(who, "configs", s.names[0])
 	s.bindings(blind)
-	s.proxy = w.proxyAsT(t, w.server.URL, blind.token, short)
-	open := s.from(who, s.list(who, mine, s.names[0]).ResourceVersion)
+	const lasts = 5 * time.Second // the least time for which decisions of watches count
+	s.proxy = w.proxyAsT(t, w.server.URL, blind.token, "authorization: {webhook: {cacheAuthorizedTTL: 5s, cacheUnauthorizedTTL: 2s}}\n")
+	open := s.follow(who, keys(s.list(who, mine, s.names[0])))
 	s.must(w.admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), "reviews", metav1.DeleteOptions{}))
 	refused := func(c caller, query string) bool {
 		status := s.ask(c, cluster.Get(mine+query), s.names[0]).Status
@@ -82,16 +91,16 @@ func TestNoReviews(t *testing.T) {
 			}
 		}
 	}
+	cluster.Pause(t.Context(), lasts)
 	s.write(s.names[1])
-	for e := s.next(open, s.names[0]); !expired(e); e = s.next(open, s.names[0]) {
-		if e.Type == "" {
-			t.Fatal("the watch ends without an error")
-		}
-	}
-	s.write(s.names[0])
-	if e := s.next(open); e.Type != "" {
+	late := s.write(s.names[0])
+	select {
+	case e := <-open.events:
 		t.Errorf("after its decisions have ended, the watch shows %s", e)
+	case <-time.After(2 * time.Second):
 	}
+	allow("reviews-again")
+	s.expects(open, s.names[:1], s.names[0]+"/"+late)
 }
 
 // bindings lets a proxy read the CAs of clients.

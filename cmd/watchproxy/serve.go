@@ -241,9 +241,6 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	fields := newViewFields(c.Views, feeds.Status, log)
 	defer inBackground(ctx, fields.run)()
 	server := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
-	if options.Access != nil {
-		options.Access.Show("grants", server.Grants)
-	}
 	began := time.Now()
 	operators.Status = func(figures prometheus.Gatherer) (any, error) {
 		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Began: began}

@@ -85,27 +85,18 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 	return found.Decision, found.reason, nil
 }
 
-// Review sends a review upstream, whatever is remembered, and does not remember the decision.
-func (a *Access) Review(ctx context.Context, attributes authorizer.Attributes) (allowed bool, err error) {
-	q, err := a.decisions.question(attributes)
+// Allows is Authorize for open watches, which remember its answer. Until is the time until which it counts:
+// for its TTL, and if it allows for countsLeast at least.
+func (a *Access) Allows(ctx context.Context, attributes authorizer.Attributes) (allowed bool, until time.Time, err error) {
+	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
-		return false, err
+		return false, until, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	q.known = func() (decision, bool) { return decision{}, false }
-	found, err := a.decisions.reviews.answer(ctx, q)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	return found.Decision == authorizer.DecisionAllow, nil
+	return found.Decision == authorizer.DecisionAllow, found.until, nil
 }
 
-// Show registers metrics of decisions that are remembered elsewhere.
-func (a *Access) Show(of string, held func() (count, bytes int)) { a.decisions.show(of, held) }
-
-// TTL returns the times for which decisions on access count.
-func (a *Access) TTL() (allow, deny time.Duration) {
-	return a.decisions.options.AllowTTL, a.decisions.options.DenyTTL
-}
+// DenyTTL returns the time for which denials of access count.
+func (a *Access) DenyTTL() time.Duration { return a.decisions.options.DenyTTL }
 
 // Digest returns a value that differs between different users and different attributes.
 func Digest(attributes authorizer.Attributes) ([sha256.Size]byte, error) {

@@ -17,7 +17,11 @@ import (
 )
 
 // decisionsMax limits remembered decisions, in bytes.
-const decisionsMax = 16 << 20
+const decisionsMax = 64 << 20
+
+// countsLeast is the shortest time for which a decision that allows counts for an open watch. So a watch that
+// has asked for it gets on with its event, whatever the TTL is.
+const countsLeast = 5 * time.Second
 
 // decisions are upstream's decisions on the access of users.
 type decisions struct {
@@ -25,17 +29,17 @@ type decisions struct {
 	options Options
 	known   *reviewCache[decision]
 	reviews *reviews[decision]
-	show    func(of string, held func() (count, bytes int))
 }
 
 type decision struct {
 	authorizer.Decision
 	reason string
+	until  time.Time // see Access.Allows
 }
 
 func newDecisions(client authorizationclient.AuthorizationV1Interface, options Options, m *metrics) *decisions {
 	d := &decisions{
-		client: client.SubjectAccessReviews(), options: options, show: m.show,
+		client: client.SubjectAccessReviews(), options: options,
 		known: newReviewCache[decision](decisionsMax), reviews: newReviews[decision]("subjectaccessreviews", m),
 	}
 	m.show("access", d.known.held)
@@ -44,37 +48,30 @@ func newDecisions(client authorizationclient.AuthorizationV1Interface, options O
 
 // decide returns upstream's decision, from memory if possible.
 func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes) (decision, error) {
-	q, err := d.question(attributes)
-	if err != nil {
-		return decision{}, err
-	}
-	ask := q.review
-	q.review = func(ctx context.Context) (decision, error) {
-		found, err := ask(ctx)
-		if err != nil {
-			return decision{}, err
-		}
-		d.known.put(q.client, q.key, found, len(found.reason), d.ttl(found))
-		return found, nil
-	}
-	return d.reviews.answer(ctx, q)
-}
-
-// question returns the question about attributes. Its review is not remembered.
-func (d *decisions) question(attributes authorizer.Attributes) (question[decision], error) {
 	spec := specOf(attributes)
 	encoded, err := spec.Marshal() // unambiguous, because each string has a length prefix
 	if err != nil {
-		return question[decision]{}, err
+		return decision{}, err
 	}
-	client := spec.User
+	q := question[decision]{client: spec.User, key: sha256.Sum256(encoded), bytes: len(encoded), due: d.known.due}
 	if u, ok := attributes.GetUser().(*impersonated); ok {
-		client = u.by
+		q.client = u.by
 	}
-	q := question[decision]{client: client, key: sha256.Sum256(encoded), bytes: len(encoded), due: d.known.due}
-	q.review = func(ctx context.Context) (decision, error) { return d.review(ctx, spec) }
 	q.known = func() (decision, bool) { return d.known.get(q.key) }
-	return q, nil
+	q.review = func(ctx context.Context) (decision, error) {
+		found, err := d.review(ctx, spec)
+		if err != nil {
+			return decision{}, err
+		}
+		ttl := d.ttl(found)
+		found.until = time.Now().Add(ttl)
+		if found.Decision == authorizer.DecisionAllow {
+			found.until = time.Now().Add(max(ttl, countsLeast))
+		}
+		d.known.put(q.client, q.key, found, len(found.reason), ttl)
+		return found, nil
+	}
+	return d.reviews.answer(ctx, q)
 }
 
 // ttl returns the time for which a decision may be used.
@@ -100,11 +97,11 @@ func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAcc
 	case status.Denied && status.Allowed:
 		return decision{}, errors.New("review access: it is both allowed and denied")
 	case status.Denied:
-		return decision{authorizer.DecisionDeny, status.Reason}, nil
+		return decision{Decision: authorizer.DecisionDeny, reason: status.Reason}, nil
 	case status.Allowed:
-		return decision{authorizer.DecisionAllow, status.Reason}, nil
+		return decision{Decision: authorizer.DecisionAllow, reason: status.Reason}, nil
 	}
-	return decision{authorizer.DecisionNoOpinion, status.Reason}, nil
+	return decision{Decision: authorizer.DecisionNoOpinion, reason: status.Reason}, nil
 }
 
 // specOf returns the access review of attributes. It writes selectors as strings, as in a query.

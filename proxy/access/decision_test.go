@@ -174,3 +174,25 @@ func TestDecisionsTakeLittle(t *testing.T) {
 		}
 	})
 }
+
+// An open watch may use a decision for its TTL since the review, and for five seconds at least. To ask again
+// does not prolong it.
+func TestAllows(t *testing.T) {
+	for _, ttl := range []time.Duration{0, time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			a, _ := newTrial(t, Options{AllowTTL: ttl, DenyTTL: ttl})
+			reviewed := time.Now()
+			for at := time.Duration(0); at <= ttl/2; at += max(ttl/4, 1) {
+				time.Sleep(at - time.Since(reviewed))
+				allowed, until, err := a.Allows(t.Context(), reading("good"))
+				if want := reviewed.Add(max(ttl, countsLeast)); err != nil || !allowed || !until.Equal(want) {
+					t.Errorf("TTL %v, after %v: allowed %t until %v, want %v: %v", ttl, at, allowed, until, want, err)
+				}
+			}
+			reviewed = time.Now()
+			if allowed, until, err := a.Allows(t.Context(), reading("bad")); err != nil || allowed || !until.Equal(reviewed.Add(ttl)) {
+				t.Errorf("TTL %v: allowed %t until %v: %v", ttl, allowed, until, err)
+			}
+		})
+	}
+}

@@ -14,7 +14,7 @@
 // # Bounds
 //
 //	what                    | belongs to | filled by     | bound        | dropped first
-//	decisions               | user       | users         | 16 MiB       | largest holder's oldest
+//	decisions               | user       | users         | 64 MiB       | largest holder's oldest
 //	good tokens             | user       | token holders | 16 MiB       | largest holder's oldest
 //	refused tokens          | network    | any client    | 8 MiB        | largest holder's oldest
 //	access reviews upstream | user       | users         | 50, 25 each  | none, they wait

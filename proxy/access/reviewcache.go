@@ -55,10 +55,10 @@ type outcome[V any] struct {
 	place  *list.Element // element of the holder's list
 }
 
-// expired reports whether the TTL is over, by the monotonic or by the wall clock. The monotonic clock
-// stands still while the machine sleeps.
-func (o *outcome[V]) expired(now time.Time) bool {
-	return !now.Before(o.until) || !now.Round(0).Before(o.until.Round(0))
+// Ended reports whether a time is over, by the monotonic or by the wall clock. The monotonic clock stands
+// still while the machine sleeps, and the wall clock may be set back.
+func Ended(until, now time.Time) bool {
+	return !now.Before(until) || !now.Round(0).Before(until.Round(0))
 }
 
 // holder is a client with outcomes.
@@ -80,7 +80,7 @@ func (o *reviewCache[V]) get(k key) (value V, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	found := o.mu.found[k]
-	if found == nil || found.expired(time.Now()) {
+	if found == nil || Ended(found.until, time.Now()) {
 		return value, false
 	}
 	found.holder.recent.MoveToFront(found.place)
@@ -178,7 +178,7 @@ func (o *reviewCache[V]) sweep() {
 	defer o.mu.Unlock()
 	now := time.Now().Add(-o.keep)
 	for _, found := range o.mu.found {
-		if found.expired(now) {
+		if Ended(found.until, now) {
 			o.dropLocked(found)
 		}
 	}

@@ -161,7 +161,7 @@ func (m *metrics) show(of string, held func() (count, bytes int)) {
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "watchproxy_review_cache_entries", ConstLabels: labels,
-			Help: "Remembered outcomes of reviews: token, token-refused, access, or grants (the namespaces that a user sees in views, for each collection).",
+			Help: "Remembered outcomes of reviews: token, token-refused, or access.",
 		}, func() float64 { n, _ := held(); return float64(n) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "watchproxy_review_cache_bytes", ConstLabels: labels,

@@ -14,8 +14,9 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/query"
 )
 
-// Again returns the review function of an open watch, which may be narrowed. If its error is not
-// exchange.ErrRevoked, the review failed without a result.
+// Again returns the review function of an open watch. If its error is not exchange.ErrRevoked, the
+// review failed without a result. The decisions on the namespaces of a narrowed watch are renewed
+// elsewhere, so that its sender only has to be the same user still.
 func Again(a func() *access.Access, who exchange.Credentials, what query.Asked, n *Narrowing) func(context.Context) error {
 	return func(ctx context.Context) error {
 		a, sender := a(), who.AsHTTP(ctx)
@@ -29,8 +30,10 @@ func Again(a func() *access.Access, who exchange.Credentials, what query.Asked, 
 			return err
 		case err != nil:
 			return fmt.Errorf("%w: %w", exchange.ErrRevoked, err)
-		case n != nil:
-			return n.again(ctx, u)
+		case !n.All() && n.isOf(u):
+			return nil
+		case !n.All():
+			return exchange.ErrRevoked
 		}
 		decision, _, err := a.Authorize(ctx, what.Attributes(u))
 		if decision == authorizer.DecisionAllow {

@@ -1,39 +1,27 @@
-// Package grants decides which namespaces a user may read, and since when.
+// Package grants decides which namespaces a user may read.
 //
 // A view with namespaces: allowed shows a user the objects of all namespaces in which the user may
-// do just what it asks for. Upstream decides that: it reviews each namespace that has objects. A
-// set of namespaces is the outcome. [Grants] has the sets of one user for one collection, as long
-// as they are used.
+// do just what it asks for. Upstream decides that: it reviews each namespace that has objects. Package
+// access remembers the decisions.
 //
-// # Known pasts
+// # Watches
 //
-// A client lists at a resourceVersion and watches from there, or resumes a watch. But a
-// resourceVersion does not tell which namespaces were shown with it. If another one has been
-// granted meanwhile, the watch would show only its changes, and never the objects that have not
-// changed. So a watch goes on only if its past is known. Otherwise it ends with 410 (Expired), and
-// its client lists again. The past is known from Since on, if one of these holds:
+// A resourceVersion does not tell which namespaces were shown with it. So a watch begins with the
+// state and is never resumed. Its user may list and watch what it shows. All watches of one user and
+// collection share an era: the time in which no decision has changed. These invariants hold for a watch
+// that began with the state S in an era:
 //
-//	issued   the set was shown at just this resourceVersion, usually by the list before the watch
-//	settled  the set has been the present one for longer than decisions count, those that allow and
-//	         those that deny, so no replica can have shown another one; and no other identity of the
-//	         user (with other groups, for example) has been shown another one, whose place this
-//	         client may have taken
+//	E1 the namespaces with objects in S were decided in the era before the watch began
+//	E2 if a decision of an era changes, the era is over, and with it all its watches
+//	E3 the watch does not go past an event that it would show in a namespace without a decision, or
+//	   with one that allows and does not count any more. It asks the era, and waits for the review
 //
-// Denials may count for longer than their TTL ([Book.denyTTL]). Replicas are taken to have about as
-// many decisions as this proxy.
+// By E1 a namespace that is decided later has no objects in S. All its objects are events of the watch,
+// and by E3 the watch shows all of them, or none if they are denied. By E3
+// nothing is shown for longer than cacheAuthorizedTTL after a revocation, whatever else happens. An
+// era also looks at its decisions again, slowly, so that watches end when there is more to show. An
+// idle watch costs nothing.
 //
-// When a set changes, open watches of the old one end at their next turn. The order of two steps
-// makes Since correct:
-//
-//	Settle   publishes the new set, and then reads the cache's newest resourceVersion: Since is above it
-//	a watch  reads events from the cache, then whether its set is the present one ([Seen.Changed]),
-//	         and only then writes the events
-//
-// If the watch finds its old set, its events are from before the publication, so below Since.
-//
-// # Lists and watches
-//
-// A watch shows a namespace only if its user may list it, too: clients usually list first. The two
-// may have been decided at different times. So a watch ends when either set changes, or when a
-// decision that allows ends without renewal.
+// A watch reads events from the cache, then asks whether its era is over ([Watch.Over]), and only
+// then writes the events. So a change that is known holds for all that is read afterwards.
 package grants

@@ -7,45 +7,44 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
-	"weak"
 
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 const (
-	// settleWait limits the wait for the reviews of all namespaces. The next read continues.
+	// settleWait limits the wait for the reviews of all namespaces. The next read finds those that have
+	// ended, while they count.
 	settleWait = 30 * time.Second
-	// recheckLeast is the shortest interval between two looks at the grants of an open watch.
-	recheckLeast = 500 * time.Millisecond
+	// nameCost is the cost of finding a decision that is remembered.
+	nameCost = 10_000
 )
-
-// ErrUnreviewed says that not all namespaces could be reviewed.
-var ErrUnreviewed = errors.New("namespaces cannot be reviewed")
 
 // Narrowing makes a read of all namespaces one of those that its sender may read. Until Settle has
 // found them, they are none.
 type Narrowing struct {
 	Config
-	book     *Book
+	eras     *Eras
 	key      Key
 	cache    *watchcache.Cache
 	selected derived.Selected // whose namespaces are reviewed
-	seen     Seen
+	all      bool
+	names    []string
 }
 
 // Config says what a Narrowing is for.
 type Config struct {
-	Access *access.Access
+	Access func() *access.Access
 	View   *exchange.View
 	Asked  query.Asked
 	User   user.Info
@@ -56,117 +55,133 @@ type Config struct {
 func New(c Config) (n *Narrowing, err error) {
 	n = &Narrowing{Config: c}
 	n.Asked.Path = ""
-	question := n.Asked
-	question.Verb = "" // lists and watches have the same grants
-	if exchange.IsNamespaces(question.GVR.GroupResource()) {
-		question.Path = fmt.Sprint(c.View.Resources) // which decide on namespaces themselves
-	}
-	if n.key.Question, err = digest(question, c.User); err == nil {
-		n.key.Common, err = digest(question, &user.DefaultInfo{Name: c.User.GetName()})
-	}
+	n.key.Question, err = n.question(c.User)
 	return n, err
 }
 
-func digest(question query.Asked, u user.Info) (sum [sha256.Size]byte, err error) {
-	sum, err = access.Digest(question.Attributes(u))
-	return sha256.Sum256(append(sum[:], question.Path...)), err
+func (n *Narrowing) question(u user.Info) ([sha256.Size]byte, error) {
+	sum, err := access.Digest(n.Asked.Attributes(u))
+	if exchange.IsNamespaces(n.Asked.GVR.GroupResource()) {
+		sum = sha256.Sum256(fmt.Append(sum[:], n.View.Resources)) // which decide on namespaces themselves
+	}
+	return sum, err
 }
 
-// From names the book that has the grants. Their memory counts as the sender's.
-func (n *Narrowing) From(b *Book, sender string, c *watchcache.Cache, f *filter.Filter) {
-	n.book, n.cache, n.selected = b, c, derived.Selected{Resource: c.Resource(), Filter: f}
-	n.key.User, n.key.Cache = sender, weak.Make(c) // grants stay for longer than some caches
+// isOf reports whether u is the user of the read.
+func (n *Narrowing) isOf(u user.Info) bool {
+	question, err := n.question(u)
+	return err == nil && question == n.key.Question
 }
 
-// Settle finds the namespaces that the sender may see. The client is shown a state at a
-// resourceVersion, or with past it was shown it before. The error is ErrUnreviewed.
-func (n *Narrowing) Settle(ctx context.Context, state watchcache.Snapshot, at uint64, past bool) error {
-	return n.settle(ctx, state, Query{Watch: n.Watch, At: at, Past: past})
+// From names the eras of watches. Their decisions count as the sender's. Decisions are sought in turns of the
+// meter.
+func (n *Narrowing) From(s *Eras, sender string, c *watchcache.Cache, f *filter.Filter, m *fair.Meter) {
+	n.eras, n.cache, n.selected = s, c, derived.Selected{Resource: c.Resource(), Filter: f, Meter: m}
+	n.key.User, n.key.Cache, n.key.Epoch = sender, c, c.Stats().Epoch
 }
 
-func (n *Narrowing) settle(ctx context.Context, state watchcache.Snapshot, q Query) (err error) {
+// Settle finds the namespaces in a state that the sender may see. It returns nil unless the read is a
+// watch that does not show all of them. The error is ErrUnreviewed, ErrTooMany, or that of the meter.
+func (n *Narrowing) Settle(ctx context.Context, state watchcache.Snapshot) (w *Watch, err error) {
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
-	q.AllowTTL, q.DenyTTL = n.Access.TTL()
-	q.Review, q.Namespaces = n.review, func() iter.Seq[string] { return n.selected.Namespaces(state.Tree) }
-	cache := n.key.Cache.(weak.Pointer[watchcache.Cache])
-	newest := func() uint64 {
-		if c := cache.Value(); c != nil {
-			return c.Stats().Newest
+	n.selected.Meter.ReleaseSlot() // before the wait for reviews
+	all, err := n.Review(ctx, "")
+	if n.all = all.Allowed; err == nil && !n.all {
+		names := slices.Collect(n.selected.Namespaces(state.Tree))
+		if err := n.selected.Meter.Spend(nameCost * int64(len(names))); err != nil {
+			return nil, err
 		}
-		return 0
+		n.selected.Meter.ReleaseSlot()
+		if n.Watch {
+			w, err = n.eras.Open(ctx, n.key, n, names)
+		} else {
+			n.names, err = n.among(ctx, names)
+		}
 	}
-	n.key.Epoch = n.cache.Stats().Epoch
-	if n.seen, err = n.book.Of(n.key, newest).Settle(ctx, q); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnreviewed, err)
+	if w != nil {
+		n.names = w.Namespaces()
 	}
-	return nil
+	if err != nil && !errors.Is(err, ErrTooMany) {
+		err = fmt.Errorf("%w: %w", ErrUnreviewed, err)
+	}
+	return w, err
 }
 
-// again is Settle for an open watch, whose sender may be another user by now. If the grants have
-// changed, the watch finds out itself.
-func (n *Narrowing) again(ctx context.Context, u user.Info) error {
-	now, err := New(Config{n.Access, n.View, n.Asked, u, true})
-	if err != nil {
+// among returns those of the namespaces that the sender may read.
+func (n *Narrowing) among(ctx context.Context, names []string) (allowed []string, err error) {
+	answers := make([]Answer, len(names))
+	err = each(ctx, names, func(ctx context.Context, i int) (err error) {
+		answers[i], err = n.Review(ctx, names[i])
 		return err
+	})
+	for i, name := range names {
+		if answers[i].Allowed {
+			allowed = append(allowed, name)
+		}
 	}
-	if now.key.Question != n.key.Question {
-		return exchange.ErrRevoked
+	slices.Sort(allowed)
+	return allowed, err
+}
+
+// Review implements Reviewer.
+func (n *Narrowing) Review(ctx context.Context, namespace string) (a Answer, err error) {
+	if a, err = n.review(ctx, "list", namespace); err != nil || !a.Allowed || !n.Watch {
+		return a, err
 	}
-	state, err := n.cache.Snapshot()
-	if err != nil {
-		return err
+	watches, err := n.review(ctx, "watch", namespace) // after the state, which is a list
+	if err == nil && watches.Allowed && a.Until.Before(watches.Until) {
+		return a, nil
 	}
-	now.From(n.book, n.key.User, n.cache, n.selected.Filter)
-	return now.settle(ctx, state, Query{Watch: true, At: state.ResourceVersion(), Past: true, Early: true})
+	return watches, err
 }
 
 // review asks for the right to do verb in a namespace, or in all if namespace is "". A namespace
 // itself is shown to those who may get it, or who may do verb to one of the view's resources in it.
-func (n *Narrowing) review(ctx context.Context, verb, namespace string) (allowed bool, err error) {
+func (n *Narrowing) review(ctx context.Context, verb, namespace string) (a Answer, err error) {
 	asked := n.Asked
-	asked.Verb = verb
-	if namespace == "" {
-		decision, _, err := n.Access.Authorize(ctx, asked.Attributes(n.User)) // which is remembered there
-		return decision == authorizer.DecisionAllow, err
-	}
-	asked.Namespace = namespace
-	if !exchange.IsNamespaces(asked.GVR.GroupResource()) {
-		return n.Access.Review(ctx, asked.Attributes(n.User))
+	asked.Verb, asked.Namespace = verb, namespace
+	if namespace == "" || !exchange.IsNamespaces(asked.GVR.GroupResource()) {
+		return n.may(ctx, asked)
 	}
 	in := query.Asked{Route: exchange.Route{GVR: asked.GVR, Namespace: namespace, Name: namespace, Verb: "get"}}
-	allowed, err = n.Access.Review(ctx, in.Attributes(n.User))
+	a, err = n.may(ctx, in)
 	for _, gr := range n.View.Resources {
-		if allowed || err != nil {
+		if a.Allowed || err != nil {
 			break
 		}
 		in.Route = exchange.Route{GVR: gr.WithVersion("*"), Namespace: namespace, Verb: verb}
-		allowed, err = n.Access.Review(ctx, in.Attributes(n.User))
+		a, err = n.may(ctx, in)
 	}
-	return allowed, err
+	return a, err
 }
 
-// All reports whether the sender may see all namespaces.
-func (n *Narrowing) All() bool { return n == nil || n.seen.All }
+func (n *Narrowing) may(ctx context.Context, asked query.Asked) (a Answer, err error) {
+	a.Allowed, a.Until, err = n.Access().Allows(ctx, asked.Attributes(n.User))
+	return a, err
+}
 
-// Seen returns what the sender may see.
-func (n *Narrowing) Seen() *Seen { return &n.seen }
+// Namespaces implements Reviewer.
+func (n *Narrowing) Namespaces() iter.Seq[string] {
+	state, err := n.cache.Snapshot()
+	if err != nil {
+		return func(func(string) bool) {}
+	}
+	return n.selected.Namespaces(state.Tree)
+}
+
+// DenyTTL implements Reviewer.
+func (n *Narrowing) DenyTTL() time.Duration { return n.Access().DenyTTL() }
+
+// All reports whether the sender may see all namespaces.
+func (n *Narrowing) All() bool { return n == nil || n.all }
+
+// Shown returns the namespaces that the sender may see, sorted.
+func (n *Narrowing) Shown() []string { return n.names }
 
 // Decision returns the decision for the audit log.
 func (n *Narrowing) Decision() exchange.Decision {
-	return exchange.Decision{User: n.User, Allowed: true, Reason: fmt.Sprintf("%d namespaces in the view %s", len(n.seen.Namespaces), n.View)}
-}
-
-// Interval returns the interval between two looks at the grants of an open watch. Watches without
-// narrowing are reviewed at the interval recheck; 0 means never.
-func (n *Narrowing) Interval(recheck time.Duration) time.Duration {
-	const looks = 4 // within the time for which a decision counts
-	allow, deny := n.Access.TTL()
-	own := max(min(allow, deny)/looks, recheckLeast)
-	if recheck > 0 {
-		return min(own, recheck)
-	}
-	return own
+	return exchange.Decision{User: n.User, Allowed: true, Reason: fmt.Sprintf("%d namespaces in the view %s", len(n.names), n.View)}
 }
 
 // Seal returns the end of continue tokens. It differs between users and between sets of namespaces,
@@ -176,7 +191,7 @@ func (n *Narrowing) Seal() string {
 		return ""
 	}
 	const size = 12
-	sum := sha256.Sum256(append(n.key.Question[:], strings.Join(n.seen.Namespaces, "/")...))
+	sum := sha256.Sum256(append(n.key.Question[:], strings.Join(n.names, "/")...))
 	return "." + base64.RawURLEncoding.EncodeToString(sum[:size])
 }
 

@@ -46,7 +46,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 			return snapshot, nil
 		}
 	}
-	if !r.feed.ServesConsistent() {
+	if !r.feed.ServesConsistent() && r.refusal == nil { // upstream has no list of some namespaces
 		return watchcache.Snapshot{}, MostRecent
 	}
 	if !r.RVGiven && !r.limitsAge() {

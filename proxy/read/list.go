@@ -83,14 +83,7 @@ func (r *read) prefix() string {
 func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err == nil {
-		err = r.settle(snapshot, snapshot.ResourceVersion(), r.Token != "")
-	}
-	if err == nil && r.narrowing != nil && snapshot.ResourceVersion() < r.narrowing.Seen().Since && r.feed.ServesConsistent() {
-		// A watch from there would be sent back to this list.
-		if later, failed := r.feed.Fresh(ctx, true); failed == nil {
-			r.age = 0
-			snapshot, err = later, r.settle(later, later.ResourceVersion(), r.Token != "")
-		}
+		_, err = r.settle(snapshot)
 	}
 	if err != nil {
 		return nil, err
@@ -104,7 +97,7 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	if err != nil {
 		return nil, TooOld
 	}
-	if err := r.settle(snapshot, rv, true); err != nil {
+	if _, err := r.settle(snapshot); err != nil {
 		return nil, err
 	}
 	return r.page(snapshot, from, to)

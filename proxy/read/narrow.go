@@ -7,13 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/grants"
-	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 // narrow begins to narrow a read of all namespaces to those that its sender may read. A refusal is
@@ -21,7 +20,7 @@ import (
 func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err error) {
 	r.refusal = refusal
 	r.narrowing, err = grants.New(grants.Config{
-		Access: rd.Options().Access, View: r.View, Asked: r.asked(), User: u, Watch: r.Kind(r.Name) == wire.Watch,
+		Access: func() *access.Access { return rd.Options().Access }, View: r.View, Asked: r.asked(), User: u, Watch: r.Kind(r.Name) == wire.Watch,
 	})
 	if err != nil {
 		return Credentials
@@ -36,52 +35,55 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 		return nil
 	}
 	if !r.resource.Namespaced && !exchange.IsNamespaces(r.GVR.GroupResource()) {
-		r.narrowing = nil
+		r.narrowing, r.resumes = nil, false
 		return r.refusal
 	}
-	r.narrowing.From(rd.Grants, r.User(), r.cache, r.filter)
+	if r.resumes {
+		return r.mustBegin()
+	}
+	r.narrowing.From(rd.grants, r.User(), r.cache, r.filter, &r.meter)
 	return nil
 }
 
 // alone reports whether upstream may not answer, because it would refuse the read.
 func (r *read) alone() bool { return r.refusal != nil }
 
-// settle finds the namespaces that a narrowed read shows. Past means that the client was shown the
-// state at a resourceVersion before. It fails if that may have been with other namespaces: on
-// earlier pages, or before a watch resumes.
-func (r *read) settle(state watchcache.Snapshot, at uint64, past bool) error {
+// mustBegin refuses a watch that would not begin with the state. Nobody can tell which namespaces its
+// client was shown before: perhaps by another replica, with another token, or before its user may
+// read all.
+func (r *read) mustBegin() *exchange.Response {
+	return r.Fail(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+		"a watch of all namespaces in the view "+r.View.Name+" cannot begin at a resourceVersion: begin with the state, "+
+			"by sendInitialEvents=true with resourceVersionMatch=NotOlderThan, or without a resourceVersion"), exchange.FromProxy)
+}
+
+// settle finds the namespaces that a narrowed read shows in a state. It fails if the earlier pages of
+// a list showed others. It returns nil unless the read is a watch that does not show all.
+func (r *read) settle(state watchcache.Snapshot) (*grants.Watch, error) {
 	n := r.narrowing
 	if n == nil {
-		return nil
+		return nil, nil
 	}
-	r.meter.ReleaseSlot() // before the wait for reviews
-	if err := n.Settle(r.meter.Context(), state, at, past); err != nil {
-		return err
+	w, err := n.Settle(r.meter.Context(), state)
+	if err != nil {
+		return nil, err
 	}
 	if !n.All() {
 		r.Decided = n.Decision()
 	}
-	if _, seal := grants.Unseal(r.Token); r.Token != "" && seal != n.Seal() || r.Since(r.Name) != 0 && !n.Seen().Known {
-		return watch.ErrRegranted
+	if _, seal := grants.Unseal(r.Token); r.Token != "" && seal != n.Seal() {
+		return nil, grants.ErrChanged
 	}
-	return nil
+	return w, nil
 }
 
 // selected describes the objects that the read selects.
 func (r *read) selected() *derived.Selected {
 	r.walk = derived.Selected{Store: r.derived, Meter: &r.meter, Resource: r.resource, Filter: r.filter, Narrowed: !r.narrowing.All()}
 	if r.walk.Narrowed {
-		r.walk.Within = r.narrowing.Seen().Namespaces
+		r.walk.Within = r.narrowing.Shown()
 	}
 	return &r.walk
-}
-
-// shown returns the filter of a watch. It never changes: a watch ends when the grants do.
-func (r *read) shown() *filter.Filter {
-	if r.narrowing.All() {
-		return r.filter
-	}
-	return r.filter.Among(r.narrowing.Seen().Namespaces)
 }
 
 // selective reports whether the answer has parts of pages that other readers do not need.
@@ -95,21 +97,19 @@ func (r *read) narrowFailure(err error) *exchange.Response {
 		return r.fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the view "+r.View.Name+" "+what))
 	}
 	switch {
-	case errors.Is(err, watch.ErrRegranted) && r.Kind(r.Name) == wire.Watch:
-		return r.errorEvent(exchange.Expired(err.Error()), false)
-	case errors.Is(err, watch.ErrRegranted):
+	case errors.Is(err, grants.ErrChanged):
 		return r.fail(exchange.Expired(err.Error()))
 	case errors.Is(err, grants.ErrUnreviewed):
 		return later("cannot be shown: the upstream apiserver cannot be asked which namespaces the user may read")
-	case reason == Early:
-		return r.tooEarly
+	case errors.Is(err, grants.ErrTooMany):
+		return later("cannot be shown: " + err.Error())
 	case r.refusal == nil:
 		return nil
 	case reason == Credentials, reason == Uncached, reason == NotARead:
 		return r.refusal
 	case reason == TooOld:
 		return r.fail(exchange.Expired("The resourceVersion for the provided list is too old."))
-	case reason.Stale(), reason == TooLarge, reason == "":
+	case reason.Stale(), reason == TooLarge, reason == Early, reason == "":
 		return later("cannot be shown now, because the cache cannot answer: " + string(reason))
 	}
 	return r.fail(exchange.BadRequest("the view " + r.View.Name + " shows some namespaces only from the cache, which cannot answer such a request: " + string(reason)))

@@ -52,8 +52,8 @@ type Feed interface {
 	Lost() (age time.Duration, lost bool)
 	// CompressesWatches reports whether upstream compresses watches of the resource.
 	CompressesWatches() bool
-	// ServesConsistent reports whether Fresh may be called. Configuration may leave reads of the
-	// most recent state to upstream.
+	// ServesConsistent reports whether the cache answers reads of the most recent state.
+	// Configuration may leave them to upstream.
 	ServesConsistent() bool
 	// Recent returns a recent state and its largest possible age, if configuration allows one.
 	Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
@@ -80,9 +80,8 @@ type Options struct {
 
 // Limiter enforces the limits of clients.
 type Limiter interface {
-	// AdmitWatch counts an open watch of the request's user until done is called. Its cursor is
-	// found in so many places.
-	AdmitWatch(req *exchange.Request, places int) (done func(), refusal *exchange.Response)
+	// AdmitWatch counts an open watch of the request's user until done is called.
+	AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response)
 	// GaveUp answers a request that gave up waiting. limit is the name of the limit in metrics.
 	GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response
 }
@@ -92,7 +91,7 @@ type Reader struct {
 	Config
 	unwritable unwritable
 	tables     table.Registry
-	Grants     *grants.Book // of views
+	grants     *grants.Eras // of views
 	events     watch.Events
 }
 
@@ -114,7 +113,7 @@ type Config struct {
 
 // New returns a Reader.
 func New(c Config) *Reader {
-	return &Reader{Config: c, tables: table.Registry{Log: c.Log}, Grants: grants.NewBook()}
+	return &Reader{Config: c, tables: table.Registry{Log: c.Log}, grants: grants.NewEras()}
 }
 
 // read is a get, list or watch that the cache may answer.
@@ -140,6 +139,7 @@ type read struct {
 	narrowing *grants.Narrowing  // nil unless a view narrows the read
 	walk      derived.Selected   // see selected
 	refusal   *exchange.Response // of all namespaces, if the read is narrowed
+	resumes   bool               // a watch that does not begin with the state, if a view narrows it
 }
 
 // Answer answers a read from the cache, or reports why upstream must answer.
@@ -148,6 +148,9 @@ func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange
 	resp, err := rd.answer(ctx, r)
 	if err == nil {
 		return Verdict{Answer: resp}
+	}
+	if r.resumes {
+		return Verdict{Answer: r.mustBegin()} // upstream must not answer, either
 	}
 	if r.narrowing != nil {
 		if resp = r.narrowFailure(err); resp != nil {
@@ -172,6 +175,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case err != nil:
 		return nil, Parameters
 	}
+	r.resumes = r.Identity != nil && r.View.Narrows(r.Route) && r.Kind(r.Name) == wire.Watch && !r.WithState()
 	choices := r.choices(r.Header.Get("Accept"))
 	switch {
 	case !r.Answerable(r.Name):

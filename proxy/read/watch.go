@@ -38,7 +38,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if err == nil && r.rows != nil {
 		p.Meter, p.Await = &r.meter, r.rows.AwaitLate
 		if release, err = rd.watchRows(r, p.Start); err != nil {
-			p.Cursor.Close()
+			abandon(&p)
 		}
 		if err != nil && r.WithState() {
 			err = Stale // the history of the rows begins after the state
@@ -54,7 +54,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return nil, Early
 	case expired:
 		return r.errorEvent(watch.Expired(r.cache, tooOld), false), nil
-	case errors.Is(err, watch.ErrRegranted), errors.Is(err, grants.ErrUnreviewed):
+	case errors.Is(err, grants.ErrUnreviewed), errors.Is(err, grants.ErrTooMany):
 		return nil, err
 	case err != nil:
 		if _, ok := errors.AsType[Reason](err); !ok {
@@ -65,13 +65,13 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Header.Get("User-Agent") == feedAgent {
 		p.Cursor.WholeHistory()
 	}
-	done, refusal := rd.Limits.AdmitWatch(r.Request, p.Cursor.Places())
+	done, refusal := rd.Limits.AdmitWatch(r.Request)
 	if refusal != nil {
-		p.Cursor.Close()
+		abandon(&p)
 		release()
 		return refusal, nil
 	}
-	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.shown(), r.form, r.choice
+	p.Cache, p.Form, p.Choice, p.Anew = r.cache, r.form, r.choice, r.narrowing != nil
 	p.Bookmarks, p.Lifetime, p.Lag, p.Panicked = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second, rd.Lag(r.Route), rd.Panicked
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
 	p.Unwritable = func() {
@@ -83,9 +83,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		p.Hold = r.workspace.Holding(rd.Draining, r.User())
 	}
 	if r.Identity != nil {
-		if p.Recheck = rd.Options().Recheck; r.narrowing != nil {
-			p.Regranted, p.Recheck = r.narrowing.Seen().Changed, r.narrowing.Interval(p.Recheck)
-		}
+		p.Recheck = rd.Options().Recheck
 		p.Review = grants.Again(func() *access.Access { return rd.Options().Access }, r.Credentials(), r.asked(), r.narrowing)
 	}
 	resp := r.respond()
@@ -105,22 +103,14 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 
 // begin waits for the watch's first state and opens the cursor.
 func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
+	p.Filter = r.filter
 	if p.Start = r.Since(r.Name); p.Start != 0 {
-		if r.narrowing != nil {
-			state, err := r.fresh(ctx) // new grants begin after all that the client may have been shown
-			if err == nil {
-				err = r.settle(state, p.Start, true)
-			}
-			if err != nil {
-				return p, err
-			}
-		}
-		p.Cursor, err = r.cache.Watch(r.shown(), p.Start)
+		p.Cursor, err = r.cache.Watch(p.Filter, p.Start)
 		return p, err
 	}
 	initial, err := r.fresh(ctx)
 	if err == nil {
-		err = r.settle(initial, initial.ResourceVersion(), false)
+		p.Grants, err = r.settle(initial)
 	}
 	if err != nil {
 		return p, err
@@ -129,8 +119,22 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	if r.WithState() {
 		p.State, p.Meter = func() iter.Seq[tree.Span] { return r.selected().Ahead(initial.Tree) }, &r.meter
 	}
-	p.Cursor, err = r.cache.WatchAfter(r.shown(), initial)
+	if p.Grants != nil {
+		p.Filter = p.Grants.Narrow(r.filter)
+	}
+	p.Cursor, err = r.cache.WatchAfter(p.Filter, initial)
+	if err != nil && p.Grants != nil {
+		p.Grants.Close()
+	}
 	return p, err
+}
+
+// abandon gives up a watch that has not begun.
+func abandon(p *watch.Params) {
+	p.Cursor.Close()
+	if p.Grants != nil {
+		p.Grants.Close()
+	}
 }
 
 func (rd *Reader) gzipsWatch(r *read) bool {

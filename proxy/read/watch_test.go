@@ -51,6 +51,6 @@ func uncounted(exchange.Route) *watch.Lag { return nil }
 type unlimited struct{ Limiter }
 
 // AdmitWatch implements Limiter.
-func (unlimited) AdmitWatch(*exchange.Request, int) (done func(), refusal *exchange.Response) {
+func (unlimited) AdmitWatch(*exchange.Request) (done func(), refusal *exchange.Response) {
 	return func() {}, nil
 }

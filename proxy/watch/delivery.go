@@ -9,6 +9,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -50,18 +51,25 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (
 	clear(polled)
 	if s == nil {
 		scratches.Put(pooled)
-		if len(polled) == 0 && err == nil && w.Cursor.More() {
+		if len(polled) == 0 && err == nil && w.Cursor.More() && !w.waits {
 			return w.deliverLarge(out, late)
 		}
 	}
 	return position, w.Cursor.More(), err
 }
 
-// poll is PollWithin. It fails after the poll if the grants changed before: see package grants.
+// poll is PollWithin. It fails if the grants were over after the poll. If there is no decision on the
+// namespace of the next event, it asks for one, and the watch waits until it is woken.
 func (w *Watch) poll(into []watchcache.Delta, limit, bytes int) (deltas []watchcache.Delta, position uint64, err error) {
 	deltas, position, err = w.Cursor.PollWithin(into, limit, bytes)
-	if w.Regranted != nil && w.Regranted() {
-		err = ErrRegranted
+	w.waits = false
+	switch {
+	case w.Grants == nil || err != nil:
+	case w.Grants.Over(): // see package grants
+		err = grants.ErrChanged
+	case len(deltas) == 0 && w.Cursor.Undecided() != "":
+		w.waits = true
+		w.Grants.Ask(w.Cursor.Undecided())
 	}
 	return deltas, position, err
 }
@@ -103,6 +111,9 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 	plain := w.plain(out)
 	for span := range state {
 		if err := w.writeSpan(plain, span); err != nil {
+			if w.Grants != nil {
+				w.appendEnd(plain, err)
+			}
 			_ = w.flushAll(out) // writes earlier events
 			return err
 		}
@@ -166,6 +177,14 @@ func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
 			w.Meter.ReleaseSlot()
 		}
 	}
+	if w.Grants != nil {
+		if w.Grants.Expired() {
+			w.Meter.ReleaseSlot() // before the wait for reviews
+		}
+		if err := w.Grants.Renew(w.Meter.Context()); err != nil {
+			return err
+		}
+	}
 	for _, o := range part.Objects() {
 		if err := w.add(out, watchcache.Added, o); err != nil {
 			return err
@@ -197,8 +216,6 @@ func (w *Watch) stays(ctx context.Context) error {
 		return context.DeadlineExceeded
 	case !w.recheck.goesOn(ctx, now):
 		return exchange.ErrRevoked
-	case w.Regranted != nil && w.Regranted():
-		return ErrRegranted
 	}
 	return ctx.Err()
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -26,8 +27,8 @@ const (
 	EndPanic = "panic"
 )
 
-// ErrRegranted is the error of a state or a watch that was shown with other grants.
-var ErrRegranted = errors.New("the namespaces that the user may read have changed since then")
+// errAnew is the error of a watch that ends as others do, but cannot be resumed.
+var errAnew = errors.New("a watch of the namespaces that the user may read begins with the state again")
 
 // ErrStalled is the error of a write whose bytes the client left unread for too long.
 var ErrStalled = errors.New("the client left a watch unread")
@@ -55,7 +56,7 @@ func (w *Watch) Broken(err error) {
 	switch {
 	case errors.Is(err, exchange.ErrRevoked):
 		w.ends(endRevoked)
-	case errors.Is(err, ErrRegranted):
+	case errors.Is(err, grants.ErrChanged), errors.Is(err, grants.ErrUnreviewed):
 		w.ends(endRegranted)
 	case errors.Is(err, watchcache.ErrTooOld):
 		w.ends(endGap)

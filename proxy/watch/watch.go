@@ -10,6 +10,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
@@ -57,9 +58,12 @@ type Params struct {
 	Lifetime time.Duration
 	// Review checks that the client may still watch. It is called at the interval Recheck; 0 means
 	// never. If access was revoked, Review fails with exchange.ErrRevoked.
-	Review    func(context.Context) error
-	Recheck   time.Duration
-	Regranted func() bool // reports that the client may read other namespaces now; may be nil
+	Review  func(context.Context) error
+	Recheck time.Duration
+	// Grants are the namespaces that the client may read; nil for all. Anew means that the client
+	// cannot resume the watch, so that it must begin with the state again.
+	Grants *grants.Watch
+	Anew   bool
 	// Panicked is called if Review panics.
 	Panicked func(reason any)
 	// Draining is a context that is cancelled when the server begins to drain. The watch ends
@@ -85,6 +89,7 @@ type Watch struct {
 	slow     bool        // events have waited for the client to read
 	ending   bool        // deadline already includes the drain
 	late     bool        // rows of the state are late
+	waits    bool        // for a decision of Grants
 	alarm    *time.Timer // wakes the watch when something is due
 	// maintenanceDue is set when there may be work other than the delivery of events.
 	maintenanceDue atomic.Bool
@@ -139,6 +144,9 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 		w.compress(out)
 	}
 	w.recheck.wake = w.wake
+	if w.Grants != nil {
+		w.Grants.Notify(w.wake)
+	}
 	if w.State != nil {
 		to := out.To
 		out.To = fair.InTurns(to, w.Meter)
@@ -225,7 +233,7 @@ func (w *Watch) turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch,
 	if !on && w.member != nil {
 		w.member.end()
 	}
-	return on, behind
+	return on, behind && !w.waits
 }
 
 func (w *Watch) work(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
@@ -273,6 +281,9 @@ func (w *Watch) work(ctx context.Context, out *exchange.ChunkWriter, s *Scratch,
 			w.ends(endTimeout)
 		}
 		switch {
+		case w.Anew && w.Bookmarks && ctx.Err() == nil: // otherwise the client would try to resume
+			w.appendEnd(w.plain(out), errAnew)
+			_ = w.flushAll(out)
 		case behind && ctx.Err() == nil:
 			w.appendEnd(w.plain(out), watchcache.ErrLagged)
 			_ = w.flushAll(out) // the client may be gone
@@ -282,9 +293,12 @@ func (w *Watch) work(ctx context.Context, out *exchange.ChunkWriter, s *Scratch,
 		return false, false
 	}
 	next := w.recheck.next(w.next())
-	if behind && !now.Before(next) { // the bookmark waits until the client has caught up
+	switch {
+	case w.waits: // so does the bookmark
+		w.alarm.Reset(time.Until(w.recheck.next(w.deadline)))
+	case behind && !now.Before(next): // the bookmark waits until the client has caught up
 		w.maintenanceDue.Store(true)
-	} else {
+	default:
 		w.alarm.Reset(time.Until(next))
 	}
 	return true, behind
@@ -315,6 +329,9 @@ func (w *Watch) Close() {
 		w.alarm.Stop()
 		w.unwake[0]()
 		w.unwake[1]()
+	}
+	if w.Grants != nil {
+		w.Grants.Close()
 	}
 	w.Cursor.Close()
 	w.Meter.ReleaseSlot() // after a panic

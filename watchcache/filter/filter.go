@@ -4,7 +4,6 @@ package filter
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -28,8 +27,8 @@ func (e *UnsupportedFieldError) Error() string {
 type Filter struct {
 	resource  *object.Resource
 	namespace string
-	within    string   // the only possible namespace, if known
-	among     []string // the only possible namespaces, sorted; nil for all (see Among)
+	within    string    // the only possible namespace, if known
+	among     Decisions // nil for all namespaces
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  Interest
@@ -93,27 +92,34 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 	return f, nil
 }
 
-// Among returns the filter for objects in the given sorted namespaces alone. A Namespace is in
-// itself.
-func (f *Filter) Among(namespaces []string) *Filter {
+// Decisions say which namespaces are selected. They may change while a filter is in use: a decision may
+// become known, or unknown again.
+type Decisions interface {
+	Decide(namespace string) (selected, known bool)
+}
+
+// Among returns the filter for the objects in some namespaces alone. A Namespace is in itself. Only Decide
+// knows of this limit. Matches does not.
+func (f *Filter) Among(d Decisions) *Filter {
 	narrowed := *f
-	narrowed.selective, narrowed.among = true, namespaces
-	if narrowed.among == nil {
-		narrowed.among = []string{}
-	}
+	narrowed.among = d
 	return &narrowed
 }
 
-// Narrowed reports whether Among has limited the filter.
-func (f *Filter) Narrowed() bool { return f.among != nil }
-
-// Includes reports whether the filter can select objects in a namespace, as far as Among limits it.
-func (f *Filter) Includes(namespace string) bool {
+// Decide reports whether the namespace of an object is selected.
+func (f *Filter) Decide(o *object.Object) (selected, known bool) {
 	if f.among == nil {
-		return true
+		return true, true
 	}
-	_, ok := slices.BinarySearch(f.among, namespace)
-	return ok
+	return f.among.Decide(f.Home(o))
+}
+
+// Home returns the namespace of an object. That of a Namespace is the Namespace itself.
+func (f *Filter) Home(o *object.Object) string {
+	if f.resource.Namespaced {
+		return o.Namespace()
+	}
+	return o.Name()
 }
 
 // readCost is the cost of reading a field that is not kept in memory, in comparisons.
@@ -158,34 +164,8 @@ type Interest struct {
 	Value string // a key, a namespace, or the field's value
 }
 
-// Interest returns the filter's narrowest requirement, apart from those of Among.
+// Interest returns the filter's narrowest requirement.
 func (f *Filter) Interest() Interest { return f.interest }
-
-// interestsMax limits the interests of a filter. A filter with more has that in all events.
-const interestsMax = 256
-
-// Interests yields one or more interests. Each event that concerns the filter meets one of them.
-func (f *Filter) Interests() iter.Seq[Interest] {
-	return func(yield func(Interest) bool) {
-		switch {
-		case f.among == nil || f.interest != (Interest{}) || len(f.among) > interestsMax:
-			yield(f.interest)
-			return
-		case len(f.among) == 0:
-			yield(Interest{By: Name}) // no object has this key
-			return
-		}
-		for _, namespace := range f.among {
-			in := Interest{By: Namespace, Value: namespace}
-			if !f.resource.Namespaced {
-				in = Interest{By: Name, Value: f.resource.Key("", namespace)}
-			}
-			if !yield(in) {
-				return
-			}
-		}
-	}
-}
 
 // MayReenter reports whether an object can leave the selection and come back.
 func (f *Filter) MayReenter() bool { return f.reenters }
@@ -227,15 +207,6 @@ func (f *Filter) Matches(o *object.Object) bool {
 	if f.namespace != "" && o.Namespace() != f.namespace {
 		return false
 	}
-	if f.among != nil {
-		in := Namespace
-		if !f.resource.Namespaced {
-			in = Name
-		}
-		if !f.Includes(f.field(o, in)) {
-			return false
-		}
-	}
 	if f.labels != nil && !f.labels.Matches(o.Labels()) {
 		return false
 	}
@@ -263,8 +234,8 @@ func (f *Filter) Select(p *tree.Page) (matches uint64) {
 	return matches
 }
 
-// ID returns an identifier of the selection, without that of Among. All filters of a resource with
-// the same selection have the same ID.
+// ID returns an identifier of the selection. All filters of a resource with the same selection have the
+// same ID.
 func (f *Filter) ID() string {
 	id := append([]byte(f.namespace), 0)
 	if f.labels != nil {

@@ -3,7 +3,6 @@ package filter
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -107,29 +106,5 @@ func TestFilterCost(t *testing.T) {
 		if got := mustNew(t, pods, "", c.labels, c.fields).Cost(); got != c.want {
 			t.Errorf("%q %q costs %d, want %d", c.labels, c.fields, got, c.want)
 		}
-	}
-}
-
-func TestAmong(t *testing.T) {
-	f := mustNew(t, pods, "", "", "").Among([]string{"a", "b"})
-	if got := slices.Collect(f.Interests()); len(got) != 2 || !slices.Contains(got, Interest{By: Namespace, Value: "a"}) {
-		t.Errorf("interests are %v", got)
-	}
-	narrow := mustNew(t, pods, "", "", "spec.nodeName=n1").Among([]string{"a", "b"})
-	if got := slices.Collect(narrow.Interests()); !slices.Equal(got, []Interest{{By: 0, Value: "n1"}}) {
-		t.Errorf("interests are %v, want the node", got)
-	}
-	many := make([]string, interestsMax+1)
-	for i := range many {
-		many[i] = fmt.Sprint(i)
-	}
-	if got := slices.Collect(mustNew(t, pods, "", "", "").Among(many).Interests()); !slices.Equal(got, []Interest{{}}) {
-		t.Errorf("%d interests, want that in all events", len(got))
-	}
-	if got := slices.Collect(mustNew(t, nodes, "", "", "").Among([]string{"a"}).Interests()); !slices.Equal(got, []Interest{{By: Name, Value: "a"}}) {
-		t.Errorf("interests of objects without namespaces are %v, want their names", got)
-	}
-	if f.ID() != mustNew(t, pods, "", "", "").ID() || !f.Selective() {
-		t.Error("the selections of pages are shared, but not the lists")
 	}
 }

@@ -1,0 +1,83 @@
+package grants
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
+)
+
+// Watch is an open watch, which shows some namespaces.
+type Watch struct {
+	era   *era
+	names []string
+	until time.Time // all of names are allowed
+	// Eras.mu guards these fields.
+	wake  func()
+	waits bool
+}
+
+// Namespaces returns the namespaces that the watch shows in its state, sorted.
+func (w *Watch) Namespaces() []string { return w.names }
+
+// Narrow returns a filter for what the watch shows of a selection.
+func (w *Watch) Narrow(f *filter.Filter) *filter.Filter { return f.Among(w.era) }
+
+// Over reports whether the watch must end, because a decision has changed.
+func (w *Watch) Over() bool { return w.era.over.Load() }
+
+// Notify sets the function that is called when the watch must end, and after Ask.
+func (w *Watch) Notify(wake func()) {
+	w.era.of.mu.Lock()
+	defer w.era.of.mu.Unlock()
+	w.wake = wake
+}
+
+// Ask asks for the decision on a namespace. The watch is woken when there is one, and may have to ask
+// again.
+func (w *Watch) Ask(namespace string) {
+	e := w.era
+	e.of.mu.Lock()
+	defer e.of.mu.Unlock()
+	w.waits = true
+	e.questions[namespace] = struct{}{}
+	select {
+	case e.asked <- struct{}{}:
+	default:
+	}
+}
+
+// Expired reports whether Renew has to wait for reviews.
+func (w *Watch) Expired() bool { return len(w.names) > 0 && access.Ended(w.until, time.Now()) }
+
+// Renew asks about the namespaces of the state again if their decisions have expired. It fails if the
+// rest of the state must not be shown. It must not be called by several goroutines at a time.
+func (w *Watch) Renew(ctx context.Context) error {
+	if w.Expired() {
+		if err := w.era.decide(ctx, w.names); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnreviewed, err)
+		}
+		_, w.until = w.era.allowed(w.names)
+	}
+	if w.Over() {
+		return ErrChanged
+	}
+	return nil
+}
+
+// Close removes the watch. The last one waits for the goroutines of its era.
+func (w *Watch) Close() {
+	e := w.era
+	e.of.mu.Lock()
+	delete(e.watches, w)
+	last := len(e.watches) == 0
+	if last {
+		e.endLocked()
+	}
+	e.of.mu.Unlock()
+	if last {
+		e.running.Wait()
+	}
+}
