@@ -16,11 +16,7 @@ func TestNextBestForm(t *testing.T) {
 	s := w.team(t, mindful(t), 2, 0)
 	who := user("shaper")
 	s.allow(who, "events", s.names[0])
-	for _, n := range s.names {
-		event := object(events, "e-"+s.marks[n], "web", s.marks[n])
-		event.Object["involvedObject"] = map[string]any{"namespace": n}
-		s.must(w.create(t.Context(), events, n, event))
-	}
+	s.writeEvents()
 	const old = "application/json;as=Table;g=meta.k8s.io;v=v1beta1"
 	for _, query := range []string{"?resourceVersion=0", "?resourceVersion=0&includeObject=Object"} {
 		target := "/views/mine" + events.path("") + query

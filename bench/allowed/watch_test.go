@@ -205,6 +205,16 @@ func TestNoWatchResumes(t *testing.T) {
 	}
 }
 
+// writeEvents creates an event in each namespace of the team.
+func (s *team) writeEvents() {
+	s.t.Helper()
+	for _, n := range s.names {
+		event := object(events, "e-"+s.marks[n], "web", s.marks[n])
+		event.Object["involvedObject"] = map[string]any{"namespace": n}
+		s.must(s.create(s.t.Context(), events, n, event))
+	}
+}
+
 // The most recent events are shown, although the apiserver answers other reads of them.
 func TestEvents(t *testing.T) {
 	t.Parallel()
@@ -212,11 +222,7 @@ func TestEvents(t *testing.T) {
 	s := w.team(t, mindful(t), 2, 0)
 	who := user("second")
 	s.allow(who, "events", s.names[0])
-	for _, n := range s.names {
-		event := object(events, "e-"+s.marks[n], "web", s.marks[n])
-		event.Object["involvedObject"] = map[string]any{"namespace": n}
-		s.must(w.create(t.Context(), events, n, event))
-	}
+	s.writeEvents()
 	target := "/views/mine" + events.path("")
 	for _, query := range []string{"", "?limit=500", "?resourceVersion=0"} {
 		if l := s.list(who, target+query, s.names[0]); len(l.items) != 1 {

@@ -2,6 +2,7 @@ package grants
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -161,7 +162,7 @@ func (e *era) answer(ctx context.Context) {
 		}
 		err := e.decide(ctx, e.takeQuestions())
 		switch {
-		case err == ErrTooMany: //nolint:errorlint // it is never wrapped
+		case errors.Is(err, ErrTooMany):
 			e.end()
 		case err != nil: // the watches ask again
 			select {
@@ -193,7 +194,7 @@ func (e *era) wakeWaiting() {
 }
 
 // look asks about all known namespaces again and again. So a watch ends when its user may read further
-// ones, even if nothing happens there. What a watch may show does not depend on it.
+// ones, even if nothing happens there. No watch needs it to show only what it may (E3).
 func (e *era) look(ctx context.Context) {
 	again := time.NewTicker(max(e.reviewer.DenyTTL(), lookLeast))
 	defer again.Stop()

@@ -59,7 +59,6 @@ type Key struct {
 	Question [sha256.Size]byte // differs between identities of users, resources and selectors
 	User     string            // whose share of the decisions is used
 	Cache    any
-	Epoch    uint64
 }
 
 // Eras has the eras with open watches.

@@ -77,7 +77,7 @@ func (n *Narrowing) isOf(u user.Info) bool {
 // meter.
 func (n *Narrowing) From(s *Eras, sender string, c *watchcache.Cache, f *filter.Filter, m *fair.Meter) {
 	n.eras, n.cache, n.selected = s, c, derived.Selected{Resource: c.Resource(), Filter: f, Meter: m}
-	n.key.User, n.key.Cache, n.key.Epoch = sender, c, c.Stats().Epoch
+	n.key.User, n.key.Cache = sender, c
 }
 
 // Settle finds the namespaces in a state that the sender may see. It returns nil unless the read is a

@@ -15,12 +15,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
+// access returns what decides on access now, which a reload may replace.
+func (rd *Reader) access() *access.Access { return rd.Options().Access }
+
 // narrow begins to narrow a read of all namespaces to those that its sender may read. A refusal is
 // upstream's answer to a read of all.
 func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err error) {
 	r.refusal = refusal
 	r.narrowing, err = grants.New(grants.Config{
-		Access: func() *access.Access { return rd.Options().Access }, View: r.View, Asked: r.asked(), User: u, Watch: r.Kind(r.Name) == wire.Watch,
+		Access: rd.access, View: r.View, Asked: r.asked(), User: u, Watch: r.Kind(r.Name) == wire.Watch,
 	})
 	if err != nil {
 		return Credentials

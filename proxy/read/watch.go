@@ -9,7 +9,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/watch"
@@ -84,7 +83,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	}
 	if r.Identity != nil {
 		p.Recheck = rd.Options().Recheck
-		p.Review = grants.Again(func() *access.Access { return rd.Options().Access }, r.Credentials(), r.asked(), r.narrowing)
+		p.Review = grants.Again(rd.access, r.Credentials(), r.asked(), r.narrowing)
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())

@@ -181,8 +181,8 @@ func TestFirstObjects(t *testing.T) {
 	}
 }
 
-// If the grants change, a watch ends with 410 before the next event. So it does in a pump, behind,
-// and with an event larger than a piece.
+// If the grants change, a watch ends with 410 before the next event, in a pump and outside, and also if
+// it is behind.
 func TestRegranted(t *testing.T) {
 	for name, changes := range map[string]int{"one event": 1, "many events": 2 * deltasMax} {
 		for _, pumped := range []bool{false, true} {

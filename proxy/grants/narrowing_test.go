@@ -1,0 +1,102 @@
+package grants
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/query"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
+)
+
+// denier is an apiserver that denies everything.
+type denier struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (denier) RoundTrip(req *http.Request) (*http.Response, error) {
+	review := authorizationv1.SubjectAccessReview{}
+	review.APIVersion, review.Kind = "authorization.k8s.io/v1", "SubjectAccessReview"
+	body, err := json.Marshal(review)
+	return &http.Response{
+		StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(body)), Request: req,
+	}, err
+}
+
+// one is a user's request that takes turns.
+type one struct{}
+
+func (one) User() string { return "one" }
+func (one) Held() int64  { return 0 }
+func (one) Attended(ctx context.Context) (context.Context, func()) {
+	return ctx, func() {}
+}
+
+// A read of many namespaces seeks their decisions in turn with other expensive reads, and does not hold its
+// slot while it waits for reviews.
+func TestManyDecisionsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, err := access.New(&rest.Config{Host: "https://upstream", Transport: denier{}}, nil,
+			access.Options{AllowTTL: time.Minute, DenyTTL: time.Minute}, prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache, _ := cachetest.Roomy(t)
+		changes := make([]watchcache.Change, 0, 1000)
+		for i, name := range numbered(cap(changes)) {
+			o, err := cache.Resource().ParseObject([]byte(`{"metadata":{"name":"x","namespace":"` + name + `","uid":"u","resourceVersion":"` + strconv.Itoa(i+2) + `"}}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			changes = append(changes, watchcache.Change{Object: o})
+		}
+		if err := cache.Apply(changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		f, err := filter.New(cache.Resource(), "", nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		route := exchange.Route{GVR: cache.Resource().GVR, Verb: "list"}
+		n, err := New(Config{
+			Access: func() *access.Access { return a }, View: &exchange.View{Name: "v"},
+			Asked: query.Asked{Route: route}, User: &user.DefaultInfo{Name: "one"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots := fair.NewQueue(1, false, 1<<20)
+		meter := fair.NewMeter(t.Context(), one{}, slots, false)
+		n.From(NewEras(), "one", cache, f, &meter)
+		other := fair.Claim{User: "other", Size: 1}
+		if !slots.Try(other) {
+			t.Fatal("no slot is free")
+		}
+		const busy = 10 * time.Second
+		began := time.Now()
+		time.AfterFunc(busy, func() { slots.Give("other", 1) })
+		_, err = n.Settle(t.Context(), cachetest.Snapshot(t, cache))
+		if took := time.Since(began); err != nil || took != busy || len(n.Shown()) > 0 {
+			t.Errorf("it took %v, and shows %v: %v", took, n.Shown(), err)
+		}
+		if slots.Taken() > 0 {
+			t.Error("it holds a slot")
+		}
+	})
+}
