@@ -32,7 +32,7 @@ LINT := go tool -modfile=.tools/go.mod golangci-lint
 LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(CURDIR)/.golangci.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules test-chart test-page test-image verify verify-product verify-servers verify-modules chart gameday rights scopes kubelets tiers compat forms matrix crowd linearizability \
+.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules test-chart test-page test-image verify verify-product verify-servers verify-modules chart rights scopes kubelets tiers compat forms matrix crowd linearizability \
 	demo bench bench-recent bench-growth bench-sync faults restarts kills extremes soak hostile fuzz vuln clean
 
 help: ## show this
@@ -150,9 +150,6 @@ $(RIGS:%=verify-%): verify-%: kubeapi kubectl
 
 chart: kubeapi ## the Helm chart: lint, all of its objects shown to a real apiserver, alerts, the proxy with its rights
 	cd bench/chart && go vet ./... && go test -shuffle=on -timeout 10m ./...
-
-gameday: kubeapi ## faults like those at three in the morning: for each, the alerts that fire and the line of the log that explains it
-	cd bench/chart && go test -tags verify -v -count 1 -timeout 30m -run TestGameDay .
 
 rights: kubeapi kubectl ## the differential suite through a proxy with the rights that the chart gives it with cacheEverything
 	cd bench/chart && go tool helm template watchproxy ../../charts/watchproxy --namespace watchproxy --kube-version $(KUBE_VERSION) \

@@ -1,12 +1,10 @@
 package chart
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +15,7 @@ import (
 
 // elsewhere gives the reason for each command in the documents that TestDocuments does not run.
 var elsewhere = map[string]string{
-	"helm test watchproxy --namespace watchproxy --logs":                        "needs a kubelet: TestHelmTest is one",
+	"helm test watchproxy --namespace watchproxy --logs":                        "needs a kubelet: TestInstallation is one",
 	`kubectl --namespace NAMESPACE logs POD | grep -E '"level":"(warn|error)"'`: "needs a kubelet",
 	"kubectl --namespace NAMESPACE port-forward POD 8002 &":                     "needs a kubelet: the next commands find a proxy at the port",
 }
@@ -26,45 +24,28 @@ var elsewhere = map[string]string{
 // and a checkout. There is no kubelet, so the proxy of the runbook runs as a process.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	api := sharedWorld(t).api
-	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig})
-	home := t.TempDir()
-	bin := filepath.Join(home, "bin")
-	must(t, os.Mkdir(bin, 0o700))
+	w := sharedWorld(t)
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.api.Kubeconfig})
+	bin := t.TempDir()
 	watchproxy, err := cluster.BuildProxy(t.Context(), true)
 	must(t, err)
-	must(t, os.Symlink(watchproxy, filepath.Join(bin, "watchproxy")))
-	must(t, os.Symlink(cluster.KubectlT(t), filepath.Join(bin, "kubectl")))
 	helm, err := exec.CommandContext(t.Context(), "go", "tool", "-n", "helm").Output() // Go keeps it linked
 	must(t, err)
-	must(t, os.Symlink(strings.TrimSpace(string(helm)), filepath.Join(bin, "helm")))
-	secrets := api.Client().CoreV1().Secrets("watchproxy")
-	ports := strings.NewReplacer("http://127.0.0.1:8002", p.AdminURL)
+	for name, path := range map[string]string{"watchproxy": watchproxy, "kubectl": cluster.KubectlT(t), "helm": strings.TrimSpace(string(helm))} {
+		must(t, os.Symlink(path, filepath.Join(bin, name)))
+	}
 	for _, document := range []string{"charts/watchproxy/README.md", "charts/watchproxy/runbook.md"} {
-		commands := cluster.CommandsT(t, document)
-		if len(commands) < 4 {
-			t.Errorf("%s has only the commands %q", document, commands)
-		}
-		for _, command := range commands {
-			if why, ok := elsewhere[command]; ok {
-				t.Logf("%s: not here: %s", command, why)
+		for _, command := range cluster.CommandsT(t, document) {
+			if elsewhere[command] != "" {
 				continue
 			}
 			if strings.Contains(command, "patch secret watchproxy-generated-ca") { // a proxy in the cluster makes it
 				o := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "watchproxy-generated-ca"}}
-				if _, err := secrets.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+				if _, err := w.admin.CoreV1().Secrets("watchproxy").Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
 					t.Logf("the Secret is there: %v", err)
 				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", ports.Replace(command))
-			cmd.Dir = cluster.Root()
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+api.Kubeconfig, "KUBECACHEDIR="+home, "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "PATH="+bin+":"+os.Getenv("PATH"))
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-			out, err := cmd.CombinedOutput()
-			cancel()
-			t.Logf("%s\n%.300s", command, out)
+			out, err := w.shell(t, strings.ReplaceAll(command, "http://127.0.0.1:8002", p.AdminURL), cluster.Root(), bin)
 			if err != nil || len(out) == 0 && !strings.Contains(command, "--ignore-not-found") {
 				t.Errorf("%s: %s: %v\n%s", document, command, err, out)
 			}

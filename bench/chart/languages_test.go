@@ -3,7 +3,6 @@
 package chart
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -44,27 +43,16 @@ kc.makeApiClient(k8s.CoreV1Api).listNamespacedPod({namespace: ns}).then(list => 
 func TestLanguages(t *testing.T) {
 	r := newPodRun(t, fromChart)
 	r.createPod("first")
-	spec := r.spec.Containers[0]
-	if python := filepath.Join(cluster.Root(), "bin", "python-client"); exec.CommandContext(t.Context(), python, "-c", "import kubernetes").Run() == nil {
-		app := r.container(spec, python)
-		app.Command = append(app.Command, "-c", pythonApplication)
-		r.reads(app, "python")
-	} else {
-		t.Error("Python's client is missing: make bin/python-client installs it from Debian's packages")
+	bin := filepath.Join(cluster.Root(), "bin")
+	node, err := exec.LookPath("node")
+	must(t, err)
+	for name, command := range map[string][]string{
+		"python": {filepath.Join(bin, "python-client"), "-c", pythonApplication},
+		"node":   {node, "-e", nodeApplication},
+	} {
+		app := r.container(r.spec.Containers[0], command[0])
+		app.Command = command
+		app.Env = append(app.Env, "NODE_PATH="+filepath.Join(bin, "node-client", "node_modules"))
+		r.reads(app, name)
 	}
-	if modules := filepath.Join(cluster.Root(), "bin", "node-client", "node_modules"); exists(modules) {
-		node, err := exec.LookPath("node")
-		must(t, err)
-		app := r.container(spec, node)
-		app.Command = append(app.Command, "-e", nodeApplication)
-		app.Env = append(app.Env, "NODE_PATH="+modules)
-		r.reads(app, "node")
-	} else {
-		t.Error("Node's client is missing: make bin/node-client installs it by npm")
-	}
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

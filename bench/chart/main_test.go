@@ -3,7 +3,6 @@ package chart
 import (
 	"fmt"
 	"os"
-	"runtime/debug"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -16,7 +15,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(1)
 	}
-	const percent = 400
-	debug.SetGCPercent(percent) // rendering leaves much garbage, and this saves a fifth of its time
 	cluster.Main(m)
 }

@@ -1,30 +1,25 @@
 package chart
 
 import (
-	"encoding/json"
 	"errors"
-	"os"
+	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 
-	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/proxy/access"
 	proxyaudit "github.com/watchproxy/watchproxy/proxy/audit"
 	"github.com/watchproxy/watchproxy/proxy/derived"
@@ -35,36 +30,15 @@ import (
 
 var promQL = parser.NewParser(parser.Options{})
 
+// The alerts and the dashboard ask for metrics that the proxy serves, by labels that these metrics
+// have. metrics.md lists them.
 func TestMetrics(t *testing.T) {
-	known := metrics(t)
-	t.Run("named well", func(t *testing.T) { testNames(t, known) })
-	t.Run("asked for", func(t *testing.T) { testQueries(t, known) })
-	t.Run("documented", func(t *testing.T) { testReference(t, known) })
-	t.Run("shown", func(t *testing.T) { testPanels(t, known) })
-}
-
-// The name, type and help text of every metric follow Prometheus' rules.
-func testNames(t *testing.T, known map[string]*dto.MetricFamily) {
-	var ours []*dto.MetricFamily
-	for name, family := range known {
-		if isOurs(name) {
-			ours = append(ours, family)
-		}
-	}
-	problems, err := promlint.NewWithMetricFamilies(ours).Lint()
-	must(t, err)
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
-	}
-}
-
-// The alerts and the dashboard use only metrics that the proxy serves, and labels that these
-// metrics have.
-func testQueries(t *testing.T, known map[string]*dto.MetricFamily) {
-	queries := dashboardQueries(t)
+	known, rules, panels := metrics(t), map[string]string{}, readDashboard(t).queries
 	for _, r := range alerts(t) {
-		queries[r.Alert] = r.Expr
+		rules[r.Alert] = r.Expr
 	}
+	queries := maps.Clone(rules)
+	maps.Copy(queries, panels)
 	for where, query := range queries {
 		expr, err := promQL.ParseExpr(query)
 		if err != nil {
@@ -73,6 +47,7 @@ func testQueries(t *testing.T, known map[string]*dto.MetricFamily) {
 		}
 		checkQuery(t, where, expr, known)
 	}
+	writeTable(t, "metrics.md", reference(known, map[string]map[string]string{"alerts": rules, "dashboard": panels}))
 }
 
 func checkQuery(t *testing.T, where string, expr parser.Expr, known map[string]*dto.MetricFamily) {
@@ -116,107 +91,94 @@ func labelsOf(series string, known map[string]*dto.MetricFamily) (labels []strin
 	if series == "up" {                                                        // created by Prometheus itself
 		return labels, true
 	}
-	family, ok := known[series]
-	if !ok {
-		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-			if family = known[strings.TrimSuffix(series, suffix)]; family.GetType() == dto.MetricType_HISTOGRAM && strings.HasSuffix(series, suffix) {
-				ok = true
-				break
-			}
-		}
-		if strings.HasSuffix(series, "_bucket") {
-			labels = append(labels, model.BucketLabel)
-		}
+	name, part := series, ""
+	if of := regexp.MustCompile(`^(.+)_(bucket|sum|count)$`).FindStringSubmatch(series); of != nil && known[series] == nil {
+		name, part = of[1], of[2]
 	}
+	family := known[name]
+	if family == nil || part != "" && family.GetType() != dto.MetricType_HISTOGRAM {
+		return nil, false
+	}
+	if part == "bucket" {
+		labels = append(labels, model.BucketLabel)
+	}
+	return append(labels, ownLabels(family)...), true
+}
+
+// ownLabels returns the labels of a metric, sorted.
+func ownLabels(family *dto.MetricFamily) []string {
+	names := map[string]bool{}
 	for _, m := range family.GetMetric() {
 		for _, l := range m.GetLabel() {
-			labels = append(labels, l.GetName())
+			names[l.GetName()] = true
 		}
 	}
-	slices.Sort(labels)
-	return slices.Compact(labels), ok
+	return slices.Sorted(maps.Keys(names))
 }
 
-// dashboardQueries returns the dashboard's queries, by the title of their panel.
-func dashboardQueries(t *testing.T) map[string]string {
+// dashboard is the part of the dashboard that names metrics.
+type dashboard struct {
+	queries map[string]string
+	panels  map[string]bool // by id
+}
+
+func readDashboard(t *testing.T) dashboard {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(chartDir(), "dashboards", "watchproxy.json"))
-	must(t, err)
-	var dashboard struct {
-		Panels []struct {
-			ID          int    `json:"id"`
-			Type        string `json:"type"`
-			Title       string `json:"title"`
-			Description string `json:"description"`
-			GridPos     struct{ X, Y, W, H int }
-			Targets     []struct{ RefID, Expr string }
-		} `json:"panels"`
-		Templating struct {
-			List []struct{ Name, Definition string } `json:"list"`
-		} `json:"templating"`
-		Annotations struct {
-			List []struct{ Name, Expr string } `json:"list"`
-		} `json:"annotations"`
-	}
-	must(t, json.Unmarshal(text, &dashboard))
-	queries := map[string]string{}
-	ids, taken := map[int]bool{}, map[[2]int]string{}
-	for _, p := range dashboard.Panels {
-		if ids[p.ID] {
-			t.Errorf("panel %s: another one has the id %d", p.Title, p.ID)
-		}
-		ids[p.ID] = true
-		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
-			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				if other, ok := taken[[2]int{x, y}]; ok {
-					t.Fatalf("panel %s lies over %s", p.Title, other)
-				}
-				taken[[2]int{x, y}] = p.Title
-			}
-		}
-		if p.Type != "row" && (len(p.Targets) == 0 || p.Description == "") {
-			t.Errorf("panel %s shows nothing, or has no description", p.Title)
-		}
-		for _, of := range regexp.MustCompile(`Watchproxy\w+`).FindAllString(p.Description, -1) {
-			if !slices.ContainsFunc(alerts(t), func(r rulefmt.Rule) bool { return r.Alert == of }) {
-				t.Errorf("panel %s: there is no alert %s", p.Title, of)
-			}
-		}
-		for _, q := range p.Targets {
-			queries["panel "+p.Title+", "+q.RefID] = q.Expr
-		}
-	}
-	for _, r := range alerts(t) {
-		if id, err := strconv.Atoi(r.Annotations["__panelId__"]); err != nil || !ids[id] {
-			t.Errorf("%s: there is no panel %s", r.Alert, r.Annotations["__panelId__"])
-		}
-	}
-	for _, a := range dashboard.Annotations.List {
-		queries["annotation "+a.Name] = a.Expr
-	}
-	values := regexp.MustCompile(`^label_values\((\w+(?:\{.*\})?), (\w+)\)$`)
-	for _, v := range dashboard.Templating.List {
-		if v.Definition == "" {
-			continue
-		}
-		parts := values.FindStringSubmatch(v.Definition)
-		if parts == nil {
-			t.Fatalf("variable %s: %s", v.Name, v.Definition)
-		}
-		queries["variable "+v.Name] = "group by (" + parts[2] + ") (" + parts[1] + ")"
-	}
+	d := dashboard{map[string]string{}, map[string]bool{}}
 	// Grafana replaces the variables.
-	for where, query := range queries {
-		if fixed := regexp.MustCompile(`(rate|increase)\([^$]*\[\d+\w\]`).FindString(query); fixed != "" {
-			t.Errorf("%s: %s does not follow the dashboard's resolution", where, fixed)
+	replaced := strings.NewReplacer("$__rate_interval", "5m", "$job", "watchproxy", "$namespace", ".*", "$pod", ".*")
+	values := regexp.MustCompile(`^label_values\((\w+(?:\{.*\})?), (\w+)\)$`)
+	var walk func(part any)
+	walk = func(part any) {
+		list, _ := part.([]any)
+		for _, below := range list {
+			walk(below)
 		}
-		queries[where] = strings.NewReplacer("$__rate_interval", "5m", "$job", "watchproxy", "$namespace", ".*", "$pod", ".*").Replace(query)
+		object, _ := part.(map[string]any)
+		for name, below := range object {
+			text, _ := below.(string)
+			switch {
+			case name == "id":
+				d.panels[fmt.Sprint(below)] = true
+			case name == "expr":
+				d.queries["query "+text] = replaced.Replace(text)
+			case name == "definition" && text != "":
+				d.queries["variable "+text] = replaced.Replace(values.ReplaceAllString(text, "group by ($2) ($1)"))
+			}
+			walk(below)
+		}
 	}
-	return queries
+	walk(readYAML[any](t, filepath.Join(chartDir(), "dashboards", "watchproxy.json")))
+	return d
 }
 
-// metrics returns all metrics that the proxy can serve, by name. They include metrics that have not
-// counted anything yet.
+// reference returns the table of metrics.md. Queries are by place, and then by name.
+func reference(known map[string]*dto.MetricFamily, queries map[string]map[string]string) string {
+	var text strings.Builder
+	text.WriteString("| Metric | Type | Labels | Meaning | Used by |\n|---|---|---|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if !strings.HasPrefix(name, "watchproxy_") && !strings.HasPrefix(name, "rest_client_") {
+			continue // a library's
+		}
+		var labels, used []string
+		for _, label := range ownLabels(known[name]) {
+			labels = append(labels, "`"+label+"`")
+		}
+		of := regexp.MustCompile(`\b` + name + `(_bucket|_sum|_count)?\b`)
+		for _, place := range slices.Sorted(maps.Keys(queries)) {
+			if slices.ContainsFunc(slices.Collect(maps.Values(queries[place])), of.MatchString) {
+				used = append(used, place)
+			}
+		}
+		kind := strings.ToLower(known[name].GetType().String())
+		help := strings.ReplaceAll(known[name].GetHelp(), "|", "\\|")
+		fmt.Fprintf(&text, "| `%s` | %s | %s | %s | %s |\n", name, kind, strings.Join(labels, ", "), help, strings.Join(used, ", "))
+	}
+	return text.String()
+}
+
+// metrics returns all metrics that the proxy can serve, by name: those of a proxy that has answered
+// a request, and those that appear only with their first count.
 func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	registry := &touching{Registry: prometheus.NewRegistry()}
@@ -233,39 +195,18 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	}
 	gathered, err := registry.Gather()
 	must(t, err)
+
 	w := sharedWorld(t)
 	p := w.proxyWithRights(t, `{}`)
-	client := w.client(t, p)
-	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.CoreV1().Nodes().Get(t.Context(), "missing", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Fatal(err)
-	}
-	var text cluster.Metrics
-	cluster.Eventually(t, "the requests count", func() bool {
-		text = p.MetricsT(t)
-		const written = "watchproxy_request_duration_seconds_count"
-		return text.Sum(written, `source="cache"`) > 0 && text.Sum(written, `source="upstream"`) > 0
-	})
+	_, err = p.Client(w.api.Token).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	must(t, err)
 	format := expfmt.NewTextParser(model.LegacyValidation)
-	all, err := format.TextToMetricFamilies(strings.NewReader(string(text)))
+	all, err := format.TextToMetricFamilies(strings.NewReader(string(p.MetricsT(t))))
 	must(t, err)
 	for _, f := range gathered {
-		if served := all[f.GetName()]; served != nil {
-			f.Metric = append(slices.DeleteFunc(f.GetMetric(), func(m *dto.Metric) bool {
-				return slices.ContainsFunc(served.GetMetric(), func(other *dto.Metric) bool { return sameLabels(m, other) })
-			}), served.GetMetric()...)
-		}
 		all[f.GetName()] = f
 	}
 	return all
-}
-
-func sameLabels(a, b *dto.Metric) bool {
-	return slices.EqualFunc(a.GetLabel(), b.GetLabel(), func(a, b *dto.LabelPair) bool {
-		return a.GetName() == b.GetName() && a.GetValue() == b.GetValue()
-	})
 }
 
 // touching records the collectors that are registered.

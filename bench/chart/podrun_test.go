@@ -21,14 +21,12 @@ import (
 type podRun struct {
 	*testing.T
 	api      *cluster.APIServer
-	upstream string // the apiserver's address for the pod
 	ns       string
 	account  string // what the kubelet mounts
 	volumes  map[string]string
 	spec     corev1.PodSpec
 	listen   string
 	adminURL string
-	sidecar  *cluster.Container
 }
 
 const applicationAccount = "application"
@@ -37,7 +35,7 @@ const applicationAccount = "application"
 func newPodRun(t *testing.T, pod func(r *podRun)) *podRun {
 	t.Helper()
 	r := &podRun{T: t, api: sharedWorld(t).api, volumes: map[string]string{}, account: t.TempDir(), listen: freeAddress(t)}
-	r.adminURL, r.upstream = "http://"+freeAddress(t), strings.TrimPrefix(r.api.URL, "https://")
+	r.adminURL = "http://" + freeAddress(t)
 	r.ns = r.api.NamespaceT(t, cluster.UniqueName("incluster"))
 	ctx := t.Context()
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: applicationAccount}}
@@ -45,29 +43,35 @@ func newPodRun(t *testing.T, pod func(r *podRun)) *podRun {
 	must(t, err)
 	user := "system:serviceaccount:" + r.ns + ":" + applicationAccount
 	must(t, r.api.Allow(ctx, r.ns, applicationAccount, cluster.Users(user),
-		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "services"}, Verbs: []string{"get", "list", "watch"}},
-		rbacv1.PolicyRule{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}}))
-	must(t, r.api.AwaitRights(ctx, user, authorizationv1.ResourceAttributes{Namespace: r.ns, Verb: "watch", Group: "discovery.k8s.io", Resource: "endpointslices"}))
-	r.mountAccount()
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}}))
+	must(t, r.api.AwaitRights(ctx, user, authorizationv1.ResourceAttributes{Namespace: r.ns, Verb: "watch", Resource: "pods"}))
+	token, err := r.api.Client().CoreV1().ServiceAccounts(r.ns).CreateToken(ctx, applicationAccount, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	for name, content := range map[string][]byte{"token": []byte(token.Status.Token), "ca.crt": r.api.CA, "namespace": []byte(r.ns)} {
+		must(t, os.WriteFile(filepath.Join(r.account, name), content, 0o600))
+	}
 	pod(r)
-	r.sidecar = r.container(r.spec.InitContainers[0], r.proxy())
-	r.sidecar.Ready = "watchproxy ready: "
-	r.startSidecar()
+	binary, err := cluster.BuildProxy(ctx, true)
+	must(t, err)
+	sidecar := r.container(r.spec.InitContainers[0], binary)
+	sidecar.Ready = "watchproxy ready: "
+	_, err = sidecar.Start(ctx)
+	must(t, err)
+	t.Cleanup(sidecar.Kill)
+	cluster.Eventually(t, "the sidecar is ready", func() bool {
+		_, status := r.ask("/readyz")
+		return status == 200
+	})
 	return r
 }
 
 // fromChart is the pod of an application whose chart embeds the sidecar, with the example's values.
 func fromChart(r *podRun) {
 	r.Helper()
-	r.embed(combinations(r.T)["values-sidecar"])
-}
-
-// embed is fromChart with other values.
-func (r *podRun) embed(values map[string]any) {
-	r.Helper()
+	values := readYAML[map[string]any](r.T, filepath.Join(chartDir(), "values-sidecar.yaml"))
 	config := values["config"].(map[string]any)
 	config["listen"], config["adminListen"] = r.listen, r.adminListen()
-	all := embedded(r.T, values)
+	all := render(r.T, values)
 	r.spec = as[appsv1.Deployment](r.T, all.one(r.T, "Deployment")).Spec.Template.Spec
 	r.mountVolumes(as[corev1.ConfigMap](r.T, all.one(r.T, "ConfigMap")))
 }
@@ -100,23 +104,6 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (r *podRun) proxy() string {
-	r.Helper()
-	binary, err := cluster.BuildProxy(r.Context(), true)
-	must(r.T, err)
-	return binary
-}
-
-// mountAccount writes the files that the kubelet mounts, with a token of the service account.
-func (r *podRun) mountAccount() {
-	r.Helper()
-	token, err := r.api.Client().CoreV1().ServiceAccounts(r.ns).CreateToken(r.Context(), applicationAccount, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	must(r.T, err)
-	for name, content := range map[string][]byte{"token": []byte(token.Status.Token), "ca.crt": r.api.CA, "namespace": []byte(r.ns)} {
-		must(r.T, os.WriteFile(filepath.Join(r.account, name), content, 0o600))
-	}
-}
-
 func (r *podRun) mountVolumes(config corev1.ConfigMap) {
 	r.Helper()
 	for _, v := range r.spec.Volumes {
@@ -147,7 +134,7 @@ func (r *podRun) inDirectories(c corev1.Container, text string) string {
 // is mounted unless the container mounts a volume there itself.
 func (r *podRun) container(c corev1.Container, program string) *cluster.Container {
 	r.Helper()
-	host, port, err := net.SplitHostPort(r.upstream)
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(r.api.URL, "https://"))
 	must(r.T, err)
 	env := map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "PATH": os.Getenv("PATH"), "GORACE": os.Getenv("GORACE")}
 	for _, e := range c.Env {
@@ -173,21 +160,10 @@ func (r *podRun) container(c corev1.Container, program string) *cluster.Containe
 	return run
 }
 
-func (r *podRun) startSidecar() {
-	r.Helper()
-	_, err := r.sidecar.Start(r.Context())
-	must(r.T, err)
-	r.Cleanup(r.sidecar.Kill)
-	cluster.Eventually(r.T, "the sidecar is ready", func() bool {
-		_, status := r.ask(r.adminURL + "/readyz")
-		return status == 200
-	})
-}
-
 // ask sends a request to the admin address.
-func (r *podRun) ask(url string) (body string, status int) {
+func (r *podRun) ask(path string) (body string, status int) {
 	r.Helper()
-	got, err := cluster.NewEndpoint("admin", r.adminURL, "", nil).Ask(r.Context(), cluster.Get(strings.TrimPrefix(url, r.adminURL)))
+	got, err := cluster.NewEndpoint("admin", r.adminURL, "", nil).Ask(r.Context(), cluster.Get(path))
 	must(r.T, err)
 	return string(got.Body), got.Status
 }
@@ -195,7 +171,7 @@ func (r *podRun) ask(url string) (body string, status int) {
 // cached returns the number of answers from the cache.
 func (r *podRun) cached() float64 {
 	r.Helper()
-	text, _ := r.ask(r.adminURL + "/metrics")
+	text, _ := r.ask("/metrics")
 	return cluster.Metrics("\n"+text).Sum("watchproxy_requests_total", cluster.Label("source", "cache"))
 }
 

@@ -1,9 +1,6 @@
 package chart
 
 import (
-	"bytes"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,16 +11,17 @@ import (
 	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	releasev1 "helm.sh/helm/v4/pkg/release/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	yamlreader "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/config"
 )
 
 const (
 	releaseName = "watchproxy"
-	namespace   = "proxies"
+	namespace   = "2026" // an unquoted one is a number in YAML
 )
 
 func chartDir() string { return filepath.Join(cluster.Root(), "charts", "watchproxy") }
@@ -37,43 +35,33 @@ func loadChart(t *testing.T) *chartv2.Chart {
 	return c
 }
 
-// parseValues parses the text of a values file.
-func parseValues(t *testing.T, text string) map[string]any {
+func parseValues(t *testing.T, text string) (values map[string]any) {
 	t.Helper()
-	values := map[string]any{}
-	if err := yaml.UnmarshalStrict([]byte(text), &values); err != nil {
-		t.Fatalf("values: %v\n%s", err, text)
-	}
+	must(t, yaml.Unmarshal([]byte(text), &values))
 	return values
 }
 
-// combinations returns the values in testdata/values, in the chart's further files and in its
-// README, by name.
-func combinations(t *testing.T) map[string]map[string]any {
+func readYAML[T any](t *testing.T, file string) (into T) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/values/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no values: %v", err)
-	}
-	all := map[string]map[string]any{}
-	for _, file := range append(files, filepath.Join(chartDir(), "values-sidecar.yaml"), filepath.Join(chartDir(), "values-node.yaml")) {
-		text, err := os.ReadFile(file)
-		must(t, err)
-		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = parseValues(t, string(text))
-	}
-	readme, err := os.ReadFile(filepath.Join(chartDir(), "README.md"))
+	text, err := os.ReadFile(file)
 	must(t, err)
-	_, text, ok := strings.Cut(string(readme), "\n```yaml\n")
-	if text, _, _ = strings.Cut(text, "\n```"); !ok || !strings.Contains(text, "audit:") {
-		t.Fatal("the README has no values for an audit log")
-	}
-	all["audit"] = parseValues(t, text)
-	return all
+	must(t, yaml.Unmarshal(text, &into))
+	return into
 }
 
-// template does the same as `helm template`.
-func template(c *chartv2.Chart, values map[string]any) (*releasev1.Release, error) {
-	r, err := newTemplate().Run(c, values)
+// template does the same as `helm template`. A Sidecar is rendered in the chart of an application that
+// depends on this chart.
+func template(t *testing.T, install *action.Install, values map[string]any) (*releasev1.Release, error) {
+	t.Helper()
+	c := loadChart(t)
+	if values["kind"] == "Sidecar" {
+		application, err := loader.Load("testdata/application")
+		must(t, err)
+		application.AddDependency(c)
+		values["enabled"] = true // the condition of the dependency
+		c, values = application, map[string]any{"watchproxy": values}
+	}
+	r, err := install.Run(c, values)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +79,7 @@ func newTemplate() *action.Install {
 // render renders the chart, or fails the test.
 func render(t *testing.T, values map[string]any) objects {
 	t.Helper()
-	r, err := template(loadChart(t), values)
+	r, err := template(t, newTemplate(), values)
 	must(t, err)
 	return parseObjects(t, r.Manifest)
 }
@@ -101,24 +89,16 @@ type objects []*unstructured.Unstructured
 
 func parseObjects(tb testing.TB, manifest string) (all objects) {
 	tb.Helper()
-	documents := yamlreader.NewDocumentDecoder(io.NopCloser(strings.NewReader(manifest)))
-	buf := make([]byte, 1<<20)
-	for {
-		n, err := documents.Read(buf)
-		if errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			tb.Fatal(err)
-		}
-		document := bytes.Clone(buf[:n])
+	for document := range strings.SplitSeq("\n"+manifest, "\n---") {
 		o := &unstructured.Unstructured{}
-		if err := yaml.UnmarshalStrict(document, &o.Object); err != nil {
+		if err := yaml.UnmarshalStrict([]byte(document), &o.Object); err != nil {
 			tb.Fatalf("rendered: %v\n%s", err, document)
 		}
 		if len(o.Object) > 0 {
 			all = append(all, o)
 		}
 	}
+	return all
 }
 
 // one returns the only object of a kind, and fails the test if there is none.
@@ -151,4 +131,33 @@ func as[T any](t *testing.T, o *unstructured.Unstructured) (into T) {
 		t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
 	}
 	return into
+}
+
+// configuration returns the rendered configuration, as the proxy loads it.
+func configuration(t *testing.T, all objects) *config.ProxyConfiguration {
+	t.Helper()
+	c, err := load(configText(t, all))
+	must(t, err)
+	return c
+}
+
+func configText(t *testing.T, all objects) string {
+	t.Helper()
+	for _, o := range all.of("ConfigMap") {
+		if text, ok := as[corev1.ConfigMap](t, o).Data["config.yaml"]; ok {
+			return text
+		}
+	}
+	t.Fatal("no ConfigMap has a config.yaml")
+	return ""
+}
+
+// load loads a configuration as the proxy does.
+func load(text string) (*config.ProxyConfiguration, error) {
+	c, _, err := config.Parse([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	c.SetDefaults()
+	return c, c.Validate()
 }
