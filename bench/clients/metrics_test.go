@@ -7,58 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
-
-// All metrics have help texts, and the metrics behind the status page's figures exist.
-func TestMetrics(t *testing.T) {
-	w := sharedWorld(t)
-	Get(t, w.Proxy.URL+"/api/v1/pods?resourceVersion=0") // starts a feed
-	Get(t, w.Proxy.URL+"/version")
-	found := w.Proxy.MetricsT(t)
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(string(found)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, family := range families {
-		if strings.TrimSpace(family.GetHelp()) == "" {
-			t.Errorf("%s has no help", name)
-		}
-		if len(family.GetMetric()) == 0 {
-			t.Errorf("%s has no values", name)
-		}
-	}
-	pods := []string{`group=""`, `version="v1"`, `resource="pods"`}
-	if n := found.Sum("watchproxy_requests_total", append(pods, `verb="list"`, `code="200"`, `source="cache"`)...); n < 1 {
-		t.Errorf("%v lists of pods were answered from the cache", n)
-	}
-	if n := found.Sum("watchproxy_requests_total", `source="upstream"`, `code="200"`); n < 1 {
-		t.Errorf("%v requests were forwarded", n)
-	}
-	if n := found.Sum("watchproxy_feed_requests_total", append(pods, `verb="watch"`, `code="200"`)...); n < 1 {
-		t.Errorf("the feed of pods sent %v watches", n)
-	}
-	for _, name := range []string{"watchproxy_feed_synced", "watchproxy_feed_resource_version"} {
-		if found.Sum(name, pods...) < 1 {
-			t.Errorf("%s of pods is 0", name)
-		}
-	}
-	for _, name := range []string{
-		"watchproxy_feed_objects", "watchproxy_feed_object_bytes", "watchproxy_feed_last_sign_timestamp_seconds", "watchproxy_feed_watches",
-		"watchproxy_events_delivered_total", "watchproxy_feed_events_total", "watchproxy_request_duration_seconds",
-		"go_goroutines", "process_open_fds", "process_resident_memory_bytes",
-	} {
-		if families[name] == nil {
-			t.Errorf("there is no %s", name)
-		}
-	}
-}
 
 // The metrics of a request, of a watch and of upstream move with them.
 func TestMetricsMove(t *testing.T) {

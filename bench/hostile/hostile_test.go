@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,29 +49,6 @@ func TestHostile(t *testing.T) {
 		t.Error("the victim's watch has shown nothing")
 	}
 	w.report(t, rows, last)
-}
-
-// documented matches the number of behaviours in a document.
-var documented = regexp.MustCompile(`(\d+) (?:ways|behaviours of hostile clients)`)
-
-// TestBehaviours checks that the names of the rows differ, and that the documents have their number.
-func TestBehaviours(t *testing.T) {
-	names := map[string]bool{}
-	for _, b := range behaviours() {
-		if names[b.name] || b.clients == 0 || b.do == nil {
-			t.Errorf("%s: twice, or nobody does it", b.name)
-		}
-		names[b.name] = true
-	}
-	for _, document := range []string{"README.md", "proxy/README.md", "bench/README.md"} {
-		text, err := os.ReadFile(filepath.Join(cluster.Root(), document))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if match := documented.FindSubmatch(text); match == nil || string(match[1]) != strconv.Itoa(len(names)) {
-			t.Errorf("%s: %q, but there are %d behaviours", document, match, len(names))
-		}
-	}
 }
 
 // warm fills the caches and opens the connections to upstream, as ordinary use does.

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"maps"
-	"os"
-	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,52 +71,6 @@ func TestLayout(t *testing.T) {
 		})
 		if err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-// TestClocks holds that no package measures time by the wall clock, as a time kept in Unix
-// nanoseconds would. A clock that is set back would make connections look silent, and entries
-// young. A time.Time has a reading of the monotonic clock, too.
-func TestClocks(t *testing.T) {
-	for _, name := range layers {
-		files, err := filepath.Glob(filepath.Join("..", "..", name, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			// A moment is the monotonic time since the start of the process.
-			if clock := filepath.Join("watchcache", "clock.go"); bytes.Contains(source, []byte(".UnixNano()")) && !strings.HasSuffix(file, clock) &&
-				!strings.HasSuffix(file, "_test.go") {
-				t.Errorf("%s uses Unix nanoseconds", file)
-			}
-		}
-	}
-}
-
-// TestDependencies holds that .github/DEPENDENCIES.md names each module that the project imports.
-func TestDependencies(t *testing.T) {
-	root := filepath.Join("..", "..")
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := os.ReadFile(filepath.Join(root, ".github", "DEPENDENCIES.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	modules := regexp.MustCompile(`(?m)^(?:require |\t)(\S+?)(?:[/.]v\d+)? v\S+$`).FindAllSubmatch(mod, -1)
-	if len(modules) < 30 {
-		t.Errorf("go.mod has %d direct requirements", len(modules))
-	}
-	for _, m := range modules {
-		name := path.Base(string(m[1]))
-		if !bytes.Contains(table, []byte("/"+name+")")) && !bytes.Contains(table, []byte("/"+name+"/")) {
-			t.Errorf("%s is missing", m[1])
 		}
 	}
 }

@@ -1,14 +1,13 @@
 package commandline
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -23,18 +22,39 @@ import (
 var elsewhere = map[string]string{
 	"make demo":  "TestDemoExits and TestDemoIsInterrupted of bench/demo run what it builds",
 	"make test":  "it runs this",
-	"make build": "the same binary, by another name and with the race detector, runs here; TestFreshClone runs it",
+	"make build": "the same binary, by another name and with the race detector, runs here; CI runs it",
 	"bin/watchproxy serve --listen 0.0.0.0:6443 --tls-cert-file tls.crt --tls-private-key-file tls.key":                                            "bench/access runs it on loopback",
 	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace":                                                          "bench/chart installs what it renders",
 	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace --set kind=DaemonSet,service.internalTrafficPolicy=Local": "bench/chart renders it among others",
 }
 
-// firstAnswerCommands is the README's promise about the number of commands, including the build, up to
-// the first answer from the cache.
-const firstAnswerCommands = 3
+// commandsRun says where the commands of each document run.
+var commandsRun = map[string]string{
+	"README.md":                    "here",
+	"cmd/watchproxy/README.md":     "here",
+	"proxy/access/README.md":       "here",
+	".github/SUPPORT.md":           "here",
+	"charts/watchproxy/README.md":  "TestDocuments of bench/chart",
+	"charts/watchproxy/runbook.md": "TestDocuments of bench/chart",
+	".github/CONTRIBUTING.md":      "targets of make; make test runs this",
+	".github/SECURITY.md":          "nowhere: they verify a published release, which needs the network",
+}
+
+// The commands of each document run somewhere.
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "git", "-C", cluster.Root(), "ls-files", "*.md").Output()
+	must(t, err)
+	for name := range strings.FieldsSeq(string(out)) {
+		if commands := cluster.CommandsT(t, name); len(commands) > 0 && commandsRun[name] == "" {
+			t.Errorf("%s: no test runs its commands: %q", name, commands)
+		}
+	}
+}
 
 // Every command in the documents works, in the given order, for a user who has only a kubeconfig.
-// The test uses other ports than the documents, so that several runs do not collide.
+// The first reads come from the cache. The test uses other ports than the documents, so that several
+// runs do not collide.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -44,21 +64,15 @@ func TestReadme(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	must(t, os.Symlink(binary, filepath.Join(dir, "bin/watchproxy")))
 	shell := newShell(t, w, dir)
-	seen := false
 	for _, document := range []string{"README.md", "cmd/watchproxy/README.md", "proxy/access/README.md", ".github/SUPPORT.md"} {
-		commands := cluster.CommandsT(t, document)
-		if len(commands) == 0 {
-			t.Errorf("%s has no commands", document)
-		}
-		expected := outputsOf(t, document)
-		for n, command := range commands {
+		for _, command := range cluster.CommandsT(t, document) {
 			if why, ok := elsewhere[command]; ok {
 				t.Logf("%s: not here: %s", command, why)
 				continue
 			}
 			out, err := shell.run(t, command)
 			t.Logf("%s\n%.300s", command, out)
-			if err != nil {
+			if err != nil || out == "" && strings.HasPrefix(command, "kubectl") {
 				t.Errorf("%s: %s: %v\n%s", document, command, err, out)
 			}
 			if back := leadsBack.FindStringSubmatch(out); back != nil {
@@ -66,27 +80,13 @@ func TestReadme(t *testing.T) {
 					t.Errorf("%s: %s: %v\n%s", document, back[1], err, out)
 				}
 			}
-			if strings.Contains(out, "readme-pod") && !seen {
-				seen = true
-				if n >= firstAnswerCommands {
-					t.Errorf("a newcomer needs %d commands", n+1)
-				}
+			if strings.HasSuffix(command, " get pods -A") {
 				shell.answersFromCache(t)
-			}
-			for _, line := range expected[command] {
-				if !strings.Contains(moving.ReplaceAllString(out, " 0"), moving.ReplaceAllString(line, " 0")) {
-					t.Errorf("%s: %s does not show %q:\n%s", document, command, line, out)
-				}
-			}
-			if strings.HasPrefix(command, "kubectl") && !strings.Contains(out, "readme-pod") && !strings.Contains(out, "readme-node") && !strings.Contains(out, "created") {
-				t.Errorf("%s shows nothing:\n%s", command, out)
 			}
 		}
 		for i, object := range objectsOf(t, document) {
 			path := filepath.Join(dir, "object.yaml")
-			if err := os.WriteFile(path, []byte(object), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(object), 0o600))
 			check := "kubectl create --dry-run=server --validate=strict -f "
 			if strings.Contains(object, "\nkind: ProxyConfiguration\n") {
 				check = "bin/watchproxy config validate "
@@ -96,32 +96,10 @@ func TestReadme(t *testing.T) {
 			}
 		}
 	}
-	ca, err := w.Admin.CoreV1().ConfigMaps("team").Get(t.Context(), "watchproxy-ca", metav1.GetOptions{})
-	if err != nil || len(ca.Data) != 1 || ca.Data["ca.crt"] != string(w.API.CA) {
-		t.Errorf("the authority for clients in the cluster: %v, %v", ca, err)
-	}
 }
 
 // leadsBack matches the command by which clients leave a context for the proxy.
 var leadsBack = regexp.MustCompile(`'(kubectl config use-context [^']+)' leads back`)
-
-// shown matches a command in a document, and the output that the document shows for it.
-var shown = regexp.MustCompile("(?ms)^    ([^\n]+)\n\n```text\n(.*?)^```$")
-
-// moving matches figures, sizes and ages, with the space before them.
-var moving = regexp.MustCompile(`\s+([-0-9.]+( [KM]?i?B|[smh%])?)*`)
-
-// outputsOf returns the lines of output that a document shows for its commands.
-func outputsOf(t *testing.T, document string) map[string][]string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(cluster.Root(), document))
-	must(t, err)
-	all := map[string][]string{}
-	for _, match := range shown.FindAllStringSubmatch(string(text), -1) {
-		all[match[1]] = strings.Split(strings.TrimSpace(match[2]), "\n")
-	}
-	return all
-}
 
 // fenced matches a Kubernetes object, or a configuration of the proxy, in a document.
 var fenced = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
@@ -183,26 +161,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// syncedBuffer is the output of a running process.
-type syncedBuffer struct {
-	mu   sync.Mutex
-	said bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *syncedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.said.Write(p)
-}
-
-// String returns the output so far.
-func (b *syncedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.said.String()
-}
-
 // run runs a command as in the document, except for the ports. serve runs until the end of the
 // test.
 func (s *shell) run(t *testing.T, command string) (output string, err error) {
@@ -233,9 +191,10 @@ func (s *shell) command(ctx context.Context, command string) *exec.Cmd {
 func (s *shell) start(t *testing.T, command string) (output string, err error) {
 	t.Helper()
 	cmd := s.command(context.Background(), command+" --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0")
-	said := &syncedBuffer{}
+	said, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	must(t, err)
 	cmd.Stdout, cmd.Stderr = said, said
-	if err := cmd.Start(); err != nil {
+	if err := errors.Join(cmd.Start(), said.Close()); err != nil {
 		return "", err
 	}
 	t.Cleanup(func() {
@@ -245,8 +204,13 @@ func (s *shell) start(t *testing.T, command string) (output string, err error) {
 		}
 	})
 	ready := regexp.MustCompile(`ready: http://(\S+) \(admin (\S+)\)`)
-	cluster.Eventually(t, "the proxy is ready", func() bool { return ready.MatchString(said.String()) })
-	match := ready.FindStringSubmatch(said.String())
+	var match []string
+	cluster.Eventually(t, "the proxy is ready", func() bool {
+		text, err := os.ReadFile(said.Name())
+		must(t, err)
+		match = ready.FindStringSubmatch(string(text))
+		return match != nil
+	})
 	s.admin = match[2]
 	s.replacements = strings.NewReplacer("127.0.0.1:8001", match[1], "http://127.0.0.1:8002", s.admin)
 	return match[0], nil
