@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 var update = flag.Bool("update", false, "write the table of values into the chart's README, and metrics.md")
@@ -22,6 +25,34 @@ func TestReadmeHasAllValues(t *testing.T) {
 		fmt.Fprintf(&table, "| `%s` | %s | `%s` | %s |\n", v.path, v.kind, v.text, v.description)
 	}
 	writeTable(t, "README.md", table.String())
+}
+
+// The chart and the proxy take the examples in the README.
+func TestReadmeExamples(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(chartDir(), "README.md"))
+	must(t, err)
+	examples := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(readme), -1)
+	if len(examples) == 0 {
+		t.Error("the README has no examples")
+	}
+	for _, example := range examples {
+		all := render(t, parseValues(t, example[1]))
+		c := configuration(t, all)
+		if c.Audit == nil || c.Audit.PolicyFile == "" {
+			continue
+		}
+		policies := 0
+		for _, o := range all.of("ConfigMap") {
+			if policy, ok := as[corev1.ConfigMap](t, o).Data[filepath.Base(c.Audit.PolicyFile)]; ok {
+				c.Audit.PolicyFile = filepath.Join(t.TempDir(), "policy.yaml")
+				must(t, os.WriteFile(c.Audit.PolicyFile, []byte(policy), 0o600))
+				policies++
+			}
+		}
+		if errs := c.Audit.CheckPolicy(field.NewPath("audit")); policies != 1 || len(errs) > 0 {
+			t.Errorf("%d audit policies: %v\n%s", policies, errs, example[1])
+		}
+	}
 }
 
 // writeTable fails if a document of the chart does not end with a table, or writes it with -update.
