@@ -117,7 +117,7 @@ test-modules: kubeapi bin/chromium
 	@$(MAKE) --no-print-directory -j 2 --output-sync test-chart test-page test-image
 
 test-chart:
-	@cd bench/chart && go vet ./... && $(call gate,chart,./...)
+	@cd bench/chart && go vet ./... && go tool helm lint --strict --quiet ../../charts/watchproxy && $(call gate,chart,./...)
 
 test-page:
 	@cd bench/page && $(call gate,page,.)
@@ -149,7 +149,7 @@ $(RIGS:%=verify-%): verify-%: kubeapi kubectl
 	WATCHPROXY_RACE=1 $(VERIFIED) ./bench/$*
 
 chart: kubeapi ## the Helm chart: lint, all of its objects shown to a real apiserver, alerts, the proxy with its rights
-	cd bench/chart && go vet ./... && go test -shuffle=on -timeout 10m ./...
+	cd bench/chart && go vet ./... && go tool helm lint --strict --quiet ../../charts/watchproxy && go test -shuffle=on -timeout 10m ./...
 
 rights: kubeapi kubectl ## the differential suite through a proxy with the rights that the chart gives it with cacheEverything
 	cd bench/chart && go tool helm template watchproxy ../../charts/watchproxy --namespace watchproxy --kube-version $(KUBE_VERSION) \

@@ -40,7 +40,10 @@ var commandsRun = map[string]string{
 	".github/SECURITY.md":          "nowhere: they verify a published release, which needs the network",
 }
 
-// The commands of each document run somewhere.
+// link matches a link to a file of the repository.
+var link = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)`)
+
+// The commands of each document run somewhere, and its links lead to files.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "git", "-C", cluster.Root(), "ls-files", "*.md").Output()
@@ -48,6 +51,13 @@ func TestDocuments(t *testing.T) {
 	for name := range strings.FieldsSeq(string(out)) {
 		if commands := cluster.CommandsT(t, name); len(commands) > 0 && commandsRun[name] == "" {
 			t.Errorf("%s: no test runs its commands: %q", name, commands)
+		}
+		text, err := os.ReadFile(filepath.Join(cluster.Root(), name))
+		must(t, err)
+		for _, match := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(cluster.Root(), filepath.Dir(name), match[1])); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	}
 }
