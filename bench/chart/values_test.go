@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"helm.sh/helm/v4/pkg/chart/common"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -98,7 +99,31 @@ func (w *world) renders(t *testing.T, r row) {
 			t.Error(problem)
 		}
 	}
+	if _, extra := r["values"].(map[string]any)["extraObjects"]; !extra {
+		for _, o := range all {
+			w.belongs(t, o)
+		}
+	}
 	w.accepts(t, all)
+}
+
+// belongs fails the test unless an object names the chart, the release and its namespace, also for
+// those who apply what Helm renders.
+func (w *world) belongs(t *testing.T, o *unstructured.Unstructured) {
+	t.Helper()
+	if o.GetName() == "application" { // which embeds the chart
+		return
+	}
+	for _, label := range []string{"name", "instance", "version", "managed-by"} {
+		if o.GetLabels()["app.kubernetes.io/"+label] == "" {
+			t.Errorf("%s %s has no %s", o.GetKind(), o.GetName(), label)
+		}
+	}
+	mapping, err := w.mapping.RESTMapping(o.GroupVersionKind().GroupKind())
+	must(t, err)
+	if namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace; namespaced != (o.GetNamespace() != "") {
+		t.Errorf("%s %s is in the namespace %q", o.GetKind(), o.GetName(), o.GetNamespace())
+	}
 }
 
 // none returns why no object has the wanted fields, or "".
