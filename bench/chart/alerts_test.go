@@ -20,12 +20,25 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// alerts returns the alerts in the chart's files. Prometheus can load these files directly. An alert
-// on recording rules gets their expressions instead.
+// alerts returns the alerts in the chart's files. An alert on recording rules gets their expressions
+// instead.
 func alerts(t *testing.T) []rulefmt.Rule {
 	t.Helper()
-	var all []rulefmt.Rule
-	recorded := map[string]string{}
+	all, recorded := alertsAndRecords(t)
+	of := regexp.MustCompile(`(watchproxy:[a-z_:]+[0-9]+[a-z])\{job="watchproxy"\}`)
+	for i := range all {
+		all[i].Expr = of.ReplaceAllStringFunc(all[i].Expr, func(selector string) string {
+			return "(" + recorded[of.FindStringSubmatch(selector)[1]] + ")"
+		})
+	}
+	return all
+}
+
+// alertsAndRecords returns the alerts in the chart's files, and the recorded expressions. Prometheus can
+// load these files directly.
+func alertsAndRecords(t *testing.T) (all []rulefmt.Rule, recorded map[string]string) {
+	t.Helper()
+	recorded = map[string]string{}
 	for _, name := range []string{"watchproxy.yaml", "slo.yaml"} {
 		file, errs := rulefmt.ParseFile(filepath.Join(chartDir(), "alerts", name), false, model.UTF8Validation, promQL, slog.New(slog.DiscardHandler))
 		if len(errs) > 0 {
@@ -41,13 +54,25 @@ func alerts(t *testing.T) []rulefmt.Rule {
 			}
 		}
 	}
-	of := regexp.MustCompile(`(watchproxy:[a-z_:]+[0-9]+[a-z])\{job="watchproxy"\}`)
-	for i := range all {
-		all[i].Expr = of.ReplaceAllStringFunc(all[i].Expr, func(selector string) string {
-			return "(" + recorded[of.FindStringSubmatch(selector)[1]] + ")"
-		})
+	return all, recorded
+}
+
+// The windows of an objective differ only in their length.
+func TestWindows(t *testing.T) {
+	_, recorded := alertsAndRecords(t)
+	of, first := regexp.MustCompile(`^(.+:ratio_rate)(\w+)$`), map[string]string{}
+	for name, expr := range recorded {
+		parts := of.FindStringSubmatch(name)
+		if parts == nil || !strings.Contains(expr, "["+parts[2]+"]") {
+			t.Errorf("%s has no such window: %s", name, expr)
+			continue
+		}
+		expr = strings.ReplaceAll(expr, "["+parts[2]+"]", "[window]")
+		if as, ok := first[parts[1]]; ok && as != expr {
+			t.Errorf("%s is\n%s\nand another window is\n%s", name, expr, as)
+		}
+		first[parts[1]] = expr
 	}
-	return all
 }
 
 // course is a set of series, with a sample a minute, and the time at which an alert first fires.
@@ -192,7 +217,7 @@ func histogram(name, labels, bound string, good, bad int) string {
 func TestAlerts(t *testing.T) {
 	runbook, err := os.ReadFile(filepath.Join(chartDir(), "runbook.md"))
 	must(t, err)
-	panels := readDashboard(t).panels
+	dashboard := readDashboard(t)
 	for _, r := range alerts(t) {
 		t.Run(r.Alert, func(t *testing.T) {
 			c := courses[r.Alert]
@@ -210,8 +235,8 @@ func TestAlerts(t *testing.T) {
 			if section != strings.ToLower(r.Alert) || !strings.Contains(string(runbook), "\n## "+r.Alert+"\n") {
 				t.Errorf("the runbook has no section %s", r.Annotations["runbook_url"])
 			}
-			if id := r.Annotations["__panelId__"]; !panels[id] {
-				t.Errorf("the dashboard has no panel %s", id)
+			if uid, id := r.Annotations["__dashboardUid__"], r.Annotations["__panelId__"]; uid != dashboard.uid || !dashboard.panels[id] {
+				t.Errorf("the dashboard %s has no panel %s of %s", dashboard.uid, id, uid)
 			}
 		})
 	}

@@ -116,15 +116,16 @@ func ownLabels(family *dto.MetricFamily) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// dashboard is the part of the dashboard that names metrics.
+// dashboard is the part of the dashboard that names metrics and panels.
 type dashboard struct {
+	uid     string
 	queries map[string]string
 	panels  map[string]bool // by id
 }
 
 func readDashboard(t *testing.T) dashboard {
 	t.Helper()
-	d := dashboard{map[string]string{}, map[string]bool{}}
+	d := dashboard{queries: map[string]string{}, panels: map[string]bool{}}
 	// Grafana replaces the variables.
 	replaced := strings.NewReplacer("$__rate_interval", "5m", "$job", "watchproxy", "$namespace", ".*", "$pod", ".*")
 	values := regexp.MustCompile(`^label_values\((\w+(?:\{.*\})?), (\w+)\)$`)
@@ -148,7 +149,9 @@ func readDashboard(t *testing.T) dashboard {
 			walk(below)
 		}
 	}
-	walk(readYAML[any](t, filepath.Join(chartDir(), "dashboards", "watchproxy.json")))
+	whole := readYAML[map[string]any](t, filepath.Join(chartDir(), "dashboards", "watchproxy.json"))
+	d.uid = whole["uid"].(string)
+	walk(whole)
 	return d
 }
 

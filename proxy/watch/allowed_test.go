@@ -143,11 +143,7 @@ func TestFirstObjects(t *testing.T) {
 				var written bytes.Buffer
 				out := &exchange.ChunkWriter{To: &written}
 				w := opened(t, p, out)
-				var s *Scratch
-				if pumped {
-					s = NewScratch()
-					defer s.Free()
-				}
+				s := scratch(t, pumped)
 				turn := func() {
 					t.Helper()
 					for {
@@ -194,11 +190,7 @@ func TestRegranted(t *testing.T) {
 					var written bytes.Buffer
 					out := &exchange.ChunkWriter{To: &written}
 					w := opened(t, p, out)
-					var s *Scratch
-					if pumped {
-						s = NewScratch()
-						defer s.Free()
-					}
+					s := scratch(t, pumped)
 					if on, _ := w.Turn(t.Context(), out, s); !on || written.Len() > 0 {
 						t.Fatalf("goes on: %v, wrote %s", on, written.Bytes())
 					}

@@ -20,6 +20,17 @@ func totals(c *LagCounts) (count uint64, seconds float64) {
 	return count, seconds
 }
 
+// scratch is what a pump's watch gets. Others get none.
+func scratch(t *testing.T, pumped bool) *Scratch {
+	t.Helper()
+	if !pumped {
+		return nil
+	}
+	s := NewScratch()
+	t.Cleanup(s.Free)
+	return s
+}
+
 // The lag of an event is the time from its arrival until it was written. Events that arrived before
 // the watch opened do not count. The initial state does not count either.
 func TestDeliveryLag(t *testing.T) {
@@ -35,11 +46,7 @@ func TestDeliveryLag(t *testing.T) {
 				var written bytes.Buffer
 				out := &exchange.ChunkWriter{To: &written}
 				w := opened(t, p, out)
-				var s *Scratch
-				if pumped {
-					s = NewScratch()
-					defer s.Free()
-				}
+				s := scratch(t, pumped)
 				turn := func() {
 					if on, _ := w.Turn(t.Context(), out, s); !on {
 						t.Fatal("it ends")
