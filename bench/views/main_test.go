@@ -36,7 +36,7 @@ var betas = []string{
 }
 
 // settings make the source of each answer certain: requests wait for a cache that is being filled.
-const settings = "cache: {syncTimeout: 2m, consistentReads: {ledger: false}}\n" +
+const settings = "cache: {syncTimeout: 2m}\n" +
 	"limits: {maxForwardsInFlight: 4000}\naccessLogSampling: 1\nviews: "
 
 func newWorld(tb testing.TB) *world {

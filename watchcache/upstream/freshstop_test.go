@@ -39,7 +39,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 // After a restore of etcd, no reader gets the old state as the most recent state, even before a
 // stream has detected the restore.
 func TestFreshNoticesARestore(t *testing.T) {
-	for _, objects := range []int{3, fresh.TinyObjects + 1} {
+	for _, objects := range []int{3, fewObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()

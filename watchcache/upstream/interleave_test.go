@@ -11,7 +11,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // Writes, cut streams, losses of history and outages interleave. Then a cursor's state equals
@@ -29,7 +28,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 	t.Helper()
 	f := newFake()
 	f.mu.noStream = []int{0, 0, 422}[rnd.IntN(3)]
-	fill(f, []int{0, fresh.TinyObjects, feed.SmallObjects}[rnd.IntN(3)])
+	fill(f, []int{0, fewObjects, feed.SmallObjects}[rnd.IntN(3)])
 	feed := openFeed(t, f)
 	cache := feed.Cache()
 	cursor := watchAll(t, cache)

@@ -86,7 +86,7 @@ func TestLedgerInANewEra(t *testing.T) {
 		}
 		for range 20 {
 			f.other("leases")
-			time.Sleep(fresh.LinkEvery)
+			time.Sleep(fresh.Every)
 		}
 		if !feed.Ledger.Has(feed.Owner) || !carries() {
 			t.Errorf("there is evidence: %t, and a state: %t", feed.Ledger.Has(feed.Owner), carries())
@@ -99,7 +99,7 @@ func TestLedgerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		_, feed := feedWithLedger(t, f)
-		time.Sleep(fresh.LedgerIdle + 2*fresh.LedgerEvery)
+		time.Sleep(fresh.Needed + 2*fresh.Every)
 		if feed.Ledger.Has(feed.Owner) {
 			t.Error("it is kept for nobody")
 		}
@@ -125,7 +125,7 @@ func TestReadersDoNotWaitForOthersEvidence(t *testing.T) {
 		for ; !feed.Ledger.Has(feed.Owner) && writes < 100; writes++ {
 			f.other("leases")
 			same(t, f, readFresh(t, f, feed))
-			time.Sleep(2 * fresh.LinkEvery)
+			time.Sleep(2 * fresh.Every)
 		}
 		if most := 5 + ledger.EvidenceEnough; writes > most { // five readers start the ledger
 			t.Errorf("evidence after %d writes, want %d at most", writes, most)
@@ -209,7 +209,7 @@ func TestEventsAreNotCarried(t *testing.T) {
 			if _, err := events.Fresh(t.Context(), true); !errors.Is(err, fresh.ErrNotFresh) {
 				t.Errorf("events: %v", err) // there are too many to list them
 			}
-			time.Sleep(fresh.LedgerEvery)
+			time.Sleep(2 * time.Second)
 		}
 		readFresh(t, f, feed)
 		if era, _ := feed.Ledger.Position(feed.Owner); !feed.Carries(era) || events.Carries(era) {

@@ -118,7 +118,7 @@ func openEvents(t *testing.T, w *throttle, n, others int) *fresh.Feed {
 func TestExpiredLease(t *testing.T) {
 	const n = 5
 	names := leased(n)
-	for _, others := range []int{0, 1, 7, fresh.TinyObjects, feed.SmallObjects} {
+	for _, others := range []int{0, 1, 7, fewObjects, feed.SmallObjects} {
 		for seen := range n {
 			t.Run(fmt.Sprintf("others=%d,seen=%d", others, seen), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // Within its maxAge, a read does not wait. It reports the state's age correctly: the state contains
@@ -22,7 +21,7 @@ func TestMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100 * time.Millisecond
 		f := newFake()
-		fill(f, fresh.TinyObjects+1)
+		fill(f, fewObjects+1)
 		feed := openFeed(t, f, func(o *feed.Options) {
 			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
 		})

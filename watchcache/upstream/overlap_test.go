@@ -27,7 +27,7 @@ import (
 func TestReadersLetARestoreBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, fresh.TinyObjects+100)
+		fill(f, fewObjects+100)
 		feed := openFeed(t, f)
 		for i := range 300 {
 			f.set("o001", fmt.Sprint(i))

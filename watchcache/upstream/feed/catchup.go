@@ -37,26 +37,17 @@ const (
 // IsSmall reports whether a collection is listed as a whole to catch up.
 func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.Bytes <= smallBytes }
 
-// Means is how CatchUp has brought a cache to a revision.
-type Means string
-
-// These are all means. CatchUp has none if it fails early.
-const (
-	ByList      Means = "list"
-	BySideWatch Means = "side-watch"
-)
-
 // CatchUp brings the cache to rv or later with a request of its own. It returns the kind of request
 // that succeeded.
-func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by Means, err error) {
+func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	if IsSmall(f.cache.Stats()) {
 		_, err := f.FastForward(ctx, rv)
-		return ByList, err
+		return "list", err
 	}
 	if f.cache.Resource().NoWatchCache {
 		return "", errors.New("upstream sends no bookmarks for the resource")
 	}
-	return BySideWatch, f.sideWatch(ctx, rv)
+	return "side-watch", f.sideWatch(ctx, rv)
 }
 
 // Probe reads upstream's revision. If that revision is below a revision that readers have seen,
@@ -84,7 +75,6 @@ func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) b
 // reached rv.
 func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error) {
 	_, epoch := f.Position()
-	before := f.cache.Stats()
 	done := f.Metrics.Spend("list")
 	var changes []watchcache.Change
 	listed := uint64(0)
@@ -101,7 +91,6 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 	case p.Next != "":
 		return 0, client.ErrPartial
 	}
-	f.othersWrite.Store(p.RV > before.Newest && len(changes) == before.Objects && listed <= before.Newest)
 	err = f.Write(epoch, func() error { f.listed.Store(listed); return f.cache.FastForward(batch.Compact(changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.Interrupt(err) // the feed relists
@@ -135,7 +124,3 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 	}
 	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)
 }
-
-// OthersWrite reports whether the last list showed a higher revision but no change. Then only other
-// resources have been written.
-func (f *Feed) OthersWrite() bool { return f.othersWrite.Load() }

@@ -44,13 +44,12 @@ type Feed struct {
 	Aggregated bool         // an aggregated API may serve the resource
 	Log        *zap.Logger
 
-	loop        loop
-	life        life
-	cache       *watchcache.Cache
-	described   discovery.Description
-	lastUsed    atomic.Int64  // moment
-	othersWrite atomic.Bool   // see OthersWrite
-	listed      atomic.Uint64 // the resourceVersion of the newest object in the last list; 0 in a new state
+	loop      loop
+	life      life
+	cache     *watchcache.Cache
+	described discovery.Description
+	lastUsed  atomic.Int64  // moment
+	listed    atomic.Uint64 // the resourceVersion of the newest object in the last list; 0 in a new state
 
 	liveness.Signs
 	tasks  *tasks.Tasks // other than the run loop

@@ -23,11 +23,11 @@ func (p proof) age() time.Duration {
 }
 
 // note records a proof.
-func (s *freshness) note(p proof) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p.at.After(s.mu.proof.at) {
-		s.mu.proof = p
+func (f *Feed) note(p proof) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.at.After(f.mu.proof.at) {
+		f.mu.proof = p
 	}
 }
 
@@ -35,14 +35,18 @@ func (s *freshness) note(p proof) {
 // maximum age. Recent starts the next proof before the present proof expires.
 func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	s, age, ok = f.recent()
-	if ok {
-		f.fresh.read.Store(watchcache.Moment(time.Now()))
-		f.keeper.metrics.freshRead("max-age", 0)
-		if age > f.options().MaxAge/2 {
-			f.fresh.ahead(f)
-		}
+	if !ok {
+		return s, 0, false
 	}
-	return s, age, ok
+	f.read.Store(watchcache.Moment(time.Now()))
+	f.keeper.metrics.freshRead("max-age", 0)
+	if age > f.options().MaxAge/2 && f.ahead.CompareAndSwap(false, true) {
+		f.Go(func(ctx context.Context) {
+			defer f.ahead.Store(false)
+			_, _ = f.share(ctx, true)
+		})
+	}
+	return s, age, true
 }
 
 func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
@@ -50,27 +54,14 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	if most <= 0 {
 		return s, 0, false
 	}
-	f.fresh.mu.Lock()
-	p := f.fresh.mu.proof
-	f.fresh.mu.Unlock()
+	f.mu.Lock()
+	p := f.mu.proof
+	f.mu.Unlock()
 	if age = p.age(); age > most {
 		return s, 0, false
 	}
 	s, err := notOlderThan(f.Cache(), p.rv)
 	return s, max(age, 1), err == nil
-}
-
-// ahead begins a run without readers unless such a run is in flight.
-func (s *freshness) ahead(f *Feed) {
-	if !s.looking.CompareAndSwap(false, true) {
-		return
-	}
-	f.Go(func(context.Context) {
-		defer s.looking.Store(false)
-		if r, err := s.join(f, 0); err == nil {
-			<-r.done
-		}
-	})
 }
 
 // AnswersGets reports whether the cache may answer a get of the most recent state: there is a proof

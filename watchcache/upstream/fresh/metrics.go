@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Metrics contains the counters of consistent reads and of the runs that they share.
@@ -39,6 +40,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
+// ran counts a run.
+func (m *Metrics) ran(of schema.GroupVersionResource, r *run) {
+	m.runs.WithLabelValues(of.Group, of.Version, of.Resource, r.by).Inc()
+	m.readers.WithLabelValues(of.Group, of.Version, of.Resource).Observe(float64(r.readers))
+}
+
+// freshRead counts a read and its wait for the outcome.
 func (m *Metrics) freshRead(by string, waited time.Duration) {
 	m.seconds.WithLabelValues(by).Observe(waited.Seconds())
 }

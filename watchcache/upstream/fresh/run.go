@@ -7,18 +7,26 @@ import (
 	"sync"
 	"time"
 
-	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// This file reads upstream's revision and brings the cache to that revision.
+// The outcomes of runs, in the order in which a run tries them. [feed.Feed.CatchUp] has the others.
+const (
+	current   = "current" // the cache had reached the revision already
+	carried   = "ledger"
+	streamed  = "stream"
+	shared    = "shared" // the run before had sent more than a probe
+	failed    = "failed"
+	forwarded = "forwarded" // of a read: it did not wait for the run
+)
 
-// askCost is the cost of the next request in the probe budget.
-func (f *Feed) askCost() int {
-	if stats := f.Cache().Stats(); f.lists(stats) {
-		return 1 + stats.Objects/objectsPerProbe
-	}
-	return 1
+// question is upstream's revision, from a probe.
+type question struct {
+	rv  uint64
+	era uint64 // the ledger's era when the probe was sent
+	// own is true if the probe was for the feed's own resource. Otherwise upstream's watch cache of
+	// the resource may be older than rv.
+	own bool
 }
 
 // Carries reports whether the ledger may prove the cache current. At the beginning of each era, it
@@ -26,124 +34,88 @@ func (f *Feed) askCost() int {
 // shown the state in that era. For events, Carries is always false: etcd deletes many of them at
 // one revision, and the cache may have seen only some of those deletions.
 func (f *Feed) Carries(era uint64) bool {
-	return !f.Cache().Resource().NoWatchCache && f.fresh.era.Load() == era+1 && f.Ledger.Has(f.Owner)
+	return !f.Cache().Resource().NoWatchCache && f.era.Load() == era+1 && f.Ledger.Has(f.Owner)
 }
 
-// lists reports whether a run should list the collection, because the list costs upstream no more
-// than the requests that it replaces.
-func (f *Feed) lists(s watchcache.Stats) bool {
-	era, _ := f.Ledger.Position(f.Owner)
-	return !f.Carries(era) && (isTiny(s) || feed.IsSmall(s) && f.OthersWrite())
-}
-
-// question is upstream's resourceVersion from a probe or a list.
-type question struct {
-	rv  uint64
-	era uint64 // the ledger's era when the request was sent
-	// aside is true if the probe was sent for another resource in the same etcd. Upstream's watch
-	// cache of the feed's own resource may then be older than rv.
-	aside bool
-}
-
-// showed reports whether upstream itself has shown the state of a run with this outcome.
-func (q question) showed(by *outcome) bool {
-	return by.shown == always || by.shown == ifAsked && !q.aside
-}
-
-// ask reads upstream's revision with a probe. If a list costs no more, ask lists the state instead.
-// The cache then already has that state, and end is set. If the revision is below an earlier
-// revision of the cache, etcd was restored, and ask returns [feed.ErrWentBack].
-func (f *Feed) ask(ctx context.Context) (q question, end *outcome, err error) {
+// ask reads upstream's revision. If the revision is below an earlier one, etcd was restored, and ask
+// returns [feed.ErrWentBack].
+func (f *Feed) ask(ctx context.Context) (q question, err error) {
 	began, runs := time.Now(), ctx
 	defer func() { f.NoteAnswer(runs, began, err) }()
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
-	before := f.Cache().Stats()
 	era, noted := f.Ledger.Position(f.Owner)
-	q.era = era
-	if f.lists(before) {
-		end = listed
-		q.rv, err = f.FastForward(ctx, 0)
-	} else {
-		if f.Carries(era) {
-			q.rv, q.aside = f.keeper.askAside(ctx, max(before.Newest, noted))
-		}
-		if !q.aside {
-			q.rv, err = f.probe(ctx)
+	known := max(f.Cache().Stats().Newest, noted)
+	if f.Carries(era) {
+		if rv, ok := f.keeper.askEvents(ctx, known); ok {
+			return question{rv, era, false}, nil
 		}
 	}
-	if before := max(before.Newest, noted); err == nil && q.rv < before {
-		err = fmt.Errorf("%w: from %d to %d", feed.ErrWentBack, before, q.rv)
+	rv, err := f.askOwn(ctx, known)
+	return question{rv, era, true}, err
+}
+
+// askOwn reads upstream's revision with a probe of the feed's own resource. The probe makes upstream
+// bring its watch cache of that resource to this revision. If others are written, and the resource is
+// not, this takes up to 100 ms.
+func (f *Feed) askOwn(ctx context.Context, known uint64) (rv uint64, err error) {
+	done := f.Metrics.Spend("probe")
+	rv, err = f.Probe(ctx)
+	done()
+	if err == nil && rv < known {
+		err = fmt.Errorf("%w: from %d to %d", feed.ErrWentBack, known, rv)
 	}
 	if errors.Is(err, feed.ErrWentBack) {
 		f.Ledger.Forget()
 		f.Interrupt(err)
 	}
-	return q, end, err
+	return rv, err
 }
 
-func (f *Feed) probe(ctx context.Context) (rv uint64, err error) {
-	defer f.Metrics.Spend("probe")()
-	return f.Probe(ctx)
-}
-
-// reach waits until readers see a state at q.rv or later. If the stream does not bring that state,
-// reach helps: it sends further requests. It closes slow if they will take long.
-func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (*outcome, error) {
-	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
-	defer cancel()
+// reach waits until readers see a state at q.rv or later. If neither the ledger nor the stream shows
+// that state, reach sends further requests. It closes slow if they take more than a moment.
+func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (by string, err error) {
 	stats := f.Cache().Stats()
 	if stats.Newest >= q.rv {
 		return current, nil
 	}
-	patience := largePatience
-	if feed.IsSmall(stats) {
-		patience = streamPatience
-	}
-	if proof := f.settles(ctx, *q, patience); proof != nil {
-		return proof, nil
+	if by := f.settles(ctx, *q); by != "" {
+		return by, nil
 	}
 	if !feed.IsSmall(stats) {
 		close(slow)
 	}
+	ctx, cancel := context.WithTimeout(ctx, 2*feed.AskTimeout) // of the run before, and of this one
+	defer cancel()
+	if !q.own {
+		if err := f.keeper.probes.Wait(ctx); err != nil {
+			return "", err
+		}
+		rv, err := f.askOwn(ctx, 0)
+		if err != nil {
+			return "", err
+		}
+		if rv < q.rv {
+			f.Ledger.Forget() // the events are in another etcd
+		}
+		q.rv, q.own = rv, true
+	}
 	select {
-	case f.fresh.helping <- struct{}{}:
-		defer func() { <-f.fresh.helping }()
+	case f.helping <- struct{}{}:
+		defer func() { <-f.helping }()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return "", ctx.Err()
 	}
 	if f.Reaches(ctx, q.rv, 0) {
-		return shared, nil // another run has just brought the state
+		return shared, nil
 	}
-	if q.aside {
-		// A probe of the resource itself makes upstream update its own cache of that resource.
-		_ = f.keeper.probes.Wait(ctx)
-		rv, err := f.probe(ctx)
-		if err == nil && rv < q.rv {
-			f.Ledger.Forget() // the two resources are not in the same etcd
-		}
-		if errors.Is(err, feed.ErrWentBack) {
-			f.Ledger.Forget()
-			f.Interrupt(err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		q.rv, q.aside = rv, false
-		if f.Reaches(ctx, q.rv, patience) {
-			return streamed, nil
-		}
-	}
-	means, err := f.CatchUp(ctx, q.rv)
-	return byMeans[means], err
+	return f.CatchUp(ctx, q.rv)
 }
 
-func isTiny(s watchcache.Stats) bool { return s.Objects <= TinyObjects && s.Bytes <= tinyBytes }
-
-// settles waits until the ledger or the stream shows the state at q's revision. It returns nil if
-// patience runs out.
-func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) *outcome {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// settles waits until the ledger or the stream shows the state at q's revision. It returns "" if
+// neither does so in time.
+func (f *Feed) settles(ctx context.Context, q question) (by string) {
+	ctx, cancel := context.WithTimeout(ctx, streamWait)
 	defer cancel()
 	stream := make(chan struct{})
 	var waiting sync.WaitGroup
@@ -166,7 +138,7 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 		case <-stream:
 			return streamed
 		case <-ctx.Done():
-			return nil
+			return ""
 		}
 	}
 }
