@@ -23,9 +23,9 @@ const (
 	// Halved, runs help while the events are still under way; doubled, each read waits that much longer
 	// if upstream has nothing to send.
 	streamWait = 10 * time.Millisecond
-	// gatherFor delays the probe after a probe for several readers, for each of them, and gatherMost of
-	// them at most. Thousands of readers a second then cost 66 probes a second, of 1.7 ms of upstream's
-	// processor time each. Halved, they cost twice as many; doubled, they wait twice as long.
+	// gatherFor delays the probe after a probe for several readers, for each of them but the first, and
+	// for gatherMost at most. Thousands of readers a second then cost 66 probes a second, of 1.7 ms of
+	// upstream's processor time each. Halved, they cost twice as many; doubled, they wait twice as long.
 	gatherFor = time.Millisecond
 	// Needed is how long more readers are expected after a reader. For so long, the ledger runs, and
 	// holes are closed. Halved, the ledger starts less often and ends earlier, and more readers wait;

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
@@ -29,10 +28,10 @@ type Feed struct {
 
 	mu struct {
 		sync.Mutex
-		next    *run  // gathers readers; nil without waiting readers
-		probing bool  // a goroutine sends probes
-		proof   proof // the latest proof
+		next  *run  // gathers readers; nil without waiting readers
+		proof proof // the latest proof
 	}
+	probing chan struct{} // contains a token from a run's probe until the next one may be sent
 	helping chan struct{} // contains a token while a run sends more than a probe
 	read    atomic.Int64  // moment when the last reader came
 	era     atomic.Uint64 // 1 + the last ledger era in which upstream itself showed the state
@@ -43,7 +42,7 @@ type Feed struct {
 
 // New returns a feed that uses the keeper's ledger and probe budget.
 func (k *Keeper) New(f *feed.Feed) *Feed {
-	return &Feed{Feed: f, keeper: k, helping: make(chan struct{}, 1)}
+	return &Feed{Feed: f, keeper: k, probing: make(chan struct{}, 1), helping: make(chan struct{}, 1)}
 }
 
 func (f *Feed) options() feed.ResourceOptions {
@@ -155,52 +154,33 @@ func (f *Feed) join() (*run, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.next == nil {
-		f.mu.next = &run{asked: make(chan struct{}), slow: make(chan struct{}), done: make(chan struct{})}
-	}
-	f.mu.next.readers++
-	if !f.mu.probing {
-		if f.mu.probing = f.Go(f.probes); !f.mu.probing {
+		r := &run{asked: make(chan struct{}), slow: make(chan struct{}), done: make(chan struct{})}
+		if !f.Go(func(ctx context.Context) { f.begin(ctx, r) }) {
 			return nil, fmt.Errorf("%w: %s has ended", ErrNotFresh, f)
 		}
+		f.mu.next = r
 	}
+	f.mu.next.readers++
 	return f.mu.next, nil
 }
 
-// gathered reports whether there is a next run. If not, the goroutine that sends probes must end.
-func (f *Feed) gathered() bool {
+// leave closes the next run to further readers.
+func (f *Feed) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.probing = f.mu.next != nil
-	return f.mu.probing
-}
-
-// take returns the next run and closes it to further readers.
-func (f *Feed) take() *run {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.mu.next
 	f.mu.next = nil
-	return r
 }
 
-// probes sends probes as long as readers come. Then it waits for the end of their runs.
-func (f *Feed) probes(ctx context.Context) {
-	var runs sync.WaitGroup
-	defer runs.Wait()
-	for f.gathered() {
-		_ = f.keeper.probes.Wait(ctx) // if ctx has ended, ask returns the error
-		r, began := f.take(), time.Now()
-		q, err := f.ask(ctx)
-		close(r.asked)
-		runs.Go(func() { f.finish(ctx, r, q, began, err) })
-		if r.readers > 1 {
-			client.Sleep(ctx, time.Duration(min(r.readers, gatherMost))*gatherFor-time.Since(began))
-		}
-	}
-}
-
-// finish brings the cache to the probe's revision and ends the run.
-func (f *Feed) finish(ctx context.Context, r *run, q question, began time.Time, err error) {
+// begin waits until the run's probe may be sent, and brings the cache to the probe's revision.
+func (f *Feed) begin(ctx context.Context, r *run) {
+	f.probing <- struct{}{}
+	_ = f.keeper.probes.Wait(ctx) // if ctx has ended, ask returns the error
+	f.leave()
+	began := time.Now()
+	q, err := f.ask(ctx)
+	close(r.asked)
+	pause := time.Duration(min(r.readers-1, gatherMost))*gatherFor - time.Since(began)
+	time.AfterFunc(pause, func() { <-f.probing })
 	if err == nil {
 		r.by, err = f.reach(ctx, &q, r.slow)
 	}

@@ -25,13 +25,11 @@ const ledgerReaders = 5
 // only the revision. So the ledger can prove without a list that a quiet cache is current, even
 // while other resources are written.
 //
-// Every cluster has foreign writes (writes to other resources): leases, events, statuses. A probe
-// then returns a revision that a quiet collection's own stream does not report yet. The stream
-// reports that revision with its next bookmark, up to a minute later. The watches of all resources
-// together show which resource used each revision. Some revisions belong to no API resource, so no
-// watch shows them. These revisions are holes in the ledger. For example, the apiservers' own
-// leases cause a hole every ten seconds. If a hole blocks a cache, the keeper starts a freshness
-// run (see the package) although no reader waits. The run brings the cache past the hole.
+// Every cluster has foreign writes: leases, events, statuses. A probe then returns a revision that a
+// quiet collection's own stream reports with its next bookmark, up to a minute later. Some revisions
+// belong to no API resource, so no watch shows them: they are holes. The leases of each apiserver
+// cause a hole every ten seconds. If a hole blocks a cache, the keeper starts a run although no reader
+// waits.
 //
 // kube-apiserver answers consistent lists and probes from its watch cache once that cache has
 // reached etcd's revision. If the resource itself is not written, kube-apiserver asks etcd for
@@ -59,8 +57,8 @@ type Keeper struct {
 
 	// The following fields are used only by the goroutine of Run.
 	watches map[ledger.Owner]*ledgerWatch
-	pauses  map[ledger.Owner]pause // of resources that could not be watched
-	linked  uint64                 // revision of the reference resource at the last comparison
+	pauses  map[ledger.Owner]time.Time // their ends, for resources whose watches have failed
+	linked  uint64                     // revision of the reference resource at the last comparison
 	running sync.WaitGroup
 }
 
@@ -68,7 +66,7 @@ type Keeper struct {
 func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper {
 	return &Keeper{
 		Upstream: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0),
-		wanted: make(chan struct{}, 1), pauses: map[ledger.Owner]pause{},
+		wanted: make(chan struct{}, 1), pauses: map[ledger.Owner]time.Time{},
 	}
 }
 

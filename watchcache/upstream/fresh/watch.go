@@ -34,12 +34,6 @@ type ledgerWatch struct {
 	lived    time.Duration // duration of the open watch
 }
 
-// pause follows a failed watch. Successive failures of a resource have longer and longer pauses.
-type pause struct {
-	until  time.Time
-	length time.Duration
-}
-
 // fit opens missing watches and closes unneeded watches. It reports whether a watch has ended
 // early.
 func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bool) {
@@ -67,7 +61,7 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 			continue
 		}
 		wanted[o] = true
-		if k.watches[o] != nil || time.Now().Before(k.pauses[o].until) {
+		if k.watches[o] != nil || time.Now().Before(k.pauses[o]) {
 			continue
 		}
 		watching, stop := context.WithCancel(ctx)
@@ -78,7 +72,7 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 			w.lived, w.err = k.watch(watching, w)
 		})
 	}
-	maps.DeleteFunc(k.pauses, func(o ledger.Owner, r pause) bool { return !wanted[o] && time.Now().After(r.until) })
+	maps.DeleteFunc(k.pauses, func(_ ledger.Owner, until time.Time) bool { return time.Now().After(until) })
 	for o, w := range k.watches {
 		if !wanted[o] {
 			w.stop()
@@ -99,15 +93,12 @@ func (k *Keeper) ended(w *ledgerWatch) (early bool) {
 	if opened {
 		k.Ledger.Forget() // the next watch may come from a restored etcd
 	}
-	next := min(max(2*k.pauses[w.owner].length, Every), Needed)
-	switch {
-	case client.Answered(w.err) && !client.Doubtful(w.err) && !apierrors.IsTooManyRequests(w.err) && !apierrors.IsResourceExpired(w.err):
-		next = rest
-	case w.lived > Needed:
-		next = Every
+	pause := 10 * Every
+	if client.Answered(w.err) && !client.Doubtful(w.err) && !apierrors.IsTooManyRequests(w.err) && !apierrors.IsResourceExpired(w.err) {
+		pause = rest
 	}
-	k.pauses[w.owner] = pause{time.Now().Add(next), next}
-	k.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", next), zap.Error(w.err))
+	k.pauses[w.owner] = time.Now().Add(pause)
+	k.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(w.err))
 	return opened
 }
 

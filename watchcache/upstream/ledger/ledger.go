@@ -42,9 +42,9 @@ type Ledger struct {
 		// proofs.
 		entries []ledgerEntry
 		highest uint64
-		era     uint64 // counts the calls of Forget
-		members map[Owner]*membership
-		moved   chan struct{} // closed by the next Note; nil without callers of Wait
+		era     uint64                // counts the calls of Forget
+		members map[Owner]*membership // of the resources that upstream serves
+		moved   chan struct{}         // closed by the next Note; nil without callers of Wait
 	}
 }
 

@@ -166,22 +166,6 @@ func TestLedgerForgetsEvidence(t *testing.T) {
 	}
 }
 
-// Only a number of resources can have proofs. No evidence is kept of further ones.
-func TestMembersAreBounded(t *testing.T) {
-	var l Ledger
-	l.Begin()
-	members(&l, membersMost+1)
-	if len(l.mu.members) != membersMost || !l.Has(owner(membersMost)) || l.Has(owner(membersMost+1)) {
-		t.Errorf("evidence of %d resources is kept", len(l.mu.members))
-	}
-	if l.Undecided(owner(membersMost + 1)) {
-		t.Error("more evidence of one more resource is looked for")
-	}
-	if l.Note(owner(membersMost+1), 5); l.Proves(0, owner(1), 4, 5) {
-		t.Error("a resource without evidence proves something")
-	}
-}
-
 // The two names of events are one resource.
 func TestOwnersOfEvents(t *testing.T) {
 	core, other := schema.GroupResource{Resource: "events"}, schema.GroupResource{Group: "events.k8s.io", Resource: "events"}

@@ -14,8 +14,6 @@ const (
 	// EvidenceEnough is how many times a resource's revision must lie between two revisions of the
 	// reference, at a different revision each time.
 	EvidenceEnough = 3
-	// membersMost is the maximum number of resources with evidence. Further resources have no proof.
-	membersMost = 1<<16 - 1
 	// evidenceWidth limits the distance between the reference's two revisions. The smaller the
 	// distance, the less likely is a coincidence.
 	evidenceWidth = 1000
@@ -59,12 +57,12 @@ func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 	}
 	for _, r := range readings {
 		m := l.mu.members[r.Of]
-		if m == nil && len(l.mu.members) < membersMost {
+		if m == nil {
 			m = &membership{}
 			l.mu.members[r.Of] = m
 		}
 		switch {
-		case m == nil, m.apart:
+		case m.apart:
 		case r.RV < first.RV || r.RV > last.RV:
 			m.apart = true
 			apart = append(apart, r.Of)
@@ -84,10 +82,7 @@ func (l *Ledger) Undecided(o Owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.mu.members[o]
-	if m == nil {
-		return len(l.mu.members) < membersMost
-	}
-	return !m.apart && m.evidence < EvidenceEnough
+	return m == nil || !m.apart && m.evidence < EvidenceEnough
 }
 
 // Has reports whether the ledger covers a resource.
