@@ -93,6 +93,9 @@ func (c *Cache) notReady() error {
 	}
 }
 
+// Published returns a channel that the next publication of a state closes.
+func (c *Cache) Published() <-chan struct{} { return c.waiters.Wait() }
+
 // WaitFresh waits until the cache is filled and has reached rv, and returns the newest state. If
 // ctx ends first, it returns an error that wraps [ErrNotReady] or [ErrTooNew]. With [ErrTooNew], it
 // also returns the newest state so far.

@@ -54,6 +54,7 @@ type fakeUpstream struct {
 		warning   string            // comes with every probe
 		aside     uint64            // revisions used by other resources; bookmarks show them
 		others    []otherEvent      // writes to other resources, which their own watches show
+		held      string            // the ledger's watch of this resource sends nothing
 		apart     map[string]uint64 // resources in another etcd, with its revision
 		more      string            // further resources in discovery
 	}
@@ -232,7 +233,11 @@ func (f *fakeUpstream) revLocked(collection string) uint64 {
 func (f *fakeUpstream) ledgerLocked(req *http.Request) *http.Response {
 	resource := path.Base(req.URL.Path)
 	from, _ := strconv.ParseUint(req.URL.Query().Get("resourceVersion"), 10, 64)
-	return f.streamLocked(req.Context(), 0, nil, func() (frames []string) {
+	life, _ := strconv.Atoi(req.URL.Query().Get("timeoutSeconds"))
+	return f.streamLocked(req.Context(), 0, time.Duration(life)*time.Second, nil, func() (frames []string) {
+		if f.mu.held == resource {
+			return nil
+		}
 		for _, e := range f.mu.others {
 			if e.rev > from && e.resource == resource {
 				frames, from = append(frames, string(metadataFrame(e.rev))), e.rev

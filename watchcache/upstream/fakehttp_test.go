@@ -190,7 +190,7 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 		first = []string{tooOld(from, f.mu.oldest), ""}
 	}
 	opened := f.mu.requests["watch"]
-	return f.streamLocked(ctx, after, first, func() (lines []string) {
+	return f.streamLocked(ctx, after, 0, first, func() (lines []string) {
 		switch {
 		case f.mu.stalled:
 			return nil
@@ -248,7 +248,7 @@ func (f *fakeUpstream) metadataLocked(q url.Values) (*http.Response, error) {
 func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Response {
 	from, _ := strconv.ParseUint(rv, 10, 64)
 	if from < f.mu.oldest {
-		return f.streamLocked(ctx, 0, []string{tooOld(from, f.mu.oldest), ""}, nil)
+		return f.streamLocked(ctx, 0, 0, []string{tooOld(from, f.mu.oldest), ""}, nil)
 	}
 	r, w := io.Pipe()
 	go func() {
@@ -280,10 +280,15 @@ func tooOld(from, oldest uint64) string {
 }
 
 // streamLocked returns a watch that sends first after some time, and then what next returns after each
-// change. Next is called with the lock. If first ends with "", the watch ends there.
-func (f *fakeUpstream) streamLocked(ctx context.Context, after time.Duration, first []string, next func() []string) *http.Response {
+// change. Next is called with the lock. If first ends with "", the watch ends there. Otherwise it ends
+// after life, unless life is 0.
+func (f *fakeUpstream) streamLocked(ctx context.Context, after, life time.Duration, first []string, next func() []string) *http.Response {
 	r, w := io.Pipe()
 	cut := f.mu.cut
+	var over <-chan time.Time
+	if life > 0 {
+		over = time.After(life)
+	}
 	go func() {
 		if !client.Sleep(ctx, after) {
 			w.CloseWithError(ctx.Err())
@@ -316,6 +321,9 @@ func (f *fakeUpstream) streamLocked(ctx context.Context, after time.Duration, fi
 			select {
 			case <-changed:
 			case <-cut:
+				w.Close()
+				return
+			case <-over:
 				w.Close()
 				return
 			case <-ctx.Done():

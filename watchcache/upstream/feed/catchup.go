@@ -41,8 +41,7 @@ func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.By
 // that succeeded.
 func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	if IsSmall(f.cache.Stats()) {
-		_, err := f.FastForward(ctx, rv)
-		return "list", err
+		return "list", f.fastForward(ctx, rv)
 	}
 	if f.cache.Resource().NoWatchCache {
 		return "", errors.New("upstream sends no bookmarks for the resource")
@@ -70,10 +69,9 @@ func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) b
 	return err == nil
 }
 
-// FastForward lists the collection and lets readers see the listed state. If rv is 0, it requests
-// the most recent state, otherwise a state not older than rv. Upstream's cache must already have
-// reached rv.
-func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error) {
+// fastForward lists the collection and lets readers see the listed state, which is not older than
+// rv. Upstream's cache must already have reached rv.
+func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
 	_, epoch := f.Position()
 	done := f.Metrics.Spend("list")
 	var changes []watchcache.Change
@@ -85,17 +83,17 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 	done()
 	switch {
 	case err != nil:
-		return 0, err
+		return err
 	case p.RV < rv:
-		return 0, client.ListedAt(p.RV, rv)
+		return client.ListedAt(p.RV, rv)
 	case p.Next != "":
-		return 0, client.ErrPartial
+		return client.ErrPartial
 	}
 	err = f.Write(epoch, func() error { f.listed.Store(listed); return f.cache.FastForward(batch.Compact(changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.Interrupt(err) // the feed relists
 	}
-	return p.RV, err
+	return err
 }
 
 // sideWatch opens a second watch at the end of the log. It applies the events that the main stream

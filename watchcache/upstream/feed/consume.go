@@ -51,7 +51,8 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 // for every event. If the stream ends cleanly, consume returns nil.
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	at, _ := f.Position()
-	used := ledger.Uses{At: at}
+	shown := ledger.Shown(at)
+	var used []uint64 // revisions for the ledger
 	apply := func(changes []watchcache.Change, received time.Time) error {
 		return f.Write(epoch, func() error { return f.cache.Apply(changes, received) })
 	}
@@ -63,7 +64,8 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	defer events.Close()
 	publish := func() error {
 		err := events.Publish()
-		f.Uses(f.Owner, used.Take()...)
+		f.Uses(f.Owner, used...)
+		used = used[:0]
 		return err
 	}
 	for {
@@ -80,7 +82,7 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 				return errors.Join(publish(), err)
 			}
 			events.Reached(rv)
-			used.Reached(rv)
+			shown.Reached(rv)
 			if err := publish(); err != nil {
 				return err
 			}
@@ -99,7 +101,9 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 				return errors.Join(publish(), err)
 			}
 			waiting = events.Add(change)
-			used.Event(change.Object.ResourceVersion())
+			if rv := change.Object.ResourceVersion(); shown.Reached(rv) {
+				used = append(used, rv)
+			}
 		}
 		if waiting >= batchMax || !s.Buffered() {
 			if err := publish(); err != nil {

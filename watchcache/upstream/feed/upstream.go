@@ -79,12 +79,9 @@ func (o *Options) ScopesOf(gr schema.GroupResource) []object.Scope {
 
 // Uses records in the ledger that a resource has used revisions.
 func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
-	shared := u.Ledger.Note(o, rvs...)
-	if shared == nil {
-		return
+	if err := u.Ledger.Note(o, rvs...); err != nil {
+		u.Log.Warn("the ledger starts over, and excludes two resources the second time", zap.Error(err))
 	}
-	u.Log.Warn("two resources used one revision; the ledger starts over, and excludes them the second time",
-		zap.Stringers("resources", []schema.GroupResource{shared.One.Value(), shared.Other.Value()}), zap.Uint64("resourceVersion", shared.RV))
 }
 
 // Metrics contains the feeds' counters.

@@ -17,7 +17,7 @@ package fresh
 
 import "time"
 
-// These are all durations of the package. Requests to upstream end by [feed.AskTimeout].
+// These are all durations of the package. Probes end by [feed.AskTimeout], and runs by twice as much.
 const (
 	// streamWait is how long a run waits for the stream or the ledger to show the probe's revision.
 	// Halved, runs help while the events are still under way; doubled, each read waits that much longer
@@ -36,8 +36,9 @@ const (
 	// vain; doubled, the ledger is missed for longer once it would be useful.
 	rest = 10 * time.Minute
 	// Every is the interval at which the ledger's watches and evidence are completed, and the pause
-	// between two runs for the holes of one cache. Halved, upstream gets twice as many probes until the
-	// ledger has its evidence; doubled, the ledger starts later and more readers meet a hole.
+	// between two runs for the holes of one cache. A broken watch opens again after ten times as long.
+	// Halved, upstream gets twice as many probes until the ledger has its evidence; doubled, the ledger
+	// starts later and more readers meet a hole.
 	Every = 500 * time.Millisecond
 	// holeWait is the time after which a missing revision is a hole. Halved, events under way look like
 	// holes, and upstream helps in vain; doubled, more readers meet the hole before it is closed.

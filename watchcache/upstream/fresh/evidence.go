@@ -21,9 +21,12 @@ const linkMost = 16
 // reference is the resource with which all others are compared.
 var reference = ledger.OwnerOf(schema.GroupResource{Resource: "namespaces"})
 
-// shown returns the resources that feeds or the ledger watch, and those of them that have readers.
-func (k *Keeper) shown() (all map[ledger.Owner]*object.Resource, busy map[ledger.Owner]bool) {
-	all, busy = map[ledger.Owner]*object.Resource{}, map[ledger.Owner]bool{}
+// link collects evidence that the resources that feeds or the ledger watch share one etcd. Those with
+// readers come first. Without writes, there is no new evidence.
+func (k *Keeper) link(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
+	defer cancel()
+	all, busy := map[ledger.Owner]*object.Resource{}, map[ledger.Owner]bool{}
 	for _, f := range k.feeds() {
 		if f.Owner != (ledger.Owner{}) {
 			all[f.Owner] = f.Cache().Resource()
@@ -31,22 +34,16 @@ func (k *Keeper) shown() (all map[ledger.Owner]*object.Resource, busy map[ledger
 		}
 	}
 	for o, w := range k.watches {
-		all[o] = w.resource
+		if !w.pausing.Load() {
+			all[o] = w.resource
+		}
 	}
-	return all, busy
-}
-
-// link collects evidence that the watched resources share one etcd. Those with readers come first.
-// Without writes, there is no new evidence.
-func (k *Keeper) link(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
-	defer cancel()
-	all, busy := k.shown()
-	undecided := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(o ledger.Owner) bool { return !k.Ledger.Undecided(o) })
-	if len(undecided) == 0 || all[reference] == nil {
+	order := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(o ledger.Owner) bool {
+		return o == reference || !k.Ledger.Undecided(o)
+	})
+	if len(order) == 0 || all[reference] == nil {
 		return
 	}
-	order := slices.DeleteFunc(undecided, func(o ledger.Owner) bool { return o == reference })
 	slices.SortFunc(order, func(a, b ledger.Owner) int {
 		if busy[a] != busy[b] {
 			return map[bool]int{true: -1, false: 1}[busy[a]]

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
@@ -31,18 +32,20 @@ type Feed struct {
 		next  *run  // gathers readers; nil without waiting readers
 		proof proof // the latest proof
 	}
-	probing chan struct{} // contains a token from a run's probe until the next one may be sent
-	helping chan struct{} // contains a token while a run sends more than a probe
-	read    atomic.Int64  // moment when the last reader came
-	era     atomic.Uint64 // 1 + the last ledger era in which upstream itself showed the state
-	failing atomic.Bool   // the last run has failed
-	ahead   atomic.Bool   // a proof is under way for later readers within maxAge
-	closing atomic.Bool   // a goroutine brings the cache past holes in the ledger
+	probing chan time.Time // contains the time of the next probe, unless a run probes
+	helping chan struct{}  // contains a token while a run sends more than a probe
+	read    atomic.Int64   // moment when the last reader came
+	era     atomic.Uint64  // 1 + the last ledger era in which upstream itself showed the state
+	failing atomic.Bool    // the last run has failed
+	ahead   atomic.Bool    // a proof is under way for later readers within maxAge
+	closing atomic.Bool    // a goroutine brings the cache past holes in the ledger
 }
 
 // New returns a feed that uses the keeper's ledger and probe budget.
 func (k *Keeper) New(f *feed.Feed) *Feed {
-	return &Feed{Feed: f, keeper: k, probing: make(chan struct{}, 1), helping: make(chan struct{}, 1)}
+	fresh := &Feed{Feed: f, keeper: k, probing: make(chan time.Time, 1), helping: make(chan struct{}, 1)}
+	fresh.probing <- time.Time{}
+	return fresh
 }
 
 func (f *Feed) options() feed.ResourceOptions {
@@ -173,14 +176,13 @@ func (f *Feed) leave() {
 
 // begin waits until the run's probe may be sent, and brings the cache to the probe's revision.
 func (f *Feed) begin(ctx context.Context, r *run) {
-	f.probing <- struct{}{}
-	_ = f.keeper.probes.Wait(ctx) // if ctx has ended, ask returns the error
+	client.Sleep(ctx, time.Until(<-f.probing)) // if ctx has ended, ask returns the error
+	_ = f.keeper.probes.Wait(ctx)
 	f.leave()
 	began := time.Now()
 	q, err := f.ask(ctx)
 	close(r.asked)
-	pause := time.Duration(min(r.readers-1, gatherMost))*gatherFor - time.Since(began)
-	time.AfterFunc(pause, func() { <-f.probing })
+	f.probing <- began.Add(time.Duration(min(r.readers-1, gatherMost)) * gatherFor)
 	if err == nil {
 		r.by, err = f.reach(ctx, &q, r.slow)
 	}

@@ -2,12 +2,14 @@ package fresh
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
@@ -43,8 +45,6 @@ type Keeper struct {
 	metrics *Metrics
 	probes  *rate.Limiter // the probe budget of all feeds
 	wanted  chan struct{}
-	// events is the resource events if the ledger covers it, or nil.
-	events atomic.Pointer[object.Resource]
 
 	mu struct {
 		sync.Mutex
@@ -55,18 +55,19 @@ type Keeper struct {
 		resting time.Time // the ledger does not run before this time
 	}
 
+	moved   atomic.Bool // a watch has broken, so upstream may serve other resources
+	running sync.WaitGroup
+
 	// The following fields are used only by the goroutine of Run.
 	watches map[ledger.Owner]*ledgerWatch
-	pauses  map[ledger.Owner]time.Time // their ends, for resources whose watches have failed
-	linked  uint64                     // revision of the reference resource at the last comparison
-	running sync.WaitGroup
+	linked  uint64 // revision of the reference resource at the last comparison
 }
 
 // NewKeeper returns a Keeper for the feeds that the function feeds returns.
 func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper {
 	return &Keeper{
 		Upstream: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0),
-		wanted: make(chan struct{}, 1), pauses: map[ledger.Owner]time.Time{},
+		wanted: make(chan struct{}, 1),
 	}
 }
 
@@ -118,19 +119,23 @@ func (k *Keeper) over() bool {
 	return time.Since(k.mu.last) > Needed || !k.Options.Load().Ledger
 }
 
+// events is the resource that askEvents probes.
+var events = object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "events"}, Kind: "Event", Namespaced: true}
+
 // askEvents reads upstream's revision with a probe of events, which upstream answers at once. ok is
 // false if the ledger does not cover events, if the probe fails or if the revision is below known.
-// The caller then probes the feed's own resource.
+// The caller then probes the feed's own resource. ctx is canceled if the feed stops.
 func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok bool) {
-	events := k.events.Load()
-	if events == nil {
+	if !k.Ledger.Has(ledger.OwnerOf(events.GVR.GroupResource())) {
 		return 0, false
 	}
 	done := k.Metrics.Spend("probe")
-	p, err := k.Client.Probe(ctx, "probe", events)
+	p, err := k.Client.Probe(ctx, "probe", &events)
 	done()
+	if errors.Is(err, context.Canceled) {
+		return 0, false
+	}
 	if err != nil || p.RV < known {
-		k.events.CompareAndSwap(events, nil)
 		k.Ledger.Forget() // the resource may have moved to another etcd
 		return 0, false
 	}
@@ -160,13 +165,15 @@ func (k *Keeper) keep(ctx context.Context) {
 	defer func() {
 		cancel()
 		k.running.Wait()
-		k.events.Store(nil)
 		k.Ledger.End()
 	}()
 	k.running.Go(func() { k.closeHoles(ctx) })
 	var resources []object.Resource
 	var known time.Time
 	for !k.over() {
+		if k.moved.Swap(false) {
+			known = time.Time{}
+		}
 		if time.Since(known) > discovery.LocalAge {
 			if now, err := k.local(ctx, resources); err == nil {
 				resources, known = now, time.Now()
@@ -174,11 +181,8 @@ func (k *Keeper) keep(ctx context.Context) {
 				k.Log.Debug("cannot list the ledger's resources", zap.Error(err))
 			}
 		}
-		if k.fit(ctx, resources) {
-			known = time.Time{} // the ended watch's resource may have moved to another server
-		}
+		k.fit(ctx, resources)
 		k.link(ctx)
-		k.findEvents()
 		if !client.Sleep(ctx, Every) {
 			return
 		}
@@ -197,25 +201,16 @@ func (k *Keeper) local(ctx context.Context, known []object.Resource) ([]object.R
 	return k.Names.Local(ctx, known)
 }
 
-// findEvents finds the resource that askEvents probes.
-func (k *Keeper) findEvents() {
-	all, _ := k.shown()
-	for o, r := range all {
-		if client.NoWatchCache(r.GVR) && k.Ledger.Has(o) {
-			k.events.Store(r)
-			return
-		}
-	}
-	k.events.Store(nil)
-}
-
 // closeHoles begins runs for caches that the ledger cannot prove current: caches before a hole and,
 // in a new era, all caches. So readers do not have to wait for these runs.
 func (k *Keeper) closeHoles(ctx context.Context) {
 	for client.Sleep(ctx, holeWait) {
 		noted := k.Ledger.Wait()
 		for _, f := range k.feeds() {
-			if _, unproved := k.unproved(f); unproved && f.busy() && f.closing.CompareAndSwap(false, true) {
+			if !f.busy() {
+				continue
+			}
+			if _, unproved := k.unproved(f); unproved && f.closing.CompareAndSwap(false, true) {
 				k.running.Go(func() { k.closeHole(ctx, f) })
 			}
 		}

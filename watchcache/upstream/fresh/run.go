@@ -3,8 +3,6 @@ package fresh
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
@@ -37,7 +35,7 @@ func (f *Feed) Carries(era uint64) bool {
 	return !f.Cache().Resource().NoWatchCache && f.era.Load() == era+1 && f.Ledger.Has(f.Owner)
 }
 
-// ask reads upstream's revision. If the revision is below an earlier one, etcd was restored, and ask
+// ask reads upstream's revision. If the cache has seen a higher one, etcd was restored, and ask
 // returns [feed.ErrWentBack].
 func (f *Feed) ask(ctx context.Context) (q question, err error) {
 	began, runs := time.Now(), ctx
@@ -45,29 +43,29 @@ func (f *Feed) ask(ctx context.Context) (q question, err error) {
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
 	era, noted := f.Ledger.Position(f.Owner)
-	known := max(f.Cache().Stats().Newest, noted)
 	if f.Carries(era) {
-		if rv, ok := f.keeper.askEvents(ctx, known); ok {
+		if rv, ok := f.keeper.askEvents(ctx, max(f.Cache().Stats().Newest, noted)); ok {
 			return question{rv, era, false}, nil
 		}
 	}
-	rv, err := f.askOwn(ctx, known)
+	rv, err := f.askOwn(ctx, noted)
 	return question{rv, era, true}, err
 }
 
 // askOwn reads upstream's revision with a probe of the feed's own resource. The probe makes upstream
 // bring its watch cache of that resource to this revision. If others are written, and the resource is
-// not, this takes up to 100 ms.
-func (f *Feed) askOwn(ctx context.Context, known uint64) (rv uint64, err error) {
+// not, this takes up to 100 ms. If the ledger has noted a higher revision, it was noted of another etcd
+// or of a lost history.
+func (f *Feed) askOwn(ctx context.Context, noted uint64) (rv uint64, err error) {
 	done := f.Metrics.Spend("probe")
 	rv, err = f.Probe(ctx)
 	done()
-	if err == nil && rv < known {
-		err = fmt.Errorf("%w: from %d to %d", feed.ErrWentBack, known, rv)
-	}
-	if errors.Is(err, feed.ErrWentBack) {
-		f.Ledger.Forget()
+	back := errors.Is(err, feed.ErrWentBack)
+	if back {
 		f.Interrupt(err)
+	}
+	if back || err == nil && rv < noted {
+		f.Ledger.Forget()
 	}
 	return rv, err
 }
@@ -91,12 +89,9 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (by
 		if err := f.keeper.probes.Wait(ctx); err != nil {
 			return "", err
 		}
-		rv, err := f.askOwn(ctx, 0)
+		rv, err := f.askOwn(ctx, q.rv)
 		if err != nil {
 			return "", err
-		}
-		if rv < q.rv {
-			f.Ledger.Forget() // the events are in another etcd
 		}
 		q.rv, q.own = rv, true
 	}
@@ -117,26 +112,17 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (by
 func (f *Feed) settles(ctx context.Context, q question) (by string) {
 	ctx, cancel := context.WithTimeout(ctx, streamWait)
 	defer cancel()
-	stream := make(chan struct{})
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
-	defer cancel()
-	for first := true; ; first = false {
-		noted := f.Ledger.Wait()
-		if f.proved(q) {
+	for {
+		noted, published := f.Ledger.Wait(), f.Cache().Published()
+		switch {
+		case f.proved(q):
 			return carried
-		}
-		if first {
-			waiting.Go(func() {
-				if _, err := f.Cache().WaitFresh(ctx, q.rv); err == nil {
-					close(stream)
-				}
-			})
+		case f.Cache().Stats().Newest >= q.rv:
+			return streamed
 		}
 		select {
 		case <-noted:
-		case <-stream:
-			return streamed
+		case <-published:
 		case <-ctx.Done():
 			return ""
 		}

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
+	"math/rand/v2"
 	"net/url"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,27 +25,15 @@ import (
 // ledgerBuffer is the read buffer of a watch, in bytes.
 const ledgerBuffer = 4 << 10
 
-// ledgerWatch is a metadata watch. Only the revisions of its events are kept.
+// ledgerWatch follows the metadata of a resource. Only the revisions of events are kept.
 type ledgerWatch struct {
 	resource *object.Resource
-	owner    ledger.Owner
 	stop     context.CancelFunc
-	over     chan struct{} // closed when the watch has ended; err is then set
-	err      error
-	lived    time.Duration // duration of the open watch
+	pausing  atomic.Bool // the watch has ended, and is not open again yet
 }
 
-// fit opens missing watches and closes unneeded watches. It reports whether a watch has ended
-// early.
-func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bool) {
-	for o, w := range k.watches {
-		select {
-		case <-w.over:
-			early = k.ended(w) || early
-			delete(k.watches, o)
-		default:
-		}
-	}
+// fit begins missing watches and ends unneeded ones.
+func (k *Keeper) fit(ctx context.Context, resources []object.Resource) {
 	fed := map[ledger.Owner]bool{}
 	for _, f := range k.feeds() {
 		if f.Cache().Stats().Ready {
@@ -57,53 +46,57 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 		o := ledger.OwnerOf(r.GVR.GroupResource())
 		scopes := k.Options.Load().ScopesOf(r.GVR.GroupResource())
 		narrowed := len(scopes) > 0 && !slices.ContainsFunc(scopes, object.Scope.Whole)
-		if fed[o] || narrowed || k.Options.Load().Excludes(r.GVR) {
+		if fed[o] || wanted[o] || narrowed || k.Options.Load().Excludes(r.GVR) {
 			continue
 		}
 		wanted[o] = true
-		if k.watches[o] != nil || time.Now().Before(k.pauses[o]) {
+		w := k.watches[o]
+		if w != nil && w.resource.GVR == r.GVR {
 			continue
 		}
+		if w != nil {
+			w.stop()
+		}
 		watching, stop := context.WithCancel(ctx)
-		w := &ledgerWatch{resource: r, owner: o, stop: stop, over: make(chan struct{})}
+		w = &ledgerWatch{resource: r, stop: stop}
 		k.watches[o] = w
-		k.running.Go(func() {
-			defer close(w.over)
-			w.lived, w.err = k.watch(watching, w)
-		})
+		k.running.Go(func() { k.follow(watching, w) })
 	}
-	maps.DeleteFunc(k.pauses, func(_ ledger.Owner, until time.Time) bool { return time.Now().After(until) })
 	for o, w := range k.watches {
 		if !wanted[o] {
 			w.stop()
 			delete(k.watches, o)
 		}
 	}
-	return early
 }
 
-// ended handles a watch that has ended by itself, and decides when the resource's next watch opens.
-// It reports whether the watch ended early.
-func (k *Keeper) ended(w *ledgerWatch) (early bool) {
-	w.stop()
-	opened := w.lived > 0
-	if opened && w.err == nil && w.lived >= feed.WatchLife {
-		return false
+// follow opens one watch after the other until ctx ends. If a watch ends before its time, upstream may
+// be restarting, and the next watch may come from a restored etcd.
+func (k *Keeper) follow(ctx context.Context, w *ledgerWatch) {
+	for pause := time.Duration(0); client.Sleep(ctx, pause); {
+		w.pausing.Store(false)
+		life := (feed.WatchLife + rand.N(feed.WatchLife)).Truncate(time.Second) // few watches end at one time
+		lived, err := k.watch(ctx, w, life)
+		pause = 0
+		if ctx.Err() != nil || err == nil && lived > life-time.Second {
+			continue
+		}
+		if lived > 0 {
+			k.Ledger.Forget()
+			k.moved.Store(true)
+		}
+		pause = 10 * Every
+		if client.Answered(err) && !client.Doubtful(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsResourceExpired(err) {
+			pause = rest
+		}
+		w.pausing.Store(true)
+		k.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(err))
 	}
-	if opened {
-		k.Ledger.Forget() // the next watch may come from a restored etcd
-	}
-	pause := 10 * Every
-	if client.Answered(w.err) && !client.Doubtful(w.err) && !apierrors.IsTooManyRequests(w.err) && !apierrors.IsResourceExpired(w.err) {
-		pause = rest
-	}
-	k.pauses[w.owner] = time.Now().Add(pause)
-	k.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(w.err))
-	return opened
 }
 
-// watch follows one watch that starts at the present revision.
-func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration, err error) {
+// watch follows one watch that starts at the present revision, and that upstream ends after life. lived
+// is 0 if it was not opened.
+func (k *Keeper) watch(ctx context.Context, w *ledgerWatch, life time.Duration) (lived time.Duration, err error) {
 	c := k.Client
 	end, err := k.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
 	if err != nil {
@@ -121,6 +114,7 @@ func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 	}
 	resp, err := c.GetCollection(ctx, AcceptMetadataEvents, ledgerVerb, w.resource, url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatUint(p.RV, 10)},
+		"timeoutSeconds": {strconv.Itoa(int(life.Seconds()))},
 	})
 	if err != nil {
 		return 0, err
@@ -128,14 +122,14 @@ func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
 	end()
 	opened := time.Now()
-	err = k.read(client.NewProtoStream(resp.Body, &metadataOnly, ledgerBuffer), w.owner, p.RV)
+	err = k.read(client.NewProtoStream(resp.Body, &metadataOnly, ledgerBuffer), ledger.OwnerOf(w.resource.GVR.GroupResource()), p.RV)
 	return max(time.Since(opened), 1), err
 }
 
 // read records the revisions that a watch shows until it ends. The watch starts at the revision
 // from.
 func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
-	for used := (ledger.Uses{At: from}); ; {
+	for shown := ledger.Shown(from); ; {
 		e, err := s.Next()
 		switch {
 		case errors.Is(err, io.EOF):
@@ -146,14 +140,11 @@ func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 			return client.EventError(e, object.Protobuf)
 		}
 		rv, err := object.ParseVersion(e.Object)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case e.Kind == "BOOKMARK":
-			used.Reached(rv)
-		default:
-			used.Event(rv)
-			k.Uses(o, used.Take()...)
+		}
+		if shown.Reached(rv) && e.Kind != "BOOKMARK" {
+			k.Uses(o, rv)
 		}
 	}
 }

@@ -1,11 +1,15 @@
 package ledger
 
 import (
+	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"unique"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/waiters"
 )
 
 // Ledger records which resource used each revision of etcd. Watches show these revisions.
@@ -44,8 +48,8 @@ type Ledger struct {
 		highest uint64
 		era     uint64                // counts the calls of Forget
 		members map[Owner]*membership // of the resources that upstream serves
-		moved   chan struct{}         // closed by the next Note; nil without callers of Wait
 	}
+	noted waiters.Waiters
 }
 
 // ledgerSize is the number of revisions in the ledger. At 16 bytes each, they use one MiB.
@@ -61,15 +65,10 @@ type ledgerEntry struct {
 // the same objects. The zero Owner is no resource.
 type Owner = unique.Handle[schema.GroupResource]
 
-// sameObjects maps a resource to another resource that has the same objects.
-var sameObjects = map[schema.GroupResource]schema.GroupResource{
-	{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
-}
-
-// OwnerOf returns the Owner of a resource: the resource itself, unless another one has its objects.
+// OwnerOf returns the Owner of a resource. The two names of events are one resource.
 func OwnerOf(r schema.GroupResource) Owner {
-	if same, ok := sameObjects[r]; ok {
-		r = same
+	if r.Group == "events.k8s.io" && r.Resource == "events" {
+		r.Group = ""
 	}
 	return unique.Make(r)
 }
@@ -81,9 +80,7 @@ func Compare(a, b Owner) int { return strings.Compare(a.Value().String(), b.Valu
 func (l *Ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.entries == nil {
-		l.mu.entries = make([]ledgerEntry, ledgerSize)
-	}
+	l.mu.entries = make([]ledgerEntry, ledgerSize)
 }
 
 // Forget drops all revisions and all evidence of a shared etcd. It must be called if the etcd may
@@ -98,9 +95,10 @@ func (l *Ledger) forgetLocked() {
 	clear(l.mu.entries)
 	l.mu.highest = 0
 	l.mu.era++
-	for _, m := range l.mu.members {
+	maps.DeleteFunc(l.mu.members, func(_ Owner, m *membership) bool {
 		m.evidence = 0
-	}
+		return m.collisions == 0 && !m.apart // upstream may not serve the resource any more
+	})
 }
 
 // End stops the ledger: it does the same as Forget, and the ledger stays empty until Begin.
@@ -111,16 +109,11 @@ func (l *Ledger) End() {
 	l.mu.entries = nil
 }
 
-// SharedRevision is a revision that two resources have used. The resources are in different etcds,
-// or they show the same objects under two names. In both cases, they prove nothing.
-type SharedRevision struct {
-	RV         uint64
-	One, Other Owner
-}
-
 // Note records that a resource has used revisions. It ignores resources without evidence that they
-// share the etcd of the reference resource (namespaces).
-func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
+// share the etcd of the reference resource (namespaces). It returns an error if another resource has
+// used one of the revisions. The two are in different etcds, or they show the same objects under two
+// names. In both cases, they prove nothing.
+func (l *Ledger) Note(o Owner, rvs ...uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.entries == nil || len(rvs) == 0 || !l.mu.members[o].proved() {
@@ -134,16 +127,13 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 			l.mu.members[o].collided()
 			l.mu.members[was.by].collided()
 			l.forgetLocked()
-			return &SharedRevision{rv, was.by, o}
+			return fmt.Errorf("%s and %s have both used revision %d", was.by.Value(), o.Value(), rv)
 		default:
 			*at = ledgerEntry{rv, o}
 		}
 		l.mu.highest = max(l.mu.highest, rv)
 	}
-	if l.mu.moved != nil {
-		close(l.mu.moved)
-		l.mu.moved = nil
-	}
+	l.noted.Release()
 	return nil
 }
 
@@ -165,18 +155,11 @@ func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
 }
 
 // Wait returns a channel that the next Note closes.
-func (l *Ledger) Wait() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.moved == nil {
-		l.mu.moved = make(chan struct{})
-	}
-	return l.mu.moved
-}
+func (l *Ledger) Wait() <-chan struct{} { return l.noted.Wait() }
 
 // Position returns the era and the highest revision recorded in it. highest is 0 for a resource
-// without evidence that it shares the etcd of the reference resource. If a consistent read returns
-// less than highest, etcd was restored.
+// without evidence that it shares the etcd of the reference resource. If a later consistent read
+// returns less than highest, the ledger must forget.
 func (l *Ledger) Position(o Owner) (era, highest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,29 +169,15 @@ func (l *Ledger) Position(o Owner) (era, highest uint64) {
 	return l.mu.era, highest
 }
 
-// Uses collects the revisions that a watch's own resource has used. If upstream is itself a proxy,
-// it may have relisted. It then gives all deletions that the relist found the same revision: the
-// last revision before the relist. That revision may belong to any resource. So a revision counts
-// only if it is above all revisions that the watch has shown before.
-type Uses struct {
-	At  uint64 // the watch has shown all events up to this revision
-	rvs []uint64
-}
+// Shown is the highest revision that a watch has shown, or from which it starts. If upstream is itself a
+// proxy, it may have relisted. It then gives all deletions that the relist found the same revision: the
+// last revision before the relist. That revision may belong to any resource. So a revision counts only
+// if it is above all revisions that the watch has shown before.
+type Shown uint64
 
-// Event records an event of the watch.
-func (u *Uses) Event(rv uint64) {
-	if rv > u.At {
-		u.rvs = append(u.rvs, rv)
-	}
-	u.Reached(rv)
-}
-
-// Reached records a bookmark.
-func (u *Uses) Reached(rv uint64) { u.At = max(u.At, rv) }
-
-// Take returns the revisions since the last call. They are valid until the next event.
-func (u *Uses) Take() []uint64 {
-	rvs := u.rvs
-	u.rvs = u.rvs[:0]
-	return rvs
+// Reached records an event or a bookmark. It reports whether an event at rv counts.
+func (s *Shown) Reached(rv uint64) bool {
+	above := rv > uint64(*s)
+	*s = max(*s, Shown(rv))
+	return above
 }
