@@ -1,5 +1,5 @@
-// Package fresh proves that caches are up to date, for reads of the most recent state. All readers of
-// a resource who wait share one run (see [Feed.Fresh]):
+// Package fresh proves that caches are up to date, for reads of the most recent state. All readers
+// of a resource who wait share one run (see [Feed.Fresh]):
 //
 //	probe upstream's revision R
 //	  the cache is at R, or the ledger proves that nothing happened since ─► answer
@@ -7,41 +7,44 @@
 //	  small collection: list it, fast-forward the cache ──────────────────► answer
 //	  else a side watch, for one to two seconds. Watches wait for it, and lists are forwarded
 //
-// fresh.go shares the runs among readers, run.go is one run, and maxage.go spares a read its run within
-// a configured maxAge.
+// fresh.go shares the runs among readers, run.go is one run, and maxage.go spares a read its run
+// within a configured maxAge.
 //
-// The [Keeper] maintains the ledger (keeper.go). It watches the metadata of all resources (watch.go)
-// and collects evidence that they share one etcd (evidence.go). A write to another resource is called a
-// foreign write.
+// The [Keeper] maintains the ledger (keeper.go). It watches the metadata of all resources
+// (watch.go) and collects evidence that they share one etcd (evidence.go). A write to another
+// resource is called a foreign write.
 package fresh
 
 import "time"
 
-// These are all durations of the package. Probes end by [feed.AskTimeout], and runs by twice as much.
+// The durations of the package, of which others are multiples. A probe ends after
+// [feed.AskTimeout], and the requests after it end after twice as long.
 const (
 	// streamWait is how long a run waits for the stream or the ledger to show the probe's revision.
-	// Halved, runs help while the events are still under way; doubled, each read waits that much longer
-	// if upstream has nothing to send.
+	// Halved, runs send further requests while the events are under way; doubled, each read waits
+	// that much longer if upstream has nothing to send.
 	streamWait = 10 * time.Millisecond
-	// gatherFor delays the probe after a probe for several readers, for each of them but the first, and
-	// for gatherMost at most. Thousands of readers a second then cost 66 probes a second, of 1.7 ms of
-	// upstream's processor time each. Halved, they cost twice as many; doubled, they wait twice as long.
+	// gatherFor delays the probe after a probe for several readers, by gatherFor for each of them
+	// and by gatherMost times as much at most. Thousands of readers a second then cost 66 probes a
+	// second, of 1.7 ms of upstream's processor time each. Halved, they cost twice as many;
+	// doubled, they wait twice as long.
 	gatherFor = time.Millisecond
-	// Needed is how long more readers are expected after a reader. For so long, the ledger runs, and
-	// holes are closed. Halved, the ledger starts less often and ends earlier, and more readers wait;
-	// doubled, upstream sends events longer for nobody.
+	// Needed is how long more readers are expected after a reader. For so long, the ledger runs,
+	// and for a sixth of it, holes are closed. Halved, the ledger starts less often and ends
+	// earlier, and more readers wait; doubled, upstream answers longer for nobody.
 	Needed = time.Minute
-	// rest is how long the ledger stops if it has proved nothing for twice Needed, and for how long no
-	// resource is watched that upstream has refused. Halved, upstream gets twice as many requests in
-	// vain; doubled, the ledger is missed for longer once it would be useful.
+	// rest is how long the ledger stops if it has proved nothing for twice Needed, and for how long
+	// no resource is watched that upstream has refused. Halved, upstream gets twice as many
+	// requests in vain; doubled, the ledger is missed for longer once it would be useful.
 	rest = 10 * time.Minute
-	// Every is the interval at which the ledger's watches and evidence are completed, and the pause
-	// between two runs for the holes of one cache. A broken watch opens again after ten times as long.
-	// Halved, upstream gets twice as many probes until the ledger has its evidence; doubled, the ledger
-	// starts later and more readers meet a hole.
+	// Every is the interval at which the ledger's watches and evidence are completed, and the
+	// shortest pause between two runs for the holes of one cache. A broken watch opens again after
+	// ten times as long. Halved, upstream gets twice as many probes until the ledger has its
+	// evidence; doubled, the ledger starts later and more readers meet a hole.
 	Every = 500 * time.Millisecond
-	// holeWait is the time after which a missing revision is a hole. Halved, events under way look like
-	// holes, and upstream helps in vain; doubled, more readers meet the hole before it is closed.
+	// holeWait is the time after which a missing revision is a hole. Halved, events under way look
+	// like holes, and upstream is asked in vain; doubled, more readers meet the hole before it is
+	// closed.
 	holeWait = 20 * time.Millisecond
 )
 

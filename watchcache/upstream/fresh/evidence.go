@@ -21,8 +21,8 @@ const linkMost = 16
 // reference is the resource with which all others are compared.
 var reference = ledger.OwnerOf(schema.GroupResource{Resource: "namespaces"})
 
-// link collects evidence that the resources that feeds or the ledger watch share one etcd. Those with
-// readers come first. Without writes, there is no new evidence.
+// link collects evidence that the resources that feeds or the ledger watch share one etcd. Those
+// with readers come first. Without writes, there is no new evidence.
 func (k *Keeper) link(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
@@ -69,6 +69,7 @@ func (k *Keeper) link(ctx context.Context) {
 	}
 	k.linked = readings[0].RV
 	for _, o := range k.Ledger.Attest(readings) {
-		k.Log.Warn("resource is in another etcd; the ledger excludes it", zap.Stringer("resource", o.Value()))
+		k.Log.Warn("resource is in another etcd; the ledger excludes it",
+			zap.Stringer("resource", o.Value()))
 	}
 }

@@ -35,7 +35,6 @@ type Feed struct {
 	probing chan time.Time // contains the time of the next probe, unless a run probes
 	helping chan struct{}  // contains a token while a run sends more than a probe
 	read    atomic.Int64   // moment when the last reader came
-	era     atomic.Uint64  // 1 + the last ledger era in which upstream itself showed the state
 	failing atomic.Bool    // the last run has failed
 	ahead   atomic.Bool    // a proof is under way for later readers within maxAge
 	closing atomic.Bool    // a goroutine brings the cache past holes in the ledger
@@ -43,9 +42,9 @@ type Feed struct {
 
 // New returns a feed that uses the keeper's ledger and probe budget.
 func (k *Keeper) New(f *feed.Feed) *Feed {
-	fresh := &Feed{Feed: f, keeper: k, probing: make(chan time.Time, 1), helping: make(chan struct{}, 1)}
-	fresh.probing <- time.Time{}
-	return fresh
+	probing := make(chan time.Time, 1)
+	probing <- time.Time{}
+	return &Feed{Feed: f, keeper: k, probing: probing, helping: make(chan struct{}, 1)}
 }
 
 func (f *Feed) options() feed.ResourceOptions {
@@ -56,18 +55,19 @@ func (f *Feed) options() feed.ResourceOptions {
 // configuration can send these reads to upstream instead.
 func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 
-// busy reports whether more readers are expected.
+// busy reports whether the next reader is expected soon.
 func (f *Feed) busy() bool {
 	read := f.read.Load()
-	return read != 0 && watchcache.SinceMoment(read) < Needed
+	return read != 0 && watchcache.SinceMoment(read) < Needed/6
 }
 
 // run brings a cache up to date. It begins with a probe. A reader may share a run only if the run's
-// probe is sent after the reader's arrival. So at most one probe of a feed is in flight, and one
-// further run gathers readers for the next probe. A budget limits the probes of all feeds together.
-// Feeds that wait for the budget are served in order.
+// probe is sent after the reader's arrival. So at most one such probe of a feed is in flight, and
+// one further run gathers readers for the next probe. Of the runs whose probe was not enough, one
+// sends further requests, and the others wait for it. A budget limits the requests of all feeds
+// together. Feeds that wait for the budget are served in order.
 type run struct {
-	readers int
+	readers int           // 0 if the proxy itself began the run, for later readers
 	asked   chan struct{} // closed when the probe has succeeded or failed
 	slow    chan struct{} // closed when the run needs a side watch
 	done    chan struct{} // closed when rv or err is set
@@ -94,7 +94,7 @@ func (f *Feed) Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, erro
 		defer cancel()
 	}
 	by := failed
-	r, err := f.share(ctx, waits)
+	r, err := f.share(ctx, waits, 1)
 	switch {
 	case err == nil:
 		by = r.by
@@ -123,10 +123,10 @@ func notOlderThan(c *watchcache.Cache, rv uint64) (watchcache.Snapshot, error) {
 	return snapshot, err
 }
 
-// share joins the next run and waits for its end. A caller that does not wait for a side watch leaves
-// as soon as the run needs one.
-func (f *Feed) share(ctx context.Context, waits bool) (*run, error) {
-	r, err := f.join()
+// share joins the next run with 1 or 0 readers, and waits for its end. A caller that does not wait
+// for a side watch leaves as soon as the run needs one.
+func (f *Feed) share(ctx context.Context, waits bool, readers int) (*run, error) {
+	r, err := f.join(readers)
 	if err != nil {
 		return nil, err
 	}
@@ -139,11 +139,12 @@ func (f *Feed) share(ctx context.Context, waits bool) (*run, error) {
 	case <-slow:
 		return nil, errSlow
 	case <-ctx.Done():
+		err = ctx.Err()
 		select {
 		case <-r.asked:
-			return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
+			return nil, fmt.Errorf("%w: %w", ErrNotFresh, err)
 		default:
-			return nil, fmt.Errorf("%w: upstream does not answer: %w", watchcache.ErrNoProgress, ctx.Err())
+			return nil, fmt.Errorf("%w: upstream does not answer: %w", watchcache.ErrNoProgress, err)
 		}
 	}
 	if r.err != nil {
@@ -152,18 +153,20 @@ func (f *Feed) share(ctx context.Context, waits bool) (*run, error) {
 	return r, nil
 }
 
-// join adds a reader to the next run.
-func (f *Feed) join() (*run, error) {
+// join adds readers to the next run.
+func (f *Feed) join(readers int) (*run, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.next == nil {
-		r := &run{asked: make(chan struct{}), slow: make(chan struct{}), done: make(chan struct{})}
+		r := &run{
+			asked: make(chan struct{}), slow: make(chan struct{}), done: make(chan struct{}),
+		}
 		if !f.Go(func(ctx context.Context) { f.begin(ctx, r) }) {
 			return nil, fmt.Errorf("%w: %s has ended", ErrNotFresh, f)
 		}
 		f.mu.next = r
 	}
-	f.mu.next.readers++
+	f.mu.next.readers += readers
 	return f.mu.next, nil
 }
 
@@ -182,7 +185,11 @@ func (f *Feed) begin(ctx context.Context, r *run) {
 	began := time.Now()
 	q, err := f.ask(ctx)
 	close(r.asked)
-	f.probing <- began.Add(time.Duration(min(r.readers-1, gatherMost)) * gatherFor)
+	next := began
+	if r.readers > 1 {
+		next = began.Add(time.Duration(min(r.readers, gatherMost)) * gatherFor)
+	}
+	f.probing <- next
 	if err == nil {
 		r.by, err = f.reach(ctx, &q, r.slow)
 	}
@@ -190,10 +197,7 @@ func (f *Feed) begin(ctx context.Context, r *run) {
 		r.by = failed
 		f.Log.Debug("cache could not be brought up to date", zap.Error(err))
 	} else {
-		f.note(proof{began, q.rv})
-		if q.own {
-			f.era.Store(q.era + 1)
-		}
+		f.note(proof{began, q.rv, q.era})
 	}
 	f.failing.Store(err != nil)
 	f.keeper.metrics.ran(f.GVR, r)

@@ -19,19 +19,20 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// ledgerReaders is the number of readers within Needed that start the ledger.
-const ledgerReaders = 5
+// ledgerReaders is the number of readers within Needed that start the ledger. Each must have needed
+// more than a probe. One reader every two seconds is about as many.
+const ledgerReaders = 30
 
 // Keeper maintains the ledger while consistent readers benefit from it. It watches the metadata of
 // all resources that upstream serves itself and that no feed watches. From each event, it keeps
 // only the revision. So the ledger can prove without a list that a quiet cache is current, even
 // while other resources are written.
 //
-// Every cluster has foreign writes: leases, events, statuses. A probe then returns a revision that a
-// quiet collection's own stream reports with its next bookmark, up to a minute later. Some revisions
-// belong to no API resource, so no watch shows them: they are holes. The leases of each apiserver
-// cause a hole every ten seconds. If a hole blocks a cache, the keeper starts a run although no reader
-// waits.
+// Every cluster has foreign writes: leases, events, statuses. A probe then returns a revision that
+// a quiet collection's own stream reports with its next bookmark, up to a minute later. Some
+// revisions belong to no API resource, so no watch shows them: they are holes. The leases of each
+// apiserver cause a hole every ten seconds. If a hole blocks a cache, the keeper starts a run
+// before the next reader comes.
 //
 // kube-apiserver answers consistent lists and probes from its watch cache once that cache has
 // reached etcd's revision. If the resource itself is not written, kube-apiserver asks etcd for
@@ -43,7 +44,7 @@ type Keeper struct {
 	*feed.Upstream
 	feeds   func() []*Feed // returns the feeds that have a cache
 	metrics *Metrics
-	probes  *rate.Limiter // the probe budget of all feeds
+	probes  *rate.Limiter // the budget of all feeds, in probes
 	wanted  chan struct{}
 
 	mu struct {
@@ -71,14 +72,15 @@ func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper
 	}
 }
 
-// SetBudget limits the probes per second that all feeds together send for consistent reads. Unused
-// budget of up to one second is saved, so a few readers never wait.
+// SetBudget limits the probes per second that all feeds together send for consistent reads. Their
+// other requests cost as much as one probe or several. Unused budget of up to one second is saved,
+// so a few readers never wait.
 func (k *Keeper) SetBudget(perSecond int) {
 	if perSecond <= 0 {
 		k.probes.SetLimit(rate.Inf)
 		return
 	}
-	k.probes.SetBurst(perSecond)
+	k.probes.SetBurst(max(perSecond, 2+feed.SmallObjects/objectsPerProbe))
 	k.probes.SetLimit(rate.Limit(perSecond))
 }
 
@@ -120,15 +122,21 @@ func (k *Keeper) over() bool {
 }
 
 // events is the resource that askEvents probes.
-var events = object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "events"}, Kind: "Event", Namespaced: true}
+var events = object.Resource{
+	GVR:  schema.GroupVersionResource{Version: "v1", Resource: "events"},
+	Kind: "Event", Namespaced: true,
+}
 
 // askEvents reads upstream's revision with a probe of events, which upstream answers at once. ok is
 // false if the ledger does not cover events, if the probe fails or if the revision is below known.
-// The caller then probes the feed's own resource. ctx is canceled if the feed stops.
+// The caller then probes the feed's own resource, for which half of the time is left. ctx is
+// canceled if the feed stops.
 func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok bool) {
 	if !k.Ledger.Has(ledger.OwnerOf(events.GVR.GroupResource())) {
 		return 0, false
 	}
+	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout/2)
+	defer cancel()
 	done := k.Metrics.Spend("probe")
 	p, err := k.Client.Probe(ctx, "probe", &events)
 	done()
@@ -136,10 +144,24 @@ func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok boo
 		return 0, false
 	}
 	if err != nil || p.RV < known {
-		k.Ledger.Forget() // the resource may have moved to another etcd
+		k.Ledger.Forget() // events may have moved to another etcd, or may take long to answer again
 		return 0, false
 	}
 	return p.RV, true
+}
+
+// wentBack lets the feed read its state again, because upstream has lost the history that the cache
+// has followed. If the ledger covers the resource, all others of the etcd have lost theirs, too.
+func (k *Keeper) wentBack(f *Feed, reason error) {
+	f.Interrupt(reason)
+	if k.Ledger.Has(f.Owner) {
+		for _, other := range k.feeds() {
+			if other != f && k.Ledger.Has(other.Owner) {
+				other.Interrupt(reason)
+			}
+		}
+	}
+	k.Ledger.Forget()
 }
 
 // Run maintains the ledger whenever there are enough readers, until ctx ends.
@@ -166,6 +188,10 @@ func (k *Keeper) keep(ctx context.Context) {
 		cancel()
 		k.running.Wait()
 		k.Ledger.End()
+		select {
+		case <-k.wanted: // by readers while the ledger ran
+		default:
+		}
 	}()
 	k.running.Go(func() { k.closeHoles(ctx) })
 	var resources []object.Resource
@@ -210,8 +236,9 @@ func (k *Keeper) closeHoles(ctx context.Context) {
 			if !f.busy() {
 				continue
 			}
-			if _, unproved := k.unproved(f); unproved && f.closing.CompareAndSwap(false, true) {
-				k.running.Go(func() { k.closeHole(ctx, f) })
+			at, unproved := k.unproved(f)
+			if unproved && f.closing.CompareAndSwap(false, true) {
+				k.running.Go(func() { k.closeHole(ctx, f, at) })
 			}
 		}
 		select {
@@ -221,16 +248,18 @@ func (k *Keeper) closeHoles(ctx context.Context) {
 	}
 }
 
-// closeHole brings a cache past the hole before which it stands, and past those that follow.
-func (k *Keeper) closeHole(ctx context.Context, f *Feed) {
+// closeHole brings a cache past the hole after at, unless the missing revision arrives in time. It
+// then pauses for 20 times as long as the run took, so that a feed spends at most a 20th of the
+// time in such runs.
+func (k *Keeper) closeHole(ctx context.Context, f *Feed, at uint64) {
 	defer f.closing.Store(false)
-	for at, unproved := k.unproved(f); unproved && f.busy() && client.Sleep(ctx, holeWait); at, unproved = k.unproved(f) {
-		if now, still := k.unproved(f); !still || now != at {
-			continue // the missing revision has arrived
-		}
-		_, _ = f.share(ctx, true)
-		client.Sleep(ctx, Every)
+	client.Sleep(ctx, holeWait)
+	if now, still := k.unproved(f); !still || now != at {
+		return
 	}
+	began := time.Now()
+	_, _ = f.share(ctx, true, 0)
+	client.Sleep(ctx, max(Every, 20*time.Since(began)))
 }
 
 // unproved reports whether the ledger covers a feed but cannot prove its cache current. at is the

@@ -9,10 +9,11 @@ import (
 
 // This file answers reads without a new proof, within a configured maxAge.
 
-// proof means that the cache at rv was up to date at the time at.
+// proof means that the cache at rv was up to date at the time at, in the given era of the ledger.
 type proof struct {
-	at time.Time
-	rv uint64
+	at  time.Time
+	rv  uint64
+	era uint64
 }
 
 // age returns the time since the proof, by the monotonic or by the wall clock, whichever is longer.
@@ -22,13 +23,20 @@ func (p proof) age() time.Duration {
 	return max(now.Sub(p.at), now.Round(0).Sub(p.at.Round(0)))
 }
 
-// note records a proof.
+// note records a proof, unless there is a later one.
 func (f *Feed) note(p proof) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p.at.After(f.mu.proof.at) {
+	if !p.at.Before(f.mu.proof.at) {
 		f.mu.proof = p
 	}
+}
+
+// proof returns the latest proof. It is the zero proof if there is none.
+func (f *Feed) proof() proof {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.proof
 }
 
 // Recent returns the cached state if it is younger than the resource's maxAge. age is the state's
@@ -43,7 +51,7 @@ func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	if age > f.options().MaxAge/2 && f.ahead.CompareAndSwap(false, true) {
 		f.Go(func(ctx context.Context) {
 			defer f.ahead.Store(false)
-			_, _ = f.share(ctx, true)
+			_, _ = f.share(ctx, true, 0)
 		})
 	}
 	return s, age, true
@@ -54,9 +62,7 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	if most <= 0 {
 		return s, 0, false
 	}
-	f.mu.Lock()
-	p := f.mu.proof
-	f.mu.Unlock()
+	p := f.proof()
 	if age = p.age(); age > most {
 		return s, 0, false
 	}
@@ -65,8 +71,8 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 }
 
 // AnswersGets reports whether the cache may answer a get of the most recent state: there is a proof
-// within the resource's maxAge. If a webhook converts the objects, even a current cache may have old
-// conversions.
+// within the resource's maxAge. If a webhook converts the objects, even a current cache may have
+// old conversions.
 func (f *Feed) AnswersGets() bool {
 	_, _, ok := f.recent()
 	return ok && !f.Cache().Resource().Converted

@@ -3,8 +3,10 @@ package fresh
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
@@ -20,19 +22,38 @@ const (
 
 // question is upstream's revision, from a probe.
 type question struct {
-	rv  uint64
-	era uint64 // the ledger's era when the probe was sent
+	rv uint64
 	// own is true if the probe was for the feed's own resource. Otherwise upstream's watch cache of
 	// the resource may be older than rv.
 	own bool
+	// era and noted are the ledger's position before the probe was sent.
+	era, noted uint64
+}
+
+// objectsPerProbe is the number of listed objects that cost as much of the budget as a probe.
+const objectsPerProbe = 100
+
+// price is what the requests after the question cost of the budget, in probes.
+func (q *question) price(s watchcache.Stats) (probes int) {
+	probes = 1 // a side watch or a list
+	if !q.own {
+		probes++
+	}
+	if feed.IsSmall(s) {
+		probes += s.Objects / objectsPerProbe
+	}
+	return probes
 }
 
 // Carries reports whether the ledger may prove the cache current. At the beginning of each era, it
-// may not, because the stream may still follow another history. First, upstream itself must have
-// shown the state in that era. For events, Carries is always false: etcd deletes many of them at
-// one revision, and the cache may have seen only some of those deletions.
+// may not, because the stream may still follow another history. First, there must be a proof in
+// that era, of which the first comes from upstream itself. For events, Carries is always false:
+// etcd deletes many of them at one revision, and the cache may have seen only some of those
+// deletions.
 func (f *Feed) Carries(era uint64) bool {
-	return !f.Cache().Resource().NoWatchCache && f.era.Load() == era+1 && f.Ledger.Has(f.Owner)
+	last := f.proof()
+	return !last.at.IsZero() && last.era == era &&
+		!f.Cache().Resource().NoWatchCache && f.Ledger.Has(f.Owner)
 }
 
 // ask reads upstream's revision. If the cache has seen a higher one, etcd was restored, and ask
@@ -42,36 +63,42 @@ func (f *Feed) ask(ctx context.Context) (q question, err error) {
 	defer func() { f.NoteAnswer(runs, began, err) }()
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
-	era, noted := f.Ledger.Position(f.Owner)
-	if f.Carries(era) {
-		if rv, ok := f.keeper.askEvents(ctx, max(f.Cache().Stats().Newest, noted)); ok {
-			return question{rv, era, false}, nil
+	q.era, q.noted = f.Ledger.Position(f.Owner)
+	if f.Carries(q.era) {
+		rv, ok := f.keeper.askEvents(ctx, max(f.Cache().Stats().Newest, q.noted))
+		if ok {
+			q.rv = rv
+			return q, nil
 		}
 	}
-	rv, err := f.askOwn(ctx, noted)
-	return question{rv, era, true}, err
+	err = f.askOwn(ctx, &q)
+	return q, err
 }
 
-// askOwn reads upstream's revision with a probe of the feed's own resource. The probe makes upstream
-// bring its watch cache of that resource to this revision. If others are written, and the resource is
-// not, this takes up to 100 ms. If the ledger has noted a higher revision, it was noted of another etcd
-// or of a lost history.
-func (f *Feed) askOwn(ctx context.Context, noted uint64) (rv uint64, err error) {
+// askOwn reads upstream's revision with a probe of the feed's own resource. The probe makes
+// upstream bring its watch cache of that resource to this revision. If others are written, and the
+// resource is not, this takes up to 100 ms. If the ledger had noted a higher revision, that history
+// is lost. If the probe of events had returned a higher one, events are in another etcd.
+func (f *Feed) askOwn(ctx context.Context, q *question) error {
 	done := f.Metrics.Spend("probe")
-	rv, err = f.Probe(ctx)
+	rv, err := f.Probe(ctx)
 	done()
-	back := errors.Is(err, feed.ErrWentBack)
-	if back {
-		f.Interrupt(err)
+	if err == nil && rv < q.noted {
+		err = fmt.Errorf("%w: from %d to %d", feed.ErrWentBack, q.noted, rv)
 	}
-	if back || err == nil && rv < noted {
+	switch {
+	case errors.Is(err, feed.ErrWentBack):
+		f.keeper.wentBack(f, err)
+	case err == nil && rv < q.rv:
 		f.Ledger.Forget()
 	}
-	return rv, err
+	q.rv, q.own = rv, true
+	return err
 }
 
-// reach waits until readers see a state at q.rv or later. If neither the ledger nor the stream shows
-// that state, reach sends further requests. It closes slow if they take more than a moment.
+// reach waits until readers see a state at q.rv or later. If neither the ledger nor the stream
+// shows that state, reach sends further requests. Before, it closes slow unless the collection is
+// small.
 func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (by string, err error) {
 	stats := f.Cache().Stats()
 	if stats.Newest >= q.rv {
@@ -85,16 +112,6 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (by
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*feed.AskTimeout) // of the run before, and of this one
 	defer cancel()
-	if !q.own {
-		if err := f.keeper.probes.Wait(ctx); err != nil {
-			return "", err
-		}
-		rv, err := f.askOwn(ctx, q.rv)
-		if err != nil {
-			return "", err
-		}
-		q.rv, q.own = rv, true
-	}
 	select {
 	case f.helping <- struct{}{}:
 		defer func() { <-f.helping }()
@@ -103,6 +120,17 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (by
 	}
 	if f.Reaches(ctx, q.rv, 0) {
 		return shared, nil
+	}
+	if err := f.keeper.probes.WaitN(ctx, q.price(stats)); err != nil {
+		return "", err
+	}
+	if !q.own {
+		if err := f.askOwn(ctx, q); err != nil {
+			return "", err
+		}
+		if f.Reaches(ctx, q.rv, 0) {
+			return streamed, nil
+		}
 	}
 	return f.CatchUp(ctx, q.rv)
 }
@@ -115,7 +143,7 @@ func (f *Feed) settles(ctx context.Context, q question) (by string) {
 	for {
 		noted, published := f.Ledger.Wait(), f.Cache().Published()
 		switch {
-		case f.proved(q):
+		case f.proves(q):
 			return carried
 		case f.Cache().Stats().Newest >= q.rv:
 			return streamed
@@ -129,9 +157,9 @@ func (f *Feed) settles(ctx context.Context, q question) (by string) {
 	}
 }
 
-// proved publishes the newest state as the state at q's revision, if the ledger proves that nothing
+// proves publishes the newest state as the state at q's revision, if the ledger proves that nothing
 // has changed. It reports whether it did.
-func (f *Feed) proved(q question) bool {
+func (f *Feed) proves(q question) bool {
 	_, epoch := f.Position()
 	newest := f.Cache().Stats().Newest
 	if newest >= q.rv || !f.Carries(q.era) || !f.Ledger.Proves(q.era, f.Owner, newest, q.rv) {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
@@ -70,12 +71,18 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) {
 	}
 }
 
-// follow opens one watch after the other until ctx ends. If a watch ends before its time, upstream may
-// be restarting, and the next watch may come from a restored etcd.
+// reopen has the pauses before a broken watch opens again. They grow, because each break makes the
+// ledger forget all. A watch that lives for longer than Needed clears them.
+var reopen = wait.Backoff{Duration: 10 * Every, Factor: 2, Jitter: 0.5, Steps: 5, Cap: Needed}
+
+// follow opens one watch after the other until ctx ends. If a watch ends before its time, upstream
+// may be restarting, and the next watch may come from a restored etcd.
 func (k *Keeper) follow(ctx context.Context, w *ledgerWatch) {
+	backoff := reopen
 	for pause := time.Duration(0); client.Sleep(ctx, pause); {
 		w.pausing.Store(false)
-		life := (feed.WatchLife + rand.N(feed.WatchLife)).Truncate(time.Second) // few watches end at one time
+		// The lives differ, so that few watches end at one time.
+		life := (feed.WatchLife + rand.N(feed.WatchLife)).Truncate(time.Second)
 		lived, err := k.watch(ctx, w, life)
 		pause = 0
 		if ctx.Err() != nil || err == nil && lived > life-time.Second {
@@ -85,19 +92,30 @@ func (k *Keeper) follow(ctx context.Context, w *ledgerWatch) {
 			k.Ledger.Forget()
 			k.moved.Store(true)
 		}
-		pause = 10 * Every
-		if client.Answered(err) && !client.Doubtful(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsResourceExpired(err) {
+		if lived > Needed {
+			backoff = reopen
+		}
+		pause = backoff.Step()
+		if refused(err) {
 			pause = rest
 		}
 		w.pausing.Store(true)
-		k.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(err))
+		k.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR),
+			zap.Duration("again", pause), zap.Error(err))
 	}
 }
 
-// watch follows one watch that starts at the present revision, and that upstream ends after life. lived
-// is 0 if it was not opened.
-func (k *Keeper) watch(ctx context.Context, w *ledgerWatch, life time.Duration) (lived time.Duration, err error) {
-	c := k.Client
+// refused reports whether upstream is likely to refuse the next watch, too.
+func refused(err error) bool {
+	return client.Answered(err) && !client.Doubtful(err) &&
+		!apierrors.IsTooManyRequests(err) && !apierrors.IsResourceExpired(err)
+}
+
+// watch follows one watch that starts at the present revision, and that upstream ends after life.
+// lived is 0 if it was not opened.
+func (k *Keeper) watch(
+	ctx context.Context, w *ledgerWatch, life time.Duration,
+) (lived time.Duration, err error) {
 	end, err := k.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
 	if err != nil {
 		return 0, err
@@ -107,22 +125,25 @@ func (k *Keeper) watch(ctx context.Context, w *ledgerWatch, life time.Duration) 
 		return 0, err
 	}
 	asking, cancel := context.WithTimeout(ctx, feed.AskTimeout)
-	p, err := c.Probe(asking, ledgerVerb, w.resource)
+	p, err := k.Client.Probe(asking, ledgerVerb, w.resource)
 	cancel()
 	if err != nil {
 		return 0, err
 	}
-	resp, err := c.GetCollection(ctx, AcceptMetadataEvents, ledgerVerb, w.resource, url.Values{
-		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatUint(p.RV, 10)},
-		"timeoutSeconds": {strconv.Itoa(int(life.Seconds()))},
-	})
+	query := url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"},
+		"resourceVersion": {strconv.FormatUint(p.RV, 10)},
+		"timeoutSeconds":  {strconv.Itoa(int(life.Seconds()))},
+	}
+	resp, err := k.Client.GetCollection(ctx, AcceptMetadataEvents, ledgerVerb, w.resource, query)
 	if err != nil {
 		return 0, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
 	end()
 	opened := time.Now()
-	err = k.read(client.NewProtoStream(resp.Body, &metadataOnly, ledgerBuffer), ledger.OwnerOf(w.resource.GVR.GroupResource()), p.RV)
+	events := client.NewProtoStream(resp.Body, &metadataOnly, ledgerBuffer)
+	err = k.read(events, ledger.OwnerOf(w.resource.GVR.GroupResource()), p.RV)
 	return max(time.Since(opened), 1), err
 }
 

@@ -110,9 +110,9 @@ func (l *Ledger) End() {
 }
 
 // Note records that a resource has used revisions. It ignores resources without evidence that they
-// share the etcd of the reference resource (namespaces). It returns an error if another resource has
-// used one of the revisions. The two are in different etcds, or they show the same objects under two
-// names. In both cases, they prove nothing.
+// share the etcd of the reference resource (namespaces). It returns an error if another resource
+// has used one of the revisions. The two are in different etcds, or they show the same objects
+// under two names. In both cases, they prove nothing.
 func (l *Ledger) Note(o Owner, rvs ...uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +143,8 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) error {
 func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.entries == nil || l.mu.era != era || !l.mu.members[o].proved() || upTo-after > ledgerSize {
+	if l.mu.entries == nil || l.mu.era != era || !l.mu.members[o].proved() ||
+		upTo-after > ledgerSize {
 		return false
 	}
 	for rv := after + 1; rv <= upTo; rv++ {
@@ -169,10 +170,10 @@ func (l *Ledger) Position(o Owner) (era, highest uint64) {
 	return l.mu.era, highest
 }
 
-// Shown is the highest revision that a watch has shown, or from which it starts. If upstream is itself a
-// proxy, it may have relisted. It then gives all deletions that the relist found the same revision: the
-// last revision before the relist. That revision may belong to any resource. So a revision counts only
-// if it is above all revisions that the watch has shown before.
+// Shown is the highest revision that a watch has shown, or from which it starts. If upstream is
+// itself a proxy, it may have relisted. It then gives all deletions that the relist found the same
+// revision: the last revision before the relist. That revision may belong to any resource. So a
+// revision counts only if it is above all revisions that the watch has shown before.
 type Shown uint64
 
 // Reached records an event or a bookmark. It reports whether an event at rv counts.
