@@ -81,9 +81,9 @@ func fill(f *fakeUpstream, n int) {
 	}
 }
 
-// A small collection is listed. A large collection is watched on the
-// side for a moment. In each case, watches are told each change once: by the side watch, else by the
-// main stream, even if readers saw it before.
+// A small collection is listed. A large collection is watched on the side for a moment. In each case,
+// watches are told each change once: by the side watch, or by the main stream if the list has shown it
+// to readers before.
 func TestFreshAsksForTheLeast(t *testing.T) {
 	const small, large = fewObjects, feed.SmallObjects + 1
 	for name, test := range map[string]struct {
@@ -174,6 +174,63 @@ func TestReadersShareRuns(t *testing.T) {
 				all.Wait()
 				if n, most := f.count("probe")-before, min(readers, int(time.Second/takes)+1); n > most {
 					t.Errorf("%d probes for %d readers within a second, want at most %d", n, readers, most)
+				}
+			})
+		})
+	}
+}
+
+// With thousands of readers a second, probes gather readers for 15 ms.
+func TestProbesGatherReaders(t *testing.T) {
+	for _, perSecond := range []int{2000, 5000} {
+		t.Run(fmt.Sprint(perSecond), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const seconds = 2
+				f := newFake()
+				fill(f, fewObjects)
+				source := openFeed(t, f)
+				f.delays(time.Millisecond)
+				before := f.count("probe")
+				var all sync.WaitGroup
+				for i := range seconds * perSecond {
+					all.Go(func() {
+						time.Sleep(time.Duration(i) * time.Second / time.Duration(perSecond))
+						readFresh(t, f, source)
+					})
+				}
+				all.Wait()
+				if n := f.count("probe") - before; n > seconds*75 {
+					t.Errorf("%d probes in %d seconds", n, seconds)
+				}
+			})
+		})
+	}
+}
+
+// If the stream does not bring the probes' revisions, upstream is asked for more than probes. These
+// requests stay within the budget, too: a side watch costs as much as a probe, and so do a list and
+// each 100 of its objects.
+func TestRequestsKeepToTheBudget(t *testing.T) {
+	const budget, readers, seconds = 50, 1000, 4
+	for objects, costs := range map[int]int{feed.SmallObjects: 6, feed.SmallObjects + 1: 1} {
+		t.Run(fmt.Sprint(objects), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, objects)
+				source := openFeed(t, f, func(o *feed.Options) { o.MaxProbes = budget })
+				f.stall(true)
+				var all sync.WaitGroup
+				for i := range readers {
+					all.Go(func() {
+						time.Sleep(time.Duration(i) * seconds * time.Second / readers)
+						f.set("o001", fmt.Sprint(i)) // a side watch brings it at once
+						_, _ = source.Fresh(t.Context(), true)
+					})
+				}
+				all.Wait()
+				spent := f.count("probe") + costs*(f.count("list")+f.count("side-watch"))
+				if spent > (seconds+2)*budget || spent < seconds*budget {
+					t.Errorf("requests of %d probes' price in %d seconds, the budget is %d a second", spent, seconds, budget)
 				}
 			})
 		})

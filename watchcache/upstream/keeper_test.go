@@ -3,7 +3,10 @@ package upstream
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
@@ -359,5 +363,301 @@ func TestLedgerAfterARestore(t *testing.T) {
 		}
 		synctest.Wait()
 		same(t, f, readFresh(t, f, source))
+	})
+}
+
+// The ledger has noted revisions above upstream's present one, so etcd was restored. No stream has
+// broken, and upstream is past the revision of the caches again. All caches of the etcd are read again,
+// and no reader gets the lost history.
+func TestRestoreThatTheLedgerNotices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.mu.more = `,{"name":"copies","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]}`
+		feeds, source := feedWithLedger(t, f)
+		other := openOf(t, feeds, configmaps.GroupVersion().WithResource("copies"))
+		for range 10 {
+			f.other("leases")
+			readFresh(t, f, other)
+			readFresh(t, f, source)
+			time.Sleep(time.Second)
+		}
+		f.bookmark()
+		synctest.Wait()
+		at := f.revision()
+		for range 20 {
+			f.other("leases") // noted, and lost with the restore
+		}
+		synctest.Wait()
+		era, noted := source.Ledger.Position(source.Owner)
+		if !source.Carries(era) || !other.Carries(era) || noted != at+20 {
+			t.Fatalf("carries: %t, %t; noted %d of %d", source.Carries(era), other.Carries(era), noted, at+20)
+		}
+		f.stall(true)
+		f.locked(func() { f.mu.rev = at - 5 })
+		f.set("o001", "restored")
+		f.locked(func() { f.mu.rev = at + 5 })
+		if s, err := source.Fresh(t.Context(), true); err == nil {
+			same(t, f, s)
+		}
+		f.stall(false)
+		time.Sleep(time.Minute)
+		for _, feed := range []*fresh.Feed{source, other} {
+			s, err := feed.Cache().Snapshot()
+			if err != nil {
+				t.Fatal(err)
+			}
+			same(t, f, s)
+		}
+	})
+}
+
+// The feed's stream breaks, because the server behind it restarts with a restored etcd. The ledger's
+// watches go on at another server. Revisions of the lost history prove nothing for the new one.
+func TestRestoreBehindAFeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, feed.SmallObjects+1)
+		source := openFeed(t, f, withLedger)
+		streams := f.mu.cut
+		f.locked(func() { f.mu.cut = make(chan struct{}) }) // of later streams
+		startLedger(t, f, source)
+		readFor(t, f, source, 30*time.Second)
+		synctest.Wait()
+		at := f.revision()
+		for range 10 {
+			f.other("leases") // noted, and lost with the restore
+		}
+		synctest.Wait()
+		if era, noted := source.Ledger.Position(source.Owner); !source.Carries(era) || noted != at+10 {
+			t.Fatalf("carries: %t, noted %d of %d", source.Carries(era), noted, at+10)
+		}
+		f.stall(true)
+		f.locked(func() { f.mu.rev = at })
+		close(streams)
+		time.Sleep(time.Second)
+		f.set("o001", "restored")
+		f.locked(func() { f.mu.rev = at + 10 })
+		same(t, f, readFresh(t, f, source))
+	})
+}
+
+// The ledger forgets while a probe is under way. The probe's answer may be older than the new era, so it
+// does not show a state of that era.
+func TestProbeOfAnEarlierEra(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		_, source := feedWithLedger(t, f)
+		source.Ledger.Forget()
+		f.delays(100 * time.Millisecond)
+		var reader sync.WaitGroup
+		reader.Go(func() { readFresh(t, f, source) })
+		time.Sleep(50 * time.Millisecond)
+		source.Ledger.Forget()
+		for at := range uint64(ledger.EvidenceEnough) {
+			var readings []ledger.Reading
+			for _, resource := range []string{"namespaces", "configmaps", "events", "namespaces"} {
+				o := ledger.OwnerOf(schema.GroupResource{Resource: resource})
+				readings = append(readings, ledger.Reading{Of: o, RV: f.revision() + at})
+			}
+			source.Ledger.Attest(readings)
+		}
+		reader.Wait()
+		if era, _ := source.Ledger.Position(source.Owner); !source.Ledger.Has(source.Owner) || source.Carries(era) {
+			t.Errorf("evidence: %t, carries: %t", source.Ledger.Has(source.Owner), source.Carries(era))
+		}
+	})
+}
+
+// A few readers do not start the ledger, whose watches cost upstream more than they do.
+func TestLedgerNeedsManyReaders(t *testing.T) {
+	for readers, want := range map[int]bool{29: false, 30: true} {
+		t.Run(fmt.Sprint(readers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, fewObjects)
+				source := openFeed(t, f, withLedger)
+				for range readers {
+					f.elsewhere()
+					readFresh(t, f, source)
+				}
+				time.Sleep(fresh.Needed + time.Second)
+				f.elsewhere()
+				readFresh(t, f, source)
+				time.Sleep(time.Second)
+				if n := f.count("ledger"); n > 0 != want {
+					t.Errorf("%d watches after %d readers", n, readers)
+				}
+			})
+		})
+	}
+}
+
+// A ledger that proves nothing for two minutes rests for ten.
+func TestUselessLedgerRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, feed.SmallObjects+1)
+		source := openFeed(t, f, withLedger)
+		running := [4]int{} // seconds in each five minutes
+		for i := range 20 * 60 {
+			f.other("leases")
+			f.elsewhere() // a hole before each read
+			_, _ = source.Fresh(t.Context(), false)
+			if source.Ledger.Has(ledger.OwnerOf(events.GroupResource())) {
+				running[i/60/5]++
+			}
+			time.Sleep(time.Second)
+		}
+		if running[0] < 60 || running[1] > 0 || running[2] < 60 || running[3] > 0 {
+			t.Errorf("in each five minutes, the ledger runs for %d seconds", running)
+		}
+	})
+}
+
+// Runs for holes take a 20th of the time at most, and only while the next reader is expected soon.
+func TestHolesAreClosedForReaders(t *testing.T) {
+	for objects, most := range map[int]int{fewObjects: 80, feed.SmallObjects + 1: 20} {
+		t.Run(fmt.Sprint(objects), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, objects)
+				source := openFeed(t, f, withLedger)
+				startLedger(t, f, source)
+				readFor(t, f, source, 30*time.Second)
+				f.delays(5 * time.Millisecond)
+				helped := func() int { return f.count("list") + f.count("side-watch") }
+				before := helped()
+				for i := range 2000 { // 500 s
+					if i%200 == 0 {
+						readFresh(t, f, source)
+					}
+					f.elsewhere()
+					f.other("leases")
+					time.Sleep(250 * time.Millisecond)
+				}
+				if n := helped() - before; n < 10 || n > most {
+					t.Errorf("upstream had to help %d times for ten readers, want %d at most", n, most)
+				}
+			})
+		})
+	}
+}
+
+// Many readers come before a hole. One run sends a probe of the resource itself, which takes long, and
+// the others wait for it.
+func TestOneProbeOfTheResource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedgerRequests()
+		f := l.fakeUpstream
+		fill(f, feed.SmallObjects+1)
+		source := openFrom(t, start(t, l, withLedger))
+		startLedger(t, f, source)
+		readFor(t, f, source, 30*time.Second)
+		var own atomic.Int64
+		l.answers(func(req *http.Request) (*http.Response, error) {
+			if isProbeOf(req, "configmaps") {
+				own.Add(1)
+				client.Sleep(req.Context(), 100*time.Millisecond)
+			}
+			return nil, nil
+		})
+		f.delays(time.Millisecond)
+		f.elsewhere() // a hole
+		f.other("leases")
+		var readers sync.WaitGroup
+		for range 500 {
+			readers.Go(func() { _, _ = source.Fresh(t.Context(), false) })
+			time.Sleep(time.Millisecond)
+		}
+		readers.Wait()
+		if n := own.Load(); n != 1 {
+			t.Errorf("%d probes of the resource for 500 readers", n)
+		}
+	})
+}
+
+// Events hang, for example because their etcd is away. Reads of other resources are answered.
+func TestEventsHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedgerRequests()
+		f := l.fakeUpstream
+		fill(f, feed.SmallObjects+1)
+		source := openFrom(t, start(t, l, withLedger))
+		startLedger(t, f, source)
+		readFor(t, f, source, 30*time.Second)
+		l.answers(func(req *http.Request) (*http.Response, error) {
+			if isProbeOf(req, "events") {
+				<-req.Context().Done()
+			}
+			return nil, req.Context().Err()
+		})
+		for i := range 3 {
+			f.other("leases")
+			f.bookmark()
+			synctest.Wait()
+			began := time.Now()
+			readFresh(t, f, source)
+			if took, most := time.Since(began), []time.Duration{feed.AskTimeout / 2, 0, 0}[i]; took > most {
+				t.Errorf("read %d took %v, want %v at most", i, took, most)
+			}
+		}
+	})
+}
+
+// A run goes on as soon as the stream or the ledger shows the probe's revision.
+func TestRunsWaitForTheirProof(t *testing.T) {
+	for name, release := range map[string]func(f *fakeUpstream){
+		"stream": func(f *fakeUpstream) { f.locked(func() { f.mu.stalled = false }) },
+		"ledger": func(f *fakeUpstream) { f.locked(func() { f.mu.held = "" }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				_, source := feedWithLedger(t, f)
+				f.bookmark()
+				synctest.Wait()
+				helped := f.count("side-watch")
+				f.locked(func() { f.mu.stalled, f.mu.held = true, "leases" })
+				if name == "stream" {
+					f.set("o001", "changed")
+				} else {
+					f.other("leases")
+				}
+				began := time.Now()
+				time.AfterFunc(5*time.Millisecond, func() { release(f) })
+				same(t, f, readFresh(t, f, source))
+				if took := time.Since(began); took != 5*time.Millisecond || f.count("side-watch") != helped {
+					t.Errorf("the read took %v, and %d side watches", took, f.count("side-watch")-helped)
+				}
+			})
+		})
+	}
+}
+
+// If upstream is a proxy that relists, deletions may have revisions of other resources. They do not
+// count, or the ledger would exclude both resources.
+func TestRelistedDeletionsDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		_, source := feedWithLedger(t, f)
+		for i := range 3 {
+			f.locked(func() {
+				f.mu.rev++
+				f.mu.others = append(f.mu.others, otherEvent{f.mu.rev, "leases"})
+				f.mu.history = append(f.mu.history, fakeEvent{f.mu.rev, "BOOKMARK", bookmarkJSON(f.mu.rev, false)})
+				f.mu.rev--
+				f.removeLocked("DELETED", fmt.Sprintf("o%03d", i))
+			})
+			for range 20 {
+				time.Sleep(fresh.Every)
+				f.other("leases")
+				readFresh(t, f, source)
+			}
+		}
+		for _, resource := range []string{"configmaps", "leases"} {
+			if o := ledger.OwnerOf(schema.GroupResource{Resource: resource}); !source.Ledger.Has(o) {
+				t.Errorf("the ledger excludes %s", resource)
+			}
+		}
 	})
 }

@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tidwall/gjson"
+	"go.uber.org/zap/zaptest"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -22,19 +24,36 @@ import (
 // answer is a state that upstream has had at the reader's arrival or later.
 func TestReadsAreMostRecent(t *testing.T) {
 	seed := cachetest.Seed(t)
+	runs := map[string]float64{}
 	for round := range cachetest.Rounds(12, 60) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { readAtAnyTime(t, rand.New(rand.NewPCG(seed, uint64(round)))) })
+			synctest.Test(t, func(t *testing.T) {
+				objects := []int{fewObjects, feed.SmallObjects + 1, feed.SmallObjects + 1}[round%3]
+				readAtAnyTime(t, objects, rand.New(rand.NewPCG(seed, uint64(round))), runs)
+			})
 		})
+	}
+	t.Log(runs)
+	for _, outcome := range []string{"current", "stream", "ledger", "list", "side-watch", "failed"} {
+		if runs[outcome] == 0 {
+			t.Errorf("no run with the outcome %q: %v", outcome, runs)
+		}
 	}
 }
 
-func readAtAnyTime(t *testing.T, random *rand.Rand) {
+// readAtAnyTime counts the freshness runs by outcome.
+func readAtAnyTime(t *testing.T, objects int, random *rand.Rand, runs map[string]float64) {
 	t.Helper()
-	f := newFake()
-	fill(f, []int{fewObjects, feed.SmallObjects + 1}[random.IntN(2)])
-	feeds := start(t, f, withLedger)
+	f, registry := newFake(), prometheus.NewRegistry()
+	fill(f, objects)
+	options := manyOptions
+	options.Ledger = true
+	feeds := newFeeds(t, f, registry, options, zaptest.NewLogger(t))
+	defer feeds.Stop()
 	source := openFrom(t, feeds)
+	startLedger(t, f, source)
+	readFor(t, f, source, 10*time.Second)
+	addRuns(t, registry, runs, -1)
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	restores, answers := 0, 0
@@ -71,18 +90,19 @@ func readAtAnyTime(t *testing.T, random *rand.Rand) {
 		case 6:
 			f.other("namespaces")
 		case 7:
-			f.elsewhere()
+			rarely(random, 4, f.elsewhere)
 		case 8:
-			f.stall(random.IntN(3) == 0)
+			f.stall(random.IntN(4) == 0)
 		case 9:
-			f.locked(func() { f.mu.held = []string{"", "", "leases", "namespaces"}[random.IntN(4)] })
+			held := []string{"leases", "namespaces", "", "", "", "", "", ""}[random.IntN(8)]
+			f.locked(func() { f.mu.held = held })
 		case 10:
 			f.delays(time.Duration(random.IntN(50)) * time.Millisecond)
 		case 11, 12, 13:
-			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+			time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
 		case 14:
-			rarely(random, 20, func() { f.cutStreams(random.IntN(2) == 0) })
-			rarely(random, 20, source.Ledger.Forget)
+			rarely(random, 30, func() { f.cutStreams(random.IntN(2) == 0) })
+			rarely(random, 30, source.Ledger.Forget)
 			rarely(random, 40, func() {
 				f.locked(func() { f.mu.down = errDown })
 				time.Sleep(time.Second)
@@ -102,6 +122,28 @@ func readAtAnyTime(t *testing.T, random *rand.Rand) {
 	readers.Wait()
 	if answers == 0 {
 		t.Error("no answers")
+	}
+	addRuns(t, registry, runs, 1)
+}
+
+// addRuns adds the numbers of freshness runs, by outcome, times a factor.
+func addRuns(t *testing.T, registry *prometheus.Registry, runs map[string]float64, factor float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "watchproxy_freshness_runs_total" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "outcome" {
+					runs[label.GetValue()] += factor * m.GetCounter().GetValue()
+				}
+			}
+		}
 	}
 }
 

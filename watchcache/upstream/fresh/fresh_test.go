@@ -27,6 +27,17 @@ func TestRunOfAnEpochThatIsOver(t *testing.T) {
 	}
 }
 
+// A run that takes longer than the next one does not replace the proof of the next one.
+func TestLaterProofsStay(t *testing.T) {
+	f, now := &Feed{}, time.Now()
+	for i, p := range []proof{{now, 100, 1}, {now.Add(time.Second), 120, 2}, {now.Add(time.Millisecond), 130, 1}} {
+		f.note(p)
+		if got, want := f.proof().era, []uint64{1, 2, 2}[i]; got != want {
+			t.Errorf("after run %d, the latest proof is of era %d, want %d", i, got, want)
+		}
+	}
+}
+
 // A proof ages while the machine sleeps, too.
 func TestProofsAgeInSleep(t *testing.T) {
 	const sleep = time.Hour

@@ -150,18 +150,14 @@ func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok boo
 	return p.RV, true
 }
 
-// wentBack lets the feed read its state again, because upstream has lost the history that the cache
-// has followed. If the ledger covers the resource, all others of the etcd have lost theirs, too.
-func (k *Keeper) wentBack(f *Feed, reason error) {
-	f.Interrupt(reason)
-	if k.Ledger.Has(f.Owner) {
-		for _, other := range k.feeds() {
-			if other != f && k.Ledger.Has(other.Owner) {
-				other.Interrupt(reason)
-			}
+// wentBack lets all feeds of whole resources read their states again: upstream has lost the history
+// that they have followed.
+func (k *Keeper) wentBack(reason error) {
+	for _, f := range k.feeds() {
+		if f.Owner != (ledger.Owner{}) {
+			f.Interrupt(reason)
 		}
 	}
-	k.Ledger.Forget()
 }
 
 // Run maintains the ledger whenever there are enough readers, until ctx ends.

@@ -86,10 +86,14 @@ func (f *Feed) askOwn(ctx context.Context, q *question) error {
 	if err == nil && rv < q.noted {
 		err = fmt.Errorf("%w: from %d to %d", feed.ErrWentBack, q.noted, rv)
 	}
-	switch {
-	case errors.Is(err, feed.ErrWentBack):
-		f.keeper.wentBack(f, err)
-	case err == nil && rv < q.rv:
+	back := errors.Is(err, feed.ErrWentBack)
+	if back {
+		f.Interrupt(err)
+	}
+	if back && q.noted > 0 {
+		f.keeper.wentBack(err)
+	}
+	if back || err == nil && rv < q.rv {
 		f.Ledger.Forget()
 	}
 	q.rv, q.own = rv, true

@@ -117,6 +117,31 @@ func TestSharedRevision(t *testing.T) {
 	}
 }
 
+// A resource without evidence may be in another etcd. Its revisions prove nothing.
+func TestRevisionsNeedEvidence(t *testing.T) {
+	var l Ledger
+	l.Begin()
+	members(&l, 2)
+	if err := l.Note(owner(3), 5); err != nil || l.Proves(0, owner(2), 4, 5) {
+		t.Errorf("a resource without evidence proves something (%v)", err)
+	}
+}
+
+// If many writes come between the two probes of the reference, a resource of another etcd may lie
+// between them by accident.
+func TestWideWindowsAreNoEvidence(t *testing.T) {
+	for _, width := range []uint64{evidenceWidth, evidenceWidth + 1} {
+		var l Ledger
+		l.Begin()
+		for at := uint64(1); at <= EvidenceEnough; at++ {
+			l.Attest([]Reading{{owner(1), at}, {owner(2), at}, {owner(1), at + width}})
+		}
+		if got, want := l.Has(owner(2)), width <= evidenceWidth; got != want {
+			t.Errorf("a window of %d revisions is evidence: %t", width, got)
+		}
+	}
+}
+
 func owner(i int) Owner { return OwnerOf(schema.GroupResource{Resource: strconv.Itoa(i)}) }
 
 // members records evidence that n owners share the reference's etcd.
