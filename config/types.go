@@ -264,10 +264,11 @@ type Scope struct {
 type ConsistentReadsBudget struct {
 	// MaxProbesPerSecond limits the proxy's probes, which are requests for upstream's revision. It
 	// must be at least 1. All current readers share a probe. A probe costs kube-apiserver and etcd
-	// one or two milliseconds of processor time. Unused probes of a second can be used in the next
-	// second.
+	// one or two milliseconds of processor time. If a cache is behind, the next request counts, too:
+	// a short watch as one probe, a list as one and as one more for each 100 objects. Unused probes of
+	// a second can be used in the next second.
 	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty"`
-	// Ledger lets the proxy watch the metadata of many resources while there are consistent
+	// Ledger lets the proxy watch the metadata of many resources while there are many consistent
 	// readers. These are the resources that upstream serves itself (not through an aggregated API)
 	// and that the proxy may list and watch, except excluded resources. If all recent writes went
 	// to other resources, the cache of a quiet resource is up to date. The watches prove this

@@ -163,6 +163,6 @@ func (v *verdict) row(name string) string {
 }
 
 // tableHead is the head of the table. The lists are those of freshness runs, which list small
-// collections because such a list costs no more than a probe.
+// collections that neither the ledger nor the watch proves to be current.
 const tableHead = `| scenario | watchers | events | lost | duplicated | reordered | invented | stale reads | 410s | relists | lists for consistent reads | seconds until up to date |
 |---|---|---|---|---|---|---|---|---|---|---|---|`

@@ -267,11 +267,11 @@ func TestNoProbesWithoutWrites(t *testing.T) {
 		source := openFeed(t, f, withLedger)
 		startLedger(t, f, source)
 		time.Sleep(5 * time.Second)
-		const seconds = 30
+		const rounds = 60
 		before := f.count("probe")
-		time.Sleep(seconds * time.Second)
-		if n := f.count("probe") - before; n > seconds*int(time.Second/fresh.Every) {
-			t.Errorf("%d probes in %d seconds", n, seconds)
+		time.Sleep(rounds * fresh.Every)
+		if n := f.count("probe") - before; n > rounds+5 { // the feed itself probes seldom
+			t.Errorf("%d probes in %d rounds", n, rounds)
 		}
 	})
 }

@@ -307,7 +307,7 @@ func TestFailingProofs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 2 * time.Second
 		f := newFake()
-		for i := range 200 { // more than a tiny collection, so that there are probes
+		for i := range 200 {
 			f.set(string(rune('a'+i%26))+string(rune('a'+i/26)), "1")
 		}
 		source := openFrom(t, start(t, f))

@@ -45,10 +45,13 @@ func (k *Keeper) link(ctx context.Context) {
 		return
 	}
 	slices.SortFunc(order, func(a, b ledger.Owner) int {
-		if busy[a] != busy[b] {
-			return map[bool]int{true: -1, false: 1}[busy[a]]
+		switch {
+		case busy[a] == busy[b]:
+			return 0
+		case busy[a]:
+			return -1
 		}
-		return ledger.Compare(a, b)
+		return 1
 	})
 	order = order[:min(len(order), linkMost)]
 	var readings []ledger.Reading

@@ -45,7 +45,6 @@ type Keeper struct {
 	feeds   func() []*Feed // returns the feeds that have a cache
 	metrics *Metrics
 	probes  *rate.Limiter // the budget of all feeds, in probes
-	wanted  chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -68,7 +67,6 @@ type Keeper struct {
 func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper {
 	return &Keeper{
 		Upstream: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0),
-		wanted: make(chan struct{}, 1),
 	}
 }
 
@@ -100,13 +98,15 @@ func (k *Keeper) noteReader(of ledger.Owner, proved bool) {
 	if now.Sub(k.mu.since) > Needed {
 		k.mu.since, k.mu.readers = now, 0
 	}
-	if k.mu.readers++; k.mu.readers < ledgerReaders || now.Before(k.mu.resting) {
-		return
-	}
-	select {
-	case k.wanted <- struct{}{}:
-	default:
-	}
+	k.mu.readers++
+}
+
+// wanted reports whether enough readers have come for the ledger to start.
+func (k *Keeper) wanted() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	return k.mu.readers >= ledgerReaders && now.Sub(k.mu.last) < Needed && now.After(k.mu.resting)
 }
 
 // over reports whether the ledger is no longer needed.
@@ -162,12 +162,9 @@ func (k *Keeper) wentBack(reason error) {
 
 // Run maintains the ledger whenever there are enough readers, until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
-	for {
-		select {
-		case <-k.wanted:
+	for client.Sleep(ctx, Every) {
+		if k.wanted() {
 			k.keep(ctx)
-		case <-ctx.Done():
-			return
 		}
 	}
 }
@@ -184,10 +181,6 @@ func (k *Keeper) keep(ctx context.Context) {
 		cancel()
 		k.running.Wait()
 		k.Ledger.End()
-		select {
-		case <-k.wanted: // by readers while the ledger ran
-		default:
-		}
 	}()
 	k.running.Go(func() { k.closeHoles(ctx) })
 	var resources []object.Resource

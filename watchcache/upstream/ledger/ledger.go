@@ -3,7 +3,6 @@ package ledger
 import (
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"unique"
 
@@ -72,9 +71,6 @@ func OwnerOf(r schema.GroupResource) Owner {
 	}
 	return unique.Make(r)
 }
-
-// Compare orders Owners by name.
-func Compare(a, b Owner) int { return strings.Compare(a.Value().String(), b.Value().String()) }
 
 // Begin starts the ledger.
 func (l *Ledger) Begin() {

@@ -7,8 +7,12 @@ package ledger
 // reference. If its revision lies between the reference's two revisions, that is evidence. The
 // ledger requires such evidence three times, at a different revision each time. If the resource's
 // revision ever lies outside, the resource is excluded permanently. A resource that shares two
-// revisions with another resource is excluded permanently, too. The two names of events count as
-// one resource. Aggregated APIs are ignored, because they may show other resources' objects.
+// revisions with another resource is excluded permanently, too.
+//
+// Until then, two resources that show the same objects would prove stale caches of each other
+// current. Aggregated APIs may show other resources' objects, so they are ignored. Of
+// kube-apiserver's own resources, only the two names of events have the same objects. They count as
+// one resource.
 
 const (
 	// EvidenceEnough is how many times a resource's revision must lie between two revisions of the
