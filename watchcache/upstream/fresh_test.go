@@ -182,7 +182,7 @@ func TestReadersShareRuns(t *testing.T) {
 
 // With thousands of readers a second, probes gather readers for 15 ms.
 func TestProbesGatherReaders(t *testing.T) {
-	for _, perSecond := range []int{2000, 5000} {
+	for _, perSecond := range []int{1500, 5000} {
 		t.Run(fmt.Sprint(perSecond), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const seconds = 2

@@ -120,7 +120,7 @@ func startLedger(t *testing.T, f *fakeUpstream, feed *fresh.Feed) {
 	t.Helper()
 	for range 30 {
 		f.elsewhere()
-		same(t, f, readFresh(t, f, feed))
+		readFresh(t, f, feed)
 	}
 }
 
@@ -248,7 +248,7 @@ func TestEventsMoveAway(t *testing.T) {
 					if cut {
 						f.cutStreams(false) // the apiserver restarts with the other etcd
 					}
-					for range 50 {
+					for range 20 { // before a watchdog ends the silent stream
 						f.other("leases")
 						same(t, f, readFresh(t, f, feed))
 						time.Sleep(200 * time.Millisecond)
