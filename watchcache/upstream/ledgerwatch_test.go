@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
@@ -174,19 +175,23 @@ func TestRefusedResources(t *testing.T) {
 	})
 }
 
-// Excluded resources are not watched for the ledger, and their writes are holes.
-func TestExcludedResourcesAreNotWatched(t *testing.T) {
+// The ledger watches neither excluded resources, nor those that feeds watch.
+func TestResourcesThatTheLedgerDoesNotWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedgerRequests()
 		f := l.fakeUpstream
+		f.mu.more = listsResource("narrow")
 		fill(f, feed.SmallObjects+1)
 		source := openFrom(t, start(t, l, withLedger, func(o *feed.Options) {
 			o.Excluded = []schema.GroupResource{{Resource: "leases"}}
+			o.Scopes = map[schema.GroupResource][]object.Scope{{Resource: "narrow"}: {{Namespace: "ns"}}}
 		}))
 		startLedger(t, f, source)
 		time.Sleep(10 * time.Second)
-		if n, others := l.watches("/api/v1/leases"), l.watches("/api/v1/namespaces"); n != 0 || others != 1 {
-			t.Errorf("%d watches of an excluded resource, and %d of another one", n, others)
+		for resource, want := range map[string]int{"leases": 0, "narrow": 0, "configmaps": 0, "namespaces": 1} {
+			if n := l.watches("/api/v1/" + resource); n != want {
+				t.Errorf("%d watches of %s, want %d", n, resource, want)
+			}
 		}
 	})
 }

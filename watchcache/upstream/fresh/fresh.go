@@ -37,7 +37,7 @@ type Feed struct {
 	read    atomic.Int64   // moment when the last reader came
 	failing atomic.Bool    // the last run has failed
 	ahead   atomic.Bool    // a proof is under way for later readers within maxAge
-	closing atomic.Bool    // a goroutine brings the cache past holes in the ledger
+	closing atomic.Bool    // a goroutine brings the cache past a hole in the ledger, or pauses
 }
 
 // New returns a feed that uses the keeper's ledger and probe budget.

@@ -20,7 +20,7 @@ import (
 )
 
 // ledgerReaders is the number of readers within Needed that start the ledger. Each must have needed
-// more than a probe. One reader every two seconds is about as many.
+// more than a probe. That is one reader in two seconds.
 const ledgerReaders = 30
 
 // Keeper maintains the ledger while consistent readers benefit from it. It watches the metadata of
@@ -85,7 +85,7 @@ func (k *Keeper) SetBudget(perSecond int) {
 // noteReader records a reader of a resource who needed more than a probe. proved is true if the
 // ledger was enough. The ledger covers no scopes, so their readers do not need it.
 func (k *Keeper) noteReader(of ledger.Owner, proved bool) {
-	if of == (ledger.Owner{}) || !k.Options.Load().Ledger {
+	if of == (ledger.Owner{}) {
 		return
 	}
 	k.mu.Lock()
@@ -101,12 +101,13 @@ func (k *Keeper) noteReader(of ledger.Owner, proved bool) {
 	k.mu.readers++
 }
 
-// wanted reports whether enough readers have come for the ledger to start.
+// wanted reports whether the ledger may start, because enough readers have come.
 func (k *Keeper) wanted() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	return k.mu.readers >= ledgerReaders && now.Sub(k.mu.last) < Needed && now.After(k.mu.resting)
+	return k.mu.readers >= ledgerReaders && now.Sub(k.mu.last) < Needed &&
+		now.After(k.mu.resting) && k.Options.Load().Ledger
 }
 
 // over reports whether the ledger is no longer needed.
@@ -150,8 +151,8 @@ func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok boo
 	return p.RV, true
 }
 
-// wentBack lets all feeds of whole resources read their states again: upstream has lost the history
-// that they have followed.
+// wentBack lets all feeds of whole resources read their states again, because upstream has lost a
+// history that they have followed. Those of another etcd do so in vain.
 func (k *Keeper) wentBack(reason error) {
 	for _, f := range k.feeds() {
 		if f.Owner != (ledger.Owner{}) {

@@ -127,6 +127,23 @@ func TestRevisionsNeedEvidence(t *testing.T) {
 	}
 }
 
+// A resource of another etcd may have the reference's revision by accident once or twice, or for long if
+// neither is written.
+func TestFewCoincidencesAreNoEvidence(t *testing.T) {
+	var l Ledger
+	l.Begin()
+	for _, at := range []uint64{5, 5, 5, 5, 6, 6, 6, 6} {
+		l.Attest([]Reading{{owner(1), at}, {owner(2), at}, {owner(1), at}})
+	}
+	if l.Has(owner(2)) {
+		t.Error("two revisions are evidence")
+	}
+	l.Attest([]Reading{{owner(1), 7}, {owner(2), 7}, {owner(1), 7}})
+	if !l.Has(owner(2)) {
+		t.Error("three revisions are no evidence")
+	}
+}
+
 // If many writes come between the two probes of the reference, a resource of another etcd may lie
 // between them by accident.
 func TestWideWindowsAreNoEvidence(t *testing.T) {
@@ -179,6 +196,9 @@ func TestLedgerForgetsEvidence(t *testing.T) {
 		t.Error("it goes by the evidence from before")
 	}
 	members(&l, 2)
+	if _, highest := l.Position(owner(1)); highest != 0 {
+		t.Errorf("it still goes by revision %d", highest)
+	}
 	if l.Note(owner(1), 6); l.Proves(0, owner(2), 5, 6) {
 		t.Error("it proves something of a revision that was read before")
 	}
