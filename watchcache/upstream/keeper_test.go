@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
@@ -492,6 +493,26 @@ func TestLedgerNeedsManyReaders(t *testing.T) {
 	}
 }
 
+// The ledger proves nothing about scopes, so their readers do not start it.
+func TestReadersOfScopesDoNotStartTheLedger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, fewObjects)
+		feeds := start(t, f, withLedger, func(o *feed.Options) {
+			o.Scopes = map[schema.GroupResource][]object.Scope{configmaps.GroupResource(): {{Namespace: "ns"}}}
+		})
+		source, err := feeds.Open(t.Context(), configmaps, inNamespace, object.JSON, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		startLedger(t, f, source)
+		time.Sleep(10 * time.Second)
+		if n := f.count("ledger"); n != 0 {
+			t.Errorf("%d watches", n)
+		}
+	})
+}
+
 // The ledger ends when the configuration turns it off, and does not begin again.
 func TestLedgerIsTurnedOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -590,32 +611,38 @@ func TestEventsUnderWayAreNoHoles(t *testing.T) {
 	})
 }
 
-// While a run probes the resource itself, its stream shows the revision. No side watch is needed.
-func TestStreamShowsWhatTheSecondProbeAsks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
-		fill(f, feed.SmallObjects+1)
-		source := openFrom(t, start(t, l, withLedger))
-		startLedger(t, f, source)
-		readFor(t, f, source, 30*time.Second)
-		f.other("leases")
-		readFresh(t, f, source)
-		l.answers(func(req *http.Request) (*http.Response, error) {
-			if isProbeOf(req, "configmaps") {
-				client.Sleep(req.Context(), 100*time.Millisecond)
-			}
-			return nil, nil
+// While a run probes the resource itself, its stream or the ledger shows the revision. No side watch is
+// needed.
+func TestProofsDuringTheSecondProbe(t *testing.T) {
+	for name, shows := range map[string]func(f *fakeUpstream){
+		"stream": func(f *fakeUpstream) { f.bookmark() },
+		"ledger": func(f *fakeUpstream) { f.locked(func() { f.mu.held = "" }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedgerRequests()
+				f := l.fakeUpstream
+				fill(f, feed.SmallObjects+1)
+				source := openFrom(t, start(t, l, withLedger))
+				startLedger(t, f, source)
+				readFor(t, f, source, 30*time.Second)
+				l.answers(func(req *http.Request) (*http.Response, error) {
+					if isProbeOf(req, "configmaps") {
+						client.Sleep(req.Context(), 100*time.Millisecond)
+					}
+					return nil, nil
+				})
+				helped := f.count("side-watch")
+				f.locked(func() { f.mu.held = "leases" })
+				f.other("leases")
+				time.AfterFunc(50*time.Millisecond, func() { shows(f) })
+				same(t, f, readFresh(t, f, source))
+				if n := f.count("side-watch") - helped; n != 0 {
+					t.Errorf("%d side watches", n)
+				}
+			})
 		})
-		helped := f.count("side-watch")
-		f.elsewhere() // a hole
-		f.other("leases")
-		time.AfterFunc(50*time.Millisecond, f.bookmark)
-		same(t, f, readFresh(t, f, source))
-		if n := f.count("side-watch") - helped; n != 0 {
-			t.Errorf("%d side watches", n)
-		}
-	})
+	}
 }
 
 // Many readers come before a hole. One run sends a probe of the resource itself, which takes long, and

@@ -144,7 +144,8 @@ func (f *Feed) share(ctx context.Context, waits bool, readers int) (*run, error)
 		case <-r.asked:
 			return nil, fmt.Errorf("%w: %w", ErrNotFresh, err)
 		default:
-			return nil, fmt.Errorf("%w: upstream does not answer: %w", watchcache.ErrNoProgress, err)
+			return nil, fmt.Errorf("%w: upstream does not answer: %w",
+				watchcache.ErrNoProgress, err)
 		}
 	}
 	if r.err != nil {

@@ -103,7 +103,7 @@ func (f *Feed) askOwn(ctx context.Context, q *question) error {
 // reach waits until readers see a state at q.rv or later. If neither the ledger nor the stream
 // shows that state, reach sends further requests. Before, it closes slow unless the collection is
 // small.
-func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (by string, err error) {
+func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (string, error) {
 	stats := f.Cache().Stats()
 	if stats.Newest >= q.rv {
 		return current, nil
@@ -132,8 +132,8 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (by
 		if err := f.askOwn(ctx, q); err != nil {
 			return "", err
 		}
-		if f.Reaches(ctx, q.rv, 0) {
-			return streamed, nil
+		if by := f.settles(ctx, *q); by != "" { // events that were late have come
+			return by, nil
 		}
 	}
 	return f.CatchUp(ctx, q.rv)

@@ -156,7 +156,7 @@ func (l *Ledger) Wait() <-chan struct{} { return l.noted.Wait() }
 
 // Position returns the era and the highest revision recorded in it. highest is 0 for a resource
 // without evidence that it shares the etcd of the reference resource. If a later consistent read
-// returns less than highest, the ledger must forget.
+// returns less than highest, etcd was restored.
 func (l *Ledger) Position(o Owner) (era, highest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
