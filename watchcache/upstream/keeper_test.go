@@ -102,11 +102,18 @@ func TestLedgerInANewEra(t *testing.T) {
 // The ledger's watches end when no reader needs it.
 func TestLedgerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		_, feed := feedWithLedger(t, f)
+		l := newLedgerRequests()
+		f := l.fakeUpstream
+		fill(f, feed.SmallObjects+1)
+		source := openFrom(t, start(t, l, withLedger))
+		startLedger(t, f, source)
+		readFor(t, f, source, 30*time.Second)
+		if l.open() != 3 {
+			t.Fatalf("%d watches", l.open())
+		}
 		time.Sleep(fresh.Needed + 2*fresh.Every)
-		if feed.Ledger.Has(feed.Owner) {
-			t.Error("it is kept for nobody")
+		if n := l.open(); source.Ledger.Has(source.Owner) || n != 0 {
+			t.Errorf("%d watches are open for nobody", n)
 		}
 		before := f.count("ledger")
 		time.Sleep(time.Hour)

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -27,6 +28,7 @@ type ledgerRequests struct {
 	mu struct {
 		sync.Mutex
 		watches map[string]int
+		open    int
 		answer  func(*http.Request) (*http.Response, error) // returns nil for the fake's own response
 	}
 }
@@ -51,12 +53,25 @@ func (l *ledgerRequests) watches(path string) int {
 	return l.mu.watches[path]
 }
 
+// open returns the number of open watches.
+func (l *ledgerRequests) open() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.open
+}
+
 // RoundTrip implements http.RoundTripper.
 func (l *ledgerRequests) RoundTrip(req *http.Request) (*http.Response, error) {
 	l.mu.Lock()
 	answer := l.mu.answer
 	if isLedgerWatch(req) {
 		l.mu.watches[req.URL.Path]++
+		l.mu.open++
+		context.AfterFunc(req.Context(), func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.mu.open--
+		})
 	}
 	l.mu.Unlock()
 	if answer != nil {

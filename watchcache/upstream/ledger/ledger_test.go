@@ -115,6 +115,10 @@ func TestSharedRevision(t *testing.T) {
 	if err := l.Note(owner(2), 6); err == nil || l.Has(owner(1)) {
 		t.Errorf("got %v", err)
 	}
+	members(&l, 5)
+	if !l.Has(owner(1)) || !l.Has(owner(2)) {
+		t.Error("one shared revision excludes the resources, which may be of before a restore")
+	}
 }
 
 // A resource without evidence may be in another etcd. Its revisions prove nothing.
@@ -191,6 +195,9 @@ func TestLedgerForgetsEvidence(t *testing.T) {
 	var l Ledger
 	l.Begin()
 	members(&l, 2)
+	if err := l.Note(owner(1), 9); err != nil {
+		t.Fatal(err)
+	}
 	l.Forget()
 	if l.Note(owner(1), 5); l.Has(owner(1)) || l.Proves(1, owner(2), 4, 5) {
 		t.Error("it goes by the evidence from before")
