@@ -104,9 +104,7 @@ func TestLedgerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedgerRequests()
 		f := l.fakeUpstream
-		fill(f, feed.SmallObjects+1)
-		source := openFrom(t, start(t, l, withLedger))
-		startLedger(t, f, source)
+		source := l.feed(t)
 		readFor(t, f, source, 30*time.Second)
 		if l.open() != 3 {
 			t.Fatalf("%d watches", l.open())
@@ -629,9 +627,7 @@ func TestProofsDuringTheSecondProbe(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLedgerRequests()
 				f := l.fakeUpstream
-				fill(f, feed.SmallObjects+1)
-				source := openFrom(t, start(t, l, withLedger))
-				startLedger(t, f, source)
+				source := l.feed(t)
 				readFor(t, f, source, 30*time.Second)
 				l.answers(func(req *http.Request) (*http.Response, error) {
 					if isProbeOf(req, "configmaps") {
@@ -658,9 +654,7 @@ func TestOneProbeOfTheResource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedgerRequests()
 		f := l.fakeUpstream
-		fill(f, feed.SmallObjects+1)
-		source := openFrom(t, start(t, l, withLedger))
-		startLedger(t, f, source)
+		source := l.feed(t)
 		readFor(t, f, source, 30*time.Second)
 		var own atomic.Int64
 		l.answers(func(req *http.Request) (*http.Response, error) {
@@ -690,9 +684,7 @@ func TestEventsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedgerRequests()
 		f := l.fakeUpstream
-		fill(f, feed.SmallObjects+1)
-		source := openFrom(t, start(t, l, withLedger))
-		startLedger(t, f, source)
+		source := l.feed(t)
 		readFor(t, f, source, 30*time.Second)
 		l.answers(func(req *http.Request) (*http.Response, error) {
 			if isProbeOf(req, "events") {

@@ -39,6 +39,15 @@ func newLedgerRequests() *ledgerRequests {
 	return l
 }
 
+// feed returns the feed of a large collection whose readers have started the ledger.
+func (l *ledgerRequests) feed(t *testing.T, change ...func(*feed.Options)) *fresh.Feed {
+	t.Helper()
+	fill(l.fakeUpstream, feed.SmallObjects+1)
+	source := openFrom(t, start(t, l, append(change, withLedger)...))
+	startLedger(t, l.fakeUpstream, source)
+	return source
+}
+
 // answers sets a function that answers requests. It returns nil for the fake's own response.
 func (l *ledgerRequests) answers(answer func(*http.Request) (*http.Response, error)) {
 	l.mu.Lock()
@@ -175,9 +184,7 @@ func TestRefusedResources(t *testing.T) {
 			requests.Add(1)
 			return reply(403, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403}`), nil
 		})
-		fill(f, feed.SmallObjects+1)
-		source := openFrom(t, start(t, l, withLedger))
-		startLedger(t, f, source)
+		source := l.feed(t)
 		readFor(t, f, source, 9*time.Minute)
 		for _, resource := range []string{"configmaps", "events", "leases"} {
 			if o := ledger.OwnerOf(schema.GroupResource{Resource: resource}); !source.Ledger.Has(o) {
@@ -196,12 +203,10 @@ func TestResourcesThatTheLedgerDoesNotWatch(t *testing.T) {
 		l := newLedgerRequests()
 		f := l.fakeUpstream
 		f.mu.more = listsResource("narrow")
-		fill(f, feed.SmallObjects+1)
-		source := openFrom(t, start(t, l, withLedger, func(o *feed.Options) {
+		l.feed(t, func(o *feed.Options) {
 			o.Excluded = []schema.GroupResource{{Resource: "leases"}}
 			o.Scopes = map[schema.GroupResource][]object.Scope{{Resource: "narrow"}: {{Namespace: "ns"}}}
-		}))
-		startLedger(t, f, source)
+		})
 		time.Sleep(10 * time.Second)
 		for resource, want := range map[string]int{"leases": 0, "narrow": 0, "configmaps": 0, "namespaces": 1} {
 			if n := l.watches("/api/v1/" + resource); n != want {
@@ -245,9 +250,7 @@ func TestResourceMovesToAnAggregatedAPI(t *testing.T) {
 		l := newLedgerRequests()
 		f := l.fakeUpstream
 		l.answers((&widgetGroup{f, "v1", false}).answer)
-		fill(f, feed.SmallObjects+1)
-		source := openFrom(t, start(t, l, withLedger))
-		startLedger(t, f, source)
+		source := l.feed(t)
 		time.Sleep(2 * fresh.Every)
 		const watch = "/apis/example.com/v1/widgets"
 		before := l.watches(watch)
@@ -266,9 +269,7 @@ func TestLedgerFollowsVersions(t *testing.T) {
 		l := newLedgerRequests()
 		f := l.fakeUpstream
 		l.answers((&widgetGroup{f, "v1", false}).answer)
-		fill(f, feed.SmallObjects+1)
-		source := openFrom(t, start(t, l, withLedger))
-		startLedger(t, f, source)
+		source := l.feed(t)
 		time.Sleep(2 * fresh.Every)
 		l.answers((&widgetGroup{f, "v2", false}).answer)
 		readFor(t, f, source, 3*time.Minute)

@@ -15,7 +15,7 @@ import (
 
 // This file collects evidence that resources share one etcd.
 
-// linkMost is the maximum number of resources that one round compares with the reference resource.
+// linkMost limits the resources that one round compares with the reference.
 const linkMost = 16
 
 // reference is the resource with which all others are compared.
