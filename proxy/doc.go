@@ -7,8 +7,8 @@
 //
 //	exchange/    requests, responses, routes, statuses: plain types
 //	conn/        a client's connection below HTTP: TLS, heads of requests, writes that do not wait
-//	listen/      a listener, HTTP/1.1, the pump that writes its watches
-//	h2/          HTTP/2: frames, streams, and a pump for each connection's watches
+//	listen/      a listener, and HTTP/1.1
+//	h2/          HTTP/2: frames, streams, and the pump that writes its watches
 //	read/        gets, lists and watches from the caches
 //	table/       the rows of Tables: upstream's cells, with current ages
 //	query/       the parameters of a read

@@ -57,10 +57,10 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	last := r.values("event delay, max", "ms")
 	rounds := fanOutRounds
 	if watchers == targeted {
-		r.Target.OfFloor = 1.2
+		r.Target.OfFloor = 1.6
 		if secure {
 			rounds = targetedRounds
-			r.Target.LessThanAPIServer, late.Target.LessThanAPIServer = 2.5, 2
+			r.Target.LessThanAPIServer, late.Target.LessThanAPIServer = 1.8, 2
 		}
 	}
 	over := ""

@@ -1,15 +1,13 @@
-// Package conn handles a client's connection below HTTP. It accepts the connection, negotiates TLS
-// and waits for requests. It can read ahead while a handler runs, and write without waiting for the
-// client.
+// Package conn handles a client's connection below HTTP. It accepts the connection, negotiates TLS,
+// limits its waits and writes, and counts it.
 //
-// A connection waits outside fasthttp until the head of a request is complete (head.go). Until then
-// it costs a goroutine and a buffer. The buffer is no larger than the bytes that have arrived. With
-// TLS, the goroutine waits for one byte below the TLS layer, because a wait inside a TLS read keeps
-// a large stack ([Conn.WaitBelowTLS]).
+// A connection that waits costs a goroutine. With TLS, the goroutine waits for one byte below the TLS
+// layer, because a wait inside a TLS read keeps a large stack and a buffer ([Conn.WaitBelowTLS]).
 //
-// A pump writes many watches, so it must not wait for a client. While the pump writes, the [Conn]
-// is nonblocking. It keeps the bytes that the kernel does not accept, up to leftMax, until Settle
-// writes them. These bytes are kept below TLS, because TLS may write its own responses at any time.
+// The pump of HTTP/2 writes many watches, so it must not wait for a client. [Conn.WriteSoon] keeps the
+// bytes that the kernel does not accept, up to leftMax, until [Conn.Settle] writes them. These bytes
+// are kept below TLS, because TLS may write its own responses at any time. All other writes settle at
+// once.
 //
 // TLS makes records of 16 KiB and writes each by itself. The [Conn] collects those of a piece and writes
 // them once.

@@ -13,9 +13,9 @@ type FrameReader struct {
 // Read implements io.Reader.
 func (r *FrameReader) Read(p []byte) (n int, err error) {
 	if r.Conn.Known() {
-		n, err = r.Conn.Conn.Read(p)
+		n, err = r.Conn.Read(p)
 	} else {
-		n, err = r.Conn.WaitBelowTLS(func() (int, error) { return r.Conn.Conn.Read(p) })
+		n, err = r.Conn.WaitBelowTLS(func() (int, error) { return r.Conn.Read(p) })
 	}
 	if r.read += int64(n); !r.Conn.HeadGrows(r.read - r.Free) {
 		r.Refused()

@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"os"
@@ -11,19 +12,19 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// socket is the TCP connection below TLS. While it is nonblocking, a write does not wait for the
-// client: the socket keeps the bytes that the kernel does not accept, and settle writes them. Two
-// goroutines may write, because a TLS read can send a response while it holds TLS's own lock. If
-// this response blocked, the next writer would block too. So a socket stays nonblocking while a
-// pump writes to it.
+// socket is the TCP connection below TLS. A write does not wait for the client: the socket keeps
+// the bytes that the kernel does not accept, and settle writes them. Two goroutines may write,
+// because a TLS read can send a response while it holds TLS's own lock. If this response waited for
+// the client, the next writer would wait too.
 //
-// A pump writes one piece, and the next piece only after settle has written all of the first.
+// A writer writes one piece, and the next piece only after settle has written all of the first.
 // Besides one piece, the socket keeps only responses of TLS. A client that causes too many such
 // responses is disconnected.
 type socket struct {
 	net.Conn
-	now    immediate // nil if the socket can only wait
-	gather gathering
+	now     immediate // nil if the socket can only wait: then it keeps all writes
+	gather  gathering
+	shaking bool // TLS shakes hands, in one goroutine, and its writes wait
 
 	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
 	// and, with TLS, a large stack. So a connection that may be silent for long waits for one byte
@@ -39,12 +40,10 @@ type socket struct {
 
 	mu struct {
 		sync.Mutex
-		nonblocking bool
-		collects    bool   // writes are collected
-		collected   []byte // up to leftMax
-		settling    bool   // a write waits for the client; others are kept
-		left        []byte // bytes that the kernel has not accepted; up to leftMax
-		broken      error  // the error of a write that may have been partial
+		collects bool          // writes are kept until flush
+		settling bool          // settle writes what was kept; further writes are kept
+		left     *bytes.Buffer // bytes that the kernel has not accepted, up to leftMax; nil for none
+		broken   error         // the error of a write that may have been partial
 	}
 }
 
@@ -67,161 +66,108 @@ func newSocket(c net.Conn) *socket {
 	return &socket{Conn: c, now: immediateOf(c), gather: gathering{began: time.Now()}}
 }
 
-// setNonblocking sets whether writes return without waiting for the client.
-func (s *socket) setNonblocking(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.nonblocking = on
-}
-
-// wait sets whether a write waits for the client. Meanwhile the socket keeps what others write.
-func (s *socket) wait(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.settling = on
-}
-
-// collect makes the socket collect what is written to it. TLS writes each record of 16 KiB by itself,
-// and so it would wake the client each time.
-func (s *socket) collect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.collects, s.mu.collected = true, *collections.Get().(*[]byte)
-}
-
-// writeCollected writes what was collected. Meanwhile TLS may add responses, which must not overtake
-// it. If a write waits for the client (see wait), this is the one.
-func (s *socket) writeCollected(wait bool) error {
-	for {
-		s.mu.Lock()
-		p := s.mu.collected
-		s.mu.collected = nil
-		if len(p) == 0 || s.mu.broken != nil {
-			defer s.mu.Unlock()
-			s.mu.collects = false
-			return s.mu.broken
-		}
-		var err error
-		if wait {
-			s.mu.collects = false
-			left := s.mu.left // a response of TLS since the last settle
-			s.mu.left = nil
-			s.mu.Unlock()
-			if len(left) > 0 {
-				_, err = s.Conn.Write(left)
-			}
-			if err == nil {
-				_, err = s.Conn.Write(p)
-			}
-		} else {
-			_, err = s.writeLocked(p)
-		}
-		if cap(p) <= leftMax {
-			p = p[:0]
-			collections.Put(&p)
-		}
-		if err != nil {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.mu.collects, s.mu.broken = false, err
-			return err
-		}
-	}
-}
-
-// collections has buffers for a piece and what TLS adds to it.
-var collections = sync.Pool{New: func() any {
+// kept has buffers for a piece and what TLS adds to it.
+var kept = sync.Pool{New: func() any {
 	const overhead = 1 << 10
-	p := make([]byte, 0, exchange.PieceSize+overhead)
-	return &p
+	return bytes.NewBuffer(make([]byte, 0, exchange.PieceSize+overhead))
 }}
 
+func free(b *bytes.Buffer) {
+	if b.Cap() <= leftMax {
+		b.Reset()
+		kept.Put(b)
+	}
+}
+
 // Write implements net.Conn.
-func (s *socket) Write(p []byte) (int, error) {
+func (s *socket) Write(p []byte) (n int, err error) {
+	if s.shaking {
+		return s.Conn.Write(p)
+	}
 	s.mu.Lock()
-	if !s.mu.collects {
-		return s.writeLocked(p)
-	}
 	defer s.mu.Unlock()
-	if len(s.mu.collected)+len(p) > leftMax {
-		s.mu.broken = errUnread
-		return 0, errUnread
+	if s.mu.broken == nil && !s.mu.collects && !s.mu.settling && s.mu.left == nil {
+		n = s.writeNowLocked(p)
 	}
-	s.mu.collected = append(s.mu.collected, p...)
-	return len(p), nil
-}
-
-// writeLocked writes, or keeps what the kernel does not accept. It releases the lock.
-func (s *socket) writeLocked(p []byte) (int, error) {
-	if !s.mu.nonblocking && s.mu.broken == nil {
-		left := s.mu.left // a response of TLS since the last settle
-		s.mu.left = nil
-		s.mu.Unlock()
-		if len(left) == 0 {
-			return s.Conn.Write(p)
-		}
-		n, err := s.Conn.Write(append(left, p...))
-		return max(0, n-len(left)), err
-	}
-	defer s.mu.Unlock()
-	switch {
-	case s.mu.broken != nil:
-		return 0, s.mu.broken
-	case s.mu.settling, len(s.mu.left) > 0:
-		return s.keepLocked(p, len(p))
-	}
-	n, err := s.now.WriteNow(p)
-	if isTimeout(err) { // the deadline was for an earlier write that waited
-		_ = s.SetWriteDeadline(time.Time{})
-		n, err = s.now.WriteNow(p)
-	}
-	if err != nil && !errors.Is(err, syscall.EAGAIN) {
-		s.mu.broken = err
-		return 0, err
-	}
-	return s.keepLocked(p[n:], len(p))
-}
-
-// keepLocked keeps the rest of a write. size is the length of the whole write.
-func (s *socket) keepLocked(rest []byte, size int) (int, error) {
 	most := leftMax
 	if s.mu.settling {
 		most -= exchange.PieceSize
 	}
-	if len(s.mu.left)+len(rest) > most {
+	rest := p[n:]
+	switch {
+	case s.mu.broken != nil:
+		return 0, s.mu.broken
+	case len(rest) == 0:
+		return len(p), nil
+	case s.mu.left == nil:
+		s.mu.left = kept.Get().(*bytes.Buffer)
+	}
+	if s.mu.left.Len()+len(rest) > most {
 		s.mu.broken = errUnread
 		return 0, errUnread
 	}
-	s.mu.left = append(s.mu.left, rest...)
-	return size, nil
+	s.mu.left.Write(rest)
+	return len(p), nil
 }
 
-// settle writes the kept bytes within the deadline. Then it resets the deadline, because a
-// nonblocking write would fail after the deadline.
+// writeNowLocked writes what the kernel accepts.
+func (s *socket) writeNowLocked(p []byte) (n int) {
+	if s.now == nil {
+		return 0
+	}
+	n, err := s.now.WriteNow(p)
+	if err != nil && !errors.Is(err, syscall.EAGAIN) {
+		s.mu.broken = err
+	}
+	return n
+}
+
+// collect makes the socket keep what is written to it, until flush is called.
+func (s *socket) collect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.collects = true
+}
+
+// flush writes what the kernel accepts of the bytes that were kept.
+func (s *socket) flush() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.collects = false
+	if left := s.mu.left; left != nil && !s.mu.settling && s.mu.broken == nil {
+		left.Next(s.writeNowLocked(left.Bytes()))
+		if left.Len() == 0 {
+			s.mu.left = nil
+			free(left)
+		}
+	}
+	return s.mu.broken
+}
+
+// settle writes the kept bytes, and waits for the client.
 func (s *socket) settle() error {
 	for {
 		left, err := s.take()
-		if len(left) == 0 || err != nil {
+		if left == nil || err != nil {
 			return err
 		}
-		if _, err := s.Conn.Write(left); err != nil {
+		_, err = left.WriteTo(s.Conn)
+		free(left)
+		if err != nil {
 			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.mu.nonblocking, s.mu.settling, s.mu.left, s.mu.broken = false, false, nil, err
-			return err
+			s.mu.broken = err
+			s.mu.Unlock()
 		}
 	}
 }
 
 // take returns the kept bytes and removes them from the socket.
-func (s *socket) take() ([]byte, error) {
+func (s *socket) take() (*bytes.Buffer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := s.mu.left
 	s.mu.left = nil
-	if s.mu.settling = len(left) > 0; !s.mu.settling {
-		_ = s.SetWriteDeadline(time.Time{})
-	}
+	s.mu.settling = left != nil && s.mu.broken == nil
 	return left, s.mu.broken
 }
 

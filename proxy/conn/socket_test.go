@@ -56,13 +56,12 @@ func TestNonblockingSocket(t *testing.T) {
 	for name, sockets := range map[string]func(*testing.T) (net.Conn, *Conn){"memory": inMemory, "kernel": inKernel} {
 		t.Run(name, func(t *testing.T) {
 			client, server := sockets(t)
-			server.StartNonblocking()
 			var want bytes.Buffer
 			for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write remains
 				line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
 				want.Write(line)
-				if n, err := server.Write(line); n != len(line) || err != nil {
-					t.Fatal(n, err)
+				if err := server.WriteSoon(line); err != nil {
+					t.Fatal(err)
 				}
 			}
 			got := make(chan []byte)
@@ -73,7 +72,6 @@ func TestNonblockingSocket(t *testing.T) {
 			if err := server.Settle(); err != nil {
 				t.Fatal(err)
 			}
-			server.StopNonblocking()
 			want.WriteString("more")
 			if _, err := server.Write([]byte("more")); err != nil {
 				t.Fatal(err)
@@ -86,19 +84,17 @@ func TestNonblockingSocket(t *testing.T) {
 	}
 }
 
-// A nonblocking socket waits for the client if WriteWaiting is called, and keeps none of its bytes.
-// Later writes do not wait.
-func TestWriteWaiting(t *testing.T) {
+// Write waits for the client. An answer of TLS beside it does not wait, and does not tear it apart.
+func TestWriteWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := inMemory(t)
-		server.StartNonblocking()
 		want := bytes.Repeat([]byte("0123456789"), leftMax/5)
 		wrote := make(chan error, 1)
-		go func() { wrote <- server.WriteWaiting(want) }()
+		go func() {
+			_, err := server.Write(want)
+			wrote <- err
+		}()
 		synctest.Wait()
-		if server.Unsettled() {
-			t.Error("the socket keeps bytes")
-		}
 		select {
 		case err := <-wrote:
 			t.Fatalf("it did not wait: %v", err)
@@ -108,25 +104,19 @@ func TestWriteWaiting(t *testing.T) {
 		if _, err := server.socket.Write([]byte("answer")); err != nil {
 			t.Fatal(err)
 		}
-		got := make([]byte, len(want))
+		got := make([]byte, len(want)+len("answer"))
 		if _, err := io.ReadFull(client, got); err != nil {
 			t.Error(err)
 		}
 		if err := <-wrote; err != nil {
 			t.Fatal(err)
 		}
-		go func() { _ = server.Settle() }()
-		rest := make([]byte, len("answer"))
-		if _, err := io.ReadFull(client, rest); err != nil {
-			t.Error(err)
-		}
-		before, after, answered := bytes.Cut(append(got, rest...), []byte("answer"))
+		before, after, answered := bytes.Cut(got, []byte("answer"))
 		if !answered || !bytes.Equal(append(before, after...), want) {
 			t.Error("the client has read something else")
 		}
-		synctest.Wait()
-		if _, err := server.Write(make([]byte, leftMax)); err != nil || !server.Unsettled() {
-			t.Errorf("later writes wait: %v", err)
+		if err := server.WriteSoon(make([]byte, 2*unread)); err != nil || !server.Unsettled() {
+			t.Errorf("it waits: %v", err)
 		}
 		server.Close()
 	})
@@ -137,7 +127,6 @@ func TestWriteWaiting(t *testing.T) {
 func TestWriteWhileSettling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, server := inMemory(t)
-		server.StartNonblocking()
 		server.fill()
 		settled := make(chan error, 1)
 		go func() { settled <- server.Settle() }()
@@ -164,7 +153,7 @@ func (c *Conn) fill() {
 	s := c.socket
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.left = append(s.mu.left, make([]byte, 2*unread)...)
+	s.mu.left = bytes.NewBuffer(make([]byte, 2*unread))
 }
 
 // A client that does not read is disconnected after the stall time. Nothing is written after a
@@ -172,13 +161,12 @@ func (c *Conn) fill() {
 func TestUnsettledIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, server := inMemory(t)
-		server.StartNonblocking()
 		server.fill()
 		began := time.Now()
 		if err := server.Settle(); !isTimeout(err) {
 			t.Errorf("%v", err)
 		}
-		if took := time.Since(began); took < server.Stall || took > 2*server.Stall {
+		if took := time.Since(began); took != server.Stall {
 			t.Errorf("it was cut after %v", took)
 		}
 		if _, err := server.Write([]byte("x")); !isTimeout(err) {
@@ -191,9 +179,8 @@ func TestUnsettledIsCut(t *testing.T) {
 // Responses of TLS to a client that does not read are always bounded.
 func TestLeftIsBounded(t *testing.T) {
 	_, server := inMemory(t)
-	server.StartNonblocking()
 	for !server.Unsettled() {
-		if _, err := server.Write(make([]byte, exchange.PieceSize)); err != nil {
+		if err := server.WriteSoon(make([]byte, exchange.PieceSize)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -202,7 +189,7 @@ func TestLeftIsBounded(t *testing.T) {
 		if wrote > leftMax {
 			t.Fatalf("%d bytes are kept", wrote)
 		}
-		_, err = server.Write(make([]byte, 100))
+		err = server.WriteSoon(make([]byte, 100))
 	}
 	if !errors.Is(err, errUnread) {
 		t.Error(err)
@@ -269,44 +256,43 @@ func TestRecordsAreWrittenTogether(t *testing.T) {
 	}
 }
 
-// Writes beside a collected one keep the order, whether or not writes wait, and are bounded.
+// Writes beside a collected one keep the order, and are bounded.
 func TestWritesBesideCollected(t *testing.T) {
-	for _, nonblocking := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			client, server := inMemory(t)
-			s := server.socket
-			s.setNonblocking(nonblocking)
-			long := bytes.Repeat([]byte("x"), 2*unread)
-			s.collect()
-			for _, p := range [][]byte{long, []byte("1")} {
-				if _, err := s.Write(p); err != nil {
-					t.Fatal(err)
-				}
-			}
-			written := make(chan error, 1)
-			go func() { written <- s.writeCollected(false) }()
-			synctest.Wait()
-			if _, err := s.Write([]byte("2")); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := inMemory(t)
+		s := server.socket
+		long := bytes.Repeat([]byte("x"), 2*unread)
+		writes := func(p string) {
+			t.Helper()
+			if _, err := s.Write([]byte(p)); err != nil {
 				t.Fatal(err)
 			}
-			got := make(chan []byte, 1)
-			go func() {
-				all, _ := io.ReadAll(client)
-				got <- all
-			}()
-			if err := errors.Join(<-written, s.settle()); err != nil {
-				t.Fatal(err)
-			}
-			s.setNonblocking(false)
-			if _, err := s.Write([]byte("3")); err != nil {
-				t.Fatal(err)
-			}
-			server.Close()
-			if all := string(<-got); all != string(long)+"123" {
-				t.Errorf("%d bytes, at the end %q", len(all), all[max(0, len(all)-5):])
-			}
-		})
-	}
+		}
+		s.collect()
+		writes(string(long))
+		writes("1")
+		if err := s.flush(); err != nil {
+			t.Fatal(err)
+		}
+		writes("2")
+		settled := make(chan error, 1)
+		go func() { settled <- s.settle() }()
+		synctest.Wait()
+		writes("3")
+		got := make(chan []byte, 1)
+		go func() {
+			all, _ := io.ReadAll(client)
+			got <- all
+		}()
+		if err := <-settled; err != nil {
+			t.Fatal(err)
+		}
+		writes("4")
+		server.Close()
+		if all := string(<-got); all != string(long)+"1234" {
+			t.Errorf("%d bytes, at the end %q", len(all), all[max(0, len(all)-5):])
+		}
+	})
 	_, server := inMemory(t)
 	server.socket.collect()
 	for n := 0; ; n += 1 << 10 {
@@ -317,22 +303,24 @@ func TestWritesBesideCollected(t *testing.T) {
 			t.Fatalf("%d bytes are collected", n)
 		}
 	}
-	if server.socket.writeCollected(false) == nil {
+	if server.socket.flush() == nil {
 		t.Error("a part is written")
 	}
 }
 
 // However short a write is that waits for the client, an answer of TLS beside it does not wait.
-func TestAnswersBesideWriteWaiting(t *testing.T) {
+func TestAnswersBesideAWrite(t *testing.T) {
 	for _, size := range []int{1, 1 << 10, 1 << 20} {
 		synctest.Test(t, func(t *testing.T) {
 			client, server := inMemory(t)
-			server.StartNonblocking()
 			if _, err := server.Conn.Write(make([]byte, unread)); err != nil { // the kernel takes no more
 				t.Fatal(err)
 			}
 			wrote := make(chan error, 1)
-			go func() { wrote <- server.WriteWaiting(make([]byte, size)) }()
+			go func() {
+				_, err := server.Write(make([]byte, size))
+				wrote <- err
+			}()
 			synctest.Wait()
 			answered := make(chan error, 1)
 			go func() {
@@ -353,44 +341,4 @@ func TestAnswersBesideWriteWaiting(t *testing.T) {
 			<-wrote
 		})
 	}
-}
-
-// An answer of TLS follows the write beside it, also if the kernel could take it sooner.
-func TestAnswersFollowTheWrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, server := inMemory(t)
-		server.StartNonblocking()
-		held := &heldConn{Conn: server.socket.Conn, goOn: make(chan struct{})}
-		server.socket.Conn = held
-		wrote := make(chan error, 1)
-		go func() { wrote <- server.WriteWaiting([]byte("write ")) }()
-		synctest.Wait()
-		if _, err := server.socket.Write([]byte("answer")); err != nil {
-			t.Fatal(err)
-		}
-		close(held.goOn)
-		if err := <-wrote; err != nil {
-			t.Fatal(err)
-		}
-		if err := server.Settle(); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, len("write answer"))
-		if _, err := io.ReadFull(client, got); err != nil || string(got) != "write answer" {
-			t.Errorf("the client has read %q, %v", got, err)
-		}
-		server.Close()
-	})
-}
-
-// heldConn holds writes that wait.
-type heldConn struct {
-	net.Conn
-	goOn chan struct{}
-}
-
-// Write implements net.Conn.
-func (c *heldConn) Write(p []byte) (int, error) {
-	<-c.goOn
-	return c.Conn.Write(p)
 }

@@ -14,8 +14,7 @@ import (
 // piece is collected after the writer has sent this piece.
 type ChunkWriter struct {
 	To       io.Writer
-	Settle   func() error // waits until To has sent its buffered bytes; nil if To has no buffer
-	Unframed bool         // no chunks, for HTTP/1.0
+	Unframed bool // no chunks, as over HTTP/2 and HTTP/1.0
 	// Large is called before a large frame is written, with its length, and with 0 after that. It may
 	// be nil.
 	Large  func(size int64)
@@ -132,11 +131,7 @@ func (c *ChunkWriter) Send(p []byte) error {
 		if _, c.broken = c.To.Write(p[:n]); c.broken != nil {
 			return c.broken
 		}
-		if p = p[n:]; len(p) > 0 && c.Settle != nil {
-			if c.broken = c.Settle(); c.broken != nil {
-				return c.broken
-			}
-		}
+		p = p[n:]
 	}
 	return nil
 }

@@ -71,8 +71,8 @@ type Stream interface {
 // Tunnel joins a client with upstream after both left HTTP. The caller calls exactly one of its
 // methods, once.
 type Tunnel interface {
-	// Join takes the connection over. buffered has the bytes that were read ahead.
-	Join(client TunnelClient, buffered io.Reader)
+	// Join takes the connection over.
+	Join(client TunnelClient)
 	// Abandon must be called instead of Join if the connection is lost.
 	Abandon()
 }

@@ -44,7 +44,7 @@ type tunnelled struct {
 }
 
 // Join implements Tunnel.
-func (t *tunnelled) Join(client exchange.TunnelClient, buffered io.Reader) {
+func (t *tunnelled) Join(client exchange.TunnelClient) {
 	defer t.x.end(closed)
 	// Net/http does not end an upgraded connection with its request. The client gets a moment for
 	// what it has not read yet.
@@ -52,7 +52,7 @@ func (t *tunnelled) Join(client exchange.TunnelClient, buffered io.Reader) {
 		_ = t.upstream.Close()
 		client.LimitWrites(time.Now().Add(time.Second))
 	})()
-	join(client, buffered, t.upstream)
+	join(client, t.upstream)
 }
 
 // Abandon implements Tunnel.
@@ -63,10 +63,10 @@ func (t *tunnelled) Abandon() {
 
 // join copies both ways until both sides have ended. It forwards a half-close, so that the last
 // bytes of the other side still arrive.
-func join(client net.Conn, fromClient io.Reader, upstream io.ReadWriteCloser) {
+func join(client net.Conn, upstream io.ReadWriteCloser) {
 	var both sync.WaitGroup
 	both.Go(func() {
-		_, _ = io.Copy(upstream, fromClient)
+		_, _ = io.Copy(upstream, client)
 		if half, ok := upstream.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
 			return

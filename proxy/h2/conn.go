@@ -19,7 +19,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
-	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 // Options are the settings of connections.
@@ -45,7 +44,7 @@ type Server struct {
 	// Serving ends when open requests are aborted. Draining ends when the server begins to drain.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
 
-	pump watch.Pump[*Conn]
+	pump pump
 }
 
 const (
@@ -163,9 +162,6 @@ func (s *Server) open(nc *conn.Conn) (c *Conn, ended func()) {
 	c.mu.encoder = frame.NewEncoder()
 	nc.Stall = min(s.Options().Stall, s.Options().Limits.Write)
 	nc.Guard = s.Room.Guard(bufferMax+2*exchange.PieceSize, nc.User, func() { nc.LimitWrites(time.Now()) })
-	if nc.Pumpable() {
-		nc.StartNonblocking()
-	}
 	c.reader = &conn.FrameReader{Conn: nc, Free: frameMax, Refused: func() { s.Metrics.ConnectionRefused("heads") }}
 	c.framer = http2.NewFramer(nil, c.reader)
 	c.framer.SetMaxReadFrameSize(frameMax)

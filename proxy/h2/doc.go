@@ -8,7 +8,7 @@
 //
 //	Conn     one connection; its goroutine reads frames
 //	stream   one request and its response; a handler's goroutine, none once a watch is open
-//	Work     writes the events of all watches of a connection in one write; a pump calls it
+//	pump     lets connections write the events of all their watches, each in one write
 //	frame/   frames, headers and windows
 //	upload/  the body of a request
 //

@@ -45,13 +45,12 @@ func (s *stream) wakeLocked() {
 func (c *Conn) queueLocked() {
 	if len(c.mu.ready) > 0 && !c.mu.queued && !c.mu.writing {
 		c.mu.queued = true
-		c.server.pump.Add(c)
+		c.server.pump.add(c)
 	}
 }
 
-// Work implements watch.Worker. It writes the events of all ready watches together, without waiting
-// for the client.
-func (c *Conn) Work(scratch *watch.Scratch) {
+// work writes the events of all ready watches together, without waiting for the client.
+func (c *Conn) work(scratch *watch.Scratch) {
 	c.mu.Lock()
 	c.mu.queued = false
 	if c.mu.writing { // the writer queues the connection again

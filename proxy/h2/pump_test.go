@@ -10,21 +10,26 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 // watching answers GET with a watch of c, and all other requests with text.
 func watching(t *testing.T, c *watchcache.Cache, lifetime time.Duration, text string) handler {
+	return selecting(t, c, cachetest.Filter(t, c), lifetime, text)
+}
+
+func selecting(t *testing.T, c *watchcache.Cache, f *filter.Filter, lifetime time.Duration, text string) handler {
 	return func(_ context.Context, req *exchange.Request) *exchange.Response {
 		if req.Method != http.MethodGet {
 			return says(text)
 		}
-		f := cachetest.Filter(t, c)
 		cursor, err := c.WatchAfter(f, cachetest.Snapshot(t, c))
 		if err != nil {
 			panic(err)
@@ -36,6 +41,30 @@ func watching(t *testing.T, c *watchcache.Cache, lifetime time.Duration, text st
 		})
 		return resp
 	}
+}
+
+// A watch with an expensive filter receives its events even while the pump is blocked.
+func TestExpensiveFilterIsNotThePumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := cachetest.Roomy(t)
+		selector, err := labels.Parse(strings.TrimSuffix(strings.Repeat("!k,", 40), ","))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := filter.New(c.Resource(), "a", selector, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newServer(selecting(t, c, f, time.Hour, ""), options())
+		s.pump.mu.most = -1 // the pump starts no goroutines
+		p := dial(t, s)
+		p.request(1, true, "GET")
+		p.until("head", headers(1))
+		cachetest.Apply(t, c, cachetest.Sized(t, 2, 10))
+		p.until("event", func(f http2.Frame) bool {
+			return data(1)(f) && strings.Contains(string(f.(*http2.DataFrame).Data()), `"resourceVersion":"2"`)
+		})
+	})
 }
 
 func headers(id uint32) func(http2.Frame) bool {

@@ -52,7 +52,7 @@ func (c *Conn) becomeWriter(mayWait bool) {
 // settle becomes the writer.
 func (c *Conn) write(mayWait bool) {
 	// The socket keeps the bytes that the kernel does not accept.
-	own := len(c.mu.buf) <= bufferMax && c.net.Pumpable()
+	own := len(c.mu.buf) <= bufferMax
 	if mayWait {
 		own = len(c.mu.ready) == 0
 	}
@@ -78,10 +78,10 @@ func (c *Conn) writeLocked(mayWait bool) {
 	}
 	c.unlock()
 	var err error
-	if mayWait && c.net.Pumpable() {
-		err = c.net.WriteWaiting(out)
-	} else {
+	if mayWait {
 		_, err = c.net.Write(out)
+	} else {
+		err = c.net.WriteSoon(out)
 	}
 	if cap(out) <= 2*bufferMax {
 		*pooled = out[:0]

@@ -95,11 +95,7 @@ func TestDrain(t *testing.T) {
 						t.Errorf("%s: it ended after %v, %v; want %v", what, time.Since(began), err, at)
 					}
 				}
-				idleTime := roundTripMax
-				if test.known {
-					idleTime *= 2 // first in fasthttp, and then outside
-				}
-				ended("idle", idle, idleTime)
+				ended("idle", idle, roundTripMax)
 				time.Sleep(drain - time.Since(began))
 				asks("a first request", fresh, true)
 				ended("silent", silent, drain+lastAnswer)

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -36,11 +38,13 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 
 		DisablePreParseMultipartForm: true,
 		ConnState: func(c net.Conn, state fasthttp.ConnState) {
+			t := c.(*turn)
 			switch state {
 			case fasthttp.StateIdle:
-				c.(*conn.Conn).Rest()
+				t.idle = true
+				t.Resume()
 			case fasthttp.StateActive:
-				c.(*conn.Conn).Idle = false
+				t.idle = false
 			default:
 			}
 		},
@@ -59,31 +63,35 @@ func (s *Server) serveConn(c *conn.Conn) {
 	case protocol == http2.NextProtoTLS:
 		s.serving.Go(func() { s.h2.Serve(c) })
 	default:
-		s.serving.Go(func() { s.serveRequests(c, true) })
+		s.serving.Go(func() { s.serveRequests(&client{Conn: c}, true) })
 	}
 }
 
-// serveRequests waits for a request. It serves this request and the requests that follow soon.
-func (s *Server) serveRequests(c *conn.Conn, first bool) {
-	ok, refused := c.Await(first, s.Options().Limits)
-	if refused {
-		s.Metrics.ConnectionRefused("heads")
-	}
-	if !ok {
-		_ = c.Close() // all bytes have been written
-		return
-	}
-	server := s.http.short
-	if c.LongHead = c.HeadLength == 0 || c.HeadLength > shortHead; c.LongHead {
-		server = s.http.long
-	}
-	handedBack := false
-	c.HandedBack = &handedBack
-	if err := server.ServeConn(c); err != nil {
-		s.Log.Debug("connection broken", brokenBy(err))
-	}
-	if handedBack { // otherwise a stream may already use the connection, or it is closed
-		s.serving.Go(func() { s.serveRequests(c, false) })
+// serveRequests waits for a request, and lets fasthttp serve it, again and again. The connection of
+// an unknown client waits in a new goroutine each time, because the stack of this one may be large.
+func (s *Server) serveRequests(c *client, first bool) {
+	for ; ; first = false {
+		if err := c.await(first, s.Options().Limits); err != nil {
+			if errors.Is(err, conn.ErrHeads) {
+				s.Metrics.ConnectionRefused("heads")
+			}
+			_ = c.Close() // all bytes have been written
+			return
+		}
+		server, t := s.http.short, &turn{client: c, long: c.head == 0 || c.head > shortHead}
+		if t.long {
+			server = s.http.long
+		}
+		if err := server.ServeConn(t); err != nil {
+			s.Log.Debug("connection broken", brokenBy(err))
+		}
+		if !t.returned { // a stream may already use the connection, or it is closed
+			return
+		}
+		if !c.Known() {
+			s.serving.Go(func() { s.serveRequests(c, false) })
+			return
+		}
 	}
 }
 
@@ -99,7 +107,7 @@ func brokenBy(err error) zap.Field {
 // serve receives each request from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
-	c := fctx.Conn().(*conn.Conn)
+	c := fctx.Conn().(*turn)
 	c.Stall = s.Options().Limits.Write
 	req := s.newRequest(fctx)
 	resp := rejectMalformed(&fctx.Request.Header, req.Header)
@@ -122,18 +130,18 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 
 func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 	h := &fctx.Request.Header
-	c := fctx.Conn().(*conn.Conn)
+	c := fctx.Conn().(*turn)
 	req := &exchange.Request{
 		Method: string(h.Method()),
 		Target: string(h.RequestURI()),
 		Host:   string(h.Host()),
 		Header: make(http.Header, 16),
-		Client: c,
-		Conn:   c,
+		Client: c.client,
+		Conn:   c.Conn,
 		TLS:    c.TLSState,
 	}
 	req.SplitTarget()
-	if c.LongHead {
+	if c.long {
 		req.Buffered = int64(s.Options().Limits.HeaderBytes)
 	}
 	// AllInOrder keeps the order. All would join, drop or reorder some headers.
@@ -144,7 +152,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 	req.IgnoreUpgrade()
 	// Fasthttp's -1 means chunked, and -2 means no body.
 	if length := int64(h.ContentLength()); length > 0 || length == -1 {
-		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.Ended, Length: length}
+		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.ended, Length: length}
 		req.Body.Extend = func() { c.ReadUntil(req.Body.Deadline(s.Options().Limits.Read)) }
 	} else {
 		c.ReadUntil(time.Time{}) // fasthttp set the deadline for the headers
@@ -157,33 +165,21 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exchange.Route, resp *exchange.Response, written func(int64)) {
 	// HTTP/1.0 has no chunks, so the end of the connection ends the body.
 	old := !fctx.Request.Header.IsHTTP11()
+	var run takeover
 	switch {
 	case resp.Stream != nil:
-		last := old || req.EndsConnection() || s.Draining.Err() != nil
-		s.hijack(fctx, func() { resp.Stream.Abandon(); written(0) }, func(c *conn.Conn, _ net.Conn) (reusable bool) {
-			sent, reusable := s.runStream(c, rt, resp, old, last || c.Pipelines())
-			written(sent)
-			return reusable
-		})
-		return
+		last := old || req.EndsConnection() || req.Body != nil || s.Draining.Err() != nil
+		run = func(c *client) (int64, bool) {
+			return s.runStream(c, rt, resp, old, last || len(c.ahead) > 0)
+		}
+	case resp.Tunnel != nil:
+		run = func(c *client) (int64, bool) { return runTunnel(c, resp) }
 	// A hijack drops the request's body, which upstream's transport must not read then.
 	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && (req.Body == nil || req.Body.AtEnd.Load())):
-		s.hijack(fctx, func() { resp.CloseBody(); written(0) }, func(c *conn.Conn, _ net.Conn) (reusable bool) {
-			var bytes int64
-			defer func() { written(bytes) }() // also after a panic
-			bytes = s.writeUnframed(c, req, resp)
-			return false
-		})
-		return
-	case resp.Tunnel != nil:
-		s.hijack(fctx, func() { resp.Tunnel.Abandon(); written(0) }, func(c *conn.Conn, buffered net.Conn) (reusable bool) {
-			defer written(0)
-			c.Stall = 0
-			c.HeadEnds()               // the tunnel uses the connection in two goroutines
-			_, _ = c.Write(head(resp)) // the tunnel detects a client that has left
-			resp.Tunnel.Join(c, buffered)
-			return false
-		})
+		run = func(c *client) (int64, bool) { return s.writeUnframed(c, req, resp), false }
+	}
+	if run != nil {
+		s.hijack(fctx, resp, written, run)
 		return
 	}
 	fctx.SetStatusCode(resp.Status)
@@ -203,7 +199,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		// whose connection ends without a head may send the request again.
 		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil
 		if resp.Streaming {
-			fctx.Conn().(*conn.Conn).Stall = resp.Stall
+			fctx.Conn().(*turn).Stall = resp.Stall
 		}
 		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp, written: written}, int(resp.Length))
 	default:
@@ -212,45 +208,64 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	}
 }
 
-// hijack takes the connection from fasthttp until f returns. If f returns true, the connection then
-// serves its next request. If the connection breaks before f begins, hijack calls abandon instead.
+// takeover writes a response to a connection that fasthttp has given away. It reports whether the
+// connection can serve another request.
+type takeover func(c *client) (bytes int64, reusable bool)
+
+// hijack takes the connection from fasthttp until run returns. If the connection breaks before run
+// begins, the response is abandoned instead.
 //
-// f runs in a new goroutine. This frees fasthttp's request and its read buffer, which has the size
-// of the largest header. A watch then costs only its connection, unless f needs buffered.
-func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn.Conn, buffered net.Conn) (reusable bool)) {
-	c := fctx.Conn().(*conn.Conn)
+// run has a new goroutine. This frees fasthttp's request and its read buffer. What the buffer has of
+// the next request is read ahead.
+func (s *Server) hijack(fctx *fasthttp.RequestCtx, resp *exchange.Response, written func(int64), run takeover) {
+	t := fctx.Conn().(*turn)
 	s.serving.Add(1)
-	c.Abandoned = func() {
-		abandon()
+	t.hijacked = true
+	t.abandon = func() {
+		resp.Abandon()
+		written(0)
 		s.serving.Done()
 	}
 	fctx.HijackSetNoResponse(true)
 	fctx.Hijack(func(buffered net.Conn) {
-		c.Abandoned = nil
-		go s.runHijacked(c, func() bool { return f(c, buffered) })
+		if rest, _ := io.ReadAll(buffered); len(rest) > 0 { // from memory
+			t.ahead = append(rest, t.ahead...)
+		}
+		go s.runHijacked(t.client, written, run)
 	})
 }
 
-// runHijacked runs a stream to its end. Serve waits for it. Then it closes the connection, or serves
-// its next request in a new goroutine, because the stack of this one may be large.
-func (s *Server) runHijacked(c *conn.Conn, stream func() (reusable bool)) {
-	reusable := false
+// runHijacked writes a response to its end. Serve waits for it. Then it closes the connection, or
+// serves its next request in a new goroutine, because the stack of this one may be large.
+func (s *Server) runHijacked(c *client, written func(int64), run takeover) {
+	bytes, reusable := int64(0), false
 	defer func() {
 		if p := recover(); p != nil {
 			s.Metrics.Panicked(s.Log, metrics.InStream, p)
 		}
+		written(bytes)
 		if reusable {
+			c.Resume()
 			s.serving.Go(func() { s.serveRequests(c, false) })
 		} else {
 			_ = c.Close() // nothing more is written
 		}
 		s.serving.Done()
 	}()
-	reusable = stream() && c.Reusable()
+	bytes, reusable = run(c)
+}
+
+// runTunnel joins the client with upstream, after both have left HTTP.
+func runTunnel(c *client, resp *exchange.Response) (bytes int64, reusable bool) {
+	c.Stall = 0
+	c.HeadEnds()               // the tunnel uses the connection in two goroutines
+	_, _ = c.Write(head(resp)) // the tunnel detects a client that has left
+	resp.Tunnel.Join(c)
+	return 0, false
 }
 
 // writeUnframed writes a response of unknown length without chunks, for HTTP/1.0.
-func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchange.Response) (bytes int64) {
+func (s *Server) writeUnframed(c *client, req *exchange.Request, resp *exchange.Response) (bytes int64) {
 	defer resp.CloseBody()
 	if resp.Streaming {
 		c.Stall = resp.Stall
@@ -263,7 +278,7 @@ func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchan
 
 // runStream writes an endless response, in chunks unless the client uses HTTP/1.0. It reports whether
 // another response may follow. If last is true, the response says that none follows.
-func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old, last bool) (bytes int64, whole bool) {
+func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response, old, last bool) (bytes int64, whole bool) {
 	ended := s.Metrics.WatchOpened(rt)
 	defer func() { ended(resp.Stream.Reason()) }()
 	ctx, cancel := context.WithCancel(s.Serving)
@@ -278,20 +293,24 @@ func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Respo
 		cancel()
 	}
 	out := &exchange.ChunkWriter{To: c, Unframed: old, Large: c.Guard.Large}
-	if w, ok := resp.Stream.(*watch.Watch); ok && c.Pumpable() && w.Cheap() {
-		s.pump.serve(ctx, cancel, c, w, out)
-	} else {
-		stop := c.WatchInput(cancel)
-		resp.Stream.Run(ctx, out)
-		stop()
-	}
-	err := out.End() // the client may be gone
-	return int64(out.Sent), !last && err == nil && resp.Stream.Reason() != watch.EndPanic
+	var reading sync.WaitGroup
+	there := false
+	c.ReadUntil(time.Time{})
+	reading.Go(func() {
+		defer cancel()
+		there = c.readOn()
+	})
+	resp.Stream.Run(ctx, out)
+	_ = c.SetReadDeadline(longAgo) // wakes the reader
+	reading.Wait()
+	c.Unread = c.Unread || !there && c.err == nil // a client that has sent too much
+	err := out.End()                              // the client may be gone
+	return int64(out.Sent), !last && there && err == nil && resp.Stream.Reason() != watch.EndPanic
 }
 
 // writeHead writes the head of a response that fasthttp does not write. If last is true, the
 // connection ends with the response.
-func writeHead(c *conn.Conn, resp *exchange.Response, last bool) error {
+func writeHead(c *client, resp *exchange.Response, last bool) error {
 	if last {
 		resp.Header.Set("Connection", "close")
 	}

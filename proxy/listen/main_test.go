@@ -49,14 +49,17 @@ func (handler) Answered(*exchange.Request, exchange.Route, *exchange.Response, t
 // large event.
 const unbuffered = 8 << 10
 
+// stall is the time for which a client may leave a watch unread.
+const stall = time.Minute
+
 // newServer returns a server that is not running yet.
 func newServer(h handler, config *tls.Config, drain time.Duration) *Server {
 	serving, cut := context.WithCancel(context.Background())
 	draining, beginDrain := context.WithCancel(serving)
-	limits := exchange.Limits{HeaderBytes: 64 << 10, Read: 2 * time.Minute, Write: time.Minute, Idle: 2 * time.Minute, Connections: 100}
+	limits := exchange.Limits{HeaderBytes: 64 << 10, Read: 2 * time.Minute, Write: time.Minute, Idle: 2 * time.Minute, Connections: 1000}
 	return New(Config{
 		Handler: h, Options: func() Options {
-			return Options{Options: h2.Options{Limits: limits, Stall: time.Minute}, TLS: config, Drain: drain}
+			return Options{Options: h2.Options{Limits: limits, Stall: stall}, TLS: config, Drain: drain}
 		},
 		Slots: fair.NewSlots(1 << 20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: serving, Cut: cut, Draining: draining, Drain: beginDrain, Stop: func() {},

@@ -49,7 +49,7 @@ func (secondStream) Reason() string { return "over" }
 // watch is open.
 func TestRequestsAfterAStream(t *testing.T) {
 	const watch, other = "GET /watch HTTP/1.1\r\nHost: a\r\n\r\n", "GET /other HTTP/1.1\r\nHost: a\r\n\r\n"
-	long := "GET /other HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 16<<10) + "\r\n\r\n"
+	long := "GET /other HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 2*exchange.AheadMax) + "\r\n\r\n"
 	config := tlsConfig(t)
 	for name, test := range map[string]struct {
 		first, during, after string
@@ -148,9 +148,8 @@ func (brokenForm) SplitEvent([]byte, string, wire.Object) (head, body, tail []by
 	panic("a test")
 }
 
-// A panic in the middle of a watch that the pump writes ends the connection, whose next bytes could
-// belong to the watch.
-func TestNoRequestAfterAPanicOfThePump(t *testing.T) {
+// A panic in the middle of an event ends the connection, whose next bytes could belong to the watch.
+func TestNoRequestAfterAPanicOfAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.Roomy(t)
 		l := conntest.Listen(unbuffered)

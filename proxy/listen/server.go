@@ -59,7 +59,6 @@ const (
 // Server serves the connections of one listener.
 type Server struct {
 	Config
-	pump    pump
 	conns   conn.Set
 	h2      *h2.Server
 	heads   *conn.Heads
@@ -72,7 +71,6 @@ type Server struct {
 // New returns a server. Serve runs it.
 func New(c Config) *Server {
 	s := &Server{Config: c, heads: conn.NewHeads()}
-	s.pump.metrics, s.pump.log = c.Metrics, c.Log
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
 	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Room: c.Room, Strangers: h2.NewStrangers(), Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
 		return c.Options().Options

@@ -17,9 +17,9 @@ import (
 type endedAtOnce struct{ read []byte }
 
 // Join implements exchange.Tunnel.
-func (e *endedAtOnce) Join(client exchange.TunnelClient, buffered io.Reader) {
+func (e *endedAtOnce) Join(client exchange.TunnelClient) {
 	var both sync.WaitGroup
-	both.Go(func() { _, _ = io.ReadFull(buffered, e.read) })
+	both.Go(func() { _, _ = io.ReadFull(client, e.read) })
 	both.Go(func() { _ = client.Close() })
 	both.Wait()
 }

@@ -1,8 +1,8 @@
 // Package watch writes an open watch to its client.
 //
 // A [Watch] polls a cursor into the cache's log and appends frames to a chunk writer. It does not
-// use a socket itself. Normally a pump calls Turn (packages listen and h2). A watch with an
-// expensive filter has its own goroutine, which calls Run.
+// use a socket itself. Over HTTP/2, a pump calls Turn (package h2). Over HTTP/1.1, and
+// with an expensive filter, a watch has its own goroutine, which calls Run.
 //
 //	watchcache.Cursor ─► Turn ─► deliver ─► frames ─► exchange.ChunkWriter
 //	                      └────► bookmarks, access reviews, deadline, drain
@@ -35,6 +35,5 @@
 // Go's decompressor keeps the segment until more bytes arrive. The state consists of segments that
 // package derived keeps.
 //
-// Over HTTP/1.1, an idle watch uses one goroutine. Its stack is almost empty, so the runtime
-// shrinks the stack. Over HTTP/2, an idle watch in a pump uses no goroutine.
+// An idle watch in a pump uses no goroutine.
 package watch

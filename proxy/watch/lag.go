@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -22,7 +21,7 @@ import (
 // arrival times of the events that it writes. It reads the clock once for a batch of connections.
 // Events of one commit have one arrival time, so a batch usually needs two additions to shared
 // counters. A measured lag is too long by at most the duration of its batch: up to 16 writes that
-// do not block (pumpBatch).
+// do not block.
 //
 // # Slow clients
 //
@@ -70,17 +69,8 @@ const slowWrites = 100 * time.Millisecond
 // waits measures the writes of a turn, but not the rest of the turn, in which a Table may wait for
 // its rows.
 type waits struct {
-	to     io.Writer
-	settle func() error
-	took   time.Duration
-}
-
-// measure makes w measure the writes of a writer.
-func (w *waits) measure(out *exchange.ChunkWriter) {
-	out.To = w
-	if w.settle != nil {
-		out.Settle = w.settled
-	}
+	to   io.Writer
+	took time.Duration
 }
 
 // Write implements io.Writer.
@@ -89,13 +79,6 @@ func (w *waits) Write(p []byte) (int, error) {
 	n, err := w.to.Write(p)
 	w.took += time.Since(began)
 	return n, err
-}
-
-func (w *waits) settled() error {
-	began := time.Now()
-	err := w.settle()
-	w.took += time.Since(began)
-	return err
 }
 
 // lateRuns are deliveries whose lag has not been counted yet.

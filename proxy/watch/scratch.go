@@ -23,12 +23,11 @@ type Scratch struct {
 	late   lateRuns
 }
 
-// frame is an event as a chunk.
+// frame is an event as HTTP/2 sends it.
 type frame struct {
-	choice   wire.Choice
-	delta    watchcache.Delta
-	unframed bool
-	chunk    bytes.Buffer
+	choice wire.Choice
+	delta  watchcache.Delta
+	bytes  bytes.Buffer
 }
 
 var scratches = sync.Pool{New: func() any { return new(Scratch) }}
@@ -54,8 +53,8 @@ func (s *Scratch) Free() {
 func (w *Watch) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Scratch) error {
 	for i := range s.frames {
 		f := &s.frames[i]
-		if f.delta == *d && f.choice == w.Choice && f.unframed == out.Unframed {
-			return out.Send(f.chunk.Bytes())
+		if f.delta == *d && f.choice == w.Choice {
+			return out.Send(f.bytes.Bytes())
 		}
 	}
 	if err := w.append(out, d); err != nil || out.Buf == nil { // an event may become longer than a piece
@@ -65,9 +64,9 @@ func (w *Watch) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Scra
 	if len(chunk) <= exchange.PieceSize {
 		f := &s.frames[s.next]
 		s.next = (s.next + 1) % framesMax
-		f.choice, f.delta, f.unframed = w.Choice, *d, out.Unframed
-		f.chunk.Reset()
-		f.chunk.Write(chunk)
+		f.choice, f.delta = w.Choice, *d
+		f.bytes.Reset()
+		f.bytes.Write(chunk)
 	}
 	return out.Write(chunk)
 }

@@ -205,10 +205,10 @@ func (w *Watch) countSent(out *exchange.ChunkWriter) {
 // count as slow.
 func (w *Watch) waitingTurn(ctx context.Context, out *exchange.ChunkWriter) (on, behind bool) {
 	var late lateRuns
-	waits := &waits{to: out.To, settle: out.Settle}
-	waits.measure(out)
+	waits := &waits{to: out.To}
+	out.To = waits
 	on, behind = w.turn(ctx, out, nil, &late)
-	out.To, out.Settle = waits.to, waits.settle
+	out.To = waits.to
 	if late.n > 0 {
 		if !w.slow && waits.took >= slowWrites {
 			w.slow = true

@@ -1,0 +1,298 @@
+package listen
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// connected returns a client and the server's side of its connection.
+func connected(t *testing.T) (theirs net.Conn, server *client) {
+	t.Helper()
+	c, s := net.Pipe()
+	t.Cleanup(func() { c.Close(); s.Close() })
+	return c, &client{Conn: conn.New(s)}
+}
+
+// The proxy notices the departure of a client, also of one that has sent bytes before.
+func TestCancelWhenGoneNoticesTheClientLeaving(t *testing.T) {
+	for _, sent := range []string{"", "\r\n"} {
+		theirs, server := connected(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		stop := server.CancelWhenGone(cancel)
+		if sent != "" {
+			if _, err := io.WriteString(theirs, sent); err != nil {
+				t.Fatal(err)
+			}
+		}
+		theirs.Close()
+		<-ctx.Done()
+		stop()
+		if got, err := io.ReadAll(server); string(got) != sent || err != nil {
+			t.Errorf("a later read gives %q, %v, want %q", got, err, sent)
+		}
+	}
+}
+
+// Bytes that the client sends while a handler runs belong to its next request.
+func TestCancelWhenGoneLosesNoByte(t *testing.T) {
+	theirs, server := connected(t)
+	stop := server.CancelWhenGone(func() { t.Error("the client is there") })
+	// The write returns once these bytes were read ahead.
+	if _, err := io.WriteString(theirs, "GET / HTTP/1.1"); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	go func() {
+		_, _ = io.WriteString(theirs, " and more")
+		theirs.Close()
+	}()
+	if got, err := io.ReadAll(server); err != nil || string(got) != "GET / HTTP/1.1 and more" {
+		t.Errorf("read %q, %v", got, err)
+	}
+}
+
+func TestCancelWhenGoneStops(t *testing.T) {
+	theirs, server := connected(t)
+	for range 3 { // requests in a row
+		stop := server.CancelWhenGone(func() { t.Error("the client is there") })
+		stop()
+	}
+	go func() { _, _ = io.WriteString(theirs, "x") }()
+	if b := make([]byte, 1); !func() bool { n, err := server.Read(b); return n == 1 && err == nil }() {
+		t.Error("the connection cannot be read")
+	}
+}
+
+// An interruption concerns one request. The client of the next request may be silent.
+func TestInterruptionEndsWithItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		theirs, server := connected(t)
+		limits := exchange.Limits{Read: time.Second, Idle: time.Minute, HeaderBytes: 1 << 10}
+		receive := func(first bool) {
+			go func() { _, _ = io.WriteString(theirs, "GET / HTTP/1.1\r\n\r\n") }()
+			if err := server.await(first, limits); err != nil {
+				t.Fatal("no request arrived")
+			}
+			if _, err := server.Read(make([]byte, 100)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		receive(true)
+		server.Interrupt()
+		server.Resume()
+		receive(false)
+		server.ReadUntil(time.Time{})
+		stop := server.CancelWhenGone(func() { t.Error("the client is there") })
+		time.Sleep(time.Hour)
+		stop()
+	})
+}
+
+// If the connection breaks before a hijack begins, fasthttp drops the hijack, and what it would have
+// released is released.
+func TestCloseAbandonsAHijack(t *testing.T) {
+	_, server := connected(t)
+	n := 0
+	_ = (&turn{client: server, hijacked: true, abandon: func() { n++ }}).Close()
+	if n != 1 {
+		t.Errorf("abandoned %d times, want once", n)
+	}
+}
+
+// A few empty lines before a head are ignored. After more, the connection ends: each would cost time, and
+// no limit of a head's size counts them.
+func TestEmptyLinesBeforeAHead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const line = "\r\n"
+		limits := exchange.Limits{Read: time.Minute, Idle: time.Minute, HeaderBytes: 1 << 10}
+		for lines, want := range map[int]bool{0: true, 1: true, emptyMax / len(line): true, emptyMax/len(line) + 1: false} {
+			theirs, accepted := conntest.Pipe(readSize)
+			c, ended := &client{Conn: conn.New(accepted)}, make(chan bool, 1)
+			go func() {
+				err := c.await(true, limits)
+				_ = c.Close()
+				ended <- err == nil
+			}()
+			send := func(text string) {
+				t.Helper()
+				if _, err := io.WriteString(theirs, text); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			for range lines {
+				send(line)
+			}
+			if want {
+				for _, b := range []byte("GET / HTTP/1.1\r\n\r\n") {
+					send(string(b))
+				}
+			}
+			select {
+			case got := <-ended:
+				if got != want || got && c.head != len(c.ahead) {
+					t.Errorf("%d empty lines: %t, a head of %d bytes", lines, got, c.head)
+				}
+			default:
+				t.Errorf("%d empty lines: nothing happens", lines)
+			}
+			_ = theirs.Close()
+		}
+	})
+}
+
+// networks accepts connections of clients with addresses of their own.
+type networks struct {
+	accepted chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+}
+
+// Accept implements net.Listener.
+func (l *networks) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.accepted:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *networks) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (*networks) Addr() net.Addr { return &net.TCPAddr{} }
+
+// headsPart is the number of bytes of incomplete requests that unknown clients may hold, and also the
+// number that known clients may hold.
+const headsPart = 16 << 20
+
+// The bytes of incomplete heads are bounded, also those of known clients. A client fills half of its
+// part. Other clients, and the clients of the other part, find room. All bytes are given back.
+func TestHeadsAreBounded(t *testing.T) {
+	const first = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	head := "GET / HTTP/1.1\r\nX: " + strings.Repeat("x", 60<<10)
+	for _, known := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			user := "greedy"
+			s := newServer(func(req *exchange.Request) *exchange.Response {
+				if known {
+					req.Conn.HoldAs(user, func() (func(), bool) { return func() {}, true })
+				}
+				return exchange.NewResponse(200, exchange.FromProxy)
+			}, nil, 0)
+			l := &networks{accepted: make(chan net.Conn), closed: make(chan struct{})}
+			_, end := s.runs(t, l)
+			defer end()
+			begin := func(network byte) (c *conntest.Socket, refused bool) {
+				t.Helper()
+				c, server := conntest.Pipe(len(head))
+				server.Remote = &net.TCPAddr{IP: net.IPv4(192, 0, 2, network)}
+				l.accepted <- server
+				sends := func(text string) {
+					if _, err := io.WriteString(c, text); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if known {
+					sends(first)
+					if _, err := c.Read(make([]byte, 1<<10)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				sends(head)
+				synctest.Wait()
+				_, err := c.ReadNow(make([]byte, 1))
+				return c, errors.Is(err, io.EOF)
+			}
+			for range 2 { // all bytes are given back
+				var clients []*conntest.Socket
+				refusals := 0
+				for range headsPart / len(head) {
+					c, refused := begin(1)
+					if clients = append(clients, c); refused {
+						refusals++
+					}
+				}
+				if held := (len(clients) - refusals) * len(head); held > headsPart/2+len(head) || held < headsPart*3/8 {
+					t.Errorf("%d bytes are held, want about %d", held, headsPart/2)
+				}
+				user = "modest"
+				c, refused := begin(2)
+				if refused {
+					t.Error("another client finds no room")
+				}
+				user = "greedy"
+				for _, c := range append(clients, c) {
+					c.Close()
+				}
+				synctest.Wait()
+			}
+			if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues("heads")); n == 0 {
+				t.Error("the refusals are not counted")
+			}
+		})
+	}
+}
+
+// Bytes that a client sends ahead while its request is answered count like a head. A client without
+// room for them, or that sends more than AheadMax, counts as gone.
+func TestBytesAheadAreBounded(t *testing.T) {
+	for sent, room := range map[int]int{60 << 10: headsPart / 2 / (60 << 10), exchange.AheadMax: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			var gone atomic.Int64
+			s := newServer(func(req *exchange.Request) *exchange.Response {
+				ctx, left := context.WithCancel(t.Context())
+				stop := req.Client.CancelWhenGone(left)
+				select {
+				case <-ctx.Done():
+					gone.Add(1)
+				case <-release:
+				}
+				stop()
+				return exchange.NewResponse(200, exchange.FromProxy)
+			}, nil, 0)
+			l := conntest.Listen(sent)
+			_, end := s.runs(t, l)
+			const clients = headsPart / (60 << 10)
+			for range clients {
+				c, err := l.Dial()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				for _, text := range []string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n", strings.Repeat("x", sent)} {
+					if _, err := io.WriteString(c, text); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+				}
+			}
+			if there := clients - int(gone.Load()); there > room*11/10 || there < room*3/4 {
+				t.Errorf("%d clients that have sent %d bytes are there, want about %d", there, sent, room)
+			}
+			close(release)
+			s.Cut()
+			end()
+		})
+	}
+}
