@@ -14,7 +14,7 @@ import (
 // listen listens on an address. Only this process's user can open a Unix socket.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
-	lc.SetMultipathTCP(false) // its sockets cannot drain: they accept no filter, see conn.Listener
+	lc.SetMultipathTCP(false) // its sockets may lack the options that package conn sets
 	path, ok := config.UnixSocket(address)
 	if !ok {
 		return lc.Listen(ctx, "tcp", address)

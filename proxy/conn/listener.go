@@ -37,9 +37,6 @@ const spell = time.Minute
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
-		if isTimeout(err) {
-			accepted, err = l.acceptLast(err)
-		}
 		if err != nil {
 			if !isTransient(err) || !l.pause(err) {
 				return nil, err
@@ -70,6 +67,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		return c, nil
 	}
+}
+
+// Drain makes Accept fail after d: until then, clients may not have noticed that they should connect
+// elsewhere. It closes a listener without deadlines at once.
+func (l *Listener) Drain(d time.Duration) error {
+	if limited, ok := l.Listener.(interface{ SetDeadline(t time.Time) error }); ok {
+		return limited.SetDeadline(time.Now().Add(d))
+	}
+	return l.Close()
 }
 
 // isTransient reports whether Accept may succeed later without any action.

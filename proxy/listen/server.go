@@ -51,8 +51,8 @@ const (
 	drainGrace = 2 * time.Second
 	// lastAnswer is the part of it that is left for the answers to the last requests.
 	lastAnswer = drainGrace / 2
-	// roundTripMax is the longest round trip for which a drain waits: for the rest of a handshake,
-	// and for a request on a connection that is kept alive.
+	// roundTripMax is the time for which a draining server accepts connections, and waits for a
+	// request on a connection that is kept alive.
 	roundTripMax = 500 * time.Millisecond
 )
 
@@ -81,11 +81,11 @@ func New(c Config) *Server {
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
 
-// Serve serves l until ctx ends. Then it drains. Each client that has connected gets an answer, and
-// is told to use another connection. So Serve still accepts the connections in the backlog before
-// it closes l. It waits for the first request of a connection until the drain time is over, and for
-// a further request for one round trip. It ends watches over the drain time, waits for requests,
-// and closes the remaining connections.
+// Serve serves l until ctx ends. Then it drains. Each client that it has accepted gets an answer,
+// and is told to use another connection. Serve accepts clients for another round trip before it
+// closes l. It waits for the first request of a connection until the drain time is over, and for a
+// further request for one round trip. It ends watches over the drain time, waits for requests, and
+// closes the remaining connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Cut()
 	defer context.AfterFunc(s.Serving, s.conns.Cut)()
