@@ -14,8 +14,9 @@ import (
 
 // rawConn is the server's side of a connection whose client has sent all its bytes. After the last
 // byte the client has left. CancelWhenGone reads while the proxy responds, to notice a client that
-// leaves. These reads do not see the end: they wait until they are stopped. rawConn recognises them
-// by the name CancelWhenGone on the stack, so that nothing depends on timing.
+// leaves. These reads do not see the end, unless the response is a watch: they wait until they are
+// stopped. rawConn recognises them by the name CancelWhenGone on the stack, so that nothing depends on
+// timing.
 type rawConn struct {
 	piece  int           // maximum number of bytes of one Read; 0 means no limit
 	closed chan struct{} // closed by Close
@@ -25,6 +26,7 @@ type rawConn struct {
 		written  []byte
 		expired  bool
 		isClosed bool
+		left     bool // a watch has begun
 		wake     *sync.Cond
 	}
 }
@@ -56,7 +58,7 @@ func (c *rawConn) Read(p []byte) (int, error) {
 			n := copy(p, c.mu.unread)
 			c.mu.unread = c.mu.unread[n:]
 			return n, nil
-		case !patient:
+		case !patient || c.mu.left:
 			return 0, io.EOF
 		}
 		c.mu.wake.Wait()
@@ -76,6 +78,14 @@ func calledBy(name string) bool {
 			return false
 		}
 	}
+}
+
+// leave ends the wait for the end of a watch.
+func (c *rawConn) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.left = true
+	c.mu.wake.Broadcast()
 }
 
 // Write implements net.Conn.

@@ -33,8 +33,9 @@ type parserDiff struct {
 	feeds  map[schema.GroupVersionResource]*rawFeed
 	mu     struct {
 		sync.Mutex
-		astray   bool // a request was not numbered
-		run      int  // counts connections; late requests from earlier connections are ignored
+		astray   bool     // a request was not numbered
+		run      int      // counts connections; late requests from earlier connections are ignored
+		client   *rawConn // of the proxy
 		outcomes []*outcome
 		heard    []*heard
 	}
@@ -86,6 +87,11 @@ func (n *noting) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 func (n *noting) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(int64)) {
 	if req != n.last {
 		n.w.begin(req)
+	}
+	if resp.Stream != nil {
+		n.w.mu.Lock()
+		n.w.mu.client.leave()
+		n.w.mu.Unlock()
 	}
 	return n.Server.Answered(req, rt, resp, took)
 }
@@ -154,10 +160,10 @@ type rawExchange struct {
 func (w *parserDiff) send(tb testing.TB, raw []byte, piece int) rawExchange {
 	tb.Helper()
 	w.mu.Lock()
-	w.mu.run++
-	w.mu.outcomes = nil
-	w.mu.Unlock()
 	c := newRawConn(raw, piece)
+	w.mu.run++
+	w.mu.client, w.mu.outcomes = c, nil
+	w.mu.Unlock()
 	if err := w.proxy.serve(c); err != nil {
 		tb.Fatalf("%q: the proxy: %v\nanswers: %.500q", raw, err, c.answers())
 	}

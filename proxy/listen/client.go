@@ -35,12 +35,19 @@ type client struct {
 const (
 	// readSize is the size of one read, in bytes.
 	readSize = 4 << 10
+	// bodyBegin is the number of bytes of a body that fasthttp reads before it calls the handler.
+	// lineSize is the memory that it needs for each line of a head, beside the line, in bytes.
+	bodyBegin, lineSize = 8 << 10, 128
 	// emptyMax limits the empty lines before a head, in bytes. Some old clients send one after a
 	// body.
 	emptyMax = 8
 )
 
 var errEmptyLines = errors.New("too many empty lines before a request")
+
+// headEnd ends a head, for fasthttp too. If fasthttp saw no end, it would parse the head again from
+// the start for each further byte.
+var headEnd = []byte("\r\n\r\n")
 
 // await reads until the head of a request is complete. It also stops if the head is too long or the
 // client stops sending. Fasthttp then responds. await fails if nothing arrives in time, if there is
@@ -66,33 +73,18 @@ func (c *client) await(first bool, l exchange.Limits) error {
 		if empty > emptyMax {
 			return errEmptyLines
 		}
-		c.head = headEnd(c.ahead, from)
-		if c.head > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
+		if end := bytes.Index(c.ahead[from:], headEnd); end >= 0 {
+			c.head = from + end + len(headEnd)
+			return nil
+		}
+		if c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return nil
 		}
 		if !c.HeadGrows(int64(cap(c.ahead))) {
 			return conn.ErrHeads
 		}
-		from = len(c.ahead)
+		from = max(0, len(c.ahead)-len(headEnd)+1)
 		c.readMore()
-	}
-}
-
-// headEnd returns the length of the head at the start of b, or 0 if the head is incomplete. An
-// empty line ends a head. The caller knows that no head ends before index from.
-func headEnd(b []byte, from int) int {
-	for at := max(0, from-len("\n\r")); ; {
-		n := bytes.IndexByte(b[at:], '\n')
-		if n < 0 {
-			return 0
-		}
-		at += n + 1
-		switch rest := b[at:]; {
-		case bytes.HasPrefix(rest, []byte("\n")):
-			return at + 1
-		case bytes.HasPrefix(rest, []byte("\r\n")):
-			return at + len("\r\n")
-		}
 	}
 }
 
@@ -140,37 +132,40 @@ func (c *client) Read(p []byte) (int, error) {
 	return n, err
 }
 
-var longAgo = time.Unix(1, 0)
+var (
+	longAgo  = time.Unix(1, 0)
+	errAhead = errors.New("the client has sent too much before its response ended")
+)
 
-// readOn reads ahead until the client leaves or sends more than AheadMax, or until the read
-// deadline. It returns true if the client is still there.
-func (c *client) readOn() (there bool) {
-	for c.err == nil && len(c.ahead) < exchange.AheadMax && c.HeadGrows(int64(len(c.ahead))) {
-		_, err := c.WaitBelowTLS(c.readPiece)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return true
-		}
-		c.err = err
-	}
-	return false
-}
-
-// CancelWhenGone implements exchange.Client. A client that meanwhile sends more than AheadMax
-// counts as gone.
+// CancelWhenGone implements exchange.Client. Meanwhile it reads ahead. A client that sends more than
+// AheadMax, or for whose bytes there is no room, counts as gone.
 func (c *client) CancelWhenGone(gone context.CancelFunc) (stop func()) {
 	c.ReadUntil(time.Time{})
-	var stopping atomic.Bool
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		if c.readOn(); !stopping.Load() {
+		if c.readOn(); c.err != nil {
 			gone()
 		}
 	})
 	return func() {
-		stopping.Store(true)
 		_ = c.SetReadDeadline(longAgo) // wakes the reader
 		reading.Wait()
 		_ = c.SetReadDeadline(time.Time{})
+	}
+}
+
+// readOn reads ahead until the read deadline, or until there can be no further request.
+func (c *client) readOn() {
+	for c.err == nil {
+		if len(c.ahead) >= exchange.AheadMax || !c.HeadGrows(int64(len(c.ahead))) {
+			c.err, c.Unread = errAhead, true
+			return
+		}
+		_, err := c.WaitBelowTLS(c.readPiece)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		c.err = err
 	}
 }
 
@@ -178,14 +173,18 @@ func (c *client) CancelWhenGone(gone context.CancelFunc) (stop func()) {
 // after a hijack, another goroutine has the client.
 type turn struct {
 	*client
-	long     bool // fasthttp's buffer is a large one
-	idle     bool // a request was answered, and fasthttp has not begun the next one
-	returned bool // fasthttp gives the connection back, which stays open
-	hijacked bool // a stream or a tunnel takes the connection over
+	buffer   int64 // size of fasthttp's buffer for heads, in bytes
+	parsed   int64 // memory of the parsed head, in bytes
+	idle     bool  // a request was answered, and fasthttp has not begun the next one
+	returned bool  // fasthttp gives the connection back, which stays open
+	handled  bool  // fasthttp has called the handler of a request
+	hijacked bool  // a stream or a tunnel takes the connection over
 	abandon  func()
 }
 
 // Read implements net.Conn. Where fasthttp would wait for the next request, it ends fasthttp's turn.
+// Before fasthttp calls the handler, it waits for the beginning of a body. Meanwhile its memory counts
+// like a head.
 func (t *turn) Read(p []byte) (int, error) {
 	switch {
 	case t.hijacked:
@@ -193,6 +192,8 @@ func (t *turn) Read(p []byte) (int, error) {
 	case t.idle:
 		t.returned = true
 		return 0, io.EOF
+	case !t.handled && len(t.ahead) == 0 && !t.HeadGrows(t.buffer+t.parsed+bodyBegin):
+		t.err = conn.ErrHeads
 	}
 	return t.client.Read(p)
 }

@@ -155,6 +155,46 @@ func TestEmptyLinesBeforeAHead(t *testing.T) {
 	})
 }
 
+// Fasthttp parses a head again from the start for each byte that follows without an end. So it gets no
+// head that it regards as incomplete.
+func TestHeadsAreWhole(t *testing.T) {
+	for text, whole := range map[string]bool{
+		"GET / HTTP/1.1\r\nHost: a\r\n\r\n": true,
+		"GET / HTTP/1.0\r\n\r\n":            true,
+		"GET / HTTP/1.1\r\nHost: a\r\n":     false,
+		"GET / HTTP/1.1\nHost: a\n\n":       false,
+		"GET / HTTP/1.1\r\nHost: a\r\n\n":   false,
+		"GET / HTTP/1.1\r\nHost: a\n\r\n":   false,
+		"GET / HTTP/1.1\r\nHost: a\r\r\n":   false,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			theirs, accepted := conntest.Pipe(readSize)
+			defer theirs.Close()
+			limits := exchange.Limits{Read: time.Minute, Idle: time.Minute, HeaderBytes: 1 << 10}
+			c, served := &client{Conn: conn.New(accepted)}, make(chan error, 1)
+			go func() { served <- c.await(true, limits) }()
+			for _, b := range []byte(text) {
+				if _, err := theirs.Write([]byte{b}); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			select {
+			case err := <-served:
+				if !whole || err != nil || c.head != len(text) {
+					t.Errorf("%q is a head of %d bytes, %v", text, c.head, err)
+				}
+			default:
+				if whole {
+					t.Errorf("%q is no head", text)
+				}
+				_ = theirs.Close()
+				<-served
+			}
+		})
+	}
+}
+
 // networks accepts connections of clients with addresses of their own.
 type networks struct {
 	accepted chan net.Conn
@@ -185,72 +225,111 @@ func (*networks) Addr() net.Addr { return &net.TCPAddr{} }
 // number that known clients may hold.
 const headsPart = 16 << 20
 
-// The bytes of incomplete heads are bounded, also those of known clients. A client fills half of its
-// part. Other clients, and the clients of the other part, find room. All bytes are given back.
-func TestHeadsAreBounded(t *testing.T) {
+// What clients have begun to send is bounded, also of known clients: incomplete heads, and what fasthttp
+// holds while it waits for the beginning of a body. A client fills half of its part. Other clients, and
+// the clients of the other part, find room. All bytes are given back.
+func TestBegunRequestsAreBounded(t *testing.T) {
 	const first = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-	head := "GET / HTTP/1.1\r\nX: " + strings.Repeat("x", 60<<10)
-	for _, known := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			user := "greedy"
-			s := newServer(func(req *exchange.Request) *exchange.Response {
-				if known {
-					req.Conn.HoldAs(user, func() (func(), bool) { return func() {}, true })
-				}
-				return exchange.NewResponse(200, exchange.FromProxy)
-			}, nil, 0)
-			l := &networks{accepted: make(chan net.Conn), closed: make(chan struct{})}
-			_, end := s.runs(t, l)
-			defer end()
-			begin := func(network byte) (c *conntest.Socket, refused bool) {
-				t.Helper()
-				c, server := conntest.Pipe(len(head))
-				server.Remote = &net.TCPAddr{IP: net.IPv4(192, 0, 2, network)}
-				l.accepted <- server
-				sends := func(text string) {
-					if _, err := io.WriteString(c, text); err != nil {
-						t.Fatal(err)
+	field := "X: " + strings.Repeat("x", 60<<10)
+	for name, test := range map[string]struct {
+		known bool
+		begun string
+		size  int // what counts, in bytes
+	}{
+		"heads":           {false, "GET / HTTP/1.1\r\n" + field, 60 << 10},
+		"heads, known":    {true, "GET / HTTP/1.1\r\n" + field, 60 << 10},
+		"bodies":          {false, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n" + field + "\r\n\r\nx", 70 << 10},
+		"bodies, known":   {true, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n" + field + "\r\n\r\nx", 70 << 10},
+		"bodies of many": {false, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n" + strings.Repeat("x:\r\n", 10000) + "\r\n", 1 << 20},
+		"expected bodies": {false, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\nExpect: 100-continue\r\n\r\n", 10 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				user := "greedy"
+				s := newServer(func(req *exchange.Request) *exchange.Response {
+					if test.known {
+						req.Conn.HoldAs(user, func() (func(), bool) { return func() {}, true })
 					}
-				}
-				if known {
-					sends(first)
-					if _, err := c.Read(make([]byte, 1<<10)); err != nil {
-						t.Fatal(err)
+					return exchange.NewResponse(200, exchange.FromProxy)
+				}, nil, 0)
+				l := &networks{accepted: make(chan net.Conn), closed: make(chan struct{})}
+				_, end := s.runs(t, l)
+				defer end()
+				begin := func(network byte) (c *conntest.Socket, refused bool) {
+					t.Helper()
+					c, server := conntest.Pipe(readSize + len(test.begun))
+					server.Remote = &net.TCPAddr{IP: net.IPv4(192, 0, 2, network)}
+					l.accepted <- server
+					sends := func(text string) {
+						if _, err := io.WriteString(c, text); err != nil {
+							t.Fatal(err)
+						}
 					}
-				}
-				sends(head)
-				synctest.Wait()
-				_, err := c.ReadNow(make([]byte, 1))
-				return c, errors.Is(err, io.EOF)
-			}
-			for range 2 { // all bytes are given back
-				var clients []*conntest.Socket
-				refusals := 0
-				for range headsPart / len(head) {
-					c, refused := begin(1)
-					if clients = append(clients, c); refused {
-						refusals++
+					if test.known {
+						sends(first)
+						if _, err := c.Read(make([]byte, 1<<10)); err != nil {
+							t.Fatal(err)
+						}
 					}
+					sends(test.begun)
+					synctest.Wait()
+					_, err := c.ReadNow(make([]byte, 1<<10))
+					if err == nil { // an answer
+						_, err = c.ReadNow(make([]byte, 1<<10))
+					}
+					return c, errors.Is(err, io.EOF)
 				}
-				if held := (len(clients) - refusals) * len(head); held > headsPart/2+len(head) || held < headsPart*3/8 {
-					t.Errorf("%d bytes are held, want about %d", held, headsPart/2)
+				for range 2 { // all bytes are given back
+					var clients []*conntest.Socket
+					refusals := 0
+					for range headsPart / test.size {
+						c, refused := begin(1)
+						if clients = append(clients, c); refused {
+							refusals++
+						}
+					}
+					if held := (len(clients) - refusals) * test.size; held > headsPart/2+2*test.size || held < headsPart/4 {
+						t.Errorf("%d bytes are held, want about %d", held, headsPart/2)
+					}
+					user = "modest"
+					c, refused := begin(2)
+					if refused {
+						t.Error("another client finds no room")
+					}
+					user = "greedy"
+					for _, c := range append(clients, c) {
+						c.Close()
+					}
+					synctest.Wait()
 				}
-				user = "modest"
-				c, refused := begin(2)
-				if refused {
-					t.Error("another client finds no room")
+				if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues("heads")); n == 0 {
+					t.Error("the refusals are not counted")
 				}
-				user = "greedy"
-				for _, c := range append(clients, c) {
-					c.Close()
-				}
-				synctest.Wait()
-			}
-			if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues("heads")); n == 0 {
-				t.Error("the refusals are not counted")
-			}
+			})
 		})
 	}
+}
+
+// A client that does not read an answer is disconnected, also if fasthttp has found no request.
+func TestUnreadRefusalIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := conntest.Listen(10)
+		s := newServer(nil, nil, 0)
+		_, end := s.runs(t, l)
+		defer end()
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, "malformed\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(s.Options().Limits.Write + time.Second)
+		if n := s.Connections(); n != 0 {
+			t.Error("it is still there")
+			_ = c.Close()
+		}
+	})
 }
 
 // Bytes that a client sends ahead while its request is answered count like a head. A client without

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -44,7 +43,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 				t.idle = true
 				t.Resume()
 			case fasthttp.StateActive:
-				t.idle = false
+				t.idle, t.handled, t.Stall = false, false, s.Options().Limits.Write
 			default:
 			}
 		},
@@ -56,9 +55,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 func (s *Server) serveConn(c *conn.Conn) {
 	switch protocol, err := c.Handshake(); {
 	case err != nil:
-		if errors.Is(err, conn.ErrHeads) {
-			s.Metrics.ConnectionRefused("heads")
-		}
+		s.countRefused(err)
 		_ = c.Close() // no response can be sent
 	case protocol == http2.NextProtoTLS:
 		s.serving.Go(func() { s.h2.Serve(c) })
@@ -72,17 +69,17 @@ func (s *Server) serveConn(c *conn.Conn) {
 func (s *Server) serveRequests(c *client, first bool) {
 	for ; ; first = false {
 		if err := c.await(first, s.Options().Limits); err != nil {
-			if errors.Is(err, conn.ErrHeads) {
-				s.Metrics.ConnectionRefused("heads")
-			}
+			s.countRefused(err)
 			_ = c.Close() // all bytes have been written
 			return
 		}
-		server, t := s.http.short, &turn{client: c, long: c.head == 0 || c.head > shortHead}
-		if t.long {
-			server = s.http.long
+		lines := bytes.Count(c.ahead[:c.head], []byte("\n"))
+		server, t := s.http.short, &turn{client: c, buffer: shortHead, parsed: int64(lines) * lineSize}
+		if c.head == 0 || c.head > shortHead {
+			server, t.buffer = s.http.long, int64(s.Options().Limits.HeaderBytes)
 		}
 		if err := server.ServeConn(t); err != nil {
+			s.countRefused(err)
 			s.Log.Debug("connection broken", brokenBy(err))
 		}
 		if !t.returned { // a stream may already use the connection, or it is closed
@@ -92,6 +89,13 @@ func (s *Server) serveRequests(c *client, first bool) {
 			s.serving.Go(func() { s.serveRequests(c, false) })
 			return
 		}
+	}
+}
+
+// countRefused counts a connection that ends because there is no room for what it has begun to send.
+func (s *Server) countRefused(err error) {
+	if errors.Is(err, conn.ErrHeads) {
+		s.Metrics.ConnectionRefused("heads")
 	}
 }
 
@@ -108,7 +112,8 @@ func brokenBy(err error) zap.Field {
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
 	c := fctx.Conn().(*turn)
-	c.Stall = s.Options().Limits.Write
+	c.handled = true
+	c.HeadEnds()
 	req := s.newRequest(fctx)
 	resp := rejectMalformed(&fctx.Request.Header, req.Header)
 	rt := exchange.ParseRoute(req.Method, req.Path)
@@ -141,8 +146,8 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		TLS:    c.TLSState,
 	}
 	req.SplitTarget()
-	if c.long {
-		req.Buffered = int64(s.Options().Limits.HeaderBytes)
+	if c.buffer > shortHead {
+		req.Buffered = c.buffer
 	}
 	// AllInOrder keeps the order. All would join, drop or reorder some headers.
 	for name, value := range h.AllInOrder() {
@@ -293,19 +298,12 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 		cancel()
 	}
 	out := &exchange.ChunkWriter{To: c, Unframed: old, Large: c.Guard.Large}
-	var reading sync.WaitGroup
-	there := false
-	c.ReadUntil(time.Time{})
-	reading.Go(func() {
-		defer cancel()
-		there = c.readOn()
-	})
-	resp.Stream.Run(ctx, out)
-	_ = c.SetReadDeadline(longAgo) // wakes the reader
-	reading.Wait()
-	c.Unread = c.Unread || !there && c.err == nil // a client that has sent too much
-	err := out.End()                              // the client may be gone
-	return int64(out.Sent), !last && there && err == nil && resp.Stream.Reason() != watch.EndPanic
+	func() {
+		defer c.CancelWhenGone(cancel)()
+		resp.Stream.Run(ctx, out)
+	}()
+	err := out.End() // the client may be gone
+	return int64(out.Sent), !last && errors.Join(err, c.err) == nil && resp.Stream.Reason() != watch.EndPanic
 }
 
 // writeHead writes the head of a response that fasthttp does not write. If last is true, the

@@ -65,6 +65,7 @@ func TestRequestsAfterAStream(t *testing.T) {
 		"HTTP/1.0":              {first: strings.Replace(watch, "1.1", "1.0", 1), says: true, ends: true},
 		"Connection: close":     {first: strings.Replace(watch, "Host", "Connection: close\r\nHost", 1), says: true, ends: true},
 		"after a panic":         {first: watch, panics: true, ends: true},
+		"during a panic":        {first: watch, during: long[:10<<10], panics: true, ends: true},
 		"on the way to a drain": {first: watch, drains: true, after: other},
 		"idle in a drain":       {first: watch, drains: true, ends: true},
 	} {
