@@ -66,7 +66,6 @@ func (c *client) await(first bool, l exchange.Limits) error {
 		return c.err
 	}
 	c.ReadUntil(time.Now().Add(l.Read)) // one deadline for the whole head
-	defer c.HeadEnds()
 	for empty, from := 0, 0; ; {
 		lead := len(c.ahead) - len(bytes.TrimLeft(c.ahead, "\r\n"))
 		c.ahead, empty = c.ahead[lead:], empty+lead

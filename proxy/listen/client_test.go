@@ -17,6 +17,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // connected returns a client and the server's side of its connection.
@@ -240,7 +242,7 @@ func TestBegunRequestsAreBounded(t *testing.T) {
 		"heads, known":    {true, "GET / HTTP/1.1\r\n" + field, 60 << 10},
 		"bodies":          {false, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n" + field + "\r\n\r\nx", 70 << 10},
 		"bodies, known":   {true, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n" + field + "\r\n\r\nx", 70 << 10},
-		"bodies of many": {false, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n" + strings.Repeat("x:\r\n", 10000) + "\r\n", 1 << 20},
+		"bodies of many":  {false, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n" + strings.Repeat("x:\r\n", 10000) + "\r\n", 1 << 20},
 		"expected bodies": {false, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\nExpect: 100-continue\r\n\r\n", 10 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -310,25 +312,151 @@ func TestBegunRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// A client that does not read an answer is disconnected, also if fasthttp has found no request.
-func TestUnreadRefusalIsCut(t *testing.T) {
+// A connection ends if a request does not come, or not completely, in time, and at once if its head is
+// too long.
+func TestWaitsAreLimited(t *testing.T) {
+	limits := newServer(nil, nil, 0).Options().Limits
+	const first, refused = "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 4"
+	for name, test := range map[string]struct {
+		sent, slowly string
+		ends         time.Duration
+		answer       string // its beginning
+	}{
+		"silent":             {ends: limits.Read},
+		"silent, after one":  {sent: first, ends: limits.Idle, answer: "HTTP/1.1 200"},
+		"slow":               {slowly: "GET / HTTP/1.1\r\nHost: a", ends: limits.Read, answer: refused},
+		"slow, after one":    {sent: first, slowly: "GET / HTTP/1.1", ends: limits.Read, answer: "HTTP/1.1 200"},
+		"without its body":   {sent: strings.Replace(first, "Host", "Content-Length: 5\r\nHost", 1), ends: limits.Read, answer: refused},
+		"too long":           {sent: first[:20] + strings.Repeat("x", limits.HeaderBytes), answer: refused + "31"},
+		"too long, for ever": {sent: first[:20] + strings.Repeat("x", 2*limits.HeaderBytes), answer: refused + "31"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := conntest.Listen(1 << 20)
+				s := newServer(answers(false), nil, 0)
+				_, end := s.runs(t, l)
+				defer end()
+				c, err := l.Dial()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if _, err := io.WriteString(c, test.sent); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				began := time.Now()
+				var writing sync.WaitGroup
+				writing.Go(func() {
+					for _, b := range []byte(test.slowly) {
+						_, _ = c.Write([]byte{b})
+						time.Sleep(limits.Read / time.Duration(len(test.slowly)-1))
+					}
+				})
+				answer, _ := io.ReadAll(c)
+				if took := time.Since(began); took != test.ends || !strings.HasPrefix(string(answer), test.answer) {
+					t.Errorf("it ended after %v with %.100q", took, answer)
+				}
+				writing.Wait()
+			})
+		})
+	}
+}
+
+// A drain limits waits for requests, and leaves a request alone whose client has waited before.
+func TestDrainLeavesRequestsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := conntest.Listen(10)
-		s := newServer(nil, nil, 0)
-		_, end := s.runs(t, l)
+		left := make(chan time.Time, 1)
+		l := conntest.Listen(readSize)
+		begin, end := newServer(func(req *exchange.Request) *exchange.Response {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer req.Client.CancelWhenGone(cancel)()
+			<-ctx.Done()
+			left <- time.Now()
+			return exchange.ClientGone()
+		}, nil, time.Minute).runs(t, l)
 		defer end()
 		c, err := l.Dial()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(c, "malformed\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(s.Options().Limits.Write + time.Second)
-		if n := s.Connections(); n != 0 {
-			t.Error("it is still there")
-			_ = c.Close()
+		synctest.Wait()
+		begin()
+		time.Sleep(2 * roundTripMax)
+		leaves := time.Now()
+		_ = c.Close()
+		if at := <-left; at != leaves {
+			t.Errorf("its departure is noticed after %v", at.Sub(leaves))
 		}
+	})
+}
+
+// A client that does not read the beginning of an answer is disconnected: that of a watch, and also if
+// fasthttp has found no request.
+func TestUnreadHeadIsCut(t *testing.T) {
+	for text, most := range map[string]time.Duration{"malformed": time.Minute, "GET /watch HTTP/1.1\r\nHost: a": stall} {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := cachetest.ConfigMaps(t, 1)
+			l := conntest.Listen(10)
+			s := newServer(func(*exchange.Request) *exchange.Response {
+				resp := exchange.NewResponse(200, exchange.FromCache)
+				resp.Stream = watch.New(watchOf(t, c))
+				return resp
+			}, nil, 0)
+			_, end := s.runs(t, l)
+			defer end()
+			client, err := l.Dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			go func() { _, _ = io.WriteString(client, text+"\r\n\r\n") }()
+			time.Sleep(most - 1)
+			if s.Connections() != 1 {
+				t.Errorf("%q: it has ended", text)
+			}
+			time.Sleep(2 * time.Nanosecond)
+			if s.Connections() != 0 {
+				t.Errorf("%q: it is still there", text)
+			}
+		})
+	}
+}
+
+// A request whose handler runs counts no longer as begun.
+func TestHandledRequestsAreNotBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, handled := make(chan struct{}), atomic.Int64{}
+		s := newServer(func(*exchange.Request) *exchange.Response {
+			handled.Add(1)
+			<-release
+			return exchange.NewResponse(200, exchange.FromProxy)
+		}, nil, 0)
+		l := conntest.Listen(readSize)
+		_, end := s.runs(t, l)
+		const clients = 900 // more than may wait for a body
+		for range clients {
+			c, err := l.Dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			for _, text := range []string{"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n", "xx"} {
+				if _, err := io.WriteString(c, text); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+		}
+		if n := handled.Load(); n != clients {
+			t.Errorf("%d of %d requests are handled", n, clients)
+		}
+		close(release)
+		s.Cut()
+		end()
 	})
 }
 

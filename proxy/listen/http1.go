@@ -250,7 +250,6 @@ func (s *Server) runHijacked(c *client, written func(int64), run takeover) {
 		}
 		written(bytes)
 		if reusable {
-			c.Resume()
 			s.serving.Go(func() { s.serveRequests(c, false) })
 		} else {
 			_ = c.Close() // nothing more is written

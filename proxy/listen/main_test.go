@@ -50,13 +50,13 @@ func (handler) Answered(*exchange.Request, exchange.Route, *exchange.Response, t
 const unbuffered = 8 << 10
 
 // stall is the time for which a client may leave a watch unread.
-const stall = time.Minute
+const stall = 3 * time.Minute
 
 // newServer returns a server that is not running yet.
 func newServer(h handler, config *tls.Config, drain time.Duration) *Server {
 	serving, cut := context.WithCancel(context.Background())
 	draining, beginDrain := context.WithCancel(serving)
-	limits := exchange.Limits{HeaderBytes: 64 << 10, Read: 2 * time.Minute, Write: time.Minute, Idle: 2 * time.Minute, Connections: 1000}
+	limits := exchange.Limits{HeaderBytes: 64 << 10, Read: 2 * time.Minute, Write: time.Minute, Idle: 4 * time.Minute, Connections: 1000}
 	return New(Config{
 		Handler: h, Options: func() Options {
 			return Options{Options: h2.Options{Limits: limits, Stall: stall}, TLS: config, Drain: drain}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -49,11 +50,17 @@ func (secondStream) Reason() string { return "over" }
 // watch is open.
 func TestRequestsAfterAStream(t *testing.T) {
 	const watch, other = "GET /watch HTTP/1.1\r\nHost: a\r\n\r\n", "GET /other HTTP/1.1\r\nHost: a\r\n\r\n"
+	withBody := func(request, body string) string {
+		return strings.Replace(request, "Host", fmt.Sprintf("Content-Length: %d\r\nHost", len(body)), 1) + body
+	}
+	const post = "POST /other HTTP/1.1\r\nHost: a\r\n\r\n"
 	long := "GET /other HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 2*exchange.AheadMax) + "\r\n\r\n"
 	config := tlsConfig(t)
 	for name, test := range map[string]struct {
 		first, during, after string
 		panics, drains       bool
+		drained              bool // the watch begins in a drain
+		preceded             bool // the first request is no watch
 		says, ends           bool // the watch's answer says that the connection ends; it ends
 	}{
 		"after":                 {first: watch, after: other},
@@ -61,12 +68,16 @@ func TestRequestsAfterAStream(t *testing.T) {
 		"during":                {first: watch, during: other},
 		"half of it during":     {first: watch, during: other[:20], after: other[20:]},
 		"at once":               {first: watch + other, says: true, ends: true},
+		"at once, with a body":  {first: withBody(watch, other), says: true, ends: true},
+		"at once, after a body": {first: withBody(post, "x") + watch + other, preceded: true, says: true, ends: true},
+		"after a body":          {first: withBody(post, "x") + watch, after: other, preceded: true},
 		"too long":              {first: watch, during: long, ends: true},
 		"HTTP/1.0":              {first: strings.Replace(watch, "1.1", "1.0", 1), says: true, ends: true},
 		"Connection: close":     {first: strings.Replace(watch, "Host", "Connection: close\r\nHost", 1), says: true, ends: true},
 		"after a panic":         {first: watch, panics: true, ends: true},
 		"during a panic":        {first: watch, during: long[:10<<10], panics: true, ends: true},
 		"on the way to a drain": {first: watch, drains: true, after: other},
+		"in a drain":            {first: watch, drained: true, says: true, ends: true},
 		"idle in a drain":       {first: watch, drains: true, ends: true},
 	} {
 		for _, config := range []*tls.Config{nil, config} {
@@ -77,6 +88,8 @@ func TestRequestsAfterAStream(t *testing.T) {
 						resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
 						if resp.Bytes = []byte(req.Path); req.Path == "/watch" {
 							resp.Bytes, resp.Stream = nil, secondStream{test.panics}
+						} else if req.Body != nil {
+							_, _ = io.ReadAll(req.Body)
 						}
 						return resp
 					}, config, time.Minute).runs(t, l)
@@ -108,7 +121,14 @@ func TestRequestsAfterAStream(t *testing.T) {
 						}
 						return resp.Close
 					}
+					if test.drained {
+						begin()
+						synctest.Wait()
+					}
 					sends(test.first)
+					if test.preceded {
+						answers("/other")
+					}
 					if test.during != "" {
 						sends(test.during)
 					}
@@ -138,6 +158,48 @@ func TestRequestsAfterAStream(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Requests may follow each other at once, also long ones.
+func TestPipelinedRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := conntest.Listen(1 << 20)
+		_, end := newServer(func(req *exchange.Request) *exchange.Response {
+			resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
+			if resp.Bytes = []byte(req.Path); req.Body != nil {
+				resp.Bytes, _ = io.ReadAll(req.Body)
+			}
+			return resp
+		}, nil, 0).runs(t, l)
+		defer end()
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		const long = 20
+		var all strings.Builder
+		var want []string
+		for i := range long {
+			fmt.Fprintf(&all, "GET /%d HTTP/1.1\r\nHost: a\r\nX: %s\r\n\r\n", i, strings.Repeat("x", i*1000))
+			want = append(want, fmt.Sprintf("/%d", i))
+		}
+		body := strings.Repeat("body", 10000)
+		fmt.Fprintf(&all, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		all.WriteString("GET /short HTTP/1.1\r\nHost: a\r\n\r\n")
+		want = append(want, body, "/short")
+		go func() { _, _ = io.WriteString(c, all.String()) }()
+		from := bufio.NewReader(c)
+		for i, want := range want {
+			resp, err := http.ReadResponse(from, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if body, err := io.ReadAll(resp.Body); string(body) != want {
+				t.Fatalf("answer %d is %d, %.100q, %v; want %.100q", i, resp.StatusCode, body, err, want)
+			}
+		}
+	})
 }
 
 // brokenForm is a form that cannot write events.
