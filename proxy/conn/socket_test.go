@@ -160,7 +160,7 @@ func (c *Conn) fill() {
 // partial write.
 func TestUnsettledIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, server := inMemory(t)
+		client, server := inMemory(t)
 		server.fill()
 		began := time.Now()
 		if err := server.Settle(); !isTimeout(err) {
@@ -169,6 +169,9 @@ func TestUnsettledIsCut(t *testing.T) {
 		if took := time.Since(began); took != server.Stall {
 			t.Errorf("it was cut after %v", took)
 		}
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		synctest.Wait()
+		_ = server.SetWriteDeadline(time.Time{})
 		if _, err := server.Write([]byte("x")); !isTimeout(err) {
 			t.Errorf("then %v", err)
 		}

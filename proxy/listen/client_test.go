@@ -2,7 +2,9 @@ package listen
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -317,11 +319,14 @@ func TestBegunRequestsAreBounded(t *testing.T) {
 func TestWaitsAreLimited(t *testing.T) {
 	limits := newServer(nil, nil, 0).Options().Limits
 	const first, refused = "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 4"
+	config := tlsConfig(t)
 	for name, test := range map[string]struct {
 		sent, slowly string
 		ends         time.Duration
 		answer       string // its beginning
+		config       *tls.Config
 	}{
+		"silent, over TLS":   {ends: 10 * time.Second, config: config},
 		"silent":             {ends: limits.Read},
 		"silent, after one":  {sent: first, ends: limits.Idle, answer: "HTTP/1.1 200"},
 		"slow":               {slowly: "GET / HTTP/1.1\r\nHost: a", ends: limits.Read, answer: refused},
@@ -333,7 +338,7 @@ func TestWaitsAreLimited(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := conntest.Listen(1 << 20)
-				s := newServer(answers(false), nil, 0)
+				s := newServer(answers(false), test.config, 0)
 				_, end := s.runs(t, l)
 				defer end()
 				c, err := l.Dial()
@@ -426,38 +431,47 @@ func TestUnreadHeadIsCut(t *testing.T) {
 	}
 }
 
-// A request whose handler runs counts no longer as begun.
+// A request whose handler runs counts no longer as begun. Neither does a body that was read.
 func TestHandledRequestsAreNotBegun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release, handled := make(chan struct{}), atomic.Int64{}
-		s := newServer(func(*exchange.Request) *exchange.Response {
-			handled.Add(1)
-			<-release
-			return exchange.NewResponse(200, exchange.FromProxy)
-		}, nil, 0)
-		l := conntest.Listen(readSize)
-		_, end := s.runs(t, l)
-		const clients = 900 // more than may wait for a body
-		for range clients {
-			c, err := l.Dial()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			for _, text := range []string{"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n", "xx"} {
-				if _, err := io.WriteString(c, text); err != nil {
+	for body, clients := range map[string]int{"xx": 900, strings.Repeat("x", 60<<10): 200} { // more than may wait for a body
+		synctest.Test(t, func(t *testing.T) {
+			release, handled := make(chan struct{}), atomic.Int64{}
+			s := newServer(func(req *exchange.Request) *exchange.Response {
+				stop := req.Client.CancelWhenGone(func() { t.Error("a client counts as gone") })
+				time.Sleep(time.Second) // until all of the body was sent
+				stop()
+				if got, err := io.ReadAll(req.Body); string(got) != body {
+					t.Errorf("the body has %d bytes, %v", len(got), err)
+				}
+				handled.Add(1)
+				<-release
+				return exchange.NewResponse(200, exchange.FromProxy)
+			}, nil, 0)
+			l := conntest.Listen(len(body))
+			_, end := s.runs(t, l)
+			for range clients {
+				c, err := l.Dial()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if _, err := fmt.Fprintf(c, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", len(body)); err != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
+				if _, err := io.WriteString(c, body); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Second)
 			}
-		}
-		if n := handled.Load(); n != clients {
-			t.Errorf("%d of %d requests are handled", n, clients)
-		}
-		close(release)
-		s.Cut()
-		end()
-	})
+			if n := handled.Load(); n != int64(clients) {
+				t.Errorf("%d of %d requests are handled", n, clients)
+			}
+			close(release)
+			s.Cut()
+			end()
+		})
+	}
 }
 
 // Bytes that a client sends ahead while its request is answered count like a head. A client without

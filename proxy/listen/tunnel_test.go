@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -54,6 +55,43 @@ func TestBytesBeforeATunnel(t *testing.T) {
 		}
 		if _, err := io.ReadAll(client); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// written is a tunnel whose upstream writes and ends.
+type written struct{ bytes []byte }
+
+// Join implements exchange.Tunnel.
+func (w written) Join(client exchange.TunnelClient) {
+	_, _ = client.Write(w.bytes)
+	_ = client.Close()
+}
+
+// Abandon implements exchange.Tunnel.
+func (written) Abandon() {}
+
+// The client of a tunnel may leave bytes unread for any time, like a paused terminal.
+func TestUnreadTunnel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := conntest.Listen(unbuffered)
+		_, end := newServer(func(*exchange.Request) *exchange.Response {
+			resp := exchange.NewResponse(http.StatusSwitchingProtocols, exchange.FromUpstream)
+			resp.Tunnel = written{make([]byte, 10*unbuffered)}
+			return resp
+		}, nil, 0).runs(t, l)
+		defer end()
+		client, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if _, err := io.WriteString(client, "GET /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if all, err := io.ReadAll(client); err != nil || len(all) < 10*unbuffered {
+			t.Errorf("the client has read %d bytes, %v", len(all), err)
 		}
 	})
 }
