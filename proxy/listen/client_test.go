@@ -81,31 +81,6 @@ func TestCancelWhenGoneStops(t *testing.T) {
 	}
 }
 
-// An interruption concerns one request. The client of the next request may be silent.
-func TestInterruptionEndsWithItsRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		theirs, server := connected(t)
-		limits := exchange.Limits{Read: time.Second, Idle: time.Minute, HeaderBytes: 1 << 10}
-		receive := func(first bool) {
-			go func() { _, _ = io.WriteString(theirs, "GET / HTTP/1.1\r\n\r\n") }()
-			if err := server.await(first, limits); err != nil {
-				t.Fatal("no request arrived")
-			}
-			if _, err := server.Read(make([]byte, 100)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		receive(true)
-		server.Interrupt()
-		server.Resume()
-		receive(false)
-		server.ReadUntil(time.Time{})
-		stop := server.CancelWhenGone(func() { t.Error("the client is there") })
-		time.Sleep(time.Hour)
-		stop()
-	})
-}
-
 // If the connection breaks before a hijack begins, fasthttp drops the hijack, and what it would have
 // released is released.
 func TestCloseAbandonsAHijack(t *testing.T) {
@@ -368,35 +343,61 @@ func TestWaitsAreLimited(t *testing.T) {
 	}
 }
 
-// A drain limits waits for requests, and leaves a request alone whose client has waited before.
-func TestDrainLeavesRequestsAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		left := make(chan time.Time, 1)
-		l := conntest.Listen(readSize)
-		begin, end := newServer(func(req *exchange.Request) *exchange.Response {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer req.Client.CancelWhenGone(cancel)()
-			<-ctx.Done()
-			left <- time.Now()
-			return exchange.ClientGone()
-		}, nil, time.Minute).runs(t, l)
-		defer end()
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		begin()
-		time.Sleep(2 * roundTripMax)
-		leaves := time.Now()
-		_ = c.Close()
-		if at := <-left; at != leaves {
-			t.Errorf("its departure is noticed after %v", at.Sub(leaves))
-		}
-	})
+// The departure of a client is noticed, however long its request takes: after a body, after an
+// interruption, which concerns one request, and in a drain, which limits only waits for requests.
+func TestDeparturesAreNoticed(t *testing.T) {
+	const get, put = "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "PUT /%s HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx"
+	for name, test := range map[string]struct {
+		before, request string
+		drains          bool
+		after           time.Duration
+	}{
+		"a request":             {request: get, after: time.Hour},
+		"with a body":           {request: fmt.Sprintf(put, ""), after: time.Hour},
+		"after an interruption": {before: fmt.Sprintf(put, "interrupted"), request: get, after: time.Hour},
+		"in a drain":            {before: fmt.Sprintf(put, "interrupted"), request: get, drains: true, after: 2 * roundTripMax},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				left := make(chan time.Time, 1)
+				l := conntest.Listen(readSize)
+				begin, end := newServer(func(req *exchange.Request) *exchange.Response {
+					if req.Body != nil {
+						_, _ = io.ReadAll(req.Body)
+					}
+					if req.Path == "/interrupted" {
+						req.Client.Interrupt()
+						return exchange.NewResponse(200, exchange.FromProxy)
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					defer req.Client.CancelWhenGone(cancel)()
+					<-ctx.Done()
+					left <- time.Now()
+					return exchange.ClientGone()
+				}, nil, time.Minute).runs(t, l)
+				defer end()
+				c, err := l.Dial()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, text := range []string{test.before, test.request} {
+					if _, err := io.WriteString(c, text); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+				}
+				if test.drains {
+					begin()
+				}
+				time.Sleep(test.after)
+				leaves := time.Now()
+				_ = c.Close()
+				if at := <-left; at != leaves {
+					t.Errorf("it is noticed after %v", at.Sub(leaves))
+				}
+			})
+		})
+	}
 }
 
 // A client that does not read the beginning of an answer is disconnected: that of a watch, and also if
