@@ -202,14 +202,20 @@ func TestLeftIsBounded(t *testing.T) {
 
 // counting counts writes.
 type counting struct {
-	net.Conn
+	*conntest.Socket
 	writes atomic.Int64
 }
 
 // Write implements net.Conn.
 func (c *counting) Write(p []byte) (int, error) {
 	c.writes.Add(1)
-	return c.Conn.Write(p)
+	return c.Socket.Write(p)
+}
+
+// WriteNow implements immediate.
+func (c *counting) WriteNow(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Socket.WriteNow(p)
 }
 
 // The records of a piece are written together. What TLS writes meanwhile comes after them.
@@ -222,8 +228,8 @@ func TestRecordsAreWrittenTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, theirs := net.Pipe()
-	counted := &counting{Conn: ours}
+	theirs, ours := conntest.Pipe(4 * exchange.PieceSize)
+	counted := &counting{Socket: ours}
 	server, client := New(counted), tls.Client(theirs, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a test
 	defer server.Close()
 	server.Conn = tls.Server(server.socket, &tls.Config{Certificates: []tls.Certificate{pair}, DynamicRecordSizingDisabled: true}) //nolint:gosec // a test
@@ -235,9 +241,8 @@ func TestRecordsAreWrittenTogether(t *testing.T) {
 	for i := range 3 * exchange.PieceSize {
 		want.WriteByte(byte(i * i >> 8))
 	}
-	got := make(chan []byte, 1)
+	got, all := make(chan []byte, 1), make([]byte, want.Len()+100*len("more"))
 	go func() {
-		all := make([]byte, want.Len()+100*len("more"))
 		_, _ = io.ReadFull(client, all)
 		got <- all
 	}()

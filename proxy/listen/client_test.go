@@ -400,6 +400,97 @@ func TestDeparturesAreNoticed(t *testing.T) {
 	}
 }
 
+// A chunked body that ends between two chunks is broken, although fasthttp takes its end for the last
+// chunk.
+func TestCutBodies(t *testing.T) {
+	const head = "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for body, whole := range map[string]bool{"1\r\nx\r\n0\r\n\r\n": true, "1\r\nx\r\n": false, "1\r\nx": false, "2\r\nx": false, "": false} {
+		synctest.Test(t, func(t *testing.T) {
+			read := make(chan error, 1)
+			l := conntest.Listen(readSize)
+			_, end := newServer(func(req *exchange.Request) *exchange.Response {
+				_, err := io.ReadAll(req.Body)
+				read <- err
+				return exchange.NewResponse(200, exchange.FromProxy)
+			}, nil, 0).runs(t, l)
+			defer end()
+			c, err := l.Dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range []string{head, body} {
+				if _, err := io.WriteString(c, text); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			_ = c.Close()
+			if err := <-read; (err == nil) != whole {
+				t.Errorf("%q is read: %v", body, err)
+			}
+		})
+	}
+}
+
+// After an interruption, no read of the body waits for the client.
+func TestInterruptedBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		read := make(chan error, 1)
+		l := conntest.Listen(1 << 20)
+		_, end := newServer(func(req *exchange.Request) *exchange.Response {
+			req.Client.Interrupt()
+			_, err := io.ReadAll(req.Body)
+			read <- err
+			return exchange.NewResponse(200, exchange.FromProxy)
+		}, nil, 0).runs(t, l)
+		defer end()
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		began := time.Now()
+		if _, err := fmt.Fprintf(c, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", 1<<20, make([]byte, bodyBegin)); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-read; err == nil || !time.Now().Equal(began) {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// An answer may precede the end of a body. The client may go on to send it for a time, because a reset
+// could overtake the answer.
+func TestEarlyAnswersAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := conntest.Listen(readSize)
+		s := newServer(answers(false), nil, 0)
+		_, end := s.runs(t, l)
+		defer end()
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintf(c, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 * bodyBegin / readSize {
+			if _, err := c.Write(make([]byte, readSize)); err != nil {
+				t.Fatalf("the client cannot send its body: %v", err)
+			}
+			synctest.Wait()
+		}
+		if answer, err := io.ReadAll(c); err != nil || !strings.Contains(string(answer), "hello") {
+			t.Errorf("it reads %q, %v", answer, err)
+		}
+		time.Sleep(10 * time.Second)
+		if s.Connections() != 0 {
+			t.Error("the connection does not end")
+		}
+	})
+}
+
 // A client that does not read the beginning of an answer is disconnected: that of a watch, and also if
 // fasthttp has found no request.
 func TestUnreadHeadIsCut(t *testing.T) {

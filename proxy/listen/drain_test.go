@@ -2,6 +2,7 @@ package listen
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -139,4 +140,33 @@ func TestDrain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A drain ends requests that go on after the drain time.
+func TestDrainEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const drain = time.Minute
+		l := conntest.Listen(unbuffered)
+		begin, end := newServer(func(req *exchange.Request) *exchange.Response {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer req.Client.CancelWhenGone(cancel)()
+			<-ctx.Done()
+			return exchange.ClientGone()
+		}, nil, drain).runs(t, l)
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		began := time.Now()
+		begin()
+		end()
+		if took := time.Since(began); took != drain+drainGrace {
+			t.Errorf("it took %v", took)
+		}
+	})
 }
