@@ -57,7 +57,7 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	last := r.values("event delay, max", "ms")
 	rounds := fanOutRounds
 	if watchers == targeted {
-		r.Target.OfFloor = 1.6
+		r.Target.OfFloor = 1.7
 		if secure {
 			rounds = targetedRounds
 			r.Target.LessThanAPIServer, late.Target.LessThanAPIServer = 1.8, 2

@@ -55,7 +55,7 @@ func (b *bench) idle(ctx context.Context) error {
 		server *server
 		atMost float64
 	}{
-		{"HTTP/1.1 without TLS", b.plain.proxy, 16},
+		{"HTTP/1.1 without TLS", b.plain.proxy, 20},
 		{"HTTP/1.1", b.secure.proxy, 36},
 		{own, b.secure.proxy.over2(1), 20},
 		{shared, b.secure.proxy.over2(100), 3},
