@@ -39,22 +39,6 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// Invariant 1 holds even if the clock of the replica that made the CA was far ahead.
-func TestCAOfTheFuture(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.store(t, &x509.Certificate{
-			Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(24 * time.Hour), NotAfter: time.Now().Add(10 * 365 * 24 * time.Hour),
-			KeyUsage: x509.KeyUsageCertSign,
-		}, nil)
-		i, err := w.start(t)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.verifies(t, i)
-	})
-}
-
 // A repeated action pauses for less time after a failure. The log has one line when it begins to
 // fail, and one when it works again.
 func TestRepeat(t *testing.T) {

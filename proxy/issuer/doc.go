@@ -19,12 +19,9 @@
 // # Invariants
 //
 //  1. A served certificate verifies against the CA that was last read from the Secret or the file.
-//  2. The CA's key changes only if somebody empties the Secret, or removes the file before a start.
-//     Before the CA's certificate expires, it is renewed with the same key and the same subject. So
-//     clients that still trust the old certificate accept certificates from the renewed CA. The
-//     CA's certificate is also renewed if it is not valid yet, because the clock of the replica
-//     that made it was ahead.
-//  3. If the Secret or the file contains something other than a CA, or a CA signed by another CA,
-//     it is not overwritten, because it may belong to somebody.
+//  2. The CA changes only if somebody empties the Secret, or removes the file before a start. It is
+//     valid for ten years. After that, somebody must do so.
+//  3. If the Secret or the file contains something other than a CA, a CA signed by another CA, or an
+//     expired one, it is not overwritten, because it may belong to somebody.
 //  4. While the apiserver cannot be reached, the CA in memory continues to sign.
 package issuer

@@ -95,8 +95,7 @@ func (i *Issuer) refresh(ctx context.Context) error {
 	return errors.Join(err, i.serve(a))
 }
 
-// shared returns the CA in the Secret. If the Secret has no CA, or a renewal is due, shared first
-// writes a CA there.
+// shared returns the CA in the Secret. If the Secret is empty, shared first writes a CA there.
 func (i *Issuer) shared(ctx context.Context) (a *authority, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		a = nil
@@ -104,16 +103,13 @@ func (i *Issuer) shared(ctx context.Context) (a *authority, err error) {
 		if err != nil {
 			return err
 		}
-		if len(secret.Data[certificateKey]) == 0 && len(secret.Data[privateKey]) == 0 {
-			a, err = newAuthority()
-		} else if a, err = parseAuthority(secret.Data[certificateKey], secret.Data[privateKey]); err != nil {
-			return fmt.Errorf("%s and %s are no CA (%w): remove both, and the proxy makes a new one", certificateKey, privateKey, err)
-		} else if !a.isDue() {
+		if len(secret.Data[certificateKey]) > 0 || len(secret.Data[privateKey]) > 0 {
+			if a, err = parseAuthority(secret.Data[certificateKey], secret.Data[privateKey]); err != nil {
+				return fmt.Errorf("%s and %s are no CA (%w): remove both, and the proxy makes a new one", certificateKey, privateKey, err)
+			}
 			return nil
-		} else {
-			a, err = a.renewed()
 		}
-		if err != nil {
+		if a, err = newAuthority(); err != nil {
 			return err
 		}
 		if secret.Data == nil {

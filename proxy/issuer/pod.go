@@ -47,64 +47,45 @@ type PodOptions struct {
 // in-cluster configuration reads. Nobody else can have the CA, so it needs no Secret.
 type Pod struct {
 	served
-	options PodOptions
+	authority *authority
+	options   PodOptions
 }
 
 // NewPod reads or makes the CA, makes the first serving certificate and publishes the files.
 func NewPod(o PodOptions, log *zap.Logger) (*Pod, error) {
-	p := &Pod{served{names: o.DNSNames, addresses: o.IPAddresses, log: log}, o}
 	for _, dir := range []string{o.Authority, o.Directory} { // of a container that was killed
 		left, _ := filepath.Glob(filepath.Join(dir, unfinished+"*"))
 		for _, file := range left {
 			_ = os.Remove(file)
 		}
 	}
+	a, err := kept(filepath.Join(o.Authority, authorityFile))
+	if err != nil {
+		return nil, fmt.Errorf("authorityDirectory: %w", err)
+	}
+	p := &Pod{served{names: o.DNSNames, addresses: o.IPAddresses, log: log}, a, o}
 	return p, p.refresh()
 }
 
-// refresh reads or renews the CA and the serving certificate, and publishes what has changed.
-func (p *Pod) refresh() error {
-	a, err := p.kept()
-	if err != nil {
-		a, err = nil, fmt.Errorf("authorityDirectory: %w", err)
-	}
-	if err = errors.Join(err, p.serve(a)); p.known() == nil {
-		return err
-	}
-	return errors.Join(err, p.publish())
-}
+// refresh renews the serving certificate, and publishes what has changed.
+func (p *Pod) refresh() error { return errors.Join(p.serve(p.authority), p.publish()) }
 
-// known returns the CA in memory, or nil.
-func (p *Pod) known() *authority {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.authority
-}
-
-// kept returns the CA in the file. If there is no file, or a renewal is due, kept writes the file.
-func (p *Pod) kept() (*authority, error) {
-	path := filepath.Join(p.options.Authority, authorityFile)
-	a := p.known()
-	switch content, err := os.ReadFile(path); {
-	case errors.Is(err, fs.ErrNotExist), err == nil && len(content) == 0:
-		if a != nil {
-			break
-		}
-		if a, err = newAuthority(); err != nil {
-			return nil, err
-		}
-	case err != nil:
-		return nil, err
-	default:
-		if a, err = parseAuthority(content, content); err != nil {
+// kept returns the CA in a file. If there is no file, kept writes it.
+func kept(path string) (*authority, error) {
+	content, err := os.ReadFile(path)
+	if err == nil && len(content) > 0 {
+		a, err := parseAuthority(content, content)
+		if err != nil {
 			return nil, fmt.Errorf("%s is no CA (%w): delete the pod, or the file, and the proxy makes a new one", path, err)
 		}
-		if !a.isDue() {
-			return a, nil
-		}
-		if a, err = a.renewed(); err != nil {
-			return nil, err
-		}
+		return a, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	a, err := newAuthority()
+	if err != nil {
+		return nil, err
 	}
 	certificate, key, err := a.encode()
 	if err != nil {
@@ -121,7 +102,7 @@ func (p *Pod) publish() error {
 			return fmt.Errorf("directory: service account of the pod: %w", err)
 		}
 		if name == corev1.ServiceAccountRootCAKey { // some clients read only the first certificate
-			content = append(encodePEM(p.known().certificate.Raw), content...)
+			content = append(encodePEM(p.authority.certificate.Raw), content...)
 		}
 		path := filepath.Join(p.options.Directory, name)
 		if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) {

@@ -159,40 +159,6 @@ func TestPodWithoutToken(t *testing.T) {
 	}
 }
 
-// The proxy follows the CA in the file while it runs, and keeps the CA if the file is lost.
-func TestPodFollowsItsCA(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPod(t)
-		other, err := newAuthority()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer inBackground(p.start())()
-		old := p.published("ca.crt")
-		time.Sleep(time.Minute)
-		text, key, err := other.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(p.Authority, authorityFile)
-		if err := replace(path, append(text, key...), privateFile, privateDirectory); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(2 * published)
-		if p.published("ca.crt") == old {
-			t.Error("the CA in the file is not used")
-		}
-		made := p.published("ca.crt")
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(2 * published)
-		if p.published("ca.crt") != made || !exists(path) {
-			t.Error("the CA is not kept when its file is lost")
-		}
-	})
-}
-
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
