@@ -225,9 +225,6 @@ func adminReason(r *http.Request) string {
 		return browser.ReasonHost
 	case r.URL.Path == "/" && h.Get("Sec-Fetch-Dest") == "document" && h["Origin"] == nil:
 		return "" // the user followed a link to the status page
-	case profile && browser.FromBrowser(h) && h["Sec-Fetch-Site"] == nil:
-		// A profile costs processor time even if the page cannot read it.
-		return browser.ReasonUntold
 	}
 	return browser.Foreign(h, r.TLS != nil, r.Host)
 }
@@ -244,7 +241,6 @@ var adminRefusals = map[string]string{
 	browser.ReasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
 	browser.ReasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
 	browser.ReasonOrigin: "403: a page of another origin sent this request, says Origin: a client other than a browser should leave Origin out",
-	browser.ReasonUntold: "403: an old browser may have sent this request for any page: use a newer one, or a User-Agent without Mozilla",
 }
 
 // page holds all files of the status page.

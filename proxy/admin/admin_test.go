@@ -57,10 +57,8 @@ func TestAdminVisits(t *testing.T) {
 		{loopback, "localhost:8002", "/status", chrome + "Origin: http://localhost:8001\r\n", browser.ReasonOrigin},
 		{loopback, "localhost:8002", "/status", newChrome + "same-site\r\n", browser.ReasonSite},
 		{elsewhere, service, "/debug/log-level", curl, browser.ReasonHost},
-		{loopback, "localhost:8002", "/debug/log-level", oldSafari, browser.ReasonUntold},
 		{loopback, "localhost:8002", "/debug/pprof/", newChrome + "none\r\n", ""},
 		{loopback, "localhost:8002", "/debug/pprof/profile", newChrome + "cross-site\r\n", browser.ReasonSite},
-		{loopback, "localhost:8002", "/debug/pprof/profile", oldSafari, browser.ReasonUntold},
 		{nil, "evil.example", "/metrics", curl, browser.ReasonHost}, // the local address is unknown
 	} {
 		raw := "GET " + test.path + " HTTP/1.1\r\nHost: " + test.host + "\r\n" + test.header + "\r\n"

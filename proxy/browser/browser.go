@@ -5,16 +5,14 @@
 // for every page. Without the server's consent, pages of other origins can make a browser send:
 //
 //   - WebSockets, whose responses they can read; every browser sends Origin with them;
-//   - GET and HEAD for images, scripts, frames and links, without Origin; pages cannot read the
-//     responses;
-//   - POST from forms, beacons and no-cors fetches, with a form's Content-Type or none; pages
-//     cannot read the responses; old browsers send some without Origin;
+//   - GET, HEAD and POST for images, frames, links and forms, whose responses they cannot read;
 //   - other requests only after a preflight, an OPTIONS with Origin, which is refused here. If clients
 //     are authenticated, upstream answers preflights, and the request itself needs a bearer token.
 //
 // Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these except WebSockets.
-// No script can set Sec-Fetch-Site or Origin. If a page rebinds its own DNS name to this address,
-// the browser treats the requests as same-origin. Only the Host header shows the page's name.
+// Older ones are not detected. No script can set Sec-Fetch-Site or Origin. If a page rebinds its own
+// DNS name to this address, the browser treats the requests as same-origin. Only the Host header shows
+// the page's name.
 //
 // Callers with a bearer token are exempt, because browsers never add a token on their own.
 // Anonymous callers are not exempt, because the browser may be in a network that the page's author
@@ -37,42 +35,20 @@ import (
 
 // The values of the label reason of watchproxy_browser_refusals_total.
 const (
-	ReasonHost        = "host"         // a page may have made the name resolve to the proxy
-	ReasonSite        = "site"         // Sec-Fetch-Site shows a page of another site
-	ReasonOrigin      = "origin"       // Origin shows a page of another origin
-	ReasonUntold      = "untold"       // an old browser, which does not name the page
-	ReasonContentType = "content_type" // a form may have sent the request
-	ReasonInteractive = "interactive"  // browsers must not exec, attach and so on
+	ReasonHost        = "host"        // a page may have made the name resolve to the proxy
+	ReasonSite        = "site"        // Sec-Fetch-Site shows a page of another site
+	ReasonOrigin      = "origin"      // Origin shows a page of another origin
+	ReasonInteractive = "interactive" // browsers must not exec, attach and so on
 )
 
 // PageReason returns the reason to refuse a request that a web page may have made a browser send,
 // or "" to accept it.
 func PageReason(req *exchange.Request, rt *exchange.Route) string {
-	h := req.Header
-	if reason := Foreign(h, req.TLS != nil, req.Host); reason != "" {
+	if reason := Foreign(req.Header, req.TLS != nil, req.Host); reason != "" {
 		return reason
 	}
-	var (
-		browser = FromBrowser(h)
-		told    = h["Sec-Fetch-Site"] != nil || h["Origin"] != nil
-		proxied = rt.Subresource == "proxy"
-		simple  = formType(h)
-		unsafe  = req.Method != http.MethodGet && req.Method != http.MethodHead && req.Method != http.MethodOptions
-	)
-	switch {
-	case browser && interactive(req, rt):
+	if FromBrowser(req.Header) && interactive(req, rt) {
 		return ReasonInteractive
-	// Even a GET may have side effects in a proxied service.
-	case browser && !told && proxied && !unsafe:
-		return ReasonUntold
-	case browser && !told && simple && req.Method == http.MethodPost:
-		return ReasonUntold
-	case unsafe && simple && (req.Body != nil || h["Content-Type"] != nil):
-		// A proxied service decides on forms of its own pages.
-		if told && proxied || !browser && h.Get("User-Agent") != "" {
-			return ""
-		}
-		return ReasonContentType
 	}
 	return ""
 }
@@ -101,19 +77,6 @@ func OwnOrigin(secure bool, host string) string {
 		return "https://" + strings.TrimSuffix(host, ":443")
 	}
 	return "http://" + strings.TrimSuffix(host, ":80")
-}
-
-// formType reports whether the Content-Type needs no preflight (WHATWG Fetch, CORS-safelisted
-// request-header) or is missing.
-func formType(h http.Header) bool {
-	for _, value := range h["Content-Type"] {
-		essence, _, _ := strings.Cut(value, ";")
-		switch strings.ToLower(strings.TrimSpace(essence)) {
-		case "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data":
-			return true
-		}
-	}
-	return h["Content-Type"] == nil
 }
 
 // FromBrowser reports whether a browser sent a request. It checks headers that a page of another
@@ -192,8 +155,6 @@ var PageRefusals = map[string]string{
 	ReasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
 	ReasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
 	ReasonOrigin:      "a page of another origin than %s sent this request, says Origin: a client other than a browser should leave Origin out",
-	ReasonUntold:      "an old browser may have sent this request to %s for any page: use a newer one, or a User-Agent without Mozilla",
-	ReasonContentType: "any web page could have a browser send this request to %s: give it the Content-Type of its body, such as application/json",
 	ReasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
 }
 

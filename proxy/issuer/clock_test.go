@@ -2,8 +2,6 @@ package issuer
 
 import (
 	"context"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"slices"
 	"testing"
