@@ -161,7 +161,6 @@ func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refus
 	if reason == "" {
 		return nil
 	}
-	s.metrics.Browsers.WithLabelValues("clients", reason).Inc()
 	refusal = req.Fail(browser.ForbiddenPage(reason, browser.OwnOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
 	browser.Isolate(refusal.Header)
 	refusal.Close = true // no user's limit counts this connection

@@ -167,7 +167,6 @@ var courses = map[string]course{
 var usual = `
 		up{job="watchproxy",` + pod + `} 1x120
 		watchproxy_upstream_server_usable{job="watchproxy",` + pod + `,server="https://10.0.0.1:6443"} 1x50 0 1x69
-		watchproxy_feed_lost_since_timestamp_seconds{` + feed + `,encoding="json"} 0x50 3060x69
 		watchproxy_feed_last_sign_timestamp_seconds{` + feed + `,encoding="json"} 0+60x120
 		watchproxy_serving_certificate_expiration_timestamp_seconds{job="watchproxy",` + pod + `} 2592000x120
 		watchproxy_upstream_client_certificate_expiration_timestamp_seconds{job="watchproxy",` + pod + `,origin="exec"} 3600+60x120

@@ -51,8 +51,8 @@ func TestMetricsMove(t *testing.T) {
 		e.GetT(t, path+"?resourceVersion=0", partial)
 		return moved("watchproxy_derived_hits_total") > 0
 	})
-	if e.GetT(t, path, nil); moved("watchproxy_freshness_run_readers_count", configmaps...) != 1 || moved("watchproxy_freshness_run_readers_sum", configmaps...) != 1 {
-		t.Error("a read of the most recent state is no reader of a run")
+	if e.GetT(t, path, nil); moved("watchproxy_freshness_runs_total", configmaps...) != 1 || moved("watchproxy_freshness_seconds_count") != 1 {
+		t.Error("a read of the most recent state is not counted with its run")
 	}
 	watching.Leave()
 	cluster.Eventually(t, "the watch has ended", func() bool {
@@ -75,7 +75,7 @@ func TestMetricsMove(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	for _, name := range []string{"watchproxy_panics_total", "watchproxy_requests_in_flight", "watchproxy_feed_lost_since_timestamp_seconds", "watchproxy_feed_unreachable_since_timestamp_seconds"} {
+	for _, name := range []string{"watchproxy_panics_total", "watchproxy_requests_in_flight"} {
 		if n := now.Sum(name); n != 0 {
 			t.Errorf("%s is %v", name, n)
 		}

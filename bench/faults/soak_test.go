@@ -268,7 +268,7 @@ func (o *soak) sample(ctx context.Context) (s sample, err error) {
 	return sample{
 		goroutines: m.Sum("go_goroutines"), files: float64(len(files)), resident: float64(resident) / (1 << 20),
 		heap:    m.Sum("go_memstats_heap_inuse_bytes") / (1 << 20),
-		watches: int64(m.Sum("watchproxy_feed_watches")), logged: int64(m.Sum("watchproxy_feed_log_events")),
+		watches: int64(m.Sum("watchproxy_watches")), logged: int64(m.Sum("watchproxy_feed_log_bytes")),
 		clients: o.clients.Load(), reads: o.lists.Load() + o.pages.Load(),
 	}, err
 }
@@ -279,7 +279,7 @@ func (o *soak) table(samples []sample, rate float64) string {
 		"In total, %d clients resumed %d watches, and read %d lists, %d pages and %d events.\n\n",
 		time.Now().UTC().Format(time.DateOnly), *soaking, rate, soakWatchers+soakSlow+2*soakReaders,
 		soakWatchers, soakSlow, soakReaders, soakReaders, o.clients.Load(), o.resumed.Load(), o.lists.Load(), o.pages.Load(), o.events.Load())
-	b.WriteString("| time | events so far | clients so far | reads so far | open watches | events in the log | goroutines | file descriptors | proxy memory (MiB) | heap (MiB) |\n" +
+	b.WriteString("| time | events so far | clients so far | reads so far | open watches | bytes of the log | goroutines | file descriptors | proxy memory (MiB) | heap (MiB) |\n" +
 		"|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, s := range samples {
 		fmt.Fprintf(&b, "| %v | %d | %d | %d | %d | %d | %.0f | %.0f | %.1f | %.1f |\n", s.at.Round(time.Second), s.events, s.clients, s.reads,

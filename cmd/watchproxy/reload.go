@@ -26,30 +26,16 @@ type reloader struct {
 	running *config.ProxyConfiguration
 	apply   func(*config.ProxyConfiguration)
 	log     *zap.Logger
-	metrics *reloadMetrics
+	refused prometheus.Gauge
 }
 
-type reloadMetrics struct {
-	reloads *prometheus.CounterVec
-	failing prometheus.Gauge
-}
-
-func newReloadMetrics(r prometheus.Registerer) *reloadMetrics {
-	m := &reloadMetrics{
-		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_config_reloads_total",
-			Help: "Times that the configuration file was read again, by outcome: applied, refused (all stays as it was).",
-		}, []string{"outcome"}),
-		failing: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "watchproxy_config_refused",
-			Help: "1 if the configuration file is not in effect as it is, since it was refused, else 0.",
-		}),
-	}
-	for _, outcome := range []string{"applied", "refused"} {
-		m.reloads.WithLabelValues(outcome) // otherwise Prometheus would miss the first increase
-	}
-	r.MustRegister(m.reloads, m.failing)
-	return m
+func newRefusedGauge(r prometheus.Registerer) prometheus.Gauge {
+	refused := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "watchproxy_config_refused",
+		Help: "1 if the configuration file is not in effect as it is, since it was refused, else 0.",
+	})
+	r.MustRegister(refused)
+	return refused
 }
 
 // lookForChanges is the interval between reads of the file. The kubelet takes about a minute to
@@ -116,14 +102,12 @@ func (r *reloader) reload(text []byte) {
 	}
 	r.apply(wanted)
 	r.running = wanted
-	r.metrics.reloads.WithLabelValues("applied").Inc()
-	r.metrics.failing.Set(0)
+	r.refused.Set(0)
 	r.log.Info("configuration reloaded", zap.String("file", r.file))
 }
 
 func (r *reloader) refuse(why string, field zapcore.Field) {
-	r.metrics.reloads.WithLabelValues("refused").Inc()
-	r.metrics.failing.Set(1)
+	r.refused.Set(1)
 	r.log.Error(why, zap.String("file", r.file), field)
 }
 

@@ -34,9 +34,9 @@ func TestReloadReadsOnce(t *testing.T) {
 		}
 		write("a")
 		var parsed []string
-		hangups, m := make(chan os.Signal), newReloadMetrics(prometheus.NewRegistry())
+		hangups, refused := make(chan os.Signal), newRefusedGauge(prometheus.NewRegistry())
 		r := &reloader{
-			file: path, known: []byte("a"), hangups: hangups, running: config.Default(), apply: func(*config.ProxyConfiguration) {}, log: zap.NewNop(), metrics: m,
+			file: path, known: []byte("a"), hangups: hangups, running: config.Default(), apply: func(*config.ProxyConfiguration) {}, log: zap.NewNop(), refused: refused,
 			parse: func(text []byte) (*config.ProxyConfiguration, error) {
 				parsed = append(parsed, string(text))
 				write("d") // a read of the file would have this
@@ -51,31 +51,31 @@ func TestReloadReadsOnce(t *testing.T) {
 			t.Helper()
 			time.Sleep(6 * lookForChanges)
 			synctest.Wait()
-			got := fmt.Sprint(parsed, " ", testutil.ToFloat64(m.reloads.WithLabelValues("applied")), testutil.ToFloat64(m.reloads.WithLabelValues("refused")), testutil.ToFloat64(m.failing))
+			got := fmt.Sprint(parsed, " ", testutil.ToFloat64(refused))
 			if got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
 		}
-		wait("[] 0 0 0")
+		wait("[] 0")
 		write("b")
-		wait("[b d] 2 0 0")
+		wait("[b d] 0")
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		wait("[b d] 2 0 0")
+		wait("[b d] 0")
 		hangups <- syscall.SIGHUP
-		wait("[b d] 2 1 1")
+		wait("[b d] 1")
 		write("d")
-		wait("[b d d] 3 1 0")
+		wait("[b d d] 0")
 		write("c")
-		wait("[b d d c d] 4 2 0")
+		wait("[b d d c d] 0")
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
 		hangups <- syscall.SIGHUP
 		synctest.Wait()
 		write("")
-		wait("[b d d c d  d] 6 3 0")
+		wait("[b d d c d  d] 0")
 	})
 }
 

@@ -252,11 +252,11 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	operators.Credentials = behind.servers.Credentials
 	operators.Cold = feeds.Warm(settings.Warm(c.Cache)).Err
-	admin := admin.New(registry, served, operators)
+	admin := admin.New(registry, operators)
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_connections", Help: "Open connections of clients.",
 	}, func() float64 { return float64(server.Connections()) }))
-	reloads.running, reloads.log, reloads.metrics = c, log, newReloadMetrics(registry)
+	reloads.running, reloads.log, reloads.refused = c, log, newRefusedGauge(registry)
 	reloads.apply = func(c *config.ProxyConfiguration) {
 		level.SetLevel(logLevel(c.LogLevel))
 		budget.SetDerived(c.Cache.Derived.MaxBytes.Value())

@@ -42,7 +42,7 @@ func newDecisions(client authorizationclient.AuthorizationV1Interface, options O
 		client: client.SubjectAccessReviews(), options: options,
 		known: newReviewCache[decision](decisionsMax), reviews: newReviews[decision]("subjectaccessreviews", m),
 	}
-	m.show("access", d.known.held)
+	m.show("access", d.known.bytes)
 	return d
 }
 

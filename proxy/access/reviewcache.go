@@ -190,11 +190,11 @@ func (o *reviewCache[V]) sweep() {
 	o.mu.found, o.mu.holders, o.mu.largest = map[key]*outcome[V]{}, map[key]*holder[V]{}, nil
 }
 
-// held returns the number of outcomes and their bytes.
-func (o *reviewCache[V]) held() (count, bytes int) {
+// bytes returns the size of all outcomes.
+func (o *reviewCache[V]) bytes() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.mu.found), o.mu.bytes
+	return o.mu.bytes
 }
 
 // holders is a heap with the largest holder first.

@@ -136,3 +136,10 @@ func TestOutcomesExpireInSleep(t *testing.T) {
 		}
 	}
 }
+
+// held returns the number of outcomes and their bytes.
+func (o *reviewCache[V]) held() (count, bytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.mu.found), o.mu.bytes
+}

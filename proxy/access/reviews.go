@@ -39,14 +39,11 @@ type reviews[V any] struct {
 	slots   *fair.Queue // the slots for reviews upstream
 	flights singleflight.Group
 	seconds prometheus.Observer
-	refused prometheus.Counter
-	hits    prometheus.Counter
 }
 
 func newReviews[V any](resource string, m *metrics) *reviews[V] {
 	return &reviews[V]{
-		slots:   fair.NewQueue(reviewsMax, true, waitingMax),
-		seconds: m.seconds.WithLabelValues(resource), refused: m.refused.WithLabelValues(resource), hits: m.hits.WithLabelValues(resource),
+		slots: fair.NewQueue(reviewsMax, true, waitingMax), seconds: m.seconds.WithLabelValues(resource),
 	}
 }
 
@@ -68,7 +65,6 @@ type question[V any] struct {
 // renewed in the background.
 func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err error) {
 	if found, ok := q.known(); ok {
-		r.hits.Inc()
 		if q.due(q.key) {
 			r.begin(&q, q.review)
 		}
@@ -101,7 +97,6 @@ func (r *reviews[V]) begin(q *question[V], review func(context.Context) (V, erro
 		waiting, cancelWait := context.WithTimeout(ctx, turnTimeout)
 		defer cancelWait()
 		if err := slots.Take(waiting, fair.Claim{User: client, Size: 1, Cost: 1, Held: int64(q.bytes) + waitCost}); err != nil {
-			r.refused.Inc()
 			return *new(V), fmt.Errorf("wait for one of %d slots: %w", reviewsMax, err)
 		}
 		defer slots.Give(client, 1)
@@ -122,9 +117,7 @@ func persist(ctx context.Context, ask func() error) error {
 
 type metrics struct {
 	total    *prometheus.CounterVec
-	refused  *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
-	hits     *prometheus.CounterVec
 	registry prometheus.Registerer
 }
 
@@ -135,10 +128,6 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Name: "watchproxy_reviews_total",
 			Help: "Reviews of tokens and of access sent upstream, by resource and status code (0: no answer).",
 		}, []string{"resource", "code"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_reviews_refused_total",
-			Help: "Reviews not sent upstream, by resource: too many waited, or their turn did not come in time.",
-		}, []string{"resource"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watchproxy_review_duration_seconds",
 			Help:    "Seconds that reviews took, including the wait for their turn.",
@@ -146,28 +135,17 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"resource"}),
-		hits: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_review_cache_hits_total",
-			Help: "Questions about tokens and access answered from memory, by resource.",
-		}, []string{"resource"}),
 	}
-	registry.MustRegister(m.total, m.refused, m.seconds, m.hits)
+	registry.MustRegister(m.total, m.seconds)
 	return m
 }
 
-// show registers metrics of the remembered outcomes.
-func (m *metrics) show(of string, held func() (count, bytes int)) {
-	labels := prometheus.Labels{"outcome": of}
-	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "watchproxy_review_cache_entries", ConstLabels: labels,
-			Help: "Remembered outcomes of reviews: token, token-refused, or access.",
-		}, func() float64 { n, _ := held(); return float64(n) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "watchproxy_review_cache_bytes", ConstLabels: labels,
-			Help: "Bytes of remembered outcomes of reviews.",
-		}, func() float64 { _, n := held(); return float64(n) }),
-	)
+// show registers a metric of the remembered outcomes.
+func (m *metrics) show(of string, bytes func() int) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "watchproxy_review_cache_bytes", ConstLabels: prometheus.Labels{"outcome": of},
+		Help: "Bytes of remembered outcomes of reviews: token, token-refused, or access.",
+	}, func() float64 { return float64(bytes()) }))
 }
 
 // counted is a round tripper that counts reviews.

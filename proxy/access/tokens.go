@@ -57,8 +57,8 @@ func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Durati
 	}
 	t.good.keep = ownersLast
 	_, _ = rand.Read(t.salt[:]) // never fails
-	m.show("token", t.good.held)
-	m.show("token-refused", t.bad.held)
+	m.show("token", t.good.bytes)
+	m.show("token-refused", t.bad.bytes)
 	return t
 }
 

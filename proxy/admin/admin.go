@@ -25,7 +25,6 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/watchproxy/watchproxy/proxy/browser"
-	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // Admin serves /metrics, /livez and /readyz with their single checks, and /status. At / it serves a
@@ -34,7 +33,6 @@ type Admin struct {
 	state     atomic.Int32
 	profiling atomic.Bool
 	mux       *http.ServeMux
-	metrics   *metrics.Metrics
 	guard     guard
 	figures   *figures
 	handlers  chan struct{} // has an element for each running handler, except those of probes
@@ -78,10 +76,10 @@ const (
 	profiles     = debug + "pprof/"
 )
 
-// New returns the admin handler. It serves the gathered metrics, and counts refusals in counted.
-func New(gathered prometheus.Gatherer, counted *metrics.Metrics, options Options) *Admin {
+// New returns the admin handler. It serves the gathered metrics.
+func New(gathered prometheus.Gatherer, options Options) *Admin {
 	a := &Admin{
-		mux: http.NewServeMux(), metrics: counted, figures: newFigures(gathered),
+		mux: http.NewServeMux(), figures: newFigures(gathered),
 		guard:    guard{options.Everybody, options.Open, options.Access, options.Restricted},
 		handlers: make(chan struct{}, handlersMost),
 	}
@@ -205,7 +203,6 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if reason := adminReason(r); reason != "" {
-		a.metrics.Browsers.WithLabelValues("admin", reason).Inc()
 		http.Error(w, adminRefusals[reason], http.StatusForbidden)
 		return
 	}

@@ -118,7 +118,7 @@ func TestUntilClosed(t *testing.T) {
 // Each probe gets its response beside more idle connections than the address may have.
 func TestProbesBesideIdleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := newAdmin(Options{Open: []string{"/livez"}})
+		a := newAdmin(Options{Open: []string{"/livez"}})
 		server, listener := a.Server(), conntest.Listen(4<<10)
 		ended := make(chan error, 1)
 		go func() { ended <- server.Serve(Bounded(listener)) }()

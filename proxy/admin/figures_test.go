@@ -20,7 +20,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
-	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // slowGatherer needs a time for each gather.
@@ -67,11 +66,10 @@ func flood(t *testing.T, took time.Duration, do func(*flooded)) {
 		gatherer: &slowGatherer{Gatherer: registry, took: took},
 		listener: conntest.Listen(4 << 10),
 	}
-	counts := metrics.New(registry)
 	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "large_total", Help: strings.Repeat("x", pageSize),
 	}))
-	f.Admin = New(f.gatherer, counts, Options{Status: largeStatus, Everybody: true})
+	f.Admin = New(f.gatherer, Options{Status: largeStatus, Everybody: true})
 	f.Ready()
 	server := f.Server()
 	handler := server.Handler
@@ -192,7 +190,7 @@ func TestHandlersAreBounded(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		gatherer := &slowGatherer{Gatherer: registry, took: time.Minute}
 		options := Options{Status: largeStatus, Everybody: true, Profiling: true}
-		a := New(gatherer, metrics.New(registry), options)
+		a := New(gatherer, options)
 		a.Ready()
 		get := func(path string) *httptest.ResponseRecorder {
 			return visit(t, a, loopback, false, http.MethodGet, path, "")
@@ -257,7 +255,7 @@ func TestMetricsForms(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		events := prometheus.NewCounter(prometheus.CounterOpts{Name: "events_total", Help: "Events."})
 		registry.MustRegister(events)
-		a := New(registry, metrics.New(registry), Options{Everybody: true})
+		a := New(registry, Options{Everybody: true})
 		const (
 			text     = "text/plain; version=0.0.4; charset=utf-8"
 			protobuf = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; " +

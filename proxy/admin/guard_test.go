@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
-	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // reviews has two users, by their tokens. One user may do everything, the other nothing.
@@ -47,12 +46,10 @@ func (a *reviews) Authorize(_ context.Context, attributes authorizer.Attributes)
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// newAdmin returns an admin handler that logs nothing, and its metrics.
-func newAdmin(o Options) (*Admin, *metrics.Metrics) {
-	registry := prometheus.NewRegistry()
-	counts := metrics.New(registry)
+// newAdmin returns an admin handler that logs nothing.
+func newAdmin(o Options) *Admin {
 	o.Level, o.Log = zap.NewAtomicLevel(), zap.NewNop()
-	return New(registry, counts, o), counts
+	return New(prometheus.NewRegistry(), o)
 }
 
 func shortStatus(prometheus.Gatherer) (any, error) { return "x", nil }
@@ -140,7 +137,7 @@ func TestGuard(t *testing.T) {
 		if !test.noTLS {
 			options.Access = known
 		}
-		a, _ := newAdmin(options)
+		a := newAdmin(options)
 		a.Ready()
 		header := test.header
 		if test.token != "" {
@@ -170,7 +167,7 @@ func TestGuard(t *testing.T) {
 func TestRestrictedLoopback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, everybody := range []bool{false, true} {
-			admin, _ := newAdmin(Options{
+			admin := newAdmin(Options{
 				Status: shortStatus, Profiling: true, Everybody: everybody,
 				Restricted: true, Open: []string{"/livez", "/readyz", "/metrics"},
 			})
@@ -196,7 +193,7 @@ func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	core, logged := observer.New(zap.DebugLevel)
 	registry, level := prometheus.NewRegistry(), zap.NewAtomicLevelAt(zap.InfoLevel)
-	a := New(registry, metrics.New(registry), Options{Level: level, Log: zap.New(core)})
+	a := New(registry, Options{Level: level, Log: zap.New(core)})
 	for _, test := range []struct {
 		body string
 		code int
@@ -231,7 +228,7 @@ func TestLogLevel(t *testing.T) {
 // Profiles are switched on and off while the proxy runs.
 func TestProfilingIsSwitched(t *testing.T) {
 	t.Parallel()
-	a, _ := newAdmin(Options{})
+	a := newAdmin(Options{})
 	for _, on := range []bool{false, true, false} {
 		a.SetProfiling(on)
 		want := map[bool]int{true: 200, false: 404}[on]

@@ -11,7 +11,7 @@ import (
 
 // The page loads only its own files, and each file has the right Content-Type.
 func TestPage(t *testing.T) {
-	admin, _ := newAdmin(Options{Status: noStatus, Everybody: true})
+	admin := newAdmin(Options{Status: noStatus, Everybody: true})
 	const svg = "http://www.w3.org/2000/svg" // a name, not an address
 	kinds := map[string]string{"": "text/html", ".css": "text/css", ".js": "text/javascript"}
 	get := func(method, path string) *httptest.ResponseRecorder {

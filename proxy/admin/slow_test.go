@@ -23,7 +23,7 @@ func TestUnfinishedRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, _ := newAdmin(Options{})
+				a := newAdmin(Options{})
 				server, listener := a.Server(), conntest.Listen(4<<10)
 				server.IdleTimeout = time.Minute
 				ended := make(chan error, 1)

@@ -33,7 +33,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// The values of the label reason of watchproxy_browser_refusals_total.
+// The reasons to refuse a request.
 const (
 	ReasonHost        = "host"        // a page may have made the name resolve to the proxy
 	ReasonSite        = "site"        // Sec-Fetch-Site shows a page of another site

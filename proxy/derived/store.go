@@ -82,7 +82,7 @@ func New(limit int64, r prometheus.Registerer) *Store {
 	// piece, and least is the minimum for the store.
 	const usual, counters, least = 8 << 10, 10, 64
 	kept, err := ristretto.NewCache(&ristretto.Config[uint64, *Piece]{
-		NumCounters: max(counters*limit/usual, least), MaxCost: limit, BufferItems: 64, IgnoreInternalCost: true, Metrics: true,
+		NumCounters: max(counters*limit/usual, least), MaxCost: limit, BufferItems: 64, IgnoreInternalCost: true,
 	})
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -99,13 +99,7 @@ func New(limit int64, r prometheus.Registerer) *Store {
 	r.MustRegister(d.hits, d.misses, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_derived_bytes",
 		Help: "Bytes of kept lists, compressed or cut to their metadata, and of what selectors select.",
-	}, func() float64 { return float64(d.Cost()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "watchproxy_derived_evictions_total",
-		Help: "Derived pieces that were dropped: replaced by those of a newer page, or without room.",
-	}, func() float64 { return float64(kept.Metrics.KeysEvicted()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "watchproxy_derived_rejections_total",
-		Help: "Derived pieces that were made and not kept, because all that they could replace is read more often.",
-	}, func() float64 { return float64(kept.Metrics.SetsRejected()) }))
+	}, func() float64 { return float64(d.Cost()) }))
 	return d
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -197,38 +196,6 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 			t.Fatalf("round %d: %d bytes are held, the store says %d, the limit is %d", round, held, d.Cost(), limit)
 		}
 	}
-}
-
-// The metric counts pieces whose page was replaced, and pieces that a smaller limit drops.
-func TestDroppedPiecesAreCounted(t *testing.T) {
-	const name = "watchproxy_derived_evictions_total"
-	r := prometheus.NewRegistry()
-	d := New(1<<20, r)
-	t.Cleanup(d.Close)
-	c, snapshot := cachetest.ConfigMaps(t, 1000)
-	counted := func(when string, want float64) {
-		t.Helper()
-		families, err := r.Gather()
-		i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name })
-		if i < 0 || err != nil {
-			t.Fatalf("no metric: %v", err)
-		}
-		if got := families[i].GetMetric()[0].GetCounter().GetValue(); got != want {
-			t.Errorf("%s: %v, want %v", when, got, want)
-		}
-	}
-	readPages(t, d, snapshot, Variant{})
-	readPages(t, d, snapshot, Variant{})
-	counted("with room", 0)
-	snapshot = update(t, c, 3, 2000)
-	readPages(t, d, snapshot, Variant{})
-	counted("a page is replaced", 1)
-	pages := 0
-	for range snapshot.Spans("", "") {
-		pages++
-	}
-	d.SetLimit(0)
-	counted("no room", float64(1+pages))
 }
 
 // update replaces an object.

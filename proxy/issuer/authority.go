@@ -93,12 +93,12 @@ func (a *authority) issue(names, addresses []string) (*pair, error) {
 	}
 	now := time.Now().Round(0)
 	template := &x509.Certificate{
-		Subject:      pkix.Name{CommonName: "watchproxy"},
-		DNSNames:     names,
-		NotBefore:    now.Add(-skew),
-		NotAfter:     now.Add(validity),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		Subject:     pkix.Name{CommonName: "watchproxy"},
+		DNSNames:    names,
+		NotBefore:   now.Add(-skew),
+		NotAfter:    now.Add(validity),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	for _, address := range addresses {
 		template.IPAddresses = append(template.IPAddresses, net.ParseIP(address))

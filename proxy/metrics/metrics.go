@@ -23,7 +23,6 @@ type Metrics struct {
 	Forwards *prometheus.GaugeVec
 	Shared   prometheus.Counter
 	Limited  *prometheus.CounterVec
-	Browsers *prometheus.CounterVec
 	Refused  *prometheus.CounterVec
 	panics   *prometheus.CounterVec
 	Views    *prometheus.CounterVec
@@ -86,10 +85,6 @@ func New(r prometheus.Registerer) *Metrics {
 		Help: "Requests refused with 429, by the limit that they exceeded; unread: forwarded watches and logs that ended, because their " +
 			"clients did not read and there was no room for the unread bytes.",
 	}, []string{"limit"})
-	m.Browsers = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watchproxy_browser_refusals_total",
-		Help: "Requests refused with 403 because a web page may have made a browser send them, by listener (clients, admin) and reason.",
-	}, []string{"listener", "reason"})
 	m.Refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_connections_refused_total",
 		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accept failed, as without " +
@@ -109,7 +104,7 @@ func New(r prometheus.Registerer) *Metrics {
 	for _, kind := range []string{mutating, readOnly} {
 		m.inFlight.WithLabelValues(kind)
 	}
-	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.panics, m.Views)
+	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Refused, m.panics, m.Views)
 	m.watches.register(r)
 	return m
 }

@@ -36,8 +36,6 @@ func newWatches() watches {
 					"(prompt, slow: it waited because the client had not read earlier bytes).", append(resource, "client"), nil),
 			bytes: prometheus.NewDesc("watchproxy_watch_response_bytes_total",
 				"Bytes written to watches from the cache.", resource, nil),
-			unchanged: prometheus.NewDesc("watchproxy_watch_events_unchanged_total",
-				"Events that watches of a view did not get, because nothing that they show has changed.", resource, nil),
 		},
 	}
 }
@@ -63,8 +61,8 @@ func (m *Metrics) Lag(rt exchange.Route) *watch.Lag {
 
 // lags are the delivery lags of all resources. Their number is bounded by names.
 type lags struct {
-	lag, bytes, unchanged *prometheus.Desc
-	mu                    struct {
+	lag, bytes *prometheus.Desc
+	mu         struct {
 		sync.Mutex
 		of map[[3]string]*watch.Lag
 	}
@@ -85,7 +83,7 @@ func (l *lags) of(gvr [3]string) *watch.Lag {
 }
 
 // Describe implements prometheus.Collector.
-func (l *lags) Describe(ch chan<- *prometheus.Desc) { ch <- l.lag; ch <- l.bytes; ch <- l.unchanged }
+func (l *lags) Describe(ch chan<- *prometheus.Desc) { ch <- l.lag; ch <- l.bytes }
 
 // Collect implements prometheus.Collector.
 func (l *lags) Collect(ch chan<- prometheus.Metric) {
@@ -97,6 +95,5 @@ func (l *lags) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstHistogram(l.lag, count, seconds, within, gvr[0], gvr[1], gvr[2], client)
 		}
 		ch <- prometheus.MustNewConstMetric(l.bytes, prometheus.CounterValue, float64(lag.Bytes.Load()), gvr[:]...)
-		ch <- prometheus.MustNewConstMetric(l.unchanged, prometheus.CounterValue, float64(lag.Unchanged.Load()), gvr[:]...)
 	}
 }

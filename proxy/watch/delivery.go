@@ -310,9 +310,6 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	switch {
 	case e.hidden:
 		d.Received = 0 // so that it does not count as delivered
-		if w.Lag != nil {
-			w.Lag.Unchanged.Add(1)
-		}
 	case w.member != nil:
 		err = w.member.add(e.segment)
 	default:

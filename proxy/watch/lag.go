@@ -30,7 +30,6 @@ import (
 type Lag struct {
 	Prompt, Slow LagCounts
 	Bytes        atomic.Uint64 // written to watches, including initial states
-	Unchanged    atomic.Uint64 // events that changed nothing of what a watch shows; they have no lag
 }
 
 // LagBuckets are the upper bounds of the buckets of [LagCounts], in seconds.

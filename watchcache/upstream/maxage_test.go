@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -96,38 +94,6 @@ func TestOneProofIsBegunAhead(t *testing.T) {
 		if n := f.count("probe") - before; n < seconds/10 || n > seconds/4 {
 			t.Errorf("%d probes in %d seconds", n, seconds)
 		}
-	})
-}
-
-// A run that is begun ahead has no readers.
-func TestRunsAheadHaveNoReaders(t *testing.T) {
-	const most = 10 * time.Second
-	synctest.Test(t, func(t *testing.T) {
-		f, registry := newFake(), prometheus.NewRegistry()
-		fill(f, fewObjects)
-		options := manyOptions
-		options.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
-		feeds := newFeeds(t, f, registry, options, zap.NewNop())
-		defer feeds.Stop()
-		source := openFrom(t, feeds)
-		readFresh(t, f, source)
-		time.Sleep(most * 3 / 4)
-		source.Recent()
-		synctest.Wait()
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, family := range families {
-			if family.GetName() != "watchproxy_freshness_run_readers" {
-				continue
-			}
-			if h := family.GetMetric()[0].GetHistogram(); h.GetSampleCount() != 2 || h.GetSampleSum() != 1 {
-				t.Errorf("%d runs with %v readers, want 2 with 1", h.GetSampleCount(), h.GetSampleSum())
-			}
-			return
-		}
-		t.Error("no metric")
 	})
 }
 

@@ -19,10 +19,8 @@ type FeedStatus struct {
 	GVR      schema.GroupVersionResource
 	Encoding object.Encoding
 	Scope    object.Scope
-	// Lost is how long the cache may have been out of date; 0 if it is current. Unreachable is the
-	// part of Lost in which upstream has not responded at all.
-	Lost, Unreachable time.Duration
-	LastSign          time.Time
+	Lost     time.Duration // how long the cache may have been out of date; 0 if it is current
+	LastSign time.Time
 	watchcache.Stats
 	Cache *watchcache.Cache
 }
@@ -32,7 +30,7 @@ func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.GVR, f.Encoding, f.Scope, lost, f.Unreachable(), time.Now().Add(-f.Quiet()), f.Cache().Stats(), f.Cache()})
+		all = append(all, FeedStatus{f.GVR, f.Encoding, f.Scope, lost, time.Now().Add(-f.Quiet()), f.Cache().Stats(), f.Cache()})
 	}
 	return all
 }
@@ -94,24 +92,9 @@ func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
 		show(gauge, synced, "watchproxy_feed_synced", "1 if the feed has read its state, else 0.")
 		show(gauge, float64(f.Objects), "watchproxy_feed_objects", "Objects in the cache.")
 		show(gauge, float64(f.Bytes), "watchproxy_feed_object_bytes", "Bytes of the cached objects.")
-		show(gauge, float64(f.Newest), "watchproxy_feed_resource_version", "The resourceVersion that the cache has reached.")
-		show(gauge, unix(f.LastSign), "watchproxy_feed_last_sign_timestamp_seconds", "Unix time of upstream's last event, bookmark or answer on this feed.")
-		show(gauge, since(f.Lost), "watchproxy_feed_lost_since_timestamp_seconds", "Unix time since when the watch upstream is lost or nobody answers, 0 while the watch works.")
-		show(gauge, since(f.Unreachable), "watchproxy_feed_unreachable_since_timestamp_seconds", "The same, but 0 while upstream answers, even with a refusal.")
-		show(gauge, float64(f.LogEvents), "watchproxy_feed_log_events", "Events held in the log.")
+		show(gauge, float64(f.LastSign.UnixMilli())/1000, "watchproxy_feed_last_sign_timestamp_seconds", "Unix time of upstream's last event, bookmark or answer on this feed.")
 		show(gauge, float64(f.LogBytes), "watchproxy_feed_log_bytes", "Bytes that only the event log keeps alive.")
-		show(gauge, float64(f.Cursors), "watchproxy_feed_watches", "Open downstream watches served from the cache.")
 		show(counter, float64(f.Events), "watchproxy_feed_events_total", "Events received from upstream in the present epoch.")
 		show(counter, float64(f.Delivered), "watchproxy_events_delivered_total", "Events delivered to downstream watches from the cache.")
 	}
-}
-
-func unix(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
-
-// since returns the Unix time of a moment age ago, or 0 if age is 0.
-func since(age time.Duration) float64 {
-	if age == 0 {
-		return 0
-	}
-	return unix(time.Now().Add(-age))
 }

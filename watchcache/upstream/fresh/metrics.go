@@ -10,7 +10,6 @@ import (
 // Metrics contains the counters of consistent reads and of the runs that they share.
 type Metrics struct {
 	runs    *prometheus.CounterVec
-	readers *prometheus.HistogramVec
 	seconds *prometheus.HistogramVec
 }
 
@@ -24,11 +23,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 				"ledger (all later revisions belong to other resources), list (fast-forwarded), " +
 				"side-watch, shared (the run before did it), failed (the readers were forwarded).",
 		}, []string{"group", "version", "resource", "outcome"}),
-		readers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "watchproxy_freshness_run_readers",
-			Help:    "Readers that shared a freshness run.",
-			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
-		}, []string{"group", "version", "resource"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "watchproxy_freshness_seconds",
 			Help: "Seconds that a consistent read waited until the cache was known to be " +
@@ -40,14 +34,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"outcome"}),
 	}
-	r.MustRegister(m.runs, m.readers, m.seconds)
+	r.MustRegister(m.runs, m.seconds)
 	return m
 }
 
 // ran counts a run.
 func (m *Metrics) ran(of schema.GroupVersionResource, r *run) {
 	m.runs.WithLabelValues(of.Group, of.Version, of.Resource, r.by).Inc()
-	m.readers.WithLabelValues(of.Group, of.Version, of.Resource).Observe(float64(r.readers))
 }
 
 // freshRead counts a read and its wait for the outcome.
