@@ -204,7 +204,7 @@ func (*networks) Addr() net.Addr { return &net.TCPAddr{} }
 // number that known clients may hold.
 const headsPart = 16 << 20
 
-// What clients have begun to send is bounded, also of known clients: incomplete heads, and what fasthttp
+// Begun requests are bounded, also those of known clients: incomplete heads, and the memory that fasthttp
 // holds while it waits for the beginning of a body. A client fills half of its part. Other clients, and
 // the clients of the other part, find room. All bytes are given back.
 func TestBegunRequestsAreBounded(t *testing.T) {
@@ -312,15 +312,8 @@ func TestWaitsAreLimited(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := conntest.Listen(1 << 20)
 				s := newServer(answers(false), test.config, 0)
-				_, end := s.runs(t, l)
-				defer end()
-				c, err := l.Dial()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
+				c := s.connect(t, 1<<20)
 				if _, err := io.WriteString(c, test.sent); err != nil {
 					t.Fatal(err)
 				}
@@ -407,17 +400,11 @@ func TestCutBodies(t *testing.T) {
 	for body, whole := range map[string]bool{"1\r\nx\r\n0\r\n\r\n": true, "1\r\nx\r\n": false, "1\r\nx": false, "2\r\nx": false, "": false} {
 		synctest.Test(t, func(t *testing.T) {
 			read := make(chan error, 1)
-			l := conntest.Listen(readSize)
-			_, end := newServer(func(req *exchange.Request) *exchange.Response {
+			c := newServer(func(req *exchange.Request) *exchange.Response {
 				_, err := io.ReadAll(req.Body)
 				read <- err
 				return exchange.NewResponse(200, exchange.FromProxy)
-			}, nil, 0).runs(t, l)
-			defer end()
-			c, err := l.Dial()
-			if err != nil {
-				t.Fatal(err)
-			}
+			}, nil, 0).connect(t, readSize)
 			for _, text := range []string{head, body} {
 				if _, err := io.WriteString(c, text); err != nil {
 					t.Fatal(err)
@@ -436,19 +423,12 @@ func TestCutBodies(t *testing.T) {
 func TestInterruptedBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := make(chan error, 1)
-		l := conntest.Listen(1 << 20)
-		_, end := newServer(func(req *exchange.Request) *exchange.Response {
+		c := newServer(func(req *exchange.Request) *exchange.Response {
 			req.Client.Interrupt()
 			_, err := io.ReadAll(req.Body)
 			read <- err
 			return exchange.NewResponse(200, exchange.FromProxy)
-		}, nil, 0).runs(t, l)
-		defer end()
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		}, nil, 0).connect(t, 1<<20)
 		began := time.Now()
 		if _, err := fmt.Fprintf(c, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", 1<<20, make([]byte, bodyBegin)); err != nil {
 			t.Fatal(err)
@@ -463,15 +443,8 @@ func TestInterruptedBody(t *testing.T) {
 // could overtake the answer.
 func TestEarlyAnswersAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := conntest.Listen(readSize)
 		s := newServer(answers(false), nil, 0)
-		_, end := s.runs(t, l)
-		defer end()
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := s.connect(t, readSize)
 		if _, err := fmt.Fprintf(c, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", 1<<20); err != nil {
 			t.Fatal(err)
 		}
@@ -497,19 +470,12 @@ func TestUnreadHeadIsCut(t *testing.T) {
 	for text, most := range map[string]time.Duration{"malformed": time.Minute, "GET /watch HTTP/1.1\r\nHost: a": stall} {
 		synctest.Test(t, func(t *testing.T) {
 			c, _ := cachetest.ConfigMaps(t, 1)
-			l := conntest.Listen(10)
 			s := newServer(func(*exchange.Request) *exchange.Response {
 				resp := exchange.NewResponse(200, exchange.FromCache)
 				resp.Stream = watch.New(watchOf(t, c))
 				return resp
 			}, nil, 0)
-			_, end := s.runs(t, l)
-			defer end()
-			client, err := l.Dial()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer client.Close()
+			client := s.connect(t, 10)
 			go func() { _, _ = io.WriteString(client, text+"\r\n\r\n") }()
 			time.Sleep(most - 1)
 			if s.Connections() != 1 {

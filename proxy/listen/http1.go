@@ -220,8 +220,8 @@ type takeover func(c *client) (bytes int64, reusable bool)
 // hijack takes the connection from fasthttp until run returns. If the connection breaks before run
 // begins, the response is abandoned instead.
 //
-// run has a new goroutine. This frees fasthttp's request and its read buffer. What the buffer has of
-// the next request is read ahead.
+// run has a new goroutine. This frees fasthttp's request and its read buffer. Bytes of the next request
+// in that buffer are kept as read ahead.
 func (s *Server) hijack(fctx *fasthttp.RequestCtx, resp *exchange.Response, written func(int64), run takeover) {
 	t := fctx.Conn().(*turn)
 	s.serving.Add(1)

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/h2"
@@ -78,6 +79,21 @@ func (s *Server) runs(t *testing.T, l net.Listener) (drain, end func()) {
 			t.Error(err)
 		}
 	}
+}
+
+// connect runs a server until the test ends, and returns a client's connection that holds a number of
+// unread bytes.
+func (s *Server) connect(t *testing.T, unread int) net.Conn {
+	t.Helper()
+	l := conntest.Listen(unread)
+	_, end := s.runs(t, l)
+	t.Cleanup(end)
+	c, err := l.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // tlsConfig returns the configuration of a server.

@@ -163,20 +163,13 @@ func TestRequestsAfterAStream(t *testing.T) {
 // Requests may follow each other at once, also long ones.
 func TestPipelinedRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := conntest.Listen(1 << 20)
-		_, end := newServer(func(req *exchange.Request) *exchange.Response {
+		c := newServer(func(req *exchange.Request) *exchange.Response {
 			resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
 			if resp.Bytes = []byte(req.Path); req.Body != nil {
 				resp.Bytes, _ = io.ReadAll(req.Body)
 			}
 			return resp
-		}, nil, 0).runs(t, l)
-		defer end()
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		}, nil, 0).connect(t, 1<<20)
 		const long = 20
 		var all strings.Builder
 		var want []string
@@ -215,19 +208,13 @@ func (brokenForm) SplitEvent([]byte, string, wire.Object) (head, body, tail []by
 func TestNoRequestAfterAPanicOfAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.Roomy(t)
-		l := conntest.Listen(unbuffered)
-		_, end := newServer(func(*exchange.Request) *exchange.Response {
+		client := newServer(func(*exchange.Request) *exchange.Response {
 			p := watchOf(t, c)
 			p.Form = brokenForm{p.Form}
 			resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 			resp.Stream = watch.New(p)
 			return resp
-		}, nil, 0).runs(t, l)
-		defer end()
-		client, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, nil, 0).connect(t, unbuffered)
 		if _, err := io.WriteString(client, "GET /watch HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}

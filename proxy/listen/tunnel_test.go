@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
@@ -32,9 +31,8 @@ func (*endedAtOnce) Abandon() {}
 // although two goroutines of a tunnel use the connection. The race detector notices if not.
 func TestBytesBeforeATunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := conntest.Listen(1 << 20)
 		tunnel := &endedAtOnce{read: make([]byte, 8<<10)}
-		_, end := newServer(func(req *exchange.Request) *exchange.Response {
+		client := newServer(func(req *exchange.Request) *exchange.Response {
 			_, leave := context.WithCancel(t.Context())
 			stop := req.Client.CancelWhenGone(leave)
 			synctest.Wait()
@@ -42,13 +40,7 @@ func TestBytesBeforeATunnel(t *testing.T) {
 			resp := exchange.NewResponse(http.StatusSwitchingProtocols, exchange.FromUpstream)
 			resp.Tunnel = tunnel
 			return resp
-		}, nil, 0).runs(t, l)
-		defer end()
-		client, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
+		}, nil, 0).connect(t, 1<<20)
 		const head = "GET /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
 		if _, err := io.WriteString(client, head+strings.Repeat("x", len(tunnel.read))); err != nil {
 			t.Fatal(err)
@@ -74,18 +66,11 @@ func (written) Abandon() {}
 // The client of a tunnel may leave bytes unread for any time, like a paused terminal.
 func TestUnreadTunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := conntest.Listen(unbuffered)
-		_, end := newServer(func(*exchange.Request) *exchange.Response {
+		client := newServer(func(*exchange.Request) *exchange.Response {
 			resp := exchange.NewResponse(http.StatusSwitchingProtocols, exchange.FromUpstream)
 			resp.Tunnel = written{make([]byte, 10*unbuffered)}
 			return resp
-		}, nil, 0).runs(t, l)
-		defer end()
-		client, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
+		}, nil, 0).connect(t, unbuffered)
 		if _, err := io.WriteString(client, "GET /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}

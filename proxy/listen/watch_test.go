@@ -150,18 +150,11 @@ func TestSlowReaders(t *testing.T) {
 	config := tlsConfig(t)
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 1)
-		l := conntest.Listen(unbuffered)
-		_, end := newServer(func(*exchange.Request) *exchange.Response {
+		accepted := newServer(func(*exchange.Request) *exchange.Response {
 			resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 			resp.Stream = watch.New(watchOf(t, c))
 			return resp
-		}, config, 0).runs(t, l)
-		defer end()
-		accepted, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer accepted.Close()
+		}, config, 0).connect(t, unbuffered)
 		client := overTLS(accepted, "http/1.1", nil)
 		if _, err := io.WriteString(client, "GET /watch HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 			t.Fatal(err)
