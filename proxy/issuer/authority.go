@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -50,19 +49,12 @@ func parseAuthority(certificate, key []byte) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &authority{certificate: pair.Leaf}
-	if len(pair.Certificate) != 1 || !a.certificate.IsCA {
-		return nil, errors.New("it must have the certificate of one CA")
-	}
+	a := &authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)} // as all keys that X509KeyPair parses
 	if err := a.certificate.CheckSignatureFrom(a.certificate); err != nil {
 		return nil, fmt.Errorf("the CA must be signed by itself: %w", err)
 	}
 	if end := a.certificate.NotAfter; time.Now().After(end) {
 		return nil, fmt.Errorf("the CA has expired at %v", end)
-	}
-	var ok bool
-	if a.key, ok = pair.PrivateKey.(crypto.Signer); !ok {
-		return nil, fmt.Errorf("a key of type %T cannot sign", pair.PrivateKey)
 	}
 	return a, nil
 }
