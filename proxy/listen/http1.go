@@ -17,7 +17,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
-	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 // newHTTP1 returns a server for requests with heads of up to head bytes. It never listens, so it logs
@@ -302,7 +301,7 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 		resp.Stream.Run(ctx, out)
 	}()
 	err := out.End() // the client may be gone
-	return int64(out.Sent), !last && errors.Join(err, c.err) == nil && resp.Stream.Reason() != watch.EndPanic
+	return int64(out.Sent), !last && errors.Join(err, c.err) == nil
 }
 
 // writeHead writes the head of a response that fasthttp does not write. If last is true, the

@@ -23,8 +23,7 @@ const (
 	endGap        = "gap"         // a relist skipped changes that the watch cannot show
 	endExpired    = "expired"     // the watch consisted of one ERROR event
 	endUnwritable = "unwritable"  // an event cannot be written in the watch's form, or has no room
-	// EndPanic is the reason if no other reason was recorded.
-	EndPanic = "panic"
+	endPanic      = "panic"       // no other reason was recorded
 )
 
 // errAnew is the error of a watch that ends as others do, but cannot be resumed.
@@ -38,7 +37,7 @@ var errPanicked = errors.New("an event could not be made because of a panic")
 // Reason implements exchange.Stream.
 func (w *Watch) Reason() string {
 	if w.reason == "" {
-		return EndPanic
+		return endPanic
 	}
 	return w.reason
 }

@@ -196,7 +196,7 @@ func TestReasons(t *testing.T) {
 			})
 		})
 	}
-	if got := New(Params{}).Reason(); got != EndPanic {
+	if got := New(Params{}).Reason(); got != endPanic {
 		t.Errorf("without a reason it ended for %q", got)
 	}
 }
