@@ -25,6 +25,7 @@ require (
 	github.com/KimMachineGun/automemlimit v1.0.1
 	github.com/dgraph-io/ristretto/v2 v2.4.2
 	github.com/go-logr/zapr v1.3.0
+	go.yaml.in/yaml/v4 v4.0.0
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1
 )
 
@@ -102,7 +103,7 @@ require (
 	github.com/x448/float16 v0.8.4 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
-	go.yaml.in/yaml/v3 v3.0.5
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/net v0.59.0
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sys v0.48.0

@@ -126,9 +126,29 @@ func TestDocuments(t *testing.T) {
 		head + "memoryBudget: 1.5e9\ndrain: '0'":  "",
 		head + "cache: {exclude: &x [pods, *x]}":  "cache.exclude[1]",
 		head + "upstream: {contexts: [a, ~]}":     "upstream.contexts[1]",
+		head + "cache: {5: x, {a: b}: c}":         "cache.5: Forbidden: unknown field",
+		head + "Listen: 127.0.0.1:0":              "Listen: Forbidden: unknown field",
+		`{"apiVersion": "watchproxy.dev/v1alpha1", "kind": "ProxyConfiguration", "drain": "7s"}`: "",
 	} {
 		_, err := load(t, text)
 		refusedFor(t, text, err, want)
+	}
+}
+
+// Nested aliases and deep nesting do not use more memory than the text.
+func TestHostileFiles(t *testing.T) {
+	aliases := head + "x: &a0 [x, x]\n"
+	for i := range 50 {
+		aliases += fmt.Sprintf("x%d: &a%d [*a%d, *a%d]\n", i, i+1, i, i)
+	}
+	for text, want := range map[string]string{
+		aliases + "drain: *a50\n":                         "drain: Invalid value: must be a duration",
+		head + "cache: &a {log: *a}\n":                    "cache.log.log: Forbidden: unknown field",
+		head + "cache: " + strings.Repeat("[", 100_000):   "line 3: not YAML",
+		head + "cache: " + strings.Repeat("{a: ", 50_000): "line 3: not YAML",
+	} {
+		_, err := load(t, text)
+		refusedFor(t, text[:min(100, len(text))], err, want)
 	}
 }
 

@@ -22,7 +22,7 @@ var layers = []string{
 	"watchcache/upstream/batch", "watchcache/upstream/upgrade", "watchcache/upstream/tasks", "watchcache/upstream/liveness", "watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
 	"proxy/projection", "proxy/wire", "proxy/table", "proxy/fair", "proxy/access/chain", "proxy/access", "proxy/issuer", "proxy/exchange", "proxy/query", "proxy/derived", "proxy/grants", "proxy/watch", "proxy/audit", "proxy/read", "proxy/forward",
 	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/conn/conntest", "proxy/h2/frame", "proxy/h2/upload", "proxy/h2", "proxy/listen", "proxy",
-	"config/strict", "config/fieldpath", "config",
+	"config/fieldpath", "config",
 	"cmd/watchproxy/command", "cmd/watchproxy/memory", "cmd/watchproxy/kubeconfig", "cmd/watchproxy/configfile", "cmd/watchproxy/settings", "cmd/watchproxy/status", "cmd/watchproxy",
 }
 

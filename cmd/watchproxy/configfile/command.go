@@ -18,7 +18,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 	"github.com/watchproxy/watchproxy/config"
-	"github.com/watchproxy/watchproxy/config/strict"
 )
 
 // Command returns the command config.
@@ -123,7 +122,7 @@ func check(data []byte, withFiles bool, now time.Time) (lines []string) {
 	}
 	slices.SortStableFunc(errs, func(a, b error) int { return cmp.Compare(at.Of(a), at.Of(b)) })
 	for _, err := range errs {
-		lines = append(lines, fmt.Sprintf("%d: %s", at.Of(err), strict.Message(err)))
+		lines = append(lines, fmt.Sprintf("%d: %s", at.Of(err), config.Message(err)))
 	}
 	return lines
 }
