@@ -20,14 +20,14 @@ type Audit struct {
 	// events are written. With blocking-strict, a request also fails with 500 if its events cannot
 	// be written. With batch, up to 10,000 events or 64 MiB wait to be written, and further events
 	// are lost. The default is blocking.
-	LogMode AuditMode `json:"logMode,omitempty"`
+	LogMode AuditMode `json:"logMode,omitempty" default:"blocking" oneof:"blocking blocking-strict batch"`
 	// LogMaxSize is the size in MiB at which the file is rotated. The default is 100. 0 means
 	// never.
-	LogMaxSize *int `json:"logMaxSize,omitempty"`
+	LogMaxSize *int `json:"logMaxSize,omitempty" default:"100" min:"0"`
 	// LogMaxBackups is the number of rotated files to keep. The default is 100. 0 means no limit.
-	LogMaxBackups *int `json:"logMaxBackups,omitempty"`
+	LogMaxBackups *int `json:"logMaxBackups,omitempty" default:"100" min:"0"`
 	// LogMaxAge is how many days rotated files are kept. The default is 366. 0 means no limit.
-	LogMaxAge *int `json:"logMaxAge,omitempty"`
+	LogMaxAge *int `json:"logMaxAge,omitempty" default:"366" min:"0"`
 	// LogCompress compresses rotated files with gzip.
 	LogCompress bool `json:"logCompress,omitempty"`
 }
@@ -42,32 +42,19 @@ const (
 	Batch          AuditMode = "batch"
 )
 
-// setDefaults sets the apiserver's defaults.
-func (a *Audit) setDefaults() {
-	if a == nil {
-		return
-	}
-	const megabytes, files, days = 100, 100, 366
-	set(&a.LogMode, Blocking)
-	setPointer(&a.LogMaxSize, megabytes)
-	setPointer(&a.LogMaxBackups, files)
-	setPointer(&a.LogMaxAge, days)
-}
-
 func (a *Audit) validate(path *field.Path) (errs field.ErrorList) {
 	if a == nil {
 		return nil
 	}
 	if a.PolicyFile == "" {
-		errs = append(errs, field.Required(path.Child("policyFile"), "an audit policy decides which requests are logged: use the apiserver's --audit-policy-file"))
+		errs = append(errs, field.Required(path.Child("policyFile"),
+			"an audit policy decides which requests are logged: use the apiserver's --audit-policy-file"))
 	}
 	if a.LogPath == "" {
-		errs = append(errs, field.Required(path.Child("logPath"), "a file for the log, or - for standard output"))
+		errs = append(errs, field.Required(path.Child("logPath"),
+			"a file for the log, or - for standard output"))
 	}
-	errs = append(errs, validateOneOf(path.Child("logMode"), a.LogMode, Batch, Blocking, BlockingStrict)...)
-	errs = append(errs, validateNumber(path.Child("logMaxSize"), *a.LogMaxSize, 0)...)
-	errs = append(errs, validateNumber(path.Child("logMaxBackups"), *a.LogMaxBackups, 0)...)
-	return append(errs, validateNumber(path.Child("logMaxAge"), *a.LogMaxAge, 0)...)
+	return errs
 }
 
 // CheckPolicy returns an error if the policy cannot be read. [ProxyConfiguration.Validate] does not

@@ -1,11 +1,10 @@
 package config
 
 import (
-	"encoding/json"
-	"fmt"
-	"maps"
 	"reflect"
-	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Fixed compares two configurations. It returns the paths of the different fields that cannot
@@ -23,7 +22,7 @@ func Fixed(running, wanted *ProxyConfiguration) []string {
 	selfCheck := masked.Cache.SelfCheckInterval
 	masked.Cache = running.Cache
 	masked.Cache.SelfCheckInterval = selfCheck
-	fixed := differences("", fieldsOf(running), fieldsOf(&masked))
+	fixed := differences(nil, reflect.ValueOf(*running), reflect.ValueOf(masked))
 	if !reflect.DeepEqual(warm(running), warm(wanted)) {
 		fixed = append(fixed, "cache.scopes[].warm")
 	}
@@ -40,34 +39,16 @@ func warm(c *ProxyConfiguration) (scopes []Scope) {
 	return scopes
 }
 
-// fieldsOf returns the fields of a configuration by their names in the file.
-func fieldsOf(c *ProxyConfiguration) map[string]any {
-	text, err := json.Marshal(c)
-	if err != nil {
-		panic(fmt.Sprintf("BUG: configuration: %v", err))
-	}
-	var all map[string]any
-	if err := json.Unmarshal(text, &all); err != nil {
-		panic(fmt.Sprintf("BUG: configuration: %v", err))
-	}
-	return all
-}
-
-func differences(path string, a, b map[string]any) (paths []string) {
-	names := maps.Clone(a)
-	maps.Copy(names, b)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		at := name
-		if path != "" {
-			at = path + "." + name
-		}
-		inA, aHasMore := a[name].(map[string]any)
-		inB, bHasMore := b[name].(map[string]any)
+// differences returns the paths of the fields in which two objects differ.
+func differences(path *field.Path, a, b reflect.Value) (paths []string) {
+	for f, value := range a.Fields() {
+		at, other := path.Child(nameOf(f)), b.FieldByIndex(f.Index)
 		switch {
-		case aHasMore && bHasMore:
-			paths = append(paths, differences(at, inA, inB)...)
-		case !reflect.DeepEqual(a[name], b[name]):
-			paths = append(paths, at)
+		case equality.Semantic.DeepEqual(value.Interface(), other.Interface()):
+		case isObject(f.Type):
+			paths = append(paths, differences(at, value, other)...)
+		default:
+			paths = append(paths, at.String())
 		}
 	}
 	return paths

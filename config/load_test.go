@@ -200,7 +200,7 @@ func FuzzBrokenLeaves(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tree := fieldsOf(c)
+		tree := fieldsOf(t, c)
 		all := leaves("", tree, nil)
 		random := rand.New(rand.NewPCG(seed, 0))
 		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "rewrite schema.json and README.md")
 // The schema and the reference are generated from the types: go test ./config -update.
 func TestSchemaAndReferenceAreOfTheTypes(t *testing.T) {
 	g := newGenerator(t)
-	schema := g.object(reflect.TypeFor[ProxyConfiguration](), fieldsOf(Default()))
+	schema := g.object(reflect.TypeFor[ProxyConfiguration](), fieldsOf(t, Default()))
 	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	schema["title"] = Kind
 	schema["required"] = []string{"apiVersion", "kind"}
@@ -61,6 +61,19 @@ func TestSchemaAndReferenceAreOfTheTypes(t *testing.T) {
 	if string(Schema()) != text.String() && !*update {
 		t.Error("Schema() differs from schema.json")
 	}
+}
+
+// fieldsOf returns the fields of a configuration by their names in the file.
+func fieldsOf(t *testing.T, c *ProxyConfiguration) (all map[string]any) {
+	t.Helper()
+	text, err := json.Marshal(c)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // generator makes schemas from types. The comments of fields are the descriptions.
@@ -106,8 +119,8 @@ var constraints = map[string]map[string]any{
 	"View.Name":                        {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
 	"View.Resources":                   {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
 	"Log.MaxEvents":                    {"minimum": 1},
-	"Log.MaxBytes":                     {"minimum": leastBytes},
-	"Derived.MaxBytes":                 {"minimum": leastBytes},
+	"Log.MaxBytes":                     {"minimum": 1 << 20},
+	"Derived.MaxBytes":                 {"minimum": 1 << 20},
 	"Limits.MaxHeaderBytes":            {"minimum": 4 << 10, "maximum": 1 << 20},
 	"Limits.MaxURIBytes":               {"minimum": 1 << 10, "maximum": 1 << 20},
 	"Limits.MaxRequestBodyBytes":       {"minimum": 1 << 10, "maximum": 1 << 30},
@@ -119,7 +132,7 @@ var constraints = map[string]map[string]any{
 	"Audit.LogMaxBackups":              {"minimum": 0},
 	"Audit.LogMaxAge":                  {"minimum": 0},
 
-	"ProxyConfiguration.GoawayChance":      {"minimum": 0, "maximum": goawayMax},
+	"ProxyConfiguration.GoawayChance":      {"minimum": 0, "maximum": 0.02},
 	"ProxyConfiguration.AccessLogSampling": {"minimum": 0, "maximum": 1},
 }
 
@@ -130,6 +143,9 @@ func (g *generator) object(of reflect.Type, defaults map[string]any) map[string]
 	for f := range of.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		s := g.schema(f.Type, defaults[name])
+		if enum, ok := s["enum"].([]string); ok && strings.Join(enum, " ") != f.Tag.Get("oneof") {
+			g.t.Errorf("%s.%s: the tag differs from the constants %q", of.Name(), f.Name, enum)
+		}
 		constrained := s
 		if items, ok := s["items"].(map[string]any); ok {
 			constrained = items

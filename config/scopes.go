@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -30,102 +29,88 @@ func (c *Cache) Expand() {
 }
 
 func (s Scope) expanded(value func(name string) string) Scope {
-	expand := func(text string) string {
-		return variable.ReplaceAllStringFunc(text, func(of string) string { return value(of[2 : len(of)-1]) })
-	}
 	s.Namespaces = slices.Clone(s.Namespaces)
-	for i := range s.Namespaces {
-		s.Namespaces[i] = expand(s.Namespaces[i])
+	for i, name := range s.Namespaces {
+		s.Namespaces[i] = expand(name, value)
 	}
-	s.FieldSelector, s.LabelSelector = expand(s.FieldSelector), expand(s.LabelSelector)
+	s.FieldSelector = expand(s.FieldSelector, value)
+	s.LabelSelector = expand(s.LabelSelector, value)
 	return s
 }
 
-func validateScopes(path *field.Path, scopes []Scope) (errs field.ErrorList) {
-	for i, s := range scopes {
-		errs = append(errs, s.validate(path.Index(i))...)
-	}
-	return errs
+func expand(text string, value func(name string) string) string {
+	return variable.ReplaceAllStringFunc(text, func(of string) string { return value(of[2 : len(of)-1]) })
 }
 
 func (s *Scope) validate(path *field.Path) (errs field.ErrorList) {
-	for i, name := range s.Resources {
-		errs = append(errs, validateResource(path.Child("resources").Index(i), name)...)
-	}
 	if len(s.Resources) == 0 && len(s.Namespaces) == 0 && s.FieldSelector == "" && s.LabelSelector == "" {
-		errs = append(errs, field.Required(path, "limit the scope by resources, namespaces, fieldSelector or labelSelector"))
+		errs = append(errs, field.Required(path,
+			"limit the scope by resources, namespaces, fieldSelector or labelSelector"))
 	}
 	if s.Warm && len(s.Resources) == 0 {
 		errs = append(errs, field.Required(path.Child("resources"), "list the resources whose caches are warm"))
 	}
-	expanded := s.Expanded()
 	for i, name := range s.Namespaces {
-		at := path.Child("namespaces").Index(i)
-		if missing := validateVariables(at, name); missing != nil {
-			errs = append(errs, missing...)
-			continue
-		}
-		errs = append(errs, validateText(at, expanded.Namespaces[i], validation.IsDNS1123Label)...)
+		errs = append(errs, validateExpanded(path.Child("namespaces").Index(i), name, validation.IsDNS1123Label)...)
 	}
-	if at := path.Child("fieldSelector"); s.FieldSelector != "" {
-		errs = append(errs, validateSelector(at, s.FieldSelector, func() error { return checkFieldSelector(expanded.FieldSelector) })...)
+	if s.FieldSelector != "" {
+		errs = append(errs, validateExpanded(path.Child("fieldSelector"), s.FieldSelector, fieldSelector)...)
 	}
-	if at := path.Child("labelSelector"); s.LabelSelector != "" {
-		errs = append(errs, validateSelector(at, s.LabelSelector, func() error { return checkLabelSelector(expanded.LabelSelector) })...)
+	if s.LabelSelector != "" {
+		errs = append(errs, validateExpanded(path.Child("labelSelector"), s.LabelSelector, labelSelector)...)
 	}
 	return errs
 }
 
-func validateSelector(path *field.Path, text string, check func() error) field.ErrorList {
-	if missing := validateVariables(path, text); missing != nil {
-		return missing
+// validateExpanded checks a text with environment variables, and then the text with their values.
+func validateExpanded(path *field.Path, text string, check func(string) []string) field.ErrorList {
+	var problems []string
+	for _, found := range variable.FindAllStringSubmatch(text, -1) {
+		if os.Getenv(found[1]) == "" {
+			problems = append(problems, fmt.Sprintf("the environment variable %s is not set", found[1]))
+		}
 	}
-	if err := check(); err != nil {
-		return field.ErrorList{field.Invalid(path, text, err.Error())}
+	if strings.Contains(variable.ReplaceAllString(text, ""), "$") {
+		problems = append(problems, "must name environment variables as $(NAME)")
 	}
-	return nil
+	if len(problems) == 0 {
+		text = expand(text, os.Getenv)
+		problems = check(text)
+	}
+	return invalid(path, text, problems)
 }
 
-func checkFieldSelector(text string) error {
+func fieldSelector(text string) []string {
 	selector, err := fields.ParseSelector(text)
-	if err != nil {
-		return err
-	}
-	if selector.Empty() {
-		return errors.New("selects everything")
+	switch {
+	case err != nil:
+		return []string{err.Error()}
+	case selector.Empty():
+		return []string{"selects everything"}
 	}
 	seen := map[string]bool{}
 	for _, r := range selector.Requirements() {
 		switch {
-		case r.Operator == selection.NotEquals, r.Value == "", r.Field != strings.TrimSpace(r.Field), r.Value != strings.TrimSpace(r.Value):
-			return fmt.Errorf("%q must have the form FIELD=VALUE, with a value, without spaces", r.Field)
+		case r.Operator == selection.NotEquals, r.Value == "",
+			r.Field != strings.TrimSpace(r.Field), r.Value != strings.TrimSpace(r.Value):
+			return []string{fmt.Sprintf("%q must have the form FIELD=VALUE, with a value, without spaces", r.Field)}
 		case seen[r.Field]:
-			return fmt.Errorf("%s must not be given twice", r.Field)
+			return []string{r.Field + " must not be given twice"}
 		case r.Field == "metadata.namespace":
-			return errors.New("list the namespace in namespaces instead of metadata.namespace")
+			return []string{"list the namespace in namespaces instead of metadata.namespace"}
 		}
 		seen[r.Field] = true
 	}
 	return nil
 }
 
-func checkLabelSelector(text string) error {
+func labelSelector(text string) []string {
 	selector, err := labels.Parse(text)
-	if err == nil && selector.Empty() {
-		err = errors.New("selects everything")
+	switch {
+	case err != nil:
+		return []string{err.Error()}
+	case selector.Empty():
+		return []string{"selects everything"}
 	}
-	return err
-}
-
-// validateVariables reports environment variables that are not set, or named in another form.
-func validateVariables(path *field.Path, text string) (errs field.ErrorList) {
-	for _, found := range variable.FindAllStringSubmatch(text, -1) {
-		if os.Getenv(found[1]) == "" {
-			errs = append(errs, field.Invalid(path, text, fmt.Sprintf("the environment variable %s is not set", found[1])))
-		}
-	}
-	if rest := variable.ReplaceAllString(text, ""); strings.Contains(rest, "$") {
-		errs = append(errs, field.Invalid(path, text, "must name environment variables as $(NAME)"))
-	}
-	return errs
+	return nil
 }

@@ -15,16 +15,16 @@ const (
 // field except apiVersion and kind is optional; Default returns the defaults.
 type ProxyConfiguration struct {
 	// APIVersion must be watchproxy.dev/v1alpha1.
-	APIVersion string `json:"apiVersion"`
+	APIVersion string `json:"apiVersion" oneof:"watchproxy.dev/v1alpha1"`
 	// Kind must be ProxyConfiguration.
-	Kind string `json:"kind"`
+	Kind string `json:"kind" oneof:"ProxyConfiguration"`
 
 	// Listen is the address for clients, as host:port or unix:///path/of/a/socket. Port 0 means any
 	// free port. Without authentication, the address must be a loopback address or a socket. Only
 	// the proxy's own user can open the socket. The proxy refuses some browser requests without a
 	// bearer token: exec, attach, port-forward, and requests that a web page of another origin may
 	// have caused.
-	Listen string `json:"listen,omitempty"`
+	Listen string `json:"listen,omitempty" default:"127.0.0.1:8001" format:"listen"`
 	// TLS makes the listener use TLS, with HTTP/2 and HTTP/1.1. Without TLS, the listener uses
 	// plain HTTP/1.1. Plain HTTP is for loopback addresses and Unix sockets.
 	TLS *TLS `json:"tls,omitempty"`
@@ -38,20 +38,20 @@ type ProxyConfiguration struct {
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
 	// send a GOAWAY on its connection. The requests in flight are completed. For further requests
 	// the client opens another connection, possibly to another replica.
-	GoawayChance float64 `json:"goawayChance,omitempty"`
+	GoawayChance float64 `json:"goawayChance,omitempty" min:"0" max:"0.02"`
 	// WatchCompression configures which watches from the cache are compressed, if the client sends
 	// Accept-Encoding: gzip. With the default, "auto", these are the watches that the apiserver
 	// compresses. Kube-apiserver 1.37 compresses watches that begin with the state and have
 	// bookmarks, as informers do; earlier versions compress none. With "always", the proxy compresses
 	// all of them, and with "never" none. It compresses each event once for all clients.
-	WatchCompression WatchCompression `json:"watchCompression,omitempty"`
+	WatchCompression WatchCompression `json:"watchCompression,omitempty" default:"auto" oneof:"auto always never"`
 	// AdminListen is the address of the status page, /status, /metrics, /livez, /readyz and
 	// /debug. It uses HTTP. With tls, the port of an address that other machines can reach accepts
 	// both HTTP and HTTPS, with the same certificate. In requests from browsers, the Host header
 	// must be an IP address or localhost. If AdminListen is a loopback address or the path is
 	// /debug, this rule applies to all clients, except clients whose bearer token the apiserver has
 	// accepted.
-	AdminListen string `json:"adminListen,omitempty"`
+	AdminListen string `json:"adminListen,omitempty" default:"127.0.0.1:8002" format:"address"`
 	// AdminAuthentication configures access to AdminListen.
 	AdminAuthentication AdminAuthentication `json:"adminAuthentication,omitzero"`
 	// Upstream is the apiserver behind the proxy.
@@ -61,10 +61,10 @@ type ProxyConfiguration struct {
 	// Views are parts of the API: with less of each object, or fewer namespaces. The addresses of
 	// a view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. The log and the
 	// status name the paths that no cached object has. Views cannot change while the proxy runs.
-	Views []View `json:"views,omitempty"`
+	Views []View `json:"views,omitempty" unique:"yes"`
 	// Drain is the period over which open watches end at shutdown, so that clients do not all
 	// reconnect at once.
-	Drain *metav1.Duration `json:"drain,omitempty"`
+	Drain *metav1.Duration `json:"drain,omitempty" default:"5s" min:"0s"`
 	// MemoryBudget limits the memory of the process, without the pages of its executable. It must
 	// be at least 64Mi. The default is the container's limit, or else no limit. 0 means no limit.
 	// The garbage collector's limit is a tenth below the budget, but at least 32Mi below it. If the
@@ -72,18 +72,18 @@ type ProxyConfiguration struct {
 	// proxy first keeps fewer derived bytes, then shorter event logs. After that, it forwards
 	// requests for resources that are not cached yet. If caches still grow, it gives up the largest
 	// one, and forwards its requests for ten minutes.
-	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty"`
+	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty" min:"64Mi" zero:"ok"`
 	// LogLevel is debug, info, warn or error. A PUT of a level to /debug/log-level on AdminListen
 	// changes it until the next restart or reload.
-	LogLevel string `json:"logLevel,omitempty"`
+	LogLevel string `json:"logLevel,omitempty" default:"info" oneof:"debug info warn error"`
 	// LogFormat is json or console. console is easier to read for people.
-	LogFormat LogFormat `json:"logFormat,omitempty"`
+	LogFormat LogFormat `json:"logFormat,omitempty" default:"json" oneof:"json console"`
 	// AccessLogSampling is the probability, from 0 to 1, that a request is logged after its
 	// response. The log line has the user, impersonated user, source address, namespace, name,
 	// query, status code, source of the response, bytes, durations and Audit-Id. The Audit-Id is
 	// the client's if the client sent one. Parameters that may be secrets, such as the command of
 	// an exec, are logged without their values. 0 logs no requests.
-	AccessLogSampling float64 `json:"accessLogSampling,omitempty"`
+	AccessLogSampling float64 `json:"accessLogSampling,omitempty" min:"0" max:"1"`
 	// Audit writes an audit log of the requests that the proxy answers itself, because the
 	// apiserver does not see these requests. By default there is no audit log.
 	Audit *Audit `json:"audit,omitempty"`
@@ -91,7 +91,7 @@ type ProxyConfiguration struct {
 	// accessLogSampling. The duration ends when the response is complete. For a watch, logs, exec,
 	// attach and port-forward, it ends when the response begins. At most 5 such lines a second are
 	// written. 0 disables these lines.
-	SlowRequestThreshold *metav1.Duration `json:"slowRequestThreshold,omitempty"`
+	SlowRequestThreshold *metav1.Duration `json:"slowRequestThreshold,omitempty" default:"2s" min:"0s"`
 	// Profiling serves Go's profiles at /debug/pprof on AdminListen. Profiles contain memory
 	// addresses and names of functions, and each profile costs processor time. The field can change
 	// while the proxy runs.
@@ -144,28 +144,28 @@ type Sidecar struct {
 	// /var/run/secrets/kubernetes.io/serviceaccount. The proxy writes the files of the pod's service
 	// account there: ca.crt, to which it adds its own CA, namespace, and token. It follows changes of
 	// the token within seconds.
-	Directory string `json:"directory,omitempty"`
+	Directory string `json:"directory,omitempty" default:"/run/watchproxy/serviceaccount" format:"path"`
 	// AuthorityDirectory is the path of a volume of the proxy's container alone. The proxy keeps its
 	// CA and the CA's private key there, so that its clients still accept it when its container
 	// restarts.
-	AuthorityDirectory string `json:"authorityDirectory,omitempty"`
+	AuthorityDirectory string `json:"authorityDirectory,omitempty" default:"/run/watchproxy/authority" format:"path"`
 }
 
 // GeneratedCertificate configures where the proxy stores its CA, and its names.
 type GeneratedCertificate struct {
 	// Namespace is the namespace of the Secret and the ConfigMap.
-	Namespace string `json:"namespace,omitempty"`
+	Namespace string `json:"namespace,omitempty" format:"label"`
 	// SecretName is the Secret with the CA and its private key. The Secret must exist and may be
 	// empty. The proxy needs the rights to get and update it. If its data is removed, the proxy
 	// creates a new CA.
-	SecretName string `json:"secretName,omitempty"`
+	SecretName string `json:"secretName,omitempty" format:"subdomain"`
 	// ConfigMapName is the ConfigMap with the CA's certificate, as ca.crt. The ConfigMap must exist
 	// and may be empty. The proxy needs the rights to get and update it.
-	ConfigMapName string `json:"configMapName,omitempty"`
+	ConfigMapName string `json:"configMapName,omitempty" format:"subdomain"`
 	// DNSNames are the DNS names of the proxy. At least one DNS name or IP address is required.
-	DNSNames []string `json:"dnsNames,omitempty"`
+	DNSNames []string `json:"dnsNames,omitempty" format:"hostname"`
 	// IPAddresses are the IP addresses of the proxy.
-	IPAddresses []string `json:"ipAddresses,omitempty"`
+	IPAddresses []string `json:"ipAddresses,omitempty" format:"ip"`
 }
 
 // Upstream configures the apiserver behind the proxy.
@@ -179,11 +179,11 @@ type Upstream struct {
 	// its own credentials and CA. The proxy uses the first apiserver until it fails, and then the
 	// next healthy apiserver. A healthy apiserver answers /readyz, belongs to the same cluster and
 	// does not lag behind. Contexts cannot be combined with context or servers.
-	Contexts []string `json:"contexts,omitempty"`
+	Contexts []string `json:"contexts,omitempty" format:"text" unique:"yes"`
 	// Servers are URLs of several apiservers of the same cluster. The proxy chooses among them in
 	// the same way as among contexts. All servers share the credentials and the CA of one context
 	// or of the service account. The address in that context or service account is not used.
-	Servers []string `json:"servers,omitempty"`
+	Servers []string `json:"servers,omitempty" format:"url" unique:"yes"`
 	// CAFile is the path of a PEM file with the CAs of upstream's certificates. It replaces the CA of
 	// the context or of the service account, for example if upstream is another watchproxy with a
 	// certificate of its own. It cannot be combined with contexts.
@@ -195,10 +195,10 @@ type Cache struct {
 	// Exclude lists resources that are never cached, as resource or resource.group (pods,
 	// deployments.apps), in any version, without wildcards. Secrets are also excluded, unless
 	// Resources contains them: caching secrets must be a deliberate choice.
-	Exclude []string `json:"exclude,omitempty"`
+	Exclude []string `json:"exclude,omitempty" format:"resource"`
 	// Resources lists settings for individual resources. If events are not in this list, consistent
 	// reads of events are forwarded.
-	Resources []Resource `json:"resources,omitempty"`
+	Resources []Resource `json:"resources,omitempty" unique:"yes"`
 	// Scopes limits caches to a part of their resources' objects, for example to a namespace or a
 	// node. The narrowest scope that contains all objects of a request answers it. All other
 	// requests are forwarded. Namespaces and selectors may contain environment variables, as
@@ -212,24 +212,24 @@ type Cache struct {
 	// After that they are forwarded. If upstream gives no sign of life for a second, up to 64 reads
 	// and 256 watches are forwarded at once. While upstream is slow for other requests, too, that
 	// time is up to four seconds.
-	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty"`
+	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty" default:"10s" min:"0s"`
 	// IdleTimeout is how long a cache is kept without requests or open watches. 0 means no limit;
 	// other values must be at least 1s.
-	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
+	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty" default:"30m" min:"1s" zero:"ok"`
 	// SelfCheckInterval is the time between two checks of a cache. A check compares how upstream
 	// serves the resource, and all objects in the cache with upstream's at the same resourceVersion,
 	// byte by byte. Of Tables and aggregated APIs, whose bytes change by themselves, it compares the
 	// metadata, and the cells of 500 rows of a Table. Differences are logged and counted, and the
 	// cache is filled again from upstream. 0 disables the check; other values must be at least 1s.
-	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty"`
+	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty" default:"1h" min:"1s" zero:"ok"`
 	// OnUpstreamLoss configures the responses to cacheable reads while a cache cannot follow
 	// upstream. With the default, "serve-stale", the proxy answers from the cache, and a Warning header
 	// contains the staleness. With "fail", it answers with 503. In both modes, reads of the most
 	// recent state fail, and open watches stay open.
-	OnUpstreamLoss OnUpstreamLoss `json:"onUpstreamLoss,omitempty"`
+	OnUpstreamLoss OnUpstreamLoss `json:"onUpstreamLoss,omitempty" default:"serve-stale" oneof:"serve-stale fail"`
 	// MaxStaleness is how long stale reads are served after the loss of upstream. After that they
 	// fail. 0 means no limit.
-	MaxStaleness *metav1.Duration `json:"maxStaleness,omitempty"`
+	MaxStaleness *metav1.Duration `json:"maxStaleness,omitempty" default:"1h" min:"0s"`
 	// Log limits each resource's event log. The log serves watches from a resourceVersion, and
 	// further pages of lists. If the log reaches a limit, its oldest events are dropped.
 	Log Log `json:"log,omitzero"`
@@ -242,7 +242,7 @@ type Cache struct {
 type Scope struct {
 	// Resources lists the resources, as resource or resource.group, in any version. Without
 	// resources, the scope is for all resources that no other scope lists.
-	Resources []string `json:"resources,omitempty"`
+	Resources []string `json:"resources,omitempty" format:"resource"`
 	// Namespaces lists namespaces. Each namespace gets its own cache. Without namespaces, the cache
 	// is for all namespaces.
 	Namespaces []string `json:"namespaces,omitempty"`
@@ -267,36 +267,36 @@ type ConsistentReadsBudget struct {
 	// one or two milliseconds of processor time. If a cache is behind, the next request counts, too:
 	// a short watch as one probe, a list as one and as one more for each 100 objects. Unused probes of
 	// a second can be used in the next second.
-	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty"`
+	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty" default:"400" min:"1"`
 	// Ledger lets the proxy watch the metadata of many resources while there are many consistent
 	// readers. These are the resources that upstream serves itself (not through an aggregated API)
 	// and that the proxy may list and watch, except excluded resources. If all recent writes went
 	// to other resources, the cache of a quiet resource is up to date. The watches prove this
 	// without a list. The ledger keeps only the resourceVersions. The default is true.
-	Ledger *bool `json:"ledger,omitempty"`
+	Ledger *bool `json:"ledger,omitempty" default:"true"`
 }
 
 // Derived limits the derived bytes of all resources together.
 type Derived struct {
 	// MaxBytes limits the memory of derived bytes. It must be at least 1Mi.
-	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+	MaxBytes *resource.Quantity `json:"maxBytes,omitempty" default:"64Mi" min:"1Mi"`
 }
 
 // Resource configures the cache of a resource.
 type Resource struct {
 	// Name is the resource or resource.group, in any version.
-	Name string `json:"name"`
+	Name string `json:"name" format:"resource"`
 	// ConsistentReads configures lists and watches of the most recent state (without a
 	// resourceVersion). With "cache", the proxy answers from the cache once the cache is proved up
 	// to date. With "forward", upstream answers. The default is cache.
-	ConsistentReads ConsistentReads `json:"consistentReads,omitempty"`
+	ConsistentReads ConsistentReads `json:"consistentReads,omitempty" default:"cache" oneof:"cache forward"`
 	// MaxAge allows bounded staleness. Gets, lists and watches of the most recent state may return
 	// a state that was proved up to date at most this long ago, except gets of custom resources
 	// that a webhook converts. The response then has an Age header, in seconds. Some clients do not
 	// tolerate this. Requests with a Cache-Control header, such as those of another proxy, get the
 	// most recent state. 0, the default, allows no staleness; other values must be at least 10ms. A
 	// value below the duration of a proof has no effect.
-	MaxAge metav1.Duration `json:"maxAge,omitzero"`
+	MaxAge metav1.Duration `json:"maxAge,omitzero" min:"10ms" zero:"ok"`
 	// Aggregated allows caching even if an aggregated API serves the resource. The resource's
 	// resourceVersions must be integers that only increase.
 	Aggregated bool `json:"aggregated,omitempty"`
@@ -323,10 +323,10 @@ const (
 // Log limits an event log.
 type Log struct {
 	// MaxAge limits the age of the events in the log. It must be at least 1s.
-	MaxAge *metav1.Duration `json:"maxAge,omitempty"`
+	MaxAge *metav1.Duration `json:"maxAge,omitempty" default:"5m" min:"1s"`
 	// MaxEvents limits the number of events in the log.
-	MaxEvents *int `json:"maxEvents,omitempty"`
+	MaxEvents *int `json:"maxEvents,omitempty" default:"100000" min:"1"`
 	// MaxBytes limits the memory of replaced and deleted objects in the log. It must be at least
 	// 1Mi.
-	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+	MaxBytes *resource.Quantity `json:"maxBytes,omitempty" default:"256Mi" min:"1Mi"`
 }

@@ -1,9 +1,6 @@
 package config
 
 import (
-	"slices"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/watchproxy/watchproxy/config/fieldpath"
@@ -16,11 +13,11 @@ import (
 type View struct {
 	// Name is the name of the view in addresses: /views/NAME. It has at most 63 lower-case letters,
 	// digits and hyphens.
-	Name string `json:"name"`
+	Name string `json:"name" format:"label"`
 	// Resources lists the resources that the view changes, as resource or resource.group, in any
 	// version. Without resources, it changes all resources, and no warning names fields that no
 	// object has.
-	Resources []string `json:"resources,omitempty"`
+	Resources []string `json:"resources,omitempty" format:"resource" unique:"yes"`
 	// Fields lists the paths of the fields that objects keep, such as spec.nodeName,
 	// metadata.labels["app.kubernetes.io/name"] or status.conditions[*].type. Objects also keep
 	// apiVersion, kind, metadata.name, metadata.namespace, metadata.uid and
@@ -32,7 +29,7 @@ type View struct {
 	// Namespaces is all or allowed. With allowed, a list or a watch of all namespaces by a user who
 	// may not read all of them shows the namespaces in which the user may do the same. Watches of
 	// all namespaces begin with the state. This needs authentication.mode delegated.
-	Namespaces Namespaces `json:"namespaces,omitempty"`
+	Namespaces Namespaces `json:"namespaces,omitempty" default:"all" oneof:"all allowed"`
 }
 
 // Namespaces are those that a view shows.
@@ -45,38 +42,21 @@ const (
 )
 
 func (c *ProxyConfiguration) validateViews(path *field.Path) (errs field.ErrorList) {
-	views := c.Views
-	for i, v := range views {
+	for i, v := range c.Views {
 		at := path.Index(i)
-		errs = append(errs, v.validate(at)...)
 		if v.Namespaces == AllowedNamespaces && c.Authentication.Mode == NoAuthentication {
-			errs = append(errs, field.Forbidden(at.Child("namespaces"), "allowed needs users: set authentication.mode to delegated"))
+			errs = append(errs, field.Forbidden(at.Child("namespaces"),
+				"allowed needs users: set authentication.mode to delegated"))
 		}
-		if slices.ContainsFunc(views[:i], func(before View) bool { return before.Name == v.Name }) {
-			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
+		switch {
+		case len(v.Fields) > 0 && len(v.Drop) > 0:
+			errs = append(errs, field.Forbidden(at.Child("drop"), "must not be used together with fields"))
+		case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces:
+			errs = append(errs, field.Required(at.Child("fields"),
+				"list the fields to keep, list fields in drop, or set namespaces to allowed"))
 		}
+		errs = append(errs, fieldpath.Validate(at.Child("fields"), v.Fields, nil)...)
+		errs = append(errs, fieldpath.Validate(at.Child("drop"), v.Drop, fieldpath.Kept)...)
 	}
 	return errs
-}
-
-func (v *View) validate(path *field.Path) (errs field.ErrorList) {
-	errs = append(errs, validateText(path.Child("name"), v.Name, validation.IsDNS1123Label)...)
-	for i, name := range v.Resources {
-		at := path.Child("resources").Index(i)
-		errs = append(errs, validateResource(at, name)...)
-		if slices.Contains(v.Resources[:i], name) {
-			errs = append(errs, field.Duplicate(at, name))
-		}
-	}
-	switch {
-	case len(v.Fields) > 0 && len(v.Drop) > 0:
-		errs = append(errs, field.Forbidden(path.Child("drop"), "must not be used together with fields"))
-	case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces:
-		errs = append(errs, field.Required(path.Child("fields"), "list the fields to keep, list fields in drop, or set namespaces to allowed"))
-	}
-	if v.Namespaces != "" {
-		errs = append(errs, validateOneOf(path.Child("namespaces"), v.Namespaces, AllNamespaces, AllowedNamespaces)...)
-	}
-	errs = append(errs, fieldpath.Validate(path.Child("fields"), v.Fields, nil)...)
-	return append(errs, fieldpath.Validate(path.Child("drop"), v.Drop, fieldpath.Kept)...)
 }
