@@ -174,8 +174,8 @@ func restConfig(file, name, listen string) (*rest.Config, error) {
 		}
 	}
 	rc, err := kubeconfig.ClientConfig(file, name, func(server string) bool { return isSelf(server, listen) })
-	if errors.Is(err, kubeconfig.ErrNone) {
-		return nil, fmt.Errorf("upstream: %w, and this is no pod with a service account; name the kubeconfig of a cluster by --kubeconfig FILE, $KUBECONFIG or upstream.kubeconfig", err)
+	if err != nil && file == "" && name == "" {
+		return nil, fmt.Errorf("upstream: no service account of a pod, and no kubeconfig: %w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)

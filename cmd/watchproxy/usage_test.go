@@ -125,15 +125,16 @@ func TestServeWithoutKubeconfig(t *testing.T) {
 	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const remedy = "and this is no pod with a service account; name the kubeconfig of a cluster by --kubeconfig FILE, $KUBECONFIG or upstream.kubeconfig"
+	const none = "upstream: no service account of a pod, and no kubeconfig: no contexts in "
+	const remedy = "; name another with --kubeconfig or $KUBECONFIG"
 	for name, test := range map[string]struct {
 		env, args []string
 		says      []string
 	}{
-		"nothing":          {nil, nil, []string{"upstream: no kubeconfig found: $KUBECONFIG is not set, and no cluster is in ", "/.kube/config, " + remedy}},
-		"only a context":   {nil, []string{"--context", "a"}, []string{"no kubeconfig found", remedy}},
-		"no such file":     {[]string{"KUBECONFIG=/no/such"}, nil, []string{"$KUBECONFIG names /no/such, and no cluster is in there, " + remedy}},
-		"an empty one":     {[]string{"KUBECONFIG=" + empty}, nil, []string{"$KUBECONFIG names " + empty, remedy}},
+		"nothing":          {nil, nil, []string{none, "/.kube/config" + remedy}},
+		"only a context":   {nil, []string{"--context", "a"}, []string{"upstream.kubeconfig: no contexts in ", remedy}},
+		"no such file":     {[]string{"KUBECONFIG=/no/such"}, nil, []string{none + "/no/such" + remedy}},
+		"an empty one":     {[]string{"KUBECONFIG=" + empty}, nil, []string{none + empty + remedy}},
 		"named, empty":     {nil, []string{"--kubeconfig", empty}, []string{"upstream.kubeconfig: no contexts in " + empty + "; name another with --kubeconfig"}},
 		"the null device":  {nil, []string{"--kubeconfig", "/dev/null"}, []string{"upstream.kubeconfig: no contexts in /dev/null; name another with --kubeconfig"}},
 		"named, not there": {nil, []string{"--kubeconfig", "/no/such"}, []string{"upstream.kubeconfig: ", "/no/such"}},

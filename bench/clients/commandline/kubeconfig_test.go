@@ -108,7 +108,7 @@ func TestAddedContext(t *testing.T) {
 	kubectlHere := kubectlBy(t, "both", path)
 
 	got := runWatchproxy(t, "kubeconfig", "--kubeconfig", path, "--server", proxy.URL, "--add")
-	if got.Code != 0 || !strings.Contains(got.Stderr, `user "admin": clients do not send its token over plain http`) {
+	if got.Code != 0 || !strings.Contains(got.Stderr, "clients send no credentials over plain http") {
 		t.Fatalf("%+v", got)
 	}
 	before := requests(t, proxy)

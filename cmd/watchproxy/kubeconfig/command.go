@@ -1,4 +1,3 @@
-// Package kubeconfig writes kubeconfigs that lead to the proxy.
 package kubeconfig
 
 import (
@@ -6,21 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-)
+	"k8s.io/client-go/util/cert"
 
-// suffix ends the names of the context and the cluster that --add adds.
-const suffix = "-watchproxy"
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
+)
 
 type flags struct {
 	kubeconfig, context                         string
@@ -61,15 +59,14 @@ becomes the current one. 'kubectl config use-context' switches.`,
 }
 
 func (f *flags) run(stdout, stderr io.Writer) error {
-	to, err := f.endpoint()
+	server, err := endpoint(f.server)
 	if err != nil {
-		return err
+		return command.Misused("--server %q: %w", f.server, err)
 	}
-	rules := loading(f.kubeconfig)
-	all, err := rules.Load()
-	if err == nil && len(all.Contexts) == 0 {
-		err = noContexts(rules)
+	if server.Scheme == "http" && (f.certificateAuthority != "" || f.tlsServerName != "") {
+		return command.Misused("--server %q: --certificate-authority and --tls-server-name are for https", f.server)
 	}
+	rules, all, err := load(f.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -79,33 +76,78 @@ func (f *flags) run(stdout, stderr io.Writer) error {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	proxy := all.Clusters[at.Cluster].DeepCopy()
-	warnings, users := lead(proxy, to), []string{at.AuthInfo}
+	warnings, err := f.lead(proxy, server)
+	if err != nil {
+		return err
+	}
 	if f.add {
 		err = add(rules, all, name, proxy)
 	} else {
 		all.Clusters[at.Cluster], all.CurrentContext = proxy, name
 		reduce(all, at.Cluster)
-		users = slices.Sorted(maps.Keys(all.AuthInfos))
 		err = f.write(stdout, all, rules.GetLoadingPrecedence())
 	}
 	if err != nil {
 		return err
 	}
-	for _, text := range append(warnings, userWarnings(all, users, to.Server)...) {
+	for _, text := range warnings {
 		fmt.Fprintln(stderr, "watchproxy: warning:", text)
 	}
 	if f.add {
-		fmt.Fprintf(stdout, "the new context %q leads to %s; 'kubectl config use-context %s' leads back\n", name+suffix, to.Server, name)
+		fmt.Fprintf(stdout, "the new context %q leads to %s; 'kubectl config use-context %s' leads back\n", name+suffix, f.server, name)
 	}
 	return nil
 }
 
-// loading returns client-go's rules for finding a kubeconfig. The kubeconfig is the named file, or
-// else the merged usual files.
-func loading(file string) *clientcmd.ClientConfigLoadingRules {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = file
-	return rules
+// endpoint parses the proxy's URL. An error says why clients cannot use it.
+func endpoint(server string) (*url.URL, error) {
+	u, err := url.Parse(server)
+	switch {
+	case err != nil:
+		return nil, errors.Unwrap(err)
+	case u.Scheme == "unix":
+		return nil, errors.New("kubectl and client-go cannot connect to a Unix socket; " +
+			"have the proxy listen on loopback (serve --listen 127.0.0.1:8001) and name http://127.0.0.1:8001")
+	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
+		return nil, errors.New("must begin with http:// or https:// and a host, as in http://127.0.0.1:8001, " +
+			"and have no credentials, query or fragment")
+	}
+	return u, nil
+}
+
+// lead sets a cluster's endpoint to the proxy. It removes the apiserver's own settings unless they
+// can also apply to the proxy. Its warnings tell the user what to check.
+func (f *flags) lead(c *clientcmdapi.Cluster, to *url.URL) (warnings []string, err error) {
+	c.Server, c.TLSServerName = f.server, f.tlsServerName
+	loopback := to.Hostname() == "localhost" || net.ParseIP(to.Hostname()).IsLoopback()
+	switch {
+	case to.Scheme == "http":
+		c.CertificateAuthority, c.CertificateAuthorityData, c.InsecureSkipTLSVerify = "", nil, false
+		warnings = append(warnings, "clients send no credentials over plain http, so requests act as the proxy's own identity; "+
+			"users that have to keep theirs need a proxy with TLS and --authentication=delegated")
+		if !loopback {
+			warnings = append(warnings, f.server+" is neither https nor on loopback: others on the network can read all that the cluster answers")
+		}
+	case f.certificateAuthority != "":
+		c.CertificateAuthority, c.InsecureSkipTLSVerify = "", false
+		if c.CertificateAuthorityData, err = os.ReadFile(f.certificateAuthority); err != nil {
+			return nil, fmt.Errorf("--certificate-authority: %w", err)
+		}
+		if _, err := cert.ParseCertsPEM(c.CertificateAuthorityData); err != nil {
+			return nil, fmt.Errorf("--certificate-authority %s: no certificate in PEM: %w", f.certificateAuthority, err)
+		}
+	case c.InsecureSkipTLSVerify:
+		warnings = append(warnings, "the cluster has insecure-skip-tls-verify, so the proxy's certificate is not verified either; name its authority with --certificate-authority")
+	case c.CertificateAuthority != "" || c.CertificateAuthorityData != nil:
+		warnings = append(warnings, "the proxy's certificate is verified by the cluster's certificate authority; if another has signed it, name that with --certificate-authority")
+	}
+	if loopback {
+		c.ProxyURL = ""
+	}
+	if c.ProxyURL != "" {
+		warnings = append(warnings, "the way to "+f.server+" leads through the cluster's proxy-url as well")
+	}
+	return warnings, nil
 }
 
 // add adds the proxy's cluster and a context for it, and makes the context the current one.
@@ -126,39 +168,13 @@ func add(rules *clientcmd.ClientConfigLoadingRules, all *clientcmdapi.Config, na
 	return nil
 }
 
-// original returns the context beside which --add has added a context, or else the context itself.
-func original(all *clientcmdapi.Config, context string) string {
-	if before, ok := strings.CutSuffix(context, suffix); ok && all.Contexts[before] != nil {
-		return before
-	}
-	return context
-}
-
-// contextOf returns a context whose cluster exists.
-func contextOf(c *clientcmdapi.Config, name string) (*clientcmdapi.Context, error) {
-	contexts := slices.Sorted(maps.Keys(c.Contexts))
-	if name == "" {
-		return nil, fmt.Errorf("no current context; choose one by --context: %q", contexts)
-	}
-	at, ok := c.Contexts[name]
-	if !ok {
-		return nil, fmt.Errorf("no context %q; there are: %q", name, contexts)
-	}
-	if c.Clusters[at.Cluster] == nil {
-		return nil, fmt.Errorf("context %q: no cluster %q; there are: %q", name, at.Cluster, slices.Sorted(maps.Keys(c.Clusters)))
-	}
-	return at, nil
-}
-
-// reduce removes everything except a cluster, its contexts and their users.
+// reduce removes the contexts of other clusters, and their clusters and users.
 func reduce(c *clientcmdapi.Config, cluster string) {
 	users := map[string]bool{}
-	maps.DeleteFunc(c.Contexts, func(_ string, at *clientcmdapi.Context) bool {
-		if at.Cluster == cluster {
-			users[at.AuthInfo] = true
-		}
-		return at.Cluster != cluster
-	})
+	maps.DeleteFunc(c.Contexts, func(_ string, at *clientcmdapi.Context) bool { return at.Cluster != cluster })
+	for _, at := range c.Contexts {
+		users[at.AuthInfo] = true
+	}
 	maps.DeleteFunc(c.Clusters, func(name string, _ *clientcmdapi.Cluster) bool { return name != cluster })
 	maps.DeleteFunc(c.AuthInfos, func(name string, _ *clientcmdapi.AuthInfo) bool { return !users[name] })
 }
@@ -174,16 +190,13 @@ func (f *flags) write(stdout io.Writer, c *clientcmdapi.Config, sources []string
 		_, err = stdout.Write(content)
 		return err
 	}
-	there, err := os.Stat(f.to)
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("--to: %w", err)
-	case err == nil && !there.Mode().IsRegular():
-		return fmt.Errorf("--to %s: is no file", f.to)
-	}
-	for _, source := range sources {
-		if info, err := os.Stat(source); err == nil && os.SameFile(info, there) {
-			return fmt.Errorf("--to %s: the kubeconfig was read from there; add a context by --add, or name another file", f.to)
+	if there, err := os.Stat(f.to); err == nil {
+		isThis := func(source string) bool {
+			info, err := os.Stat(source)
+			return err == nil && os.SameFile(info, there)
+		}
+		if !there.Mode().IsRegular() || slices.ContainsFunc(sources, isThis) {
+			return fmt.Errorf("--to %s: must be a file other than the kubeconfig itself; --add adds a context there", f.to)
 		}
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(f.to), "."+filepath.Base(f.to)+".*") // with mode 0600
@@ -198,47 +211,4 @@ func (f *flags) write(stdout io.Writer, c *clientcmdapi.Config, sources []string
 		return errors.Join(fmt.Errorf("--to: %w", err), os.Remove(temporary.Name()))
 	}
 	return nil
-}
-
-// ErrNone means that no kubeconfig was named and that the usual places have no kubeconfig.
-var ErrNone = errors.New("no kubeconfig found")
-
-// ClientConfig returns the configuration of a context, by default of the current context. If --add
-// has added that context and it leads to the caller itself, the original context counts. Errors are
-// about the kubeconfig and contain a remedy.
-func ClientConfig(file, context string, isSelf func(server string) bool) (*rest.Config, error) {
-	rules := loading(file)
-	all, err := rules.Load()
-	if err != nil {
-		return nil, err
-	}
-	if file == "" && clientcmdapi.IsConfigEmpty(all) {
-		return nil, fmt.Errorf("%w: %s", ErrNone, searched())
-	}
-	if len(all.Contexts) == 0 {
-		return nil, noContexts(rules)
-	}
-	// client-go's errors about these two cases name an environment variable that client-go does not
-	// read here.
-	context = cmp.Or(context, all.CurrentContext)
-	at, err := contextOf(all, context)
-	if err != nil {
-		return nil, err
-	}
-	if isSelf(all.Clusters[at.Cluster].Server) {
-		context = original(all, context)
-	}
-	return clientcmd.NewNonInteractiveClientConfig(*all, context, &clientcmd.ConfigOverrides{CurrentContext: context}, rules).ClientConfig()
-}
-
-// searched describes the files that client-go reads by default.
-func searched() string {
-	if files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); files != "" {
-		return fmt.Sprintf("$%s names %s, and no cluster is in there", clientcmd.RecommendedConfigPathEnvVar, files)
-	}
-	return fmt.Sprintf("$%s is not set, and no cluster is in %s", clientcmd.RecommendedConfigPathEnvVar, clientcmd.RecommendedHomeFile)
-}
-
-func noContexts(rules *clientcmd.ClientConfigLoadingRules) error {
-	return fmt.Errorf("no contexts in %s; name another with --kubeconfig or $KUBECONFIG", strings.Join(rules.GetLoadingPrecedence(), ", "))
 }
