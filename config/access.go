@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -76,16 +75,6 @@ type AuthorizationWebhook struct {
 // Limits are the limits for clients. A request beyond a limit gets a Status. If a retry helps, the
 // code is 429, with Retry-After. Other clients are not affected.
 type Limits struct {
-	// MaxHeaderBytes limits the request line and headers of a request. A larger request gets 431.
-	// The value must be from 4Ki to 1Mi.
-	MaxHeaderBytes *resource.Quantity `json:"maxHeaderBytes,omitempty" default:"64Ki" min:"4Ki" max:"1Mi"`
-	// MaxURIBytes limits the path and query of a request. A longer URI gets 414. kubectl exec sends
-	// the whole command in the query. The value must be from 1Ki to 1Mi.
-	MaxURIBytes *resource.Quantity `json:"maxURIBytes,omitempty" default:"64Ki" min:"1Ki" max:"1Mi"`
-	// MaxRequestBodyBytes limits the body of a forwarded request, except for the proxy subresource.
-	// A larger body gets 413. The default is kube-apiserver's own limit. The value must be from 1Ki
-	// to 1Gi.
-	MaxRequestBodyBytes *resource.Quantity `json:"maxRequestBodyBytes,omitempty" default:"3Mi" min:"1Ki" max:"1Gi"`
 	// ReadTimeout limits the time until a client has sent the headers of a request, and each pause
 	// within its body. After that the connection is closed. A body must also arrive within a minute
 	// and the time that it takes at 16 KiB a second. The value must be at least 1s.
@@ -97,11 +86,9 @@ type Limits struct {
 	// 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty" default:"3m" min:"1s"`
 	// MaxConnections limits the connections of all clients together. Half of memoryBudget, at 28 KiB for
-	// each, and the limit of open files limit them, too.
+	// each, and the limit of open files limit them, too. With authentication, one user has at most
+	// half of them.
 	MaxConnections *int `json:"maxConnections,omitempty" default:"100000" min:"1"`
-	// MaxConnectionsPerIdentity limits the connections of one user, who has at most half of those for
-	// which memoryBudget has room. Without authentication, all clients count as one user.
-	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty" default:"50000" min:"1"`
 	// MaxWatchesPerIdentity limits the long-running requests of one user: watches, forwarded logs,
 	// and upgraded requests as exec, attach and port-forward. Without authentication, all clients
 	// count as one user.

@@ -24,12 +24,6 @@ type Audit struct {
 	// LogMaxSize is the size in MiB at which the file is rotated. The default is 100. 0 means
 	// never.
 	LogMaxSize *int `json:"logMaxSize,omitempty" default:"100" min:"0"`
-	// LogMaxBackups is the number of rotated files to keep. The default is 100. 0 means no limit.
-	LogMaxBackups *int `json:"logMaxBackups,omitempty" default:"100" min:"0"`
-	// LogMaxAge is how many days rotated files are kept. The default is 366. 0 means no limit.
-	LogMaxAge *int `json:"logMaxAge,omitempty" default:"366" min:"0"`
-	// LogCompress compresses rotated files with gzip.
-	LogCompress bool `json:"logCompress,omitempty"`
 }
 
 // AuditMode determines whether a response waits until its events are written.

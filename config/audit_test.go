@@ -31,8 +31,7 @@ func TestAudit(t *testing.T) {
 		"policyFile: " + write("empty.yaml", "") + ", logPath: " + log:            "audit.policyFile: Invalid",
 		"policyFile: " + write("no", "kind: Policy\n") + ", logPath: " + log:      "audit.policyFile: Invalid",
 		"policyFile: " + good + ", logPath: " + log + ", logMode: sometimes":      "audit.logMode: Unsupported",
-		"policyFile: " + good + ", logPath: " + log + ", logMaxAge: -1":           "audit.logMaxAge: Invalid",
-		"policyFile: " + good + ", logPath: " + log + ", logMaxBackups: -1":       "audit.logMaxBackups: Invalid",
+		"policyFile: " + good + ", logPath: " + log + ", logMaxSize: -1":          "audit.logMaxSize: Invalid",
 		"policyFile: " + good + ", logPath: " + log + ", logMaxSize: -1, size: 1": "audit.size: Forbidden",
 	} {
 		c, err := load(t, head+"audit: {"+text+"}\n")
@@ -53,8 +52,8 @@ func TestAuditDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := c.Audit; a.LogMode != Blocking || *a.LogMaxSize != 0 || *a.LogMaxBackups != 100 || *a.LogMaxAge != 366 {
-		t.Errorf("mode %s, size %d, backups %d, age %d", a.LogMode, *a.LogMaxSize, *a.LogMaxBackups, *a.LogMaxAge)
+	if a := c.Audit; a.LogMode != Blocking || *a.LogMaxSize != 0 {
+		t.Errorf("mode %s, size %d", a.LogMode, *a.LogMaxSize)
 	}
 	if Default().Audit != nil {
 		t.Error("an audit log is the default")

@@ -14,11 +14,9 @@ func Fixed(running, wanted *ProxyConfiguration) []string {
 	masked.LogLevel, masked.Drain, masked.GoawayChance = running.LogLevel, running.Drain, running.GoawayChance
 	masked.WatchCompression = running.WatchCompression
 	masked.AccessLogSampling, masked.Profiling = running.AccessLogSampling, running.Profiling
-	masked.SlowRequestThreshold = running.SlowRequestThreshold
 	masked.Authorization.WatchRecheckInterval = running.Authorization.WatchRecheckInterval
 	l, r := &masked.Limits, &running.Limits
-	l.MaxURIBytes, l.MaxRequestBodyBytes, l.WriteTimeout = r.MaxURIBytes, r.MaxRequestBodyBytes, r.WriteTimeout
-	l.MaxConnections, l.MaxConnectionsPerIdentity, l.MaxWatchesPerIdentity = r.MaxConnections, r.MaxConnectionsPerIdentity, r.MaxWatchesPerIdentity
+	l.WriteTimeout, l.MaxConnections, l.MaxWatchesPerIdentity = r.WriteTimeout, r.MaxConnections, r.MaxWatchesPerIdentity
 	selfCheck := masked.Cache.SelfCheckInterval
 	masked.Cache = running.Cache
 	masked.Cache.SelfCheckInterval = selfCheck

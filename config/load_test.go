@@ -39,21 +39,18 @@ func TestWrongFiles(t *testing.T) {
 		"drain: 5x": {`drain: Invalid value: "5x": must be a duration with its unit, such as 30s`},
 		"drain: 5":  {`drain: Invalid value: "5": must be a duration`},
 		"drain: []": {"drain: Invalid value: must be a duration with its unit, such as 30s or 1m30s, but is a list"},
-		"memoryBudget: lots\nlimits: {maxURIBytes: [], maxConnections: 1.5}": {
-			`memoryBudget: Invalid value: "lots": must be a size in bytes, such as 64Mi`, "limits.maxURIBytes: ", `limits.maxConnections: Invalid value: "1.5": must be an integer`,
+		"memoryBudget: lots\nlimits: {readTimeout: [], maxConnections: 1.5}": {
+			`memoryBudget: Invalid value: "lots": must be a size in bytes, such as 64Mi`, "limits.readTimeout: ", `limits.maxConnections: Invalid value: "1.5": must be an integer`,
 		},
-		"cache: {idleTimeout: 5, log: {maxEvents: many}}\nprofiling: maybe\nlogLevel: loud\nfoo: 1\nmemoryBudget: lots": {
-			"cache.idleTimeout: ", "cache.log.maxEvents: ", "profiling: Invalid value: \"maybe\": must be true or false",
+		"cache: {syncTimeout: 5, log: {maxBytes: many}}\nprofiling: maybe\nlogLevel: loud\nfoo: 1\nmemoryBudget: lots": {
+			"cache.syncTimeout: ", "cache.log.maxBytes: ", "profiling: Invalid value: \"maybe\": must be true or false",
 			"foo: Forbidden: unknown field (there are accessLogSampling, ", "memoryBudget: ",
 		},
-		"cache: 5\nlogFormat: xml":                              {`cache: Invalid value: "5": must be an object`},
+		"cache: 5\nlogLevel: loud":                              {`cache: Invalid value: "5": must be an object`},
 		"cache: {exclude: pods}":                                {"cache.exclude: Invalid value: \"pods\": must be a list"},
 		"cache: {exclude: [pods, 5, Nodes]}":                    {"cache.exclude[1]: "},
 		"cache: {exclude: [pods, 5x, Nodes]}":                   {"cache.exclude[1]: ", "cache.exclude[2]: "},
 		"cache: {resources: [{name: 5}, pods]}":                 {"cache.resources[0].name: ", "cache.resources[1]: Invalid value: \"pods\": must be an object"},
-		"cache: {consistentReads: {forwardIfSooner: true}}":     {"cache.consistentReads.forwardIfSooner: Forbidden: is gone: a list waits"},
-		"cache: {persistence: {directory: /a}}":                 {"cache.persistence: Forbidden: is gone: caches are not saved on disk"},
-		"tracing: {endpoint: localhost:4317}":                   {"tracing: Forbidden: is gone: the proxy sends no spans"},
 		"views: [{name: a, shards: always}]":                    {"views[0].shards: Forbidden: is gone: a request with a shardSelector is forwarded"},
 		"cache: {resources: [{name: pods, consistent: cache}]}": {"cache.resources[0].consistent: Forbidden: unknown field"},
 		"upstream: {context: 5}":                                {"upstream.context: Invalid value: \"5\": must be text"},
@@ -64,17 +61,25 @@ func TestWrongFiles(t *testing.T) {
 			"tls.generated.dnsNames[1]: ", "tls.generated.ipAddresses[0]: ",
 		},
 		"tls: {generated: {namespace: a, secretName: s, configMapName: c}}": {"tls.generated.dnsNames: Required"},
-		"tls: {certFile: a, privateKeyFile: b, sidecar: {directory: a, authorityDirectory: /b}}": {
-			"tls.sidecar: Forbidden: must not be used together with generated, certFile and privateKeyFile", `tls.sidecar.directory: Invalid value: "a": must be an absolute path`,
+		"tls: {certFile: a, privateKeyFile: b, sidecar: {}}": {
+			"tls.sidecar: Forbidden: must not be used together with generated, certFile and privateKeyFile",
 		},
-		"tls: {sidecar: {directory: /a/, authorityDirectory: /a}}":  {"tls.sidecar.authorityDirectory: Invalid value"},
-		"listen: ':1'\ntls: {sidecar: {}}":                          {`listen: Invalid value: ":1": must be a loopback address if tls.sidecar is set`},
-		"cache: {scopes: [{namespaces: [a], warm: true}]}":          {"cache.scopes[0].resources: Required value"},
-		"cache: {scopes: [{resources: [secrets], warm: true}]}":     {`cache.scopes[0].resources[0]: Invalid value: "secrets": is excluded from caching`},
-		"tls: {sidecar: {directory: /a, authorityDirectory: /a/b}}": {"tls.sidecar.authorityDirectory: Invalid value"},
-		"tls: {certFile: 5}":            {"tls.certFile: "},
-		"tls: {certFile: a}":            {"tls.privateKeyFile: Required"},
-		"a: &a {x: 1}\ncache: {<<: *a}": {"a: Forbidden: unknown", "cache.<<: Forbidden: unknown"},
+		"listen: ':1'\ntls: {sidecar: {}}":                      {`listen: Invalid value: ":1": must be a loopback address if tls.sidecar is set`},
+		"cache: {scopes: [{}]}":                                 {"cache.scopes[0]: Required value: limit the scope by "},
+		"cache: {scopes: [{namespaces: [a], warm: true}]}":      {"cache.scopes[0].resources: Required value"},
+		"cache: {scopes: [{resources: [secrets], warm: true}]}": {`cache.scopes[0].resources[0]: Invalid value: "secrets": is excluded from caching`},
+		"tls: {certFile: 5}":                                    {"tls.certFile: "},
+		"tls: {certFile: a}":                                    {"tls.privateKeyFile: Required"},
+		"tls: {privateKeyFile: a}":                              {"tls.certFile: Required"},
+		"a: &a {x: 1}\ncache: {<<: *a}":                         {"a: Forbidden: unknown", "cache.<<: Forbidden: unknown"},
+		"cache: {scopes: [{namespaces: [$(NO), '$']}, {fieldSelector: 'a=1,a=2'}, {fieldSelector: metadata.namespace=a}, {fieldSelector: ','}, {labelSelector: ' '}]}": {
+			`namespaces[0]: Invalid value: "$(NO)": the environment variable NO is not set`, `namespaces[1]: Invalid value: "$": must name`,
+			"scopes[1].fieldSelector: Invalid value: \"a=1,a=2\": a must not be given twice",
+			"scopes[2].fieldSelector: Invalid value: \"metadata.namespace=a\": list the namespace in namespaces",
+			"scopes[3].fieldSelector: Invalid value: \",\": selects everything", "scopes[4].labelSelector: Invalid value: \" \": selects everything",
+		},
+		"adminListen: nowhere":        {`adminListen: Invalid value: "nowhere": must be host:port`},
+		"adminListen: 127.0.0.1:8001": {`adminListen: Invalid value: "127.0.0.1:8001": must differ from listen`},
 		"cache: {log: {maxAge: 1s, maxAge: 2s}, log: {}}": {
 			"cache.log.maxAge: Forbidden: is given twice, in lines 3 and 3", "cache.log: Forbidden: is given twice",
 		},
@@ -96,6 +101,22 @@ func TestWrongFiles(t *testing.T) {
 				t.Errorf("%q: no %q in %v", text, says, err)
 			}
 		}
+	}
+}
+
+// Each field that is gone is refused with the sentence that says so.
+func TestRemoved(t *testing.T) {
+	for path, reason := range removed {
+		names := strings.Split(path, ".")
+		text := "{" + names[len(names)-1] + ": 1}"
+		for _, name := range slices.Backward(names[:len(names)-1]) {
+			if name == "views" {
+				text = "[" + text + "]"
+			}
+			text = "{" + name + ": " + text + "}"
+		}
+		_, err := load(t, head+strings.TrimSuffix(strings.TrimPrefix(text, "{"), "}")+"\n")
+		refusedFor(t, text, err, "Forbidden: is gone: "+reason+"; remove it")
 	}
 }
 

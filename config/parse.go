@@ -149,7 +149,7 @@ var index = regexp.MustCompile(`\[\d+\]`)
 // unknown says what is wrong with a field that is not among the known ones.
 func unknown(path *field.Path, known map[string]reflect.Value) string {
 	if reason, gone := removed[index.ReplaceAllString(path.String(), "")]; gone {
-		return reason
+		return "is gone: " + reason + "; remove it"
 	}
 	return "unknown field (there are " + strings.Join(slices.Sorted(maps.Keys(known)), ", ") + ")"
 }

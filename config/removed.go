@@ -1,10 +1,26 @@
 package config
 
-// removed has the fields that earlier versions had, by their paths without indexes, and what to do without
-// each.
+// removed has the fields that earlier versions had, by their paths without indexes, and what the proxy
+// does without each. The error of such a field ends with "remove it".
 var removed = map[string]string{
-	"cache.consistentReads.forwardIfSooner": "is gone: a list waits until the cache is proved up to date, even if upstream would answer sooner; remove it",
-	"cache.persistence":                     "is gone: caches are not saved on disk, and clients resume at a new proxy without them; remove it",
-	"tracing":                               "is gone: the proxy sends no spans, and passes the traceparent of a forwarded request on to the apiserver; remove it",
-	"views.shards":                          "is gone: a request with a shardSelector is forwarded, and the apiserver selects the shard if its feature gate ShardedListAndWatch is on; remove it",
+	"audit.logCompress":                        "rotated files are not compressed",
+	"audit.logMaxAge":                          "rotated files are kept for 366 days",
+	"audit.logMaxBackups":                      "100 rotated files are kept",
+	"cache.consistentReads.forwardIfSooner":    "a list waits until the cache is proved up to date, even if upstream would answer sooner",
+	"cache.consistentReads.maxProbesPerSecond": "the limit is 400 probes a second",
+	"cache.derived":                            "the limit of derived bytes is 64Mi, and less near memoryBudget",
+	"cache.idleTimeout":                        "a cache ends after 30 minutes without requests and watches",
+	"cache.log.maxEvents":                      "a log has at most 100,000 events, and cache.log.maxAge and maxBytes limit it, too",
+	"cache.onUpstreamLoss":                     "stale reads fail after cache.maxStaleness, which can be 1ms",
+	"cache.persistence":                        "caches are not saved on disk, and clients resume at a new proxy without them",
+	"limits.maxConnectionsPerIdentity":         "a user has at most half of limits.maxConnections",
+	"limits.maxHeaderBytes":                    "the request line and the headers have at most 64Ki",
+	"limits.maxRequestBodyBytes":               "the body of a forwarded request has at most 3Mi, as for kube-apiserver",
+	"limits.maxURIBytes":                       "the request line and the headers have at most 64Ki",
+	"logFormat":                                "the log has JSON lines",
+	"slowRequestThreshold":                     "requests of two seconds and longer are logged",
+	"tls.sidecar.authorityDirectory":           "the directory is /run/watchproxy/authority",
+	"tls.sidecar.directory":                    "the directory is /run/watchproxy/serviceaccount",
+	"tracing":                                  "the proxy sends no spans, and passes the traceparent of a forwarded request on to the apiserver",
+	"views.shards":                             "a request with a shardSelector is forwarded, and the apiserver selects the shard if its feature gate ShardedListAndWatch is on",
 }

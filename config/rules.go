@@ -173,7 +173,6 @@ var formats = map[string]func(text string) []string{
 	"hostname":  hostname,
 	"label":     validation.IsDNS1123Label,
 	"listen":    listenAddress,
-	"path":      problem(filepath.IsAbs, "must be an absolute path"),
 	"resource":  resourceName,
 	"subdomain": validation.IsDNS1123Subdomain,
 	"text":      problem(func(text string) bool { return text != "" }, "must not be empty"),

@@ -33,7 +33,9 @@ type ProxyConfiguration struct {
 	// Authorization configures how long the apiserver's access decisions are trusted. The apiserver
 	// authorizes each response from the cache.
 	Authorization Authorization `json:"authorization,omitzero"`
-	// Limits are the limits for clients.
+	// Limits are the limits for clients. The request line and the headers of a request have at most
+	// 64 KiB, else it gets 431. The body of a forwarded request has at most 3 MiB, as for
+	// kube-apiserver, except for the proxy subresource, else it gets 413.
 	Limits Limits `json:"limits,omitzero"`
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
 	// send a GOAWAY on its connection. The requests in flight are completed. For further requests
@@ -56,7 +58,7 @@ type ProxyConfiguration struct {
 	AdminAuthentication AdminAuthentication `json:"adminAuthentication,omitzero"`
 	// Upstream is the apiserver behind the proxy.
 	Upstream Upstream `json:"upstream,omitzero"`
-	// Cache configures the caches.
+	// Cache configures the caches. A cache ends after 30 minutes without requests and open watches.
 	Cache Cache `json:"cache,omitzero"`
 	// Views are parts of the API: with less of each object, or fewer namespaces. The addresses of
 	// a view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. The log and the
@@ -76,8 +78,6 @@ type ProxyConfiguration struct {
 	// LogLevel is debug, info, warn or error. A PUT of a level to /debug/log-level on AdminListen
 	// changes it until the next restart or reload.
 	LogLevel string `json:"logLevel,omitempty" default:"info" oneof:"debug info warn error"`
-	// LogFormat is json or console. console is easier to read for people.
-	LogFormat LogFormat `json:"logFormat,omitempty" default:"json" oneof:"json console"`
 	// AccessLogSampling is the probability, from 0 to 1, that a request is logged after its
 	// response. The log line has the user, impersonated user, source address, namespace, name,
 	// query, status code, source of the response, bytes, durations and Audit-Id. The Audit-Id is
@@ -87,11 +87,6 @@ type ProxyConfiguration struct {
 	// Audit writes an audit log of the requests that the proxy answers itself, because the
 	// apiserver does not see these requests. By default there is no audit log.
 	Audit *Audit `json:"audit,omitempty"`
-	// SlowRequestThreshold is the duration from which a request is logged, regardless of
-	// accessLogSampling. The duration ends when the response is complete. For a watch, logs, exec,
-	// attach and port-forward, it ends when the response begins. At most 5 such lines a second are
-	// written. 0 disables these lines.
-	SlowRequestThreshold *metav1.Duration `json:"slowRequestThreshold,omitempty" default:"2s" min:"0s"`
 	// Profiling serves Go's profiles at /debug/pprof on AdminListen. Profiles contain memory
 	// addresses and names of functions, and each profile costs processor time. The field can change
 	// while the proxy runs.
@@ -106,15 +101,6 @@ const (
 	CompressAsUpstream WatchCompression = "auto"
 	CompressAlways     WatchCompression = "always"
 	CompressNever      WatchCompression = "never"
-)
-
-// LogFormat is the format of log lines.
-type LogFormat string
-
-// The values of [LogFormat].
-const (
-	JSON    LogFormat = "json"
-	Console LogFormat = "console"
 )
 
 // TLS configures TLS for clients, version 1.2 or later.
@@ -134,22 +120,16 @@ type TLS struct {
 	// the environment variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, and a volume at
 	// /var/run/secrets/kubernetes.io/serviceaccount. Without authentication, requests need a bearer
 	// token, even for /version and /healthz. Those with the pod's own token act as the pod's service
-	// account, and upstream judges all others.
+	// account, and upstream judges all others. The proxy writes the files of the pod's service account
+	// to /run/watchproxy/serviceaccount, the volume that the other containers mount read only: ca.crt,
+	// to which it adds its own CA, namespace, and token. It follows changes of the token within
+	// seconds. It keeps its CA and the CA's private key in /run/watchproxy/authority, a volume of its
+	// container alone, so that its clients still accept it when its container restarts.
 	Sidecar *Sidecar `json:"sidecar,omitempty"`
 }
 
-// Sidecar configures the files for the other containers of the proxy's pod.
-type Sidecar struct {
-	// Directory is the path of the volume that the other containers mount, read only, at
-	// /var/run/secrets/kubernetes.io/serviceaccount. The proxy writes the files of the pod's service
-	// account there: ca.crt, to which it adds its own CA, namespace, and token. It follows changes of
-	// the token within seconds.
-	Directory string `json:"directory,omitempty" default:"/run/watchproxy/serviceaccount" format:"path"`
-	// AuthorityDirectory is the path of a volume of the proxy's container alone. The proxy keeps its
-	// CA and the CA's private key there, so that its clients still accept it when its container
-	// restarts.
-	AuthorityDirectory string `json:"authorityDirectory,omitempty" default:"/run/watchproxy/authority" format:"path"`
-}
+// Sidecar has no settings: it is written as sidecar: {}.
+type Sidecar struct{}
 
 // GeneratedCertificate configures where the proxy stores its CA, and its names.
 type GeneratedCertificate struct {
@@ -206,36 +186,27 @@ type Cache struct {
 	// watch the whole resource, it caches the namespaces, and the single objects, that requests
 	// name and that it may list and watch.
 	Scopes []Scope `json:"scopes,omitempty"`
-	// ConsistentReads limits the load that reads of the most recent state put on upstream.
-	ConsistentReads ConsistentReadsBudget `json:"consistentReads,omitzero"`
+	// ConsistentReads configures how caches prove that they are up to date.
+	ConsistentReads ConsistentReadsProofs `json:"consistentReads,omitzero"`
 	// SyncTimeout is how long the first requests for a resource wait until its cache is filled.
 	// After that they are forwarded. If upstream gives no sign of life for a second, up to 64 reads
 	// and 256 watches are forwarded at once. While upstream is slow for other requests, too, that
 	// time is up to four seconds.
 	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty" default:"10s" min:"0s"`
-	// IdleTimeout is how long a cache is kept without requests or open watches. 0 means no limit;
-	// other values must be at least 1s.
-	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty" default:"30m" min:"1s" zero:"ok"`
 	// SelfCheckInterval is the time between two checks of a cache. A check compares how upstream
 	// serves the resource, and all objects in the cache with upstream's at the same resourceVersion,
 	// byte by byte. Of Tables and aggregated APIs, whose bytes change by themselves, it compares the
 	// metadata, and the cells of 500 rows of a Table. Differences are logged and counted, and the
 	// cache is filled again from upstream. 0 disables the check; other values must be at least 1s.
 	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty" default:"1h" min:"1s" zero:"ok"`
-	// OnUpstreamLoss configures the responses to cacheable reads while a cache cannot follow
-	// upstream. With the default, "serve-stale", the proxy answers from the cache, and a Warning header
-	// contains the staleness. With "fail", it answers with 503. In both modes, reads of the most
-	// recent state fail, and open watches stay open.
-	OnUpstreamLoss OnUpstreamLoss `json:"onUpstreamLoss,omitempty" default:"serve-stale" oneof:"serve-stale fail"`
-	// MaxStaleness is how long stale reads are served after the loss of upstream. After that they
-	// fail. 0 means no limit.
+	// MaxStaleness is how long a cache that cannot follow upstream answers reads that accept an older
+	// state, with a Warning header that contains the staleness. After that, such reads get 503. Reads
+	// of the most recent state always fail then, and open watches stay open. 0 means no limit.
 	MaxStaleness *metav1.Duration `json:"maxStaleness,omitempty" default:"1h" min:"0s"`
 	// Log limits each resource's event log. The log serves watches from a resourceVersion, and
-	// further pages of lists. If the log reaches a limit, its oldest events are dropped.
+	// further pages of lists. It has at most 100,000 events. If it reaches a limit, its oldest
+	// events are dropped.
 	Log Log `json:"log,omitzero"`
-	// Derived limits the bytes that are derived from cached objects and kept for later requests,
-	// such as compressed lists and lists of metadata.
-	Derived Derived `json:"derived,omitzero"`
 }
 
 // Scope limits caches to a part of their resources' objects.
@@ -259,27 +230,14 @@ type Scope struct {
 	Warm bool `json:"warm,omitempty"`
 }
 
-// ConsistentReadsBudget limits the load that reads of the most recent state put on upstream. All
-// resources share the limit.
-type ConsistentReadsBudget struct {
-	// MaxProbesPerSecond limits the proxy's probes, which are requests for upstream's revision. It
-	// must be at least 1. All current readers share a probe. A probe costs kube-apiserver and etcd
-	// one or two milliseconds of processor time. If a cache is behind, the next request counts, too:
-	// a short watch as one probe, a list as one and as one more for each 100 objects. Unused probes of
-	// a second can be used in the next second.
-	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty" default:"400" min:"1"`
+// ConsistentReadsProofs configures how caches prove that they are up to date.
+type ConsistentReadsProofs struct {
 	// Ledger lets the proxy watch the metadata of many resources while there are many consistent
 	// readers. These are the resources that upstream serves itself (not through an aggregated API)
 	// and that the proxy may list and watch, except excluded resources. If all recent writes went
 	// to other resources, the cache of a quiet resource is up to date. The watches prove this
 	// without a list. The ledger keeps only the resourceVersions. The default is true.
 	Ledger *bool `json:"ledger,omitempty" default:"true"`
-}
-
-// Derived limits the derived bytes of all resources together.
-type Derived struct {
-	// MaxBytes limits the memory of derived bytes. It must be at least 1Mi.
-	MaxBytes *resource.Quantity `json:"maxBytes,omitempty" default:"64Mi" min:"1Mi"`
 }
 
 // Resource configures the cache of a resource.
@@ -311,21 +269,10 @@ const (
 	Forward   ConsistentReads = "forward"
 )
 
-// OnUpstreamLoss is the way in which reads are answered while a cache cannot follow upstream.
-type OnUpstreamLoss string
-
-// The values of [OnUpstreamLoss].
-const (
-	ServeStale OnUpstreamLoss = "serve-stale"
-	Fail       OnUpstreamLoss = "fail"
-)
-
 // Log limits an event log.
 type Log struct {
 	// MaxAge limits the age of the events in the log. It must be at least 1s.
 	MaxAge *metav1.Duration `json:"maxAge,omitempty" default:"5m" min:"1s"`
-	// MaxEvents limits the number of events in the log.
-	MaxEvents *int `json:"maxEvents,omitempty" default:"100000" min:"1"`
 	// MaxBytes limits the memory of replaced and deleted objects in the log. It must be at least
 	// 1Mi.
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty" default:"256Mi" min:"1Mi"`

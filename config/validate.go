@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -78,7 +77,6 @@ func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Forbidden(path.Child("sidecar"),
 				"must not be used together with generated, certFile and privateKeyFile"))
 		}
-		errs = append(errs, t.Sidecar.validate(path.Child("sidecar"))...)
 	case t.Generated != nil:
 		if t.CertFile != "" || t.PrivateKeyFile != "" {
 			errs = append(errs, field.Forbidden(path.Child("generated"),
@@ -96,15 +94,6 @@ func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
 		if t.PrivateKeyFile == "" {
 			errs = append(errs, field.Required(path.Child("privateKeyFile"), both))
 		}
-	}
-	return errs
-}
-
-func (s *Sidecar) validate(path *field.Path) (errs field.ErrorList) {
-	published, authority := filepath.Clean(s.Directory)+"/", filepath.Clean(s.AuthorityDirectory)+"/"
-	if strings.HasPrefix(published, authority) || strings.HasPrefix(authority, published) {
-		errs = append(errs, field.Invalid(path.Child("authorityDirectory"), s.AuthorityDirectory,
-			"must be apart from directory, because the other containers must not read the private key"))
 	}
 	return errs
 }

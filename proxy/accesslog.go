@@ -70,15 +70,18 @@ func (s *Server) isSampled() bool {
 	return sampling != 0 && rand.Float64() < sampling
 }
 
+// slowRequest is the duration from which each request is logged.
+const slowRequest = 2 * time.Second
+
 // remark returns the message with which a request is logged outside the sample, or "" if it is not.
 func (s *Server) remark(resp *exchange.Response, took time.Duration) (message string) {
-	own, least := resp.Source == exchange.FromProxy && resp.MetricStatus != exchange.ClientLeft, s.options.Load().SlowRequest
+	own := resp.Source == exchange.FromProxy && resp.MetricStatus != exchange.ClientLeft
 	switch {
 	case own && resp.Status == http.StatusTooManyRequests:
 		message = "request refused"
 	case own && resp.Status >= http.StatusInternalServerError:
 		message = "request failed"
-	case least > 0 && took >= least:
+	case took >= slowRequest:
 		message = "slow request"
 	}
 	if message == "" || !s.remarks.allow() {

@@ -13,11 +13,12 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// refused is a request for longPath.
-var refused = "GET " + longPath + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
+// refused is a request that is refused before the client is authenticated.
+const refused = "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: authorization\r\n\r\n"
 
 // answered sends a text and reads one response.
 func answered(text string) func(net.Conn) error {
@@ -60,7 +61,7 @@ func answeredHTTP2(c net.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := ask2(f, 1, longPath); err != nil {
+	if err := ask2(f, 1, noView); err != nil {
 		return err
 	}
 	for {
@@ -129,7 +130,7 @@ func TestMemoryOfUnknownConnections(t *testing.T) {
 	} {
 		t.Run(test.over+" "+test.what, func(t *testing.T) {
 			options := testOptions()
-			options.Limits.URIBytes = 64 // a longer path is refused before the client is authenticated
+			options.Views = map[string]*exchange.View{"slim": {Name: "slim"}}
 			if test.over == "tcp" {
 				options.TLS = nil
 			}

@@ -44,8 +44,6 @@ type Options struct {
 	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
-	// SlowRequest is the duration from which every request is logged; 0 means never.
-	SlowRequest time.Duration
 	// Workspace limits the memory, in bytes, of responses that are made for one request, such as
 	// compressed lists. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
 	// may use another quarter of this memory.
@@ -232,9 +230,6 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 // refuse makes the early checks: size, sender, host, limits, impersonation. Until the sender is
 // known, it parses nothing but the credentials.
 func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
-	if most := s.options.Load().Limits.URIBytes; len(req.Target) > most {
-		return req.Fail(exchange.URITooLong(most), exchange.FromProxy)
-	}
 	if req.HidesIdentity() {
 		return req.Fail(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"), exchange.FromProxy)
 	}

@@ -79,7 +79,7 @@ func TestAccessLog(t *testing.T) {
 // sample. If there are many, only some are logged. A watch is slow if it begins slowly, however long it lasts.
 func TestRemarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, lines := logging(Options{SlowRequest: 2 * time.Second})
+		s, lines := logging(Options{})
 		req := &exchange.Request{
 			Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}},
 		}

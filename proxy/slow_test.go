@@ -15,10 +15,12 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// longPath is refused before the client is authenticated. Over HTTP/1.1, the connection stays open.
-var longPath = "/" + strings.Repeat("x", 100)
+// noView is a path that the proxy refuses itself. Over HTTP/1.1, the connection stays open.
+const noView = "/views/none/version"
 
 // readsBodies is an upstream that responds after it has read the body.
 func readsBodies(w http.ResponseWriter, r *http.Request) {
@@ -115,10 +117,10 @@ var slowClients = map[string]struct {
 	"tcp: chunks":             {over: "tcp", begin: posts("Transfer-Encoding: chunked"), then: drips(strings.Repeat("1\r\nx\r\n", 500)), want: time.Minute},
 	"tcp: next request":       {over: "tcp", begin: asks("/version"), want: 3 * time.Minute},
 	"tcp: next head":          {over: "tcp", begin: asks("/version"), then: drips(veryLongHead), want: 30 * time.Second},
-	"tcp: next, refused":      {over: "tcp", begin: asks(longPath), want: 3 * time.Minute},
-	"tcp: next head, refused": {over: "tcp", begin: asks(longPath), then: drips(veryLongHead), want: 30 * time.Second},
+	"tcp: next, refused":      {over: "tcp", begin: asks(noView), want: 3 * time.Minute},
+	"tcp: next head, refused": {over: "tcp", begin: asks(noView), then: drips(veryLongHead), want: 30 * time.Second},
 	"tcp: pipelined head": {over: "tcp", begin: func(c *slowClient) {
-		go c.send("GET " + longPath + " HTTP/1.1\r\nHost: localhost\r\n\r\nGET /")
+		go c.send("GET " + noView + " HTTP/1.1\r\nHost: localhost\r\n\r\nGET /")
 		c.answer()
 	}, want: 30 * time.Second},
 	"tls: silent":    {over: "handshake", want: 10 * time.Second},
@@ -148,7 +150,7 @@ var slowClients = map[string]struct {
 			time.Sleep(time.Second)
 		}
 	}, want: time.Minute},
-	"h2: unread refusal": {over: "h2", pings: true, begin: shuts, then: gets(longPath), want: time.Minute},
+	"h2: unread refusal": {over: "h2", pings: true, begin: shuts, then: gets(noView), want: time.Minute},
 	"h2: unread answer":  {over: "h2", pings: true, begin: shuts, then: gets("/version"), want: time.Minute},
 }
 
@@ -213,7 +215,8 @@ func TestSlowClientsAreCut(t *testing.T) {
 func serveSlow(t *testing.T, overTLS bool) (*Server, *rawListener) {
 	t.Helper()
 	o := Options{Stall: 5 * time.Minute, Limits: testLimits(), AnyHost: true}
-	o.Limits.URIBytes, o.Limits.Read, o.Limits.Idle = 64, 30*time.Second, 3*time.Minute
+	o.Views = map[string]*exchange.View{"slim": {Name: "slim"}}
+	o.Limits.Read, o.Limits.Idle = 30*time.Second, 3*time.Minute
 	if overTLS {
 		o.TLS = selfSigned()
 	}

@@ -60,7 +60,7 @@ func TestReload(t *testing.T) {
 		}
 	}
 
-	write("cache: {resources: [{name: pods, consistentReads: forward}]}\nlimits: {maxURIBytes: 4Ki}\nlogLevel: debug\n")
+	write("cache: {resources: [{name: pods, consistentReads: forward}]}\nlimits: {maxWatchesPerIdentity: 1}\nlogLevel: debug\n")
 	cluster.Eventually(t, "the file is in effect", func() bool { return logged("configuration reloaded") > 0 })
 	cluster.Eventually(t, "secrets are not cached any more", func() bool { return !cached("secrets") })
 	for _, o := range end {
@@ -69,8 +69,8 @@ func TestReload(t *testing.T) {
 	if got := e.GetT(t, "/api/v1/namespaces/"+ns+"/secrets?resourceVersion=0", nil); got.Status != http.StatusOK || cached("secrets") {
 		t.Errorf("secrets: %d, cached: %t", got.Status, cached("secrets"))
 	}
-	if got := e.GetT(t, "/api/v1/pods?labelSelector="+strings.Repeat("a", 5<<10), nil); got.Status != http.StatusRequestURITooLong {
-		t.Errorf("a long URI: %d", got.Status)
+	if got := e.GetT(t, "/api/v1/namespaces/"+ns+"/pods?watch=1&resourceVersion=0", nil); got.Status != http.StatusTooManyRequests {
+		t.Errorf("a watch beyond the limit: %d", got.Status)
 	}
 	runs := p.MetricsT(t).Sum("watchproxy_freshness_runs_total")
 	if got := e.GetT(t, "/api/v1/namespaces/"+ns+"/pods", nil); got.Status != http.StatusOK || p.MetricsT(t).Sum("watchproxy_freshness_runs_total") != runs {

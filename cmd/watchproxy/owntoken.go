@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 
-	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/issuer"
 )
@@ -95,8 +94,14 @@ func (a *apiserver) ownToken() func(token string) bool {
 // kubernetesNames are the names of the apiserver in a pod.
 var kubernetesNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 
+// The volumes of a sidecar.
+const (
+	publishedDirectory = "/run/watchproxy/serviceaccount" // other containers mount it, read only
+	authorityDirectory = "/run/watchproxy/authority"      // of the proxy's container alone
+)
+
 // sidecar returns the certificate for clients in the pod, and publishes what they read.
-func (a *apiserver) sidecar(c *config.Sidecar, listen string, log *zap.Logger) (access.Pair, error) {
+func (a *apiserver) sidecar(listen string, log *zap.Logger) (access.Pair, error) {
 	token := a.configs[0].BearerTokenFile
 	if token == "" || a.ownToken() == nil {
 		return nil, errors.New("sidecar: the proxy must run as the pod's service account: leave out upstream.kubeconfig and upstream.contexts, and mount the account's token (automountServiceAccountToken)")
@@ -106,7 +111,7 @@ func (a *apiserver) sidecar(c *config.Sidecar, listen string, log *zap.Logger) (
 		addresses = append(addresses, host)
 	}
 	pod, err := issuer.NewPod(issuer.PodOptions{
-		Account: filepath.Dir(token), Directory: c.Directory, Authority: c.AuthorityDirectory, DNSNames: kubernetesNames, IPAddresses: addresses,
+		Account: filepath.Dir(token), Directory: publishedDirectory, Authority: authorityDirectory, DNSNames: kubernetesNames, IPAddresses: addresses,
 	}, log)
 	if err != nil {
 		return nil, fmt.Errorf("sidecar.%w", err)

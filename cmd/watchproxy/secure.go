@@ -114,7 +114,7 @@ func reviewing(c *config.ProxyConfiguration) (field string) {
 func pair(ctx context.Context, of *config.ProxyConfiguration, behind *apiserver, log *zap.Logger) (access.Pair, error) {
 	c := of.TLS
 	if c.Sidecar != nil {
-		return behind.sidecar(c.Sidecar, of.Listen, log)
+		return behind.sidecar(of.Listen, log)
 	}
 	if c.Generated == nil {
 		return access.PairFromFiles(c.CertFile, c.PrivateKeyFile)
@@ -199,17 +199,28 @@ func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger
 	return ca, nil
 }
 
-// limits returns the limits of clients. The memory has room for this number of connections, of which a
-// user may have half; 0 means that it does not matter.
-func limits(l config.Limits, connections int) exchange.Limits {
-	all, each := *l.MaxConnections, *l.MaxConnectionsPerIdentity
+// The sizes of requests. The body is kube-apiserver's own limit.
+const (
+	headerMax = 64 << 10
+	bodyMax   = 3 << 20
+)
+
+// limits returns the limits of clients. The memory has room for this number of connections; 0 means
+// that it does not matter. A user may have half of the connections. Without authentication, all
+// clients are one user.
+func limits(c *config.ProxyConfiguration, connections int) exchange.Limits {
+	l := c.Limits
+	all := *l.MaxConnections
 	if connections > 0 {
-		all, each = min(all, connections), min(each, connections/2)
+		all = min(all, connections)
+	}
+	each := all
+	if c.Authentication.Mode == config.Delegated {
+		each = max(1, all/2)
 	}
 	return exchange.Limits{
-		HeaderBytes:     int(l.MaxHeaderBytes.Value()),
-		URIBytes:        int(l.MaxURIBytes.Value()),
-		BodyBytes:       l.MaxRequestBodyBytes.Value(),
+		HeaderBytes:     headerMax,
+		BodyBytes:       bodyMax,
 		Read:            l.ReadTimeout.Duration,
 		Write:           l.WriteTimeout.Duration,
 		Idle:            l.IdleTimeout.Duration,

@@ -185,7 +185,7 @@ func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, err
 // serve runs the proxy until ctx ends. In the meantime, reloads applies changes of the
 // configuration.
 func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader) error {
-	log, level, err := newLogger(c.LogLevel, c.LogFormat)
+	log, level, err := newLogger(c.LogLevel)
 	if err != nil {
 		return err
 	}
@@ -210,10 +210,9 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, settings.FeedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(feeds)
-	derived := derived.New(c.Cache.Derived.MaxBytes.Value(), registry)
+	derived := derived.New(memory.DerivedMax, registry)
 	defer derived.Close()
 	budget.Of(feeds, derived)
-	budget.SetDerived(c.Cache.Derived.MaxBytes.Value())
 	budget.Register(registry)
 	defer inBackground(ctx, budget.Run)()
 	if most := budget.Connections(); most > 0 && most < *c.Limits.MaxConnections {
@@ -259,8 +258,6 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	reloads.running, reloads.log, reloads.refused = c, log, newRefusedGauge(registry)
 	reloads.apply = func(c *config.ProxyConfiguration) {
 		level.SetLevel(logLevel(c.LogLevel))
-		budget.SetDerived(c.Cache.Derived.MaxBytes.Value())
-		derived.SetLimit(c.Cache.Derived.MaxBytes.Value())
 		feeds.SetOptions(settings.FeedOptions(c.Cache))
 		server.SetOptions(serverOptions(c, budget.Connections()))
 		admin.SetProfiling(c.Profiling)
@@ -323,7 +320,6 @@ func serverOptions(c *config.ProxyConfiguration, connections int) proxy.Options 
 	return proxy.Options{
 		Options: read.Options{
 			SyncTimeout:  c.Cache.SyncTimeout.Duration,
-			FailOnLoss:   c.Cache.OnUpstreamLoss == config.Fail,
 			MaxStaleness: c.Cache.MaxStaleness.Duration,
 			Recheck:      c.Authorization.WatchRecheckInterval.Duration,
 			Compression:  watch.Compression(c.WatchCompression),
@@ -331,9 +327,8 @@ func serverOptions(c *config.ProxyConfiguration, connections int) proxy.Options 
 		Drain:        c.Drain.Duration,
 		Stall:        c.Cache.Log.MaxAge.Duration,
 		GoawayChance: c.GoawayChance,
-		Limits:       limits(c.Limits, connections),
+		Limits:       limits(c, connections),
 		AccessLog:    c.AccessLogSampling,
-		SlowRequest:  c.SlowRequestThreshold.Duration,
 	}
 }
 
@@ -350,18 +345,14 @@ func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 }
 
 // newLogger returns a logger whose level can be changed.
-func newLogger(level string, format config.LogFormat) (*zap.Logger, zap.AtomicLevel, error) {
+func newLogger(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	l, err := zap.ParseAtomicLevel(level)
 	if err != nil {
 		return nil, l, fmt.Errorf("logLevel: %w", err)
 	}
 	settings := zap.NewProductionEncoderConfig()
 	settings.EncodeTime = zapcore.ISO8601TimeEncoder
-	encoder := zapcore.NewJSONEncoder(settings)
-	if format == config.Console {
-		encoder = zapcore.NewConsoleEncoder(settings)
-	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), l)), l, nil
+	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(settings), zapcore.Lock(os.Stderr), l)), l, nil
 }
 
 // opener adapts Feeds to the interface of the server.

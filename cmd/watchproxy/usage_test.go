@@ -223,7 +223,7 @@ cache:
   exclude:
   - pods
   - Pods
-  log: {maxEvents: 0}
+  log: {maxAge: 1ms}
 `
 	want := []string{
 		`1: apiVersion: Required value: must be watchproxy.dev/v1alpha1`,
@@ -231,7 +231,7 @@ cache:
 		`4: tls.certFile: Invalid value: "/no/such.crt": there is no such file: create it, or name another one; relative paths are relative to the working directory`,
 		`5: logLevel: Unsupported value: "loud": supported values: "debug", "info", "warn", "error"`,
 		`9: cache.exclude[1]: Invalid value: "Pods": must be a plural resource name`,
-		`10: cache.log.maxEvents: Invalid value: 0: must be at least 1`,
+		`10: cache.log.maxAge: Invalid value: "1ms": must be at least 1s`,
 	}
 	const malformed = wrong + `nonsense: 1
 drain: 5

@@ -4,10 +4,10 @@ import "time"
 
 // Limits bound the resources that clients may use.
 type Limits struct {
-	// HeaderBytes limits the request line and headers. URIBytes limits the path and query.
-	// BodyBytes limits the body of a forwarded request.
-	HeaderBytes, URIBytes int
-	BodyBytes             int64
+	// HeaderBytes limits the request line and headers. BodyBytes limits the body of a forwarded
+	// request.
+	HeaderBytes int
+	BodyBytes   int64
 	// Read limits the time for headers and for each pause in a body. Write limits the time for
 	// which a part of a response may stay unread. Idle limits the time between requests.
 	Read, Write, Idle time.Duration

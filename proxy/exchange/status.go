@@ -74,11 +74,6 @@ func BadRequest(message string) metav1.Status {
 	return Failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }
 
-// URITooLong returns the Status for a path and query that are too long.
-func URITooLong(most int) metav1.Status {
-	return Failure(http.StatusRequestURITooLong, metav1.StatusReasonUnknown, fmt.Sprintf("request URI too long: limit is %d bytes", most))
-}
-
 // BodyTooLarge returns kube-apiserver's Status for a body that is too large.
 func BodyTooLarge(most int64) metav1.Status {
 	return Failure(http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge,

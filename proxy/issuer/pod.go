@@ -61,7 +61,7 @@ func NewPod(o PodOptions, log *zap.Logger) (*Pod, error) {
 	}
 	a, err := kept(filepath.Join(o.Authority, authorityFile))
 	if err != nil {
-		return nil, fmt.Errorf("authorityDirectory: %w", err)
+		return nil, fmt.Errorf("authority: %w", err)
 	}
 	p := &Pod{served{names: o.DNSNames, addresses: o.IPAddresses, log: log}, a, o}
 	return p, p.refresh()

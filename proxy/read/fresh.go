@@ -121,7 +121,7 @@ func (rd *Reader) allowStale(r *read) error {
 	switch {
 	case !lost || age < LostGrace:
 		return nil
-	case rd.Options().FailOnLoss, rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, r.MostRecent():
+	case rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, r.MostRecent():
 		return Lost
 	}
 	why := ""

@@ -39,12 +39,12 @@ func TestAllowStale(t *testing.T) {
 		says    string
 	}{
 		"there":            {},
-		"just gone":        {away: LostGrace / 2, options: Options{FailOnLoss: true}},
+		"just gone":        {away: LostGrace / 2, options: Options{MaxStaleness: time.Millisecond}},
 		"gone":             {away: 90 * time.Second, says: "has not followed the apiserver for 1m30s:"},
 		"refuses":          {away: 90 * time.Second, refused: true, says: "for 1m30s, as it answers with errors:"},
 		"gone, within":     {away: time.Hour, options: Options{MaxStaleness: time.Hour}, says: "for 1h0m0s:"},
 		"gone too long":    {away: time.Hour + 1, options: Options{MaxStaleness: time.Hour}, fails: true},
-		"gone, is to fail": {away: time.Minute, options: Options{FailOnLoss: true}, fails: true},
+		"gone, is to fail": {away: LostGrace, options: Options{MaxStaleness: time.Millisecond}, fails: true},
 		"most recent":      {away: time.Minute, change: func(r *read) { r.RVGiven = false }, fails: true},
 		"a further page":   {away: time.Minute, change: func(r *read) { r.RVGiven, r.Token = false, "x" }, says: "for 1m0s:"},
 	} {

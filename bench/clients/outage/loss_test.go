@@ -13,7 +13,7 @@ import (
 )
 
 // Upstream is lost in two ways: connections break, or they stay open and silent. Reads of any state
-// continue with a warning that says how stale they may be, or fail if the configuration says so.
+// continue with a warning that says how stale they may be, or fail after cache.maxStaleness.
 // Reads of the most recent state fail with a Status. When upstream is back, everything works
 // again, without another read of the state.
 func TestUpstreamLost(t *testing.T) {
@@ -27,7 +27,7 @@ func TestUpstreamLost(t *testing.T) {
 		proxies = append(proxies, p)
 		return cluster.EndpointT(t, settings, p.URL, "", p.CA)
 	}
-	serving, failing := start("cache: {onUpstreamLoss: serve-stale}\n"), start("cache: {onUpstreamLoss: fail}\n")
+	serving, failing := start(""), start("cache: {maxStaleness: 1ms}\n")
 	both := []*cluster.Endpoint{serving, failing}
 	const old, recent = "/api/v1/configmaps?resourceVersion=0", "/api/v1/configmaps"
 	well := func(e *cluster.Endpoint) bool {

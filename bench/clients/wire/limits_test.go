@@ -43,15 +43,15 @@ const versionRequest = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
-	proxy := w.FreshProxy(t, "limits: {maxHeaderBytes: 8Ki, maxURIBytes: 4Ki, maxRequestBodyBytes: 100Ki, maxWatchesPerIdentity: 2, maxConnections: 4}\n").EndpointT(t)
+	proxy := w.FreshProxy(t, "limits: {maxWatchesPerIdentity: 2, maxConnections: 4}\n").EndpointT(t)
 	const post = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-	big := strings.Repeat("x", 200<<10)
+	big := strings.Repeat("x", 4<<20)
 	for name, test := range map[string]struct {
 		request string
 		want    int
 	}{
-		"header":        {"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Long: " + big[:9<<10] + "\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
-		"URI":           {"GET /version?" + big[:5<<10] + " HTTP/1.1\r\nHost: localhost\r\n\r\n", http.StatusRequestURITooLong},
+		"header":        {"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Long: " + big[:65<<10] + "\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
+		"URI":           {"GET /version?" + big[:65<<10] + " HTTP/1.1\r\nHost: localhost\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
 		"body, length":  {fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", post, len(big), big), http.StatusRequestEntityTooLarge},
 		"body, chunked": {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", post, len(big), big), http.StatusRequestEntityTooLarge},
 	} {

@@ -7,7 +7,7 @@
   "dnsNames" (include "watchproxy.dnsNames" . | fromJsonArray) "ipAddresses" .Values.tls.ipAddresses -}}
 {{- $_ := set $c "tls" (dict "generated" $generated) -}}
 {{- else if eq .Values.tls.mode "sidecar" -}}
-{{- $_ := set $c "tls" (dict "sidecar" (dict "directory" "/run/watchproxy/serviceaccount" "authorityDirectory" "/run/watchproxy/authority")) -}}
+{{- $_ := set $c "tls" (dict "sidecar" dict) -}}
 {{- else if ne .Values.tls.mode "none" -}}
 {{- $_ := set $c "tls" (dict "certFile" "/etc/watchproxy/tls/tls.crt" "privateKeyFile" "/etc/watchproxy/tls/tls.key") -}}
 {{- end -}}

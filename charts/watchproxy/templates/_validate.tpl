@@ -222,18 +222,13 @@
 {{- define "watchproxy.validateBounds" -}}
 {{- $config := . -}}
 {{- range tuple
-  (dict "field" "limits.maxHeaderBytes" "unit" "bytes" "least" "4Ki" "most" "1Mi")
-  (dict "field" "limits.maxURIBytes" "unit" "bytes" "least" "1Ki" "most" "1Mi")
-  (dict "field" "limits.maxRequestBodyBytes" "unit" "bytes" "least" "1Ki" "most" "1Gi")
   (dict "field" "limits.readTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "limits.writeTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "limits.idleTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "authorization.watchRecheckInterval" "unit" "seconds" "least" "1s" "orZero" true)
   (dict "field" "cache.log.maxAge" "unit" "seconds" "least" "1s")
   (dict "field" "cache.log.maxBytes" "unit" "bytes" "least" "1Mi")
-  (dict "field" "cache.derived.maxBytes" "unit" "bytes" "least" "1Mi")
   (dict "field" "cache.selfCheckInterval" "unit" "seconds" "least" "1s" "orZero" true)
-  (dict "field" "cache.idleTimeout" "unit" "seconds" "least" "1s" "orZero" true)
   (dict "field" "memoryBudget" "unit" "bytes" "least" "64Mi" "orZero" true)
 -}}
 {{- $value := $config -}}
@@ -245,9 +240,6 @@
 {{- $is := include $amount $value | float64 -}}
 {{- if and (lt $is (include $amount .least | float64)) (not (and .orZero (eq $is 0.0))) -}}
 {{- fail (printf "config.%s: %s is too little: at least %s%s" .field (toJson $value | trimAll "\"") .least (ternary ", or 0" "" (default false .orZero))) -}}
-{{- end -}}
-{{- if and .most (gt $is (include $amount (default "0" .most) | float64)) -}}
-{{- fail (printf "config.%s: %s is too much: at most %s" .field (toJson $value | trimAll "\"") .most) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

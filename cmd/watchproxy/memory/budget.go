@@ -33,15 +33,17 @@ const (
 	fewLogs, leastLogs     = 1.0 / 16, 1.0 / 128
 )
 
+// DerivedMax is the limit of derived bytes while there is enough memory.
+const DerivedMax = 64 << 20
+
 // Budget limits the memory of the process. If memory is short, it drops cached data that the proxy
 // does not need.
 type Budget struct {
-	Limit      int64 // of the garbage collector, in bytes; 0 means no limit
-	derivedMax atomic.Int64
-	derived    *derived.Store
-	feeds      feeds
-	log        *zap.Logger
-	collect    func() int64 // runs the garbage collector and returns the bytes in use after it
+	Limit   int64 // of the garbage collector, in bytes; 0 means no limit
+	derived *derived.Store
+	feeds   feeds
+	log     *zap.Logger
+	collect func() int64 // runs the garbage collector and returns the bytes in use after it
 
 	shut    atomic.Bool // no new feeds
 	ended   bool        // the last look ended a cache
@@ -67,9 +69,6 @@ func New(size *resource.Quantity, log *zap.Logger) *Budget {
 func (b *Budget) Of(feeds *upstream.Feeds, derived *derived.Store) {
 	b.feeds, b.derived = feeds, derived
 }
-
-// SetDerived sets the limit of derived bytes while there is enough memory.
-func (b *Budget) SetDerived(most int64) { b.derivedMax.Store(most) }
 
 // Workspace returns the limit for responses that are made for one request each, in bytes. 0 means
 // the default.
@@ -132,7 +131,7 @@ func (b *Budget) look(inUse int64, collected time.Time) {
 		inUse = b.collect()
 		used = part(inUse, b.Limit)
 	}
-	b.derived.SetLimit(int64(float64(b.derivedMax.Load()) * (1 - between(used, derivedFrom, derivedTo))))
+	b.derived.SetLimit(int64(DerivedMax * (1 - between(used, derivedFrom, derivedTo))))
 	shut := used >= feedsShut || b.shut.Load() && used >= feedsOpen
 	logs := b.logs
 	b.press(shut, min(logsAt(used), b.logs+logsRecovery), inUse)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -17,17 +18,28 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
+const (
+	// logEvents is the maximum number of events in a log.
+	logEvents = 100_000
+	// idleTimeout is how long a cache is kept without requests or open watches.
+	idleTimeout = 30 * time.Minute
+	// maxProbes limits the proofs of freshness, a second. All current readers share a probe. A probe
+	// costs kube-apiserver and etcd one or two milliseconds of processor time, and a list or a short
+	// watch as much as several.
+	maxProbes = 400
+)
+
 // FeedOptions returns the options of the feeds.
 func FeedOptions(c config.Cache) feed.Options {
 	o := feed.Options{
 		Limits: watchcache.Limits{
 			Age:    c.Log.MaxAge.Duration,
-			Events: *c.Log.MaxEvents,
+			Events: logEvents,
 			Bytes:  c.Log.MaxBytes.Value(),
 		},
-		IdleTimeout: c.IdleTimeout.Duration,
+		IdleTimeout: idleTimeout,
 		SelfCheck:   c.SelfCheckInterval.Duration,
-		MaxProbes:   *c.ConsistentReads.MaxProbesPerSecond,
+		MaxProbes:   maxProbes,
 		Ledger:      *c.ConsistentReads.Ledger,
 		Resources:   map[schema.GroupResource]feed.ResourceOptions{},
 	}
