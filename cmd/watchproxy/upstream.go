@@ -173,7 +173,7 @@ func restConfig(file, name, listen string) (*rest.Config, error) {
 			return nil, fmt.Errorf("upstream: service account of the pod: %w; mount its token (automountServiceAccountToken), or name a kubeconfig by --kubeconfig", err)
 		}
 	}
-	rc, err := kubeconfig.ClientConfig(file, name, func(server string) bool { return isSelf(server, listen) })
+	rc, err := kubeconfig.ClientConfig(file, name)
 	if err != nil && file == "" && name == "" {
 		return nil, fmt.Errorf("upstream: no service account of a pod, and no kubeconfig: %w", err)
 	}

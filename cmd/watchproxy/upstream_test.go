@@ -29,27 +29,9 @@ func TestIsSelf(t *testing.T) {
 	}
 }
 
-// If the current context was added for the proxy itself, the proxy uses the original context. If it was
-// added for another proxy, the other proxy is upstream.
-func TestRestConfigOfAdded(t *testing.T) {
-	const own, original = "http://127.0.0.1:8001", "https://a.example:6443"
-	path := kubeconfigFor(t, original)
-	if _, err := execute("kubeconfig", "--kubeconfig", path, "--add", "--server", own); err != nil {
-		t.Fatal(err)
-	}
-	for listen, want := range map[string]string{
-		"127.0.0.1:8001": original,
-		"127.0.0.1:9001": own,
-	} {
-		rc, err := restConfig(path, "", listen)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if rc.Host != want {
-			t.Errorf("listening on %s, upstream is %s, want %s", listen, rc.Host, want)
-		}
-	}
-
+// A proxy is never its own upstream.
+func TestRestConfigOfItself(t *testing.T) {
+	const own = "http://127.0.0.1:8001"
 	_, err := restConfig(kubeconfigFor(t, own), "", "127.0.0.1:8001")
 	if err == nil || !strings.Contains(err.Error(), "listens on") {
 		t.Errorf("got %v", err)

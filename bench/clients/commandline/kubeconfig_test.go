@@ -1,9 +1,7 @@
 package commandline
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,44 +93,5 @@ func TestKubeconfigOfEveryUser(t *testing.T) {
 		if got := f.Run(t, clients.Kubectl("get", "namespaces", "--context", "carol")); got.Code == 0 || !strings.Contains(got.Stderr, `User "carol" cannot list`) {
 			t.Errorf("%s: %+v", f.Name, got)
 		}
-	}
-}
-
-// On loopback, requests act as the proxy. --add adds a context for the proxy, and kubectl config leads
-// back. A proxy that is started with the new context still uses the original server.
-func TestAddedContext(t *testing.T) {
-	t.Parallel()
-	w := sharedWorld(t)
-	path := usersKubeconfig(t, w)
-	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig})
-	kubectlHere := kubectlBy(t, "both", path)
-
-	got := runWatchproxy(t, "kubeconfig", "--kubeconfig", path, "--server", proxy.URL, "--add")
-	if got.Code != 0 || !strings.Contains(got.Stderr, "clients send no credentials over plain http") {
-		t.Fatalf("%+v", got)
-	}
-	before := requests(t, proxy)
-	kubectlHere.Must(t, clients.Kubectl("get", "namespaces", "default"))
-	if requests(t, proxy) == before {
-		t.Error("kubectl did not go through the proxy")
-	}
-
-	if err := proxy.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	again := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: path, Listen: proxy.Address()})
-	var status struct{ Upstream string }
-	if err := json.Unmarshal(clients.Get(t, again.AdminURL+"/status"), &status); err != nil || status.Upstream != w.API.URL {
-		t.Errorf("upstream is %q, %v", status.Upstream, err)
-	}
-	if code, _ := clients.TryGet(t, again.URL+"/api/v1/namespaces/default"); code != http.StatusOK {
-		t.Errorf("it answers %d", code)
-	}
-
-	before = requests(t, again)
-	kubectlHere.Must(t, clients.Kubectl("config", "use-context", "admin"))
-	kubectlHere.Must(t, clients.Kubectl("get", "namespaces", "default"))
-	if requests(t, again) != before {
-		t.Error("kubectl went through the proxy")
 	}
 }

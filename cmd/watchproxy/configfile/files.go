@@ -128,7 +128,7 @@ func checkKubeconfig(path *field.Path, u *config.Upstream, now time.Time) (errs 
 	}
 	fail := func(at *field.Path, value, why string) { errs = append(errs, field.Invalid(at, value, why)) }
 	one := func(at *field.Path, value, name string) {
-		rc, err := kubeconfig.ClientConfig(u.Kubeconfig, name, func(string) bool { return false })
+		rc, err := kubeconfig.ClientConfig(u.Kubeconfig, name)
 		if err == nil {
 			err = rest.LoadTLSFiles(rc)
 		}

@@ -13,25 +13,17 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// suffix ends the names of the context and the cluster that --add adds.
-const suffix = "-watchproxy"
-
-// ClientConfig returns the configuration of a context, by default of the current context. If --add
-// has added that context and it leads to the caller itself, the original context counts. Errors are
+// ClientConfig returns the configuration of a context, by default of the current context. Errors are
 // about the kubeconfig and contain a remedy.
-func ClientConfig(file, context string, isSelf func(server string) bool) (*rest.Config, error) {
+func ClientConfig(file, context string) (*rest.Config, error) {
 	rules, all, err := load(file)
 	if err != nil {
 		return nil, err
 	}
 	// client-go's errors about contexts name an environment variable that is not read here.
 	context = cmp.Or(context, all.CurrentContext)
-	at, err := contextOf(all, context)
-	if err != nil {
+	if _, err := contextOf(all, context); err != nil {
 		return nil, err
-	}
-	if isSelf(all.Clusters[at.Cluster].Server) {
-		context = original(all, context)
 	}
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: context}
 	return clientcmd.NewNonInteractiveClientConfig(*all, context, overrides, rules).ClientConfig()
@@ -47,14 +39,6 @@ func load(file string) (*clientcmd.ClientConfigLoadingRules, *clientcmdapi.Confi
 			strings.Join(rules.GetLoadingPrecedence(), ", "))
 	}
 	return rules, all, err
-}
-
-// original returns the context beside which --add has added a context, or else the context itself.
-func original(all *clientcmdapi.Config, context string) string {
-	if before, ok := strings.CutSuffix(context, suffix); ok && all.Contexts[before] != nil {
-		return before
-	}
-	return context
 }
 
 // contextOf returns a context whose cluster exists.

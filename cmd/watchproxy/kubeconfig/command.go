@@ -24,7 +24,6 @@ type flags struct {
 	kubeconfig, context                         string
 	server, certificateAuthority, tlsServerName string
 	to                                          string
-	add                                         bool
 }
 
 // Command returns the command kubeconfig.
@@ -35,13 +34,9 @@ func Command() *cobra.Command {
 		Short: "Write a kubeconfig that leads to the proxy",
 		Long: `kubeconfig writes a kubeconfig whose cluster is the proxy. Users stay as they are:
 tokens, certificates, exec plugins. It holds only the contexts of that cluster,
-because the proxy serves no other.
-
-With --add, the kubeconfig itself gets a further context and cluster for the proxy,
-named after the context and its cluster, and ending in "-watchproxy". The new context
-becomes the current one. 'kubectl config use-context' switches.`,
+because the proxy serves no other.`,
 		Example: `  watchproxy kubeconfig --server http://127.0.0.1:8001 --to proxy.kubeconfig
-  watchproxy kubeconfig --server https://watchproxy.example:6443 --certificate-authority ca.crt --add`,
+  watchproxy kubeconfig --server https://watchproxy.example:6443 --certificate-authority ca.crt --to proxy.kubeconfig`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.OutOrStdout(), cmd.ErrOrStderr()) },
 	}
@@ -52,9 +47,7 @@ becomes the current one. 'kubectl config use-context' switches.`,
 	set.StringVar(&f.certificateAuthority, "certificate-authority", "", "PEM `FILE` with the CAs of the proxy's certificate, which is embedded (default: the cluster's)")
 	set.StringVar(&f.tlsServerName, "tls-server-name", "", "`NAME` in the proxy's certificate, if the URL has another one")
 	set.StringVar(&f.to, "to", "", "write to `FILE`, which only its owner can read, instead of standard output")
-	set.BoolVar(&f.add, "add", false, "add a context to the kubeconfig itself")
 	_ = cmd.MarkFlagRequired("server") // it exists
-	cmd.MarkFlagsMutuallyExclusive("add", "to")
 	return cmd
 }
 
@@ -70,7 +63,7 @@ func (f *flags) run(stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	name := original(all, cmp.Or(f.context, all.CurrentContext))
+	name := cmp.Or(f.context, all.CurrentContext)
 	at, err := contextOf(all, name)
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
@@ -80,21 +73,13 @@ func (f *flags) run(stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if f.add {
-		err = add(rules, all, name, proxy)
-	} else {
-		all.Clusters[at.Cluster], all.CurrentContext = proxy, name
-		reduce(all, at.Cluster)
-		err = f.write(stdout, all, rules.GetLoadingPrecedence())
-	}
-	if err != nil {
+	all.Clusters[at.Cluster], all.CurrentContext = proxy, name
+	reduce(all, at.Cluster)
+	if err := f.write(stdout, all, rules.GetLoadingPrecedence()); err != nil {
 		return err
 	}
 	for _, text := range warnings {
 		fmt.Fprintln(stderr, "watchproxy: warning:", text)
-	}
-	if f.add {
-		fmt.Fprintf(stdout, "the new context %q leads to %s; 'kubectl config use-context %s' leads back\n", name+suffix, f.server, name)
 	}
 	return nil
 }
@@ -150,24 +135,6 @@ func (f *flags) lead(c *clientcmdapi.Cluster, to *url.URL) (warnings []string, e
 	return warnings, nil
 }
 
-// add adds the proxy's cluster and a context for it, and makes the context the current one.
-func add(rules *clientcmd.ClientConfigLoadingRules, all *clientcmdapi.Config, name string, proxy *clientcmdapi.Cluster) error {
-	context := all.Contexts[name].DeepCopy()
-	context.Cluster += suffix
-	context.LocationOfOrigin, proxy.LocationOfOrigin = "", "" // the file to which kubectl config would write
-	if was := all.Contexts[name+suffix]; was != nil {
-		context.LocationOfOrigin = was.LocationOfOrigin
-	}
-	if was := all.Clusters[context.Cluster]; was != nil {
-		proxy.LocationOfOrigin = was.LocationOfOrigin
-	}
-	all.Contexts[name+suffix], all.Clusters[context.Cluster], all.CurrentContext = context, proxy, name+suffix
-	if err := clientcmd.ModifyConfig(rules, *all, true); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	return nil
-}
-
 // reduce removes the contexts of other clusters, and their clusters and users.
 func reduce(c *clientcmdapi.Config, cluster string) {
 	users := map[string]bool{}
@@ -196,7 +163,7 @@ func (f *flags) write(stdout io.Writer, c *clientcmdapi.Config, sources []string
 			return err == nil && os.SameFile(info, there)
 		}
 		if !there.Mode().IsRegular() || slices.ContainsFunc(sources, isThis) {
-			return fmt.Errorf("--to %s: must be a file other than the kubeconfig itself; --add adds a context there", f.to)
+			return fmt.Errorf("--to %s: must be a file other than the kubeconfig itself", f.to)
 		}
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(f.to), "."+filepath.Base(f.to)+".*") // with mode 0600

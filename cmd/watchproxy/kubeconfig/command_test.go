@@ -197,14 +197,13 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// The files of a $KUBECONFIG list are merged. The first file takes precedence. A context whose name only
-// looks as if --add had added it is like any other.
+// The files of a $KUBECONFIG list are merged. The first file takes precedence.
 func TestList(t *testing.T) {
 	first, second := writeConfiguration(t), writeConfiguration(t)
-	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: my-watchproxy, contexts: [{name: my-watchproxy, context: {cluster: two, user: token}}]}`)
+	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: mine, contexts: [{name: mine, context: {cluster: two, user: token}}]}`)
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "missing")+string(filepath.ListSeparator)+first+string(filepath.ListSeparator)+second)
 	c, _ := written(t, "--server", "http://localhost:8001")
-	if c.CurrentContext != "my-watchproxy" || c.Contexts["my-watchproxy"] == nil || c.Contexts["two"] == nil || c.Contexts["dev"] != nil || c.AuthInfos["token"].Token != "secret" {
+	if c.CurrentContext != "mine" || c.Contexts["mine"] == nil || c.Contexts["two"] == nil || c.Contexts["dev"] != nil || c.AuthInfos["token"].Token != "secret" {
 		t.Errorf("%+v", c)
 	}
 }
@@ -216,75 +215,6 @@ func loadFile(t *testing.T, path string) *clientcmdapi.Config {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// --add keeps everything that is in the kubeconfig. A second --add changes what the first has added.
-func TestAdd(t *testing.T) {
-	path := writeConfiguration(t)
-	before := loadFile(t, path)
-	for _, server := range []string{"https://proxy.example:6443", "https://other.example:6443", "https://other.example:6443"} {
-		stdout, stderr, err := execute("--kubeconfig", path, "--server", server, "--add")
-		if err != nil || !strings.Contains(stdout, `"dev-watchproxy" leads to `+server) || !strings.Contains(stdout, "use-context dev'") {
-			t.Fatal(stdout, err)
-		}
-		if !strings.Contains(stderr, "verified by the cluster's") {
-			t.Errorf("warnings: %s", stderr)
-		}
-		after := loadFile(t, path)
-		context, cluster := after.Contexts["dev-watchproxy"], after.Clusters["one-watchproxy"]
-		if after.CurrentContext != "dev-watchproxy" || context.Cluster != "one-watchproxy" || context.AuthInfo != "plugin" || context.Namespace != "team" {
-			t.Errorf("current %q, context %+v", after.CurrentContext, context)
-		}
-		if cluster.Server != server || cluster.CertificateAuthority != "pki/ca.crt" || !cluster.DisableCompression || cluster.Extensions["client.authentication.k8s.io/exec"] == nil {
-			t.Errorf("cluster %+v", cluster)
-		}
-		delete(after.Contexts, "dev-watchproxy")
-		delete(after.Clusters, "one-watchproxy")
-		after.CurrentContext = "dev"
-		if !reflect.DeepEqual(before, after) {
-			t.Errorf("the rest has changed: %+v", after)
-		}
-	}
-	// The added context does not lead to itself.
-	c, _ := written(t, "--kubeconfig", path, "--server", "https://third.example", "--tls-server-name", "a")
-	if c.CurrentContext != "dev" || c.Clusters["one"].Server != "https://third.example" || len(c.Clusters) != 1 {
-		t.Errorf("%+v", c)
-	}
-}
-
-// With a list of files, --add writes to the first one that exists, as kubectl config does, and later to
-// the file with what it has added.
-func TestAddToList(t *testing.T) {
-	first, second := writeConfiguration(t), writeConfiguration(t)
-	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: two}`)
-	t.Setenv("KUBECONFIG", first+string(filepath.ListSeparator)+second)
-	before := loadFile(t, second)
-	if _, _, err := execute("--server", "http://localhost:8001", "--add"); err != nil {
-		t.Fatal(err)
-	}
-	if after := loadFile(t, second); !reflect.DeepEqual(before, after) {
-		t.Errorf("the second file has changed: %+v", after)
-	}
-	_, all, err := load("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := contextOf(all, all.CurrentContext)
-	if err != nil || at.AuthInfo != "token" || all.Clusters[at.Cluster].Server != "http://localhost:8001" || all.Clusters["two"].Server != "https://two.example:6443" {
-		t.Errorf("%+v, %+v, %v", at, all.Clusters, err)
-	}
-
-	t.Setenv("KUBECONFIG", second+string(filepath.ListSeparator)+first)
-	if _, _, err := execute("--context", "two", "--server", "http://localhost:8002", "--add"); err != nil {
-		t.Fatal(err)
-	}
-	if added := loadFile(t, first).Clusters["two-watchproxy"]; added == nil || added.Server != "http://localhost:8002" {
-		t.Errorf("the added cluster: %+v", added)
-	}
-	after := loadFile(t, second)
-	if after.CurrentContext != "two-watchproxy" || after.Contexts["two-watchproxy"] != nil || after.Clusters["two-watchproxy"] != nil {
-		t.Errorf("the second file: %+v", after)
-	}
 }
 
 // --to replaces a file at once, and no file from which the kubeconfig was read.
