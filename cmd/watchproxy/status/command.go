@@ -39,12 +39,11 @@ func Command() *cobra.Command {
 		Use:   "status",
 		Short: "Show the caches of a running proxy and what they save",
 		Long: `status shows the feeds of a running proxy, its memory, and what it saves
-upstream. The hit ratio covers gets, lists and watches of resources. Saved is
-the time that upstream would have taken for lists of the most recent state, estimated
-from lists that it answered, less its time for the proofs; the bytes of responses from
-the cache; and the requests that upstream would have got without the proxy, less those
-that the proxy sent. Forwarded is what upstream answered in the last five minutes,
-and why. All other figures count since the proxy's start.
+upstream. The hit ratio covers gets, lists and watches of resources. Saved are the bytes
+of responses from the cache, and the requests that upstream would have got without the
+proxy, less those that the proxy sent. Forwarded is what upstream answered in the last
+five minutes, and why. All other figures count since the proxy's start. -o json has more
+of them.
 
 --check is for scripts. It exits with 0 if the proxy is healthy, and else with 1 and a
 reason in each line. A healthy proxy answers at its admin address, is ready (neither

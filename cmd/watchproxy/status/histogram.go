@@ -40,20 +40,3 @@ func (m families) histogram(name string, match func(labels) bool) histogram {
 	}
 	return h
 }
-
-// quantile estimates the duration that a share of the durations does not exceed, like Prometheus.
-// It assumes that durations are spread evenly in each bucket, and returns at most the last bound.
-// Without durations, ok is false.
-func (h *histogram) quantile(share float64) (seconds float64, ok bool) {
-	if h.Count == 0 || len(h.Buckets) == 0 {
-		return 0, false
-	}
-	rank, below := share*float64(h.Count), bucket{}
-	for _, b := range h.Buckets {
-		if float64(b.Count) >= rank && b.Count > below.Count {
-			return below.Seconds + (b.Seconds-below.Seconds)*(rank-float64(below.Count))/float64(b.Count-below.Count), true
-		}
-		below = b
-	}
-	return below.Seconds, true
-}

@@ -34,12 +34,11 @@ func labelsOf(metric *dto.Metric) labels {
 	return l
 }
 
-// series returns the labels and values of a metric. The value of a histogram is its number of
-// observations.
+// series returns the labels and values of a counter or a gauge.
 func (m families) series(name string) iter.Seq2[labels, float64] {
 	return func(yield func(labels, float64) bool) {
 		for _, metric := range m[name].GetMetric() {
-			value := metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			value := metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
 			if !yield(labelsOf(metric), value) {
 				return
 			}

@@ -22,13 +22,11 @@ type Status struct {
 	Version       string     `json:"version"`
 	Upstream      string     `json:"upstream"`
 	UptimeSeconds float64    `json:"uptimeSeconds"`
-	CPUSeconds    float64    `json:"cpuSeconds"` // of all processors
 	Memory        memory     `json:"memory"`
 	Requests      requests   `json:"requests"`
 	Errors        failures   `json:"errors"`
 	Latency       latency    `json:"latency"`
 	ToUpstream    toUpstream `json:"upstreamRequests"`
-	MostRecent    mostRecent `json:"mostRecentReads"`
 	Watches       int        `json:"watches"` // open watches from the cache
 	// Views has the number of requests at the address of each view. They are among Requests.
 	Views map[string]float64 `json:"views,omitempty"`
@@ -105,15 +103,6 @@ type toUpstream struct {
 	FeedBytes  int64 `json:"feedBytes"`
 }
 
-// mostRecent counts reads of the most recent state of cached resources.
-type mostRecent struct {
-	// Reads is the number of reads by the kind of proof that the cache was up to date, as in
-	// watchproxy_freshness_seconds.
-	Reads map[string]float64 `json:"reads"`
-	// UpstreamSeconds is upstream's time for the proofs.
-	UpstreamSeconds map[string]float64 `json:"upstreamSeconds"`
-}
-
 type feedStatus struct {
 	Group           string  `json:"group"`
 	Version         string  `json:"version"`
@@ -166,15 +155,10 @@ func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, fig
 	if err != nil {
 		return nil, err
 	}
-	s.CPUSeconds = m.sum("process_cpu_seconds_total")
 	s.Memory.Resident = int64(m.sum("process_resident_memory_bytes"))
 	s.Memory.Derived = int64(m.sum("watchproxy_derived_bytes"))
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		s.Memory.Limit = limit
-	}
-	s.MostRecent = mostRecent{
-		Reads:           m.by("watchproxy_freshness_seconds", "outcome"),
-		UpstreamSeconds: m.by("watchproxy_freshness_upstream_seconds_total", "by"),
 	}
 	s.Views = m.by("watchproxy_view_requests_total", "view")
 	s.UpstreamSilentSeconds = silent(m)

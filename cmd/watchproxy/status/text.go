@@ -29,12 +29,9 @@ func (s *Status) writeText(to io.Writer) error {
 	fmt.Fprintf(w, "watchproxy %s, up %s, in front of %s\n\n", s.Version, age(s.UptimeSeconds), s.Upstream)
 	fmt.Fprintf(w, "memory\t%s%s resident: objects %s, event logs %s, derived %s\n", size(m.Resident), limit, size(m.Objects), size(m.Log), size(m.Derived))
 	fmt.Fprintf(w, "requests\t%s from the cache, %s forwarded (%s shared), %s refused\n", count(r.Cache), count(r.Forwarded), count(r.Shared), count(r.Refused))
-	fmt.Fprintf(w, "errors\t%s of the server (5xx), %s limited (429), %s of clients (other 4xx)\n", count(s.Errors.Server), count(s.Errors.Limited), count(s.Errors.Client))
-	fmt.Fprintf(w, "latency\tfrom the cache %s; forwarded %s; events %s\n", s.Latency.Cache.text(), s.Latency.Forwarded.text(), s.Latency.Delivery.text())
 	fmt.Fprintf(w, "hit ratio\t%s\n", ratio)
 	fmt.Fprintf(w, "upstream\t%s requests: %s forwarded, %s of feeds, %s reviews\n", count(u.Total), count(u.Forwarded), count(u.Feeds), count(u.Reviews))
 	fmt.Fprintf(w, "saved\t%s of responses (feeds read %s), %s requests\n", size(u.SavedBytes), size(u.FeedBytes), count(u.Saved))
-	fmt.Fprintf(w, "fresh\t%s\n", s.MostRecent.text())
 	fmt.Fprintf(w, "watches\t%s\n", count(s.Watches))
 	for i, name := range slices.Sorted(maps.Keys(s.Views)) {
 		fmt.Fprintf(w, "%s\t%s requests of %s\n", map[bool]string{true: "views"}[i == 0], count(int64(s.Views[name])), name)
@@ -65,43 +62,6 @@ func (s *Status) writeFeeds(w io.Writer) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", f.name(), f.Encoding, f.state(), count(f.Objects), size(f.ObjectBytes),
 			count(f.LogEvents), f.ResourceVersion, age(f.LastSignSeconds), count(f.Watches), count(f.Events), count(f.Delivered))
 	}
-}
-
-// text returns the proofs of freshness, most frequent first, and their cost.
-func (r mostRecent) text() string {
-	all := 0.0
-	for _, n := range r.Reads {
-		all += n
-	}
-	outcomes := slices.SortedFunc(maps.Keys(r.Reads), func(a, b string) int {
-		return cmp.Or(cmp.Compare(r.Reads[b], r.Reads[a]), cmp.Compare(a, b))
-	})
-	for i, outcome := range outcomes {
-		outcomes[i] = percent(r.Reads[outcome]/all) + " " + outcome
-	}
-	how := ""
-	if len(outcomes) > 0 {
-		how = " (" + strings.Join(outcomes, ", ") + ")"
-	}
-	return fmt.Sprintf("%s reads of the most recent state%s: upstream took %.1f s for their proofs", count(int(all)), how, r.spent())
-}
-
-// spent returns upstream's time for proofs of freshness.
-func (r mostRecent) spent() (sum float64) {
-	for _, seconds := range r.UpstreamSeconds {
-		sum += seconds
-	}
-	return sum
-}
-
-// text returns the median and the 99th percentile.
-func (h *histogram) text() string {
-	median, ok := h.quantile(0.5)
-	if !ok {
-		return "-"
-	}
-	most, _ := h.quantile(0.99)
-	return fmt.Sprintf("p50 %s, p99 %s", seconds(median), seconds(most))
 }
 
 // percent formats a ratio. It rounds down like the status page, so 100.0 % means all.
@@ -156,17 +116,6 @@ func count[N int | int64 | uint64](n N) string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return sign + digits
-}
-
-// seconds writes a duration in seconds or milliseconds.
-func seconds(s float64) string {
-	switch {
-	case s == 0:
-		return "0"
-	case s < 1:
-		return fmt.Sprintf("%.1f ms", s*float64(time.Second/time.Millisecond))
-	}
-	return fmt.Sprintf("%.1f s", s)
 }
 
 func age(seconds float64) string {
