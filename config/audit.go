@@ -1,9 +1,6 @@
 package config
 
-import (
-	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/audit/policy"
-)
+import "k8s.io/apimachinery/pkg/util/validation/field"
 
 // Audit configures the audit log. Its fields have the names of the apiserver's flags --audit-log-*.
 type Audit struct {
@@ -49,16 +46,4 @@ func (a *Audit) validate(path *field.Path) (errs field.ErrorList) {
 			"a file for the log, or - for standard output"))
 	}
 	return errs
-}
-
-// CheckPolicy returns an error if the policy cannot be read. [ProxyConfiguration.Validate] does not
-// check this, because the file may be on another machine.
-func (a *Audit) CheckPolicy(path *field.Path) field.ErrorList {
-	if a == nil || a.PolicyFile == "" {
-		return nil
-	}
-	if _, err := policy.LoadPolicyFromFile(a.PolicyFile); err != nil {
-		return field.ErrorList{field.Invalid(path.Child("policyFile"), a.PolicyFile, "is no readable audit policy: "+err.Error())}
-	}
-	return nil
 }

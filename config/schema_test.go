@@ -43,7 +43,7 @@ func TestSchemaAndReferenceAreOfTheTypes(t *testing.T) {
 	var reference strings.Builder
 	reference.WriteString("# ProxyConfiguration\n\nThe configuration file of `watchproxy serve --config FILE`, in YAML or JSON. Every field except\n" +
 		"`apiVersion` and `kind` is optional. `watchproxy config validate FILE` reports the errors in a file,\n" +
-		"with their lines, and in the certificates, keys and kubeconfig that it names. An empty file is valid.\n" +
+		"with their lines. An empty file is valid.\n" +
 		"`watchproxy config defaults` prints the configuration of an empty file. `watchproxy config schema`\n" +
 		"prints this list as a JSON schema for editors ([schema.json](schema.json)). Both are generated from\n" +
 		"the Go types. Durations are written like `1m30s`, sizes like `64Mi`.\n\n| Field | Default | |\n|---|---|---|\n")

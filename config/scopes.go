@@ -20,8 +20,8 @@ var variable = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 // Expanded returns the scope with the values of environment variables in place of $(NAME).
 func (s Scope) Expanded() Scope { return s.expanded(os.Getenv) }
 
-// Expand expands the scopes of a configuration for another machine, so that the rest of them can be
-// validated here. Variables that are not set here have the value x.
+// Expand expands the scopes of a configuration that may be for another machine, so that the rest of
+// them can be validated here. Variables that are not set here have the value x.
 func (c *Cache) Expand() {
 	for i, s := range c.Scopes {
 		c.Scopes[i] = s.expanded(func(name string) string { return cmp.Or(os.Getenv(name), "x") })

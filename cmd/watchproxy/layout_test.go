@@ -23,7 +23,7 @@ var layers = []string{
 	"proxy/projection", "proxy/wire", "proxy/table", "proxy/fair", "proxy/access/chain", "proxy/access", "proxy/issuer", "proxy/exchange", "proxy/query", "proxy/derived", "proxy/grants", "proxy/watch", "proxy/audit", "proxy/read", "proxy/forward",
 	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/conn/conntest", "proxy/h2/frame", "proxy/h2/upload", "proxy/h2", "proxy/listen", "proxy",
 	"config/fieldpath", "config",
-	"cmd/watchproxy/command", "cmd/watchproxy/memory", "cmd/watchproxy/kubeconfig", "cmd/watchproxy/configfile", "cmd/watchproxy/settings", "cmd/watchproxy/status", "cmd/watchproxy",
+	"cmd/watchproxy/command", "cmd/watchproxy/memory", "cmd/watchproxy/kubeconfig", "cmd/watchproxy/settings", "cmd/watchproxy/status", "cmd/watchproxy",
 }
 
 // TestLayout holds that imports between packages point one way. With -v, it prints them.

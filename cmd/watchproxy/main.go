@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/configfile"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 )
@@ -50,7 +49,7 @@ from the apiserver. All other requests are forwarded unchanged.`,
 		Version: strings.TrimPrefix(buildOf().String(), "watchproxy version "),
 	}
 	root.Flags().Bool("version", false, "print version, commit, Go version and platform")
-	root.AddCommand(newServe(), newSidecar(), kubeconfig.Command(), status.Command(), configfile.Command(), newVersion())
+	root.AddCommand(newServe(), newSidecar(), kubeconfig.Command(), status.Command(), newConfig(), newVersion())
 	command.Prepare(root)
 	return root
 }

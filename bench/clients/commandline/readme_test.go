@@ -85,11 +85,6 @@ func TestReadme(t *testing.T) {
 			if err != nil || out == "" && strings.HasPrefix(command, "kubectl") {
 				t.Errorf("%s: %s: %v\n%s", document, command, err, out)
 			}
-			if back := leadsBack.FindStringSubmatch(out); back != nil {
-				if out, err := shell.run(t, back[1]); err != nil {
-					t.Errorf("%s: %s: %v\n%s", document, back[1], err, out)
-				}
-			}
 			if strings.HasSuffix(command, " get pods -A") {
 				shell.answersFromCache(t)
 			}
@@ -107,9 +102,6 @@ func TestReadme(t *testing.T) {
 		}
 	}
 }
-
-// leadsBack matches the command by which clients leave a context for the proxy.
-var leadsBack = regexp.MustCompile(`'(kubectl config use-context [^']+)' leads back`)
 
 // fenced matches a Kubernetes object, or a configuration of the proxy, in a document.
 var fenced = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")

@@ -1,6 +1,4 @@
-// Package configfile checks configuration files and the files named in them, and prints the
-// defaults and the schema.
-package configfile
+package main
 
 import (
 	"cmp"
@@ -10,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -20,8 +17,8 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// Command returns the command config.
-func Command() *cobra.Command {
+// newConfig returns the command config.
+func newConfig() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check configuration files and show defaults"}
 	cmd.AddCommand(
 		newValidate(),
@@ -52,8 +49,7 @@ func Command() *cobra.Command {
 }
 
 func newValidate() *cobra.Command {
-	var noFiles bool
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Report the errors in a configuration file",
 		Long: `validate reports the errors in a configuration file, one a line, as
@@ -61,20 +57,17 @@ FILE:LINE: FIELD: what is wrong. Values are checked only if all fields are known
 values can be read. It reads standard input if FILE is -. An empty file is valid: all
 fields have their defaults.
 
-It also checks the files that the configuration names. Certificates, private keys, CAs,
-the kubeconfig and the audit policy must be readable, fit together, and not have
-expired. Relative paths are relative to the working directory, as for serve. --no-files
-checks only the configuration itself, for example if the other files are on another
-machine. Environment variables that are not set on this machine then have the value x.`,
+The configuration may be for another machine: the files that it names are not read, and
+environment variables that are not set on this machine have the value x.`,
 		Example: `  watchproxy config validate config.yaml
-  kubectl -n watchproxy get configmap watchproxy -o jsonpath='{.data.config\.yaml}' | watchproxy config validate --no-files -`,
+  kubectl -n watchproxy get configmap watchproxy -o jsonpath='{.data.config\.yaml}' | watchproxy config validate -`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, data, err := read(args[0], cmd.InOrStdin())
+			name, data, err := readConfig(args[0], cmd.InOrStdin())
 			if err != nil {
 				return fmt.Errorf("read configuration: %w", err)
 			}
-			errs := check(data, !noFiles, time.Now())
+			errs := checkConfig(data)
 			for _, line := range errs {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s:%s\n", name, line)
 			}
@@ -85,12 +78,10 @@ machine. Environment variables that are not set on this machine then have the va
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&noFiles, "no-files", false, "do not check the files that the configuration names")
-	return cmd
 }
 
-// read returns a file's name for messages, and its content.
-func read(path string, stdin io.Reader) (name string, data []byte, err error) {
+// readConfig returns a file's name for messages, and its content.
+func readConfig(path string, stdin io.Reader) (name string, data []byte, err error) {
 	signal.Reset() // Ctrl-C ends the process, because the read of a pipe does not end otherwise
 	if path == "-" {
 		data, err = io.ReadAll(stdin)
@@ -100,25 +91,18 @@ func read(path string, stdin io.Reader) (name string, data []byte, err error) {
 	return path, data, err
 }
 
-// check returns the errors of a configuration file in the order of their lines, each in the form
-// LINE: FIELD: error. Without its files, the configuration may be for another machine.
-func check(data []byte, withFiles bool, now time.Time) (lines []string) {
+// checkConfig returns the errors of a configuration file in the order of their lines, each in the form
+// LINE: FIELD: error.
+func checkConfig(data []byte) (lines []string) {
 	c, at, err := config.Parse(data)
 	if err == nil {
 		c.SetDefaults()
-		if !withFiles {
-			c.Cache.Expand()
-		}
+		c.Cache.Expand()
 		err = c.Validate()
 	}
 	var errs []error
 	if several, ok := errors.AsType[utilerrors.Aggregate](err); ok {
 		errs = several.Errors()
-	}
-	if c != nil && withFiles {
-		for _, err := range checkFiles(c, now) {
-			errs = append(errs, err)
-		}
 	}
 	slices.SortStableFunc(errs, func(a, b error) int { return cmp.Compare(at.Of(a), at.Of(b)) })
 	for _, err := range errs {
