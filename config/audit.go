@@ -1,25 +1,23 @@
 package config
 
-import "k8s.io/apimachinery/pkg/util/validation/field"
-
 // Audit configures the audit log. Its fields have the names of the apiserver's flags --audit-log-*.
 type Audit struct {
 	// PolicyFile is the path of an audit policy in the apiserver's format (audit.k8s.io/v1, kind
 	// Policy). Use the apiserver's own policy, so that both logs contain the same requests. Gets
 	// and lists with the level RequestResponse are forwarded, because only the apiserver can log
 	// the objects. The file is read at the start.
-	PolicyFile string `json:"policyFile"`
+	PolicyFile string `json:"policyFile" format:"text"`
 	// LogPath is the path of the log, with one JSON object per line. The proxy creates the file
 	// with access for its own user only. "-" is standard output. The first line of standard output
 	// is not part of the log.
-	LogPath string `json:"logPath"`
+	LogPath string `json:"logPath" format:"text"`
 	// LogMode is blocking, blocking-strict or batch. With blocking, a response waits until its
 	// events are written. With blocking-strict, a request also fails with 500 if its events cannot
 	// be written. With batch, up to 10,000 events or 64 MiB wait to be written, and further events
 	// are lost. The default is blocking.
 	LogMode AuditMode `json:"logMode,omitempty" default:"blocking" oneof:"blocking blocking-strict batch"`
 	// LogMaxSize is the size in MiB at which the file is rotated. The default is 100. 0 means
-	// never.
+	// never. 100 rotated files are kept, for 366 days.
 	LogMaxSize *int `json:"logMaxSize,omitempty" default:"100" min:"0"`
 }
 
@@ -32,18 +30,3 @@ const (
 	BlockingStrict AuditMode = "blocking-strict"
 	Batch          AuditMode = "batch"
 )
-
-func (a *Audit) validate(path *field.Path) (errs field.ErrorList) {
-	if a == nil {
-		return nil
-	}
-	if a.PolicyFile == "" {
-		errs = append(errs, field.Required(path.Child("policyFile"),
-			"an audit policy decides which requests are logged: use the apiserver's --audit-policy-file"))
-	}
-	if a.LogPath == "" {
-		errs = append(errs, field.Required(path.Child("logPath"),
-			"a file for the log, or - for standard output"))
-	}
-	return errs
-}

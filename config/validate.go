@@ -63,7 +63,6 @@ func (c *ProxyConfiguration) Validate() error {
 	errs = append(errs, c.TLS.validate(field.NewPath("tls"))...)
 	errs = append(errs, c.validateAccess()...)
 	errs = append(errs, c.Upstream.validate(field.NewPath("upstream"))...)
-	errs = append(errs, c.Audit.validate(field.NewPath("audit"))...)
 	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
 	errs = append(errs, c.validateViews(field.NewPath("views"))...)
 	return errs.ToAggregate()

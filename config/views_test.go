@@ -31,7 +31,7 @@ func TestViews(t *testing.T) {
 		"name: a, fields: [spec], resources: [Pods]":                "views[0].resources[0]: ",
 		"name: a, fields: [spec], resources: [deployments.v1.apps]": "views[0].resources[0]: ",
 		"name: a, fields: [spec], resources: [pods, pods]":          "views[0].resources[1]: Duplicate",
-		"name: a, fields: [spec, 'spec.containers[0]']":             "views[0].fields[1]: Invalid value: \"spec.containers[0]\": position 16: must not have a number",
+		"name: a, fields: [spec, 'spec.containers[0]']":             "views[0].fields[1]: Invalid value: \"spec.containers[0]\": position 16: must be a step",
 		"name: a, fields: ['']":                                     "views[0].fields[0]: ",
 		"name: a, fields: [spec.a, 'spec[\"a\"]']":                  "views[0].fields[1]: Duplicate",
 		"name: a, drop: [spec, 'spec[']":                            "views[0].drop[1]: ",

@@ -114,7 +114,7 @@ func (a *apiserver) sidecar(listen string, log *zap.Logger) (access.Pair, error)
 		Account: filepath.Dir(token), Directory: publishedDirectory, Authority: authorityDirectory, DNSNames: kubernetesNames, IPAddresses: addresses,
 	}, log)
 	if err != nil {
-		return nil, fmt.Errorf("sidecar.%w", err)
+		return nil, fmt.Errorf("sidecar: %w", err)
 	}
 	return pod, nil
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -38,16 +37,17 @@ var (
 	name  = regexp.MustCompile(`^` + char + `+$`)
 )
 
-// Parse reads a path. An error contains the position of the first wrong character, counted in bytes
-// from 1, and how to write it instead.
+// Parse reads a path. An error contains the position of the first wrong step, counted in bytes from 1,
+// and the ways to write a step.
 func Parse(text string) (p Path, err error) {
 	if !first.MatchString(text) {
-		return nil, fmt.Errorf("position 1: %w", explain(text, beginnings))
+		return nil, errors.New("position 1: must begin with the name of a field, as spec.nodeName does")
 	}
 	for rest := "." + text; rest != ""; {
 		step := next.FindStringSubmatch(rest)
 		if step == nil || step[1] == "*" {
-			return nil, fmt.Errorf("position %d: %w", len(text)-len(rest)+1, explain(rest, mistakes))
+			return nil, fmt.Errorf("position %d: must be a step: .NAME, [\"KEY\"] for other characters than those of a name, "+
+				"or [*] for all items of a list", len(text)-len(rest)+1)
 		}
 		p, rest = append(p, Step{Key: step[1] + step[2] + step[3], Items: step[0] == "[*]"}), rest[len(step[0]):]
 	}
@@ -74,38 +74,4 @@ func (p Path) String() string {
 		}
 	}
 	return b.String()
-}
-
-// mistake is an error for texts that begin with a regular expression.
-type mistake struct{ begin, says string }
-
-// beginnings are the mistakes at the beginning of a path, and mistakes those at another step. If
-// several match, the first one counts. The last ones match any text.
-var (
-	beginnings = []mistake{
-		{`$`, "must not be empty: write a path such as spec.nodeName"},
-		{`[${]`, "must not be a JSONPath: begin with the name of a field, without $, { and a dot"},
-		{`\.`, "must not begin with a dot: begin with the name of a field"},
-		{``, "must begin with the name of a field, such as metadata or spec"},
-	}
-	mistakes = []mistake{
-		{`\[($|[]?@(])`, `must have a key or * in brackets: use ["KEY"], or [*] for all items of a list`},
-		{`\[[0-9:-]`, "must not have a number in brackets: use [*] for all items of a list"},
-		{`\[[^"']`, `must have quotes around a key in brackets: use ["KEY"], or [*] for all items of a list`},
-		{`\["`, `must end a key with "]: if the key contains ", put it into the other quotes`},
-		{`\['`, `must end a key with ']: if the key contains ', put it into the other quotes`},
-		{`[]"']`, `must not contain quotes or ] here: write keys with special characters as ["KEY"]`},
-		{char, "needs a dot before the next name"},
-		{`[^.]`, `must not contain spaces: write keys with spaces as ["KEY"]`},
-		{`\.\[`, "must not have a dot before [: leave out the dot"},
-		{`\.\*`, `must not have * as a name: write [*], without a dot, for all items of a list, or ["*"] for this key`},
-		{``, "needs the name of a field after the dot"},
-	}
-)
-
-func explain(text string, among []mistake) error {
-	i := slices.IndexFunc(among, func(m mistake) bool {
-		return regexp.MustCompile(`^(?:` + m.begin + `)`).MatchString(text)
-	})
-	return errors.New(among[i].says)
 }
