@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,17 +39,6 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),              // client-go's klog flushes as long as the process lives
 		goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"), // it lives as long as the process
 	)
-}
-
-// execute runs a command.
-func execute(args ...string) (stdout string, err error) {
-	var out bytes.Buffer
-	cmd := newCommand()
-	cmd.SetArgs(args)
-	cmd.SetOut(&out)
-	cmd.SetErr(io.Discard)
-	err = cmd.Execute()
-	return out.String(), err
 }
 
 // kubeconfigFor writes a kubeconfig for a server, with the contexts a and b.

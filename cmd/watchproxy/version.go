@@ -8,8 +8,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 )
 
 // version and commit are set at link time. Without them, Go's build information is used.
@@ -77,19 +75,13 @@ func (b build) String() string {
 }
 
 func newVersion() *cobra.Command {
-	var output command.JSON
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "version",
 		Short: "Print version, commit, Go version and platform",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output {
-				return command.PrintJSON(cmd.OutOrStdout(), buildOf())
-			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildOf())
 			return err
 		},
 	}
-	output.AddFlag(cmd.Flags())
-	return cmd
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,17 +28,6 @@ func TestDescribe(t *testing.T) {
 		if b.Version != test.wantVersion || b.Commit != test.wantCommit || b.Go != runtime.Version() || !strings.Contains(b.Platform, "/") {
 			t.Errorf("%s: %+v", name, b)
 		}
-	}
-}
-
-func TestVersionInJSON(t *testing.T) {
-	out, err := execute("version", "-o", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b build
-	if err := json.Unmarshal([]byte(out), &b); err != nil || b != buildOf() {
-		t.Errorf("%v in %s", err, out)
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package command contains the common parts of watchproxy's commands: exit codes, errors of the
-// command line, and output formats.
+// Package command contains the common parts of watchproxy's commands: exit codes and errors of the
+// command line.
 //
 // An error before a command runs is an error of the command line: an unknown command, flag or
 // argument, or incompatible flags. The errors of [Misused] are errors of the command line, too.

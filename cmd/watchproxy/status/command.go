@@ -27,7 +27,7 @@ const (
 
 type flags struct {
 	admin  string
-	output command.JSON
+	output string
 	check  bool
 	client client
 }
@@ -70,6 +70,9 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 			if given("as-client") {
 				return f.client.run(cmd.Context(), cmd.OutOrStdout())
 			}
+			if f.output != "" && f.output != "json" {
+				return command.Misused("--output %q: must be json, or not given", f.output)
+			}
 			base, err := adminURL(f.admin)
 			if err != nil {
 				return err
@@ -80,8 +83,10 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 				return err
 			case f.check:
 				return report(cmd.Context(), base, s, cmd.OutOrStdout(), cmd.ErrOrStderr())
-			case bool(f.output):
-				return command.PrintJSON(cmd.OutOrStdout(), s)
+			case f.output == "json":
+				e := json.NewEncoder(cmd.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(s)
 			}
 			return s.writeText(cmd.OutOrStdout())
 		},
@@ -93,7 +98,7 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 	set.StringVar(&f.client.authority, "certificate-authority", "", "PEM `FILE` with the CA of the proxy's certificate, for --as-client (default: the system's CAs, also if there is no such file)")
 	set.StringVar(&f.client.serverName, "tls-server-name", "", "`NAME` in the proxy's certificate, for --as-client (default: the URL's)")
 	set.StringVar(&f.client.tokenFile, "token-file", "", "`FILE` with the client's bearer token, for --as-client")
-	f.output.AddFlag(set)
+	set.StringVarP(&f.output, "output", "o", "", "`FORMAT`: json (default: text)")
 	cmd.MarkFlagsMutuallyExclusive("as-client", "admin")
 	cmd.MarkFlagsMutuallyExclusive("as-client", "output")
 	cmd.MarkFlagsMutuallyExclusive("check", "output")
