@@ -79,6 +79,30 @@ func TestReloadReadsOnce(t *testing.T) {
 	})
 }
 
+// A refused file changes nothing, and the next file is compared with the configuration in effect.
+func TestRefusedReload(t *testing.T) {
+	level, refused := "info", newRefusedGauge(prometheus.NewRegistry())
+	flags := &serveFlags{preset: func(*config.ProxyConfiguration) error { return nil }}
+	r := &reloader{
+		parse: flags.configuration, running: config.Default(), log: zap.NewNop(), refused: refused,
+		apply: func(c *config.ProxyConfiguration) { level = c.LogLevel },
+	}
+	for _, test := range []struct {
+		text, level string
+		refused     float64
+	}{
+		{"logLevel: debug", "debug", 0},
+		{"logLevel: loud", "debug", 1},
+		{"logLevel: warn\nlisten: 127.0.0.1:7", "debug", 1},
+		{"logLevel: error", "error", 0},
+	} {
+		r.reload([]byte("apiVersion: " + config.APIVersion + "\nkind: " + config.Kind + "\n" + test.text + "\n"))
+		if got := testutil.ToFloat64(refused); level != test.level || got != test.refused {
+			t.Errorf("%q: %s is in effect, refused: %v", test.text, level, got)
+		}
+	}
+}
+
 // SIGHUP never ends a proxy, not even while the proxy waits for upstream at its start or drains.
 func TestHangups(t *testing.T) {
 	asked, answer := make(chan string, 4), make(chan struct{})
