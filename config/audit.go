@@ -17,8 +17,12 @@ type Audit struct {
 	// are lost. The default is blocking.
 	LogMode AuditMode `json:"logMode,omitempty" default:"blocking" oneof:"blocking blocking-strict batch"`
 	// LogMaxSize is the size in MiB at which the file is rotated. The default is 100. 0 means
-	// never. 100 rotated files are kept, for 366 days.
+	// never.
 	LogMaxSize *int `json:"logMaxSize,omitempty" default:"100" min:"0"`
+	// LogMaxBackups is the number of rotated files to keep. The default is 100. 0 means no limit.
+	LogMaxBackups *int `json:"logMaxBackups,omitempty" default:"100" min:"0"`
+	// LogMaxAge is how many days rotated files are kept. The default is 366. 0 means no limit.
+	LogMaxAge *int `json:"logMaxAge,omitempty" default:"366" min:"0"`
 }
 
 // AuditMode determines whether a response waits until its events are written.

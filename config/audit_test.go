@@ -11,6 +11,8 @@ func TestAudit(t *testing.T) {
 		"logPath: l":                                         "audit.policyFile: Invalid value: \"\": must not be empty",
 		"policyFile: p, logPath: l, logMode: sometimes":      "audit.logMode: Unsupported",
 		"policyFile: p, logPath: l, logMaxSize: -1":          "audit.logMaxSize: Invalid",
+		"policyFile: p, logPath: l, logMaxBackups: -1":       "audit.logMaxBackups: Invalid",
+		"policyFile: p, logPath: l, logMaxAge: -1":           "audit.logMaxAge: Invalid",
 		"policyFile: p, logPath: l, logMaxSize: -1, size: 1": "audit.size: Forbidden",
 	} {
 		_, err := load(t, head+"audit: {"+text+"}\n")
@@ -20,8 +22,8 @@ func TestAudit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := c.Audit; a.LogMode != Blocking || *a.LogMaxSize != 0 {
-		t.Errorf("mode %s, size %d", a.LogMode, *a.LogMaxSize)
+	if a := c.Audit; a.LogMode != Blocking || *a.LogMaxSize != 0 || *a.LogMaxBackups != 100 || *a.LogMaxAge != 366 {
+		t.Errorf("mode %s, size %d, backups %d, age %d", a.LogMode, *a.LogMaxSize, *a.LogMaxBackups, *a.LogMaxAge)
 	}
 	if Default().Audit != nil {
 		t.Error("an audit log is the default")

@@ -123,6 +123,8 @@ var constraints = map[string]map[string]any{
 	"Limits.MaxWatchesPerIdentity": {"minimum": 1},
 	"Limits.MaxForwardsInFlight":   {"minimum": 1},
 	"Audit.LogMaxSize":             {"minimum": 0},
+	"Audit.LogMaxBackups":          {"minimum": 0},
+	"Audit.LogMaxAge":              {"minimum": 0},
 
 	"ProxyConfiguration.GoawayChance":      {"minimum": 0, "maximum": 0.02},
 	"ProxyConfiguration.AccessLogSampling": {"minimum": 0, "maximum": 1},

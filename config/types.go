@@ -34,8 +34,8 @@ type ProxyConfiguration struct {
 	// authorizes each response from the cache.
 	Authorization Authorization `json:"authorization,omitzero"`
 	// Limits are the limits for clients. The request line and the headers of a request have at most
-	// 64 KiB, else it gets 431. The body of a forwarded request has at most 3 MiB, as for
-	// kube-apiserver, except for the proxy subresource, else it gets 413.
+	// 64 KiB, else it gets 431. The body of a request for kube-apiserver has at most 3 MiB, its own
+	// limit, else it gets 413. Other API groups and the proxy subresource limit it themselves.
 	Limits Limits `json:"limits,omitzero"`
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
 	// send a GOAWAY on its connection. The requests in flight are completed. For further requests
@@ -223,7 +223,8 @@ type Scope struct {
 	// LabelSelector limits the cache to objects with matching labels. A request needs the same
 	// requirements, and may have others.
 	LabelSelector string `json:"labelSelector,omitempty"`
-	// Warm fills the caches of the listed resources when the proxy starts, as JSON, in their newest
+	// Warm fills the caches of the listed resources when the proxy starts, and keeps them without
+	// requests, for which other caches end after 30 minutes. The caches have JSON, in the newest
 	// stable versions. /readyz fails until they are filled, and /readyz/caches shows the reason.
 	// Other versions and encodings, such as protobuf, get caches at their first requests. Warm cannot
 	// change while the proxy runs.

@@ -18,8 +18,8 @@ func auditing(c *config.ProxyConfiguration, registry prometheus.Registerer, log 
 		return nil, func() {}, nil
 	}
 	auditor, err = audit.New(audit.Options{
-		PolicyFile: a.PolicyFile, LogPath: a.LogPath, Mode: audit.Mode(a.LogMode), MaxSize: *a.LogMaxSize,
-		Unauthenticated: c.Authentication.Mode == config.NoAuthentication,
+		PolicyFile: a.PolicyFile, LogPath: a.LogPath, Mode: audit.Mode(a.LogMode),
+		MaxSize: *a.LogMaxSize, MaxBackups: *a.LogMaxBackups, MaxAge: *a.LogMaxAge, Unauthenticated: c.Authentication.Mode == config.NoAuthentication,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("audit.%w", err)

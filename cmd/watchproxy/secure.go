@@ -205,29 +205,29 @@ const (
 	bodyMax   = 3 << 20
 )
 
-// limits returns the limits of clients. The memory has room for this number of connections; 0 means
-// that it does not matter. A user may have half of the connections. Without authentication, all
-// clients are one user.
-func limits(c *config.ProxyConfiguration, connections int) exchange.Limits {
+// limits returns the limits of clients. There is memory for this number of connections, and there are this
+// many file descriptors for them; 0 means that there is no such limit. A user may have half of the
+// connections that the proxy serves. Without authentication, all clients are one user.
+func limits(c *config.ProxyConfiguration, connections, descriptors int) exchange.Limits {
 	l := c.Limits
 	all := *l.MaxConnections
 	if connections > 0 {
 		all = min(all, connections)
 	}
-	each := all
+	limits := exchange.Limits{
+		HeaderBytes: headerMax,
+		BodyBytes:   bodyMax,
+		Read:        l.ReadTimeout.Duration,
+		Write:       l.WriteTimeout.Duration,
+		Idle:        l.IdleTimeout.Duration,
+		Connections: all,
+		UserWatches: *l.MaxWatchesPerIdentity,
+		Forwards:    *l.MaxForwardsInFlight,
+		Descriptors: descriptors,
+	}
+	limits.UserConnections, _ = limits.Crowd()
 	if c.Authentication.Mode == config.Delegated {
-		each = max(1, all/2)
+		limits.UserConnections = max(1, limits.UserConnections/2)
 	}
-	return exchange.Limits{
-		HeaderBytes:     headerMax,
-		BodyBytes:       bodyMax,
-		Read:            l.ReadTimeout.Duration,
-		Write:           l.WriteTimeout.Duration,
-		Idle:            l.IdleTimeout.Duration,
-		Connections:     all,
-		UserConnections: each,
-		UserWatches:     *l.MaxWatchesPerIdentity,
-		Forwards:        *l.MaxForwardsInFlight,
-		Descriptors:     clientDescriptors(*l.MaxForwardsInFlight),
-	}
+	return limits
 }

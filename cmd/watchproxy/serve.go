@@ -327,7 +327,7 @@ func serverOptions(c *config.ProxyConfiguration, connections int) proxy.Options 
 		Drain:        c.Drain.Duration,
 		Stall:        c.Cache.Log.MaxAge.Duration,
 		GoawayChance: c.GoawayChance,
-		Limits:       limits(c, connections),
+		Limits:       limits(c, connections, clientDescriptors(*c.Limits.MaxForwardsInFlight)),
 		AccessLog:    c.AccessLogSampling,
 	}
 }

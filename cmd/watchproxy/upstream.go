@@ -175,13 +175,13 @@ func restConfig(file, name, listen string) (*rest.Config, error) {
 	}
 	rc, err := kubeconfig.ClientConfig(file, name)
 	if err != nil && file == "" && name == "" {
-		return nil, fmt.Errorf("upstream: no service account of a pod, and no kubeconfig: %w", err)
+		return nil, fmt.Errorf("upstream: no service account of a pod, and no usable kubeconfig: %w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
 	}
 	if isSelf(rc.Host, listen) {
-		return nil, fmt.Errorf("upstream.kubeconfig: %s is the address that this proxy listens on", rc.Host)
+		return nil, fmt.Errorf("upstream.kubeconfig: %s is the address that this proxy listens on; name the context of the apiserver with --context", rc.Host)
 	}
 	return rc, nil
 }

@@ -123,7 +123,7 @@ func TestServeWithoutKubeconfig(t *testing.T) {
 	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const none = "upstream: no service account of a pod, and no kubeconfig: no contexts in "
+	const none = "upstream: no service account of a pod, and no usable kubeconfig: no contexts in "
 	const remedy = "; name another with --kubeconfig or $KUBECONFIG"
 	for name, test := range map[string]struct {
 		env, args []string

@@ -79,6 +79,8 @@ func (l expiryLog) Enqueue() {
 	at, err := expiry(cert)
 	switch {
 	case err != nil: // the library logs the error
+	case time.Until(at) <= 0:
+		l.log.Error("serving certificate has expired", zap.Time("at", at))
 	case time.Until(at) < soon:
 		l.log.Warn("serving certificate expires soon", zap.Time("at", at))
 	default:

@@ -285,10 +285,10 @@ func counted(t *testing.T, registry *prometheus.Registry, name string) (sum floa
 	return sum
 }
 
-// Only the proxy's user can read the log. A full file is rotated, and kept for as long as kube-apiserver keeps its own by default.
+// Only the proxy's user can read the log. A full file is rotated according to the settings.
 func TestRotation(t *testing.T) {
-	a, log := auditorOf(t, everything, func(o *Options) { o.MaxSize = 1 })
-	if l := a.file.(*lumberjack.Logger); l.MaxSize != 1 || l.MaxBackups != 100 || l.MaxAge != 366 || l.Compress {
+	a, log := auditorOf(t, everything, func(o *Options) { o.MaxSize, o.MaxBackups, o.MaxAge = 1, 2, 3 })
+	if l := a.file.(*lumberjack.Logger); l.MaxSize != 1 || l.MaxBackups != 2 || l.MaxAge != 3 || l.Compress {
 		t.Errorf("%+v", l)
 	}
 	req := requestOf("/api/v1/pods?labelSelector=" + strings.Repeat("x", 100<<10))
@@ -327,7 +327,7 @@ func BenchmarkAnswered(b *testing.B) {
 	for _, mode := range []Mode{Blocking, Batch} {
 		for _, level := range []string{"None", "Metadata"} {
 			b.Run(fmt.Sprintf("%s, %s", level, mode), func(b *testing.B) {
-				a, _ := auditorOf(b, "- level: "+level+"\n  omitStages: [RequestReceived]\n", func(o *Options) { o.Mode = mode })
+				a, _ := auditorOf(b, "- level: "+level+"\n  omitStages: [RequestReceived]\n", func(o *Options) { o.Mode, o.MaxBackups = mode, 1 })
 				req := requestOf("/api/v1/namespaces/a/pods?resourceVersion=0")
 				req.Decided = exchange.Decision{User: req.Identity.User, Allowed: true, Reason: `RBAC: allowed by ClusterRoleBinding "readers"`}
 				resp := exchange.NewResponse(200, exchange.FromCache)

@@ -25,18 +25,16 @@ const (
 	BlockingStrict Mode = "blocking-strict" // as Blocking; without its events, the request fails
 )
 
-// maxAge is the time in days for which rotated files are kept, and maxBackups is their number. They
-// are kube-apiserver's defaults.
-const maxAge, maxBackups = 366, 100
-
 // Options are the settings of an [Auditor]. They have the meanings of the apiserver's flags.
 type Options struct {
 	PolicyFile string
 	// LogPath is the path of the log. "-" is standard output.
 	LogPath string
 	Mode    Mode
-	// MaxSize is the size in MiB at which the file is rotated; 0 means never.
-	MaxSize int
+	// MaxAge is the time in days for which rotated files are kept, and MaxBackups is the number of
+	// rotated files; 0 means no limit. MaxSize is the size in MiB at which the file is rotated; 0
+	// means never.
+	MaxAge, MaxBackups, MaxSize int
 	// Unauthenticated is true if the proxy does not authenticate clients.
 	Unauthenticated bool
 }
@@ -86,7 +84,7 @@ func open(o Options) (io.WriteCloser, error) {
 		}
 	}
 	return &lumberjack.Logger{
-		Filename: o.LogPath, MaxAge: maxAge, MaxBackups: maxBackups, MaxSize: o.MaxSize,
+		Filename: o.LogPath, MaxAge: o.MaxAge, MaxBackups: o.MaxBackups, MaxSize: o.MaxSize,
 	}, file.Close()
 }
 

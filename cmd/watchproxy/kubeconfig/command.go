@@ -163,7 +163,7 @@ func (f *flags) write(stdout io.Writer, c *clientcmdapi.Config, sources []string
 			return err == nil && os.SameFile(info, there)
 		}
 		if !there.Mode().IsRegular() || slices.ContainsFunc(sources, isThis) {
-			return fmt.Errorf("--to %s: must be a file other than the kubeconfig itself", f.to)
+			return fmt.Errorf("--to %s: must be a file, and not the kubeconfig itself", f.to)
 		}
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(f.to), "."+filepath.Base(f.to)+".*") // with mode 0600

@@ -70,7 +70,7 @@ func readiness(ctx context.Context, base string) (reasons []string, err error) {
 // unhealthy returns the problems of a proxy that serves.
 func (s *Status) unhealthy() (reasons []string) {
 	if s.ConfigRefused {
-		reasons = append(reasons, "the configuration file is refused, and the previous configuration is in effect: see the log, or run 'watchproxy config validate'")
+		reasons = append(reasons, "the configuration file is refused, and the previous configuration is in effect: see the log")
 	}
 	for _, f := range s.Feeds {
 		if f.LostSeconds > lostFor.Seconds() {
