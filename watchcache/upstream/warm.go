@@ -22,7 +22,7 @@ type Part struct {
 	Scope    object.Scope
 }
 
-// Warming is the filling of caches before the first request.
+// Warming is the filling of caches before the first request. Afterwards, these caches count as used.
 type Warming struct {
 	mu struct {
 		sync.Mutex
@@ -33,6 +33,10 @@ type Warming struct {
 // coldRetry is the time between two attempts to fill a cache. Upstream is not asked each time,
 // because refusals are remembered.
 const coldRetry = time.Second
+
+// warmUse is the time between two uses of a cache that has been filled. It must be below the idle timeout.
+// A cache that was given up is filled again.
+const warmUse = 10 * time.Minute
 
 // Warm begins to fill the caches of parts, as JSON, in the newest stable version. Each part is tried
 // until it succeeds.
@@ -53,7 +57,7 @@ func (fs *Feeds) warm(w *Warming, p Part) {
 		err := fs.fill(fs.ctx, p)
 		w.note(p, err)
 		if err == nil {
-			return
+			break
 		}
 		if text := err.Error(); text != told && !errors.Is(err, watchcache.ErrNoProgress) {
 			told = text
@@ -62,6 +66,9 @@ func (fs *Feeds) warm(w *Warming, p Part) {
 		if !client.Sleep(fs.ctx, coldRetry) {
 			return
 		}
+	}
+	for client.Sleep(fs.ctx, warmUse) {
+		_ = fs.fill(fs.ctx, p)
 	}
 }
 

@@ -7,14 +7,16 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// Warm fills caches before the first request. It tries again while upstream refuses or is away.
+// Warm fills caches before the first request, and keeps them. It tries again while upstream refuses or is
+// away.
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &narrowUpstream{fakeUpstream: newFake()}
 		n.set("a", "1")
-		feeds := start(t, n)
+		feeds := start(t, n, func(o *feed.Options) { o.IdleTimeout = 2 * warmUse })
 		w := feeds.Warm([]Part{
 			{Resource: configmaps.GroupResource(), Scope: object.Scope{Namespace: "ns"}}, {Resource: configmaps.GroupResource()},
 		})
@@ -35,6 +37,11 @@ func TestWarm(t *testing.T) {
 		time.Sleep(time.Minute)
 		if err := w.Err(); err != nil { // readiness does not depend on upstream
 			t.Errorf("while upstream is away: %v", err)
+		}
+		n.locked(func() { n.mu.down = nil })
+		time.Sleep(24 * time.Hour)
+		if n := len(feeds.list()); n != 2 {
+			t.Errorf("after a day without clients there are %d caches", n)
 		}
 	})
 }
