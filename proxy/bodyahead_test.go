@@ -53,3 +53,37 @@ func TestWaitingBodiesLetOthersPass(t *testing.T) {
 		}
 	})
 }
+
+// Kube-apiserver refuses long bodies, so the proxy does. Aggregated APIs and pods decide for themselves.
+func TestLongBodies(t *testing.T) {
+	const (
+		core       = "/api/v1/namespaces/a/pods"
+		aggregated = "/apis/build.example.com/v1/namespaces/a/builds/b/instantiatebinary"
+		pod        = "/api/v1/namespaces/a/pods/a/proxy/upload"
+		long       = bodyMax + 1
+	)
+	for _, test := range []struct {
+		path       string
+		size, code int
+	}{
+		{core, bodyMax, 200}, {core, long, 413}, {aggregated, bodyMax, 200}, {aggregated, long, 200}, {pod, long, 200},
+	} {
+		for _, known := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				_, address := serveForwards(t, func(_ http.ResponseWriter, r *http.Request) {
+					if n, err := io.Copy(io.Discard, r.Body); n != int64(test.size) && test.code == http.StatusOK {
+						t.Errorf("%s: upstream has read %d bytes, %v", test.path, n, err)
+					}
+				}, testLimits())
+				body := io.Reader(strings.NewReader(strings.Repeat("x", test.size)))
+				if !known {
+					body = struct{ io.Reader }{body}
+				}
+				code, err := clientTo(t, address, "h2").send(t.Context(), "", http.MethodPost, test.path, body)
+				if code != test.code || err != nil {
+					t.Errorf("%s: %d bytes, length known: %t: %d, %v", test.path, test.size, known, code, err)
+				}
+			})
+		}
+	}
+}

@@ -13,8 +13,8 @@ import (
 // testLimits are the limits of test servers.
 func testLimits() exchange.Limits {
 	return exchange.Limits{
-		HeaderBytes: 64 << 10, BodyBytes: 3 << 20,
-		Read: time.Minute, Write: time.Minute, Idle: time.Minute,
+		HeaderBytes: 64 << 10,
+		Read:        time.Minute, Write: time.Minute, Idle: time.Minute,
 		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
 	}
 }

@@ -261,6 +261,9 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 	return s.impersonate(ctx, req)
 }
 
+// bodyMax limits the body of a request for kube-apiserver, in bytes. It is kube-apiserver's own limit.
+const bodyMax = 3 << 20
+
 // forward sends a request upstream. It calls done once, when the request ends. When the server
 // drains, a forwarded watch ends within the drain time, like a watch from the cache.
 func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt, done func()) *exchange.Response {
@@ -271,14 +274,15 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		}
 	}()
 	if rt.Subresource != "proxy" && req.Body != nil {
-		most := s.options.Load().Limits.BodyBytes
-		if req.Body.Length > most {
-			return req.Fail(exchange.BodyTooLarge(most), exchange.FromProxy)
+		// An aggregated API may accept longer bodies, and its responses may begin before a body without
+		// a length ends. Lasting requests have no slot, so their number is not limited.
+		aggregated := rt.Resource && !forward.KubernetesOwn(rt.GVR.Group)
+		switch known := req.Body.Length >= 0; {
+		case req.Body.Length <= bodyMax && (known || !aggregated):
+			req.Body.Most, req.Body.Keep = bodyMax, (known || rt.Resource) && !lasting(rt)
+		case !aggregated:
+			return req.Fail(exchange.BodyTooLarge(bodyMax), exchange.FromProxy)
 		}
-		// Lasting requests have no slot, so their number is not limited. Other groups' responses may
-		// begin before a body without a length ends.
-		whole := rt.Resource && forward.KubernetesOwn(rt.GVR.Group) || req.Body.Length >= 0
-		req.Body.Most, req.Body.Keep = most, whole && !lasting(rt)
 	}
 	if req.Body != nil && req.Body.Keep {
 		// The body is read before the request takes a slot, because otherwise a few slow clients could

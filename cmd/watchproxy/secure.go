@@ -199,11 +199,8 @@ func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger
 	return ca, nil
 }
 
-// The sizes of requests. The body is kube-apiserver's own limit.
-const (
-	headerMax = 64 << 10
-	bodyMax   = 3 << 20
-)
+// headerMax limits the request line and the headers of a request, in bytes.
+const headerMax = 64 << 10
 
 // limits returns the limits of clients. There is memory for this number of connections, and there are this
 // many file descriptors for them; 0 means that there is no such limit. A user may have half of the
@@ -216,7 +213,6 @@ func limits(c *config.ProxyConfiguration, connections, descriptors int) exchange
 	}
 	limits := exchange.Limits{
 		HeaderBytes: headerMax,
-		BodyBytes:   bodyMax,
 		Read:        l.ReadTimeout.Duration,
 		Write:       l.WriteTimeout.Duration,
 		Idle:        l.IdleTimeout.Duration,

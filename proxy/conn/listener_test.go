@@ -152,8 +152,8 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 // testLimits are the limits of servers in tests.
 func testLimits() exchange.Limits {
 	return exchange.Limits{
-		HeaderBytes: 64 << 10, BodyBytes: 3 << 20,
-		Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
+		HeaderBytes: 64 << 10,
+		Read:        30 * time.Second, Write: time.Minute, Idle: time.Minute,
 		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
 	}
 }

@@ -4,10 +4,8 @@ import "time"
 
 // Limits bound the resources that clients may use.
 type Limits struct {
-	// HeaderBytes limits the request line and headers. BodyBytes limits the body of a forwarded
-	// request.
+	// HeaderBytes limits the request line and headers.
 	HeaderBytes int
-	BodyBytes   int64
 	// Read limits the time for headers and for each pause in a body. Write limits the time for
 	// which a part of a response may stay unread. Idle limits the time between requests.
 	Read, Write, Idle time.Duration
