@@ -11,7 +11,7 @@ var removed = map[string]string{
 	"cache.log.maxEvents":                      "a log has at most 100,000 events, and cache.log.maxAge and maxBytes limit it, too",
 	"cache.onUpstreamLoss":                     "serve-stale is what the proxy does, and cache.maxStaleness: 1ms does what fail did",
 	"cache.persistence":                        "caches are not saved on disk, and clients resume at a new proxy without them",
-	"limits.maxConnectionsPerIdentity":         "an authenticated user has at most half of limits.maxConnections",
+	"limits.maxConnectionsPerIdentity":         "an authenticated user has at most half of the connections",
 	"limits.maxHeaderBytes":                    "the request line and the headers have at most 64Ki, and larger requests have to be sent to the apiserver",
 	"limits.maxRequestBodyBytes":               "the body of a request for kube-apiserver has at most 3Mi, its own limit, and aggregated APIs limit it themselves",
 	"limits.maxURIBytes":                       "the request line and the headers have at most 64Ki",
