@@ -328,3 +328,22 @@ func TestEmptyRows(t *testing.T) {
 		}
 	}
 }
+
+// A probe shows whether a list is in the form of kube-apiserver, also if it has found the only object of a
+// scope.
+func TestForeignLists(t *testing.T) {
+	for list, foreign := range map[string]bool{
+		`{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`:                             false,
+		`{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}`:    false,
+		`{"apiVersion":"e.io/v1","items":[{"kind":"A"}],"kind":"AList","metadata":{"continue":"","resourceVersion":"7"}}`: false,
+		`{"apiVersion":"e.io/v1","items":[{"kind":"A"}],"kind":"AList","metadata":{"resourceVersion":"7"}}`:               true,
+		`{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":null}`:                           true,
+		`{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[ ]}`:                            true,
+		`{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"}}`:                                        true,
+		`{"kind":"NodeList","apiVersion":"v1","metadata":{"selfLink":"","resourceVersion":"7"},"items":[]}`:               true,
+	} {
+		if p, _, err := readJSONProbe([]byte(list)); err != nil || p.Foreign != foreign {
+			t.Errorf("%s: %t, %v", list, p.Foreign, err)
+		}
+	}
+}

@@ -26,15 +26,15 @@ const (
 	NoSuchName = "watchproxy.dev:none"
 )
 
-// Probe is the result of the cheapest consistent read: a list that matches nothing.
+// Probe is the result of the cheapest consistent read: a list that matches nothing, or a single object.
 type Probe struct {
 	RV       uint64 // upstream's current revision for this resource
 	ListKind string
 	// SelfDescribing is true for custom resources, whose JSON keys are sorted. It is false for
 	// built-in types, whose first key is kind.
 	SelfDescribing bool
-	// Foreign is true if the empty list is in neither form: a built-in type's metadata has only the
-	// resourceVersion, and a custom resource's has continue before it.
+	// Foreign is true if the list is in neither form: a built-in type's metadata has only the
+	// resourceVersion, and a custom resource's has continue before it. Items that are empty are [].
 	Foreign  bool
 	Warnings []string // the Warning headers of every response, whatever its user
 	Columns  []byte   // the column definitions of a Table
@@ -106,8 +106,9 @@ func readJSONProbe(body []byte) (p Probe, apiVersion string, err error) {
 	if p.SelfDescribing = keys[0] != first; p.SelfDescribing {
 		first, metadata = "apiVersion", []string{"continue", "resourceVersion"}
 	}
+	items := list.Get("items")
 	p.Foreign = keys[0] != first || !slices.Equal(keysOf(list.Get("metadata")), metadata) ||
-		list.Get("items").Raw != "[]"
+		len(items.Array()) == 0 && items.Raw != "[]"
 	p.RV, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
 	return p, list.Get("apiVersion").Str, err
 }
