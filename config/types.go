@@ -157,8 +157,9 @@ type Upstream struct {
 	Context string `json:"context,omitempty"`
 	// Contexts are contexts of the kubeconfig for several apiservers of the same cluster, each with
 	// its own credentials and CA. The proxy uses the first apiserver until it fails, and then the
-	// next healthy apiserver. A healthy apiserver answers /readyz, belongs to the same cluster and
-	// does not lag behind. Contexts cannot be combined with context or servers.
+	// next healthy apiserver. A healthy apiserver answers /readyz and does not lag behind. The proxy
+	// does not check that all apiservers belong to one cluster: it would move to the cluster with
+	// the higher resourceVersion. Contexts cannot be combined with context or servers.
 	Contexts []string `json:"contexts,omitempty" format:"text" unique:"yes"`
 	// Servers are URLs of several apiservers of the same cluster. The proxy chooses among them in
 	// the same way as among contexts. All servers share the credentials and the CA of one context

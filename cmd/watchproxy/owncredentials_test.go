@@ -75,14 +75,8 @@ func TestNewTokenAfterRefusal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			feeds, err := behind.client(metrics)
-			if err != nil {
-				t.Fatal(err)
-			}
-			rc, err := behind.config()
-			if err != nil {
-				t.Fatal(err)
-			}
+			feeds := behind.client(metrics)
+			rc := behind.config()
 			reviews, err := kubernetes.NewForConfig(rc)
 			if err != nil {
 				t.Fatal(err)

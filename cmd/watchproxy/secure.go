@@ -46,10 +46,7 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 	operators.Everybody, operators.Open = c.AdminAuthentication.Mode == config.NoAuthentication, c.AdminAuthentication.AlwaysAllowPaths
 	operators.Restricted = c.AdminAuthentication.RestrictLoopback
 	if field := reviewing(c); field != "" {
-		rc, err := behind.config()
-		if err != nil {
-			return nil, nil, err
-		}
+		rc := behind.config()
 		ctx, cancel := context.WithTimeout(ctx, secureLimit)
 		defer cancel()
 		if err := access.CheckRights(ctx, rc); err != nil {
@@ -119,10 +116,7 @@ func pair(ctx context.Context, of *config.ProxyConfiguration, behind *apiserver,
 	if c.Generated == nil {
 		return access.PairFromFiles(c.CertFile, c.PrivateKeyFile)
 	}
-	rc, err := behind.config()
-	if err != nil {
-		return nil, err
-	}
+	rc := behind.config()
 	ctx, cancel := context.WithTimeout(ctx, secureLimit)
 	defer cancel()
 	return issuer.New(ctx, rc, issuer.Options(*c.Generated), log)

@@ -203,10 +203,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	if err != nil {
 		return err
 	}
-	client, err := behind.client(feedMetrics)
-	if err != nil {
-		return err
-	}
+	client := behind.client(feedMetrics)
 	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, settings.FeedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(feeds)

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
 	"github.com/watchproxy/watchproxy/config"
@@ -27,7 +28,8 @@ type apiserver struct {
 	configs []*rest.Config // one per server
 	bases   []*url.URL
 	servers *servers.Set
-	window  int // of HTTP/2 streams (see streamWindow)
+	own     http.RoundTripper // adds the proxy's credentials
+	window  int               // of HTTP/2 streams (see streamWindow)
 	metrics *client.Metrics
 }
 
@@ -49,25 +51,35 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 		}
 		a.bases = append(a.bases, base)
 	}
-	if len(configs) == 1 {
-		if err := reach(ctx, configs[0], window, metrics.Client); err != nil {
-			return nil, err
-		}
-	}
 	several := make([]servers.Server, len(configs))
+	own := make([]http.RoundTripper, len(configs))
 	for i, rc := range configs {
 		several[i].Base = a.bases[i]
+		if len(configs) > 1 {
+			dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext)
+			rc.Dial, several[i].Cut = dialer.DialContext, dialer.CloseAll
+		}
 		transport, err := transportFor(rc, window, metrics.Client)
 		if err != nil {
 			return nil, err
 		}
-		several[i].Transport = forward.Own(transport)
+		own[i] = forward.Own(transport)
+		several[i].Transport = own[i]
+	}
+	if len(configs) == 1 {
+		if err := reach(ctx, several[0]); err != nil {
+			return nil, err
+		}
 	}
 	if a.servers, err = servers.New(ctx, several, metrics.Servers, metrics.Client, log); err != nil {
 		return nil, fmt.Errorf("none of the upstream servers can be asked: %w", err)
 	}
+	a.own = a.servers.Transport(own)
 	return a, nil
 }
+
+// dialTimeout is client-go's limit for opening a connection, and its interval of keep-alives.
+const dialTimeout = 30 * time.Second
 
 // transport returns a transport that sends each request to the current server.
 func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, error) {
@@ -81,16 +93,9 @@ func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, erro
 	return a.servers.Transport(ways), nil
 }
 
-// own returns a transport that adds the proxy's credentials.
-func (a *apiserver) own() (http.RoundTripper, error) {
-	transport, err := a.transport(rest.CopyConfig)
-	return forward.Own(transport), err
-}
-
 // config returns the configuration for client-go's clients, with the proxy's credentials.
-func (a *apiserver) config() (*rest.Config, error) {
-	transport, err := a.own()
-	return &rest.Config{Host: a.bases[0].String(), Transport: transport}, err
+func (a *apiserver) config() *rest.Config {
+	return &rest.Config{Host: a.bases[0].String(), Transport: a.own}
 }
 
 // forwarding returns the configuration of forwarded requests: the address, and the impersonated
@@ -107,9 +112,8 @@ func (a *apiserver) forwarding() *rest.Config {
 }
 
 // client returns the client of the feeds, with the proxy's credentials.
-func (a *apiserver) client(metrics *upstream.Metrics) (*client.Client, error) {
-	transport, err := a.own()
-	return a.servers.Client(transport, metrics.Client), err
+func (a *apiserver) client(metrics *upstream.Metrics) *client.Client {
+	return a.servers.Client(a.own, metrics.Client)
 }
 
 // host returns the address of the current server.
@@ -214,24 +218,16 @@ func address(host string) net.IP {
 const reachTimeout = 10 * time.Second
 
 // reach requests a server's version. It returns an error if the server cannot be used.
-func reach(ctx context.Context, rc *rest.Config, window int, metrics *client.Metrics) error {
+func reach(ctx context.Context, s servers.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer within %s", reachTimeout))
 	defer cancel()
-	base, _, err := rest.DefaultServerUrlFor(rc)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Base.JoinPath("version").String(), nil)
 	if err != nil {
-		return fmt.Errorf("upstream address %q: %w", rc.Host, err)
+		return fmt.Errorf("upstream address %q: %w", s.Base, err)
 	}
-	transport, err := transportFor(rc, window, metrics)
+	resp, err := s.Transport.RoundTrip(req)
 	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("version").String(), nil)
-	if err != nil {
-		return fmt.Errorf("upstream address %q: %w", rc.Host, err)
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return fmt.Errorf("upstream %s cannot be reached: %w", rc.Host, err)
+		return fmt.Errorf("upstream %s cannot be reached: %w", s.Base, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only the status matters
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
@@ -239,7 +235,7 @@ func reach(ctx context.Context, rc *rest.Config, window int, metrics *client.Met
 	case http.StatusOK, http.StatusForbidden:
 		return nil
 	case http.StatusUnauthorized:
-		return fmt.Errorf("upstream %s does not accept the credentials (401)", rc.Host)
+		return fmt.Errorf("upstream %s does not accept the credentials (401)", s.Base)
 	}
-	return fmt.Errorf("upstream %s answers %s to /version", rc.Host, resp.Status)
+	return fmt.Errorf("upstream %s answers %s to /version", s.Base, resp.Status)
 }

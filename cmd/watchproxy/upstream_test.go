@@ -1,8 +1,20 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
 func TestIsSelf(t *testing.T) {
@@ -35,5 +47,44 @@ func TestRestConfigOfItself(t *testing.T) {
 	_, err := restConfig(kubeconfigFor(t, own), "", "127.0.0.1:8001")
 	if err == nil || !strings.Contains(err.Error(), "listens on") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The checks of several servers notice a lost connection only if feeds and reviews share it.
+func TestChecksShareTheConnection(t *testing.T) {
+	var addresses []string
+	var connections [2]atomic.Int64
+	for i := range connections {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`)
+		}))
+		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				connections[i].Add(1)
+			}
+		}
+		server.Start()
+		t.Cleanup(server.Close)
+		addresses = append(addresses, server.URL)
+	}
+	u := config.Upstream{Kubeconfig: kubeconfigFor(t, addresses[0]), Servers: addresses}
+	metrics := upstream.NewMetrics(prometheus.NewRegistry())
+	behind, err := connect(t.Context(), u, "127.0.0.1:1", 1<<16, metrics, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, way := range []http.RoundTripper{behind.client(metrics).HTTP.Transport, behind.config().Transport} {
+		resp, err := way.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, addresses[0]+"/version", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	for i := range connections {
+		if n := connections[i].Load(); n != 1 {
+			t.Errorf("server %d has %d connections", i, n)
+		}
 	}
 }

@@ -89,7 +89,7 @@ func TestResponsesAreDated(t *testing.T) {
 		c := clientOf(d)
 		for _, ahead := range []time.Duration{0, time.Hour, 0} {
 			d.ahead.Store(int64(ahead))
-			if _, err := c.Cluster(t.Context()); err != nil {
+			if _, err := c.ServerVersion(t.Context(), time.Now().Add(time.Hour)); err != nil {
 				t.Fatal(err)
 			}
 			if _, right := c.Clock.Now(); right != (ahead == 0) {
@@ -97,7 +97,7 @@ func TestResponsesAreDated(t *testing.T) {
 			}
 		}
 		d.locked(func() { d.mu.takes = time.Minute })
-		if _, err := c.Cluster(t.Context()); err != nil {
+		if _, err := c.ServerVersion(t.Context(), time.Now().Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if _, right := c.Clock.Now(); !right || c.Clock.Proved(client.ProbeTimeout) {

@@ -11,7 +11,7 @@
 //   - fresh: proves that caches are up to date
 //   - feed: the loop that keeps one cache up to date with upstream
 //   - discovery: upstream's resources, and changes of CustomResourceDefinitions and APIServices
-//   - servers: the choice between several apiservers, and the order of feeds after an outage
+//   - servers: the choice between several apiservers, and the feeds' turns after an outage
 //   - client: requests to an apiserver and its responses
 //   - ledger: which resource was written at which revision of etcd
 //

@@ -48,7 +48,6 @@ type fakeUpstream struct {
 		noStream  int           // the status of a refusal of sendInitialEvents; 0 for none
 		noWatch   bool          // other watches are refused with 406
 		requests  map[string]int
-		cluster   string            // the uid of the namespace kube-system
 		version   string            // the server's version; if empty, it is forbidden to read
 		failing   string            // requests of this verb fail with 500
 		warning   string            // comes with every probe
@@ -77,7 +76,7 @@ func (e fakeEvent) name() string { return gjson.Get(e.object, "metadata.name").S
 func newFake() *fakeUpstream {
 	f := &fakeUpstream{}
 	f.mu.rev = 100
-	f.mu.cluster, f.mu.version = "cluster", "v1.36.3"
+	f.mu.version = "v1.36.3"
 	f.mu.oldest, f.mu.compacted = 100, 100
 	f.mu.objects = map[string]string{}
 	f.mu.requests = map[string]int{}

@@ -35,7 +35,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 		verb = "ready"
 	case req.URL.Path == "/api/v1":
 		verb = "discover"
-	case req.URL.Path == "/version", strings.HasSuffix(req.URL.Path, "/kube-system"):
+	case req.URL.Path == "/version":
 		verb = "origin"
 	case req.URL.Path == "/apis":
 		verb = "groups"
@@ -74,7 +74,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 		if req.URL.Path == "/version" && f.mu.version == "" {
 			return reply(403, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`), nil
 		}
-		return reply(200, fmt.Sprintf(`{"gitVersion":%q,"metadata":{"uid":%q}}`, f.mu.version, f.mu.cluster)), nil
+		return reply(200, fmt.Sprintf(`{"gitVersion":%q}`, f.mu.version)), nil
 	case "groups":
 		return reply(200, `{"kind":"APIGroupList","groups":[]}`), nil
 	case "ledger":

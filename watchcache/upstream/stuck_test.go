@@ -20,7 +20,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // While upstream gives no sign of life, a read waits for a second only. The fill goes on.
@@ -248,7 +247,7 @@ func TestReadsOfAQueuedFeed(t *testing.T) {
 			f.set("a", "1")
 			feeds := start(t, f)
 			for range 8 {
-				end, err := feeds.Health.Turns.Wait(t.Context(), func() servers.Urgency { return servers.Urgency{Watched: true} })
+				end, err := feeds.Health.Turn(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}

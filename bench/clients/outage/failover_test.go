@@ -3,7 +3,6 @@ package outage
 import (
 	"net/http"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -95,29 +94,6 @@ func twoServers(t *testing.T, w *clients.World, options cluster.Options) ([]*clu
 		Kubeconfig: contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]}),
 		Settings:   "upstream: {contexts: [first, second]}\n", TLS: true,
 	}
-}
-
-// The proxy never uses a server of another cluster. One usable server suffices.
-func TestFailoverToAnotherCluster(t *testing.T) {
-	t.Parallel()
-	w, other := clients.NewWorld(t), cluster.APIServerT(t, cluster.Options{})
-	p := cluster.ProxyT(t, cluster.ProxyOptions{
-		Kubeconfig: contexts(t, map[string]*cluster.APIServer{"own": w.API, "other": other}), Settings: "upstream: {contexts: [own, other]}\n",
-	})
-	if _, body := clients.TryGet(t, p.URL+"/api/v1/configmaps"); !strings.Contains(string(body), "ConfigMapList") {
-		t.Fatalf("got %s", body)
-	}
-	w.API.Kill()
-	for range 20 {
-		if status, body := clients.TryGet(t, p.URL+"/api/v1/namespaces"); status == http.StatusOK {
-			t.Fatalf("another cluster has answered: %s", body)
-		}
-	}
-	start(t, w.API)
-	cluster.Eventually(t, "its own cluster answers", func() bool {
-		status, _ := clients.TryGet(t, p.URL+"/api/v1/namespaces")
-		return status == http.StatusOK
-	})
 }
 
 // contexts writes a kubeconfig with a context for each server.

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -173,21 +172,6 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 
 // Namespaces is the resource namespaces, which exists in every cluster.
 var Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-
-// Cluster returns an identifier of the cluster: the uid of the namespace kube-system. If the proxy
-// may not read it, or only from a cache, Cluster returns "".
-func (c *Client) Cluster(ctx context.Context) (uid string, err error) {
-	var system struct {
-		Metadata struct {
-			UID string `json:"uid"`
-		} `json:"metadata"`
-	}
-	err = c.Read(ctx, Namespaces, ResourcePath(Namespaces, "")+"/kube-system", &system)
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, ErrAged) {
-		return "", nil
-	}
-	return system.Metadata.UID, err
-}
 
 // ServerVersion returns the version that upstream's apiserver had at since or later. Another version
 // may write other bytes for the same objects. An emulated version counts as another one. There is one

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net/url"
 	"strconv"
 	"sync"
@@ -98,13 +97,13 @@ func (f *Followed[V]) Run(ctx context.Context) {
 	again := servers.NewRetry(f.Health)
 	wasRefused := false
 	for {
-		end, err := f.Health.Turns.Wait(ctx, first)
-		if err != nil {
+		// It takes no turn, because cached custom resources may be wrong while the definitions and
+		// the APIServices are unknown.
+		if f.Health.Wait(ctx) != nil {
 			return
 		}
 		began := time.Now()
-		err = f.follow(ctx, end)
-		end()
+		err := f.follow(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -120,15 +119,11 @@ func (f *Followed[V]) Run(ctx context.Context) {
 		if wasRefused = refused; refused && !client.Sleep(ctx, refusedPause) {
 			return
 		}
-		if !again.After(ctx, time.Since(began), err, expired) {
+		if !again.After(ctx, time.Since(began), err) {
 			return
 		}
 	}
 }
-
-// first returns a higher urgency than any feed's, because cached custom resources may be wrong
-// while the definitions and the APIServices are unknown.
-func first() servers.Urgency { return servers.Urgency{Watched: true, Used: math.MaxInt64} }
 
 // refusedPause is the pause after upstream forbade the list, or had no such resource.
 const refusedPause = time.Minute
@@ -139,8 +134,8 @@ func (f *Followed[V]) setFollowing(on bool) {
 	f.mu.following = on
 }
 
-// follow lists and watches until the watch ends. It calls opened when the watch is open.
-func (f *Followed[V]) follow(ctx context.Context, opened func()) error {
+// follow lists and watches until the watch ends.
+func (f *Followed[V]) follow(ctx context.Context) error {
 	var list struct {
 		Metadata metav1.ListMeta
 		Items    []json.RawMessage
@@ -170,7 +165,6 @@ func (f *Followed[V]) follow(ctx context.Context, opened func()) error {
 		return err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or broken
-	opened()
 	s := client.NewJSONStream(resp.Body)
 	for {
 		e, err := s.Next()

@@ -25,7 +25,7 @@ func (f *Feed) NoteAnswer(ctx context.Context, began time.Time, err error) {
 
 func (f *Feed) awaitAnswer(ctx context.Context) {
 	for again := servers.NewRetry(f.Health); ; {
-		end, err := f.Health.Turns.Wait(ctx, f.urgency)
+		end, err := f.Health.Turn(ctx)
 		if err != nil {
 			return
 		}
@@ -39,7 +39,7 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 			f.Answered()
 			return
 		}
-		if !again.After(ctx, 0, err, false) {
+		if !again.After(ctx, 0, err) {
 			return
 		}
 	}

@@ -68,7 +68,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			f.Failed(err, errors.Is(err, errSilent))
 			f.Log.Warn("upstream watch broke", zap.Error(err))
 		}
-		if !again.After(ctx, took, err, reason != "") {
+		if !again.After(ctx, took, err) {
 			return ctx.Err()
 		}
 	}
@@ -79,11 +79,7 @@ func (f *Feed) turn(ctx context.Context) (end func(), err error) {
 	f.life.queued.Store(true)
 	defer f.life.queued.Store(false)
 	defer f.Touch()
-	return f.Health.Turns.Wait(ctx, f.urgency)
-}
-
-func (f *Feed) urgency() servers.Urgency {
-	return servers.Urgency{Watched: f.cache.Stats().Cursors > 0, Used: f.lastUsed.Load()}
+	return f.Health.Turn(ctx)
 }
 
 // sync reads the whole state and then calls read. If the state came from a stream, sync continues
@@ -238,7 +234,7 @@ func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, c
 		if !f.askServer(ctx, AskTimeout, since) {
 			return
 		}
-		end, err := f.Health.Turns.Wait(ctx, f.urgency)
+		end, err := f.Health.Turn(ctx)
 		if err != nil {
 			return
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // ledgerReaders is the number of readers within Needed that start the ledger. Each must have needed
@@ -207,7 +206,7 @@ func (k *Keeper) keep(ctx context.Context) {
 
 // local returns the resources that upstream serves itself.
 func (k *Keeper) local(ctx context.Context, known []object.Resource) ([]object.Resource, error) {
-	end, err := k.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
+	end, err := k.Health.Turn(ctx)
 	if err != nil {
 		return nil, err
 	}

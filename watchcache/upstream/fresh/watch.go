@@ -20,7 +20,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // ledgerBuffer is the read buffer of a watch, in bytes.
@@ -116,7 +115,7 @@ func refused(err error) bool {
 func (k *Keeper) watch(
 	ctx context.Context, w *ledgerWatch, life time.Duration,
 ) (lived time.Duration, err error) {
-	end, err := k.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
+	end, err := k.Health.Turn(ctx)
 	if err != nil {
 		return 0, err
 	}

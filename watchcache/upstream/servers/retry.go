@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
@@ -13,8 +14,8 @@ import (
 type Retry struct {
 	health  *Health
 	backoff wait.Backoff
-	broke   bool // an earlier attempt ended without a response
-	told    bool // upstream has already requested a relist
+	again   bool // an earlier attempt has failed
+	expired bool // an earlier attempt got 410
 }
 
 // Reconnect is the back-off of a resource after successive failures.
@@ -27,10 +28,9 @@ const Steady = 5 * time.Second
 func NewRetry(h *Health) Retry { return Retry{health: h, backoff: Reconnect} }
 
 // After waits before the next attempt. took is the duration of the last attempt, and err is its
-// result. relist says that the next attempt reads the state again. Two cases have no pause: the
-// first resume of a broken stream, and the first relist that upstream requests. While upstream is
-// down, the turns delay the next attempt. After returns false if ctx ends.
-func (r *Retry) After(ctx context.Context, took time.Duration, err error, relist bool) bool {
+// result. The first attempt after a failure, and the first one after a 410, have no pause. While
+// upstream is down, the turns delay the next attempt. After returns false if ctx ends.
+func (r *Retry) After(ctx context.Context, took time.Duration, err error) bool {
 	if took > Steady {
 		*r = NewRetry(r.health)
 	}
@@ -40,10 +40,10 @@ func (r *Retry) After(ctx context.Context, took time.Duration, err error, relist
 	}
 	pause := client.RetryAfter(err)
 	switch {
-	case relist && client.Answered(err) && !r.told:
-		r.told = true
-	case !relist && !client.Answered(err) && !r.broke:
-		r.broke = true
+	case apierrors.IsResourceExpired(err) && !r.expired:
+		r.expired = true
+	case !r.again:
+		r.again = true
 	default:
 		pause = max(pause, r.backoff.Step())
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
+	"k8s.io/client-go/util/connrotation"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
@@ -33,12 +34,12 @@ type apiserver struct {
 	*http.Server
 	network  *conntest.Listener
 	name     string // also its host
-	cluster  atomic.Int64
 	rv       atomic.Int64
 	ready    atomic.Bool
 	stalled  atomic.Bool // the server does not respond
 	slow     atomic.Bool // its etcd does not respond
-	secret   atomic.Bool // its namespaces may not be read
+	refuses  atomic.Bool // it refuses the proxy's credentials
+	hidden   atomic.Bool // its /readyz may not be read
 	requests atomic.Int64
 }
 
@@ -63,29 +64,20 @@ func (a *apiserver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		return
 	}
+	if a.refuses.Load() {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
 	switch r.URL.Path {
 	case "/readyz":
 		if !a.ready.Load() {
 			w.WriteHeader(http.StatusInternalServerError)
-		}
-	case "/api/v1/namespaces/kube-system":
-		if a.secret.Load() {
+		} else if a.hidden.Load() {
 			w.WriteHeader(http.StatusForbidden)
-			return
 		}
-		fmt.Fprintf(w, `{"metadata":{"uid":"%d"}}`, a.cluster.Load())
 	case "/api/v1/namespaces":
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, a.rv.Load())
-	case "/exec":
-		conn, from, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n")
-		_, _ = io.Copy(io.Discard, from)
-		fmt.Fprint(conn, "last words")
 	case "/stream":
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
@@ -101,21 +93,18 @@ func (a *apiserver) stop() {
 	synctest.Wait()
 }
 
-// wayTo returns a transport to the servers.
-func wayTo(t *testing.T, of []*apiserver) *http.Transport {
+// wayTo returns a transport to one of the servers, and a function that cuts its connections.
+func wayTo(t *testing.T, a *apiserver) (*http.Transport, func()) {
 	t.Helper()
-	transport := &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-		for _, a := range of {
-			if address == a.name+":80" {
-				if c, err := a.network.Dial(); err == nil {
-					return c, nil
-				}
-			}
+	dialer := connrotation.NewDialer(func(_ context.Context, network, address string) (net.Conn, error) {
+		if c, err := a.network.Dial(); err == nil && address == a.name+":80" {
+			return c, nil
 		}
 		return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-	}}
+	})
+	transport := &http.Transport{DialContext: dialer.DialContext}
 	t.Cleanup(transport.CloseIdleConnections)
-	return transport
+	return transport, dialer.CloseAll
 }
 
 // serversOf follows some servers until the end of the test.
@@ -126,9 +115,10 @@ func serversOf(t *testing.T, of ...*apiserver) (*Set, http.RoundTripper) {
 		t.Fatal(err)
 	}
 	follow(t, s)
+	synctest.Wait() // for the first checks
 	ways := make([]http.RoundTripper, len(of))
-	for i := range of {
-		ways[i] = wayTo(t, of)
+	for i, one := range s.servers {
+		ways[i] = one.Transport
 	}
 	return s, s.Transport(ways)
 }
@@ -146,7 +136,8 @@ func openServers(t *testing.T, of ...*apiserver) (*Set, error) {
 	t.Helper()
 	var servers []Server
 	for _, a := range of {
-		servers = append(servers, Server{Base: &url.URL{Scheme: "http", Host: a.name}, Transport: wayTo(t, of)})
+		way, cut := wayTo(t, a)
+		servers = append(servers, Server{&url.URL{Scheme: "http", Host: a.name}, way, cut})
 	}
 	registry := prometheus.NewRegistry()
 	return New(t.Context(), servers, NewMetrics(registry), client.NewMetrics(registry), zap.NewNop())
@@ -184,15 +175,21 @@ func wantAnswer(t *testing.T, way http.RoundTripper, want string) {
 	}
 }
 
-// checked requests checks of a server until a condition is true.
-func checked(t *testing.T, s *Set, i int, holds func() bool) {
+// checked waits for a result of the checks.
+func checked(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
-		s.suspect(s.servers[i])
-		if time.Since(began) > 5*time.Minute {
-			t.Fatalf("checks of %s never had the awaited result", s.servers[i].Base.Host)
+	for began := time.Now(); !holds(); time.Sleep(time.Second) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("never happened: %s", what)
 		}
 	}
+}
+
+func (s *Set) uses(a *apiserver) func() bool { return func() bool { return s.Current() == a.name } }
+
+// usableOf returns the metric of a server.
+func (s *Set) usableOf(a *apiserver) bool {
+	return testutil.ToFloat64(s.metrics.usable.WithLabelValues(a.name)) == 1
 }
 
 func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
@@ -205,11 +202,16 @@ func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
 		if _, err := says(t, way, http.MethodPost, "new"); err != nil || b.requests.Load() != 2 {
 			t.Errorf("error %v, %d requests, want 2", err, b.requests.Load())
 		}
+		time.Sleep(2 * checkRest)
 		if n := testutil.ToFloat64(s.metrics.failovers); n != 1 {
 			t.Errorf("%v failovers counted", n)
 		}
 		if s.Current() != b.name {
 			t.Errorf("%s is asked, want %s", s.Current(), b.name)
+		}
+		time.Sleep(time.Minute)
+		if age := float64(time.Now().Unix()) - testutil.ToFloat64(s.metrics.answers.WithLabelValues(a.name)); age < 60 {
+			t.Errorf("the last answer is %v s old, and connections are refused", age)
 		}
 	})
 }
@@ -258,7 +260,7 @@ func TestNextServerIfAHandshakeFails(t *testing.T) {
 						}()
 						return client, nil
 					}},
-					wayTo(t, []*apiserver{b}),
+					s.servers[1].Transport,
 				})
 				got, err := says(t, way, http.MethodPost, "")
 				if again := err == nil && got == "b"; again != c.again || (b.requests.Load() == 1) != c.again {
@@ -322,131 +324,234 @@ func TestServerThatIsNotReadyIsLeft(t *testing.T) {
 		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 		s, way := serversOf(t, a, b)
 		a.ready.Store(false)
-		checked(t, s, 0, func() bool { return s.Current() != a.name })
+		checked(t, "a is left", s.uses(b))
 		wantAnswer(t, way, "b")
 		a.ready.Store(true)
-		checked(t, s, 0, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(a.name)) == 1 })
+		checked(t, "a is back", func() bool { return s.usableOf(a) })
 		wantAnswer(t, way, "b") // there is no reason to return to a
 		b.ready.Store(false)
-		checked(t, s, 1, func() bool { return s.Current() != b.name })
+		checked(t, "b is left", s.uses(a))
+		wantAnswer(t, way, "a")
+		time.Sleep(2 * UnreadyPatience)
+		if s.usableOf(b) {
+			t.Error("b is not ready, a is, and b may be used")
+		}
+		a.ready.Store(false)
+		checked(t, "b answers reads, and a is not ready either", s.uses(b))
+		a.ready.Store(true)
+		checked(t, "a is ready", s.uses(a))
+	})
+}
+
+// A server is left soon if its reads have no answer, and if it refuses the credentials. If it refuses
+// /readyz only, it may have just started, or the proxy lacks the right.
+func TestServerThatCannotBeReadIsLeft(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fails func(a *apiserver)
+		again bool // it may be used after a while
+	}{
+		{"slow etcd", func(a *apiserver) { a.slow.Store(true) }, false},
+		{"no credentials", func(a *apiserver) { a.refuses.Store(true) }, false},
+		{"no right to /readyz", func(a *apiserver) { a.hidden.Store(true) }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+				s, _ := serversOf(t, a, b)
+				c.fails(a)
+				time.Sleep(checkEvery + 2*CheckTimeout)
+				if s.Current() != b.name {
+					t.Errorf("%s is used", s.Current())
+				}
+				time.Sleep(2 * UnreadyPatience)
+				if s.usableOf(a) != c.again {
+					t.Errorf("it may be used: %t", !c.again)
+				}
+			})
+		})
+	}
+}
+
+// If a server does not respond at all, or is behind, its streams are cut, so that they resume at
+// another server. They stay if no other server is usable, and if only the server's etcd does not respond.
+func TestStreamsOfASilentServerAreCut(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fails func(a, b *apiserver)
+		ends  bool
+	}{
+		{"silent", func(a, _ *apiserver) { a.stalled.Store(true) }, true},
+		{"behind", func(a, _ *apiserver) { a.rv.Store(50) }, true},
+		{"both silent", func(a, b *apiserver) { a.stalled.Store(true); time.Sleep(4 * time.Second); b.stalled.Store(true) }, false},
+		{"slow etcd", func(a, _ *apiserver) { a.slow.Store(true) }, false},
+		{"about to stop", func(a, _ *apiserver) { _ = a.network.Close() }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+				s, way := serversOf(t, a, b)
+				resp, err := way.RoundTrip(request(t, http.MethodGet, "/stream"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				var ended atomic.Bool
+				var reading sync.WaitGroup
+				reading.Go(func() {
+					_, _ = resp.Body.Read(make([]byte, 1))
+					ended.Store(true)
+				})
+				c.fails(a, b)
+				time.Sleep(time.Minute)
+				if ended.Load() != c.ends {
+					t.Errorf("the stream ended: %t", ended.Load())
+				}
+				if s.Current() != b.name {
+					t.Errorf("%s is used", s.Current())
+				}
+				resp.Body.Close()
+				reading.Wait()
+			})
+		})
+	}
+}
+
+// Servers that do not respond delay the start by two checks. One that is behind is not used.
+func TestBadServersAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := newAPIServer(t, "a"), newAPIServer(t, "b"), newAPIServer(t, "c")
+		a.stalled.Store(true)
+		b.rv.Store(99)
+		began := time.Now()
+		s, err := openServers(t, a, b, c)
+		if took := time.Since(began); err != nil || took > lostAfter*CheckTimeout {
+			t.Fatalf("the start takes %v, %v", took, err)
+		}
+		if s.Current() != c.name {
+			t.Errorf("%s is used", s.Current())
+		}
+	})
+}
+
+// Feeds doubt a silent server. The other server's checks do not end the doubt before it is used.
+func TestAnotherServerEndsNoDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, _ := serversOf(t, a, b)
+		a.stalled.Store(true)
+		s.Health.Doubt()
+		if err := s.Health.Wait(t.Context()); err != nil || s.Current() != b.name {
+			t.Errorf("the feeds go on at %s, error %v", s.Current(), err)
+		}
+	})
+}
+
+// The set skips a server that is behind, also at the start and if no other one is left. After a
+// while, it takes this for a restore of etcd.
+func TestServerThatIsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := newAPIServer(t, "a"), newAPIServer(t, "b"), newAPIServer(t, "c")
+		a.rv.Store(99)
+		s, way := serversOf(t, a, b, c)
+		wantAnswer(t, way, "b")
+		b.stop()
+		checked(t, "b is left", s.uses(c))
+		c.stop()
+		checked(t, "c is left", func() bool { return !s.usableOf(c) })
+		for lost := time.Now(); time.Since(lost) < waitBehind-2*checkEvery; time.Sleep(time.Second) {
+			if got, err := says(t, way, http.MethodGet, ""); err == nil {
+				t.Errorf("%s answered after %s", got, time.Since(lost))
+			}
+		}
+		checked(t, "a is used", s.uses(a))
 		wantAnswer(t, way, "a")
 	})
 }
 
-// If a server does not respond at all, its streams are cut. They resume at another server.
-func TestStreamsOfADeadServerAreCut(t *testing.T) {
+// The wait for a server that is behind begins when it is behind, even if no server was there before.
+func TestServerThatComesBackBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, _ := serversOf(t, a, b)
+		a.stop()
+		b.ready.Store(false)
+		time.Sleep(3 * waitBehind)
+		b.rv.Store(99)
+		b.ready.Store(true)
+		time.Sleep(waitBehind - time.Second)
+		if s.usableOf(b) {
+			t.Error("it is used at once")
+		}
+		checked(t, "b is used", s.uses(b))
+	})
+}
+
+// A single server is not compared with what it has shown itself.
+func TestSingleServerIsNotBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPIServer(t, "a")
+		s, _ := serversOf(t, a)
+		a.ready.Store(false)
+		time.Sleep(2 * UnreadyPatience)
+		a.rv.Store(50)
+		time.Sleep(2 * checkEvery)
+		if !s.usableOf(a) {
+			t.Error("it counts as lost")
+		}
+	})
+}
+
+// A server that is behind for a moment is used as soon as it has caught up.
+func TestServerThatCatchesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 		s, way := serversOf(t, a, b)
-		resp, err := way.RoundTrip(request(t, http.MethodGet, "/stream"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		a.stalled.Store(true)
-		for range lostAfter {
-			s.note(s.servers[0], silentCheck)
-		}
-		if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errDead) {
-			t.Errorf("the stream ended with %v", err)
-		}
+		b.rv.Store(99)
+		checked(t, "b is behind", func() bool { return !s.usableOf(b) })
+		a.stop()
+		b.rv.Store(100)
+		checked(t, "b has caught up", s.uses(b))
 		wantAnswer(t, way, "b")
 	})
 }
 
-var silentCheck = checkResult{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}, silent: true}
-
-// A server that responds keeps its streams, even if its etcd does not respond. A silent server also
-// keeps its streams if no other server is usable.
-func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
+// At most eight feeds have a turn at a time, unless turns are too long. While there is a doubt, no
+// feed gets a turn.
+func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-		s, way := serversOf(t, a, b)
-		resp := upgrade(t, way)
-		defer resp.Body.Close()
-		life := s.servers[0].life.Load()
-		a.slow.Store(true)
-		b.slow.Store(true)
-		for range 2 * lostAfter {
-			for _, one := range s.servers {
-				s.note(one, s.ask(t.Context(), one))
+		checks := 0
+		h := newHealth(func() { checks++ })
+		for range turns {
+			if _, err := h.Turn(t.Context()); err != nil { // these turns never end
+				t.Fatal(err)
 			}
 		}
-		for range 2 * lostAfter {
-			for _, one := range s.servers {
-				s.note(one, silentCheck)
-			}
+		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := h.Turn(impatient); err == nil {
+			t.Error("a ninth has its turn at once")
 		}
-		if life.Err() != nil {
-			t.Error("streams were cut, and there is nowhere to go")
+		began := time.Now()
+		end, err := h.Turn(t.Context())
+		if took := time.Since(began); err != nil || took > turnMax {
+			t.Errorf("another turn begins after %v, %v", took, err)
 		}
-		b.slow.Store(false)
-		s.note(s.servers[1], s.ask(t.Context(), s.servers[1]))
-		s.note(s.servers[0], silentCheck)
-		if _, err := resp.Body.Read(make([]byte, 1)); err == nil || life.Err() == nil {
-			t.Errorf("the tunnel goes on: %v", err)
+		end()
+		end()
+		h.Doubt()
+		began = time.Now()
+		time.AfterFunc(time.Minute, func() { h.checked(0, true) }) // it began before the doubt
+		time.AfterFunc(time.Hour, func() { h.checked(h.raised(), true) })
+		if end, err = h.Turn(t.Context()); err != nil || time.Since(began) != time.Hour {
+			t.Errorf("the turn begins %v after the doubt, %v", time.Since(began), err)
 		}
-	})
-}
-
-// A server that refuses connections may be about to stop. It keeps its requests for a while, although
-// another server is usable.
-func TestStoppingServerKeepsItsRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-		s, way := serversOf(t, a, b)
-		resp := upgrade(t, way)
-		defer resp.Body.Close()
-		life := s.servers[0].life.Load()
-		_ = a.Shutdown(t.Context()) // the tunnel stays
-		time.Sleep(stopsFor - time.Second)
-		if s.servers[s.current.Load()] != s.servers[1] {
-			t.Error("it is still used")
-		}
-		if life.Err() != nil {
-			t.Error("its requests were cut")
-		}
-		time.Sleep(2 * checkEvery)
-		if life.Err() == nil {
-			t.Error("its requests are kept for ever")
+		end()
+		time.Sleep(2 * turnMax)
+		if len(h.slots) > 0 || checks != 1 {
+			t.Errorf("%d turns go on, %d checks", len(h.slots), checks)
 		}
 	})
-}
-
-// When a client closes its side of a tunnel, the server detects this. The client still receives the
-// server's response.
-func TestHalfClosedTunnel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-		_, way := serversOf(t, a, b)
-		resp := upgrade(t, way)
-		defer resp.Body.Close()
-		tunnel := resp.Body.(interface {
-			io.Writer
-			CloseWrite() error
-		})
-		if _, err := io.WriteString(tunnel, "input"); err != nil {
-			t.Fatal(err)
-		}
-		if err := tunnel.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
-		if said, err := io.ReadAll(resp.Body); string(said) != "last words" {
-			t.Errorf("%q, %v", said, err)
-		}
-	})
-}
-
-func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
-	t.Helper()
-	req := request(t, http.MethodGet, "/exec")
-	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", "test")
-	resp, err := way.RoundTrip(req)
-	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatal(resp, err)
-	}
-	return resp
 }
 
 // A request that the client cancels does not count as a failure of the server.
