@@ -197,8 +197,8 @@ type Cache struct {
 	// SelfCheckInterval is the time between two checks of a cache. A check compares how upstream
 	// serves the resource, and all objects in the cache with upstream's at the same resourceVersion,
 	// byte by byte. Of Tables and aggregated APIs, whose bytes change by themselves, it compares the
-	// metadata, and the cells of 500 rows of a Table. Differences are logged and counted, and the
-	// cache is filled again from upstream. 0 disables the check; other values must be at least 1s.
+	// metadata, and the columns of a Table. Differences are logged and counted, and the cache is
+	// filled again from upstream. 0 disables the check; other values must be at least 1s.
 	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty" default:"1h" min:"1s" zero:"ok"`
 	// MaxStaleness is how long a cache that cannot follow upstream answers reads that accept an older
 	// state, with a Warning header that contains the staleness. After that, such reads get 503. Reads

@@ -19,7 +19,7 @@ const module = "github.com/watchproxy/watchproxy/"
 var layers = []string{
 	"watchcache/age", "watchcache/object/labelset", "watchcache/object", "watchcache/tree", "watchcache/filter", "watchcache/waiters", "watchcache", "watchcache/cachetest",
 	"watchcache/upstream/ledger", "watchcache/upstream/statuscode", "watchcache/upstream/list", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery",
-	"watchcache/upstream/batch", "watchcache/upstream/upgrade", "watchcache/upstream/tasks", "watchcache/upstream/liveness", "watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
+	"watchcache/upstream/batch", "watchcache/upstream/tasks", "watchcache/upstream/liveness", "watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
 	"proxy/projection", "proxy/wire", "proxy/table", "proxy/fair", "proxy/access/chain", "proxy/access", "proxy/issuer", "proxy/exchange", "proxy/query", "proxy/derived", "proxy/grants", "proxy/watch", "proxy/audit", "proxy/read", "proxy/forward",
 	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/conn/conntest", "proxy/h2/frame", "proxy/h2/upload", "proxy/h2", "proxy/listen", "proxy",
 	"config/fieldpath", "config",

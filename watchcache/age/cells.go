@@ -1,32 +1,6 @@
 package age
 
-import (
-	"strings"
-
-	"github.com/tidwall/gjson"
-)
-
-// SameCells reports whether two rows, in JSON, have the same cells, except for ages.
-func SameCells(a, b []byte) bool {
-	ours, theirs := gjson.GetBytes(a, "cells").Array(), gjson.GetBytes(b, "cells").Array()
-	if len(ours) != len(theirs) {
-		return false
-	}
-	for i, cell := range ours {
-		if other := theirs[i]; cell.Raw != other.Raw && withoutAge(cell) != withoutAge(other) {
-			return false
-		}
-	}
-	return true
-}
-
-// withoutAge returns a cell with a placeholder for its age.
-func withoutAge(cell gjson.Result) string {
-	if cell.Type != gjson.String || !LooksLike(cell.Str) {
-		return cell.Raw
-	}
-	return cell.Str[:strings.LastIndexByte(cell.Str, '(')+1] + "AGE"
-}
+import "strings"
 
 // invalid is the age of a future time. In a custom resource, it also stands for a value that is no
 // time.

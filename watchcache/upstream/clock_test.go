@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -43,7 +44,18 @@ func (d *datedUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp = reply(200, fmt.Sprintf(body, columns, rows))
 		if req.URL.Query().Get("watch") != "" {
 			bookmark := fmt.Sprintf(body, columns, `[{"cells":[""],"object":`+bookmarkJSON(100, true)+`}]`)
-			resp = silentAfter(req, `{"type":"BOOKMARK","object":`+bookmark+"}\n")
+			var cut chan struct{}
+			d.locked(func() { cut = d.mu.cut })
+			w := (*io.PipeWriter)(nil)
+			resp, w = piped(req)
+			go func() {
+				_, _ = io.WriteString(w, `{"type":"BOOKMARK","object":`+bookmark+"}\n")
+				select {
+				case <-cut:
+				case <-req.Context().Done():
+				}
+				_ = w.Close()
+			}()
 		}
 	}
 	resp.Header.Set("Date", time.Now().Add(time.Duration(d.ahead.Load())).UTC().Format(http.TimeFormat))

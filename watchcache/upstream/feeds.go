@@ -20,7 +20,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
 var (
@@ -97,7 +96,7 @@ func (fs *Feeds) Stop() {
 // open returns the feed of a key once its cache may answer a read.
 func (fs *Feeds) open(ctx context.Context, key feed.Key, since uint64) (*fresh.Feed, error) {
 	f, err := fs.enter(ctx, key)
-	if errors.Is(err, upgrade.ErrServedAnew) && client.Sleep(ctx, settling) {
+	if errors.Is(err, feed.ErrServedAnew) && client.Sleep(ctx, settling) {
 		// All watches of the resource have just ended, and their clients return immediately. A
 		// forwarded client would stay connected to upstream.
 		f, err = fs.enter(ctx, key)
@@ -243,7 +242,7 @@ func (fs *Feeds) redefined(name string, _, now discovery.Version) {
 	}
 }
 
-func (fs *Feeds) abandon(f *fresh.Feed) { fs.giveUp(f, upgrade.ErrServedAnew, settling) }
+func (fs *Feeds) abandon(f *fresh.Feed) { fs.giveUp(f, feed.ErrServedAnew, settling) }
 
 // giveUp ends a feed immediately and remembers the reason for a while.
 func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {

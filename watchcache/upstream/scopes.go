@@ -15,7 +15,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
 // This file chooses the scope whose cache answers a read.
@@ -155,7 +154,7 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 	}
 	for _, scope := range scopes {
 		refused := fs.refusedLocked(feed.Key{GVR: gvr, Scope: scope})
-		if refused == nil || errors.Is(refused, upgrade.ErrServedAnew) {
+		if refused == nil || errors.Is(refused, feed.ErrServedAnew) {
 			return !fs.Names.Lacks(gvr)
 		}
 		if narrow && !tooWide(refused) {

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // If a cache differs from upstream for any reason, the self-check detects it, and the cache starts
@@ -35,7 +38,7 @@ func TestSelfCheck(t *testing.T) {
 				synctest.Wait() // the stream has caught up
 				c.spoil(f)
 				feeds.check(feeds.list()[0])
-				if got := testutil.ToFloat64(feeds.metrics.checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
+				if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
 					t.Errorf("%v checks are %s", got, c.outcome)
 				}
 				f.stall(false)
@@ -48,6 +51,30 @@ func TestSelfCheck(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While upstream answers a self-check, the cache is read again. The check then tells nothing about it.
+func TestSelfCheckOfAnEarlierState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		feeds := start(t, f)
+		cache := open(t, feeds)
+		synctest.Wait() // the stream has caught up
+		f.locked(func() {
+			delete(f.mu.objects, "a")
+			f.mu.slow = map[string]time.Duration{"list": 10 * time.Second}
+		})
+		time.AfterFunc(time.Second, func() {
+			f.elsewhere()
+			f.cutStreams(true)
+		})
+		feeds.check(feeds.list()[0])
+		if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", "inconclusive")); got != 1 {
+			t.Errorf("%v checks are inconclusive", got)
+		}
+		reached(t, f, cache)
+	})
 }
 
 // All feeds are checked periodically.
@@ -63,4 +90,52 @@ func TestSelfChecksComeByThemselves(t *testing.T) {
 			t.Errorf("%d checks in ten hours", got)
 		}
 	})
+}
+
+// Other columns upstream are a difference.
+func TestOtherColumnsDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &datedUpstream{fakeUpstream: newFake()}
+		feeds := start(t, d)
+		f, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the stream has caught up
+		for _, outcome := range []string{"same", "changed"} {
+			d.wide.Store(outcome == "changed")
+			feeds.check(f)
+			if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", outcome)); got != 1 {
+				t.Errorf("%v checks are %s", got, outcome)
+			}
+		}
+		time.Sleep(time.Minute)
+		if f, err = feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0); err != nil || len(gjson.ParseBytes(f.Cache().Resource().Columns.Definitions).Array()) != 2 {
+			t.Errorf("the feed keeps its columns: %v", err)
+		}
+	})
+}
+
+// The only object of a scope may appear and disappear. Only other JSON of no rows is a difference.
+func TestOtherEmptyRowsDiffer(t *testing.T) {
+	const row = `[{"cells":["a"]}]`
+	for _, tc := range []struct{ before, now, outcome string }{
+		{row, "[]", "same"}, {"[]", row, "same"}, {"[]", "[]", "same"}, {"[]", "null", "changed"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &datedUpstream{fakeUpstream: newFake()}
+			d.found.Store(tc.before)
+			feeds := start(t, d)
+			f, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // the stream has caught up
+			d.found.Store(tc.now)
+			feeds.check(f)
+			if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", tc.outcome)); got != 1 {
+				t.Errorf("from %s to %s: %v checks are %s", tc.before, tc.now, got, tc.outcome)
+			}
+		})
+	}
 }

@@ -50,28 +50,19 @@ func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
 
 // Metrics contains the feeds' metrics.
 type Metrics struct {
-	feed   *feed.Metrics
-	fresh  *fresh.Metrics
-	checks *prometheus.CounterVec
+	feed  *feed.Metrics
+	fresh *fresh.Metrics
 	// Client counts requests to upstream. Servers describes upstream's servers.
 	Client  *client.Metrics
 	Servers *servers.Metrics
 }
 
-var resourceLabels = []string{"group", "version", "resource"}
-
 // NewMetrics registers the feeds' counters.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{
+	return &Metrics{
 		feed: feed.NewMetrics(r), fresh: fresh.NewMetrics(r),
 		Client: client.NewMetrics(r), Servers: servers.NewMetrics(r),
-		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_self_checks_total",
-			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), changed (upstream serves the resource in another way now, and the cache began anew), inconclusive.",
-		}, append(resourceLabels, "outcome")),
 	}
-	r.MustRegister(m.checks)
-	return m
 }
 
 // Describe implements prometheus.Collector.
@@ -81,7 +72,7 @@ func (fs *Feeds) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCol
 func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
 	for _, f := range fs.Status() {
 		show := func(kind prometheus.ValueType, value float64, name, help string) {
-			desc := prometheus.NewDesc(name, help, append(resourceLabels, "encoding", "scope"), nil)
+			desc := prometheus.NewDesc(name, help, []string{"group", "version", "resource", "encoding", "scope"}, nil)
 			ch <- prometheus.MustNewConstMetric(desc, kind, value, f.GVR.Group, f.GVR.Version, f.GVR.Resource, f.Encoding.String(), f.Scope.String())
 		}
 		const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue

@@ -11,13 +11,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // upgrade replaces the apiserver by another version. If rewrites is true, it writes the stored
@@ -27,13 +30,26 @@ func (f *fakeUpstream) upgrade(version string, rewrites, forget bool) {
 	f.locked(func() {
 		f.mu.version = version
 		f.mu.rev++ // a write to another resource
-		for name, object := range f.mu.objects {
+		for name := range f.mu.objects {
 			if rewrites {
-				f.mu.objects[name] = strings.Replace(object, `"data":{`, `"immutable":false,"data":{`, 1)
+				f.rewriteLocked(name)
 			}
 		}
 	})
 	f.cutStreams(forget)
+}
+
+// rewriteLocked gives all versions of an object other bytes.
+func (f *fakeUpstream) rewriteLocked(name string) {
+	other := func(object string) string {
+		return strings.Replace(object, `"data":{`, `"immutable":false,"data":{`, 1)
+	}
+	f.mu.objects[name] = other(f.mu.objects[name])
+	for i, e := range f.mu.history {
+		if e.name() == name {
+			f.mu.history[i].object = other(e.object)
+		}
+	}
 }
 
 // After an upgrade of the apiserver, the cache has the bytes that the new version writes. Watches
@@ -89,6 +105,51 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
+// After an upgrade, a cache is read again if it cannot be compared: a Table, whose cells may differ,
+// and a state whose history upstream has compacted.
+func TestUpgradeWithoutComparison(t *testing.T) {
+	for _, encoding := range []object.Encoding{object.JSON, object.Table} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &datedUpstream{fakeUpstream: newFake()}
+			feeds := start(t, d)
+			if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, encoding, 0); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			d.upgrade("v1.37.0", false, false)
+			d.locked(func() {
+				if encoding == object.JSON {
+					d.mu.compacted = d.mu.rev
+				}
+			})
+			time.Sleep(time.Minute)
+			if n := testutil.ToFloat64(feeds.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "upgraded")); n != 1 {
+				t.Errorf("encoding %v: %v relists", encoding, n)
+			}
+		})
+	}
+}
+
+// The comparison after an upgrade also finds a change that the cache has missed, and counts it.
+func TestUpgradeShowsAMissedChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		feeds := start(t, f)
+		source := openFrom(t, feeds)
+		time.Sleep(time.Minute)
+		f.lose("a")
+		f.set("b", "1")
+		time.Sleep(time.Second)
+		f.upgrade("v1.37.0", false, false)
+		time.Sleep(time.Minute)
+		reached(t, f, source.Cache())
+		if n := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", "different")); n != 1 {
+			t.Errorf("%v differences are counted", n)
+		}
+	})
+}
+
 // A state that is read again contains the cached objects that are unchanged, not second copies.
 func TestStatesShareObjects(t *testing.T) {
 	for _, paged := range []bool{false, true} {
@@ -102,9 +163,7 @@ func TestStatesShareObjects(t *testing.T) {
 			cache := openFrom(t, start(t, f)).Cache()
 			before := cachetest.Snapshot(t, cache)
 			time.Sleep(time.Minute)
-			f.locked(func() {
-				f.mu.objects["a"] = strings.Replace(f.mu.objects["a"], `"data":{`, `"immutable":false,"data":{`, 1)
-			})
+			f.locked(func() { f.rewriteLocked("a") })
 			f.upgrade("v1.37.0", false, false)
 			time.Sleep(time.Minute)
 			after := cachetest.Snapshot(t, cache)
@@ -167,6 +226,30 @@ func TestUpgradeSkipsNoEvent(t *testing.T) {
 		deltas, _, err := cursor.Poll(nil, 1000)
 		if err != nil || len(deltas) != events {
 			t.Errorf("%d events, %v", len(deltas), err)
+		}
+	})
+}
+
+// The log forgets the state that is compared with an upgraded apiserver, and upstream takes longer
+// than a periodic check may. One comparison suffices.
+func TestUpgradeOutlastsTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		options := feed.Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1, Bytes: 1 << 20}}
+		feeds := newFeeds(t, f, prometheus.NewRegistry(), options, zap.NewNop())
+		t.Cleanup(feeds.Stop)
+		openFrom(t, feeds)
+		time.Sleep(time.Minute)
+		f.locked(func() { f.mu.slow = map[string]time.Duration{"list": 2 * checkLimit} })
+		f.upgrade("v1.37.0", false, false)
+		for i := range 5000 {
+			f.set("a", fmt.Sprint(i))
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Hour)
+		if got := f.count("list"); got != 1 {
+			t.Errorf("%d comparisons", got)
 		}
 	})
 }

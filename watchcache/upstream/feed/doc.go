@@ -13,8 +13,8 @@
 //   - guard.go: detects lost and silent streams
 //
 // With each new stream, the feed asks for the apiserver's version (loop.go). Another version may write
-// other bytes for the same objects, so the feed compares the cache with upstream (package upgrade),
-// while the stream goes on. If the bytes differ, the cache begins a new epoch and its watches end. If
+// other bytes for the same objects, so the feed compares the cache with upstream (compare.go), while
+// the stream goes on. If the bytes differ, the cache begins a new epoch and its watches end. If
 // the resource is served in another way, with other columns for example, the feed ends and the next
 // request starts a new one.
 //

@@ -18,7 +18,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/upgrade"
 )
 
 // WatchLife is the shortest timeout that kube-apiserver gives a watch by default.
@@ -223,7 +222,7 @@ func (f *Feed) describeAgain(ctx context.Context) error {
 	if !changed && (!f.cache.Stats().Ready || !f.cache.Resource().SelfDescribing) {
 		return nil // it was just described, or cannot change
 	}
-	return upgrade.Description(ctx, f.Names, f.described, f.Aggregated)
+	return f.sameDescription(ctx)
 }
 
 // checkServer compares the cache with upstream if another version of the apiserver answers than the
@@ -238,13 +237,19 @@ func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, c
 		if err != nil {
 			return
 		}
-		err = upgrade.Compare(ctx, f.Names, f.described, f.Client, f.cache)
+		differs, err := true, errRewritten // the self-check does not compare cells
+		if f.Encoding != object.Table {
+			differs, err = f.SelfCheck(ctx)
+		}
 		end()
+		if apierrors.IsResourceExpired(err) { // no state that could be compared is left
+			differs, err = true, errRewritten
+		}
 		switch {
 		case err == nil:
 			_ = f.Write(epoch, func() error { f.writing.server = f.loop.server; return nil }) // the epoch may be over
 			return
-		case upgrade.Final(err):
+		case differs:
 			cut(err)
 			return
 		}
@@ -289,9 +294,9 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		return renewing, "went-back"
 	case errors.Is(err, errMissed):
 		return correcting, "self-check"
-	case errors.Is(err, ErrDiffers):
+	case errors.Is(err, errDiffers):
 		return renewing, "self-check" // a relist does not show the difference, or no client is served yet
-	case errors.Is(err, upgrade.ErrRewritten):
+	case errors.Is(err, errRewritten):
 		return renewing, "upgraded"
 	case errors.Is(err, errCutShort) && f.Encoding == object.Table:
 		return stopped, "" // the definition may have changed, but a relist does not compare cells
@@ -317,7 +322,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		}
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, upgrade.ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, discovery.ErrNotServed),
+		errors.Is(err, ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, discovery.ErrNotServed),
 		errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrColumns), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
 		return stopped, ""
 	}

@@ -104,7 +104,7 @@ func (f *Feed) settle(ctx context.Context, upstreamAt uint64) {
 		}
 		f.Log.Info("cache is not up to date", zap.Error(err))
 		if tries >= catchUpTries && !interrupted {
-			interrupted = f.Interrupt(ErrDiffers)
+			interrupted = f.Interrupt(errDiffers)
 		}
 		client.Sleep(ctx, max(backoff.Step(), client.RetryAfter(err)))
 	}

@@ -87,6 +87,7 @@ func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
 // Metrics contains the feeds' counters.
 type Metrics struct {
 	Relists *prometheus.CounterVec
+	Checks  *prometheus.CounterVec
 	cost    *prometheus.CounterVec
 }
 
@@ -97,12 +98,16 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_feed_relists_total",
 			Help: "Relists of a feed, by reason.",
 		}, []string{"group", "version", "resource", "reason"}),
+		Checks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_self_checks_total",
+			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), changed (upstream serves the resource in another way now, and the cache began anew), inconclusive.",
+		}, []string{"group", "version", "resource", "outcome"}),
 		cost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_upstream_seconds_total",
 			Help: "Seconds that upstream took for freshness checks (probe, list; not side watches, which mostly wait).",
 		}, []string{"by"}),
 	}
-	r.MustRegister(m.Relists, m.cost)
+	r.MustRegister(m.Relists, m.Checks, m.cost)
 	return m
 }
 
