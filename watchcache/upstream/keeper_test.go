@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
@@ -173,50 +171,6 @@ func TestResourcesApart(t *testing.T) {
 			t.Errorf("configmaps are in the ledger: %t, leases: %t", feed.Ledger.Has(feed.Owner), feed.Ledger.Has(o))
 		}
 	})
-}
-
-// A read contains all earlier writes, in any case and with any order of watch events.
-func TestLedgerIsSound(t *testing.T) {
-	seed := cachetest.Seed(t)
-	for round := range cachetest.Rounds(4, 20) {
-		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				random := rand.New(rand.NewPCG(seed, uint64(round)))
-				f := newFake()
-				_, feed := feedWithLedger(t, f)
-				for range 500 {
-					switch random.IntN(12) {
-					case 0:
-						f.set(fmt.Sprintf("o%03d", random.IntN(10)), "changed")
-						feed.Uses(feed.Owner, f.mu.rev) // simulates a faster feed
-					case 1:
-						f.remove(fmt.Sprintf("o%03d", random.IntN(10)))
-					case 2, 3, 4:
-						f.other("leases")
-					case 5:
-						f.other("namespaces")
-					case 6:
-						if random.IntN(4) == 0 {
-							f.elsewhere()
-						}
-					case 7:
-						f.stall(random.IntN(2) == 0)
-					case 8:
-						time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
-					case 9:
-						if random.IntN(10) == 0 {
-							f.cutStreams(false)
-						}
-					default:
-						if random.IntN(2) == 0 {
-							synctest.Wait()
-						}
-						same(t, f, readFresh(t, f, feed))
-					}
-				}
-			})
-		})
-	}
 }
 
 // etcd deletes many Events at one revision, and a cache may have seen only some of the deletions.
