@@ -67,6 +67,8 @@ func TestWrongFiles(t *testing.T) {
 		"listen: ':1'\ntls: {sidecar: {}}":                      {`listen: Invalid value: ":1": must be a loopback address if tls.sidecar is set`},
 		"cache: {scopes: [{}]}":                                 {"cache.scopes[0]: Required value: limit the scope by "},
 		"cache: {scopes: [{namespaces: [a], warm: true}]}":      {"cache.scopes[0].resources: Required value"},
+		"cache: {scopes: [{fieldSelector: spec.nodeName=}]}":    {`cache.scopes[0].fieldSelector: Invalid value: "spec.nodeName=": "spec.nodeName" must have the form FIELD=VALUE`},
+		"cache: {scopes: [{fieldSelector: spec.nodeName!=n}]}":  {`cache.scopes[0].fieldSelector: Invalid value: "spec.nodeName!=n": "spec.nodeName" must have the form FIELD=VALUE`},
 		"cache: {scopes: [{resources: [secrets], warm: true}]}": {`cache.scopes[0].resources[0]: Invalid value: "secrets": is excluded from caching`},
 		"tls: {certFile: 5}":                                    {"tls.certFile: "},
 		"tls: {certFile: a}":                                    {"tls.privateKeyFile: Required"},

@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 )
 
 // Scope is the part of a resource that a cache holds: the objects of a namespace, or the objects
@@ -26,19 +25,13 @@ type Scope struct {
 	Labels string `json:"labelSelector,omitempty"`
 }
 
-// NewScope returns the scope of a namespace and two selectors in any form.
+// NewScope returns the scope of a namespace and two selectors in any form. Package config has
+// checked them: all requirements of fieldSelector are equalities of other fields than
+// metadata.namespace, because upstream's later pages would not begin in such a namespace.
 func NewScope(namespace, fieldSelector, labelSelector string) (Scope, error) {
 	fs, err := fields.ParseSelector(fieldSelector)
 	if err != nil {
 		return Scope{}, fmt.Errorf("field selector %q: %w", fieldSelector, err)
-	}
-	for _, r := range fs.Requirements() {
-		if r.Operator == selection.NotEquals || r.Value == "" {
-			return Scope{}, fmt.Errorf("field selector %q: only FIELD=VALUE limits a cache, not %s%s%s", fieldSelector, r.Field, r.Operator, r.Value)
-		}
-		if r.Field == "metadata.namespace" { // upstream's later pages would not begin in the namespace
-			return Scope{}, fmt.Errorf("field selector %q: name the namespace instead", fieldSelector)
-		}
 	}
 	ls, err := labels.Parse(labelSelector)
 	if err != nil {
