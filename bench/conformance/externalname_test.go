@@ -11,6 +11,7 @@ import (
 // shows the field in the event of that write, but not in reads. The proxy's caches are filled by
 // such events, and must not show it either.
 func TestServiceBecomesExternalName(t *testing.T) {
+	needsWhole(t)
 	const policy = `"internalTrafficPolicy":"Cluster"`
 	home := newNamespaces(t, "external", 1)[0]
 	o := object{of: services, namespace: home, name: "s", fields: spec(`{"ports":[{"port":80}]}`)}

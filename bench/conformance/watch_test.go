@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
@@ -98,7 +102,8 @@ func watchScript(t *testing.T, c *collection) {
 			path = c.in(s.home)
 		}
 		r, from := get(fill.Replace(path+"?watch=true&"+f.query)), c.source(f.from)
-		begins := !f.in && !strings.Contains(f.query, "=$N") && !strings.Contains(f.query, "metadata.name")
+		state := strings.Contains(f.query, "sendInitialEvents=true") || !strings.Contains(f.query, "=$N")
+		begins := !f.in && state && !strings.Contains(f.query, "metadata.name")
 		open = append(open, asked{f.name, r, from, begins})
 		for _, form := range lots(f.name+c.name, watchedForms) {
 			if r, ok := form.of(r); ok {
@@ -134,9 +139,26 @@ type asked struct {
 	name string
 	request
 	from source
-	// begins is true if the watch begins with an event. From etcd, the apiserver may read the state
-	// after it has sent the header. No write may come before that.
+	// begins is true if the watch begins with objects. From etcd, the apiserver may read the state
+	// after it has sent the header. No write may come before that, or before the whole state has come:
+	// the apiserver ends a watch whose next events wait for long.
 	begins bool
+}
+
+// state returns the number of objects with which a watch begins.
+func (a asked) state(t *testing.T) int {
+	t.Helper()
+	if !a.begins {
+		return 0
+	}
+	u, err := url.Parse(a.Target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	selected := url.Values{"labelSelector": query["labelSelector"], "fieldSelector": query["fieldSelector"]}
+	list := must(t, apiserver, get(u.Path+"?"+selected.Encode()), http.StatusOK)
+	return max(1, int(gjson.GetBytes(list.Body, "items.#").Int()))
 }
 
 // openPairs opens watches, atOnce of them concurrently. When the test ends, it checks the sources of
@@ -165,10 +187,9 @@ func openPairs(t *testing.T, all []asked) []*pair {
 		t.Fatal(err)
 	}
 	for i, p := range pairs {
+		size := all[i].state(t)
 		for _, s := range []*stream{p.want, p.got} {
-			if all[i].begins {
-				cluster.Eventually(t, p.name+" has begun", func() bool { return len(s.lines) > 0 })
-			}
+			cluster.Eventually(t, p.name+" has begun", func() bool { return len(s.lines) >= min(size, cap(s.lines)) })
 		}
 	}
 	t.Cleanup(func() {
