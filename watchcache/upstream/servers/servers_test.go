@@ -466,6 +466,10 @@ func TestServerThatIsBehind(t *testing.T) {
 		}
 		checked(t, "a is used", s.uses(a))
 		wantAnswer(t, way, "a")
+		time.Sleep(2 * checkEvery)
+		if !s.usableOf(a) {
+			t.Error("a is behind what etcd had before its restore, and is left again")
+		}
 	})
 }
 
