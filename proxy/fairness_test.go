@@ -130,7 +130,7 @@ func TestPatienceOfForwards(t *testing.T) {
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{queues: queues{forwards: fair.NewQueue(1, false, 100<<10), givenUp: fair.NewQueue(1, false, 0)}}
+			s := &Server{queues: queues{forwards: fair.NewPool(1, false, 100<<10), givenUp: fair.NewPool(1, false, 0)}}
 			s.limits.metrics = metrics.New(prometheus.NewRegistry())
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
@@ -146,7 +146,7 @@ func TestPatienceOfForwards(t *testing.T) {
 				waited != want || refusal.Close {
 				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
 			}
-			s.queues.forwards = fair.NewQueue(1, false, 1<<10)
+			s.queues.forwards = fair.NewPool(1, false, 1<<10)
 			s.queues.forwards.Try(fair.Claim{User: "other", Size: 1})
 			began = time.Now()
 			if refusal := ask(); refusal == nil || time.Since(began) != 0 {
@@ -161,9 +161,9 @@ func TestTwoUsersLeaveRoom(t *testing.T) {
 	o := testOptions()
 	o.Access, o.Limits.Forwards = judging(t), 40
 	s, _ := serveTo(t, forwardsAll{}, http.NotFound, o)
-	for name, q := range map[string]*fair.Queue{
+	for name, q := range map[string]*fair.Pool{
 		"forwards": s.queues.forwards, "stale reads": s.queues.fallbackReads, "stale watches": s.queues.fallbackWatches, "late watches": s.queues.late,
-		"requests": s.queues.requests, "unauthenticated": s.queues.strangers, "watches": s.limits.memory, "workspace": s.workspace.Queue,
+		"requests": s.queues.requests, "unauthenticated": s.queues.strangers, "watches": s.limits.memory, "workspace": s.workspace.Pool,
 	} {
 		size := max(1, q.Capacity/100)
 		for more := true; more; {
@@ -236,25 +236,25 @@ func TestExpensiveReadWait(t *testing.T) {
 		if code := answer(expensive); code != http.StatusOK {
 			t.Fatalf("expensive, alone: %d", code)
 		}
-		all := s.queues.reads.Capacity
-		if err := s.queues.reads.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
+		all := s.queues.reads.Short.Capacity
+		if err := s.queues.reads.Short.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
 			t.Fatal(err)
 		}
 		leaver, stayer := dialTLS(t, address), make(chan int, 1)
 		send(t, leaver, "GET "+expensive+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		waitFor(t, "an expensive read waits", func() bool { return s.queues.reads.Waiting() == 1 })
+		waitFor(t, "an expensive read waits", func() bool { return s.queues.reads.Short.Waiting() == 1 })
 		if code := answer(cheap); code != http.StatusOK {
 			t.Errorf("cheap: %d", code)
 		}
 		_ = leaver.Close()
-		waitFor(t, "the leaver does not wait", func() bool { return s.queues.reads.Waiting() == 0 })
+		waitFor(t, "the leaver does not wait", func() bool { return s.queues.reads.Short.Waiting() == 0 })
 		go func() { stayer <- answer(expensive) }()
-		waitFor(t, "another one waits", func() bool { return s.queues.reads.Waiting() == 1 })
-		s.queues.reads.Give("holder", all)
+		waitFor(t, "another one waits", func() bool { return s.queues.reads.Short.Waiting() == 1 })
+		s.queues.reads.Short.Give("holder", all)
 		if code := <-stayer; code != http.StatusOK {
 			t.Errorf("expensive: %d", code)
 		}
-		waitFor(t, "nothing is held", func() bool { return s.queues.reads.Taken() == 0 })
+		waitFor(t, "nothing is held", func() bool { return s.queues.reads.Short.Taken() == 0 })
 	})
 }
 

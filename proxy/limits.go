@@ -45,7 +45,7 @@ type limiter struct {
 	limits               func() exchange.Limits
 	metrics              *metrics.Metrics
 	connections, watches perUserCounts
-	memory               *fair.Queue // of open watches
+	memory               *fair.Pool // of open watches
 }
 
 // admit counts the request's connection against its user's limit, or refuses the request.
@@ -105,7 +105,7 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
 	}
-	w, err := s.queues.forwards.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
+	w, err := s.queues.forwards.Enter(fair.Claim{User: user, Size: 1, Held: req.Held()})
 	if w != nil {
 		req.Body.ReadAhead()
 		ctx, stop := req.Attended(ctx)
@@ -181,12 +181,12 @@ func (s *Server) admitFallback(ctx context.Context, req *exchange.Request, verb 
 	return sync.OnceFunc(func() { slots.Give(claim.User, claim.Size) }), nil
 }
 
-func (s *Server) fallback(req *exchange.Request, verb string) (*fair.Queue, fair.Claim) {
+func (s *Server) fallback(req *exchange.Request, verb string) (*fair.Pool, fair.Claim) {
 	slots := s.queues.fallbackReads
 	if verb == "watch" {
 		slots = s.queues.fallbackWatches
 	}
-	return slots, fair.Claim{User: req.User(), Size: 1, Cost: 1, Held: req.Held()}
+	return slots, fair.Claim{User: req.User(), Size: 1, Held: req.Held()}
 }
 
 // lateMax limits the forwarded watches that begin before a cache's history. Upstream can serve

@@ -88,7 +88,7 @@ func (s *Server) roomForBody(req *exchange.Request) (giveBack func()) {
 	if size < 0 {
 		size = req.Body.Most
 	}
-	claim := fair.Claim{User: req.User(), Size: size, Cost: size}
+	claim := fair.Claim{User: req.User(), Size: size}
 	if !s.workspace.Try(claim) {
 		return func() {}
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -105,15 +106,15 @@ func (l *life) begin() {
 
 // queues are what users share, and limit what each of them may use.
 type queues struct {
-	forwards *fair.Queue // forwarded requests
-	reads    *fair.Queue // expensive reads from the cache
-	givenUp  *fair.Queue // requests that clients have just given up
+	forwards *fair.Pool  // forwarded requests
+	reads    *fair.Slots // expensive reads from the cache
+	givenUp  *fair.Pool  // requests that clients have just given up
 	// fallbackReads and fallbackWatches are for what upstream answers because a cache is out of date.
-	fallbackReads, fallbackWatches *fair.Queue
-	late                           *fair.Queue // see lateMax
-	strangers                      *fair.Queue // memory of requests of unknown senders, by network
-	origins                        *fair.Queue // see originsMost
-	requests                       *fair.Queue // memory of the requests of known clients
+	fallbackReads, fallbackWatches *fair.Pool
+	late                           *fair.Pool // see lateMax
+	strangers                      *fair.Pool // memory of requests of unknown senders, by network
+	origins                        *fair.Pool // see originsMost
+	requests                       *fair.Pool // memory of the requests of known clients
 }
 
 // NewServer returns a server; Serve runs it.
@@ -157,17 +158,18 @@ func (s *Server) divide(options *Options) {
 	memory, shared := cmp.Or(options.Workspace, workspaceSize), options.Access != nil
 	share := memory / shares
 	forwards, fallbacks, reads := waitingForwards*share, waitingFallbacks*share, waitingReads*share
-	s.queues.late = fair.NewQueue(lateMax, shared, 0)
-	s.queues.givenUp = fair.NewQueue(givenUpMost, shared, 0)
-	s.queues.fallbackReads = fair.NewQueue(fallbackReads, shared, fallbacks)
-	s.queues.fallbackWatches = fair.NewQueue(fallbackWatches, shared, fallbacks)
-	s.queues.forwards = fair.NewQueue(int64(options.Limits.Forwards), shared, forwards)
-	s.queues.origins = fair.NewQueue(originsMost, shared, 0)
-	s.queues.strangers = fair.NewQueue(memory, shared, 0)
+	s.queues.late = fair.NewPool(lateMax, shared, 0)
+	s.queues.givenUp = fair.NewPool(givenUpMost, shared, 0)
+	s.queues.fallbackReads = fair.NewPool(fallbackReads, shared, fallbacks)
+	s.queues.fallbackWatches = fair.NewPool(fallbackWatches, shared, fallbacks)
+	s.queues.forwards = fair.NewPool(int64(options.Limits.Forwards), shared, forwards)
+	s.queues.origins = fair.NewPool(originsMost, shared, 0)
+	s.queues.strangers = fair.NewPool(memory, shared, 0)
 	open := cmp.Or(options.Requests, requestsSize)
-	s.queues.requests = fair.NewQueue(open, shared, 0)
-	s.limits.memory = fair.NewQueue(watchesShare*open, shared, 0)
-	s.queues.reads = fair.NewSlots(reads)
+	s.queues.requests = fair.NewPool(open, shared, 0)
+	s.limits.memory = fair.NewPool(watchesShare*open, shared, 0)
+	processors := max(1, runtime.GOMAXPROCS(0)-1) // one is left to cheap reads and the network
+	s.queues.reads = fair.NewSlots(int64(processors), reads)
 	s.workspace = fair.NewWorkspace(memory, shared, reads)
 }
 

@@ -131,7 +131,7 @@ func TestStuckCacheAndShortTimeout(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 1)
 		var opened atomic.Int64
 		s, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}, opening: func(context.Context) { opened.Add(1) }}, http.NotFound, testLimits(), nil)
-		for s.queues.fallbackReads.Try(fair.Claim{User: "a", Size: 1, Cost: 1}) {
+		for s.queues.fallbackReads.Try(fair.Claim{User: "a", Size: 1}) {
 		}
 		began := time.Now()
 		_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeout=100ms")

@@ -36,14 +36,14 @@ const (
 // reviews sends reviews of one kind upstream. Equal requests at the same time share one review.
 // After an outage all clients return together, and many of them have the same service account.
 type reviews[V any] struct {
-	slots   *fair.Queue // the slots for reviews upstream
+	slots   *fair.Pool // the slots for reviews upstream
 	flights singleflight.Group
 	seconds prometheus.Observer
 }
 
 func newReviews[V any](resource string, m *metrics) *reviews[V] {
 	return &reviews[V]{
-		slots: fair.NewQueue(reviewsMax, true, waitingMax), seconds: m.seconds.WithLabelValues(resource),
+		slots: fair.NewPool(reviewsMax, true, waitingMax), seconds: m.seconds.WithLabelValues(resource),
 	}
 }
 
@@ -57,7 +57,7 @@ type question[V any] struct {
 	review func(ctx context.Context) (V, error)
 	// turn returns the slots for which the question waits, and the client that waits. If it is nil,
 	// these are the slots of all.
-	turn func() (slots *fair.Queue, client string)
+	turn func() (slots *fair.Pool, client string)
 }
 
 // answer returns a remembered outcome, or waits for a turn and sends a review. If the client that
@@ -96,7 +96,7 @@ func (r *reviews[V]) begin(q *question[V], review func(context.Context) (V, erro
 		}
 		waiting, cancelWait := context.WithTimeout(ctx, turnTimeout)
 		defer cancelWait()
-		if err := slots.Take(waiting, fair.Claim{User: client, Size: 1, Cost: 1, Held: int64(q.bytes) + waitCost}); err != nil {
+		if err := slots.Take(waiting, fair.Claim{User: client, Size: 1, Held: int64(q.bytes) + waitCost}); err != nil {
 			return *new(V), fmt.Errorf("wait for one of %d slots: %w", reviewsMax, err)
 		}
 		defer slots.Give(client, 1)

@@ -45,7 +45,7 @@ type tokens struct {
 	salt      [sha256.Size]byte // makes precomputed tables of token digests useless
 	good, bad *reviewCache[*authenticator.Response]
 	reviews   *reviews[*authenticator.Response]
-	owners    *fair.Queue // slots for the reviews of tokens that were good before
+	owners    *fair.Pool // slots for the reviews of tokens that were good before
 }
 
 func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Duration, m *metrics) *tokens {
@@ -53,7 +53,7 @@ func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Durati
 		client: client, ttl: ttl,
 		good: newReviewCache[*authenticator.Response](tokensMax), bad: newReviewCache[*authenticator.Response](refusedMax),
 		reviews: newReviews[*authenticator.Response]("tokenreviews", m),
-		owners:  fair.NewQueue(reviewsMax, true, waitingMax),
+		owners:  fair.NewPool(reviewsMax, true, waitingMax),
 	}
 	t.good.keep = ownersLast
 	_, _ = rand.Read(t.salt[:]) // never fails
@@ -92,7 +92,7 @@ func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 		client: from, key: k, bytes: len(token), due: t.good.due,
 		known:  func() (*authenticator.Response, bool) { return t.remembered(k) },
 		review: func(ctx context.Context) (*authenticator.Response, error) { return t.ask(ctx, from, k, token) },
-		turn: func() (*fair.Queue, string) {
+		turn: func() (*fair.Pool, string) {
 			if owner, ok := t.good.last(k); ok {
 				return t.owners, owner.User.GetName()
 			}

@@ -11,7 +11,7 @@ import (
 // requests, and header blocks of HTTP/2. Unknown clients share one part by address, and known
 // clients share another part by user. Each client may hold no more of its part than stays free. So
 // unknown clients cannot block known clients, and a few clients cannot block all others.
-type Heads struct{ unknown, known *fair.Queue }
+type Heads struct{ unknown, known *fair.Pool }
 
 const (
 	// headFree is the number of bytes of each head that are not counted. handshakeFree is the same
@@ -24,7 +24,7 @@ const (
 
 // NewHeads returns empty Heads.
 func NewHeads() *Heads {
-	return &Heads{fair.NewQueue(headsMax, true, 0), fair.NewQueue(headsMax, true, 0)}
+	return &Heads{fair.NewPool(headsMax, true, 0), fair.NewPool(headsMax, true, 0)}
 }
 
 // ErrHeads says that a connection ends because clients have begun to send too much.
@@ -32,7 +32,7 @@ var ErrHeads = errors.New("too many bytes of incomplete requests")
 
 // headCount is the counted part of a connection's head.
 type headCount struct {
-	from *fair.Queue
+	from *fair.Pool
 	who  string
 	size int64
 }
@@ -63,7 +63,7 @@ func (c *Conn) HeadEnds() {
 }
 
 // of returns the part that counts a connection's head, and the client.
-func (h *Heads) of(c *Conn) (part *fair.Queue, who string) {
+func (h *Heads) of(c *Conn) (part *fair.Pool, who string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.counted != nil {

@@ -106,7 +106,7 @@ func churn(t *testing.T, budget int64) {
 func TestHerdMakesEachPieceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd = 20
-		slots := fair.NewQueue(1, false, 1<<20)
+		slots := fair.NewPool(1, false, 1<<20)
 		d := newStore(t, 1) // keeps nothing
 		c, snapshot := cachetest.ConfigMaps(t, 5000)
 		from, to := c.Resource().KeyRange("a")
@@ -116,7 +116,7 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 		var all sync.WaitGroup
 		pieces := make([]*Piece, herd)
 		for i := range herd {
-			m := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+			m := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 			_ = m.Spend(fair.CheapWork) // the next piece needs a slot
 			all.Go(func() {
 				for span := range snapshot.Spans(from, to) {

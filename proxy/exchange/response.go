@@ -109,7 +109,7 @@ var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
 // WriteBody writes the list or the reader. Writes from the reader wait for turns, unless the body
 // has no time limit, because an event must not wait.
-func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Queue) (int64, error) {
+func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Slots) (int64, error) {
 	if r.List != nil {
 		return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room, r.State)
 	}

@@ -95,7 +95,7 @@ func (g *Guard) holdLocked() bool {
 	size := max(g.size, g.mu.large)
 	if g.mu.held == 0 {
 		g.mu.by, g.mu.since = g.user(), time.Now()
-		if g.room.Try(Claim{User: g.mu.by, Size: size, Cost: size}) {
+		if g.room.Try(Claim{User: g.mu.by, Size: size}) {
 			g.mu.held = size
 		}
 	}

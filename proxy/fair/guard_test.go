@@ -37,7 +37,7 @@ func TestGuard(t *testing.T) {
 		time.Sleep(time.Hour)
 		is("read", 0, 0)
 
-		if !w.Try(Claim{User: "b", Size: 2, Cost: 2}) {
+		if !w.Try(Claim{User: "b", Size: 2}) {
 			t.Fatal("no room")
 		}
 		g.Begin()
@@ -50,7 +50,7 @@ func TestGuard(t *testing.T) {
 		time.Sleep(guardGrace)
 		is("held", 3, 1)
 		go func() { // another claim waits
-			if w.Take(t.Context(), Claim{User: "b", Size: 2, Cost: 2}) == nil {
+			if w.Take(t.Context(), Claim{User: "b", Size: 2}) == nil {
 				w.Give("b", 2)
 			}
 		}()

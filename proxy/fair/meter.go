@@ -2,14 +2,13 @@ package fair
 
 import (
 	"context"
-	"runtime"
 	"sync/atomic"
 	"time"
 )
 
 // Meter limits the processor time of a read from the cache. A read begins without a slot. A cheap
 // read never waits, and its meter does one subtraction. Once a read has cost more than CheapWork,
-// it waits for a slot of a [Queue]. It gives the slot back after its turn. So users get equal
+// it waits for one of the [Slots]. It gives the slot back after its turn. So users get equal
 // shares of the processors, however expensive their reads are. A read gives its slot back before it
 // waits for anything else. A long response is written in turns, each of which costs as much as
 // writing its pieces. A turn of one piece made the threads of four readers wake each other for each
@@ -21,9 +20,9 @@ type Meter struct {
 	ctx    context.Context
 	base   context.Context // the argument of NewMeter; ctx may also end when the client leaves
 	who    Claimant
-	slots  *Queue // nil means no bound
+	slots  *Slots // nil means no bound
 	left   int64  // remaining cost of the turn
-	held   *Queue // of which the read has a slot, or nil
+	held   *Pool  // of which the read has a slot, or nil
 	writes bool   // the response is being written
 	// attends is true if Attended must be called before the first wait. stop is the function that
 	// Attended returned.
@@ -71,28 +70,26 @@ type Claimant interface {
 
 // NewMeter returns a meter for a read. If attends is true, a waiting read is given up when its
 // client leaves.
-func NewMeter(ctx context.Context, who Claimant, slots *Queue, attends bool) Meter {
+func NewMeter(ctx context.Context, who Claimant, slots *Slots, attends bool) Meter {
 	return Meter{ctx: ctx, base: ctx, who: who, slots: slots, left: CheapWork, attends: attends}
 }
 
-// NewSlots returns the slots of expensive reads: one slot for each processor except one. The last
-// processor is left to cheap reads and the network. Long turns have as many slots of their own.
-// Otherwise a list of large objects would delay each piece of all other lists by a long turn. Waiting
-// claims may hold at most room bytes of memory together.
-func NewSlots(room int64) *Queue {
+// Slots are for turns of expensive reads. Long turns have slots of their own. Otherwise a list of large
+// objects would delay each piece of all other lists by a long turn.
+type Slots struct{ Short, Long *Pool }
+
+// NewSlots returns n slots of each kind. Waiting claims may hold at most room bytes of memory together.
+func NewSlots(n, room int64) *Slots {
 	const longShare = 4
-	n := int64(max(1, runtime.GOMAXPROCS(0)-1))
-	slots := NewQueue(n, false, room-room/longShare)
-	slots.long = NewQueue(n, false, room/longShare)
-	return slots
+	return &Slots{NewPool(n, false, room-room/longShare), NewPool(n, false, room/longShare)}
 }
 
-// slotsFor returns the slots for a turn.
-func (m *Meter) slotsFor(cost int64) *Queue {
-	if cost > longWork && m.slots.long != nil {
-		return m.slots.long
+// of returns the slots for a turn.
+func (s *Slots) of(cost int64) *Pool {
+	if cost > longWork {
+		return s.Long
 	}
-	return m.slots
+	return s.Short
 }
 
 // Failed returns the reason why the read was given up, or nil.
@@ -122,18 +119,18 @@ func (m *Meter) turn(cost int64) error {
 		m.ctx, m.stop = m.who.Attended(m.ctx)
 		m.attends = false
 	}
-	c := Claim{User: m.who.User(), Size: 1, Cost: max(TurnWork, cost), Held: m.who.Held()}
+	c, turn := Claim{User: m.who.User(), Size: 1, Held: m.who.Held()}, max(TurnWork, cost)
 	if m.writes {
-		c.Cost, c.Held = max(writingWork, cost), 0 // a response that has begun is not refused
+		c.Held, turn = 0, max(writingWork, cost) // a response that has begun is not refused
 	}
-	slots := m.slotsFor(c.Cost)
+	slots := m.slots.of(turn)
 	if m.err = m.ctx.Err(); m.err == nil {
 		m.err = slots.Take(m.ctx, c)
 	}
 	if m.err != nil {
 		return m.err
 	}
-	m.held, m.left = slots, c.Cost-cost
+	m.held, m.left = slots, turn-cost
 	return nil
 }
 
@@ -156,17 +153,17 @@ func (m *Meter) End() {
 	m.ctx, m.attends, m.writes = m.base, false, true
 }
 
-// write waits for a turn to write a piece of size bytes, and further pieces up to a cost. An empty
-// write needs no turn.
-func (m *Meter) write(size int, cost int64) (*writeTurn, error) {
+// write waits for a turn to write a piece of size bytes, and as many of the rest as a turn has time for.
+// An empty write needs no turn.
+func (m *Meter) write(size int, rest int64) (*writeTurn, error) {
 	m.ReleaseSlot()
 	if m.slots == nil || size == 0 {
 		return nil, nil //nolint:nilnil // no turn
 	}
 	piece := writeCost * int64(size)
-	cost = max(piece, cost)
-	t := &writeTurn{slots: m.slotsFor(cost), user: m.who.User(), cost: cost, left: cost - piece}
-	if err := t.slots.Take(m.ctx, Claim{User: t.user, Size: 1, Cost: cost}); err != nil {
+	t := &writeTurn{user: m.who.User(), left: max(0, min(TurnWork, writeCost*rest)-piece)}
+	t.slots = m.slots.of(piece + t.left)
+	if err := t.slots.Take(m.ctx, Claim{User: t.user, Size: 1}); err != nil {
 		return nil, err
 	}
 	t.expiry = time.AfterFunc(time.Duration(piece), t.give)
@@ -176,9 +173,8 @@ func (m *Meter) write(size int, cost int64) (*writeTurn, error) {
 // writeTurn is a turn in which pieces of a response are written. It ends early if a piece takes
 // longer than estimated, because a client might not read. A nil turn has no slot.
 type writeTurn struct {
-	slots  *Queue
+	slots  *Pool
 	user   string
-	cost   int64
 	left   int64 // remaining cost
 	given  atomic.Bool
 	expiry *time.Timer
@@ -195,14 +191,6 @@ func (t *writeTurn) goesOn(size int) bool {
 	}
 	t.expiry.Reset(time.Duration(cost))
 	return true
-}
-
-// next returns the largest cost of the turn after this one.
-func (t *writeTurn) next() int64 {
-	if t == nil || t.given.Load() {
-		return 0
-	}
-	return min(TurnWork, 2*t.cost)
 }
 
 // rests must be called after each piece.

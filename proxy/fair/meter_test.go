@@ -21,13 +21,13 @@ func (reader) Attended(ctx context.Context) (_ context.Context, stop func()) { r
 // A long turn delays no other turns, except long ones.
 func TestLongTurnsHaveTheirOwnSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := NewSlots(1 << 20)
+		slots := NewSlots(1, 1<<20)
 		meter := func(user string) *Meter {
 			m := NewMeter(t.Context(), reader(user), slots, false)
 			return &m
 		}
 		var long []*Meter
-		for range slots.Capacity {
+		for range slots.Short.Capacity {
 			m := meter("attacker")
 			if err := m.Spend(longWork + 1); err != nil {
 				t.Fatal(err)
@@ -56,8 +56,8 @@ func TestLongTurnsHaveTheirOwnSlots(t *testing.T) {
 		for _, m := range long {
 			m.ReleaseSlot()
 		}
-		if synctest.Wait(); !spent || slots.Taken() != 0 || slots.long.Taken() != 0 {
-			t.Errorf("%d and %d slots are taken", slots.Taken(), slots.long.Taken())
+		if synctest.Wait(); !spent || slots.Short.Taken() != 0 || slots.Long.Taken() != 0 {
+			t.Errorf("%d and %d slots are taken", slots.Short.Taken(), slots.Long.Taken())
 		}
 	})
 }

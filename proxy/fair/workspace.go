@@ -23,18 +23,17 @@ const (
 // Workspace limits the memory of all responses that are made for one request, until they are
 // written. Without this limit, clients would decide how much memory the proxy needs.
 type Workspace struct {
-	*Queue
+	*Pool
 	wanted atomic.Pointer[time.Time] // when a claim last had to wait for memory; nil if none has
 }
 
-// NewWorkspace returns a workspace of size bytes; see NewQueue.
+// NewWorkspace returns a workspace of size bytes; see NewPool.
 func NewWorkspace(size int64, shared bool, room int64) *Workspace {
-	return &Workspace{Queue: NewQueue(size, shared, room)}
+	return &Workspace{Pool: NewPool(size, shared, room)}
 }
 
 // Take waits for memory, for workspaceWait at most.
 func (w *Workspace) Take(ctx context.Context, c Claim) error {
-	c.Cost = c.Size
 	waiter, err := w.Enter(c)
 	if waiter == nil {
 		return err

@@ -58,7 +58,6 @@ func TestWorkspaceIsGivenBack(t *testing.T) {
 	if w.Taken() != 0 {
 		t.Error("something was not given back")
 	}
-	verify(t, w.Queue)
 }
 
 // A read fails if the memory is not free soon, or if its claim exceeds the workspace. Upstream then

@@ -20,9 +20,6 @@ type turning struct {
 	// such a body share a turn. Any other body may wait between its pieces.
 	rest int64
 	turn *writeTurn // the shared turn, or nil
-	// most is the largest cost of the next turn. It doubles as long as the client reads as fast as
-	// estimated, and begins anew if not, because the user pays for all of a turn.
-	most int64
 }
 
 // InTurns returns a writer that waits for a turn before each piece except the first.
@@ -35,9 +32,8 @@ func (t *turning) Write(p []byte) (int, error) {
 		size = len(p)
 	}
 	if !t.turn.goesOn(size) {
-		t.most = t.turn.next()
 		t.end()
-		turn, err := t.turns.write(size, min(t.most, writeCost*t.rest))
+		turn, err := t.turns.write(size, t.rest)
 		if err != nil {
 			return 0, err
 		}
@@ -99,7 +95,7 @@ const (
 )
 
 // large has the large buffers of long bodies. A client that does not read its response keeps a buffer.
-var large = NewQueue(LargeMost, true, 0)
+var large = NewPool(LargeMost, true, 0)
 
 // TakeLarge takes one of a user's large buffers, if one is free. GiveLarge gives it back.
 func TakeLarge(user string) (ok bool) { return large.Try(Claim{User: user, Size: 1}) }

@@ -111,89 +111,55 @@ func TestListEndsWithItsState(t *testing.T) {
 	}
 }
 
-// A client that reads as fast as estimated gets its list in turns of several pieces, up to the cost of
-// a turn. A client that reads more slowly holds a slot for the estimated time of one piece only, and
-// its user pays for no more. Between the pieces of a body that may wait, nobody has the slot.
+// A client that reads as fast as estimated gets its list in turns of several pieces. A client that reads
+// more slowly holds a slot for the estimated time of one piece only. Between the pieces of a body that
+// may wait, nobody has the slot.
 func TestPiecesShareTurns(t *testing.T) {
 	const pieces = 40
-	piece := writeCost * int64(WriteSize)
+	together := TurnWork / int(writeCost*WriteSize)
 	for name, test := range map[string]struct {
-		length int64
-		slow   int  // the first piece for which the client takes longer than estimated
-		turns  int  // at most
-		held   bool // between the pieces of a turn
+		rest  int64
+		slow  int // the first piece for which the client takes longer than estimated
+		turns int
 	}{
-		"fast":           {pieces * WriteSize, pieces, 8, true}, // 1, 2, 4, 8, then 10 pieces
-		"slow":           {pieces * WriteSize, 0, pieces, false},
-		"slow meanwhile": {pieces * WriteSize, 9, pieces, true}, // within the turn of 8 pieces
-		"unknown length": {-1, pieces, pieces, false},
+		"fast":           {pieces * WriteSize, pieces, pieces / together},
+		"slow":           {pieces * WriteSize, 0, pieces},
+		"slow meanwhile": {pieces * WriteSize, together + 4, 1 + 1 + pieces - together - 5},
+		"may wait":       {0, pieces, pieces},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slots := NewQueue(1, false, 1<<20)
-				var costs []int64
-				turn := func() { // a turn has the cost by which it moves its user's next one
-					slots.mu.Lock()
-					defer slots.mu.Unlock()
-					if slots.mu.entered > int64(len(costs)) {
-						costs = append(costs, slots.mu.flows["a"].next-slots.mu.now)
-					}
-				}
+				slots, written, turns := NewSlots(1, 1<<20), 0, map[*writeTurn]bool{}
 				meter := NewMeter(t.Context(), named{user: "a"}, slots, false)
-				atOnce, free, written := int64(0), 0, 0
-				_, err := WriteLong(writerFunc(func(p []byte) (int, error) {
-					turn()
-					if first := test.length < 0 && len(costs) == 0; slots.Taken() != 1 && !first { // the body may be short
+				to := &turning{turns: &meter, begun: true, rest: test.rest}
+				to.Writer = writerFunc(func(p []byte) (int, error) {
+					turns[to.turn] = true
+					if slots.Short.Taken() != 1 {
 						t.Error("a piece is written without a slot")
 					}
-					takes := time.Duration(piece) / 2
-					if written++; written > test.slow {
+					takes, slow := writeCost*time.Duration(len(p))/2, written >= test.slow
+					if slow {
 						takes *= 4
 					}
 					time.Sleep(takes)
-					synctest.Wait()
-					if slots.Taken() == 0 {
-						free++
+					if synctest.Wait(); slots.Short.Taken() == 1 == slow {
+						t.Errorf("piece %d: the slot is held: %t", written, !slow)
 					}
+					written++
 					return len(p), nil
-				}), &between{pieces, func() { atOnce += slots.Taken() }}, test.length, &meter, nil, nil)
-				if err != nil || slots.Taken() != 0 {
-					t.Errorf("%v, %d slots are taken in the end", err, slots.Taken())
-				}
-				if held, slow := atOnce > 0, test.slow < pieces; held != test.held || slow != (free > 1) {
-					t.Errorf("the slot was held before %d pieces, and free in %d", atOnce, free)
-				}
-				var sum int64
-				for _, cost := range costs {
-					if sum += cost; cost > TurnWork {
-						t.Errorf("a turn costs %d", cost)
+				})
+				for range pieces {
+					if _, err := to.Write(make([]byte, WriteSize)); err != nil {
+						t.Fatal(err)
+					}
+					if slots.Short.Taken() == 1 && test.rest == 0 {
+						t.Error("the slot is held while the body may wait")
 					}
 				}
-				if len(costs) > test.turns || !test.held && len(costs) < pieces-1 || sum > pieces*piece+int64(len(costs))*piece || sum < (pieces-1)*piece {
-					t.Errorf("%d turns cost %d, the pieces cost %d", len(costs), sum, pieces*piece)
+				if len(turns) != test.turns || slots.Short.Taken() != 0 {
+					t.Errorf("%d turns instead of %d; %d slots are taken in the end", len(turns), test.turns, slots.Short.Taken())
 				}
 			})
 		})
 	}
-}
-
-// between is a body of several large pieces. It calls a function before each piece but the first.
-type between struct {
-	pieces int
-	before func()
-}
-
-// WriteTo implements io.WriterTo.
-func (b *between) WriteTo(w io.Writer) (n int64, err error) {
-	piece := make([]byte, WriteSize)
-	for i := range b.pieces {
-		if i > 0 {
-			b.before()
-		}
-		m, err := w.Write(piece)
-		if n += int64(m); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
 }

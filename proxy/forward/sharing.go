@@ -50,7 +50,7 @@ func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchang
 		resp.BufferSmall()
 	}
 	if resp.Reader != nil && resp.Shares == nil && s.Crowded() {
-		if whole, _ := s.buffer(req, resp, s.try); whole {
+		if whole, _ := s.buffer(req, resp, s.Workspace.Try); whole {
 			resp.LetGo(-1)
 			return shared(resp)
 		}
@@ -115,12 +115,6 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 // shareWork is the peak memory to read a response, as a multiple of its length: the buffer is
 // doubled and copied as it grows.
 const shareWork = 3
-
-// try takes memory only if this needs no wait.
-func (s *Sharing) try(c fair.Claim) bool {
-	c.Cost = c.Size
-	return s.Workspace.Try(c)
-}
 
 // buffer reads a response to its end, if it is not too long and take finds room for it. The error is
 // that of a broken response.

@@ -81,8 +81,8 @@ func TestManyDecisionsTakeTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		slots := fair.NewQueue(1, false, 1<<20)
-		meter := fair.NewMeter(t.Context(), one{}, slots, false)
+		slots := fair.NewPool(1, false, 1<<20)
+		meter := fair.NewMeter(t.Context(), one{}, &fair.Slots{Short: slots, Long: slots}, false)
 		n.From(NewEras(), "one", cache, f, &meter)
 		other := fair.Claim{User: "other", Size: 1}
 		if !slots.Try(other) {

@@ -35,10 +35,10 @@ type Options struct {
 type Server struct {
 	Handler exchange.Handler
 	Options func() Options
-	Slots   *fair.Queue     // for long responses
+	Slots   *fair.Slots     // for long responses
 	Room    *fair.Workspace // for unread bytes of watches; nil for no limit
 	// Strangers limits the responses that are being written to unknown clients.
-	Strangers *fair.Queue
+	Strangers *fair.Pool
 	Metrics   *metrics.Metrics
 	Log       *zap.Logger
 	// Serving ends when open requests are aborted. Draining ends when the server begins to drain.

@@ -143,7 +143,7 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 const strangersMax = 1000
 
 // NewStrangers returns the limit of a server's responses to unknown clients, which share it by network.
-func NewStrangers() *fair.Queue { return fair.NewQueue(strangersMax, true, 0) }
+func NewStrangers() *fair.Pool { return fair.NewPool(strangersMax, true, 0) }
 
 // goOn sends 100 Continue, which asks the client for the body that it announced.
 func (c *Conn) goOn(s *stream) {

@@ -62,7 +62,7 @@ func newServer(h handler, config *tls.Config, drain time.Duration) *Server {
 		Handler: h, Options: func() Options {
 			return Options{Options: h2.Options{Limits: limits, Stall: stall}, TLS: config, Drain: drain}
 		},
-		Slots: fair.NewSlots(1 << 20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Slots: fair.NewSlots(1, 1<<20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: serving, Cut: cut, Draining: draining, Drain: beginDrain, Stop: func() {},
 	})
 }

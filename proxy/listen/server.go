@@ -32,7 +32,7 @@ type Options struct {
 type Config struct {
 	Handler exchange.Handler
 	Options func() Options
-	Slots   *fair.Queue     // for long responses
+	Slots   *fair.Slots     // for long responses
 	Room    *fair.Workspace // for unread bytes of watches; nil for no limit
 	Metrics *metrics.Metrics
 	Log     *zap.Logger

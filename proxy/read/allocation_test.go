@@ -119,14 +119,14 @@ func TestSelectionCost(t *testing.T) {
 
 // The meter of a cheap read costs almost nothing.
 func TestMeterOfCheapRead(t *testing.T) {
-	slots := fair.NewQueue(1, false, 1)
+	slots := fair.NewPool(1, false, 1)
 	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 		t.Fatal(err)
 	}
 	r, _ := pageOf(t, 1, 0)
-	ctx := t.Context()
+	ctx, both := t.Context(), &fair.Slots{Short: slots, Long: slots}
 	if allocs := testing.AllocsPerRun(100, func() {
-		r.meter = fair.NewMeter(ctx, r.Request, slots, true)
+		r.meter = fair.NewMeter(ctx, r.Request, both, true)
 		if err := r.meter.Spend(fair.CheapWork); err != nil {
 			t.Fatal(err)
 		}

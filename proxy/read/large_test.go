@@ -34,7 +34,7 @@ func largeOf(t *testing.T, length int, choice wire.Choice, memory int64) (*read,
 	cachetest.Apply(t, r.cache, o)
 	r.Name, r.Client = "big", exchange.Nobody{}
 	r.RVGiven = true
-	r.meter = fair.NewMeter(t.Context(), r.Request, fair.NewQueue(1, false, 1<<20), true)
+	r.meter = fair.NewMeter(t.Context(), r.Request, fair.NewSlots(1, 1<<20), true)
 	r.workspace = fair.NewWorkspace(memory, false, 1<<20)
 	r.choice, r.form = choice, wire.NewForm(choice, configMaps)
 	return r, o
@@ -112,9 +112,9 @@ func TestGetsInOtherFormsTakeTurns(t *testing.T) {
 		for _, custom := range []bool{false, true} {
 			r, _ := largeOf(t, 60<<10, wire.Choice{Partial: true}, 1<<30)
 			r.resource.SelfDescribing = custom
-			slots := fair.NewQueue(1, false, 1<<20)
-			r.meter = fair.NewMeter(t.Context(), r.Request, slots, true)
-			if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1, Cost: 1}); err != nil {
+			slots := fair.NewPool(1, false, 1<<20)
+			r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, true)
+			if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
@@ -258,7 +258,7 @@ func TestTurnsOfLargeObjectsAreDivided(t *testing.T) {
 			cachetest.Apply(t, r.cache, objectOf(t, r.resource,
 				`{"metadata":{"name":"o-%d","namespace":"a","uid":"u","resourceVersion":"%d","labels":{"a":%q}}}`, i, 4+i, strings.Repeat("x", length)))
 			turns := &turns{Claimant: r.Request}
-			r.meter, r.resource.SelfDescribing = fair.NewMeter(t.Context(), turns, fair.NewQueue(1, false, 1<<20), false), true
+			r.meter, r.resource.SelfDescribing = fair.NewMeter(t.Context(), turns, fair.NewSlots(1, 1<<20), false), true
 			r.derived = derived.New(1<<30, prometheus.NewRegistry())
 			from, _ := r.filter.KeyRange(r.resource)
 			pageAt(t, r, cachetest.Snapshot(t, r.cache), from).CloseBody()

@@ -17,23 +17,23 @@ import (
 )
 
 // metered returns a read with a meter and an expensive selector.
-func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Snapshot) {
+func metered(t *testing.T, objects int, slots *fair.Pool) (*read, watchcache.Snapshot) {
 	t.Helper()
 	r, snapshot := pageOf(t, objects, 0)
 	r.derived = newDerived(t, 1<<20)
 	r.workspace = fair.NewWorkspace(1<<30, false, 1<<20)
 	selecting(t, r, "labelSelector="+expensiveSelector())
 	r.Client = exchange.Nobody{}
-	r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.Kind(r.Name) != wire.Watch)
+	r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, r.Kind(r.Name) != wire.Watch)
 	return r, snapshot
 }
 
 // A walk through a large collection ends its turn, and continues in a later turn.
 func TestExpensiveReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewQueue(1, false, 1<<20)
+		slots := fair.NewPool(1, false, 1<<20)
 		r, snapshot := metered(t, 5000, slots)
-		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1, Cost: fair.TurnWork}); err != nil {
+		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 			t.Fatal(err)
 		}
 		from, to := r.filter.KeyRange(r.resource)
@@ -46,7 +46,7 @@ func TestExpensiveReadTakesTurns(t *testing.T) {
 		turns := 0
 		for other := "other"; ; turns++ {
 			synctest.Wait() // until the read waits for its turn, or ends
-			next, err := slots.Enter(fair.Claim{User: other, Size: 1, Cost: fair.TurnWork, Held: 1})
+			next, err := slots.Enter(fair.Claim{User: other, Size: 1, Held: 1})
 			if next == nil {
 				t.Fatalf("two have a turn: %v", err)
 			}
@@ -103,10 +103,10 @@ func TestReadIsGivenUp(t *testing.T) {
 			},
 		} {
 			t.Run(what+", "+name, func(t *testing.T) {
-				slots := fair.NewQueue(1, false, 1<<20)
+				slots := fair.NewPool(1, false, 1<<20)
 				r, snapshot := metered(t, 5000, slots)
 				ctx, cancel := context.WithCancel(t.Context())
-				r.meter = fair.NewMeter(&endsLater{ctx, cancel, after / fair.TurnWork}, r.Request, slots, false)
+				r.meter = fair.NewMeter(&endsLater{ctx, cancel, after / fair.TurnWork}, r.Request, &fair.Slots{Short: slots, Long: slots}, false)
 				got, err := answer(r, snapshot)
 				r.meter.End()
 				if got != nil || err == nil {

@@ -22,13 +22,13 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 		{partial: true},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			slots := fair.NewQueue(1, false, 1<<20)
+			slots := fair.NewPool(1, false, 1<<20)
 			r, snapshot := pageOf(t, 3000, 0)
 			r.derived = newDerived(t, 1<<20)
 			r.workspace = fair.NewWorkspace(1<<30, false, 1<<20)
 			selecting(t, r, "labelSelector=none!=x")
 			r.Client = exchange.Nobody{}
-			r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.Kind(r.Name) != wire.Watch)
+			r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, r.Kind(r.Name) != wire.Watch)
 			r.choice = wire.Choice{Partial: c.partial}
 			r.form = wire.NewForm(r.choice, configMaps)
 			whole := func() []byte {
@@ -58,7 +58,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 // holds no slot.
 func TestWritesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewQueue(1, false, 1<<20)
+		slots := fair.NewPool(1, false, 1<<20)
 		r, _ := metered(t, 1, slots)
 		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func TestWritesTakeTurns(t *testing.T) {
 // A client that does not read even the beginning of an expensive list holds no slot.
 func TestUnreadListHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewQueue(1, false, 1<<20)
+		slots := fair.NewPool(1, false, 1<<20)
 		r, snapshot := metered(t, 5000, slots)
 		selecting(t, r, "labelSelector=none!=x")
 		r.Header.Set("Accept-Encoding", "gzip")

@@ -99,7 +99,7 @@ type Config struct {
 	Feeds     Feeds
 	Derived   *derived.Store
 	Workspace *fair.Workspace
-	Slots     *fair.Queue // for expensive reads
+	Slots     *fair.Slots // for expensive reads
 	Options   func() Options
 	Limits    Limiter
 	Lag       func(rt exchange.Route) *watch.Lag // counts delivery lags; nil for no counts

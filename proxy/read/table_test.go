@@ -297,8 +297,8 @@ func TestLateRowsAreAwaitedWithoutASlot(t *testing.T) {
 		time.Sleep(time.Hour)
 		created := time.Now().Add(-time.Minute)
 		j.reset(10, version{0, 5, created, "old"}, version{1, 6, created, "old"})
-		slots, r, late := fair.NewQueue(1, false, 0), j.read(wire.IncludeMetadata, ""), version{1, 12, created, "late"}
-		r.meter = fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		slots, r, late := fair.NewPool(1, false, 0), j.read(wire.IncludeMetadata, ""), version{1, 12, created, "late"}
+		r.meter = fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		if err := r.meter.Spend(fair.CheapWork); err != nil { // the next event needs a turn
 			t.Fatal(err)
 		}

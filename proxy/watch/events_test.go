@@ -179,8 +179,8 @@ func TestFewLongEventsAreKept(t *testing.T) {
 // slot.
 func TestEventsOfTablesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewQueue(1, false, 0) // no room for those who may be refused
-		meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		slots := fair.NewPool(1, false, 0) // no room for those who may be refused
+		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
 		p.Choice, p.Meter, p.Cost = wire.Choice{Table: true}, &meter, fair.CheapWork // for each byte
@@ -203,7 +203,7 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 			ended <- on
 		}()
 		synctest.Wait()
-		if !slots.Try(fair.Claim{User: "other", Size: 1, Cost: 1}) {
+		if !slots.Try(fair.Claim{User: "other", Size: 1}) {
 			t.Fatal("no slot is free")
 		}
 		close(arrived)
@@ -223,8 +223,8 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 func TestSlotOfALoneEvent(t *testing.T) {
 	gone := errors.New("the client is gone")
 	for _, fails := range []error{nil, gone} {
-		slots := fair.NewQueue(1, false, 0)
-		meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		slots := fair.NewPool(1, false, 0)
+		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
 		form := &slotForm{Form: p.Form, slots: slots}
@@ -253,8 +253,8 @@ func TestSlotOfALoneEvent(t *testing.T) {
 // A row may be so much longer than its object that it needs room, and is written at once. The watch has
 // no slot meanwhile.
 func TestSlotOfAWideRow(t *testing.T) {
-	slots := fair.NewQueue(1, false, 0)
-	meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+	slots := fair.NewPool(1, false, 0)
+	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	cache, initial := cachetest.Roomy(t)
 	p := paramsOf(t, cache, initial)
 	form := &wideForm{slotForm: slotForm{Form: p.Form, slots: slots}}
@@ -341,8 +341,8 @@ func TestLongGap(t *testing.T) {
 
 // A panic in a turn leaves no slot behind.
 func TestSlotAfterAPanic(t *testing.T) {
-	slots := fair.NewQueue(1, false, 0)
-	meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+	slots := fair.NewPool(1, false, 0)
+	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	cache, initial := cachetest.Roomy(t)
 	p := paramsOf(t, cache, initial)
 	p.Form, p.Choice, p.Meter, p.Cost = &panicsOnce{Form: p.Form}, wire.Choice{Table: true}, &meter, fair.CheapWork
@@ -363,8 +363,8 @@ func TestSlotAfterAPanic(t *testing.T) {
 // room without a slot, and for its client. Without room it ends.
 func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 	for _, compressed := range []bool{false, true} {
-		slots := fair.NewQueue(1, false, 0)
-		meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		slots := fair.NewPool(1, false, 0)
+		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
 		form := &slotForm{Form: p.Form, slots: slots}
@@ -414,11 +414,11 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 func TestStatesInOtherFormsTakeTurns(t *testing.T) {
 	for _, compressed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			slots := fair.NewQueue(1, false, 0)
+			slots := fair.NewPool(1, false, 0)
 			p, objects := stateOf(t, slots)
 			form := &countedForm{Form: wire.NewForm(wire.Choice{Partial: true}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
 			p.Form, p.Choice, p.Compressed, p.Cost = form, wire.Choice{Partial: true}, compressed, fair.TurnWork // for each byte
-			if !slots.Try(fair.Claim{User: "other", Size: 1, Cost: 1}) {
+			if !slots.Try(fair.Claim{User: "other", Size: 1}) {
 				t.Fatal("no slot is free")
 			}
 			w := New(p)
@@ -439,8 +439,8 @@ func TestStatesInOtherFormsTakeTurns(t *testing.T) {
 
 // A large object of an initial state needs room as well, if the watch makes a copy of it.
 func TestLargeObjectsOfAStateNeedRoom(t *testing.T) {
-	slots := fair.NewQueue(1, false, 0)
-	meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+	slots := fair.NewPool(1, false, 0)
+	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	cache, _ := cachetest.Roomy(t)
 	cachetest.Apply(t, cache, ofSize(t, 2, "1", exchange.PieceSize+1))
 	initial := cachetest.Snapshot(t, cache)

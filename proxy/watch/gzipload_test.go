@@ -73,7 +73,7 @@ func TestCompressedLargeEvent(t *testing.T) {
 // slotForm records the slots that are taken while an event is written.
 type slotForm struct {
 	wire.Form
-	slots *fair.Queue
+	slots *fair.Pool
 	taken int64
 }
 
@@ -87,11 +87,11 @@ func (*slotForm) SplitEvent(dst []byte, _ string, _ wire.Object) (head, body, ta
 }
 
 // stateOf returns the parameters of a compressed watch that begins with a state.
-func stateOf(t *testing.T, slots *fair.Queue) (p Params, objects int) {
+func stateOf(t *testing.T, slots *fair.Pool) (p Params, objects int) {
 	t.Helper()
 	const many = 20_000
 	c, initial := cachetest.ConfigMaps(t, many)
-	meter := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	p = paramsOf(t, c, initial)
 	p.Meter, p.Events, p.Compressed = &meter, new(Events), true
 	p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
@@ -102,7 +102,7 @@ func stateOf(t *testing.T, slots *fair.Queue) (p Params, objects int) {
 // late after that, it waits for each of them.
 func TestCompressedTableHoldsNoSlot(t *testing.T) {
 	for there, want := range map[bool]int64{true: 1, false: 0} {
-		slots := fair.NewSlots(1 << 20)
+		slots := fair.NewPool(1, false, 1<<20)
 		p, _ := stateOf(t, slots)
 		form := &slotForm{Form: p.Form, slots: slots}
 		p.Form, p.Choice = form, wire.Choice{Table: true}
@@ -125,9 +125,9 @@ func TestCompressedTableHoldsNoSlot(t *testing.T) {
 // A state that has begun is not refused, however many others wait.
 func TestCompressedStateIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewSlots(5 << 10) // room for no waiting claim
+		slots := fair.NewPool(1, false, 5<<10) // room for no waiting claim
 		for range slots.Capacity {
-			if !slots.Try(fair.Claim{User: "other", Size: 1, Cost: 1}) {
+			if !slots.Try(fair.Claim{User: "other", Size: 1}) {
 				t.Fatal("no slot is free")
 			}
 		}

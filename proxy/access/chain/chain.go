@@ -51,14 +51,14 @@ type Authenticator struct {
 	roots  x509.VerifyOptionFunc
 	user   x509.UserConversion
 	client func(*http.Request) string
-	turns  *fair.Queue
+	turns  *fair.Pool
 	states sync.Map // from weak.Pointer[tls.ConnectionState] to *result
 }
 
 // New returns an Authenticator. Roots returns the current authorities: a new pool after each
 // change. User converts a verified chain to a user. Client returns the client that takes turns.
 func New(roots x509.VerifyOptionFunc, user x509.UserConversion, client func(*http.Request) string) *Authenticator {
-	return &Authenticator{roots: roots, user: user, client: client, turns: fair.NewQueue(1, false, waitingMax)}
+	return &Authenticator{roots: roots, user: user, client: client, turns: fair.NewPool(1, false, waitingMax)}
 }
 
 // AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
@@ -87,7 +87,7 @@ func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.R
 	if !r.holds(options.Roots) {
 		if len(req.TLS.PeerCertificates) > 1 {
 			client := a.client(req)
-			if err := a.turns.Take(ctx, fair.Claim{User: client, Size: 1, Cost: 1, Held: waitCost}); err != nil {
+			if err := a.turns.Take(ctx, fair.Claim{User: client, Size: 1, Held: waitCost}); err != nil {
 				return nil, false, fmt.Errorf("wait for the verification of certificates: %w", err)
 			}
 			defer a.turns.Give(client, 1)

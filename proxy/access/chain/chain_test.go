@@ -279,7 +279,7 @@ func TestTurns(t *testing.T) {
 		}
 		close(stop)
 		all.Wait()
-		if want := []string{"many 1", "single", "few 1", "many 2", "many 3"}; !slices.Equal(w.verified, want) {
+		if want := []string{"many 1", "single", "many 2", "few 1", "many 3"}; !slices.Equal(w.verified, want) {
 			t.Errorf("verified were %v, want %v", w.verified, want)
 		}
 	})
