@@ -95,9 +95,8 @@ type Limits struct {
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty" default:"50000" min:"1"`
 	// MaxForwardsInFlight limits the forwarded requests in flight upstream. With authentication, a
 	// user may have no more than stay free: one user has half of them, two have a third each. Further
-	// requests wait for their user's turn, for at most a minute or until the client gives up. They get
-	// 429 only if the memory for waiting requests is full. Watches, logs, exec and similar requests do
-	// not count.
+	// requests wait for their user's turn, for at most a minute or until the client gives up. Then they
+	// get 429. Watches, logs, exec and similar requests do not count.
 	MaxForwardsInFlight *int `json:"maxForwardsInFlight,omitempty" default:"400" min:"1"`
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
 )
 
@@ -51,11 +50,11 @@ func (s *Server) askOrigin(ctx context.Context, req *exchange.Request) *exchange
 		h["Authorization"] != nil || req.Identified() || req.Impersonates() || req.Body != nil || req.WantsUpgrade() || req.Conn.Crowded() {
 		return nil
 	}
-	claim := fair.Claim{User: access.Network(req.Conn.RemoteAddr().String()), Size: 1}
-	if !s.queues.origins.Try(claim) {
+	network := access.Network(req.Conn.RemoteAddr().String())
+	if !s.queues.origins.Try(network, 1) {
 		return s.limits.tooMany(req, "unauthenticated", "too many requests without credentials wait for the upstream apiserver")
 	}
-	defer s.queues.origins.Give(claim.User, claim.Size)
+	defer s.queues.origins.Give(network, 1)
 	question := *req
 	question.Identity, question.Header = access.Unknown(), http.Header{}
 	for _, name := range []string{origin, method, headers, "User-Agent"} {
@@ -105,15 +104,15 @@ var errUnauthenticated = errors.New("too many requests wait for authentication")
 // for such requests, because strangers may send any number of them. A request on the connection of a
 // known user counts as this user's, so that strangers cannot hinder it.
 func (s *Server) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
-	memory, claim := s.queues.strangers, fair.Claim{User: access.Network(asked.RemoteAddr), Size: req.Held()}
+	memory, holder, size := s.queues.strangers, access.Network(asked.RemoteAddr), req.Held()
 	if user := req.Conn.User(); user != "" {
-		memory, claim.User = s.queues.requests, user
+		memory, holder = s.queues.memory, user
 		asked = asked.WithContext(access.Known(asked.Context(), user))
 	}
-	if !memory.Try(claim) {
+	if !memory.Try(holder, size) {
 		return nil, errUnauthenticated
 	}
-	defer memory.Give(claim.User, claim.Size)
+	defer memory.Give(holder, size)
 	return s.options.Load().Access.Authenticate(asked)
 }
 

@@ -61,10 +61,10 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 // unstick gets a slot to forward a read whose cache makes no progress. While no slot is free, it asks
 // the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
 func (s *Server) unstick(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Verdict) (_ read.Verdict, slot func()) {
-	most := s.options.Load().SyncTimeout
+	most, slots, user := s.options.Load().SyncTimeout, s.fallbacks(rt.Verb), req.User()
 	for began := time.Now(); v.Reason == read.Stuck && ctx.Err() == nil && time.Since(began) < most; {
-		if slots, claim := s.fallback(req, rt.Verb); slots.Try(claim) {
-			return v, sync.OnceFunc(func() { slots.Give(claim.User, claim.Size) })
+		if slots.Try(user, 1) {
+			return v, sync.OnceFunc(func() { slots.Give(user, 1) })
 		}
 		round := time.Now()
 		v = s.reader.Answer(ctx, req, *rt)

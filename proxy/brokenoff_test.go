@@ -17,7 +17,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/audit"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
@@ -284,16 +283,15 @@ func TestReadersShareAFailure(t *testing.T) {
 				}
 				l := newRawListener()
 				o := testOptions()
-				o.Workspace = 64 << 20
+				o.Memory = 64 << 20
 				s := serveThrough(t, l, forwardsAll{}, forwards, o, prometheus.NewRegistry(), zap.NewNop())
 				if test.full {
-					room, err := s.workspace.Hold(t.Context(), fair.Claim{User: "another", Size: o.Workspace})
-					if err != nil {
-						t.Fatal(err)
+					if !s.queues.memory.Try("another", o.Memory-(4<<20)) { // leaves room for requests
+						t.Fatal("no room")
 					}
-					defer room.GiveBack()
+					defer s.queues.memory.Give("another", o.Memory-(4<<20))
 				}
-				held := s.workspace.Taken()
+				held := usersHold(s)
 				client := clientTo(t, l, "h2")
 				var all sync.WaitGroup
 				var failed atomic.Int64
@@ -310,7 +308,7 @@ func TestReadersShareAFailure(t *testing.T) {
 				if n := asked.Load(); n > readers/3 || failed.Load() < readers-1 {
 					t.Errorf("%d requests, %d of %d readers got %s", n, failed.Load(), readers, test.want)
 				}
-				if n := s.workspace.Taken() - held + s.queues.forwards.Taken(); n != 0 {
+				if n := usersHold(s) - held + s.queues.forwards.Taken(); n != 0 {
 					t.Errorf("%d bytes and slots are held", n)
 				}
 			})

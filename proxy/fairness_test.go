@@ -122,15 +122,14 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 	})
 }
 
-// A request waits for a slot for its client's timeout, and a minute at most. Then it is refused. If
-// the memory for waiting requests is full, it is refused immediately.
+// A request waits for a slot for its client's timeout, and a minute at most. Then it is refused.
 func TestPatienceOfForwards(t *testing.T) {
 	for query, want := range map[string]time.Duration{
 		"": time.Minute, "timeout=7s": 7 * time.Second, "timeout=5m": time.Minute, "timeout=x": time.Minute, "timeout=0s": time.Minute,
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{queues: queues{forwards: fair.NewPool(1, false, 100<<10), givenUp: fair.NewPool(1, false, 0)}}
+			s := &Server{queues: queues{forwards: fair.NewPool(1, false), givenUp: fair.NewPool(1, false)}}
 			s.limits.metrics = metrics.New(prometheus.NewRegistry())
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
@@ -146,12 +145,6 @@ func TestPatienceOfForwards(t *testing.T) {
 				waited != want || refusal.Close {
 				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
 			}
-			s.queues.forwards = fair.NewPool(1, false, 1<<10)
-			s.queues.forwards.Try(fair.Claim{User: "other", Size: 1})
-			began = time.Now()
-			if refusal := ask(); refusal == nil || time.Since(began) != 0 {
-				t.Errorf("without memory: %+v after %v", refusal, time.Since(began))
-			}
 		})
 	}
 }
@@ -163,16 +156,17 @@ func TestTwoUsersLeaveRoom(t *testing.T) {
 	s, _ := serveTo(t, forwardsAll{}, http.NotFound, o)
 	for name, q := range map[string]*fair.Pool{
 		"forwards": s.queues.forwards, "stale reads": s.queues.fallbackReads, "stale watches": s.queues.fallbackWatches, "late watches": s.queues.late,
-		"requests": s.queues.requests, "unauthenticated": s.queues.strangers, "watches": s.limits.memory, "workspace": s.workspace.Pool,
+		"memory": s.queues.memory, "lasting": s.queues.lasting, "unauthenticated": s.queues.strangers,
+		"heads": s.queues.heads.Strangers, "unread": s.queues.heads.Unread,
 	} {
 		size := max(1, q.Capacity/100)
 		for more := true; more; {
 			more = false
 			for _, user := range []string{"a", "b"} {
-				more = q.Try(fair.Claim{User: user, Size: size}) || more
+				more = q.Try(user, size) || more
 			}
 		}
-		if free := q.Capacity - q.Taken(); free < q.Capacity/3 || !q.Try(fair.Claim{User: "c", Size: size}) || !q.Try(fair.Claim{User: "c", Size: size}) {
+		if free := q.Capacity - q.Taken(); free < q.Capacity/3 || !q.Try("c", size) || !q.Try("c", size) {
 			t.Errorf("%s: %d of %d are left for a third user", name, free, q.Capacity)
 		}
 	}
@@ -194,17 +188,72 @@ func TestStrangersDoNotHinderKnownClients(t *testing.T) {
 				}
 			}
 			ask(known, http.MethodPost, http.StatusOK)
-			all := fair.Claim{User: "stranger", Size: s.queues.strangers.Capacity}
-			if !s.queues.strangers.Try(all) {
+			all := s.queues.strangers.Capacity - s.queues.strangers.Taken()
+			if !s.queues.strangers.Try("stranger", all) {
 				t.Fatal("there is no room for strangers")
 			}
 			ask(known, http.MethodPost, http.StatusOK)
 			ask(unknown, http.MethodPost, http.StatusTooManyRequests)
-			s.queues.strangers.Give(all.User, all.Size)
+			s.queues.strangers.Give("stranger", all)
 			ask(unknown, http.MethodPost, http.StatusOK)
 			if taken := s.queues.strangers.Taken(); taken != 0 {
 				t.Errorf("%d bytes are still held", taken)
 			}
+		}
+	})
+}
+
+// What strangers have begun to send, or do not read, takes nothing from requests of unknown senders, and
+// nothing from users.
+func TestConnectionsOfStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions()
+		o.Access = judging(t)
+		s, l := serveTo(t, forwardsAll{}, func(http.ResponseWriter, *http.Request) {}, o)
+		unread := dialSlow(t, l, "h2")
+		go func() { _, _ = greet(unread) }()
+		time.Sleep(5 * time.Second)
+		heads := &s.queues.heads
+		if held := heads.Strangers.Taken(); held < 2*exchange.PieceSize || usersHold(s) != 0 {
+			t.Errorf("a stranger who does not read holds %d bytes, users hold %d", held, usersHold(s))
+		}
+		if !heads.Strangers.Try("stranger", heads.Strangers.Capacity-heads.Strangers.Taken()) {
+			t.Fatal("there is no room for strangers")
+		}
+		if code, err := clientTo(t, l, "h2").send(t.Context(), "reader", http.MethodPost, podsPath, strings.NewReader("{}")); code != http.StatusOK {
+			t.Errorf("a new client: %d, %v", code, err)
+		}
+		s.life.cut()
+	})
+}
+
+// A user's requests do not need the memory that watches and unread bytes have, of the same user and of
+// others. A known client's long head needs none of strangers.
+func TestWatchesLeaveRoomForRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions()
+		o.Access = judging(t)
+		s, l := serveTo(t, forwardsAll{}, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }, o)
+		client := clientTo(t, l, "http/1.1")
+		get := func(header ...string) {
+			t.Helper()
+			resp := client.open(t, podsPath, append(header, "Authorization", "Bearer reader")...)
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("a get: %d", resp.StatusCode)
+			}
+			_ = resp.Body.Close()
+		}
+		get()
+		for _, pool := range []*fair.Pool{s.queues.lasting, s.queues.heads.Unread} {
+			for i, users := 0, []string{"reader", "reader1", "reader2", "reader3"}; i < 1000; i++ {
+				pool.Try(users[i%len(users)], pool.Capacity/100)
+			}
+		}
+		s.queues.heads.Strangers.Try("stranger", s.queues.heads.Strangers.Capacity)
+		get()
+		get("X-Long", strings.Repeat("x", 3<<10))
+		if code, err := client.send(t.Context(), "reader", http.MethodPost, podsPath, strings.NewReader(strings.Repeat("x", 200<<10))); code != http.StatusOK {
+			t.Errorf("a write: %d, %v", code, err)
 		}
 	})
 }
@@ -237,7 +286,7 @@ func TestExpensiveReadWait(t *testing.T) {
 			t.Fatalf("expensive, alone: %d", code)
 		}
 		all := s.queues.reads.Short.Capacity
-		if err := s.queues.reads.Short.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
+		if err := s.queues.reads.Short.Take(t.Context(), "holder", all); err != nil {
 			t.Fatal(err)
 		}
 		leaver, stayer := dialTLS(t, address), make(chan int, 1)
@@ -258,8 +307,8 @@ func TestExpensiveReadWait(t *testing.T) {
 	})
 }
 
-// A shared response holds its part of the workspace until its last reader has written it. So does
-// the beginning of a response that is too long to share.
+// The readers of a shared response hold its length once, until the last of them has written it. A reader
+// whose response is too long to share holds the beginning.
 func TestSharedAnswerIsAccounted(t *testing.T) {
 	const sharers = 5
 	for name, test := range map[string]struct {
@@ -279,10 +328,18 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 					_, _ = w.Write(make([]byte, test.length-test.length/2))
 				}, testLimits())
 				answers := make(chan *exchange.Response, sharers+2)
+				var free sync.Mutex
+				var requests []*exchange.Request
 				ask := func(ctx context.Context) {
 					req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}, Client: exchange.Nobody{}, Conn: noConn{}}
 					rt := exchange.ParseRoute(req.Method, req.Path)
-					go func() { answers <- s.handle(ctx, req, &rt) }()
+					go func() {
+						resp := s.Handle(ctx, req, &rt)
+						free.Lock()
+						defer free.Unlock()
+						requests = append(requests, req)
+						answers <- resp
+					}()
 				}
 				waiting := func(want int) {
 					t.Helper()
@@ -313,20 +370,56 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 						whole++
 					}
 				}
-				if got := s.workspace.Taken(); whole != sharers+1 || got != test.kept {
+				const heads = (sharers + 2) * 64 << 10 // of the requests themselves, and more
+				if got := usersHold(s); whole != sharers+1 || got < test.kept || got > test.kept+heads {
 					t.Errorf("%d answers, which take %d instead of %d", whole, got, test.kept)
 				}
-				for i, one := range open {
-					if test.shared > 0 && i < len(open)-1 && s.workspace.Taken() != test.kept {
-						t.Errorf("given back by %d of %d", i, len(open))
-					}
+				for _, one := range open {
 					_ = one.Close()
 					_ = one.Close()
 				}
-				waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.queues.forwards.Taken() == 0 })
+				for _, one := range requests {
+					one.Free()
+				}
+				waitFor(t, "all is given back", func() bool { return usersHold(s) == 0 && s.queues.forwards.Taken() == 0 })
 			})
 		})
 	}
+}
+
+// However many equal readers of a user share a response, none of them is refused.
+func TestSharedAnswerForMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const readers, length = 100, 3 << 20
+		o := testOptions()
+		o.Access, o.Memory = judging(t), 32<<20
+		var asked atomic.Int64
+		s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
+			if asked.Add(1) == 1 {
+				time.Sleep(time.Second) // the others gather
+			}
+			_, _ = w.Write(make([]byte, length))
+		}, o)
+		if !s.queues.forwards.Try("other", s.queues.forwards.Capacity/2+1) { // so that responses are read ahead
+			t.Fatal("no slot")
+		}
+		var all sync.WaitGroup
+		for range readers {
+			client := clientTo(t, l, "h2")
+			all.Go(func() {
+				resp := client.open(t, "/api/v1/pods", "Authorization", "Bearer reader")
+				time.Sleep(time.Second)
+				if n, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != http.StatusOK || n != length {
+					t.Errorf("%d, %d bytes, %v", resp.StatusCode, n, err)
+				}
+			})
+		}
+		all.Wait()
+		synctest.Wait()
+		if n := usersHold(s); asked.Load() != 2 || n != 0 {
+			t.Errorf("upstream was asked %d times, %d bytes are held in the end", asked.Load(), n)
+		}
+	})
 }
 
 // A list that is compressed while it is written arrives completely over every protocol.

@@ -164,13 +164,13 @@ func TestTunnelsAreCounted(t *testing.T) {
 				return client
 			}
 			first := answered(" 101 ")
-			if n := s.queues.requests.Taken(); n < tunnelSize {
+			if n := usersHold(s); n < tunnelSize {
 				t.Errorf("%s takes %d bytes", path, n)
 			}
 			answered(" 429 ")
 			_ = first.Close()
 			synctest.Wait()
-			if n := s.queues.requests.Taken(); n != 0 || len(watchesOf(s)) != 0 {
+			if n := usersHold(s); n != 0 || len(watchesOf(s)) != 0 {
 				t.Errorf("%s: %d bytes, watches %v are held", path, n, watchesOf(s))
 			}
 		})
@@ -277,8 +277,8 @@ func TestUnreadForwardsShareSlots(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if n := s.workspace.Taken(); n != 0 {
-			t.Errorf("%d bytes of the workspace are held after all", n)
+		if n := usersHold(s); n != 0 {
+			t.Errorf("%d bytes are held after all", n)
 		}
 	})
 }
@@ -351,10 +351,43 @@ func TestSlowUploadsHoldNoSlots(t *testing.T) {
 					t.Errorf("upstream has read %d bytes, want %d", got, want)
 				}
 				synctest.Wait()
-				if s.queues.forwards.Taken() != 0 || s.workspace.Taken() != 0 {
-					t.Errorf("%d slots and %d bytes are taken after the end", s.queues.forwards.Taken(), s.workspace.Taken())
+				if s.queues.forwards.Taken() != 0 || usersHold(s) != 0 {
+					t.Errorf("%d slots and %d bytes are taken after the end", s.queues.forwards.Taken(), usersHold(s))
 				}
 			})
+		})
+	}
+}
+
+// Without memory for the whole of a long body, upstream gets the body while it arrives.
+func TestBodyWithoutMemoryIsForwarded(t *testing.T) {
+	for _, room := range []int64{1 << 20, 16 << 20} {
+		synctest.Test(t, func(t *testing.T) {
+			const whole = 2 << 20
+			o := testOptions()
+			o.Memory = room
+			var asked atomic.Bool
+			s, l := serveTo(t, forwardsAll{}, func(_ http.ResponseWriter, r *http.Request) {
+				asked.Store(true)
+				_, _ = io.Copy(io.Discard, r.Body)
+			}, o)
+			read, upload := io.Pipe()
+			client := clientTo(t, l, "h2")
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				defer read.Close()
+				if code, err := client.send(t.Context(), "", http.MethodPost, podsPath, sized{read, whole}); code != http.StatusOK || err != nil {
+					t.Errorf("a create: %d, %v", code, err)
+				}
+			})
+			_, _ = upload.Write(make([]byte, whole/2))
+			synctest.Wait()
+			if fits := whole < room; asked.Load() == fits || usersHold(s) > room {
+				t.Errorf("in %d bytes: upstream was asked: %t, %d bytes are held", room, asked.Load(), usersHold(s))
+			}
+			_, _ = upload.Write(make([]byte, whole/2))
+			_ = upload.Close()
+			sending.Wait()
 		})
 	}
 }

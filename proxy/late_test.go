@@ -179,6 +179,7 @@ func TestPanicGivesBack(t *testing.T) {
 		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
+		req.Free()
 		wantNothingHeld(t, s, sent)
 	}
 	const length = 100 << 10
@@ -190,6 +191,7 @@ func TestPanicGivesBack(t *testing.T) {
 		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
 			t.Errorf("a panic after %d bytes: %d", at, resp.Status)
 		}
+		req.Free()
 		wantNothingHeld(t, s, fmt.Sprintf("%d bytes", at))
 		if n := testutil.ToFloat64(s.metrics.Forwards.WithLabelValues("create")); n != 0 {
 			t.Errorf("after %d bytes: %v requests count as forwarded", at, n)
@@ -202,7 +204,7 @@ func TestPanicGivesBack(t *testing.T) {
 
 func wantNothingHeld(t *testing.T, s *Server, after string) {
 	t.Helper()
-	held := fmt.Sprint(s.queues.late.Taken(), s.queues.forwards.Taken(), s.workspace.Taken(), watchesOf(s), s.sharing.Waiting())
+	held := fmt.Sprint(s.queues.late.Taken(), s.queues.forwards.Taken(), usersHold(s), watchesOf(s), s.sharing.Waiting())
 	if held != "0 0 0 map[] 0" {
 		t.Errorf("after %s: %s", after, held)
 	}

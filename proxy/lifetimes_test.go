@@ -201,8 +201,8 @@ func TestPanicWithinAResponse(t *testing.T) {
 					t.Errorf("%+v, %v", resp, err)
 				}
 				synctest.Wait()
-				if n, waits := s.queues.forwards.Taken(), s.sharing.Waiting(); n != 0 || waits != 0 || s.workspace.Taken() != 0 {
-					t.Errorf("%d slots are held, %d readers wait, %d bytes are taken", n, waits, s.workspace.Taken())
+				if n, waits := s.queues.forwards.Taken(), s.sharing.Waiting(); n != 0 || waits != 0 || usersHold(s) != 0 {
+					t.Errorf("%d slots are held, %d readers wait, %d bytes are taken", n, waits, usersHold(s))
 				}
 			})
 		})

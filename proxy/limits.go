@@ -45,7 +45,7 @@ type limiter struct {
 	limits               func() exchange.Limits
 	metrics              *metrics.Metrics
 	connections, watches perUserCounts
-	memory               *fair.Pool // of open watches
+	lasting              *fair.Pool // memory of open watches
 }
 
 // admit counts the request's connection against its user's limit, or refuses the request.
@@ -95,8 +95,7 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 }
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
-// request only if the memory for waiting requests is full or the user has given up too many requests.
-// With authentication, users share the slots.
+// request only if the user has given up too many requests. With authentication, users share the slots.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	user := req.User()
 	if !s.mayGiveUp(user) {
@@ -105,7 +104,7 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
 	}
-	w, err := s.queues.forwards.Enter(fair.Claim{User: user, Size: 1, Held: req.Held()})
+	w, err := s.queues.forwards.Enter(user, 1)
 	if w != nil {
 		req.Body.ReadAhead()
 		ctx, stop := req.Attended(ctx)
@@ -129,17 +128,16 @@ const (
 
 // mayGiveUp reports whether a user may send a request that its client may give up.
 func (s *Server) mayGiveUp(user string) bool {
-	one := fair.Claim{User: user, Size: 1}
-	if !s.queues.givenUp.Try(one) {
+	if !s.queues.givenUp.Try(user, 1) {
 		return false
 	}
-	s.queues.givenUp.Give(one.User, one.Size)
+	s.queues.givenUp.Give(user, 1)
 	return true
 }
 
 // countGivenUp counts a request that its client has given up.
 func (s *Server) countGivenUp(user string) {
-	if s.queues.givenUp.Try(fair.Claim{User: user, Size: 1}) {
+	if s.queues.givenUp.Try(user, 1) {
 		time.AfterFunc(givenUpTime, func() { s.queues.givenUp.Give(user, 1) })
 	}
 }
@@ -172,21 +170,20 @@ const (
 // share the slots. A watch holds its slot while it is open. Without a slot, the client is asked to
 // retry, because the cache may answer then.
 func (s *Server) admitFallback(ctx context.Context, req *exchange.Request, verb string) (leave func(), refusal *exchange.Response) {
-	slots, claim := s.fallback(req, verb)
+	slots, user := s.fallbacks(verb), req.User()
 	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
 	defer cancel()
-	if err := slots.Take(ctx, claim); err != nil {
+	if err := slots.Take(ctx, user, 1); err != nil {
 		return nil, s.limits.GaveUp(req, err, "fallbacks", tooManyForwards)
 	}
-	return sync.OnceFunc(func() { slots.Give(claim.User, claim.Size) }), nil
+	return sync.OnceFunc(func() { slots.Give(user, 1) }), nil
 }
 
-func (s *Server) fallback(req *exchange.Request, verb string) (*fair.Pool, fair.Claim) {
-	slots := s.queues.fallbackReads
+func (s *Server) fallbacks(verb string) *fair.Pool {
 	if verb == "watch" {
-		slots = s.queues.fallbackWatches
+		return s.queues.fallbackWatches
 	}
-	return slots, fair.Claim{User: req.User(), Size: 1, Held: req.Held()}
+	return s.queues.fallbackReads
 }
 
 // lateMax limits the forwarded watches that begin before a cache's history. Upstream can serve
@@ -198,5 +195,5 @@ const lateMax = 32
 // admitLate returns a slot if one is free. With authentication, users share the slots.
 func (s *Server) admitLate(req *exchange.Request) (leave func(), ok bool) {
 	user := req.User()
-	return func() { s.queues.late.Give(user, 1) }, s.queues.late.Try(fair.Claim{User: user, Size: 1})
+	return func() { s.queues.late.Give(user, 1) }, s.queues.late.Try(user, 1)
 }

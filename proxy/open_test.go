@@ -19,10 +19,14 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
+
+// usersHold returns the bytes that users hold.
+func usersHold(s *Server) int64 {
+	return s.queues.memory.Taken() + s.queues.lasting.Taken() + s.queues.heads.Unread.Taken()
+}
 
 // A user's requests hold memory until they are answered. Beyond half of the memory for requests, they
 // are refused, and another user's are not. The memory is given back with the responses.
@@ -31,7 +35,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 		const most = 1 << 20
 		gate := make(chan struct{})
 		o := testOptions()
-		o.Access, o.Requests = judging(t), most
+		o.Access, o.Memory = judging(t), most
 		s, l := serveTo(t, forwardsAll{}, func(http.ResponseWriter, *http.Request) { <-gate }, o)
 		var refused, answered atomic.Int64
 		var asking sync.WaitGroup
@@ -53,7 +57,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		ask("greedy")
-		if n := s.queues.requests.Taken(); refused.Load() == 0 || answered.Load() != 0 || n > most/2 || n < most/4 {
+		if n := s.queues.memory.Taken(); refused.Load() == 0 || answered.Load() != 0 || n > most/2 || n < most/4 {
 			t.Errorf("%d bytes are held, %d requests were refused, %d answered", n, refused.Load(), answered.Load())
 		}
 		before := refused.Load()
@@ -63,7 +67,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 			code <- n
 		})
 		synctest.Wait()
-		if refused.Load() != before || s.queues.requests.Taken() <= most/4 {
+		if refused.Load() != before || usersHold(s) <= most/4 {
 			t.Error("another user's request is refused")
 		}
 		close(gate)
@@ -72,7 +76,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 			t.Errorf("the other user got %d", n)
 		}
 		synctest.Wait()
-		if n := s.queues.requests.Taken(); n != 0 {
+		if n := usersHold(s); n != 0 {
 			t.Errorf("%d bytes are held in the end", n)
 		}
 	})
@@ -104,8 +108,8 @@ func unreadStreams(t *testing.T, l *rawListener, n int, path string) (c *slowCli
 	return c, resets
 }
 
-// Responses to gets of large objects are in the workspace until they are read. If there is no room,
-// upstream answers. Responses to gets of smaller objects count with their requests.
+// Responses to gets hold memory until they are read. If there is no room for a large object, upstream
+// answers.
 func TestUnreadGetsAreBounded(t *testing.T) {
 	for size, large := range map[int]bool{1 << 20: true, 30 << 10: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -113,25 +117,25 @@ func TestUnreadGetsAreBounded(t *testing.T) {
 			c, _ := cachetest.Roomy(t)
 			cachetest.Apply(t, c, cachetest.Sized(t, 10, size))
 			o := testOptions()
-			o.Workspace, o.Requests = room, 2*room
+			o.Memory = room
 			var forwarded atomic.Int64
 			s, l := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(http.ResponseWriter, *http.Request) { forwarded.Add(1) }, o)
 			object := cachetest.Sized(t, 10, size)
 			client, _ := unreadStreams(t, l, streams, fmt.Sprintf("/api/v1/namespaces/%s/configmaps/%s?resourceVersion=0", object.Namespace(), nameOf(object.Key())))
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			held, counted := s.workspace.Taken(), s.queues.requests.Taken()
+			held := usersHold(s)
 			switch {
 			case large && (held < room/2 || held > room || forwarded.Load() == 0):
 				t.Errorf("%d bytes are held, upstream was asked %d times", held, forwarded.Load())
-			case !large && counted < streams*int64(size):
-				t.Errorf("%d bytes are counted", counted)
+			case !large && held < streams*int64(size):
+				t.Errorf("%d bytes are held", held)
 			}
 			client.Close()
 			synctest.Wait()
 			time.Sleep(time.Minute)
-			if s.workspace.Taken() != 0 || s.queues.requests.Taken() != 0 {
-				t.Errorf("%d and %d bytes are held in the end", s.workspace.Taken(), s.queues.requests.Taken())
+			if n := usersHold(s); n != 0 {
+				t.Errorf("%d bytes are held in the end", n)
 			}
 		})
 	}
@@ -143,7 +147,7 @@ func TestUnreadHeadersAreBounded(t *testing.T) {
 	const path = "/api/v1/namespaces/a/pods/p/proxy/"
 	serve := func(t *testing.T, room int64) (*Server, *rawListener) {
 		o := testOptions()
-		o.Requests = room
+		o.Memory = room
 		return serveTo(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
 			for i := range 10 {
 				w.Header().Set(fmt.Sprint("A", i), strings.Repeat("a", 5<<10))
@@ -156,13 +160,13 @@ func TestUnreadHeadersAreBounded(t *testing.T) {
 		s, l := serve(t, 16<<20)
 		client, _ := unreadStreams(t, l, streams, path)
 		synctest.Wait()
-		if n := s.queues.requests.Taken(); n < streams*2*50<<10 {
+		if n := usersHold(s); n < streams*2*50<<10 {
 			t.Errorf("%d bytes are held", n)
 		}
 		client.Close()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := s.queues.requests.Taken(); n != 0 {
+		if n := usersHold(s); n != 0 {
 			t.Errorf("%d bytes are held in the end", n)
 		}
 	})
@@ -175,7 +179,7 @@ func TestUnreadHeadersAreBounded(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if n := s.queues.requests.Taken(); n != 0 {
+		if n := usersHold(s); n != 0 {
 			t.Errorf("%d bytes are held in the end", n)
 		}
 	})
@@ -183,7 +187,7 @@ func TestUnreadHeadersAreBounded(t *testing.T) {
 
 func nameOf(key string) string { return key[strings.IndexByte(key, '/')+1:] }
 
-// The unread events of watches need room in the workspace, over HTTP/2 and HTTP/1.1: a piece, or the
+// The unread events of watches need room, over HTTP/2 and HTTP/1.1: a piece, or the
 // length of a larger event. Watches without room end. The room is given back when they have ended.
 func TestUnreadCachedWatchesHoldRoom(t *testing.T) {
 	for _, protocol := range []string{"h2", "http/1.1"} {
@@ -204,7 +208,7 @@ func unreadCachedWatches(t *testing.T, protocol string, size int) {
 	room := most * int64(max(size+1<<10, piece))
 	c, _ := cachetest.Roomy(t)
 	o := testOptions()
-	o.Workspace, o.Stall = room, 5*time.Minute
+	o.Memory, o.Stall = 2*room, 5*time.Minute
 	s, l := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, o)
 	const path = "/api/v1/configmaps?watch=1&resourceVersion=0"
 	var clients []*slowClient
@@ -228,23 +232,23 @@ func unreadCachedWatches(t *testing.T, protocol string, size int) {
 	cachetest.Apply(t, c, cachetest.Sized(t, 10, size))
 	time.Sleep(3 * time.Second)
 	synctest.Wait()
-	if held, open := s.workspace.Taken(), watchesOf(s)[""]; held > room || held < room*9/10 || open != most {
-		t.Errorf("%d bytes are held, %d watches are open, want %d and %d", held, open, room, most)
+	if held, n := s.queues.heads.Unread.Taken(), watchesOf(s)[""]; held > room || held < room*9/10 || n != most {
+		t.Errorf("%d bytes are held, %d watches are open, want %d and %d", held, n, room, most)
 	}
 	for _, client := range clients {
 		client.Close()
 	}
 	time.Sleep(time.Minute)
 	synctest.Wait()
-	if held, memory := s.workspace.Taken(), s.limits.memory.Taken(); held != 0 || memory != 0 || len(watchesOf(s)) != 0 {
-		t.Errorf("%d and %d bytes are held in the end", held, memory)
+	if held := usersHold(s); held != 0 || len(watchesOf(s)) != 0 {
+		t.Errorf("%d bytes are held in the end", held)
 	}
 }
 
 // An open watch holds memory. Long selectors hold much. Beyond half of the memory of all watches, a user's
 // watches are refused, and another user's are not.
 func TestMemoryOfWatchesIsBounded(t *testing.T) {
-	s, _ := logging(Options{Options: read.Options{Access: &access.Access{}}, Requests: 1 << 20, Limits: testLimits()})
+	s, _ := logging(Options{Options: read.Options{Access: &access.Access{}}, Memory: 2 << 20, Limits: testLimits()})
 	s.divide(s.options.Load())
 	s.limits.metrics, s.limits.limits = s.metrics, func() exchange.Limits { return testLimits() }
 	open := func(by, target string) (done func(), ok bool) {
@@ -275,7 +279,7 @@ func TestMemoryOfWatchesIsBounded(t *testing.T) {
 		for _, done := range append(all, other, other) {
 			done()
 		}
-		if n := s.limits.memory.Taken(); n != 0 || len(watchesOf(s)) != 0 {
+		if n := usersHold(s); n != 0 || len(watchesOf(s)) != 0 {
 			t.Errorf("%d bytes are held in the end", n)
 		}
 	}
@@ -308,36 +312,6 @@ func TestHeaderBlocksAreBounded(t *testing.T) {
 	})
 }
 
-// A client that holds room for an unread log loses it when others have had to wait for room.
-func TestUnreadLogLosesItsRoom(t *testing.T) {
-	for _, wanted := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			o := testOptions()
-			o.Workspace, o.Window = 1<<20, 1<<20
-			s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
-				_, _ = w.Write(make([]byte, 10<<10))
-				_ = http.NewResponseController(w).Flush()
-				<-r.Context().Done()
-			}, o)
-			client, _ := unreadStreams(t, l, 1, podsPath+"/p/log?follow=1")
-			defer client.Close()
-			time.Sleep(5 * time.Second)
-			synctest.Wait()
-			if s.workspace.Taken() != o.Window {
-				t.Fatalf("%d bytes are held", s.workspace.Taken())
-			}
-			if wanted {
-				_ = s.workspace.Take(t.Context(), fair.Claim{User: "other", Size: 1})
-			}
-			time.Sleep(time.Hour / 2)
-			synctest.Wait()
-			if held := s.workspace.Taken() != 0; held == wanted {
-				t.Errorf("wanted: %t, held: %t", wanted, held)
-			}
-		})
-	}
-}
-
 // While a watch is open, its request counts no more, because the watch counts with what it keeps.
 func TestOpenWatchHoldsNoRequest(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
@@ -346,12 +320,12 @@ func TestOpenWatchHoldsNoRequest(t *testing.T) {
 			s, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testOptions())
 			watch := clientTo(t, address, protocol).open(t, watchTarget+strconv.FormatUint(at.ResourceVersion(), 10))
 			synctest.Wait()
-			if requests, watches := s.queues.requests.Taken(), s.limits.memory.Taken(); requests != 0 || watches == 0 {
-				t.Errorf("%s: an open watch holds %d bytes as a request, and %d as a watch", protocol, requests, watches)
+			if held := usersHold(s); held < watchSize || held > 2*watchSize { // a request holds more
+				t.Errorf("%s: an open watch holds %d bytes", protocol, held)
 			}
 			_ = watch.Body.Close()
 			synctest.Wait()
-			if watches := s.limits.memory.Taken(); watches != 0 {
+			if watches := usersHold(s); watches != 0 {
 				t.Errorf("%s: %d bytes are held in the end", protocol, watches)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/audit"
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -45,14 +46,14 @@ type Options struct {
 	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
-	// Workspace limits the memory, in bytes, of responses that are made for one request, such as
-	// compressed lists. 0 means 128 MiB. If a response does not fit, its request is forwarded. Waiting requests
-	// may use another quarter of this memory.
-	Workspace int64
-	// Requests limits the memory, in bytes, of the requests of known clients, until their responses
-	// have been written. 0 means 512 MiB. Open watches may use twice as much. Further requests and
-	// watches are refused.
-	Requests int64
+	// Memory limits the bytes of memory that all users hold for requests and for responses that are made
+	// for one request. 0 means 512 MiB. Further requests are refused, and a list that does not fit is
+	// forwarded. Open watches, logs and upgraded requests may hold as much, and what connections leave
+	// unread half as much.
+	Memory int64
+	// Strangers limits the bytes of memory of all requests that are not authenticated yet. 0 means
+	// 128 MiB. What such clients have begun to send, or leave unread, may hold half as much.
+	Strangers int64
 	// Window is the number of bytes of a forwarded response that upstream's transport may hold
 	// unread.
 	Window int64
@@ -66,7 +67,8 @@ type Options struct {
 	GoawayChance float64
 }
 
-const workspaceSize = 128 << 20
+// The defaults of Options.Memory and Options.Strangers.
+const memorySize, strangersSize = 512 << 20, 128 << 20
 
 // Server serves clients on one listener.
 type Server struct {
@@ -83,7 +85,6 @@ type Server struct {
 	sharing   *forward.Sharing
 	listening *listen.Server
 	remarks   *remarkLog
-	workspace *fair.Workspace // limits responses that are made for one request
 	reader    *read.Reader
 }
 
@@ -112,9 +113,12 @@ type queues struct {
 	// fallbackReads and fallbackWatches are for what upstream answers because a cache is out of date.
 	fallbackReads, fallbackWatches *fair.Pool
 	late                           *fair.Pool // see lateMax
-	strangers                      *fair.Pool // memory of requests of unknown senders, by network
 	origins                        *fair.Pool // see originsMost
-	requests                       *fair.Pool // memory of the requests of known clients
+	// Of users: memory is for requests, which pass, and lasting for watches, logs and upgraded requests,
+	// which may last for hours. Otherwise a user would be refused requests because of others' watches.
+	memory, lasting *fair.Pool
+	strangers       *fair.Pool // memory of requests that are not authenticated yet, by network
+	heads           conn.Heads // what connections hold
 }
 
 // NewServer returns a server; Serve runs it.
@@ -128,11 +132,11 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.divide(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
 	s.sharing = &forward.Sharing{
-		Send: s.forward, Workspace: s.workspace, Serving: s.life.ctx, Shared: metrics.Shared.Inc,
+		Send: s.forward, Serving: s.life.ctx, Shared: metrics.Shared.Inc,
 		Crowded: func() bool { return 2*s.queues.forwards.Taken() > s.queues.forwards.Capacity },
 	}
 	s.reader = read.New(read.Config{
-		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.queues.reads, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
+		Feeds: feeds, Derived: store, Memory: s.queues.memory, Slots: s.queues.reads, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.life.draining, DrainShare: s.drainShare,
 	})
 	s.listening = s.listen(s)
@@ -142,7 +146,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 // listen returns the listening server for a handler.
 func (s *Server) listen(h exchange.Handler) *listen.Server {
 	return listen.New(listen.Config{
-		Handler: h, Slots: s.queues.reads, Room: s.workspace, Metrics: s.metrics, Log: s.log, Serving: s.life.ctx, Cut: s.life.cut, Draining: s.life.draining, Drain: s.beginDrain, Stop: s.life.stop,
+		Handler: h, Slots: s.queues.reads, Heads: &s.queues.heads, Metrics: s.metrics, Log: s.log, Serving: s.life.ctx, Cut: s.life.cut, Draining: s.life.draining, Drain: s.beginDrain, Stop: s.life.stop,
 		Options: func() listen.Options {
 			o := s.options.Load()
 			return listen.Options{Options: h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}, TLS: o.TLS, Drain: o.Drain}
@@ -151,35 +155,31 @@ func (s *Server) listen(h exchange.Handler) *listen.Server {
 }
 
 // divide creates the slots and memory that users share. Without authentication all clients count as
-// one user, without a limit for each user. In addition to the workspace, waiting requests may use a
-// quarter of its size.
+// one user, without a limit for each user.
 func (s *Server) divide(options *Options) {
-	const shares, waitingForwards, waitingFallbacks, waitingReads = 64, 6, 1, 4 // 1/64 of the memory each
-	memory, shared := cmp.Or(options.Workspace, workspaceSize), options.Access != nil
-	share := memory / shares
-	forwards, fallbacks, reads := waitingForwards*share, waitingFallbacks*share, waitingReads*share
-	s.queues.late = fair.NewPool(lateMax, shared, 0)
-	s.queues.givenUp = fair.NewPool(givenUpMost, shared, 0)
-	s.queues.fallbackReads = fair.NewPool(fallbackReads, shared, fallbacks)
-	s.queues.fallbackWatches = fair.NewPool(fallbackWatches, shared, fallbacks)
-	s.queues.forwards = fair.NewPool(int64(options.Limits.Forwards), shared, forwards)
-	s.queues.origins = fair.NewPool(originsMost, shared, 0)
-	s.queues.strangers = fair.NewPool(memory, shared, 0)
-	open := cmp.Or(options.Requests, requestsSize)
-	s.queues.requests = fair.NewPool(open, shared, 0)
-	s.limits.memory = fair.NewPool(watchesShare*open, shared, 0)
+	shared := options.Access != nil
+	s.queues.late = fair.NewPool(lateMax, shared)
+	s.queues.givenUp = fair.NewPool(givenUpMost, shared)
+	s.queues.fallbackReads = fair.NewPool(fallbackReads, shared)
+	s.queues.fallbackWatches = fair.NewPool(fallbackWatches, shared)
+	s.queues.forwards = fair.NewPool(int64(options.Limits.Forwards), shared)
+	s.queues.origins = fair.NewPool(originsMost, shared)
+	memory, strangers := cmp.Or(options.Memory, memorySize), cmp.Or(options.Strangers, strangersSize)
+	s.queues.memory, s.queues.lasting = fair.NewPool(memory, shared), fair.NewPool(memory, shared)
+	s.queues.strangers = fair.NewPool(strangers, true)
+	s.queues.heads = conn.Heads{Strangers: fair.NewPool(strangers/2, true), Users: s.queues.memory, Unread: fair.NewPool(memory/2, shared)}
+	s.limits.lasting = s.queues.lasting
 	processors := max(1, runtime.GOMAXPROCS(0)-1) // one is left to cheap reads and the network
-	s.queues.reads = fair.NewSlots(int64(processors), reads)
-	s.workspace = fair.NewWorkspace(memory, shared, reads)
+	s.queues.reads = fair.NewSlots(int64(processors))
 }
 
 // SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
-// AnyHost, Views, Workspace, Requests, Window and the limits HeaderBytes, Read, Idle and Forwards.
+// AnyHost, Views, Memory, Strangers, Window and the limits HeaderBytes, Read, Idle and Forwards.
 // Open requests keep the old options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
-	o.TLS, o.Access, o.AnyHost, o.Workspace, o.Window = now.TLS, now.Access, now.AnyHost, now.Workspace, now.Window
-	o.Requests, o.OwnToken, o.NeedsToken, o.Audit, o.Views = now.Requests, now.OwnToken, now.NeedsToken, now.Audit, now.Views
+	o.TLS, o.Access, o.AnyHost, o.Memory, o.Window = now.TLS, now.Access, now.AnyHost, now.Memory, now.Window
+	o.Strangers, o.OwnToken, o.NeedsToken, o.Audit, o.Views = now.Strangers, now.OwnToken, now.NeedsToken, now.Audit, now.Views
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)
 }
@@ -289,7 +289,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	if req.Body != nil && req.Body.Keep {
 		// The body is read before the request takes a slot, because otherwise a few slow clients could
 		// hold all slots. It can also be sent again after upstream has refused it with GOAWAY.
-		done = forward.OnceBoth(done, s.roomForBody(req))
+		roomForBody(req)
 		req.Body.Fill()
 		if refusal := req.BrokenBody(); refusal != nil {
 			return refusal

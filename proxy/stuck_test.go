@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -131,7 +130,7 @@ func TestStuckCacheAndShortTimeout(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 1)
 		var opened atomic.Int64
 		s, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}, opening: func(context.Context) { opened.Add(1) }}, http.NotFound, testLimits(), nil)
-		for s.queues.fallbackReads.Try(fair.Claim{User: "a", Size: 1}) {
+		for s.queues.fallbackReads.Try("a", 1) {
 		}
 		began := time.Now()
 		_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeout=100ms")

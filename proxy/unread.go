@@ -13,7 +13,7 @@ import (
 var errUnread = errors.New("the client does not read, and there is no room for the unread bytes")
 
 // unread is the body of a forwarded response without a time limit. While the client does not read,
-// upstream's transport fills up to a window of bytes. Without a claim to the workspace for them, one
+// upstream's transport fills up to a window of bytes. If they did not count as the user's memory, one
 // client could fill the memory with responses that it does not read. If there is no room, the
 // response ends, and a watching client watches again.
 type unread struct {
@@ -27,11 +27,11 @@ type unread struct {
 	}
 }
 
-// guardUnread returns a body whose unread bytes hold room in the workspace. closed is called when
+// guardUnread returns a body whose unread bytes count as the user's memory. closed is called when
 // the body is closed.
 func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, closed func()) io.ReadCloser {
 	u := &unread{ReadCloser: body, closed: closed}
-	u.guard = s.workspace.Guard(s.options.Load().Window, req.User, func() {
+	u.guard = fair.NewGuard(s.options.Load().Window, func() (*fair.Pool, string) { return s.queues.heads.Unread, req.User() }, func() {
 		if u.refuse() {
 			s.metrics.Limited.WithLabelValues("unread").Inc()
 			s.logUnread(req)

@@ -31,13 +31,13 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// A forwarded watch that its client does not read holds memory in the transport, so it holds room in
-// the workspace. If there is none, it ends. Other watches hold no room.
+// A forwarded watch that its client does not read holds memory in the transport, so it holds
+// room. If there is none, it ends. Other watches hold no room.
 func TestUnreadWatchesHoldRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const room = 4
 		o := testOptions()
-		o.Workspace, o.Window, o.Stall = 4<<20, 1<<20, time.Minute
+		o.Memory, o.Window, o.Stall = 2*room<<20, 1<<20, time.Minute
 		event := make([]byte, 10<<10)
 		var open atomic.Int64
 		s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +71,7 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if held, ended := s.workspace.Taken()/o.Window, testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); held != room || ended != unread-room {
+		if held, ended := s.queues.heads.Unread.Taken()/o.Window, testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); held != room || ended != unread-room {
 			t.Errorf("%d watches hold room, %v have ended, want %d and %d", held, ended, room, unread-room)
 		}
 		if counted := watchesOf(s)[""]; open.Load() != room+1 || counted != unread+1 {
@@ -79,7 +79,7 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 		}
 		time.Sleep(2 * o.Stall)
 		synctest.Wait()
-		if held, counted := s.workspace.Taken(), watchesOf(s)[""]; held != 0 || open.Load() != 1 || counted != 1 {
+		if held, counted := usersHold(s), watchesOf(s)[""]; held > o.Window/4 || open.Load() != 1 || counted != 1 {
 			t.Errorf("after the stall timeout, %d bytes are held, %d watches are open upstream, %d are counted", held, open.Load(), counted)
 		}
 	})
@@ -102,7 +102,7 @@ func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := testOptions()
-		o.Access, o.Workspace = a, 4<<20
+		o.Access, o.Strangers = a, 4<<20
 		s, l := serveTo(t, forwardsAll{}, http.NotFound, o)
 		for i := range connections {
 			flood(t, dialSlow(t, l, "h2"), streams, head, func(j uint32) []string {
@@ -159,7 +159,7 @@ func TestImpersonatingRequestsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := testOptions()
-		o.Access, o.Requests, o.TLS.ClientAuth = a, 4<<20, tls.RequestClientCert
+		o.Access, o.Memory, o.TLS.ClientAuth = a, 4<<20, tls.RequestClientCert
 		s, l := serveTo(t, forwardsAll{}, http.NotFound, o)
 		for range connections {
 			with := insecure("h2")
@@ -169,14 +169,14 @@ func TestImpersonatingRequestsAreBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		each := int64(2*head + exchange.BodyAhead)
-		taken, most := s.queues.requests.Taken(), s.queues.requests.Capacity/2
+		taken, most := s.queues.memory.Taken(), s.queues.memory.Capacity/2
 		refused := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("requests")) +
 			testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unauthenticated"))
 		if admitted := connections*streams - int64(refused); taken > most || admitted == 0 || admitted*each > taken {
 			t.Errorf("%d requests wait and hold %d of %d bytes", admitted, taken, most)
 		}
 		close(reviewed)
-		waitFor(t, "the requests hold nothing", func() bool { return s.queues.requests.Taken() == 0 })
+		waitFor(t, "the requests hold nothing", func() bool { return usersHold(s) == 0 })
 	})
 }
 
@@ -213,7 +213,7 @@ func clientCertificate(t *testing.T, name string) (*access.ClientCA, tls.Certifi
 func TestUnreadResponsesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, lines := logging(Options{Window: 8})
-		s.workspace = fair.NewWorkspace(4, false, 0)
+		s.queues.heads.Unread = fair.NewPool(4, false)
 		const ended = 10 * remarkBurst
 		req := &exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}}
 		for range ended {
@@ -235,15 +235,15 @@ func TestUnreadResponsesAreLogged(t *testing.T) {
 func TestUnreadBodyEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := logging(Options{Window: 1})
-		s.workspace = fair.NewWorkspace(4, false, 0)
+		s.queues.heads.Unread = fair.NewPool(4, false)
 		closed := 0
 		body := s.guardUnread(&exchange.Request{}, io.NopCloser(strings.NewReader("events")), func() { closed++ })
 		time.Sleep(time.Minute)
-		if taken := s.workspace.Taken(); taken != 1 {
+		if taken := s.queues.heads.Unread.Taken(); taken != 1 {
 			t.Errorf("%d bytes are held", taken)
 		}
-		if _, err := body.Read(make([]byte, 1)); err != nil || s.workspace.Taken() != 0 {
-			t.Errorf("%v, and %d bytes are held after a read", err, s.workspace.Taken())
+		if _, err := body.Read(make([]byte, 1)); err != nil || s.queues.heads.Unread.Taken() != 0 {
+			t.Errorf("%v, and %d bytes are held after a read", err, s.queues.heads.Unread.Taken())
 		}
 		time.Sleep(time.Minute)
 		for range 2 {
@@ -251,8 +251,8 @@ func TestUnreadBodyEndsOnce(t *testing.T) {
 		}
 		_, _ = body.Read(make([]byte, 1))
 		time.Sleep(time.Minute)
-		if s.workspace.Taken() != 0 || closed != 1 {
-			t.Errorf("%d bytes are held after the end, which was told %d times", s.workspace.Taken(), closed)
+		if s.queues.heads.Unread.Taken() != 0 || closed != 1 {
+			t.Errorf("%d bytes are held after the end, which was told %d times", s.queues.heads.Unread.Taken(), closed)
 		}
 	})
 }

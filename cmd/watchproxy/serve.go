@@ -216,7 +216,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		log.Info("memoryBudget has room for fewer connections than limits.maxConnections", zap.Int("maxConnections", *c.Limits.MaxConnections), zap.Int("connections", most))
 	}
 	options := serverOptions(c, budget.Connections())
-	options.Workspace, options.Requests, options.Window, options.OwnToken = budget.Workspace(), budget.Requests(), int64(behind.window), behind.ownToken()
+	options.Memory, options.Strangers, options.Window, options.OwnToken = budget.Users(), budget.Strangers(), int64(behind.window), behind.ownToken()
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
 	_, socket := config.UnixSocket(c.Listen)
 	options.AnyHost = socket || options.NeedsToken

@@ -20,7 +20,7 @@
 //	access reviews upstream | user       | users         | 50, 25 each  | none, they wait
 //	reviews of good tokens  | user       | token holders | 50, 25 each  | none, they wait
 //	reviews of other tokens | network    | any client    | 50, 25 each  | none, they wait
-//	waiting reviews of each | the same   | the same      | 32 MiB, 5 s  | longest queue's last
+//	waiting reviews of each | the same   | the same      | 32 MiB, 5 s  | refused, with 503
 //
 // Strangers share by [Network]. A token that was good before is reviewed as its user's, in other slots
 // than those of strangers, so made-up tokens do not lock out the users of the same network. For that, the

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path"
@@ -36,15 +37,22 @@ const (
 // reviews sends reviews of one kind upstream. Equal requests at the same time share one review.
 // After an outage all clients return together, and many of them have the same service account.
 type reviews[V any] struct {
-	slots   *fair.Pool // the slots for reviews upstream
+	turns   *turns
 	flights singleflight.Group
 	seconds prometheus.Observer
 }
 
 func newReviews[V any](resource string, m *metrics) *reviews[V] {
 	return &reviews[V]{
-		slots: fair.NewPool(reviewsMax, true, waitingMax), seconds: m.seconds.WithLabelValues(resource),
+		turns: newTurns(), seconds: m.seconds.WithLabelValues(resource),
 	}
+}
+
+// turns are the slots for reviews upstream, and the memory of reviews that wait, whose clients may have left.
+type turns struct{ slots, waiting *fair.Pool }
+
+func newTurns() *turns {
+	return &turns{slots: fair.NewPool(reviewsMax, true), waiting: fair.NewPool(waitingMax, true)}
 }
 
 // question is a client's request for a review.
@@ -55,9 +63,9 @@ type question[V any] struct {
 	known  func() (V, bool)
 	due    func(key) bool
 	review func(ctx context.Context) (V, error)
-	// turn returns the slots for which the question waits, and the client that waits. If it is nil,
-	// these are the slots of all.
-	turn func() (slots *fair.Pool, client string)
+	// turn returns the turns for which the question waits, and the client that waits. If it is nil,
+	// these are the turns of all.
+	turn func() (of *turns, client string)
 }
 
 // answer returns a remembered outcome, or waits for a turn and sends a review. If the client that
@@ -90,19 +98,31 @@ func (r *reviews[V]) begin(q *question[V], review func(context.Context) (V, erro
 		defer func() { r.seconds.Observe(time.Since(began).Seconds()) }()
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
 		defer cancel()
-		slots, client := r.slots, q.client
+		of, client := r.turns, q.client
 		if q.turn != nil {
-			slots, client = q.turn()
+			of, client = q.turn()
 		}
-		waiting, cancelWait := context.WithTimeout(ctx, turnTimeout)
-		defer cancelWait()
-		if err := slots.Take(waiting, fair.Claim{User: client, Size: 1, Held: int64(q.bytes) + waitCost}); err != nil {
+		if err := of.wait(ctx, client, int64(q.bytes)+waitCost); err != nil {
 			return *new(V), fmt.Errorf("wait for one of %d slots: %w", reviewsMax, err)
 		}
-		defer slots.Give(client, 1)
+		defer of.slots.Give(client, 1)
 		return review(ctx)
 	})
 }
+
+// wait waits for a slot. The review needs size bytes meanwhile.
+func (t *turns) wait(ctx context.Context, client string, size int64) error {
+	if !t.waiting.Try(client, size) {
+		return errCrowded
+	}
+	defer t.waiting.Give(client, size)
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	return t.slots.Take(ctx, client, 1)
+}
+
+// errCrowded says that a client's reviews that wait need too much memory.
+var errCrowded = errors.New("too many reviews wait already")
 
 // persist retries failed reviews.
 func persist(ctx context.Context, ask func() error) error {

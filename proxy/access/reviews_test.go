@@ -33,7 +33,7 @@ func TestFloodOfReviews(t *testing.T) {
 			flood[i] = asks("greedy", i, waitingMax/64)
 		}
 		synctest.Wait()
-		if n := r.slots.Taken(); n != reviewsMax/2 {
+		if n := r.turns.slots.Taken(); n != reviewsMax/2 {
 			t.Errorf("a client has %d of %d slots", n, reviewsMax)
 		}
 		began := time.Now()
@@ -78,5 +78,25 @@ func TestLateReviewsDoNotBegin(t *testing.T) {
 			t.Errorf("after %v: begun %t, %v", time.Since(began), *begun, err)
 		}
 		time.Sleep(more)
+	})
+}
+
+// Reviews of strangers that wait take no memory from those of tokens that were good before. A review without
+// memory is unavailable, and not a refusal.
+func TestWaitingStrangersLeaveRoomForOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		token := newTokens(nil, time.Minute, newMetrics(prometheus.NewRegistry()))
+		strangers := token.reviews.turns
+		for i := range 2 {
+			if !strangers.waiting.Try(fmt.Sprint("network", i), waitingMax/2) {
+				t.Fatal("no room")
+			}
+		}
+		if err := token.owners.wait(t.Context(), "honest", waitCost); err != nil {
+			t.Errorf("an owner's review: %v", err)
+		}
+		if err := strangers.wait(t.Context(), "network2", waitCost); !isUnavailable(err) {
+			t.Errorf("a stranger's review: %v", err)
+		}
 	})
 }

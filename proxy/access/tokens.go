@@ -20,8 +20,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	"k8s.io/apiserver/pkg/authentication/user"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
-
-	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 const (
@@ -45,7 +43,7 @@ type tokens struct {
 	salt      [sha256.Size]byte // makes precomputed tables of token digests useless
 	good, bad *reviewCache[*authenticator.Response]
 	reviews   *reviews[*authenticator.Response]
-	owners    *fair.Pool // slots for the reviews of tokens that were good before
+	owners    *turns // for the reviews of tokens that were good before
 }
 
 func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Duration, m *metrics) *tokens {
@@ -53,7 +51,7 @@ func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Durati
 		client: client, ttl: ttl,
 		good: newReviewCache[*authenticator.Response](tokensMax), bad: newReviewCache[*authenticator.Response](refusedMax),
 		reviews: newReviews[*authenticator.Response]("tokenreviews", m),
-		owners:  fair.NewPool(reviewsMax, true, waitingMax),
+		owners:  newTurns(),
 	}
 	t.good.keep = ownersLast
 	_, _ = rand.Read(t.salt[:]) // never fails
@@ -92,14 +90,14 @@ func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 		client: from, key: k, bytes: len(token), due: t.good.due,
 		known:  func() (*authenticator.Response, bool) { return t.remembered(k) },
 		review: func(ctx context.Context) (*authenticator.Response, error) { return t.ask(ctx, from, k, token) },
-		turn: func() (*fair.Pool, string) {
+		turn: func() (*turns, string) {
 			if owner, ok := t.good.last(k); ok {
 				return t.owners, owner.User.GetName()
 			}
 			if user, ok := ctx.Value(knownKey{}).(string); ok { // of the connection, whose token is new
 				return t.owners, user
 			}
-			return t.reviews.slots, from
+			return t.reviews.turns, from
 		},
 	})
 	return resp, resp != nil && err == nil, err
@@ -168,5 +166,5 @@ func isUnavailable(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // it is what the union returns
 		return slices.ContainsFunc(all.Errors(), isUnavailable)
 	}
-	return errors.Is(err, errReview) || errors.Is(err, fair.ErrCrowded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return errors.Is(err, errReview) || errors.Is(err, errCrowded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }

@@ -18,8 +18,8 @@ func TestGuardFiresAtTheEndOfAWrite(t *testing.T) {
 			client, accepted := conntest.Pipe(63 << 10)
 			c := New(accepted)
 			c.Stall = time.Minute
-			room := fair.NewWorkspace(1, true, 0) // full
-			c.Guard = room.Guard(64<<10, func() string { return "u" }, func() { c.LimitWrites(time.Now()) })
+			room := fair.NewPool(1, true) // full
+			c.Guard = fair.NewGuard(64<<10, func() (*fair.Pool, string) { return room, "u" }, func() { c.LimitWrites(time.Now()) })
 			go func() {
 				time.Sleep(time.Second) // the guard's patience
 				_, _ = io.Copy(io.Discard, client)

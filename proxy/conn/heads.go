@@ -8,24 +8,14 @@ import (
 )
 
 // Heads limits the memory of everything that clients have begun to send: TLS handshakes, heads of
-// requests, and header blocks of HTTP/2. Unknown clients share one part by address, and known
-// clients share another part by user. Each client may hold no more of its part than stays free. So
-// unknown clients cannot block known clients, and a few clients cannot block all others.
-type Heads struct{ unknown, known *fair.Pool }
+// requests, and header blocks of HTTP/2. Unknown clients share the memory of strangers by network, and
+// known clients share that of users. What clients do not read is limited likewise, but that of known clients
+// has memory of its own, because it may last for hours.
+type Heads struct{ Strangers, Users, Unread *fair.Pool }
 
-const (
-	// headFree is the number of bytes of each head that are not counted. handshakeFree is the same
-	// for a handshake.
-	headFree, handshakeFree = 2 << 10, 8 << 10
-	// headsMax limits the counted bytes of each part. This is enough for 256 heads of the maximum
-	// size, and for thousands of ordinary heads.
-	headsMax = 16 << 20
-)
-
-// NewHeads returns empty Heads.
-func NewHeads() *Heads {
-	return &Heads{fair.NewPool(headsMax, true, 0), fair.NewPool(headsMax, true, 0)}
-}
+// headFree is the number of bytes of each head that are not counted. handshakeFree is the same for a
+// handshake.
+const headFree, handshakeFree = 2 << 10, 8 << 10
 
 // ErrHeads says that a connection ends because clients have begun to send too much.
 var ErrHeads = errors.New("too many bytes of incomplete requests")
@@ -45,9 +35,9 @@ func (c *Conn) HeadGrows(size int64) bool {
 		return true
 	}
 	if h.size == 0 {
-		h.from, h.who = c.heads.of(c)
+		h.from, h.who = c.account(c.heads.Users)
 	}
-	if !h.from.Try(fair.Claim{User: h.who, Size: more}) {
+	if !h.from.Try(h.who, more) {
 		return false
 	}
 	h.size += more
@@ -62,12 +52,21 @@ func (c *Conn) HeadEnds() {
 	}
 }
 
-// of returns the part that counts a connection's head, and the client.
-func (h *Heads) of(c *Conn) (part *fair.Pool, who string) {
+// UnreadIn returns the part that counts what the client does not read, and the client. The part is nil if
+// there is no bound.
+func (c *Conn) UnreadIn() (part *fair.Pool, who string) {
+	if c.heads == nil {
+		return nil, ""
+	}
+	return c.account(c.heads.Unread)
+}
+
+// account returns the part that counts what a connection holds, which is users if the client is known.
+func (c *Conn) account(users *fair.Pool) (part *fair.Pool, who string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.counted != nil {
-		return h.known, c.mu.user
+		return users, c.mu.user
 	}
-	return h.unknown, access.Network(c.RemoteAddr().String())
+	return c.heads.Strangers, access.Network(c.RemoteAddr().String())
 }

@@ -17,11 +17,11 @@ func TestHandshakesAreBounded(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			client, accepted := conntest.Pipe(64 << 10)
 			defer client.Close()
-			heads := NewHeads()
+			heads := &Heads{Strangers: fair.NewPool(1<<20, true), Users: fair.NewPool(1<<20, true)}
 			c := New(accepted)
 			c.heads, c.Conn = heads, tls.Server(c.socket, &tls.Config{}) //nolint:gosec // a test
 			if full {
-				heads.unknown.Try(fair.Claim{User: "others", Size: headsMax})
+				heads.Strangers.Try("others", heads.Strangers.Capacity)
 			}
 			const part = 16 << 10
 			hello := append([]byte{0x16, 3, 1, part >> 8, 0, 1, 0, 0xf0, 0}, make([]byte, part-4)...) // a ClientHello of 60 KiB
@@ -33,7 +33,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 			if errors.Is(err, ErrHeads) != full || full != (time.Since(began) == 0) {
 				t.Errorf("without room: %t, %v after %s", full, err, time.Since(began))
 			}
-			if n := heads.unknown.Taken() % headsMax; n != 0 {
+			if n := heads.Strangers.Taken() % heads.Strangers.Capacity; n != 0 {
 				t.Errorf("%d bytes are held", n)
 			}
 		})

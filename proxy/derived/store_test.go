@@ -106,11 +106,11 @@ func churn(t *testing.T, budget int64) {
 func TestHerdMakesEachPieceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd = 20
-		slots := fair.NewPool(1, false, 1<<20)
+		slots := fair.NewPool(1, false)
 		d := newStore(t, 1) // keeps nothing
 		c, snapshot := cachetest.ConfigMaps(t, 5000)
 		from, to := c.Resource().KeyRange("a")
-		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
+		if err := slots.Take(t.Context(), "other", 1); err != nil {
 			t.Fatal(err)
 		}
 		var all sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
@@ -40,8 +41,8 @@ type Request struct {
 	View *View
 	// Ended is called when the request is no longer in flight. It may be nil.
 	Ended func()
-	// GiveBack gives back the memory that counts for the request. It may be nil.
-	GiveBack func()
+	// Memory is what counts for the request until Free. Before the request is admitted, it is nil.
+	Memory *fair.Holding
 	// Decided is the decision on a response from the cache, for the audit log.
 	Decided Decision
 }
@@ -62,14 +63,9 @@ func (r *Request) End() {
 	}
 }
 
-// Free calls GiveBack once. It must be called when the response has been written, or when a watch
-// from the cache begins.
-func (r *Request) Free() {
-	if r.GiveBack != nil {
-		r.GiveBack()
-		r.GiveBack = nil
-	}
-}
+// Free gives back the request's memory. It must be called when the response has been written, or when a
+// watch from the cache begins.
+func (r *Request) Free() { r.Memory.Free() }
 
 // Address returns the client's address, or "" on a Unix socket.
 func (r *Request) Address() string { return address(r.Conn) }

@@ -37,15 +37,14 @@ type Response struct {
 	Streaming bool          // the body has no time limit
 	// Stall is the time for which the client may leave a lasting Reader unread before it is
 	// disconnected; 0 means any time, as for a log.
-	Stall  time.Duration
-	Shares *fair.Shares // the part of the workspace that holds Bytes; nil for none
-	Turns  *fair.Meter  // provides the turns to write List; nil for none
-	Close  bool         // the connection must close
+	Stall time.Duration
+	// Kept is the memory of Reader's bytes, which other responses have, too; nil for none.
+	Kept  *fair.Common
+	Turns *fair.Meter // provides the turns to write List; nil for none
+	Close bool        // the connection must close
 	// State is the state that List is written from, or nil. A list that takes long ends once the state
 	// does not stay.
 	State fair.Stayer
-	// Room is the part of the workspace that List holds until CloseBody; nil for none.
-	Room *fair.Room
 }
 
 // NewResponse returns a response without a body.
@@ -94,15 +93,8 @@ const (
 	FromProxy    Source = "proxy" // refused or failed here
 )
 
-// LetGo subtracts n from the number of responses that hold this response's part of the workspace.
-func (r *Response) LetGo(n int) {
-	if r != nil {
-		r.Shares.Release(n)
-	}
-}
-
-// copySize is the maximum size of a read and a write, in bytes. smallSize is the size if the user has
-// too many large buffers (fair.TakeLarge).
+// copySize is the maximum size of a read and a write, in bytes. smallSize is the size if the user holds
+// too much memory.
 const copySize, smallSize = 32 << 10, 4 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
@@ -111,17 +103,15 @@ var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 // has no time limit, because an event must not wait.
 func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Slots) (int64, error) {
 	if r.List != nil {
-		return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room, r.State)
+		return fair.WriteLong(w, r.List, r.Length, r.Turns, req.Memory.Try(fair.LargeBuffer), r.State)
 	}
 	if !r.Streaming {
 		turns := fair.NewMeter(ctx, req, slots, false)
 		w = fair.InTurns(w, &turns)
 	}
-	user := req.User()
-	if !fair.TakeLarge(user) {
+	if !req.Memory.Try(2 * copySize) {
 		return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, make([]byte, smallSize))
 	}
-	defer fair.GiveLarge(user)
 	buffer := copyBuffers.Get().(*[copySize]byte)
 	defer copyBuffers.Put(buffer)
 	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, buffer[:])
@@ -143,9 +133,6 @@ func (r *Response) Abandon() {
 func (r *Response) CloseBody() {
 	if r.Reader != nil {
 		_ = r.Reader.Close() // the body was read to its end, or is not needed
-	}
-	if r.Room != nil {
-		r.Room.GiveBack()
 	}
 }
 

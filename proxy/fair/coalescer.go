@@ -13,28 +13,21 @@ import (
 // may answer this reader. A reader that arrives during a flight waits for the next flight. All
 // waiting readers share this next flight, so upstream sees one flight at a time. Such a reader may
 // wait twice the time of a direct request, but at most groupLate for its flight to begin.
-type Coalescer[A Answer] struct {
+type Coalescer[A any] struct {
 	mu struct {
 		sync.Mutex
 		groups map[string]*group[A] // by key; removed after the last flight
 	}
 }
 
-// Answer is the result of a flight. Its zero value means that readers cannot share the result.
-type Answer interface {
-	// LetGo subtracts n from the number of readers that hold the answer. It does nothing to the
-	// zero value.
-	LetGo(n int)
-}
-
-type group[A Answer] struct {
+type group[A any] struct {
 	up    int         // number of flights under way
 	sent  time.Time   // the start of the last flight
 	timer *time.Timer // for the next flight; may be nil
 	next  *flight[A]  // for readers since the last start; nil if there are none
 }
 
-type flight[A Answer] struct {
+type flight[A any] struct {
 	lead    chan struct{} // makes one waiting reader the leader
 	landed  chan struct{} // closed when answer is set
 	answer  A
@@ -45,7 +38,7 @@ type flight[A Answer] struct {
 // if upstream does not answer, after groupLate.
 const groupMost, groupLate = 8, time.Minute
 
-func newFlight[A Answer]() *flight[A] {
+func newFlight[A any]() *flight[A] {
 	return &flight[A]{lead: make(chan struct{}, 1), landed: make(chan struct{})}
 }
 
@@ -139,7 +132,6 @@ func (fs *Coalescer[A]) land(key string, f *flight[A], answer A) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.answer = answer
-	answer.LetGo(-f.waiting)
 	close(f.landed)
 	fs.endLocked(key)
 }
@@ -155,7 +147,6 @@ func (fs *Coalescer[A]) endLocked(key string) {
 func (fs *Coalescer[A]) leave(key string, f *flight[A]) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	f.answer.LetGo(1)
 	if f.waiting--; f.waiting > 0 {
 		return
 	}

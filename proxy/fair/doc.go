@@ -1,19 +1,18 @@
 // Package fair shares limited resources among users: requests to upstream, processor time, and
 // memory for responses that are made for one request.
 //
-// A [Queue] shares each resource. Users take turns, weighted by cost. A user may hold no more than
-// stays free, so a few greedy users leave room for others. A user's own claims are served in order.
-// A claim that is first, and gives up before there is room for it, counts as a turn. Waiting claims
-// hold a bounded number of bytes. Beyond this bound, the user with the most waiting bytes is refused
-// first.
+// A [Pool] shares each resource. Users take turns, one claim each. A user may hold no more than stays
+// free, so a few greedy users leave room for others. A user's own claims are served in order.
 //
-//	Queue      requests to upstream, slots for expensive reads, bytes of the workspace
+//	Pool       requests to upstream, slots for expensive reads, bytes of memory
+//	Holding    the memory of one request, which is given back at once
+//	Common     memory that several requests hold together
+//	Guard      memory for bytes that a client does not read
 //	Meter      the cost of a read so far; expensive reads need a slot
-//	Workspace  memory for bodies that are made for one request, until they are written or dropped
 //	WriteLong  a long body, in turns of one or more large pieces
 //	Coalescer  one request upstream for equal requests
 //
-// A read gives its slot back before it waits for the workspace or for data that another read
+// A read gives its slot back before it waits for memory or for data that another read
 // derives. Each piece of a long response holds a slot for its estimated time at most. So a client
 // that does not read cannot keep a slot. One processor has no slot and serves short reads. Without
 // this processor, all processors may be busy. Go then looks for network events only every 10 ms,

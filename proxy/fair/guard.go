@@ -6,41 +6,32 @@ import (
 )
 
 // Guard limits the memory of bytes that a client does not read. If a wait for the client lasts longer
-// than guardGrace, the bytes need room in the workspace. If there is none, the response or the
-// connection must end. It must also end if the wait has held room for guardAgain and others have had
-// to wait for room. A nil guard limits nothing.
+// than guardGrace, the bytes need room in a pool. If there is none, the response or the connection must
+// end. A nil guard limits nothing.
 type Guard struct {
-	room    *Workspace
 	size    int64
-	user    func() string
+	account func() (*Pool, string)
 	refused func()
 	mu      struct {
 		sync.Mutex
 		timer *time.Timer
-		waits bool      // the client has bytes to read
-		large int64     // more bytes than usual that the client does not read, see Large
-		held  int64     // bytes of room
-		since time.Time // when the room was taken
-		by    string    // the user who holds the room
+		waits bool   // the client has bytes to read
+		large int64  // more bytes than usual that the client does not read, see Large
+		held  int64  // bytes of room
+		room  *Pool  // that has the bytes
+		by    string // the user who holds them
 		// refused is true once the client was refused room, even if its wait ends before it is told.
 		refused bool
 	}
 }
 
-const (
-	// guardGrace is the time for which unread bytes need no room.
-	guardGrace = time.Second
-	// guardAgain is the interval at which a client that still does not read may lose its room.
-	guardAgain = 10 * time.Second
-)
+// guardGrace is the time for which unread bytes need no room.
+const guardGrace = time.Second
 
-// Guard returns a guard for size bytes of a user. It calls refused if there is no room. A nil
-// workspace has no guards.
-func (w *Workspace) Guard(size int64, user func() string, refused func()) *Guard {
-	if w == nil {
-		return nil
-	}
-	return &Guard{room: w, size: size, user: user, refused: refused}
+// NewGuard returns a guard for size bytes. Account returns the pool and the user that hold them; a nil pool
+// has no bound. The guard calls refused if there is no room.
+func NewGuard(size int64, account func() (*Pool, string), refused func()) *Guard {
+	return &Guard{size: size, account: account, refused: refused}
 }
 
 // Begin begins a wait for the client, unless one has begun.
@@ -70,15 +61,11 @@ func (g *Guard) look() {
 func (g *Guard) keeps() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case !g.mu.waits:
+	if !g.mu.waits || g.holdLocked() {
 		return true
-	case g.mu.held > 0 && time.Since(g.mu.since) >= guardAgain && g.room.Wanted(), !g.holdLocked():
-		g.mu.refused = true
-		return false
 	}
-	g.mu.timer.Reset(guardAgain)
-	return true
+	g.mu.refused = true
+	return false
 }
 
 // Hold takes the room at once. It returns false if there is none.
@@ -92,14 +79,19 @@ func (g *Guard) Hold() bool {
 }
 
 func (g *Guard) holdLocked() bool {
-	size := max(g.size, g.mu.large)
-	if g.mu.held == 0 {
-		g.mu.by, g.mu.since = g.user(), time.Now()
-		if g.room.Try(Claim{User: g.mu.by, Size: size}) {
-			g.mu.held = size
-		}
+	if g.mu.held > 0 {
+		return true
 	}
-	return g.mu.held > 0
+	size := max(g.size, g.mu.large)
+	g.mu.room, g.mu.by = g.account()
+	if g.mu.room == nil {
+		return true
+	}
+	if !g.mu.room.Try(g.mu.by, size) {
+		return false
+	}
+	g.mu.held = size
+	return true
 }
 
 // Large sets the number of bytes that further waits keep in memory, if it is more than usual. Many
@@ -126,7 +118,7 @@ func (g *Guard) End() (ok bool) {
 		g.mu.waits = false
 	}
 	if g.mu.held > 0 {
-		g.room.Give(g.mu.by, g.mu.held)
+		g.mu.room.Give(g.mu.by, g.mu.held)
 		g.mu.held = 0
 	}
 	return !g.mu.refused

@@ -8,12 +8,12 @@ import (
 )
 
 // A client that does not read holds room after a grace, once, and gives it back as soon as it reads.
-// Without room it is refused, and also if others want the room that it has held for long.
+// Without room it is refused.
 func TestGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := NewWorkspace(4, false, 0)
+		w := NewPool(4, false)
 		var refused atomic.Int64
-		g := w.Guard(3, func() string { return "a" }, func() { refused.Add(1) })
+		g := NewGuard(3, func() (*Pool, string) { return w, "a" }, func() { refused.Add(1) })
 		is := func(when string, taken, times int64) {
 			t.Helper()
 			synctest.Wait()
@@ -37,7 +37,7 @@ func TestGuard(t *testing.T) {
 		time.Sleep(time.Hour)
 		is("read", 0, 0)
 
-		if !w.Try(Claim{User: "b", Size: 2}) {
+		if !w.Try("b", 2) {
 			t.Fatal("no room")
 		}
 		g.Begin()
@@ -48,44 +48,45 @@ func TestGuard(t *testing.T) {
 
 		g.Begin()
 		time.Sleep(guardGrace)
-		is("held", 3, 1)
-		go func() { // another claim waits
-			if w.Take(t.Context(), Claim{User: "b", Size: 2}) == nil {
-				w.Give("b", 2)
-			}
-		}()
-		time.Sleep(guardAgain - time.Nanosecond)
-		is("wanted", 3, 1)
-		time.Sleep(time.Nanosecond)
-		is("wanted for long", 3, 2)
-		g.End()
-		is("ended", 0, 2)
-
-		g.Begin()
-		if !g.Hold() {
-			t.Error("no room")
-		}
-		time.Sleep(guardGrace)
-		is("taken at once, and wanted", 3, 2)
-		time.Sleep(guardAgain)
-		is("the same for long", 3, 3)
-		g.End()
-		is("the end", 0, 3)
-
-		g.Begin()
-		time.Sleep(guardGrace)
-		is("before a large frame", 3, 3)
+		is("before a large frame", 3, 1)
 		g.Large(4)
 		g.End()
 		g.Begin()
 		time.Sleep(guardGrace)
-		is("a large frame", 4, 3)
+		is("a large frame", 4, 1)
 		g.Large(0)
 		g.End()
 		g.Begin()
 		time.Sleep(guardGrace)
-		is("after it", 3, 3)
+		is("after it", 3, 1)
 		g.End()
-		is("read at last", 0, 3)
+		is("read at last", 0, 1)
+	})
+}
+
+// A guard gives its room back to the account that it had when it took the room, and takes the next one from
+// the account of then.
+func TestGuardChangesItsAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		strangers, users, known := NewPool(4, true), NewPool(4, true), false
+		g := NewGuard(3, func() (*Pool, string) {
+			if known {
+				return users, "a"
+			}
+			return strangers, "network"
+		}, func() { t.Error("refused") })
+		for range 2 {
+			g.Begin()
+			time.Sleep(guardGrace)
+			synctest.Wait()
+			if a, b := strangers.Taken(), users.Taken(); a+b != 3 || known != (b == 3) {
+				t.Errorf("known: %t: strangers hold %d, users %d", known, a, b)
+			}
+			known = true
+			g.End()
+			if n := strangers.Taken() + users.Taken(); n != 0 {
+				t.Errorf("%d are never given back", n)
+			}
+		}
 	})
 }

@@ -61,8 +61,6 @@ const (
 type Claimant interface {
 	// User returns the user who takes the turn.
 	User() string
-	// Held returns the bytes of memory that the request holds while it waits.
-	Held() int64
 	// Attended returns a context that ends when the client leaves or gives up. Stop must be called
 	// before the client's connection is read again.
 	Attended(ctx context.Context) (_ context.Context, stop func())
@@ -78,11 +76,8 @@ func NewMeter(ctx context.Context, who Claimant, slots *Slots, attends bool) Met
 // objects would delay each piece of all other lists by a long turn.
 type Slots struct{ Short, Long *Pool }
 
-// NewSlots returns n slots of each kind. Waiting claims may hold at most room bytes of memory together.
-func NewSlots(n, room int64) *Slots {
-	const longShare = 4
-	return &Slots{NewPool(n, false, room-room/longShare), NewPool(n, false, room/longShare)}
-}
+// NewSlots returns n slots of each kind.
+func NewSlots(n int64) *Slots { return &Slots{NewPool(n, false), NewPool(n, false)} }
 
 // of returns the slots for a turn.
 func (s *Slots) of(cost int64) *Pool {
@@ -99,7 +94,7 @@ func (m *Meter) Failed() error { return m.err }
 func (m *Meter) Context() context.Context { return m.ctx }
 
 // Spend must be called before each step of work. If the read is expensive, Spend waits for a slot.
-// It fails if the client leaves meanwhile or if too many claims wait. A nil meter counts nothing.
+// It fails if the client leaves meanwhile. A nil meter counts nothing.
 func (m *Meter) Spend(cost int64) error {
 	if m == nil {
 		return nil
@@ -119,13 +114,13 @@ func (m *Meter) turn(cost int64) error {
 		m.ctx, m.stop = m.who.Attended(m.ctx)
 		m.attends = false
 	}
-	c, turn := Claim{User: m.who.User(), Size: 1, Held: m.who.Held()}, max(TurnWork, cost)
+	turn := max(TurnWork, cost)
 	if m.writes {
-		c.Held, turn = 0, max(writingWork, cost) // a response that has begun is not refused
+		turn = max(writingWork, cost)
 	}
 	slots := m.slots.of(turn)
 	if m.err = m.ctx.Err(); m.err == nil {
-		m.err = slots.Take(m.ctx, c)
+		m.err = slots.Take(m.ctx, m.who.User(), 1)
 	}
 	if m.err != nil {
 		return m.err
@@ -163,7 +158,7 @@ func (m *Meter) write(size int, rest int64) (*writeTurn, error) {
 	piece := writeCost * int64(size)
 	t := &writeTurn{user: m.who.User(), left: max(0, min(TurnWork, writeCost*rest)-piece)}
 	t.slots = m.slots.of(piece + t.left)
-	if err := t.slots.Take(m.ctx, Claim{User: t.user, Size: 1}); err != nil {
+	if err := t.slots.Take(m.ctx, t.user, 1); err != nil {
 		return nil, err
 	}
 	t.expiry = time.AfterFunc(time.Duration(piece), t.give)

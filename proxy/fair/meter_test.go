@@ -12,16 +12,13 @@ type reader string
 // User implements Claimant.
 func (r reader) User() string { return string(r) }
 
-// Held implements Claimant.
-func (reader) Held() int64 { return 0 }
-
 // Attended implements Claimant.
 func (reader) Attended(ctx context.Context) (_ context.Context, stop func()) { return ctx, func() {} }
 
 // A long turn delays no other turns, except long ones.
 func TestLongTurnsHaveTheirOwnSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := NewSlots(1, 1<<20)
+		slots := NewSlots(1)
 		meter := func(user string) *Meter {
 			m := NewMeter(t.Context(), reader(user), slots, false)
 			return &m

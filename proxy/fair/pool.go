@@ -18,67 +18,55 @@ import (
 //     each, and others find room, whatever the number of users.
 //  3. Users with waiting claims take turns, one claim each. A user's claims are granted in order of
 //     arrival. A claim in its turn waits only for room, and no other that may wait overtakes it, so
-//     small claims do not starve a large one. Those that cannot wait (Try) take what is free.
-//  4. Waiting claims hold at most room bytes of memory, which users share as in 2.
-//  5. The pool knows only users who hold something or wait.
+//     small claims do not starve a large one. Those that cannot wait (Try) take what is free. A user
+//     who must wait for more to be free (2) loses the turn, and gets the next one when enough is.
+//  4. The pool knows only users who hold something or wait.
+//
+// The number of waiting claims has no bound here: each is that of a request whose memory counts already.
 type Pool struct {
 	Capacity int64
-	shared   bool  // 2 applies
-	room     *Pool // memory of waiting claims; nil for claims that hold none
+	shared   bool // 2 applies
 
 	mu struct {
 		sync.Mutex
 		free    int64
 		users   map[string]*user
-		turns   list.List // of the users whose claims wait, in the order of their turns
+		turns   list.List // of the users whose claims wait for a turn or for room, in order
+		greedy  list.List // of the users whose claims wait until more is free (2)
 		waiters int
 	}
 }
 
-// Claim is a user's claim to a part of a capacity.
-type Claim struct {
-	User string
-	Size int64 // part of the capacity
-	Held int64 // bytes of memory that the claim holds while it waits
-}
-
-var (
-	// ErrCrowded says that a claim was refused because too many claims wait.
-	ErrCrowded = errors.New("too many wait already")
-	// errNeverFits says that a claim is larger than the capacity.
-	errNeverFits = errors.New("larger than the capacity")
-)
+// errNeverFits says that a claim is larger than the capacity.
+var errNeverFits = errors.New("larger than the capacity")
 
 // user is what a pool knows of a user.
 type user struct {
 	name    string
 	held    int64         // part of the capacity
 	waiters list.List     // of *Waiter
-	turn    *list.Element // of the pool's turns; nil if no claim waits
+	in      *list.List    // the pool's turns or greedy; nil if no claim waits
+	place   *list.Element // of that list
 }
 
 // Waiter is a waiting claim.
 type Waiter struct {
-	Claim
+	size    int64
 	user    *user
 	element *list.Element // nil once the claim is granted or withdrawn
 	granted chan struct{}
 }
 
-// NewPool returns a pool. If it is shared, no user gets all of the capacity. Waiting claims may hold
-// at most room bytes of memory.
-func NewPool(capacity int64, shared bool, room int64) *Pool {
+// NewPool returns a pool. If it is shared, no user gets all of the capacity.
+func NewPool(capacity int64, shared bool) *Pool {
 	p := &Pool{Capacity: capacity, shared: shared}
 	p.mu.free, p.mu.users = capacity, map[string]*user{}
-	if room > 0 {
-		p.room = NewPool(room, true, 0)
-	}
 	return p
 }
 
-// Take waits until a claim is granted or ctx ends. A granted claim must be returned with Give.
-func (p *Pool) Take(ctx context.Context, c Claim) error {
-	w, err := p.Enter(c)
+// Take waits until a user's claim is granted or ctx ends. What was granted must be returned with Give.
+func (p *Pool) Take(ctx context.Context, name string, size int64) error {
+	w, err := p.Enter(name, size)
 	if w != nil {
 		err = p.Wait(ctx, w)
 	}
@@ -87,15 +75,13 @@ func (p *Pool) Take(ctx context.Context, c Claim) error {
 
 // Try grants a claim if there is room, also if other claims wait. Otherwise a large claim that waits
 // would stop all who cannot wait.
-func (p *Pool) Try(c Claim) bool {
+func (p *Pool) Try(name string, size int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	u := p.userLocked(c.User)
+	u := p.userLocked(name)
 	defer p.forgetLocked(u)
-	ok := p.tryLocked(u, c.Size)
-	if ok && u.turn != nil {
-		p.serveLocked() // the user's waiting claim, which has held others up, may be greedy now (2)
-	}
+	ok := p.tryLocked(u, size)
+	p.serveLocked() // a claim that has held others up may be greedy now (2)
 	return ok
 }
 
@@ -123,32 +109,30 @@ func (p *Pool) userLocked(name string) *user {
 }
 
 func (p *Pool) forgetLocked(u *user) {
-	if u.held == 0 && u.turn == nil {
+	if u.held == 0 && u.in == nil {
 		delete(p.mu.users, u.name)
 	}
 }
 
 // Enter grants a claim without a wait, fails, or returns a waiter for Wait.
-func (p *Pool) Enter(c Claim) (*Waiter, error) {
-	if c.Size > p.Capacity {
+func (p *Pool) Enter(name string, size int64) (*Waiter, error) {
+	if size > p.Capacity {
 		return nil, errNeverFits
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	u := p.userLocked(c.User)
+	u := p.userLocked(name)
 	defer p.forgetLocked(u)
-	if u.turn == nil && p.nextLocked() == nil && p.tryLocked(u, c.Size) {
+	if u.in == nil && p.mu.turns.Len() == 0 && p.tryLocked(u, size) {
 		return nil, nil
 	}
-	if c.Held > 0 && (p.room == nil || !p.room.Try(Claim{User: c.User, Size: c.Held})) {
-		return nil, ErrCrowded
-	}
-	w := &Waiter{Claim: c, user: u, granted: make(chan struct{})}
+	w := &Waiter{size: size, user: u, granted: make(chan struct{})}
 	w.element = u.waiters.PushBack(w)
-	if u.turn == nil {
-		u.turn = p.mu.turns.PushBack(u)
-	}
 	p.mu.waiters++
+	if u.in == nil {
+		p.placeLocked(u, &p.mu.turns)
+		p.serveLocked()
+	}
 	return w, nil
 }
 
@@ -168,16 +152,17 @@ func (p *Pool) leave(w *Waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w.element == nil {
-		p.giveLocked(w.user, w.Size)
+		p.giveLocked(w.user, w.size)
 		return
 	}
-	first := p.mu.free > 0 && w == p.nextLocked()
+	u := w.user
+	looked := w == u.first() && (u.in == &p.mu.greedy || u.place == p.mu.turns.Front() && p.mu.free > 0)
 	p.dropLocked(w)
-	if u := w.user; first && u.turn != nil { // it has had its turn: others waited while there was room
-		p.mu.turns.MoveToBack(u.turn)
+	if looked && u.in != nil { // others waited while there was room, or the next claim is smaller
+		p.placeLocked(u, &p.mu.turns)
 	}
 	p.serveLocked()
-	p.forgetLocked(w.user)
+	p.forgetLocked(u)
 }
 
 // Give returns size of a user's granted claims to the pool.
@@ -195,6 +180,12 @@ func (p *Pool) giveLocked(u *user, size int64) {
 	}
 	u.held -= size
 	p.mu.free += size
+	for e := p.mu.greedy.Front(); e != nil; {
+		g := e.Value.(*user)
+		if e = e.Next(); p.mayLocked(g, g.first().size) {
+			p.placeLocked(g, &p.mu.turns)
+		}
+	}
 	p.serveLocked()
 	p.forgetLocked(u)
 }
@@ -213,26 +204,33 @@ func (p *Pool) Waiting() int {
 	return p.mu.waiters
 }
 
-// nextLocked returns the claim that waits for nothing but its turn and room, or nil. The users who are
-// passed over wait until more is free (2). Each of them holds a part of the capacity.
-func (p *Pool) nextLocked() *Waiter {
-	for e := p.mu.turns.Front(); e != nil; e = e.Next() {
-		u := e.Value.(*user)
-		if w := u.waiters.Front().Value.(*Waiter); p.mayLocked(u, w.Size) {
-			return w
-		}
-	}
-	return nil
-}
-
-// serveLocked grants claims in turn while there is room.
+// serveLocked grants claims in turn while there is room. Afterwards, the first claim in turn waits only for
+// room.
 func (p *Pool) serveLocked() {
-	for w := p.nextLocked(); w != nil && p.tryLocked(w.user, w.Size); w = p.nextLocked() {
-		p.dropLocked(w)
-		if w.user.turn != nil {
-			p.mu.turns.MoveToBack(w.user.turn)
+	for e := p.mu.turns.Front(); e != nil; e = p.mu.turns.Front() {
+		u := e.Value.(*user)
+		w := u.first()
+		if !p.mayLocked(u, w.size) {
+			p.placeLocked(u, &p.mu.greedy)
+			continue
+		}
+		if !p.tryLocked(u, w.size) {
+			return
+		}
+		if p.dropLocked(w); u.in != nil {
+			p.placeLocked(u, &p.mu.turns)
 		}
 		close(w.granted)
+	}
+}
+
+// placeLocked puts a user behind all others in a list, or in none.
+func (p *Pool) placeLocked(u *user, in *list.List) {
+	if u.in != nil {
+		u.in.Remove(u.place)
+	}
+	if u.in, u.place = in, nil; in != nil {
+		u.place = in.PushBack(u)
 	}
 }
 
@@ -243,10 +241,9 @@ func (p *Pool) dropLocked(w *Waiter) {
 	w.element = nil
 	p.mu.waiters--
 	if u.waiters.Len() == 0 {
-		p.mu.turns.Remove(u.turn)
-		u.turn = nil
-	}
-	if w.Held > 0 {
-		p.room.Give(w.User, w.Held)
+		p.placeLocked(u, nil)
 	}
 }
+
+// first returns the first waiting claim.
+func (u *user) first() *Waiter { return u.waiters.Front().Value.(*Waiter) }

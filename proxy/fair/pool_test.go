@@ -10,13 +10,15 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // taker has a claim.
 type taker struct {
-	Claim
+	user    string
+	size    int64
 	leave   context.CancelFunc
 	entered int
 	mu      sync.Mutex
@@ -36,11 +38,11 @@ func (k *taker) granted() bool {
 	return done && err == nil
 }
 
-func enter(t *testing.T, p *Pool, c Claim) *taker {
+func enter(t *testing.T, p *Pool, user string, size int64) *taker {
 	ctx, cancel := context.WithCancel(t.Context())
-	k := &taker{Claim: c, leave: cancel}
+	k := &taker{user: user, size: size, leave: cancel}
 	go func() {
-		err := p.Take(ctx, c)
+		err := p.Take(ctx, user, size)
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.done, k.err = true, err
@@ -57,7 +59,7 @@ func TestPoolOfManyUsers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			capacity := 1 + random.Int64N(100)
-			p := NewPool(capacity, random.IntN(3) > 0, 1+random.Int64N(200))
+			p := NewPool(capacity, random.IntN(3) > 0)
 			var waiting, holding []*taker
 			last := map[string]int{} // by user, the last claim that was granted
 			settle := func() {
@@ -67,20 +69,20 @@ func TestPoolOfManyUsers(t *testing.T) {
 					switch {
 					case !done:
 						return false
-					case err == nil && k.entered < last[k.User]: // 3
-						t.Fatalf("claim %d of %s is granted before an earlier one", last[k.User], k.User)
+					case err == nil && k.entered < last[k.user]: // 3
+						t.Fatalf("claim %d of %s is granted before an earlier one", last[k.user], k.user)
 					case err == nil:
-						last[k.User] = k.entered
+						last[k.user] = k.entered
 						holding = append(holding, k)
-					case errors.Is(err, errNeverFits) && k.Size > capacity, errors.Is(err, context.Canceled), errors.Is(err, ErrCrowded):
+					case errors.Is(err, errNeverFits) && k.size > capacity, errors.Is(err, context.Canceled):
 					default:
 						t.Fatal(err)
 					}
 					return true
 				})
-				held, room, all := map[string][]int64{}, int64(0), int64(0)
+				held, all := map[string][]int64{}, int64(0)
 				for _, k := range holding {
-					held[k.User], all = append(held[k.User], k.Size), all+k.Size
+					held[k.user], all = append(held[k.user], k.size), all+k.size
 				}
 				for user, sizes := range held { // 2
 					sum := int64(0)
@@ -96,17 +98,21 @@ func TestPoolOfManyUsers(t *testing.T) {
 					users[user] = true
 				}
 				for _, k := range waiting {
-					room += k.Held
-					users[k.User] = true
+					users[k.user] = true
 				}
-				if p.Taken() != all || all > capacity || p.Waiting() != len(waiting) || len(p.mu.users) != len(users) { // 1, 5
+				if p.Taken() != all || all > capacity || p.Waiting() != len(waiting) || len(p.mu.users) != len(users) { // 1, 4
 					t.Fatalf("%d of %d are held instead of %d, %d wait instead of %d, and it knows %d users instead of %d", p.Taken(), capacity, all, p.Waiting(), len(waiting), len(p.mu.users), len(users))
 				}
-				if p.room.Taken() != room || room > p.room.Capacity { // 4
-					t.Fatalf("%d of %d bytes wait instead of %d", p.room.Taken(), p.room.Capacity, room)
+				for e := p.mu.greedy.Front(); e != nil; e = e.Next() {
+					if u := e.Value.(*user); p.mayLocked(u, u.first().size) {
+						t.Fatalf("%s waits for more to be free, although %d are", u.name, p.mu.free)
+					}
 				}
-				if w := p.nextLocked(); w != nil && w.Size <= p.mu.free { // 3
-					t.Fatalf("a claim of %d waits, %d are free", w.Size, p.mu.free)
+				if e := p.mu.turns.Front(); e != nil { // 3
+					u := e.Value.(*user)
+					if size := u.first().size; size <= p.mu.free || !p.mayLocked(u, size) {
+						t.Fatalf("a claim of %d waits for room, %d are free", size, p.mu.free)
+					}
 				}
 			}
 			for step := range 300 {
@@ -116,29 +122,29 @@ func TestPoolOfManyUsers(t *testing.T) {
 					if random.IntN(3) > 0 {
 						size = 1 + size/10
 					}
-					k := enter(t, p, Claim{User: fmt.Sprint("user", random.IntN(5)), Size: size, Held: random.Int64N(40)})
+					k := enter(t, p, fmt.Sprint("user", random.IntN(5)), size)
 					k.entered = step
 					waiting = append(waiting, k)
 				case n < 7:
-					k := &taker{Claim: Claim{User: fmt.Sprint("user", random.IntN(5)), Size: 1 + random.Int64N(1+capacity/6)}}
-					if p.Try(k.Claim) {
+					k := &taker{user: fmt.Sprint("user", random.IntN(5)), size: 1 + random.Int64N(1+capacity/6)}
+					if p.Try(k.user, k.size) {
 						holding = append(holding, k)
 					}
 				case n < 9 && len(waiting) > 0:
 					waiting[random.IntN(len(waiting))].leave()
 					if len(holding) > 0 && random.IntN(2) == 0 { // at the same time
-						p.Give(holding[0].User, holding[0].Size)
+						p.Give(holding[0].user, holding[0].size)
 						holding = holding[1:]
 					}
 				case len(holding) > 0:
 					i := random.IntN(len(holding))
-					p.Give(holding[i].User, holding[i].Size)
+					p.Give(holding[i].user, holding[i].size)
 					holding = slices.Delete(holding, i, i+1)
 				}
 				settle()
 			}
 			for len(holding) > 0 {
-				p.Give(holding[0].User, holding[0].Size)
+				p.Give(holding[0].user, holding[0].size)
 				holding = holding[1:]
 				settle()
 			}
@@ -156,13 +162,13 @@ func TestPoolLeavesRoom(t *testing.T) {
 	for _, users := range []int64{1, 2, 3, 9, 99} {
 		t.Run(fmt.Sprint(users), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := NewPool(capacity, true, capacity)
+				p := NewPool(capacity, true)
 				name := func(i int64) string { return fmt.Sprint("user", i) }
 				taken := map[int64]int64{}
 				for more := true; more; {
 					more = false
 					for i := range users {
-						if p.Try(Claim{User: name(i), Size: 1}) {
+						if p.Try(name(i), 1) {
 							more, taken[i] = true, taken[i]+1
 						}
 					}
@@ -174,9 +180,9 @@ func TestPoolLeavesRoom(t *testing.T) {
 				if free, part := capacity-p.Taken(), capacity/(users+1); free < part || least < part-1 {
 					t.Errorf("%d are free, and a user has got %d, want %d", free, least, part)
 				}
-				waits := enter(t, p, Claim{User: name(0), Size: 1})
+				waits := enter(t, p, name(0), 1)
 				free := capacity - p.Taken()
-				if !p.Try(Claim{User: "other", Size: free/2 - 1}) || !p.Try(Claim{User: "other", Size: 1}) {
+				if !p.Try("other", free/2-1) || !p.Try("other", 1) {
 					t.Errorf("another user gets nothing of %d", free)
 				}
 				if waits.granted() {
@@ -198,11 +204,11 @@ func TestPoolLeavesRoom(t *testing.T) {
 // A claim that could be granted when more was free waits again after another claim was granted.
 func TestPoolChecksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(12, true, 100)
-		if !p.Try(Claim{User: "a", Size: 3}) || !p.Try(Claim{User: "holder", Size: 9}) {
+		p := NewPool(12, true)
+		if !p.Try("a", 3) || !p.Try("holder", 9) {
 			t.Fatal("not granted")
 		}
-		first, second := enter(t, p, Claim{User: "b", Size: 5}), enter(t, p, Claim{User: "a", Size: 3})
+		first, second := enter(t, p, "b", 5), enter(t, p, "a", 3)
 		p.Give("holder", 9)
 		if synctest.Wait(); !first.granted() {
 			t.Error("a first claim waits although there is room")
@@ -228,7 +234,7 @@ func served(p *Pool, holder string, waiting []*taker) string {
 		if i < 0 {
 			break
 		}
-		holder = waiting[i].User
+		holder = waiting[i].user
 		order.WriteString(holder[:1])
 		waiting = slices.Delete(waiting, i, i+1)
 	}
@@ -239,14 +245,14 @@ func served(p *Pool, holder string, waiting []*taker) string {
 // held nobody up, and its user loses no turn.
 func TestPoolServesInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(1, false, 100)
-		if !p.Try(Claim{User: "holder", Size: 1}) {
+		p := NewPool(1, false)
+		if !p.Try("holder", 1) {
 			t.Fatal("no room in an empty pool")
 		}
 		var waiting []*taker
-		impatient := enter(t, p, Claim{User: "many", Size: 1})
+		impatient := enter(t, p, "many", 1)
 		for _, user := range []string{"many", "many", "many", "few", "few", "one", "many"} {
-			waiting = append(waiting, enter(t, p, Claim{User: user, Size: 1}))
+			waiting = append(waiting, enter(t, p, user, 1))
 		}
 		impatient.leave()
 		synctest.Wait()
@@ -256,52 +262,28 @@ func TestPoolServesInTurn(t *testing.T) {
 	})
 }
 
-// Each user has at most half of what others leave of the memory for waiting claims. A claim that holds no
-// memory while it waits is never refused, because it is for the rest of a response that has begun.
-func TestPoolIsCrowded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(1, false, 100)
-		enter(t, p, Claim{User: "holder", Size: 1, Held: 1000}) // a granted claim uses no room
-		refused := func(user string, held int64) bool {
-			_, err := enter(t, p, Claim{User: user, Size: 1, Held: held}).state()
-			return errors.Is(err, ErrCrowded)
-		}
-		for i := range 10 {
-			if refused("many", 10) != (i >= 5) {
-				t.Errorf("claim %d: refused: %t", i, i < 5)
-			}
-		}
-		if refused("other", 15) || refused("many", 0) {
-			t.Error("a claim is refused although there is room")
-		}
-		if !refused("huge", 101) {
-			t.Error("a claim waits that holds more than the room")
-		}
-	})
-}
-
 // A large claim that waits stops no claim that cannot wait and for which there is room. It is granted
 // once there is room for it.
 func TestTryBesideLargeClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(100, true, 0)
-		if !p.Try(Claim{User: "a", Size: 45}) {
+		p := NewPool(100, true)
+		if !p.Try("a", 45) {
 			t.Fatal("no room in an empty pool")
 		}
-		large := enter(t, p, Claim{User: "large", Size: 60})
+		large := enter(t, p, "large", 60)
 		for _, user := range []string{"b", "c", "b"} {
-			if !p.Try(Claim{User: user, Size: 2}) {
+			if !p.Try(user, 2) {
 				t.Errorf("%s: no room although %d of 100 are taken", user, p.Taken())
 			}
 		}
-		if p.Try(Claim{User: "a", Size: 10}) || p.Try(Claim{User: "d", Size: 50}) {
+		if p.Try("a", 10) || p.Try("d", 50) {
 			t.Error("granted more than a user's share, or than is free")
 		}
-		for _, held := range []Claim{{User: "b", Size: 4}, {User: "c", Size: 2}, {User: "a", Size: 45}} {
+		for _, held := range []*taker{{user: "b", size: 4}, {user: "c", size: 2}, {user: "a", size: 45}} {
 			if large.granted() {
 				t.Error("the large claim was granted too early")
 			}
-			p.Give(held.User, held.Size)
+			p.Give(held.user, held.size)
 			synctest.Wait()
 		}
 		if !large.granted() {
@@ -314,12 +296,12 @@ func TestTryBesideLargeClaim(t *testing.T) {
 // not for all of them.
 func TestClaimsThatGiveUpLetOthersPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(100, true, 0)
-		if !p.Try(Claim{User: "holder", Size: 40}) {
+		p := NewPool(100, true)
+		if !p.Try("holder", 40) {
 			t.Fatal("no room in an empty pool")
 		}
-		first, second := enter(t, p, Claim{User: "large", Size: 80}), enter(t, p, Claim{User: "large", Size: 80})
-		small := enter(t, p, Claim{User: "small", Size: 1})
+		first, second := enter(t, p, "large", 80), enter(t, p, "large", 80)
+		small := enter(t, p, "small", 1)
 		if small.granted() {
 			t.Error("a later claim has overtaken a large one")
 		}
@@ -332,4 +314,43 @@ func TestClaimsThatGiveUpLetOthersPass(t *testing.T) {
 			t.Error("the large claim has lost its turn")
 		}
 	})
+}
+
+// A claim that must wait until more is free holds nobody up. If it gives up, its user's next claim may be
+// granted.
+func TestGreedyClaimsLetOthersPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPool(100, true)
+		if !p.Try("greedy", 30) || !p.Try("holder", 20) {
+			t.Fatal("no room")
+		}
+		large, small := enter(t, p, "greedy", 20), enter(t, p, "greedy", 5)
+		if other := enter(t, p, "other", 1); !other.granted() || large.granted() {
+			t.Error("a claim beyond its user's share has held up another user's, or was granted")
+		}
+		large.leave()
+		if synctest.Wait(); !small.granted() {
+			t.Error("the user's next claim waits")
+		}
+	})
+}
+
+// However many users wait for more to be free, each claim that is granted is looked at once.
+func TestManyAreGrantedAtOnce(t *testing.T) {
+	const n = 20_000
+	p := NewPool(n*100, true)
+	name := func(kind string, i int) string { return fmt.Sprint(kind, i) }
+	for i := range n {
+		p.Try(name("greedy", i), 10)
+	}
+	p.Try("holder", n*90)
+	for i := range n {
+		_, _ = p.Enter(name("greedy", i), n*60)
+		_, _ = p.Enter(name("small", i), 1)
+	}
+	began := time.Now()
+	p.Give("holder", n*90)
+	if took := time.Since(began); p.Waiting() != n || took > time.Second { // for each claim, all were looked at: 6 s
+		t.Errorf("%d of %d claims wait after %s", p.Waiting(), 2*n, took)
+	}
 }

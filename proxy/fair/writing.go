@@ -59,7 +59,6 @@ func (t *turning) end() {
 // a watch after a minute. Only the time in writes counts, without the waits for turns.
 type paced struct {
 	io.Writer
-	room    *Room  // memory that other users may need, or nil
 	stays   Stayer // see WriteLong
 	took    time.Duration
 	written int64
@@ -76,7 +75,7 @@ var ErrSlowList = errors.New("the client reads a list too slowly")
 // Write implements io.Writer.
 func (p *paced) Write(b []byte) (int, error) {
 	slow := p.took > listGrace+time.Duration(p.written)*time.Second/listPace
-	if slow || p.took > listGrace && p.stays != nil && !p.stays.Stays() || p.room != nil && p.room.late(p.written, p.took) {
+	if slow || p.took > listGrace && p.stays != nil && !p.stays.Stays() {
 		return 0, ErrSlowList
 	}
 	began := time.Now()
@@ -87,69 +86,52 @@ func (p *paced) Write(b []byte) (int, error) {
 }
 
 const (
-	// LargeMost limits the large buffers of long bodies in the process. Users share them. What TLS makes
-	// of a buffer takes as much again, while the client keeps a write waiting.
-	LargeMost = 512
-	// smallSize is the size of a buffer beyond this limit, in bytes.
+	// LargeBuffer is the memory of a long body while it is written: a buffer, and as much again for
+	// what TLS makes of it while the client keeps a write waiting.
+	LargeBuffer = 2 * WriteSize
+	// smallSize is the size of the buffer of a body without such memory, in bytes.
 	smallSize = 4 << 10
 )
-
-// large has the large buffers of long bodies. A client that does not read its response keeps a buffer.
-var large = NewPool(LargeMost, true, 0)
-
-// TakeLarge takes one of a user's large buffers, if one is free. GiveLarge gives it back.
-func TakeLarge(user string) (ok bool) { return large.Try(Claim{User: user, Size: 1}) }
-
-// GiveLarge gives a user's large buffer back.
-func GiveLarge(user string) { large.Give(user, 1) }
-
-// LargeTaken returns the number of large buffers in use.
-func LargeTaken() int64 { return large.Taken() }
 
 // Stayer is the state from which a list is written. Stays reports whether the state would be in memory
 // without the list.
 type Stayer interface{ Stays() bool }
 
-var listWriters = sync.Pool{New: func() any { return &listWriter{large: bufio.NewWriterSize(nil, WriteSize)} }}
+var listWriters = sync.Pool{New: func() any { return &listWriter{buffer: bufio.NewWriterSize(nil, WriteSize)} }}
 
 type listWriter struct {
-	large   *bufio.Writer
+	buffer  *bufio.Writer
 	paced   paced
 	turning turning
 }
 
 // WriteLong writes a body in large pieces, because each write costs a system call and one or more
 // TLS records. length is -1 if it is unknown. If turns is nil, WriteLong does not wait for turns.
-// room is the memory that the body holds, or nil. After listGrace, the body ends once its state does
+// large is true if the request holds a LargeBuffer. After listGrace, the body ends once its state does
 // not stay; nil means never. WriteLong returns the number of bytes that w took: a body that is
 // compressed meanwhile counts others.
-func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room, stays Stayer) (int64, error) {
-	user := ""
-	if turns != nil && turns.who != nil {
-		user = turns.who.User()
-	}
+func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, large bool, stays Stayer) (int64, error) {
 	var lw *listWriter
-	if TakeLarge(user) {
-		defer GiveLarge(user)
+	if large {
 		lw = listWriters.Get().(*listWriter)
 		defer listWriters.Put(lw)
 	} else { // the response takes more writes
-		lw = &listWriter{large: bufio.NewWriterSize(nil, smallSize)}
+		lw = &listWriter{buffer: bufio.NewWriterSize(nil, smallSize)}
 	}
-	lw.paced = paced{Writer: w, room: room, stays: stays}
+	lw.paced = paced{Writer: w, stays: stays}
 	w = &lw.paced
 	if turns != nil {
 		lw.turning = turning{Writer: w, turns: turns, begun: length > WriteSize, rest: length}
 		w = &lw.turning
 		defer lw.turning.end()
 	}
-	large := lw.large
-	large.Reset(w)
-	_, err := body.WriteTo(large)
+	buffer := lw.buffer
+	buffer.Reset(w)
+	_, err := body.WriteTo(buffer)
 	if err == nil {
-		err = large.Flush()
+		err = buffer.Flush()
 	}
-	large.Reset(nil)
+	buffer.Reset(nil)
 	lw.turning.end()
 	n := lw.paced.written
 	lw.paced, lw.turning = paced{}, turning{}

@@ -42,38 +42,16 @@ type named struct {
 // User implements Claimant.
 func (n named) User() string { return n.user }
 
-// A long body has a large buffer. Beyond half of these buffers, a user's bodies are written in smaller
-// pieces, and another user's are not. All buffers are given back.
-func TestLargeBuffersAreBounded(t *testing.T) {
-	var all []func()
-	for TakeLarge("greedy") {
-		all = append(all, func() { GiveLarge("greedy") })
-	}
-	if len(all) != LargeMost/2 {
-		t.Errorf("one user has %d buffers", len(all))
-	}
-	longest := func(user string) (most int) {
-		meter := NewMeter(t.Context(), named{user: user}, nil, false)
-		pieces := &inPieces{make([]byte, 2*WriteSize)}
+// A body without a large buffer is written in small pieces.
+func TestLargeBuffers(t *testing.T) {
+	for large, want := range map[bool]int{false: smallSize, true: WriteSize} {
+		most := 0
 		if _, err := WriteLong(writerFunc(func(p []byte) (int, error) {
 			most = max(most, len(p))
 			return len(p), nil
-		}), pieces, -1, &meter, nil, nil); err != nil {
-			t.Error(err)
+		}), &inPieces{make([]byte, 2*WriteSize)}, -1, nil, large, nil); err != nil || most != want {
+			t.Errorf("large: %t: pieces of %d bytes, %v", large, most, err)
 		}
-		return most
-	}
-	if n := longest("greedy"); n != smallSize {
-		t.Errorf("a body without a large buffer was written in pieces of %d bytes", n)
-	}
-	if n := longest("modest"); n != WriteSize {
-		t.Errorf("another user's body was written in pieces of %d bytes", n)
-	}
-	for _, giveBack := range all {
-		giveBack()
-	}
-	if n := LargeTaken(); n != 0 {
-		t.Errorf("%d buffers are held in the end", n)
 	}
 }
 
@@ -86,7 +64,7 @@ func TestOnlyBytesOfTheClientCount(t *testing.T) {
 			return 0, io.ErrClosedPipe
 		}
 		return len(p), nil
-	}), &inPieces{make([]byte, 10*WriteSize)}, -1, nil, nil, nil)
+	}), &inPieces{make([]byte, 10*WriteSize)}, -1, nil, true, nil)
 	if !errors.Is(err, io.ErrClosedPipe) || n != 2*WriteSize {
 		t.Errorf("%d bytes, %v", n, err)
 	}
@@ -100,7 +78,7 @@ func TestListEndsWithItsState(t *testing.T) {
 			_, err := WriteLong(writerFunc(func(p []byte) (int, error) {
 				time.Sleep(time.Duration(len(p)) * time.Second / (100 << 10)) // faster than listPace
 				return len(p), nil
-			}), &inPieces{make([]byte, 20<<20)}, -1, nil, nil, stayer(func() bool {
+			}), &inPieces{make([]byte, 20<<20)}, -1, nil, true, stayer(func() bool {
 				asked = time.Since(began)
 				return stays
 			}))
@@ -129,7 +107,7 @@ func TestPiecesShareTurns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slots, written, turns := NewSlots(1, 1<<20), 0, map[*writeTurn]bool{}
+				slots, written, turns := NewSlots(1), 0, map[*writeTurn]bool{}
 				meter := NewMeter(t.Context(), named{user: "a"}, slots, false)
 				to := &turning{turns: &meter, begun: true, rest: test.rest}
 				to.Writer = writerFunc(func(p []byte) (int, error) {

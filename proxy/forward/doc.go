@@ -7,7 +7,7 @@
 // without valid credentials (its feature gate UnauthenticatedHTTP2DOSMitigation), when it stops, and
 // with --goaway-chance. The transport sends requests that upstream has not processed again, if it
 // still has their bodies. So a body up to 64 KiB is read before its request takes a slot and is
-// sent, and a longer one if the workspace has room; otherwise it uses HTTP/1.1. Requests with the
+// sent, and a longer one if the user's memory has room; otherwise it uses HTTP/1.1. Requests with the
 // proxy's credentials, with tokens that the proxy has verified, and with other credentials do not
 // share connections, and the last kind uses HTTP/1.1, over which writes can fail while a server
 // stops. Watches and logs use HTTP/2 nevertheless, because each would hold a connection.

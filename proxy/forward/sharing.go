@@ -1,13 +1,13 @@
 package forward
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -26,8 +26,6 @@ const (
 type Sharing struct {
 	// Send sends a request upstream. It calls done once, when the request ends.
 	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt, done func()) *exchange.Response
-	// Workspace provides the memory for shared responses.
-	Workspace *fair.Workspace
 	// Serving ends when the server ends.
 	Serving context.Context //nolint:containedctx // it is the server's
 	// Shared counts a request that was answered without being sent upstream.
@@ -49,9 +47,9 @@ func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchang
 	if rt.Plain {
 		resp.BufferSmall()
 	}
-	if resp.Reader != nil && resp.Shares == nil && s.Crowded() {
-		if whole, _ := s.buffer(req, resp, s.Workspace.Try); whole {
-			resp.LetGo(-1)
+	if resp.Reader != nil && resp.Kept == nil && s.Crowded() {
+		if kept, whole, _ := buffer(resp, req.Memory, req.Memory.Try); whole {
+			resp.Kept = kept
 			return shared(resp)
 		}
 	}
@@ -78,7 +76,8 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		bounded, cancel := context.WithCancelCause(s.Serving)
 		late := time.AfterFunc(shareWait, func() { cancel(context.DeadlineExceeded) })
 		resp := s.Send(bounded, &ours, rt, t, OnceBoth(done, func() { cancel(nil) }))
-		whole, err := s.buffer(req, resp, func(c fair.Claim) bool { return s.Workspace.Take(bounded, c) == nil })
+		resp.BufferSmall()
+		kept, whole, err := buffer(resp, req.Memory, func(size int64) bool { return req.Memory.Take(bounded, size) == nil })
 		late.Stop() // a longer response has no time limit
 		switch {
 		case err != nil: // otherwise each reader would send its own request
@@ -87,12 +86,11 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		case !whole:
 			resp.Reader = watched{resp.Reader, req.Client.CancelWhenGone(func() { cancel(nil) })}
 		}
-		common = whole
+		resp.Kept, common = kept, whole
 		return resp, whole
 	})
 	switch {
 	case !flew && ctx.Err() != nil:
-		resp.LetGo(1) // the response may have arrived all the same
 		done()
 		return exchange.ClientGone()
 	case !flew && resp == nil:
@@ -116,45 +114,32 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 // doubled and copied as it grows.
 const shareWork = 3
 
-// buffer reads a response to its end, if it is not too long and take finds room for it. The error is
-// that of a broken response.
-func (s *Sharing) buffer(req *exchange.Request, resp *exchange.Response, take func(fair.Claim) bool) (whole bool, err error) {
-	if resp.Reader == nil {
-		return true, nil
-	}
-	for _, most := range []int64{exchange.SmallBody, shareMax} {
-		if !take(fair.Claim{User: req.User(), Size: shareWork * most, Held: req.Held()}) {
-			return false, nil
-		}
-		switch err := s.bufferUpTo(most, req.User(), resp); {
-		case err == nil:
-			return true, nil
-		case !errors.Is(err, exchange.ErrLong):
-			return false, err
-		}
-	}
-	return false, nil
-}
-
-// bufferUpTo reads a response of up to most bytes into the room that buffer took. A short response
-// needs room only while it is read. Nobody holds the room of a longer response yet.
-func (s *Sharing) bufferUpTo(most int64, user string, resp *exchange.Response) error {
-	kept := int64(0)
-	defer func() { s.Workspace.Give(user, shareWork*most-kept) }()
-	err := resp.Buffer(most)
-	if most == exchange.SmallBody {
-		return err
-	}
-	free := sync.OnceFunc(func() { s.Workspace.Give(user, kept) })
+// buffer reads a response to its end, if it is not too long and take finds room for it. kept is the memory of
+// its bytes, which all its readers have; nil for a small response. The error is that of a broken response.
+// The room for the beginning of a response that breaks, or is too long, stays with the request.
+func buffer(resp *exchange.Response, room *fair.Holding, take func(size int64) bool) (kept *fair.Common, whole bool, err error) {
+	most := int64(shareMax)
 	switch {
-	case err == nil:
-		kept = int64(len(resp.Bytes))
-		resp.Shares = s.Workspace.Shared(free)
-	case resp.Length <= most: // only the beginning was read
-		kept = most
-		resp.Reader = freeing{resp.Reader, free}
+	case resp.Reader == nil:
+		return nil, true, nil
+	case resp.Length > most:
+		return nil, false, nil
+	case resp.Length >= 0:
+		most = resp.Length
 	}
-	return err
+	if !take(shareWork * most) {
+		return nil, false, nil
+	}
+	if err = resp.Buffer(most); err != nil {
+		room.Give((shareWork - 1) * most)
+		if errors.Is(err, exchange.ErrLong) {
+			err = nil
+		}
+		return nil, false, err
+	}
+	size := int64(len(resp.Bytes))
+	room.Give(shareWork*most - size)
+	return room.Share(size), true, nil
 }
 
 // watched is a body whose request ends if its client leaves.
@@ -169,18 +154,6 @@ func (w watched) Close() error {
 	return w.ReadCloser.Close()
 }
 
-// freeing is a body that holds room in the workspace.
-type freeing struct {
-	io.ReadCloser
-	free func()
-}
-
-// Close implements io.Closer.
-func (f freeing) Close() error {
-	defer f.free()
-	return f.ReadCloser.Close()
-}
-
 // KubernetesOwn reports whether an API group belongs to kube-apiserver. Other groups may respond
 // with streams to requests that do not look like streams.
 func KubernetesOwn(group string) bool {
@@ -191,9 +164,9 @@ func KubernetesOwn(group string) bool {
 func shared(r *exchange.Response) *exchange.Response {
 	one := *r
 	one.Header = r.Header.Clone()
-	if r.Shares != nil {
-		one.Bytes, one.Length = nil, int64(len(r.Bytes))
-		one.Reader = r.Shares.Body(r.Bytes)
+	if n := int64(len(r.Bytes)); n > exchange.SmallBody {
+		one.Bytes, one.Length = nil, n
+		one.Reader = io.NopCloser(bytes.NewReader(r.Bytes))
 	}
 	return &one
 }

@@ -64,8 +64,9 @@ func (c closer) Close() error {
 // A panic while a response is read closes the response and gives its room back.
 func TestBufferPanics(t *testing.T) {
 	closed := 0
+	memory := fair.NewPool(100<<20, false)
 	s := &Sharing{
-		Workspace: fair.NewWorkspace(100<<20, false, 1<<20), Crowded: func() bool { return true },
+		Crowded: func() bool { return true },
 		Send: func(context.Context, *exchange.Request, exchange.Route, *Attempt, func()) *exchange.Response {
 			return &exchange.Response{Source: exchange.FromUpstream, Length: -1, Reader: struct {
 				io.Reader
@@ -75,10 +76,12 @@ func TestBufferPanics(t *testing.T) {
 	}
 	func() {
 		defer func() { _ = recover() }()
-		s.Forward(t.Context(), &exchange.Request{Method: http.MethodGet, Header: http.Header{}}, exchange.Route{Resource: true}, &Attempt{}, func() {})
+		req := &exchange.Request{Method: http.MethodGet, Header: http.Header{}, Memory: memory.Holding("")}
+		defer req.Free()
+		s.Forward(t.Context(), req, exchange.Route{Resource: true}, &Attempt{}, func() {})
 		t.Error("no panic")
 	}()
-	if n := s.Workspace.Taken(); n != 0 || closed != 1 {
+	if n := memory.Taken(); n != 0 || closed != 1 {
 		t.Errorf("%d bytes are taken, closed %d times", n, closed)
 	}
 }
@@ -157,48 +160,12 @@ func TestConditionalReadsShare(t *testing.T) {
 }
 
 func newSharing(t *testing.T) *Sharing {
-	const room = 64 << 20
-	return &Sharing{Workspace: fair.NewWorkspace(room, false, room), Serving: t.Context(), Shared: func() {}, Crowded: func() bool { return false }}
+	return &Sharing{Serving: t.Context(), Shared: func() {}, Crowded: func() bool { return false }}
 }
 
 func (s *Sharing) list(ctx context.Context) *exchange.Response {
 	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
 	return s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), &Attempt{}, func() {})
-}
-
-// A response that arrives while a client leaves gives back that client's share of the memory.
-func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
-	for range 100 { // the response or the departure may come first
-		synctest.Test(t, testLeaver)
-	}
-}
-
-func testLeaver(t *testing.T) {
-	left, leave := context.WithCancel(t.Context())
-	gate, sent, s := make(chan struct{}), 0, newSharing(t)
-	s.Send = func(context.Context, *exchange.Request, exchange.Route, *Attempt, func()) *exchange.Response {
-		answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
-		if sent++; sent == 1 {
-			<-gate
-			return answer
-		}
-		answer.Length = -1
-		answer.Reader = struct {
-			io.Reader
-			io.Closer
-		}{strings.NewReader(strings.Repeat("x", 2*exchange.SmallBody)), closer(leave)}
-		return answer
-	}
-	var all sync.WaitGroup
-	for _, ctx := range []context.Context{t.Context(), t.Context(), left} {
-		all.Go(func() { s.list(ctx).CloseBody() })
-		synctest.Wait()
-	}
-	close(gate)
-	all.Wait()
-	if taken := s.Workspace.Taken(); taken != 0 || sent < 2 {
-		t.Fatalf("%d bytes are lost, %d requests", taken, sent)
-	}
 }
 
 // Upstream has seen one of the requests that share a response. This request keeps upstream's

@@ -43,7 +43,6 @@ func (denier) RoundTrip(req *http.Request) (*http.Response, error) {
 type one struct{}
 
 func (one) User() string { return "one" }
-func (one) Held() int64  { return 0 }
 func (one) Attended(ctx context.Context) (context.Context, func()) {
 	return ctx, func() {}
 }
@@ -81,11 +80,10 @@ func TestManyDecisionsTakeTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		slots := fair.NewPool(1, false, 1<<20)
+		slots := fair.NewPool(1, false)
 		meter := fair.NewMeter(t.Context(), one{}, &fair.Slots{Short: slots, Long: slots}, false)
 		n.From(NewEras(), "one", cache, f, &meter)
-		other := fair.Claim{User: "other", Size: 1}
-		if !slots.Try(other) {
+		if !slots.Try("other", 1) {
 			t.Fatal("no slot is free")
 		}
 		const busy = 10 * time.Second

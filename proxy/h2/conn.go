@@ -35,8 +35,7 @@ type Options struct {
 type Server struct {
 	Handler exchange.Handler
 	Options func() Options
-	Slots   *fair.Slots     // for long responses
-	Room    *fair.Workspace // for unread bytes of watches; nil for no limit
+	Slots   *fair.Slots // for long responses
 	// Strangers limits the responses that are being written to unknown clients.
 	Strangers *fair.Pool
 	Metrics   *metrics.Metrics
@@ -161,7 +160,7 @@ func (s *Server) open(nc *conn.Conn) (c *Conn, ended func()) {
 	c.mu.window, c.mu.widest, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, windowInitial, frameMax
 	c.mu.encoder = frame.NewEncoder()
 	nc.Stall = min(s.Options().Stall, s.Options().Limits.Write)
-	nc.Guard = s.Room.Guard(bufferMax+2*exchange.PieceSize, nc.User, func() { nc.LimitWrites(time.Now()) })
+	nc.Guard = fair.NewGuard(bufferMax+2*exchange.PieceSize, nc.UnreadIn, func() { nc.LimitWrites(time.Now()) })
 	c.reader = &conn.FrameReader{Conn: nc, Free: frameMax, Refused: func() { s.Metrics.ConnectionRefused("heads") }}
 	c.framer = http2.NewFramer(nil, c.reader)
 	c.framer.SetMaxReadFrameSize(frameMax)

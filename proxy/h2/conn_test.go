@@ -114,7 +114,7 @@ func greet(t *testing.T, s *Server, client net.Conn, nc *conn.Conn, settings []h
 
 func newServer(h handler, o Options) *Server {
 	return &Server{
-		Handler: h, Options: func() Options { return o }, Slots: fair.NewSlots(1, 1<<20), Strangers: NewStrangers(),
+		Handler: h, Options: func() Options { return o }, Slots: fair.NewSlots(1), Strangers: NewStrangers(),
 		Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: context.Background(), Draining: context.Background(),
 	}

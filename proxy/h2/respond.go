@@ -126,24 +126,25 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 			c.refuseLocked()
 		}
 		c.unlock()
-		response := fair.Claim{User: access.Network(c.net.RemoteAddr().String()), Size: 1}
-		if !c.server.Strangers.Try(response) {
+		network := access.Network(c.net.RemoteAddr().String())
+		if !c.server.Strangers.Try(network, 1) {
 			c.server.Metrics.ConnectionRefused("strangers")
 			c.reset(s.id, http2.ErrCodeEnhanceYourCalm)
 			return
 		}
-		defer c.server.Strangers.Give(response.User, response.Size)
+		defer c.server.Strangers.Give(network, 1)
 		defer c.written()
 	}
 	c.whole(s, resp, head)
 }
 
 // strangersMax limits the responses that are being written to unknown clients, on all connections.
-// A client is unknown until one of its requests is authenticated.
+// A client is unknown until one of its requests is authenticated. These responses do not count in the
+// memory of strangers: when that is full, the client must learn that it may try again.
 const strangersMax = 1000
 
 // NewStrangers returns the limit of a server's responses to unknown clients, which share it by network.
-func NewStrangers() *fair.Pool { return fair.NewPool(strangersMax, true, 0) }
+func NewStrangers() *fair.Pool { return fair.NewPool(strangersMax, true) }
 
 // goOn sends 100 Continue, which asks the client for the body that it announced.
 func (c *Conn) goOn(s *stream) {
@@ -197,7 +198,7 @@ func (c *Conn) finish(s *stream) {
 // stream begins an endless body. It returns true if a pump writes the rest and then calls written.
 func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response, written func(int64)) (pumped bool, bytes int64) {
 	s.stall = c.server.Options().Stall
-	s.unread = c.server.Room.Guard(exchange.PieceSize, c.net.User, s.stalled)
+	s.unread = fair.NewGuard(exchange.PieceSize, c.net.UnreadIn, s.stalled)
 	c.head(s, resp, -1, false)
 	ended := c.server.Metrics.WatchOpened(rt)
 	out := &exchange.ChunkWriter{To: s, Unframed: true, Large: s.unread.Large}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
@@ -287,7 +288,7 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 	ctx, cancel := context.WithCancel(s.Serving)
 	defer cancel()
 	c.Stall = s.Options().Stall
-	c.Guard = s.Room.Guard(2*exchange.PieceSize, c.User, func() { c.LimitWrites(time.Now()) })
+	c.Guard = fair.NewGuard(2*exchange.PieceSize, c.UnreadIn, func() { c.LimitWrites(time.Now()) })
 	defer func() { c.Guard = nil }()
 	if !old {
 		resp.Header.Set("Transfer-Encoding", "chunked")

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -62,7 +63,7 @@ func newServer(h handler, config *tls.Config, drain time.Duration) *Server {
 		Handler: h, Options: func() Options {
 			return Options{Options: h2.Options{Limits: limits, Stall: stall}, TLS: config, Drain: drain}
 		},
-		Slots: fair.NewSlots(1, 1<<20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Slots: fair.NewSlots(1), Heads: &conn.Heads{Strangers: fair.NewPool(headsPart, true), Users: fair.NewPool(headsPart, true), Unread: fair.NewPool(headsPart, true)}, Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: serving, Cut: cut, Draining: draining, Drain: beginDrain, Stop: func() {},
 	})
 }

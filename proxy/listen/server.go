@@ -32,8 +32,9 @@ type Options struct {
 type Config struct {
 	Handler exchange.Handler
 	Options func() Options
-	Slots   *fair.Slots     // for long responses
-	Room    *fair.Workspace // for unread bytes of watches; nil for no limit
+	Slots   *fair.Slots // for long responses
+	// Heads is what the connections of clients hold; nil for no limit.
+	Heads   *conn.Heads
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
 	// Cut ends Serving, and open connections are then closed. Drain ends Draining. Stop makes
@@ -61,7 +62,6 @@ type Server struct {
 	Config
 	conns   conn.Set
 	h2      *h2.Server
-	heads   *conn.Heads
 	serving sync.WaitGroup // connections
 	// http has the servers for HTTP/1: short for requests with short heads, and long for all other
 	// requests.
@@ -70,9 +70,9 @@ type Server struct {
 
 // New returns a server. Serve runs it.
 func New(c Config) *Server {
-	s := &Server{Config: c, heads: conn.NewHeads()}
+	s := &Server{Config: c}
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
-	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Room: c.Room, Strangers: h2.NewStrangers(), Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
+	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Strangers: h2.NewStrangers(), Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
 		return c.Options().Options
 	}}
 	return s
@@ -90,7 +90,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Cut()
 	defer context.AfterFunc(s.Serving, s.conns.Cut)()
 	accepting := &conn.Listener{
-		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Heads: s.heads, Ending: ctx.Done(), Refused: s.Metrics.ConnectionRefused, Log: s.Log,
+		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Heads: s.Heads, Ending: ctx.Done(), Refused: s.Metrics.ConnectionRefused, Log: s.Log,
 		Limits: func() exchange.Limits { return s.Options().Limits },
 	}
 	limits := accepting.Limits()

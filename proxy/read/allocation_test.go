@@ -34,7 +34,7 @@ func hotPaths(tb testing.TB) []hotPath {
 			if resp.List == nil {
 				tb.Fatal("the list was made for this request")
 			}
-			if _, err := resp.WriteBody(tb.Context(), io.Discard, nil, nil); err != nil {
+			if _, err := resp.WriteBody(tb.Context(), io.Discard, r.Request, nil); err != nil {
 				tb.Fatal(err)
 			}
 		}
@@ -119,8 +119,8 @@ func TestSelectionCost(t *testing.T) {
 
 // The meter of a cheap read costs almost nothing.
 func TestMeterOfCheapRead(t *testing.T) {
-	slots := fair.NewPool(1, false, 1)
-	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
+	slots := fair.NewPool(1, false)
+	if err := slots.Take(t.Context(), "other", 1); err != nil {
 		t.Fatal(err)
 	}
 	r, _ := pageOf(t, 1, 0)

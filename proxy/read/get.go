@@ -37,7 +37,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 		if r.compresses(size) {
 			most *= gzipWork
 		}
-		return r.workspaceAnswer(most, func() (*exchange.Response, error) {
+		return r.makeAnswer(most, func() (*exchange.Response, error) {
 			body, err := write()
 			if err != nil {
 				return nil, err

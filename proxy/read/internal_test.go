@@ -92,7 +92,7 @@ func newStill(t *testing.T, gvr schema.GroupVersionResource, kind, empty string)
 	}
 	const memory = 1 << 30
 	return fs, New(Config{
-		Feeds: fs, Derived: newDerived(t, 1<<20), Workspace: fair.NewWorkspace(memory, false, memory), Limits: unlimited{}, Lag: uncounted, Log: zap.NewNop(),
+		Feeds: fs, Derived: newDerived(t, 1<<20), Memory: fair.NewPool(memory, false), Limits: unlimited{}, Lag: uncounted, Log: zap.NewNop(),
 		Options: func() Options { return Options{SyncTimeout: time.Second} }, Draining: t.Context(), DrainShare: func() time.Duration { return 0 },
 	})
 }

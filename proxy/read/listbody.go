@@ -3,6 +3,7 @@ package read
 import (
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
@@ -30,32 +31,28 @@ const (
 //	selected, metadata     made for this request
 func (r *read) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	if work := r.work(items); work > 0 {
-		return r.workspaceAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.write(meta, items) })
+		return r.makeAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.write(meta, items) })
 	}
 	return r.write(meta, items)
 }
 
-// workspaceAnswer makes a body in the workspace. The read gives its slot back before it waits.
-func (r *read) workspaceAnswer(size int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
+// makeAnswer makes a body for this read alone, in the memory of its request. The read gives its slot back
+// before it waits for the memory.
+func (r *read) makeAnswer(size int64, do func() (*exchange.Response, error)) (*exchange.Response, error) {
 	r.meter.ReleaseSlot()
-	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size), func() (body []byte, _ error) {
-		if resp, err = do(); err == nil {
-			body, resp.Bytes = resp.Bytes, nil
-		}
-		return body, err
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case broken != nil: // no room
+	if r.Memory.Take(r.meter.Context(), size) != nil {
 		return nil, TooLarge
 	}
-	resp.Reader, resp.Length = body, body.Length()
+	resp, err := do()
+	if err != nil {
+		r.Memory.Give(size)
+		return nil, err
+	}
+	length := int64(len(resp.Bytes))
+	r.Memory.Give(max(0, size-length))
+	resp.List, resp.Length, resp.Turns = &derived.List{Pieces: slices.Collect(slices.Chunk(resp.Bytes, fair.WriteSize))}, length, &r.meter
+	resp.Bytes = nil
 	return resp, nil
-}
-
-func (r *read) claim(size int64) fair.Claim {
-	return fair.Claim{User: r.User(), Size: size, Held: r.Held()}
 }
 
 // work returns the memory needed to make a list's body, as a multiple of the body's size. It is 0
@@ -108,11 +105,11 @@ func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 func (r *read) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
 // oneOff returns a list that is compressed while it is written.
-func (r *read) oneOff(body *derived.List) (_ *exchange.Response, err error) {
+func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 	resp := r.listAnswer(&derived.OneOff{List: body, Meter: &r.meter}, -1)
 	gzipped(resp)
 	r.meter.ReleaseSlot()
-	if resp.Room, err = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize)); err != nil {
+	if r.Memory.Take(r.meter.Context(), compressorSize) != nil {
 		return nil, TooLarge
 	}
 	return resp, nil
@@ -138,7 +135,7 @@ func gzipped(r *exchange.Response) {
 }
 
 // derive makes items in a form that the cache does not hold. Selected items are made for this read
-// alone, within its share of the workspace. Spans of whole pages are shared: even if many clients
+// alone, in the memory of its request. Spans of whole pages are shared: even if many clients
 // read the list slowly, only one copy exists.
 func (r *read) derive(items *derived.ListItems, body *derived.List) error {
 	runOf := r.derivedRun
@@ -268,7 +265,7 @@ func (r *read) held(resp *exchange.Response, err error) (*exchange.Response, err
 		return resp, err
 	}
 	r.meter.ReleaseSlot()
-	if resp.Room, err = r.workspace.Hold(r.meter.Context(), r.claim(resp.Length)); err != nil {
+	if r.Memory.Take(r.meter.Context(), resp.Length) != nil {
 		return nil, TooLarge
 	}
 	return resp, nil

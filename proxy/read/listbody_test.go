@@ -113,7 +113,7 @@ func TestSlowListIsCut(t *testing.T) {
 			_, err := body.WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
 				time.Sleep(pause * time.Duration(len(p)) / fair.WriteSize)
 				return len(p), nil
-			}), nil, nil)
+			}), &exchange.Request{}, nil)
 			if !errors.Is(err, want) {
 				t.Errorf("64 KiB in %v: %v, want %v", pause, err, want)
 			}

@@ -21,7 +21,6 @@ func metered(t *testing.T, objects int, slots *fair.Pool) (*read, watchcache.Sna
 	t.Helper()
 	r, snapshot := pageOf(t, objects, 0)
 	r.derived = newDerived(t, 1<<20)
-	r.workspace = fair.NewWorkspace(1<<30, false, 1<<20)
 	selecting(t, r, "labelSelector="+expensiveSelector())
 	r.Client = exchange.Nobody{}
 	r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, r.Kind(r.Name) != wire.Watch)
@@ -31,9 +30,9 @@ func metered(t *testing.T, objects int, slots *fair.Pool) (*read, watchcache.Sna
 // A walk through a large collection ends its turn, and continues in a later turn.
 func TestExpensiveReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewPool(1, false, 1<<20)
+		slots := fair.NewPool(1, false)
 		r, snapshot := metered(t, 5000, slots)
-		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
+		if err := slots.Take(t.Context(), "other", 1); err != nil {
 			t.Fatal(err)
 		}
 		from, to := r.filter.KeyRange(r.resource)
@@ -46,7 +45,7 @@ func TestExpensiveReadTakesTurns(t *testing.T) {
 		turns := 0
 		for other := "other"; ; turns++ {
 			synctest.Wait() // until the read waits for its turn, or ends
-			next, err := slots.Enter(fair.Claim{User: other, Size: 1, Held: 1})
+			next, err := slots.Enter(other, 1)
 			if next == nil {
 				t.Fatalf("two have a turn: %v", err)
 			}
@@ -103,7 +102,7 @@ func TestReadIsGivenUp(t *testing.T) {
 			},
 		} {
 			t.Run(what+", "+name, func(t *testing.T) {
-				slots := fair.NewPool(1, false, 1<<20)
+				slots := fair.NewPool(1, false)
 				r, snapshot := metered(t, 5000, slots)
 				ctx, cancel := context.WithCancel(t.Context())
 				r.meter = fair.NewMeter(&endsLater{ctx, cancel, after / fair.TurnWork}, r.Request, &fair.Slots{Short: slots, Long: slots}, false)
@@ -112,7 +111,7 @@ func TestReadIsGivenUp(t *testing.T) {
 				if got != nil || err == nil {
 					t.Errorf("answered with %v, %v", got, err)
 				}
-				if slots.Taken() != 0 || r.workspace.Taken() != 0 {
+				if slots.Taken() != 0 {
 					t.Error("something is held")
 				}
 			})

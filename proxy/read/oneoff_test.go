@@ -22,10 +22,9 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 		{partial: true},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			slots := fair.NewPool(1, false, 1<<20)
+			slots := fair.NewPool(1, false)
 			r, snapshot := pageOf(t, 3000, 0)
 			r.derived = newDerived(t, 1<<20)
-			r.workspace = fair.NewWorkspace(1<<30, false, 1<<20)
 			selecting(t, r, "labelSelector=none!=x")
 			r.Client = exchange.Nobody{}
 			r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, r.Kind(r.Name) != wire.Watch)
@@ -47,8 +46,8 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			if !bytes.Equal(got, want) {
 				t.Errorf("%d bytes differ from %d", len(got), len(want))
 			}
-			if slots.Taken() != 0 || r.workspace.Taken() != 0 {
-				t.Errorf("%d slots and %d bytes were not given back", slots.Taken(), r.workspace.Taken())
+			if slots.Taken() != 0 {
+				t.Errorf("%d slots were not given back", slots.Taken())
 			}
 		})
 	}
@@ -58,9 +57,9 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 // holds no slot.
 func TestWritesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewPool(1, false, 1<<20)
+		slots := fair.NewPool(1, false)
 		r, _ := metered(t, 1, slots)
-		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
+		if err := slots.Take(t.Context(), "other", 1); err != nil {
 			t.Fatal(err)
 		}
 		piece := make([]byte, fair.WriteSize)
@@ -73,7 +72,7 @@ func TestWritesTakeTurns(t *testing.T) {
 					<-stuck
 				}
 				return len(p), nil
-			}), nil, nil); err != nil {
+			}), &exchange.Request{}, nil); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -82,7 +81,7 @@ func TestWritesTakeTurns(t *testing.T) {
 			t.Errorf("%d bytes were written while another one had the slot", wrote)
 		}
 		slots.Give("other", 1)
-		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
+		if err := slots.Take(t.Context(), "other", 1); err != nil {
 			t.Fatal(err)
 		}
 		slots.Give("other", 1)
@@ -97,7 +96,7 @@ func TestWritesTakeTurns(t *testing.T) {
 // A client that does not read even the beginning of an expensive list holds no slot.
 func TestUnreadListHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewPool(1, false, 1<<20)
+		slots := fair.NewPool(1, false)
 		r, snapshot := metered(t, 5000, slots)
 		selecting(t, r, "labelSelector=none!=x")
 		r.Header.Set("Accept-Encoding", "gzip")
@@ -111,7 +110,7 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 			if _, err := resp.WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
 				<-unread
 				return len(p), nil
-			}), nil, nil); err != nil {
+			}), &exchange.Request{}, nil); err != nil {
 				t.Error(err)
 			}
 		}()

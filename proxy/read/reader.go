@@ -96,15 +96,15 @@ type Reader struct {
 
 // Config has the parts of a Reader.
 type Config struct {
-	Feeds     Feeds
-	Derived   *derived.Store
-	Workspace *fair.Workspace
-	Slots     *fair.Slots // for expensive reads
-	Options   func() Options
-	Limits    Limiter
-	Lag       func(rt exchange.Route) *watch.Lag // counts delivery lags; nil for no counts
-	Panicked  func(reason any)                   // called if a review panics
-	Log       *zap.Logger
+	Feeds    Feeds
+	Derived  *derived.Store
+	Memory   *fair.Pool  // of users, for large events
+	Slots    *fair.Slots // for expensive reads
+	Options  func() Options
+	Limits   Limiter
+	Lag      func(rt exchange.Route) *watch.Lag // counts delivery lags; nil for no counts
+	Panicked func(reason any)                   // called if a review panics
+	Log      *zap.Logger
 	// Draining ends when the server begins to drain. Each watch ends DrainShare later.
 	Draining   context.Context //nolint:containedctx // it is the server's
 	DrainShare func() time.Duration
@@ -120,16 +120,14 @@ type read struct {
 	*exchange.Request
 	exchange.Route
 	query.Params
-	feed     Feed
-	cache    *watchcache.Cache
-	resource *object.Resource
-	filter   *filter.Filter
-	choice   wire.Choice
-	form     wire.Form
-	rows     *table.Rows // for a Table
-	derived  *derived.Store
-	// workspace limits the memory of bodies that are made for this read alone.
-	workspace *fair.Workspace
+	feed      Feed
+	cache     *watchcache.Cache
+	resource  *object.Resource
+	filter    *filter.Filter
+	choice    wire.Choice
+	form      wire.Form
+	rows      *table.Rows // for a Table
+	derived   *derived.Store
 	meter     fair.Meter
 	warnings  []string
 	listed    uint64             // resourceVersion of the listed state
@@ -143,7 +141,7 @@ type read struct {
 
 // Answer answers a read from the cache, or reports why upstream must answer.
 func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route) Verdict {
-	r := &read{Request: req, Route: rt, derived: rd.Derived, workspace: rd.Workspace}
+	r := &read{Request: req, Route: rt, derived: rd.Derived}
 	resp, err := rd.answer(ctx, r)
 	if err == nil {
 		return Verdict{Answer: resp}

@@ -79,7 +79,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		}
 	}
 	if p.Events, p.Cost = &rd.events, r.cost(); !r.form.Verbatim() {
-		p.Hold = r.workspace.Holding(rd.Draining, r.User())
+		p.Hold = rd.holdEvent(r.User())
 	}
 	if r.Identity != nil {
 		p.Recheck = rd.Options().Recheck
@@ -152,4 +152,13 @@ func (r *read) errorEvent(status metav1.Status, compressed bool) *exchange.Respo
 	}
 	resp.Stream = &watch.OnlyError{Event: event}
 	return resp
+}
+
+// holdEvent returns a function that waits for memory for a large event of a user's watch. The watch's
+// request has ended when its events come.
+func (rd *Reader) holdEvent(user string) func(size int64) (release func(), err error) {
+	return func(size int64) (func(), error) {
+		event := rd.Memory.Holding(user)
+		return event.Free, event.Take(rd.Draining, size)
+	}
 }

@@ -305,7 +305,7 @@ func TestStateEnds(t *testing.T) {
 				initial := cachetest.Snapshot(t, r.cache)
 				began := time.Now()
 				p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "") }
-				meter := fair.NewMeter(t.Context(), &exchange.Request{}, fair.NewSlots(1, 1<<20), false)
+				meter := fair.NewMeter(t.Context(), &exchange.Request{}, fair.NewSlots(1), false)
 				p.Meter, p.Recheck = &meter, 15*time.Second
 				p.Review = func(context.Context) error {
 					if time.Since(began) >= from {

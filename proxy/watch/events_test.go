@@ -179,7 +179,7 @@ func TestFewLongEventsAreKept(t *testing.T) {
 // slot.
 func TestEventsOfTablesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewPool(1, false, 0) // no room for those who may be refused
+		slots := fair.NewPool(1, false) // no room for those who may be refused
 		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
@@ -203,7 +203,7 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 			ended <- on
 		}()
 		synctest.Wait()
-		if !slots.Try(fair.Claim{User: "other", Size: 1}) {
+		if !slots.Try("other", 1) {
 			t.Fatal("no slot is free")
 		}
 		close(arrived)
@@ -223,7 +223,7 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 func TestSlotOfALoneEvent(t *testing.T) {
 	gone := errors.New("the client is gone")
 	for _, fails := range []error{nil, gone} {
-		slots := fair.NewPool(1, false, 0)
+		slots := fair.NewPool(1, false)
 		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
@@ -253,7 +253,7 @@ func TestSlotOfALoneEvent(t *testing.T) {
 // A row may be so much longer than its object that it needs room, and is written at once. The watch has
 // no slot meanwhile.
 func TestSlotOfAWideRow(t *testing.T) {
-	slots := fair.NewPool(1, false, 0)
+	slots := fair.NewPool(1, false)
 	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	cache, initial := cachetest.Roomy(t)
 	p := paramsOf(t, cache, initial)
@@ -341,7 +341,7 @@ func TestLongGap(t *testing.T) {
 
 // A panic in a turn leaves no slot behind.
 func TestSlotAfterAPanic(t *testing.T) {
-	slots := fair.NewPool(1, false, 0)
+	slots := fair.NewPool(1, false)
 	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	cache, initial := cachetest.Roomy(t)
 	p := paramsOf(t, cache, initial)
@@ -363,7 +363,7 @@ func TestSlotAfterAPanic(t *testing.T) {
 // room without a slot, and for its client. Without room it ends.
 func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 	for _, compressed := range []bool{false, true} {
-		slots := fair.NewPool(1, false, 0)
+		slots := fair.NewPool(1, false)
 		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
@@ -414,11 +414,11 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 func TestStatesInOtherFormsTakeTurns(t *testing.T) {
 	for _, compressed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			slots := fair.NewPool(1, false, 0)
+			slots := fair.NewPool(1, false)
 			p, objects := stateOf(t, slots)
 			form := &countedForm{Form: wire.NewForm(wire.Choice{Partial: true}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
 			p.Form, p.Choice, p.Compressed, p.Cost = form, wire.Choice{Partial: true}, compressed, fair.TurnWork // for each byte
-			if !slots.Try(fair.Claim{User: "other", Size: 1}) {
+			if !slots.Try("other", 1) {
 				t.Fatal("no slot is free")
 			}
 			w := New(p)
@@ -439,7 +439,7 @@ func TestStatesInOtherFormsTakeTurns(t *testing.T) {
 
 // A large object of an initial state needs room as well, if the watch makes a copy of it.
 func TestLargeObjectsOfAStateNeedRoom(t *testing.T) {
-	slots := fair.NewPool(1, false, 0)
+	slots := fair.NewPool(1, false)
 	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	cache, _ := cachetest.Roomy(t)
 	cachetest.Apply(t, cache, ofSize(t, 2, "1", exchange.PieceSize+1))

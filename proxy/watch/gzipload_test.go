@@ -102,7 +102,7 @@ func stateOf(t *testing.T, slots *fair.Pool) (p Params, objects int) {
 // late after that, it waits for each of them.
 func TestCompressedTableHoldsNoSlot(t *testing.T) {
 	for there, want := range map[bool]int64{true: 1, false: 0} {
-		slots := fair.NewPool(1, false, 1<<20)
+		slots := fair.NewPool(1, false)
 		p, _ := stateOf(t, slots)
 		form := &slotForm{Form: p.Form, slots: slots}
 		p.Form, p.Choice = form, wire.Choice{Table: true}
@@ -125,9 +125,9 @@ func TestCompressedTableHoldsNoSlot(t *testing.T) {
 // A state that has begun is not refused, however many others wait.
 func TestCompressedStateIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewPool(1, false, 5<<10) // room for no waiting claim
+		slots := fair.NewPool(1, false) // room for no waiting claim
 		for range slots.Capacity {
-			if !slots.Try(fair.Claim{User: "other", Size: 1}) {
+			if !slots.Try("other", 1) {
 				t.Fatal("no slot is free")
 			}
 		}

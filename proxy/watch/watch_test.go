@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -151,7 +150,7 @@ func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Par
 	return Params{
 		Cache: c, Cursor: cursor, Filter: f, Start: after.ResourceVersion(), Draining: context.Background(), Done: func() {},
 		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
-		Hold: (*fair.Workspace)(nil).Holding(tb.Context(), ""),
+		Hold: func(int64) (func(), error) { return func() {}, nil },
 	}
 }
 

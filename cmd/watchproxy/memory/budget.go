@@ -70,21 +70,13 @@ func (b *Budget) Of(feeds *upstream.Feeds, derived *derived.Store) {
 	b.feeds, b.derived = feeds, derived
 }
 
-// Workspace returns the limit for responses that are made for one request each, in bytes. 0 means
-// the default.
-func (b *Budget) Workspace() int64 {
-	const share, usual = 8, 128 << 20
-	if b.Limit == 0 {
-		return 0
-	}
-	return min(b.Limit/share, usual)
-}
+// Users returns the limit of the memory of users' requests, in bytes. 0 means the default. What lasts may
+// hold as much, and what is unread half as much.
+func (b *Budget) Users() int64 { return b.Limit / 4 }
 
-// Requests returns the limit for the requests of known clients, in bytes. 0 means the default.
-func (b *Budget) Requests() int64 {
-	const share = 4
-	return b.Limit / share
-}
+// Strangers returns the limit of the memory of requests that are not authenticated yet, in bytes. 0 means
+// the default. What such clients have begun to send may hold half as much.
+func (b *Budget) Strangers() int64 { return min(b.Limit/8, 128<<20) }
 
 // Connections returns the number of connections for which half of the budget has room. 0 means no limit.
 func (b *Budget) Connections() int {

@@ -26,9 +26,6 @@ const (
 	// refusedTTL limits the time for which a refusal holds. It is needed because a root may become
 	// valid, and the roots of a refusal are unknown.
 	refusedTTL = time.Minute
-	// waitingMax limits the memory of waiting requests, in bytes; waitCost is the cost of each.
-	waitingMax = 8 << 20
-	waitCost   = 4 << 10
 	// waitMost limits the wait for a verification.
 	waitMost = 10 * time.Second
 )
@@ -58,11 +55,11 @@ type Authenticator struct {
 // New returns an Authenticator. Roots returns the current authorities: a new pool after each
 // change. User converts a verified chain to a user. Client returns the client that takes turns.
 func New(roots x509.VerifyOptionFunc, user x509.UserConversion, client func(*http.Request) string) *Authenticator {
-	return &Authenticator{roots: roots, user: user, client: client, turns: fair.NewPool(1, false, waitingMax)}
+	return &Authenticator{roots: roots, user: user, client: client, turns: fair.NewPool(1, false)}
 }
 
 // AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
-// same pointer to its state. The error is ErrTooLong, fair.ErrCrowded, the context's, that of a
+// same pointer to its state. The error is ErrTooLong, the context's, that of a
 // deadline after waitMost, or that of the verification.
 func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
@@ -87,7 +84,7 @@ func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.R
 	if !r.holds(options.Roots) {
 		if len(req.TLS.PeerCertificates) > 1 {
 			client := a.client(req)
-			if err := a.turns.Take(ctx, fair.Claim{User: client, Size: 1, Held: waitCost}); err != nil {
+			if err := a.turns.Take(ctx, client, 1); err != nil {
 				return nil, false, fmt.Errorf("wait for the verification of certificates: %w", err)
 			}
 			defer a.turns.Give(client, 1)

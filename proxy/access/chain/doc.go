@@ -11,7 +11,7 @@
 //	results               | connection | any client | 1        | dropped with the connection
 //	certificates          | connection | any client | 10       | the chain is refused
 //	long chains at a time | address    | any client | 1 in all | they wait for their turn
-//	waiting long chains   | address    | any client | 8 MiB    | longest queue's last, with 503
+//	waiting long chains   | address    | any client | requests | the request is refused, with 429
 //
 // Long chains have more than one certificate. A single certificate has few possible issuers, all
 // of them the operator's own, and never waits.
