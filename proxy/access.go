@@ -62,7 +62,7 @@ func (s *Server) askOrigin(ctx context.Context, req *exchange.Request) *exchange
 			question.Header[name] = h[name]
 		}
 	}
-	told := s.forwards.Send(ctx, context.Background(), s.life.stopping, &question, &forward.Attempt{Patience: originPatience}, func() {})
+	told := s.forwards.Send(ctx, context.Background(), s.life.stopping, &question, &forward.Attempt{Patience: originPatience})
 	defer told.CloseBody()
 	if told.Source != exchange.FromUpstream || told.Status != http.StatusNoContent || told.Header["Access-Control-Allow-Origin"] == nil {
 		return nil

@@ -17,7 +17,8 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		acceptJSON(req, rt)
 		// Upstream must audit this request itself, so the request does not share another response.
 		t := &forward.Attempt{}
-		resp := s.forward(ctx, req, *rt, t, s.metrics.ForwardBegan(rt.Verb))
+		t.Hold(s.metrics.ForwardBegan(rt.Verb))
+		resp := s.forward(ctx, req, *rt, t)
 		t.Begin()
 		resp.Why = "audit"
 		return resp
@@ -33,25 +34,28 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		return exchange.ClientGone()
 	}
 	acceptJSON(req, rt)
-	t, done := &forward.Attempt{}, func() {}
+	t := &forward.Attempt{}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
 		t.Patience = lostPatience // regardless of the reason for forwarding
 	}
 	switch {
 	case slot != nil:
-		done = slot
+		t.Hold(slot)
 	case v.Reason.Stale():
-		var refusal *exchange.Response
-		if done, refusal = s.admitFallback(ctx, req, rt.Verb); refusal != nil {
+		leave, refusal := s.admitFallback(ctx, req, rt.Verb)
+		if refusal != nil {
 			return refusal
 		}
+		t.Hold(leave)
 	case v.Reason == read.Early:
-		var ok bool
-		if done, ok = s.admitLate(req); !ok {
+		leave, ok := s.admitLate(req)
+		if !ok {
 			return v.Expired
 		}
+		t.Hold(leave)
 	}
-	resp := s.share(ctx, req, *rt, t, done)
+	t.Hold(s.metrics.ForwardBegan(rt.Verb))
+	resp := s.sharing.Forward(ctx, req, *rt, t)
 	if resp.Source == exchange.FromUpstream || !t.Sent.IsZero() { // otherwise the proxy has refused it
 		resp.Why = string(v.Reason)
 	}
@@ -73,9 +77,4 @@ func (s *Server) unstick(ctx context.Context, req *exchange.Request, rt *exchang
 		}
 	}
 	return v, nil
-}
-
-// share forwards a request. Equal reads share the response.
-func (s *Server) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt, done func()) *exchange.Response {
-	return s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.ForwardBegan(rt.Verb), done))
 }

@@ -266,13 +266,13 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 // bodyMax limits the body of a request for kube-apiserver, in bytes. It is kube-apiserver's own limit.
 const bodyMax = 3 << 20
 
-// forward sends a request upstream. It calls done once, when the request ends. When the server
-// drains, a forwarded watch ends within the drain time, like a watch from the cache.
-func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt, done func()) *exchange.Response {
+// forward sends a request upstream. It releases the attempt's admission when the request ends. When the
+// server drains, a forwarded watch ends within the drain time, like a watch from the cache.
+func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt) *exchange.Response {
 	sent := false
 	defer func() {
 		if !sent { // after a refusal or a panic
-			done()
+			t.Release()
 		}
 	}()
 	if rt.Subresource != "proxy" && req.Body != nil {
@@ -301,16 +301,16 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		return refusal
 	}
 	if !t.Lasts {
-		done = forward.OnceBoth(done, admitted)
+		t.Hold(admitted)
 		if req.WantsUpgrade() { // once upstream accepts it, a refusal would come too late
 			counted, refusal := s.limits.AdmitWatch(req)
 			if refusal != nil {
 				return refusal
 			}
-			done = forward.OnceBoth(done, counted)
+			t.Hold(counted)
 		}
 		sent = true
-		resp := s.forwards.Send(ctx, context.Background(), s.life.stopping, req, t, done)
+		resp := s.forwards.Send(ctx, context.Background(), s.life.stopping, req, t)
 		if resp.Tunnel != nil {
 			admitted() // an upgraded connection has no time limit, so it holds no slot
 		}
@@ -318,7 +318,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	}
 	// A response with a body counts as a watch until its client has it, or has left.
 	var body atomic.Bool
-	done = forward.OnceBoth(done, func() {
+	t.Hold(func() {
 		if !body.Load() {
 			admitted()
 		}
@@ -327,13 +327,14 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	if rt.Verb == "watch" {
 		drained, end := context.WithCancel(context.Background())
 		undrain := context.AfterFunc(s.life.draining, func() { time.AfterFunc(s.drainShare(), end) })
-		over, done = drained, forward.OnceBoth(done, func() {
+		over = drained
+		t.Hold(func() {
 			undrain()
 			end()
 		})
 	}
 	sent = true
-	resp := s.forwards.Send(ctx, over, s.life.stopping, req, t, done)
+	resp := s.forwards.Send(ctx, over, s.life.stopping, req, t)
 	if resp.Streaming = true; resp.Reader == nil {
 		return resp
 	}

@@ -84,7 +84,7 @@ func TestLongResponseHeaders(t *testing.T) {
 	}
 	req := &exchange.Request{Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: exchange.Nobody{}}
 	ctx := t.Context()
-	resp := forwarder.Send(ctx, ctx, ctx, req, &forward.Attempt{Relayed: true}, func() {})
+	resp := forwarder.Send(ctx, ctx, ctx, req, &forward.Attempt{Relayed: true})
 	if resp.Status != http.StatusBadGateway || !strings.Contains(resp.Failure.Message, "too long") {
 		t.Errorf("%d %v", resp.Status, resp.Failure)
 	}

@@ -10,7 +10,6 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,16 +54,16 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 
 // Send sends a request upstream. The request ends when the client leaves or ctx ends. If ctx was
 // cancelled without a cause, the client has left. When over ends, the response ends as if upstream had
-// ended it. When stopping ends before the response begins, the request fails. Send calls done once,
-// when the request ends: when it has failed, its response is closed, its client has left, or over has
-// ended.
-func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Request, t *Attempt, done func()) *exchange.Response {
+// ended it. When stopping ends before the response begins, the request fails. Send releases the attempt's
+// admission when the request ends: when it has failed, its response is closed, its client has left, or
+// over has ended.
+func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Request, t *Attempt) *exchange.Response {
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{lifetime: lifetime{Request: req, attempt: t, cancel: cancel}}
 	x.asProxy = asProxy(req)
 	x.impersonates = x.asProxy && (f.actsAs || req.Identity.ActsAsAnother())
-	x.begin(over, stopping, done)
+	x.begin(over, stopping)
 	var out *http.Request
 	answered := false
 	defer func() {
@@ -154,8 +153,9 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 	return resp
 }
 
-// Attempt describes the times of a forwarded request.
+// Attempt is a request that is forwarded: what it holds meanwhile, and its times.
 type Attempt struct {
+	Admission
 	Patience time.Duration // maximum time until upstream's response begins; 0 means no limit
 	Sent     time.Time     // zero if this request was not sent upstream
 	Lasts    bool          // the request has no time limit, see the package
@@ -182,14 +182,6 @@ func (t *Attempt) within(cancel func(), ask func() (*http.Response, error)) (*ht
 		return nil, errors.Join(context.Canceled, in.Body.Close())
 	}
 	return in, err
-}
-
-// OnceBoth returns a function that calls both functions once, in order.
-func OnceBoth(first, second func()) func() {
-	return sync.OnceFunc(func() {
-		first()
-		second()
-	})
 }
 
 // roundTrip is a forwarded request until its response has been written. It reads the response's

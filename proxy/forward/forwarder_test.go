@@ -30,7 +30,7 @@ func TestUnsentRequestIsNotWatched(t *testing.T) {
 	resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{
 		Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: client,
 		Identity: &access.Caller{ActsAs: &user.DefaultInfo{Name: "a\nb"}},
-	}, &Attempt{}, func() {})
+	}, &Attempt{})
 	if resp.Source != exchange.FromProxy || client.began.Load() != 0 {
 		t.Errorf("answer %d from %s, the client was watched %d times", resp.Status, resp.Source, client.began.Load())
 	}
@@ -113,7 +113,7 @@ func TestPanicBeforeTheRequest(t *testing.T) {
 				t.Error("no panic")
 			}
 		}()
-		f.Send(t.Context(), t.Context(), t.Context(), req, &Attempt{}, func() { ends++ })
+		f.Send(t.Context(), t.Context(), t.Context(), req, toldOf(&Attempt{}, func() { ends++ }))
 	}()
 	if ends != 1 {
 		t.Errorf("the request has ended %d times", ends)
@@ -169,7 +169,7 @@ func TestConnectionsOfEachKind(t *testing.T) {
 				req.Header.Set("Authorization", test.credential)
 			}
 			attempt := &Attempt{Lasts: test.lasts, Relayed: strings.Contains(name, "a pod")}
-			resp := f.Send(t.Context(), context.Background(), context.Background(), req, attempt, func() {})
+			resp := f.Send(t.Context(), context.Background(), context.Background(), req, attempt)
 			body, err := io.ReadAll(resp.Reader)
 			resp.CloseBody()
 			if err != nil {
@@ -211,7 +211,7 @@ func TestUploadOverlapsResponse(t *testing.T) {
 			req.Header.Set("Authorization", token)
 		}
 		go func() { _, _ = upload.Write([]byte("a")) }()
-		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{Lasts: true}, func() {})
+		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{Lasts: true})
 		if _, err := io.ReadFull(resp.Reader, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +266,7 @@ func TestDrainWithinAnEvent(t *testing.T) {
 		over, drain := context.WithCancel(t.Context())
 		resp := f.Send(t.Context(), over, context.Background(), &exchange.Request{
 			Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: &access.Caller{},
-		}, &Attempt{}, func() {})
+		}, &Attempt{})
 		got := make([]byte, len(tc.sent))
 		if _, err := io.ReadFull(resp.Reader, got); err != nil {
 			t.Fatal(err)
@@ -294,7 +294,7 @@ func TestWriteIsNotSentTwice(t *testing.T) {
 		header := http.Header{"Authorization": {"Bearer a"}, "Idempotency-Key": {"a"}}
 		resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{
 			Method: http.MethodPost, Target: "/api", Header: header, Client: &watchedClient{}, Identity: &access.Caller{}, Body: body,
-		}, &Attempt{}, func() {})
+		}, &Attempt{})
 		if resp.Reader != nil {
 			_, _ = io.ReadAll(resp.Reader)
 		}
@@ -350,7 +350,7 @@ func TestShortBodyCanBeSentAgain(t *testing.T) {
 		"unverified":     {&access.Caller{}, true, "body body"},
 	} {
 		body := &exchange.Body{From: strings.NewReader("body"), Length: 4, Most: 4, Keep: test.kept}
-		resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: body}, &Attempt{}, func() {})
+		resp := f.Send(t.Context(), context.Background(), context.Background(), &exchange.Request{Method: http.MethodPost, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: test.identity, Body: body}, &Attempt{})
 		got, err := io.ReadAll(resp.Reader)
 		resp.CloseBody()
 		if err != nil || string(got) != test.want {
@@ -379,7 +379,7 @@ func TestLongHeaders(t *testing.T) {
 			req.Header.Set("Upgrade", "a")
 		}
 		ends := 0
-		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{Relayed: relayed}, func() { ends++ })
+		resp := f.Send(t.Context(), context.Background(), context.Background(), req, toldOf(&Attempt{Relayed: relayed}, func() { ends++ }))
 		resp.Abandon()
 		if ends != 1 {
 			t.Errorf("%s %s: the request has ended %d times", method, target, ends)

@@ -11,7 +11,7 @@ import (
 )
 
 // lifetime is the state machine of a forwarded request. The first of these events ends the request:
-// upstream's side is cancelled, and the caller's done is called.
+// upstream's side is cancelled, and its admission is released.
 //
 //	open    -- the response is closed, or there is none -->  closed
 //	open    -- the client leaves ------------------------->  left
@@ -31,7 +31,6 @@ type lifetime struct {
 	*exchange.Request
 	attempt *Attempt
 	cancel  context.CancelFunc // of the request upstream
-	done    func()
 	once    sync.Once
 	ended   atomic.Int32           // an ending
 	undrain atomic.Pointer[func()] // stops waiting for the proxy's end
@@ -66,8 +65,8 @@ const (
 )
 
 // begin opens a lifetime. When over ends, the proxy drains, and when stopping ends, it stops.
-func (l *lifetime) begin(over, stopping context.Context, done func()) {
-	l.done, l.uploaded = done, make(chan struct{})
+func (l *lifetime) begin(over, stopping context.Context) {
+	l.uploaded = make(chan struct{})
 	undrain := context.AfterFunc(over, func() { l.end(drained) })
 	unstop := context.AfterFunc(stopping, func() {
 		if !l.attempt.begun.Load() {
@@ -81,7 +80,8 @@ func (l *lifetime) begin(over, stopping context.Context, done func()) {
 	l.undrain.Store(&both) // end may have been called already, but then by one of the two
 }
 
-// end ends the request, if nothing has ended it before. When it returns, done has been called.
+// end ends the request, if nothing has ended it before. When it returns, the
+// admission has been released.
 func (l *lifetime) end(why ending) {
 	l.once.Do(func() {
 		l.ended.Store(why) // before a read sees that the request is cancelled
@@ -89,7 +89,7 @@ func (l *lifetime) end(why ending) {
 		if undrain := l.undrain.Load(); undrain != nil {
 			(*undrain)()
 		}
-		l.done()
+		l.attempt.Release()
 	})
 }
 

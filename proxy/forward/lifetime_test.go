@@ -40,7 +40,7 @@ func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			client := &watchedClient{}
 			x := &lifetime{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, attempt: &Attempt{}, cancel: func() {}}
-			x.begin(t.Context(), t.Context(), func() {})
+			x.begin(t.Context(), t.Context())
 			x.Body.Ended.Store(all)
 			go x.finish()
 			synctest.Wait()
@@ -121,7 +121,7 @@ func (c *reading) Read([]byte) (int, error) {
 	}
 }
 
-// Whatever the order of events, the first end counts, done is called once, one party at a time reads
+// Whatever the order of events, the first end counts, the admission is released once, one party at a time reads
 // the client's connection, and after the request nobody does.
 func TestLifetime(t *testing.T) {
 	seed := cachetest.Seed(t)
@@ -151,7 +151,8 @@ func live(t *testing.T, random *rand.Rand) ending {
 	if !sent {
 		l.Body = &exchange.Body{From: c, Length: -1}
 	}
-	l.begin(over, t.Context(), func() { done.Add(1) })
+	l.attempt = toldOf(&Attempt{}, func() { done.Add(1) })
+	l.begin(over, t.Context())
 	var all sync.WaitGroup
 	at := func(do func()) {
 		wait := time.Duration(random.IntN(40)) * 50 * time.Millisecond
@@ -216,7 +217,7 @@ func live(t *testing.T, random *rand.Rand) ending {
 	drain()
 	all.Wait()
 	if after != 1 || done.Load() != 1 || ctx.Err() == nil {
-		t.Errorf("done was called %d times, later %d times; upstream's side: %v", after, done.Load(), ctx.Err())
+		t.Errorf("the admission was released %d times, later %d times; upstream's side: %v", after, done.Load(), ctx.Err())
 	}
 	return l.ended.Load()
 }
@@ -250,7 +251,7 @@ func TestNoUpgradeDuringTheUpload(t *testing.T) {
 		Method: http.MethodPost, Target: "/api/v1/namespaces/a/pods/b/exec", Client: c,
 		Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "Authorization": {"Bearer a"}},
 		Body:   &exchange.Body{From: c, Length: exchange.BodyAhead + 1},
-	}, &Attempt{Lasts: true}, func() { close(ended) })
+	}, toldOf(&Attempt{Lasts: true}, func() { close(ended) }))
 	if resp.Tunnel != nil || resp.Status != http.StatusBadGateway {
 		t.Fatalf("status %d, tunnel %v", resp.Status, resp.Tunnel)
 	}
@@ -284,13 +285,14 @@ func TestLifetimeAfterTheDrain(t *testing.T) {
 			drain()
 			var done atomic.Int64
 			l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}}, attempt: &Attempt{}, cancel: func() {}}
-			l.begin(over, t.Context(), func() { done.Add(1) })
+			l.attempt = toldOf(&Attempt{}, func() { done.Add(1) })
+			l.begin(over, t.Context())
 			close(l.uploaded)
 			l.watchClient()
 			l.finish()
 			synctest.Wait()
 			if n := done.Load(); n != 1 {
-				t.Fatalf("done was called %d times", n)
+				t.Fatalf("the admission was released %d times", n)
 			}
 		})
 	}
@@ -300,7 +302,7 @@ func TestLifetimeAfterTheDrain(t *testing.T) {
 // only when nothing reads the client's connection.
 func TestTwoFinish(t *testing.T) {
 	l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}, Body: &exchange.Body{}}, attempt: &Attempt{}, cancel: func() {}}
-	l.begin(t.Context(), t.Context(), func() {})
+	l.begin(t.Context(), t.Context())
 	var returned atomic.Int64
 	var both sync.WaitGroup
 	for range 2 {

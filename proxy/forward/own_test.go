@@ -171,7 +171,7 @@ func TestRefusalOfTheProxyItself(t *testing.T) {
 			req.Header = test.header
 		}
 		ends := 0
-		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{}, func() { ends++ })
+		resp := f.Send(t.Context(), context.Background(), context.Background(), req, toldOf(&Attempt{}, func() { ends++ }))
 		says := resp.Bytes
 		if resp.Reader != nil {
 			if says, err = io.ReadAll(resp.Reader); err != nil {

@@ -24,8 +24,8 @@ const (
 
 // Sharing forwards requests. Equal reads share a response.
 type Sharing struct {
-	// Send sends a request upstream. It calls done once, when the request ends.
-	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt, done func()) *exchange.Response
+	// Send sends a request upstream. It releases the attempt's admission when the request ends.
+	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) *exchange.Response
 	// Serving ends when the server ends.
 	Serving context.Context //nolint:containedctx // it is the server's
 	// Shared counts a request that was answered without being sent upstream.
@@ -38,9 +38,9 @@ type Sharing struct {
 }
 
 // Forward forwards a request. It reads a short response completely before it returns.
-func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt, done func()) *exchange.Response {
+func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) *exchange.Response {
 	defer t.Begin()
-	resp := s.share(ctx, req, rt, t, done)
+	resp := s.share(ctx, req, rt, t)
 	if resp.Streaming || req.Method == http.MethodHead || !rt.Resource || !KubernetesOwn(rt.GVR.Group) {
 		return resp
 	}
@@ -61,21 +61,22 @@ func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchang
 func (s *Sharing) Waiting() int { return s.flights.Waiting() }
 
 // share forwards a request. Equal reads share the response.
-func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt, done func()) *exchange.Response {
+func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) *exchange.Response {
 	key, ok := shareKey(req, rt)
 	if !ok {
-		return s.Send(ctx, req, rt, t, done)
+		return s.Send(ctx, req, rt, t)
 	}
 	common := false
 	resp, flew := s.flights.Share(ctx, key, func(crowd bool) (_ *exchange.Response, all bool) {
 		if !crowd {
-			return s.Send(ctx, req, rt, t, done), false
+			return s.Send(ctx, req, rt, t), false
 		}
 		ours := *req
 		ours.Client = exchange.Nobody{} // other readers still wait if this client leaves
 		bounded, cancel := context.WithCancelCause(s.Serving)
 		late := time.AfterFunc(shareWait, func() { cancel(context.DeadlineExceeded) })
-		resp := s.Send(bounded, &ours, rt, t, OnceBoth(done, func() { cancel(nil) }))
+		t.Hold(func() { cancel(nil) })
+		resp := s.Send(bounded, &ours, rt, t)
 		resp.BufferSmall()
 		kept, whole, err := buffer(resp, req.Memory, func(size int64) bool { return req.Memory.Take(bounded, size) == nil })
 		late.Stop() // a longer response has no time limit
@@ -91,12 +92,12 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 	})
 	switch {
 	case !flew && ctx.Err() != nil:
-		done()
+		t.Release()
 		return exchange.ClientGone()
 	case !flew && resp == nil:
-		return s.Send(ctx, req, rt, t, done)
+		return s.Send(ctx, req, rt, t)
 	case !flew:
-		done()
+		t.Release()
 		s.Shared()
 		one := shared(resp)
 		one.Unseen = true

@@ -67,7 +67,7 @@ func TestBufferPanics(t *testing.T) {
 	memory := fair.NewPool(100<<20, false)
 	s := &Sharing{
 		Crowded: func() bool { return true },
-		Send: func(context.Context, *exchange.Request, exchange.Route, *Attempt, func()) *exchange.Response {
+		Send: func(context.Context, *exchange.Request, exchange.Route, *Attempt) *exchange.Response {
 			return &exchange.Response{Source: exchange.FromUpstream, Length: -1, Reader: struct {
 				io.Reader
 				io.Closer
@@ -78,7 +78,7 @@ func TestBufferPanics(t *testing.T) {
 		defer func() { _ = recover() }()
 		req := &exchange.Request{Method: http.MethodGet, Header: http.Header{}, Memory: memory.Holding("")}
 		defer req.Free()
-		s.Forward(t.Context(), req, exchange.Route{Resource: true}, &Attempt{}, func() {})
+		s.Forward(t.Context(), req, exchange.Route{Resource: true}, &Attempt{})
 		t.Error("no panic")
 	}()
 	if n := memory.Taken(); n != 0 || closed != 1 {
@@ -165,7 +165,7 @@ func newSharing(t *testing.T) *Sharing {
 
 func (s *Sharing) list(ctx context.Context) *exchange.Response {
 	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
-	return s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), &Attempt{}, func() {})
+	return s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), &Attempt{})
 }
 
 // Upstream has seen one of the requests that share a response. This request keeps upstream's
@@ -173,8 +173,8 @@ func (s *Sharing) list(ctx context.Context) *exchange.Response {
 func TestAuditIDsOfASharedAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate, sent, s := make(chan struct{}), 0, newSharing(t)
-		s.Send = func(_ context.Context, _ *exchange.Request, _ exchange.Route, _ *Attempt, done func()) *exchange.Response {
-			defer done()
+		s.Send = func(_ context.Context, _ *exchange.Request, _ exchange.Route, t *Attempt) *exchange.Response {
+			defer t.Release()
 			if sent++; sent == 1 {
 				<-gate
 			}
@@ -202,6 +202,51 @@ func TestAuditIDsOfASharedAnswer(t *testing.T) {
 		}
 		if shared == 0 {
 			t.Error("no answer was shared")
+		}
+	})
+}
+
+// Each request that waits for a shared response is released once: the one that is sent, those that share,
+// and one whose client leaves. The sent one has ended then.
+func TestSharingRequestsAreReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate, s := make(chan struct{}), newSharing(t)
+		var sent []context.Context
+		s.Send = func(ctx context.Context, _ *exchange.Request, _ exchange.Route, a *Attempt) *exchange.Response {
+			defer a.Release()
+			if sent = append(sent, ctx); len(sent) == 1 {
+				<-gate
+			}
+			answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
+			answer.Reader, answer.Length = io.NopCloser(strings.NewReader("x")), 1
+			return answer
+		}
+		var all sync.WaitGroup
+		var released [5]int
+		leaving, leave := context.WithCancel(t.Context())
+		for i := range released {
+			ctx := t.Context()
+			if i == 2 {
+				ctx = leaving
+			}
+			all.Go(func() {
+				req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
+				s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), toldOf(&Attempt{}, func() { released[i]++ }))
+			})
+			synctest.Wait()
+		}
+		leave()
+		synctest.Wait()
+		if released != [5]int{2: 1} {
+			t.Errorf("released when one has left: %v", released)
+		}
+		close(gate)
+		all.Wait()
+		if released != [5]int{1, 1, 1, 1, 1} {
+			t.Errorf("released in the end: %v", released)
+		}
+		if len(sent) != 2 || sent[1].Err() == nil {
+			t.Errorf("%d requests were sent, and the shared one has not ended", len(sent))
 		}
 	})
 }
