@@ -19,7 +19,6 @@ type OneOff struct {
 
 // WriteTo implements io.WriterTo.
 func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
-	defer o.Meter.ReleaseSlot()
 	body, done := wire.GzipTo(w)
 	defer func() { err = errors.Join(err, done(err == nil)) }()
 	return o.List.WriteTo(&turnWriter{to: body, meter: o.Meter})
@@ -35,7 +34,7 @@ type turnWriter struct {
 func (m *turnWriter) Write(p []byte) (n int, err error) {
 	const most = 32 << 10
 	for piece := range slices.Chunk(p, most) {
-		if err := m.meter.Spend(fair.GzipOnceCost * int64(len(piece))); err != nil {
+		if err := m.meter.Spend(int64(len(piece))); err != nil {
 			return n, err
 		}
 		wrote, err := m.to.Write(piece)

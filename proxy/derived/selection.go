@@ -48,7 +48,7 @@ func (s *Selection) Of(span tree.Span) (uint64, error) {
 	if selected, ok := s.Known[p.ID()]; ok {
 		return selected, nil
 	}
-	if err := s.meter.Spend(int64(span.Hi-span.Lo) * int64(fair.LookCost+fair.CompareCost*s.filter.Cost())); err != nil {
+	if err := s.meter.Spend(int64(span.Hi-span.Lo) * int64(fair.Look+fair.Compare*s.filter.Cost())); err != nil {
 		return 0, err
 	}
 	if p == s.last {

@@ -160,7 +160,7 @@ type Variant struct {
 	Gzip   bool
 	First  bool // the span begins a list, so no separator precedes it
 	Events bool // events of a watch instead of items
-	// Cost is the cost of making the piece, in nanoseconds for each byte.
+	// Cost is how often the bytes of the objects are touched to make the piece.
 	Cost int64
 	// Rows is the ID of the rules for a Table's rows; later caches have higher IDs. ValidUntil returns
 	// the time at which the ages in the new rows change.

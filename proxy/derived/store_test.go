@@ -117,10 +117,10 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 		pieces := make([]*Piece, herd)
 		for i := range herd {
 			m := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
-			_ = m.Spend(fair.CheapWork) // the next piece needs a slot
+			_ = m.Spend(fair.Turn) // the next piece needs a slot
 			all.Go(func() {
 				for span := range snapshot.Spans(from, to) {
-					p, err := d.Get(&m, span, Variant{Form: FormID{Choice: wire.Choice{Partial: true}}, Cost: fair.CutCost}, func() (_, plain []byte, err error) {
+					p, err := d.Get(&m, span, Variant{Form: FormID{Choice: wire.Choice{Partial: true}}, Cost: 1}, func() (_, plain []byte, err error) {
 						return nil, make([]byte, 100), nil
 					})
 					if err != nil {

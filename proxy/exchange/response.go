@@ -103,10 +103,15 @@ var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 // has no time limit, because an event must not wait.
 func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Slots) (int64, error) {
 	if r.List != nil {
-		return fair.WriteLong(w, r.List, r.Length, r.Turns, req.Memory.Try(fair.LargeBuffer), r.State)
+		return fair.WriteLong(w, r.List, r.Turns, req.Memory.Try(fair.LargeBuffer), r.State)
+	}
+	if r.Kept != nil {
+		w = fair.Paced(w)
 	}
 	if !r.Streaming {
 		turns := fair.NewMeter(ctx, req, slots, false)
+		defer turns.ReleaseSlot()
+		turns.End() // there is no work before the response
 		w = fair.InTurns(w, &turns)
 	}
 	if !req.Memory.Try(2 * copySize) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 )
@@ -11,58 +12,49 @@ import (
 // WriteSize is the size of one write of a long body, in bytes: four TLS records.
 const WriteSize = 64 << 10
 
-// turning waits for a turn before each piece of a long body.
+// turning waits for a turn before it writes a piece of a long body. Pieces share a turn for writeTime at
+// most, because a client might not read.
 type turning struct {
 	io.Writer
 	turns *Meter
-	begun bool // a piece was written, or the body is known to be long
-	// rest is the length of the unwritten rest of a body that only copies, or 0. Several pieces of
-	// such a body share a turn. Any other body may wait between its pieces.
-	rest int64
-	turn *writeTurn // the shared turn, or nil
+	waits bool // the body may wait between its pieces, so that they share no turns
 }
 
-// InTurns returns a writer that waits for a turn before each piece except the first.
-func InTurns(w io.Writer, turns *Meter) io.Writer { return &turning{Writer: w, turns: turns} }
+// InTurns returns a writer that waits for a turn for each piece.
+func InTurns(w io.Writer, turns *Meter) io.Writer { return &turning{w, turns, true} }
 
-// Write implements io.Writer. A short body does not wait.
-func (t *turning) Write(p []byte) (int, error) {
-	size := 0
-	if t.begun {
-		size = len(p)
-	}
-	if !t.turn.goesOn(size) {
-		t.end()
-		turn, err := t.turns.write(size, t.rest)
-		if err != nil {
-			return 0, err
+// Write implements io.Writer.
+func (t *turning) Write(p []byte) (n int, err error) {
+	for piece := range slices.Chunk(p, WriteSize) {
+		if err = t.turns.Spend(int64(len(piece))); err != nil {
+			return n, err
 		}
-		t.turn = turn
+		if t.turns != nil {
+			t.turns.held.expire()
+		}
+		m, err := t.Writer.Write(piece)
+		if t.waits {
+			t.turns.ReleaseSlot()
+		}
+		if n += m; err != nil {
+			return n, err
+		}
 	}
-	t.rest -= int64(len(p))
-	t.begun = true
-	n, err := t.Writer.Write(p)
-	if t.turn.rests(); t.rest <= 0 || err != nil {
-		t.end()
-	}
-	return n, err
+	return n, nil
 }
 
-// end ends the shared turn.
-func (t *turning) end() {
-	t.turn.end()
-	t.turn = nil
-}
-
-// paced fails if a client has read less than listPace on average after listGrace, because a list
-// keeps its objects and pages in memory. For comparison, kube-apiserver ends every response except
-// a watch after a minute. Only the time in writes counts, without the waits for turns.
+// paced fails if a client has read less than listPace on average after listGrace, because a list keeps its
+// objects and pages in memory, and a shared response keeps its bytes. For comparison, kube-apiserver ends
+// every response except a watch after a minute. Only the time in writes counts, without the waits for turns.
 type paced struct {
 	io.Writer
 	stays   Stayer // see WriteLong
 	took    time.Duration
 	written int64
 }
+
+// Paced returns a writer that fails if its client reads too slowly for what its body keeps in memory.
+func Paced(w io.Writer) io.Writer { return &paced{Writer: w} }
 
 const (
 	listGrace = time.Minute
@@ -106,11 +98,10 @@ type listWriter struct {
 }
 
 // WriteLong writes a body in large pieces, because each write costs a system call and one or more
-// TLS records. length is -1 if it is unknown. If turns is nil, WriteLong does not wait for turns.
-// large is true if the request holds a LargeBuffer. After listGrace, the body ends once its state does
-// not stay; nil means never. WriteLong returns the number of bytes that w took: a body that is
-// compressed meanwhile counts others.
-func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, large bool, stays Stayer) (int64, error) {
+// TLS records. If turns is nil, WriteLong does not wait for turns. large is true if the request holds a
+// LargeBuffer. After listGrace, the body ends once its state does not stay; nil means never. WriteLong
+// returns the number of bytes that w took: a body that is compressed meanwhile counts others.
+func WriteLong(w io.Writer, body io.WriterTo, turns *Meter, large bool, stays Stayer) (int64, error) {
 	var lw *listWriter
 	if large {
 		lw = listWriters.Get().(*listWriter)
@@ -119,21 +110,15 @@ func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, large 
 		lw = &listWriter{buffer: bufio.NewWriterSize(nil, smallSize)}
 	}
 	lw.paced = paced{Writer: w, stays: stays}
-	w = &lw.paced
-	if turns != nil {
-		lw.turning = turning{Writer: w, turns: turns, begun: length > WriteSize, rest: length}
-		w = &lw.turning
-		defer lw.turning.end()
-	}
-	buffer := lw.buffer
-	buffer.Reset(w)
-	_, err := body.WriteTo(buffer)
+	lw.turning = turning{&lw.paced, turns, false}
+	defer turns.ReleaseSlot()
+	lw.buffer.Reset(&lw.turning)
+	_, err := body.WriteTo(lw.buffer)
 	if err == nil {
-		err = buffer.Flush()
+		err = lw.buffer.Flush()
 	}
-	buffer.Reset(nil)
-	lw.turning.end()
 	n := lw.paced.written
-	lw.paced, lw.turning = paced{}, turning{}
+	lw.buffer.Reset(nil)
+	lw.paced, lw.turning = paced{}, turning{} // otherwise the pool would keep the connection and the state
 	return n, err
 }

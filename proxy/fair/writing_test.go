@@ -1,9 +1,11 @@
 package fair
 
 import (
+	"context"
 	"errors"
 	"io"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,7 +51,7 @@ func TestLargeBuffers(t *testing.T) {
 		if _, err := WriteLong(writerFunc(func(p []byte) (int, error) {
 			most = max(most, len(p))
 			return len(p), nil
-		}), &inPieces{make([]byte, 2*WriteSize)}, -1, nil, large, nil); err != nil || most != want {
+		}), &inPieces{make([]byte, 2*WriteSize)}, nil, large, nil); err != nil || most != want {
 			t.Errorf("large: %t: pieces of %d bytes, %v", large, most, err)
 		}
 	}
@@ -64,7 +66,7 @@ func TestOnlyBytesOfTheClientCount(t *testing.T) {
 			return 0, io.ErrClosedPipe
 		}
 		return len(p), nil
-	}), &inPieces{make([]byte, 10*WriteSize)}, -1, nil, true, nil)
+	}), &inPieces{make([]byte, 10*WriteSize)}, nil, true, nil)
 	if !errors.Is(err, io.ErrClosedPipe) || n != 2*WriteSize {
 		t.Errorf("%d bytes, %v", n, err)
 	}
@@ -78,7 +80,7 @@ func TestListEndsWithItsState(t *testing.T) {
 			_, err := WriteLong(writerFunc(func(p []byte) (int, error) {
 				time.Sleep(time.Duration(len(p)) * time.Second / (100 << 10)) // faster than listPace
 				return len(p), nil
-			}), &inPieces{make([]byte, 20<<20)}, -1, nil, true, stayer(func() bool {
+			}), &inPieces{make([]byte, 20<<20)}, nil, true, stayer(func() bool {
 				asked = time.Since(began)
 				return stays
 			}))
@@ -89,55 +91,85 @@ func TestListEndsWithItsState(t *testing.T) {
 	}
 }
 
-// A client that reads as fast as estimated gets its list in turns of several pieces. A client that reads
-// more slowly holds a slot for the estimated time of one piece only. Between the pieces of a body that
-// may wait, nobody has the slot.
+// Pieces of a list share a turn, which ends after writeTime whatever their size and pace is. A body that may
+// wait between its pieces has a slot only while a piece is written.
 func TestPiecesShareTurns(t *testing.T) {
-	const pieces = 40
-	together := TurnWork / int(writeCost*WriteSize)
 	for name, test := range map[string]struct {
-		rest  int64
-		slow  int // the first piece for which the client takes longer than estimated
-		turns int
+		piece         int
+		writes, waits time.Duration // for each piece
+		body          bool
+		most          time.Duration // for which another user waits
 	}{
-		"fast":           {pieces * WriteSize, pieces, pieces / together},
-		"slow":           {pieces * WriteSize, 0, pieces},
-		"slow meanwhile": {pieces * WriteSize, together + 4, 1 + 1 + pieces - together - 5},
-		"may wait":       {0, pieces, pieces},
+		"list":              {WriteSize, writeTime / 20, 0, false, writeTime},
+		"slow list":         {WriteSize, writeTime * 9 / 10, 0, false, writeTime},
+		"small pieces":      {4 << 10, writeTime * 9 / 10, 0, false, writeTime},
+		"client stops":      {WriteSize, time.Hour, 0, false, writeTime},
+		"body":              {WriteSize, writeTime / 20, 0, true, writeTime / 20},
+		"body comes late":   {16, 0, writeTime * 9 / 10, true, 0},
+		"unread body":       {WriteSize, time.Hour, 0, true, writeTime},
+		"several at a time": {4 * WriteSize, writeTime / 20, 0, true, writeTime / 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slots, written, turns := NewSlots(1), 0, map[*writeTurn]bool{}
-				meter := NewMeter(t.Context(), named{user: "a"}, slots, false)
-				to := &turning{turns: &meter, begun: true, rest: test.rest}
-				to.Writer = writerFunc(func(p []byte) (int, error) {
-					turns[to.turn] = true
-					if slots.Short.Taken() != 1 {
-						t.Error("a piece is written without a slot")
-					}
-					takes, slow := writeCost*time.Duration(len(p))/2, written >= test.slow
-					if slow {
-						takes *= 4
-					}
-					time.Sleep(takes)
-					if synctest.Wait(); slots.Short.Taken() == 1 == slow {
-						t.Errorf("piece %d: the slot is held: %t", written, !slow)
-					}
-					written++
-					return len(p), nil
-				})
-				for range pieces {
-					if _, err := to.Write(make([]byte, WriteSize)); err != nil {
-						t.Fatal(err)
-					}
-					if slots.Short.Taken() == 1 && test.rest == 0 {
-						t.Error("the slot is held while the body may wait")
-					}
+				slots := NewSlots(1)
+				ctx, cancel := context.WithCancel(t.Context())
+				meter := NewMeter(ctx, named{user: "a"}, slots, false)
+				if err := meter.Spend(Turn); err != nil {
+					t.Fatal(err)
 				}
-				if len(turns) != test.turns || slots.Short.Taken() != 0 {
-					t.Errorf("%d turns instead of %d; %d slots are taken in the end", len(turns), test.turns, slots.Short.Taken())
+				var turns atomic.Int64
+				to := &turning{writerFunc(func(p []byte) (int, error) {
+					if len(p) > WriteSize {
+						t.Errorf("a piece has %d bytes", len(p))
+					}
+					if slots.Short.Taken() == 1 {
+						turns.Add(1)
+					}
+					select {
+					case <-time.After(test.writes):
+					case <-ctx.Done():
+					}
+					return len(p), ctx.Err()
+				}), &meter, test.body}
+				go func() {
+					for ctx.Err() == nil {
+						_, _ = to.Write(make([]byte, test.piece))
+						time.Sleep(test.waits)
+					}
+					meter.ReleaseSlot()
+				}()
+				for turns.Load() == 0 {
+					time.Sleep(writeTime / 100)
+				}
+				for range 5 {
+					began := time.Now()
+					if err := slots.Short.Take(t.Context(), "b", 1); err != nil || time.Since(began) > test.most {
+						t.Errorf("another user waits for %s: %v", time.Since(began), err)
+					}
+					slots.Short.Give("b", 1)
+					time.Sleep(writeTime / 3)
+				}
+				cancel()
+				time.Sleep(time.Minute)
+				if n := slots.Short.Taken(); n != 0 {
+					t.Errorf("%d slots are taken in the end", n)
 				}
 			})
 		})
+	}
+}
+
+// A list gives its slot back at its end, also if its client has left.
+func TestListGivesItsSlotBack(t *testing.T) {
+	for _, broken := range []error{nil, io.ErrClosedPipe} {
+		slots := NewSlots(1)
+		meter := NewMeter(t.Context(), named{user: "a"}, slots, false)
+		if err := meter.Spend(2 * Turn); err != nil {
+			t.Fatal(err)
+		}
+		_, err := WriteLong(writerFunc(func(p []byte) (int, error) { return len(p), broken }), &inPieces{make([]byte, Turn)}, &meter, true, nil)
+		if n := slots.Short.Taken(); n != 0 || !errors.Is(err, broken) {
+			t.Errorf("%v: %d slots are taken, %v", broken, n, err)
+		}
 	}
 }

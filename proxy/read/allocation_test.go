@@ -127,7 +127,7 @@ func TestMeterOfCheapRead(t *testing.T) {
 	ctx, both := t.Context(), &fair.Slots{Short: slots, Long: slots}
 	if allocs := testing.AllocsPerRun(100, func() {
 		r.meter = fair.NewMeter(ctx, r.Request, both, true)
-		if err := r.meter.Spend(fair.CheapWork); err != nil {
+		if err := r.meter.Spend(fair.Turn); err != nil {
 			t.Fatal(err)
 		}
 		r.meter.End()

@@ -119,7 +119,7 @@ func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 func (r *read) bytesAnswer(body []byte) (*exchange.Response, error) {
 	resp := r.respond()
 	if r.compresses(int64(len(body))) {
-		if err := r.meter.Spend(fair.GzipOnceCost * int64(len(body))); err != nil {
+		if err := r.meter.Spend(int64(len(body))); err != nil {
 			return nil, err
 		}
 		body = wire.GzipBody(body)
@@ -183,12 +183,12 @@ func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	return derived.EndOf(r.form, span)
 }
 
-// cost is the cost of an item in the form, for each byte.
+// cost is how often the bytes of an item are touched for the form.
 func (r *read) cost() int64 {
 	if r.resource.SelfDescribing && !r.form.Verbatim() {
-		return fair.MetadataCost
+		return fair.Decode
 	}
-	return fair.CutCost
+	return 1
 }
 
 // variant describes the piece to make from a span of a list.
@@ -214,13 +214,11 @@ func (r *read) segmented(items *derived.ListItems, body *derived.List) (*exchang
 	segments = append(segments, wire.StoredSegment(body.Head))
 	for i, span := range items.Spans {
 		v := r.variant(i == 0)
-		v.Gzip, v.Cost = true, fair.GzipCost
+		v.Gzip, v.Cost = true, 1
 		if v.ValidUntil != nil {
 			until := body.Shares[i].Until
 			v.ValidUntil = func() time.Time { return until }
-			if v.Brief = !until.IsZero() && time.Until(until) < brief; v.Brief {
-				v.Cost = fair.GzipOnceCost
-			}
+			v.Brief = !until.IsZero() && time.Until(until) < brief
 		}
 		if i > 0 {
 			v.Behind = items.Spans[i-1]

@@ -70,7 +70,7 @@ func TestExpensiveReadTakesTurns(t *testing.T) {
 // A read that is given up has no response: no part of a list, and no part of a watch's state. It
 // holds nothing afterwards.
 func TestReadIsGivenUp(t *testing.T) {
-	for name, after := range map[string]int64{"at once": 0, "in the middle": 10e6} {
+	for name, after := range map[string]int64{"at once": 0, "in the middle": 5 * fair.Turn} {
 		for what, answer := range map[string]func(*read, watchcache.Snapshot) (any, error){
 			"list": func(r *read, snapshot watchcache.Snapshot) (any, error) {
 				from, to := r.filter.KeyRange(r.resource)
@@ -105,7 +105,7 @@ func TestReadIsGivenUp(t *testing.T) {
 				slots := fair.NewPool(1, false)
 				r, snapshot := metered(t, 5000, slots)
 				ctx, cancel := context.WithCancel(t.Context())
-				r.meter = fair.NewMeter(&endsLater{ctx, cancel, after / fair.TurnWork}, r.Request, &fair.Slots{Short: slots, Long: slots}, false)
+				r.meter = fair.NewMeter(&endsLater{ctx, cancel, after / fair.Turn}, r.Request, &fair.Slots{Short: slots, Long: slots}, false)
 				got, err := answer(r, snapshot)
 				r.meter.End()
 				if got != nil || err == nil {

@@ -297,7 +297,7 @@ func TestLateRowsAreAwaitedWithoutASlot(t *testing.T) {
 		j.reset(10, version{0, 5, created, "old"}, version{1, 6, created, "old"})
 		slots, r, late := fair.NewPool(1, false), j.read(wire.IncludeMetadata, ""), version{1, 12, created, "late"}
 		r.meter = fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
-		if err := r.meter.Spend(fair.CheapWork); err != nil { // the next event needs a turn
+		if err := r.meter.Spend(fair.Turn); err != nil { // the next event needs a turn
 			t.Fatal(err)
 		}
 		written := j.watch(r, func() {

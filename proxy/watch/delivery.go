@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -196,7 +195,7 @@ func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
 // stateCost is the cost of the initial state, for each of its bytes.
 func (w *Watch) stateCost() (cost int64) {
 	if w.member != nil {
-		cost = fair.GzipOnceCost
+		cost = 1
 	}
 	if !w.Form.Verbatim() {
 		cost += w.Cost

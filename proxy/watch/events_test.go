@@ -183,7 +183,7 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
-		p.Choice, p.Meter, p.Cost = wire.Choice{Table: true}, &meter, fair.CheapWork // for each byte
+		p.Choice, p.Meter, p.Cost = wire.Choice{Table: true}, &meter, fair.Turn // for each byte
 		arrived := make(chan struct{})
 		p.Await = func(uint64) bool {
 			if slots.Taken() > 0 {
@@ -228,7 +228,7 @@ func TestSlotOfALoneEvent(t *testing.T) {
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
 		form := &slotForm{Form: p.Form, slots: slots}
-		p.Form, p.Choice, p.Meter, p.Cost = form, wire.Choice{Table: true}, &meter, fair.CheapWork // for each byte
+		p.Form, p.Choice, p.Meter, p.Cost = form, wire.Choice{Table: true}, &meter, fair.Turn // for each byte
 		p.Await = func(uint64) bool { return true }
 		written := 0
 		out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
@@ -258,7 +258,7 @@ func TestSlotOfAWideRow(t *testing.T) {
 	cache, initial := cachetest.Roomy(t)
 	p := paramsOf(t, cache, initial)
 	form := &wideForm{slotForm: slotForm{Form: p.Form, slots: slots}}
-	p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, true, &meter, fair.CheapWork // for each byte
+	p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, true, &meter, fair.Turn // for each byte
 	p.Await = func(uint64) bool { return true }
 	p.Hold = func(int64) (func(), error) {
 		if slots.Taken() > 0 {
@@ -345,7 +345,7 @@ func TestSlotAfterAPanic(t *testing.T) {
 	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	cache, initial := cachetest.Roomy(t)
 	p := paramsOf(t, cache, initial)
-	p.Form, p.Choice, p.Meter, p.Cost = &panicsOnce{Form: p.Form}, wire.Choice{Table: true}, &meter, fair.CheapWork
+	p.Form, p.Choice, p.Meter, p.Cost = &panicsOnce{Form: p.Form}, wire.Choice{Table: true}, &meter, fair.Turn
 	p.Await = func(uint64) bool { return true }
 	w := New(p)
 	func() {
@@ -368,7 +368,7 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 		cache, initial := cachetest.Roomy(t)
 		p := paramsOf(t, cache, initial)
 		form := &slotForm{Form: p.Form, slots: slots}
-		p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, compressed, &meter, fair.CheapWork
+		p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, compressed, &meter, fair.Turn
 		p.Await = func(uint64) bool { return true }
 		var room, held int64 = 1 << 20, 0
 		p.Hold = func(size int64) (func(), error) {
@@ -417,7 +417,7 @@ func TestStatesInOtherFormsTakeTurns(t *testing.T) {
 			slots := fair.NewPool(1, false)
 			p, objects := stateOf(t, slots)
 			form := &countedForm{Form: wire.NewForm(wire.Choice{Partial: true}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
-			p.Form, p.Choice, p.Compressed, p.Cost = form, wire.Choice{Partial: true}, compressed, fair.TurnWork // for each byte
+			p.Form, p.Choice, p.Compressed, p.Cost = form, wire.Choice{Partial: true}, compressed, fair.Turn // for each byte
 			if !slots.Try("other", 1) {
 				t.Fatal("no slot is free")
 			}
@@ -447,7 +447,7 @@ func TestLargeObjectsOfAStateNeedRoom(t *testing.T) {
 	p := paramsOf(t, cache, initial)
 	p.Choice = wire.Choice{Partial: true}
 	p.Form = wire.NewForm(p.Choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})
-	p.Meter, p.Cost, p.State = &meter, fair.CheapWork, func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
+	p.Meter, p.Cost, p.State = &meter, fair.Turn, func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
 	claims := 0
 	p.Hold = func(int64) (func(), error) {
 		if claims++; slots.Taken() > 0 {
