@@ -41,8 +41,10 @@ const (
 )
 
 const (
-	// Look is the cost of a look at an object, and Compare that of a comparison in a filter, in bytes.
-	Look, Compare = 16, 2
+	// Look is the cost of a look at an object, in bytes.
+	Look = 16
+	// Compare is the cost of a comparison in a filter, in bytes.
+	Compare = 2
 	// Decode is how often the bytes of an object are touched when it is decoded.
 	Decode = 24
 )

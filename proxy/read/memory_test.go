@@ -1,0 +1,96 @@
+package read
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/watchproxy/watchproxy/proxy/derived"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/table"
+)
+
+// A list that is compressed while it is written holds the memory of a compressor. Without room, upstream
+// answers.
+func TestCompressorsAreCounted(t *testing.T) {
+	for _, room := range []int64{compressorSize, compressorSize - 1} {
+		memory := fair.NewPool(room, false)
+		r, snapshot := pageOf(t, 3000, 0)
+		r.derived = newDerived(t, 1<<20)
+		selecting(t, r, "labelSelector=none!=x")
+		r.Memory = memory.Holding("")
+		r.Header.Set("Accept-Encoding", "gzip")
+		from, to := r.filter.KeyRange(r.resource)
+		_, err := r.page(snapshot, from, to)
+		if fits := room >= compressorSize; fits != (err == nil) || !fits && !errors.Is(err, TooLarge) || fits && memory.Taken() != compressorSize {
+			t.Errorf("in %d bytes: %v, and %d are held", room, err, memory.Taken())
+		}
+		r.Free()
+		if n := memory.Taken(); n != 0 {
+			t.Errorf("%d bytes are held in the end", n)
+		}
+	}
+}
+
+// A body that is made for one request holds its own length. If it cannot be made, it holds nothing, because
+// its request is forwarded then.
+func TestBodiesAreCounted(t *testing.T) {
+	memory := fair.NewPool(1<<20, false)
+	r, _ := pageOf(t, 0, 0)
+	r.Memory = memory.Holding("")
+	for _, broken := range []error{nil, Form} {
+		resp, err := r.makeAnswer(300<<10, func() (*exchange.Response, error) {
+			return &exchange.Response{Bytes: make([]byte, 100<<10)}, broken
+		})
+		if n := memory.Taken(); !errors.Is(err, broken) || n != 100<<10 {
+			t.Errorf("%v: %d bytes are held", err, n)
+		}
+		if err == nil && resp.Turns != &r.meter {
+			t.Error("the body is written without turns")
+		}
+	}
+}
+
+// A long body is written in large pieces, for which its request holds memory, or else in small ones.
+func TestLongBodiesAreCounted(t *testing.T) {
+	for _, room := range []int64{fair.LargeBuffer, fair.LargeBuffer - 1} {
+		memory, most := fair.NewPool(room, false), 0
+		req := &exchange.Request{Memory: memory.Holding("")}
+		list := &derived.List{Pieces: make([][]byte, 300)}
+		for i := range list.Pieces {
+			list.Pieces[i] = make([]byte, 1000)
+		}
+		_, err := (&exchange.Response{List: list}).WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
+			most = max(most, len(p))
+			return len(p), nil
+		}), req, nil)
+		if large := most == fair.WriteSize; err != nil || large != (room == fair.LargeBuffer) || large != (memory.Taken() > 0) {
+			t.Errorf("in %d bytes: pieces of %d, %d bytes are held, %v", room, most, memory.Taken(), err)
+		}
+		req.Free()
+	}
+}
+
+// A read that waits for the memory of a Table has no slot meanwhile.
+func TestTablesWaitWithoutSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots, memory := fair.NewPool(1, false), fair.NewPool(100, false)
+		r, _ := metered(t, 1, slots)
+		r.rows, r.Memory = &table.Rows{}, memory.Holding("")
+		if !memory.Try("other", 1) || r.meter.Spend(2*fair.Turn) != nil || slots.Taken() != 1 {
+			t.Fatal("no room")
+		}
+		go func() {
+			if _, err := r.held(&exchange.Response{Length: 100}, nil); err != nil {
+				t.Error(err)
+			}
+		}()
+		if synctest.Wait(); memory.Waiting() != 1 || slots.Taken() != 0 {
+			t.Errorf("%d claims wait, %d slots are held", memory.Waiting(), slots.Taken())
+		}
+		memory.Give("other", 1)
+		synctest.Wait()
+		r.Free()
+	})
+}
