@@ -136,17 +136,23 @@ var (
 	errAhead = errors.New("the client has sent too much before its response ended")
 )
 
+// aheadGrace is the time for which a client may have sent AheadMax and more ahead. The client has read the
+// end of its response before stop is called, and may have sent the next request by then.
+const aheadGrace = time.Second
+
 // CancelWhenGone implements exchange.Client. Meanwhile it reads ahead. A client that sends more than
 // AheadMax, or for whose bytes there is no room, counts as gone.
 func (c *client) CancelWhenGone(gone context.CancelFunc) (stop func()) {
 	c.ReadUntil(time.Time{})
+	stopping, stopped := context.WithCancel(context.Background())
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		if c.readOn(); c.err != nil {
+		if c.readOn(stopping); c.err != nil {
 			gone()
 		}
 	})
 	return func() {
+		stopped()
 		_ = c.SetReadDeadline(longAgo) // wakes the reader
 		reading.Wait()
 		_ = c.SetReadDeadline(time.Time{})
@@ -154,9 +160,17 @@ func (c *client) CancelWhenGone(gone context.CancelFunc) (stop func()) {
 }
 
 // readOn reads ahead until the read deadline, or until there can be no further request.
-func (c *client) readOn() {
+func (c *client) readOn(stopping context.Context) {
 	for c.err == nil {
-		if len(c.ahead) >= exchange.AheadMax || !c.HeadGrows(int64(len(c.ahead))) {
+		full := len(c.ahead) >= exchange.AheadMax
+		if full {
+			select {
+			case <-stopping.Done():
+				return
+			case <-time.After(aheadGrace):
+			}
+		}
+		if full || !c.HeadGrows(int64(len(c.ahead))) {
 			c.err, c.Unread = errAhead, true
 			return
 		}

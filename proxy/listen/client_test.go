@@ -1,12 +1,14 @@
 package listen
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -496,7 +498,7 @@ func TestHandledRequestsAreNotBegun(t *testing.T) {
 			release, handled := make(chan struct{}), atomic.Int64{}
 			s := newServer(func(req *exchange.Request) *exchange.Response {
 				stop := req.Client.CancelWhenGone(func() { t.Error("a client counts as gone") })
-				time.Sleep(time.Second) // until all of the body was sent
+				time.Sleep(aheadGrace) // until all of the body was sent
 				stop()
 				if got, err := io.ReadAll(req.Body); string(got) != body {
 					t.Errorf("the body has %d bytes, %v", len(got), err)
@@ -566,6 +568,8 @@ func TestBytesAheadAreBounded(t *testing.T) {
 					synctest.Wait()
 				}
 			}
+			time.Sleep(aheadGrace)
+			synctest.Wait()
 			if there := clients - int(gone.Load()); there > room*11/10 || there < room*3/4 {
 				t.Errorf("%d clients that have sent %d bytes are there, want about %d", there, sent, room)
 			}
@@ -574,4 +578,46 @@ func TestBytesAheadAreBounded(t *testing.T) {
 			end()
 		})
 	}
+}
+
+// A client that has read a response may send its next request, however long, before the server sees that
+// the response has ended.
+func TestLongRequestFollowsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const long = 4 * exchange.AheadMax
+		written := make(chan struct{})
+		s := newServer(func(req *exchange.Request) *exchange.Response {
+			if req.Body == nil {
+				defer req.Client.CancelWhenGone(func() { t.Error("the client counts as gone") })()
+				<-written // as if the response were written
+				return exchange.NewResponse(200, exchange.FromProxy)
+			}
+			if n, err := io.Copy(io.Discard, req.Body); n != long || err != nil {
+				t.Errorf("%d bytes of the next request, error %v", n, err)
+			}
+			return exchange.NewResponse(201, exchange.FromProxy)
+		}, nil, 0)
+		l := conntest.Listen(2 * long)
+		_, end := s.runs(t, l)
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		next := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", long)
+		for _, text := range []string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n", next + strings.Repeat("x", long)} {
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		close(written)
+		for reader, want := bufio.NewReader(c), 200; want <= 201; want++ {
+			if resp, err := http.ReadResponse(reader, nil); err != nil || resp.StatusCode != want {
+				t.Errorf("response %v, error %v, want %d", resp, err, want)
+			}
+		}
+		s.Cut()
+		end()
+	})
 }
