@@ -295,10 +295,21 @@ func TestHeaderBlocksAreBounded(t *testing.T) {
 			_ = encoder.WriteField(hpack.HeaderField{Name: fmt.Sprint("x", i), Value: strings.Repeat("~", 3<<10), Sensitive: true})
 		}
 		const clients, frame = 400, 16 << 10
+		var told atomic.Int64
 		for range clients {
 			c := dialSlow(t, l, "h2")
 			c.greet()
-			go c.ended()
+			go func() {
+				for {
+					f, err := c.frames.ReadFrame()
+					if err != nil {
+						return
+					}
+					if away, ok := f.(*http2.GoAwayFrame); ok && away.ErrCode == http2.ErrCodeEnhanceYourCalm {
+						told.Add(1)
+					}
+				}
+			}()
 			raw := block.Bytes()
 			err := c.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: raw[:frame]})
 			for raw = raw[frame:]; err == nil && len(raw) > 0; raw = raw[min(frame, len(raw)):] {
@@ -306,8 +317,9 @@ func TestHeaderBlocksAreBounded(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues("heads")); n == 0 || n > clients/2 {
-			t.Errorf("%v of %d clients were refused", n, clients)
+		n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues("heads"))
+		if n == 0 || n > clients/2 || int64(n) != told.Load() {
+			t.Errorf("%v of %d clients were refused, and %d were told", n, clients, told.Load())
 		}
 	})
 }

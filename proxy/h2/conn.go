@@ -203,8 +203,11 @@ func (c *Conn) take(f http2.Frame, err error) error {
 	if err == nil {
 		err = c.frame(f)
 	}
-	if errors.Is(err, http2.ErrFrameTooLarge) {
+	switch {
+	case errors.Is(err, http2.ErrFrameTooLarge):
 		err = http2.ConnectionError(http2.ErrCodeFrameSize)
+	case errors.Is(err, conn.ErrHeads): // the rest of a header block cannot be left out
+		err = http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	if broken, ok := errors.AsType[http2.StreamError](err); ok {
 		c.reset(broken.StreamID, broken.Code)

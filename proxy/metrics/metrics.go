@@ -88,7 +88,8 @@ func New(r prometheus.Registerer) *Metrics {
 	m.Refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_connections_refused_total",
 		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accept failed, as without " +
-			"file descriptors, heads: too many bytes of incomplete requests, strangers: too many unknown clients leave answers unread).",
+			"file descriptors, heads: no memory for what clients have begun to send, as when a user's open requests hold all of it, " +
+			"strangers: too many unknown clients leave answers unread).",
 	}, []string{"reason"})
 	m.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_panics_total",
