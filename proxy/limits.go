@@ -104,15 +104,14 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
 	}
-	w, err := s.queues.forwards.Enter(user, 1)
-	if w != nil {
+	if !s.queues.forwards.Try(user, 1) {
 		req.Body.ReadAhead()
 		ctx, stop := req.Attended(ctx)
-		err = s.queues.forwards.Wait(ctx, w)
+		err := s.queues.forwards.Take(ctx, user, 1)
 		stop()
-	}
-	if err != nil {
-		return nil, s.limits.GaveUp(req, err, "forwards", tooManyForwards)
+		if err != nil {
+			return nil, s.limits.GaveUp(req, err, "forwards", tooManyForwards)
+		}
 	}
 	return sync.OnceFunc(func() { s.queues.forwards.Give(user, 1) }), nil
 }

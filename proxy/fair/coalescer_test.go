@@ -14,13 +14,10 @@ import (
 
 type answer struct{ value int64 }
 
-func (*answer) LetGo(int) {}
-
 // A shared response belongs to a request that was sent after all its readers arrived. Upstream sees
 // one request at a time.
 func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 1000/10+2) })
-	t.Run("some take long", testSlowFlights)
 	t.Run("one hangs", testHungFlight)
 }
 
@@ -73,68 +70,39 @@ func testShared(t *testing.T, most int64) {
 		if n := sent.Load(); n > most {
 			t.Errorf("%d requests within a second of 10 ms each", n)
 		}
-		if len(fs.mu.groups) != 0 {
-			t.Errorf("%d keys left", len(fs.mu.groups))
+		if len(fs.mu.next) != 0 {
+			t.Errorf("%d keys left", len(fs.mu.next))
 		}
 	})
 }
 
-// If responses take very long, the number of flights stays bounded.
-func testSlowFlights(t *testing.T) {
-	seed := cachetest.Seed(t)
-	synctest.Test(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(seed, 0))
-		var fs Coalescer[*answer]
-		var flying, most atomic.Int64
-		var readers sync.WaitGroup
-		for range 600 {
-			wait, takes := time.Duration(r.IntN(60))*time.Minute, time.Second
-			if r.IntN(2) == 0 {
-				takes = 2 * groupMost * groupLate
-			}
-			readers.Go(func() {
-				time.Sleep(wait)
-				fs.Share(t.Context(), "key", func(bool) (*answer, bool) {
-					n := flying.Add(1)
-					most.Store(max(most.Load(), n))
-					defer flying.Add(-1)
-					time.Sleep(takes)
-					return &answer{}, true
-				})
-			})
-		}
-		readers.Wait()
-		if n := most.Load(); n != groupMost {
-			t.Errorf("%d requests at a time", n)
-		}
-		if len(fs.mu.groups) > 0 {
-			t.Errorf("%d keys left", len(fs.mu.groups))
-		}
-	})
-}
-
-// No reader waits longer than groupLate for a hanging flight.
+// A reader that waits for a hanging flight sends its own request after lateAfter. One whose flight has begun
+// waits for the answer.
 func testHungFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var fs Coalescer[*answer]
-		var readers sync.WaitGroup
-		for i := range 3 {
-			readers.Go(func() {
-				time.Sleep(time.Duration(i) * time.Second)
-				began := time.Now()
-				fs.Share(t.Context(), "key", func(bool) (*answer, bool) {
-					if i == 0 {
-						time.Sleep(time.Hour)
+	for takes, want := range map[time.Duration]time.Duration{time.Hour: lateAfter, lateAfter * 3 / 4: lateAfter * 3 / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var fs Coalescer[*answer]
+			var readers sync.WaitGroup
+			for range 3 {
+				readers.Go(func() {
+					began := time.Now()
+					got, flew := fs.Share(t.Context(), "key", func(bool) (*answer, bool) {
+						time.Sleep(takes)
+						return &answer{}, true
+					})
+					took, shares := time.Since(began), want > lateAfter
+					if !flew && (took != want || shares != (got != nil)) {
+						t.Errorf("a reader got %v after %s, want %s", got, took, want)
 					}
-					return &answer{}, true
 				})
-				if took := time.Since(began); i > 0 && took > groupLate {
-					t.Errorf("reader %d waited for %s", i, took)
-				}
-			})
-		}
-		readers.Wait()
-	})
+				synctest.Wait()
+			}
+			readers.Wait()
+			if len(fs.mu.next) != 0 {
+				t.Errorf("%d keys left", len(fs.mu.next))
+			}
+		})
+	}
 }
 
 // A flight does not wait for clients that have left. If all clients have left, no request is sent.
@@ -146,7 +114,7 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		all.Go(func() {
 			fs.Share(t.Context(), "key", func(bool) (*answer, bool) {
 				flown.Add(1)
-				time.Sleep(time.Hour)
+				time.Sleep(time.Minute)
 				return nil, false
 			})
 		})
@@ -162,10 +130,10 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		}
 		synctest.Wait()
 		cancel()
-		left.Wait() // within the hour
+		left.Wait() // within the minute
 		all.Wait()
-		if n := flown.Load(); n != 1 || len(fs.mu.groups) != 0 {
-			t.Errorf("%d flights, %d keys left", n, len(fs.mu.groups))
+		if n := flown.Load(); n != 1 || len(fs.mu.next) != 0 {
+			t.Errorf("%d flights, %d keys left", n, len(fs.mu.next))
 		}
 	})
 }

@@ -51,21 +51,15 @@ func (g *Guard) Begin() {
 	g.mu.waits = true
 }
 
+// look takes the room, or refuses to let the client wait longer.
 func (g *Guard) look() {
-	if !g.keeps() {
+	g.mu.Lock()
+	refuses := g.mu.waits && !g.holdLocked()
+	g.mu.refused = g.mu.refused || refuses
+	g.mu.Unlock()
+	if refuses {
 		g.refused()
 	}
-}
-
-// keeps reports whether the client may wait longer.
-func (g *Guard) keeps() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.mu.waits || g.holdLocked() {
-		return true
-	}
-	g.mu.refused = true
-	return false
 }
 
 // Hold takes the room at once. It returns false if there is none.

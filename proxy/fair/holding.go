@@ -65,6 +65,7 @@ func (h *Holding) took(size int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.mu.freed {
+		h.of.Give(h.user, size)
 		panic("BUG: a request has ended and takes memory")
 	}
 	h.mu.size += size

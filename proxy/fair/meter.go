@@ -45,6 +45,8 @@ const (
 	Look = 16
 	// Compare is the cost of a comparison in a filter, in bytes.
 	Compare = 2
+	// Compress is how often the bytes of a page are touched when it is compressed for all its readers.
+	Compress = 2
 	// Decode is how often the bytes of an object are touched when it is decoded.
 	Decode = 24
 )

@@ -44,13 +44,13 @@ var errNeverFits = errors.New("larger than the capacity")
 type user struct {
 	name    string
 	held    int64         // part of the capacity
-	waiters list.List     // of *Waiter
+	waiters list.List     // of *waiter
 	in      *list.List    // the pool's turns or greedy; nil if no claim waits
 	place   *list.Element // of that list
 }
 
-// Waiter is a waiting claim.
-type Waiter struct {
+// waiter is a waiting claim.
+type waiter struct {
 	size    int64
 	user    *user
 	element *list.Element // nil once the claim is granted or withdrawn
@@ -66,11 +66,17 @@ func NewPool(capacity int64, shared bool) *Pool {
 
 // Take waits until a user's claim is granted or ctx ends. What was granted must be returned with Give.
 func (p *Pool) Take(ctx context.Context, name string, size int64) error {
-	w, err := p.Enter(name, size)
-	if w != nil {
-		err = p.Wait(ctx, w)
+	w, err := p.enter(name, size)
+	if w == nil {
+		return err
 	}
-	return err
+	select {
+	case <-w.granted:
+		return nil
+	case <-ctx.Done():
+		p.leave(w)
+		return ctx.Err()
+	}
 }
 
 // Try grants a claim if there is room, also if other claims wait. Otherwise a large claim that waits
@@ -114,8 +120,8 @@ func (p *Pool) forgetLocked(u *user) {
 	}
 }
 
-// Enter grants a claim without a wait, fails, or returns a waiter for Wait.
-func (p *Pool) Enter(name string, size int64) (*Waiter, error) {
+// enter grants a claim without a wait, fails, or returns a waiter.
+func (p *Pool) enter(name string, size int64) (*waiter, error) {
 	if size > p.Capacity {
 		return nil, errNeverFits
 	}
@@ -126,7 +132,7 @@ func (p *Pool) Enter(name string, size int64) (*Waiter, error) {
 	if u.in == nil && p.mu.turns.Len() == 0 && p.tryLocked(u, size) {
 		return nil, nil
 	}
-	w := &Waiter{size: size, user: u, granted: make(chan struct{})}
+	w := &waiter{size: size, user: u, granted: make(chan struct{})}
 	w.element = u.waiters.PushBack(w)
 	p.mu.waiters++
 	if u.in == nil {
@@ -136,19 +142,8 @@ func (p *Pool) Enter(name string, size int64) (*Waiter, error) {
 	return w, nil
 }
 
-// Wait waits until the claim of a waiter is granted or ctx ends.
-func (p *Pool) Wait(ctx context.Context, w *Waiter) error {
-	select {
-	case <-w.granted:
-		return nil
-	case <-ctx.Done():
-		p.leave(w)
-		return ctx.Err()
-	}
-}
-
 // leave withdraws a waiting claim. If the claim was granted at the same time, leave gives it back.
-func (p *Pool) leave(w *Waiter) {
+func (p *Pool) leave(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w.element == nil {
@@ -235,7 +230,7 @@ func (p *Pool) placeLocked(u *user, in *list.List) {
 }
 
 // dropLocked removes a waiter.
-func (p *Pool) dropLocked(w *Waiter) {
+func (p *Pool) dropLocked(w *waiter) {
 	u := w.user
 	u.waiters.Remove(w.element)
 	w.element = nil
@@ -246,4 +241,4 @@ func (p *Pool) dropLocked(w *Waiter) {
 }
 
 // first returns the first waiting claim.
-func (u *user) first() *Waiter { return u.waiters.Front().Value.(*Waiter) }
+func (u *user) first() *waiter { return u.waiters.Front().Value.(*waiter) }

@@ -345,8 +345,8 @@ func TestManyAreGrantedAtOnce(t *testing.T) {
 	}
 	p.Try("holder", n*90)
 	for i := range n {
-		_, _ = p.Enter(name("greedy", i), n*60)
-		_, _ = p.Enter(name("small", i), 1)
+		_, _ = p.enter(name("greedy", i), n*60)
+		_, _ = p.enter(name("small", i), 1)
 	}
 	began := time.Now()
 	p.Give("holder", n*90)

@@ -89,36 +89,31 @@ const (
 // without the list.
 type Stayer interface{ Stays() bool }
 
-var listWriters = sync.Pool{New: func() any { return &listWriter{buffer: bufio.NewWriterSize(nil, WriteSize)} }}
-
-type listWriter struct {
-	buffer  *bufio.Writer
-	paced   paced
-	turning turning
-}
+var largeBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, WriteSize) }}
 
 // WriteLong writes a body in large pieces, because each write costs a system call and one or more
 // TLS records. If turns is nil, WriteLong does not wait for turns. large is true if the request holds a
 // LargeBuffer. After listGrace, the body ends once its state does not stay; nil means never. WriteLong
 // returns the number of bytes that w took: a body that is compressed meanwhile counts others.
 func WriteLong(w io.Writer, body io.WriterTo, turns *Meter, large bool, stays Stayer) (int64, error) {
-	var lw *listWriter
+	var buffer *bufio.Writer
 	if large {
-		lw = listWriters.Get().(*listWriter)
-		defer listWriters.Put(lw)
+		buffer = largeBuffers.Get().(*bufio.Writer)
+		defer largeBuffers.Put(buffer)
+		defer buffer.Reset(nil) // otherwise the pool would keep the connection
 	} else { // the response takes more writes
-		lw = &listWriter{buffer: bufio.NewWriterSize(nil, smallSize)}
+		buffer = bufio.NewWriterSize(nil, smallSize)
 	}
-	lw.paced = paced{Writer: w, stays: stays}
-	lw.turning = turning{&lw.paced, turns, false}
+	out := struct {
+		paced   paced
+		turning turning
+	}{paced: paced{Writer: w, stays: stays}}
+	out.turning = turning{&out.paced, turns, false}
 	defer turns.ReleaseSlot()
-	lw.buffer.Reset(&lw.turning)
-	_, err := body.WriteTo(lw.buffer)
+	buffer.Reset(&out.turning)
+	_, err := body.WriteTo(buffer)
 	if err == nil {
-		err = lw.buffer.Flush()
+		err = buffer.Flush()
 	}
-	n := lw.paced.written
-	lw.buffer.Reset(nil)
-	lw.paced, lw.turning = paced{}, turning{} // otherwise the pool would keep the connection and the state
-	return n, err
+	return out.paced.written, err
 }

@@ -37,7 +37,7 @@
 //
 // [Sharing] lets equal gets, lists and reads of documents share one response. Each reader receives
 // the response to a request that was sent after the reader arrived. Upstream receives one of several
-// equal requests at a time; it receives more if the proxy knows their usual time, or after a minute.
+// equal requests at a time. A reader whose request has not begun after a minute sends its own.
 // A response above shareMax is not shared. One that breaks off before is a 503 to all its readers. A
 // short response of a Kubernetes API group is read completely before it is written, because upstream
 // sends no length above 2 KiB, and each piece would wake the client.

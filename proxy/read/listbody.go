@@ -214,7 +214,7 @@ func (r *read) segmented(items *derived.ListItems, body *derived.List) (*exchang
 	segments = append(segments, wire.StoredSegment(body.Head))
 	for i, span := range items.Spans {
 		v := r.variant(i == 0)
-		v.Gzip, v.Cost = true, 1
+		v.Gzip, v.Cost = true, fair.Compress
 		if v.ValidUntil != nil {
 			until := body.Shares[i].Until
 			v.ValidUntil = func() time.Time { return until }

@@ -45,13 +45,13 @@ func TestExpensiveReadTakesTurns(t *testing.T) {
 		turns := 0
 		for other := "other"; ; turns++ {
 			synctest.Wait() // until the read waits for its turn, or ends
-			next, err := slots.Enter(other, 1)
-			if next == nil {
-				t.Fatalf("two have a turn: %v", err)
+			next := make(chan error, 1)
+			go func() { next <- slots.Take(t.Context(), other, 1) }()
+			if synctest.Wait(); len(next) > 0 {
+				t.Fatal("two have a turn")
 			}
 			slots.Give(other, 1)
-			synctest.Wait()
-			if err := slots.Wait(t.Context(), next); err != nil {
+			if err := <-next; err != nil {
 				t.Fatalf("no turn after the read's: %v", err)
 			}
 			select {
