@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -485,4 +487,20 @@ func TestDiscoveryTakesTurns(t *testing.T) {
 		}
 		others.Wait()
 	})
+}
+
+// Expensive reads leave a processor to cheap reads and to the network, if there are several.
+func TestOneProcessorStaysFree(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for processors, want := range map[int]int{1: 1, 2: 1, 8: 7} {
+		runtime.GOMAXPROCS(processors)
+		s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), testOptions(), metrics.New(prometheus.NewRegistry()), zap.NewNop())
+		taken := 0
+		for s.queues.reads.Short.Try("a", 1) {
+			taken++
+		}
+		if taken != want {
+			t.Errorf("of %d processors, expensive reads may take %d", processors, taken)
+		}
+	}
 }

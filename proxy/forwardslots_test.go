@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -175,6 +176,45 @@ func TestTunnelsAreCounted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// waitingForDrain counts the functions that wait for the end of a context.
+type waitingForDrain struct {
+	context.Context //nolint:containedctx // it is counted
+	count           atomic.Int64
+}
+
+// Value hides the context's own implementation, so that context.AfterFunc calls AfterFunc.
+func (c *waitingForDrain) Value(any) any { return nil }
+
+// AfterFunc counts a function until stop.
+func (c *waitingForDrain) AfterFunc(f func()) (stop func() bool) {
+	c.count.Add(1)
+	stopInner := context.AfterFunc(c.Context, f)
+	return func() bool {
+		c.count.Add(-1)
+		return stopInner()
+	}
+}
+
+// A forwarded watch that has ended leaves nothing that waits for the drain: a proxy forwards many in its
+// life.
+func TestForwardedWatchLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions()
+		o.TLS = nil
+		s, l := serveTo(t, forwardsAll{}, func(http.ResponseWriter, *http.Request) {}, o)
+		draining := &waitingForDrain{Context: s.life.draining}
+		s.life.draining = draining //nolint:fatcontext // once
+		for i := range 3 {
+			c := dial(t, l)
+			send(t, c, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+			_, _ = io.Copy(io.Discard, c)
+			if synctest.Wait(); draining.count.Load() != 0 {
+				t.Fatalf("after %d watches, %d functions wait", i+1, draining.count.Load())
+			}
+		}
+	})
 }
 
 // A watch over WebSocket ends within the drain time, at a random moment. A command in a pod does not

@@ -178,8 +178,8 @@ func (s *Server) divide(options *Options) {
 // Open requests keep the old options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
-	o.TLS, o.Access, o.AnyHost, o.Memory, o.Window = now.TLS, now.Access, now.AnyHost, now.Memory, now.Window
-	o.Strangers, o.OwnToken, o.NeedsToken, o.Audit, o.Views = now.Strangers, now.OwnToken, now.NeedsToken, now.Audit, now.Views
+	o.TLS, o.Access, o.AnyHost, o.Window = now.TLS, now.Access, now.AnyHost, now.Window
+	o.OwnToken, o.NeedsToken, o.Audit, o.Views = now.OwnToken, now.NeedsToken, now.Audit, now.Views
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)
 }
@@ -328,10 +328,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		drained, end := context.WithCancel(context.Background())
 		undrain := context.AfterFunc(s.life.draining, func() { time.AfterFunc(s.drainShare(), end) })
 		over = drained
-		t.Hold(func() {
-			undrain()
-			end()
-		})
+		t.Hold(func() { undrain() })
 	}
 	sent = true
 	resp := s.forwards.Send(ctx, over, s.life.stopping, req, t)

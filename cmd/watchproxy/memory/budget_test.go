@@ -119,3 +119,14 @@ func TestConnectionsKeepToTheBudget(t *testing.T) {
 		}
 	}
 }
+
+// All that users and strangers may hold at a time leaves room in the budget for the caches.
+func TestHoldersLeaveRoom(t *testing.T) {
+	for _, limit := range []int64{64 << 20, 512 << 20, 16 << 30} {
+		b := Budget{Limit: limit}
+		users, strangers := b.Users(), b.Strangers()
+		if users == 0 || strangers == 0 || users+users+users/2+strangers+strangers/2 > limit*7/8 {
+			t.Errorf("of %d, users may hold %d of each kind, and strangers %d", limit, users, strangers)
+		}
+	}
+}
