@@ -260,6 +260,33 @@ func TestWatchesLeaveRoomForRequests(t *testing.T) {
 	})
 }
 
+// A user who may open no further forwarded watch may still send other requests.
+func TestForwardedWatchesLeaveRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions()
+		o.Access, o.Memory = judging(t), 1<<20
+		s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("watch") {
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}
+		}, o)
+		client := clientTo(t, l, "h2")
+		code := 0
+		for i := 0; i < 100 && code != http.StatusTooManyRequests; i++ {
+			code = client.open(t, podsPath+"?watch=1", "Authorization", "Bearer reader").StatusCode
+		}
+		if code != http.StatusTooManyRequests {
+			t.Errorf("the last watch: %d", code)
+		}
+		long := strings.Repeat("x", 30<<10) // takes more than a watch
+		if got := client.open(t, podsPath, "Authorization", "Bearer reader", "X-Long", long); got.StatusCode != http.StatusOK {
+			t.Errorf("a list: %d", got.StatusCode)
+		}
+		s.life.cut()
+	})
+}
+
 // expensiveSelector returns an expensive selector that selects everything.
 func expensiveSelector() string {
 	var terms []string
