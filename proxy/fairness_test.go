@@ -205,7 +205,7 @@ func TestStrangersDoNotHinderKnownClients(t *testing.T) {
 	})
 }
 
-// What strangers have begun to send, or do not read, takes nothing from requests of unknown senders, and
+// Strangers' incomplete requests and unread bytes take nothing from requests of unknown senders, and
 // nothing from users.
 func TestConnectionsOfStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -48,11 +48,10 @@ type Options struct {
 	AccessLog float64
 	// Memory limits the bytes of memory that all users hold for requests and for responses that are made
 	// for one request. 0 means 512 MiB. Further requests are refused, and a list that does not fit is
-	// forwarded. Open watches, logs and upgraded requests may hold as much, and what connections leave
-	// unread half as much.
+	// forwarded. Open watches, logs and upgraded requests may hold as much, and unread bytes half as much.
 	Memory int64
 	// Strangers limits the bytes of memory of all requests that are not authenticated yet. 0 means
-	// 128 MiB. What such clients have begun to send, or leave unread, may hold half as much.
+	// 128 MiB. Such clients' incomplete requests and unread bytes may hold half as much.
 	Strangers int64
 	// Window is the number of bytes of a forwarded response that upstream's transport may hold
 	// unread.

@@ -9,8 +9,8 @@ import (
 
 // Heads limits the memory of everything that clients have begun to send: TLS handshakes, heads of
 // requests, and header blocks of HTTP/2. Unknown clients share the memory of strangers by network, and
-// known clients share that of users. What clients do not read is limited likewise, but that of known clients
-// has memory of its own, because it may last for hours.
+// known clients share that of users. Bytes that clients leave unread are limited likewise, but those of known
+// clients have memory of their own, because they may stay for hours.
 type Heads struct{ Strangers, Users, Unread *fair.Pool }
 
 // headFree is the number of bytes of each head that are not counted. handshakeFree is the same for a
@@ -52,7 +52,7 @@ func (c *Conn) HeadEnds() {
 	}
 }
 
-// UnreadIn returns the part that counts what the client does not read, and the client. The part is nil if
+// UnreadIn returns the part that counts the client's unread bytes, and the client. The part is nil if
 // there is no bound.
 func (c *Conn) UnreadIn() (part *fair.Pool, who string) {
 	if c.heads == nil {

@@ -110,7 +110,6 @@ func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slo
 	}
 	if !r.Streaming {
 		turns := fair.NewMeter(ctx, req, slots, false)
-		defer turns.ReleaseSlot()
 		turns.End() // there is no work before the response
 		w = fair.InTurns(w, &turns)
 	}

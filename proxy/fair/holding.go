@@ -9,8 +9,8 @@ import (
 // Patience limits a read's wait for memory. After that, upstream answers.
 const Patience = 2 * time.Second
 
-// Holding is the part of a pool that one request holds. Free gives back all of it, so no road out of a
-// request has to give back what others took. A nil Holding has no bound.
+// Holding is the part of a pool that one request holds. The request's end gives back all of it, by Free. So
+// the functions that take memory need not give it back after an error. A nil Holding has no bound.
 type Holding struct {
 	of   *Pool
 	user string

@@ -64,7 +64,7 @@ func NewPool(capacity int64, shared bool) *Pool {
 	return p
 }
 
-// Take waits until a user's claim is granted or ctx ends. What was granted must be returned with Give.
+// Take waits until a user's claim is granted or ctx ends. A granted claim must be returned with Give.
 func (p *Pool) Take(ctx context.Context, name string, size int64) error {
 	w, err := p.enter(name, size)
 	if w == nil {

@@ -80,8 +80,8 @@ func (l *lifetime) begin(over, stopping context.Context) {
 	l.undrain.Store(&both) // end may have been called already, but then by one of the two
 }
 
-// end ends the request, if nothing has ended it before. When it returns, the
-// admission has been released.
+// end ends the request, if nothing has ended it before. When it returns, the admission has
+// been released.
 func (l *lifetime) end(why ending) {
 	l.once.Do(func() {
 		l.ended.Store(why) // before a read sees that the request is cancelled

@@ -70,12 +70,12 @@ func (b *Budget) Of(feeds *upstream.Feeds, derived *derived.Store) {
 	b.feeds, b.derived = feeds, derived
 }
 
-// Users returns the limit of the memory of users' requests, in bytes. 0 means the default. What lasts may
-// hold as much, and what is unread half as much.
+// Users returns the limit of the memory of users' requests, in bytes. 0 means the default. Watches, logs
+// and upgraded requests may hold as much, and unread bytes half as much.
 func (b *Budget) Users() int64 { return b.Limit / 4 }
 
 // Strangers returns the limit of the memory of requests that are not authenticated yet, in bytes. 0 means
-// the default. What such clients have begun to send may hold half as much.
+// the default. Such clients' incomplete requests and unread bytes may hold half as much.
 func (b *Budget) Strangers() int64 { return min(b.Limit/8, 128<<20) }
 
 // Connections returns the number of connections for which half of the budget has room. 0 means no limit.
