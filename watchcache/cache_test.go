@@ -288,83 +288,79 @@ func TestCursorPosition(t *testing.T) {
 	wantPoll(t, future, 10, "MODIFIED z@26 26", 26)
 }
 
-// The guarantee Not older than.
+// The guarantee Not older than: a reader waits until any write reaches its resourceVersion, or until its time
+// or the cache ends.
 func TestCacheWaitFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := watchcache.New(*watchcache.Pods, watchcache.Roomy)
-		type answer struct {
-			snapshot watchcache.Snapshot
-			err      error
-		}
-		ask := func(ctx context.Context, rv uint64) <-chan answer {
-			ch := make(chan answer, 1)
+		ask := func(rv uint64, during func(), want uint64, wantErr error) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			var s watchcache.Snapshot
+			var err error
+			answered := make(chan struct{})
 			go func() {
-				s, err := c.WaitFresh(ctx, rv)
-				ch <- answer{s, err}
+				defer close(answered)
+				s, err = c.WaitFresh(ctx, rv)
 			}()
 			synctest.Wait()
-			return ch
-		}
-		pending := func(ch <-chan answer) {
-			t.Helper()
-			synctest.Wait()
-			if len(ch) != 0 {
-				t.Fatalf("answered too early: %+v", <-ch)
+			select {
+			case <-answered:
+				t.Errorf("%d: answered too early: %d, %v", rv, s.ResourceVersion(), err)
+			default:
+			}
+			during()
+			<-answered
+			if s.ResourceVersion() != want || !errors.Is(err, wantErr) {
+				t.Errorf("%d: %d, %v", rv, s.ResourceVersion(), err)
 			}
 		}
-		answered := func(ch <-chan answer, rv uint64) {
-			t.Helper()
-			synctest.Wait()
-			if len(ch) == 0 {
-				t.Fatal("not answered")
+		ask(0, func() {}, 0, watchcache.ErrNotReady)
+		ask(5, func() { c.Reset(nil, 5) }, 5, nil)
+		ask(6, func() { watchcache.Apply(t, c, pod("x", 7).Set()) }, 7, nil)
+		ask(10, func() { c.Advance(9, watchcache.Noon); synctest.Wait(); c.Advance(10, watchcache.Noon) }, 10, nil)
+		ask(11, func() {
+			if err := c.Replace(objects(pod("x", 7)), 11, watchcache.Noon); err != nil {
+				t.Fatal(err)
 			}
-			if a := <-ch; a.err != nil || a.snapshot.ResourceVersion() < rv {
-				t.Fatalf("answered %+v, want %d", a, rv)
-			}
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		unfilled := ask(ctx, 0)
-		for range 3 {
-			pending(unfilled)
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if a := <-unfilled; !errors.Is(a.err, watchcache.ErrNotReady) || !errors.Is(a.err, context.DeadlineExceeded) {
-			t.Errorf("unfilled: %v", a.err)
-		}
-
-		zero, five, six := ask(t.Context(), 0), ask(t.Context(), 5), ask(t.Context(), 6)
-		c.Reset(nil, 5)
-		answered(zero, 5)
-		answered(five, 5)
-		pending(six)
-		watchcache.Apply(t, c, pod("x", 7).Set())
-		answered(six, 7)
-
-		ten, eleven := ask(t.Context(), 10), ask(t.Context(), 11)
-		c.Advance(10, watchcache.Noon)
-		answered(ten, 10)
-		pending(eleven)
-		if err := c.Replace(objects(pod("x", 7)), 11, watchcache.Noon); err != nil {
-			t.Fatal(err)
-		}
-		answered(eleven, 11)
-
-		ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
-		late := ask(ctx, 12)
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		if a := <-late; !errors.Is(a.err, watchcache.ErrTooNew) || a.snapshot.ResourceVersion() != 11 {
-			t.Errorf("late: %+v", a)
-		}
-
-		ended := ask(t.Context(), 100)
-		c.End()
-		synctest.Wait()
-		if a := <-ended; !errors.Is(a.err, watchcache.ErrEnded) {
-			t.Errorf("ended: %v", a.err)
-		}
+		}, 11, nil)
+		ask(12, func() {}, 11, watchcache.ErrTooNew)
+		ask(12, c.End, 0, watchcache.ErrEnded)
 	})
+}
+
+// The log drops old events beyond each of its limits, and no others. It may exceed a limit by a part of 128
+// events or a megabyte.
+func TestLogKeepsToItsLimits(t *testing.T) {
+	const events, pad, most = 1000, 10 << 10, 128
+	for name, test := range map[string]struct {
+		limits watchcache.Limits
+		want   int // events
+	}{
+		"age":    {watchcache.Limits{Age: 500 * time.Second, Events: 1 << 30, Bytes: 1 << 40}, 500},
+		"events": {watchcache.Limits{Age: time.Hour, Events: 300, Bytes: 1 << 40}, 300},
+		"bytes":  {watchcache.Limits{Age: time.Hour, Events: 1 << 30, Bytes: 400 * pad}, 400 - 52}, // a path costs 1,536 bytes
+		"none":   {watchcache.Limits{}, 0},
+		"roomy":  {watchcache.Roomy, events},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := watchcache.New(*watchcache.Pods, test.limits)
+			c.Reset(nil, 1)
+			for i := range events {
+				p := pod("x", uint64(2+i))
+				p.Pad = pad
+				if err := c.Apply([]watchcache.Change{p.Set()}, watchcache.Noon.Add(time.Duration(i)*time.Second)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := c.Stats()
+			if s.LogEvents < test.want-most || s.LogEvents > test.want+most || s.Since != s.ResourceVersion-uint64(s.LogEvents) {
+				t.Errorf("%d events since %d at %d, want %d", s.LogEvents, s.Since, s.ResourceVersion, test.want)
+			}
+			if at, err := c.SnapshotAt(s.Since); err != nil || s.Since > 1 && names(at) != fmt.Sprintf("x@%d", s.Since) {
+				t.Errorf("the oldest state is [%s], %v", names(at), err)
+			}
+		})
+	}
 }

@@ -94,29 +94,3 @@ func BenchmarkPoll(b *testing.B) {
 		})
 	}
 }
-
-func BenchmarkReplaceUnchanged(b *testing.B) {
-	c, objects := benchCache(b)
-	rv := uint64(10_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		rv++
-		if err := c.Replace(objects, rv, Noon); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkParseObject(b *testing.B) {
-	src := Pod{
-		Namespace: "a", Name: "web", UID: "u", RV: 7, Node: "n1", Phase: "Running",
-		Labels: map[string]string{"app": "web", "tier": "1"}, Pad: 3000,
-	}.JSON()
-	b.SetBytes(int64(len(src)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Pods.ParseObject(src); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -232,7 +233,7 @@ func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	if r.IntN(20) == 0 && len(deltas) > 0 {
 		// Don't resume between the deletions of one revision, because upstream cannot do that
 		// either. Don't resume between the removals of a gap, because all of them would be repeated
-		// (see TestResumeAnywhere).
+		// (see resumesElsewhere).
 		keep := r.IntN(len(deltas)) + 1
 		if rv := deltas[keep-1].RV; rv <= position && !c.removal(deltas[keep-1]) && (keep == len(deltas) || deltas[keep].RV > rv) {
 			c.take(deltas[:keep])
@@ -325,7 +326,54 @@ func (c *client) take(deltas []watchcache.Delta) {
 			delete(c.state, key)
 		}
 		c.last, c.recent = d, append(c.recent, d)
+		if removal || c.m.inGap(d.RV) {
+			c.resumesElsewhere()
+		}
 	}
+}
+
+// resumesElsewhere checks that the client can resume from its last delta, which is one of a gap, at another
+// replica, which may have a gap soon after it.
+func (c *client) resumesElsewhere() {
+	c.t.Helper()
+	up, rv := c.m.up, c.last.RV
+	lost := rv + c.m.r.Uint64N(min(up.rv-rv, 5)+1)
+	found := lost + c.m.r.Uint64N(up.rv-lost+1)
+	replica := watchcache.New(c.m.resource, watchcache.Roomy)
+	replica.Reset(up.at(rv).list(), rv)
+	follow := func(after, upTo uint64) {
+		var changes []watchcache.Change
+		for _, w := range up.between(after, upTo) {
+			changes = append(changes, w.change())
+		}
+		if err := replica.Apply(changes, c.m.now); err != nil {
+			c.fatalf("%v", err)
+		}
+		replica.Advance(upTo, c.m.now)
+	}
+	follow(rv, lost)
+	if replica.Replace(up.at(found).list(), found, c.m.now) != nil {
+		return // more deletions than revisions
+	}
+	follow(found, up.rv)
+	cursor, err := replica.Watch(c.selection.filter, rv)
+	if err != nil {
+		c.fatalf("%v", err)
+	}
+	defer cursor.Close()
+	deltas, _, err := cursor.Poll(nil, math.MaxInt)
+	if err != nil {
+		return // the client lists
+	}
+	c.m.counts["client elsewhere"]++
+	elsewhere := *c
+	elsewhere.state = maps.Clone(c.state)
+	for _, d := range deltas {
+		if elsewhere.state[d.Object.Key()] = d.Object; d.Type == watchcache.Deleted {
+			delete(elsewhere.state, d.Object.Key())
+		}
+	}
+	elsewhere.checkState(up.rv)
 }
 
 // check compares all deltas up to position with upstream.

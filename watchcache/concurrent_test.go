@@ -1,16 +1,13 @@
 package watchcache_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -177,167 +174,6 @@ func checkHistory(t *testing.T, rd *reader, history []*write) {
 	}
 	if len(got) > 0 {
 		t.Errorf("%v: delivered %.80s in excess", rd.selection, show(got))
-	}
-}
-
-// Watches open, close and read snapshots while the writer begins epochs, relists and ends the
-// cache. The test only checks that every watch ends.
-func TestConcurrentEnd(t *testing.T) {
-	r := watchcache.Random(t)
-	synctest.Test(t, func(t *testing.T) {
-		c := watchcache.New(*watchcache.Pods, watchcache.Limits{Events: 200, Bytes: 1 << 20})
-		c.Reset(nil, 1)
-		var done sync.WaitGroup
-		for _, s := range []*selection{
-			newSelection(t, "", "", ""), newSelection(t, "a", "", ""), newSelection(t, "b", "", ""),
-			newSelection(t, "", "", "spec.nodeName=n1"), newSelection(t, "a", "", "metadata.name=x"),
-		} {
-			for range 4 {
-				r := fork(r)
-				done.Go(func() {
-					for {
-						snapshot, err := c.WaitFresh(context.Background(), 0)
-						if errors.Is(err, watchcache.ErrEnded) {
-							return
-						}
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						cursor, err := c.Watch(s.filter, snapshot.ResourceVersion()+r.Uint64N(2))
-						if err != nil {
-							continue // overtaken by the writer
-						}
-						err = (&reader{selection: s, limit: 5}).run(cursor)
-						cursor.Close()
-						if !errors.Is(err, watchcache.ErrEnded) && !errors.Is(err, watchcache.ErrLagged) && !errors.Is(err, watchcache.ErrTooOld) {
-							t.Error(err)
-							return
-						}
-					}
-				})
-			}
-		}
-		rv := uint64(1)
-		for range 4000 {
-			rv++
-			switch r.IntN(100) {
-			case 0:
-				rv = 1 + r.Uint64N(rv)
-				c.Reset(nil, rv)
-			case 1:
-				rv += 10
-				if err := c.Replace(nil, rv, watchcache.Noon); err != nil {
-					t.Error(err)
-				}
-			case 2:
-				synctest.Wait()
-			default:
-				p := pod(watchcache.Pick(r, "x", "y"), rv)
-				p.Node = watchcache.Pick(r, "n1", "n2")
-				watchcache.Apply(t, c, p.Set())
-			}
-		}
-		c.End()
-		done.Wait()
-	})
-}
-
-// A watch that opens while the writer publishes misses no events.
-func TestConcurrentOpen(t *testing.T) {
-	r := watchcache.Random(t)
-	synctest.Test(t, func(t *testing.T) {
-		c := filled(1, pod("x", 1))
-		const last = 6000
-		var done sync.WaitGroup
-		for range 8 {
-			done.Go(func() {
-				for {
-					s, err := c.Snapshot()
-					if err != nil || s.ResourceVersion() >= last-1 {
-						return
-					}
-					from := s.ResourceVersion()
-					cursor, err := c.Watch(everything(t), from)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					var got []watchcache.Delta
-					for polls := 0; len(got) == 0; polls++ {
-						if polls > 1 {
-							<-cursor.Ready()
-						}
-						if got, _, err = cursor.Poll(nil, 10); err != nil {
-							t.Error(err)
-							break
-						}
-					}
-					cursor.Close()
-					for i, d := range got {
-						if d.RV != from+1+uint64(i) {
-							t.Errorf("watch from %d delivered %s", from, show(got))
-							break
-						}
-					}
-				}
-			})
-		}
-		for rv := uint64(2); rv <= last; {
-			var batch []watchcache.Change
-			for range 1 + r.IntN(5) {
-				batch = append(batch, pod("x", rv).Set())
-				rv++
-			}
-			watchcache.Apply(t, c, batch...)
-			if r.IntN(3) == 0 {
-				synctest.Wait()
-			}
-		}
-		done.Wait()
-	})
-}
-
-// A reader that is about to wait detects a publication. Reader and writer race for each
-// resourceVersion. The test spins, because a sleep would decide the race.
-func TestConcurrentWaitFresh(t *testing.T) {
-	c := filled(1)
-	r := watchcache.Random(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a lost wake-up causes this timeout
-	defer cancel()
-	last := uint64(cachetest.Rounds(10_000, 30_000))
-	var reached atomic.Uint64
-	var done sync.WaitGroup
-	done.Go(func() {
-		for rv := uint64(2); rv <= last; rv++ {
-			if s, err := c.WaitFresh(ctx, rv); err != nil || s.ResourceVersion() < rv {
-				t.Errorf("WaitFresh(%d): %d, %v", rv, s.ResourceVersion(), err)
-				return
-			}
-			reached.Store(rv)
-			for range r.IntN(1000) { // vary the order of reader and writer
-				reached.Load()
-			}
-		}
-	})
-	for rv := uint64(2); rv <= last && ctx.Err() == nil; rv++ {
-		c.Advance(rv, watchcache.Noon)
-		for reached.Load() < rv && ctx.Err() == nil {
-			runtime.Gosched()
-		}
-	}
-	done.Wait()
-}
-
-// Two goroutines may call End concurrently.
-func TestEndTwice(*testing.T) {
-	for range 2000 {
-		c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
-		var both sync.WaitGroup
-		for range 2 {
-			both.Go(c.End)
-		}
-		both.Wait()
 	}
 }
 

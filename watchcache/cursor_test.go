@@ -57,97 +57,53 @@ func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
 
 func nothing() {}
 
-// The test covers the interleavings of a reader with a writer between mark and publication.
+// Polls that come between the writer's mark and its publication lose no event and no signal.
 func TestCursorMarks(t *testing.T) {
 	for _, namespace := range []string{"", "a"} {
-		t.Run("namespace="+namespace, func(t *testing.T) {
-			start := func(t *testing.T) (*Cache, *Cursor) {
-				t.Helper()
-				c := New(*Pods, Roomy)
-				c.Reset(nil, 1)
-				cursor := Watch(t, c, namespace, 1)
-				wantDeltas(t, cursor, 10)
-				return c, cursor
+		c := New(*Pods, Roomy)
+		c.Reset(nil, 1)
+		cursor := Watch(t, c, namespace, 1)
+		wantDeltas(t, cursor, 10)
+		applyPods(t, c, func() {
+			wantDeltas(t, cursor, 10)
+			wantDeltas(t, cursor, 10)
+			if c.interests.mu.TryLock() { // it would load the view without the event, and get no mark
+				c.interests.mu.Unlock()
+				t.Error("a watch could open")
 			}
-			t.Run("no poll in between", func(t *testing.T) {
-				c, cursor := start(t)
-				applyPods(t, c, nothing, web(2))
-				WantSignal(t, cursor)
-				wantDeltas(t, cursor, 10, 2)
-				wantDeltas(t, cursor, 10)
-			})
-			t.Run("one poll", func(t *testing.T) {
-				c, cursor := start(t)
-				applyPods(t, c, func() { wantDeltas(t, cursor, 10) }, web(2))
-				WantSignal(t, cursor)
-				wantDeltas(t, cursor, 10, 2)
-			})
-			t.Run("two polls", func(t *testing.T) {
-				c, cursor := start(t)
-				applyPods(t, c, func() {
-					wantDeltas(t, cursor, 10)
-					wantDeltas(t, cursor, 10)
-				}, web(2))
-				WantSignal(t, cursor)
-				wantDeltas(t, cursor, 10, 2)
-			})
-			t.Run("earlier mark stands", func(t *testing.T) {
-				c, cursor := start(t)
-				applyPods(t, c, nothing, web(2))
-				WantSignal(t, cursor)
-				applyPods(t, c, func() { wantDeltas(t, cursor, 10, 2) }, web(3))
-				WantSignal(t, cursor)
-				wantDeltas(t, cursor, 10, 3)
-			})
-			t.Run("earlier mark stands and limit", func(t *testing.T) {
-				c, cursor := start(t)
-				applyPods(t, c, nothing, web(2), web(3))
-				applyPods(t, c, func() {
-					wantDeltas(t, cursor, 1, 2)
-					wantDeltas(t, cursor, 1, 3)
-					wantDeltas(t, cursor, 1)
-					cursor.Signalled()
-				}, web(4), web(5))
-				WantSignal(t, cursor)
-				wantDeltas(t, cursor, 1, 4)
-				wantDeltas(t, cursor, 1, 5)
-				wantDeltas(t, cursor, 1)
-			})
-			t.Run("no watch opens in between", func(t *testing.T) {
-				// It would load the view without the event, and get no mark.
-				watched, cursor := start(t)
-				unwatched := New(*Pods, Roomy)
-				unwatched.Reset(nil, 1)
-				for _, c := range []*Cache{watched, unwatched} {
-					applyPods(t, c, func() {
-						if c.interests.mu.TryLock() {
-							c.interests.mu.Unlock()
-							t.Error("a watch could open")
-						}
-					}, web(2))
-				}
-				wantDeltas(t, cursor, 10, 2)
-			})
-			t.Run("mark of an earlier epoch", func(t *testing.T) {
-				c, _ := start(t)
-				for rv := uint64(2); rv < 9; rv++ {
-					applyPods(t, c, nothing, web(rv))
-				}
-				// This is the state of a Watch that registered before the writer published but
-				// loads the view afterwards.
-				cursor := Watch(t, c, namespace, 8)
-				applyPods(t, c, nothing, web(9))
-				c.Reset(nil, 20)
-				cursor.epoch, cursor.next, cursor.behind = c.view.Load().epoch, c.view.Load().end, true
-				cursor.Signalled()
-				wantDeltas(t, cursor, 10)
-				for rv := uint64(21); rv < 40; rv++ {
-					applyPods(t, c, nothing, web(rv))
-					WantSignal(t, cursor)
-					wantDeltas(t, cursor, 10, rv)
-				}
-			})
-		})
+		}, web(2), web(3))
+		WantSignal(t, cursor)
+		applyPods(t, c, func() { // the earlier mark stands
+			wantDeltas(t, cursor, 1, 2)
+			wantDeltas(t, cursor, 1, 3)
+			wantDeltas(t, cursor, 1)
+			cursor.Signalled()
+		}, web(4), web(5))
+		WantSignal(t, cursor)
+		wantDeltas(t, cursor, 1, 4)
+		wantDeltas(t, cursor, 1, 5)
+		wantDeltas(t, cursor, 1)
+	}
+}
+
+// A watch that registered before the writer began an epoch, and loads its view afterwards, has a mark of the
+// earlier epoch.
+func TestMarkOfAnEarlierEpoch(t *testing.T) {
+	c := New(*Pods, Roomy)
+	c.Reset(nil, 1)
+	for rv := uint64(2); rv < 9; rv++ {
+		applyPods(t, c, nothing, web(rv))
+	}
+	cursor := Watch(t, c, "a", 8)
+	applyPods(t, c, nothing, web(9))
+	c.Reset(nil, 20)
+	cursor.epoch, cursor.next, cursor.behind = c.view.Load().epoch, c.view.Load().end, true
+	cursor.Signalled()
+	wantDeltas(t, cursor, 10)
+	for rv := uint64(21); rv < 40; rv++ {
+		applyPods(t, c, nothing, web(rv))
+		WantSignal(t, cursor)
+		wantDeltas(t, cursor, 10, rv)
 	}
 }
 

@@ -170,6 +170,7 @@ func TestGapWholeHistory(t *testing.T) {
 	if err := c.Replace(objects(pod("a", 1)), 20, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
+	watchcache.WantSignal(t, before)
 	after := watchcache.Watch(t, c, "", 10)
 	after.WholeHistory()
 	for _, cursor := range []*watchcache.Cursor{before, inside, after} {

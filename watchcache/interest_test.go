@@ -59,48 +59,6 @@ func randomFields(t *testing.T, r *rand.Rand) fields.Selector {
 	return Pick(r, s, s, s, s, s, s, s, s, nil, fields.Everything(), fields.Nothing())
 }
 
-func TestFilterMatches(t *testing.T) {
-	r := Random(t)
-	matched := 0
-	for range 20000 {
-		p, namespace, ls, fs := randomPod(r), Pick(r, "", "", "a", "b"), randomLabels(t, r), randomFields(t, r)
-		o := p.Object()
-		f := Select(t, Pods, namespace, ls, fs)
-		want := p.Matches(namespace, ls, fs)
-		if f.Matches(o) != want {
-			t.Fatalf("namespace %q, labels %v, fields %v on %s: %t, want %t", namespace, ls, fs, p.JSON(), !want, want)
-		}
-		if selective := ls != nil && !ls.Empty() || fs != nil && !fs.Empty(); f.Selective() != selective {
-			t.Fatalf("labels %v, fields %v: Selective is %t", ls, fs, !selective)
-		}
-		from, to := f.KeyRange(Pods)
-		if inside := from <= o.Key() && (to == "" || o.Key() < to); want && !inside {
-			t.Fatalf("namespace %q, fields %v match %s outside of [%q, %q)", namespace, fs, o.Key(), from, to)
-		}
-		if want {
-			matched++
-		}
-	}
-	if matched < 1000 {
-		t.Errorf("only %d matches: test does not test", matched)
-	}
-}
-
-func TestLabelSet(t *testing.T) {
-	r := Random(t)
-	for range 2000 {
-		p := randomPod(r)
-		set, want := p.Object().Labels(), labels.Set(p.Labels)
-		for _, key := range []string{"app", "tier", "example.com/z", "A", "", "no"} {
-			value, ok := set.Lookup(key)
-			wantValue, wantOK := want.Lookup(key)
-			if value != wantValue || ok != wantOK || set.Has(key) != wantOK || set.Get(key) != wantValue {
-				t.Fatalf("%q of %v is %q, %t", key, set, value, ok)
-			}
-		}
-	}
-}
-
 // An event marks every cursor that it concerns. It does not mark cursors whose narrowest
 // requirement it cannot meet.
 func TestInterests(t *testing.T) {

@@ -64,7 +64,7 @@ func TestModel(t *testing.T) {
 		})
 	}
 	t.Logf("%v", total)
-	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client not told", "client lagged", "client resumed", "restart", "cut", "held", "counted", "distrust"} {
+	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client not told", "client lagged", "client resumed", "client elsewhere", "restart", "cut", "held", "counted", "distrust"} {
 		if total[op] == 0 {
 			t.Errorf("%s never happened: test does not test", op)
 		}
@@ -234,11 +234,14 @@ func (m *model) replace() {
 // fastForward publishes a state ahead of the stream.
 func (m *model) fastForward() {
 	m.t.Helper()
+	seen := m.cache.Stats().Newest
 	rv := m.rv() + m.r.Uint64N(m.up.rv-m.rv()+1)
 	if m.r.IntN(2) == 0 {
 		m.confirm(rv)
 	} else if err := m.cache.FastForward(m.up.at(rv).list(), rv); err != nil {
 		m.t.Fatalf("FastForward to %d at %d: %v", rv, m.rv(), err)
+	} else if newest := m.cache.Stats().Newest; newest != max(seen, rv) {
+		m.t.Fatalf("FastForward to %d: readers see %d after %d", rv, newest, seen)
 	}
 	if m.cache.Stats().Newest > m.rv() {
 		m.counts["fast-forward"]++

@@ -57,7 +57,6 @@ type upstream struct {
 	now    state
 	writes []*write
 	uids   int
-	single bool // no leases: each write has its own revision
 }
 
 // index returns the number of writes at or below rv.
@@ -107,7 +106,7 @@ func (u *upstream) step() {
 	switch key := u.someKey(); {
 	case u.r.IntN(6) == 0: // a write to another resource
 		u.rv += u.r.Uint64N(4)
-	case !u.single && u.r.IntN(60) == 0: // a lease expires; etcd deletes its keys in order
+	case u.r.IntN(60) == 0: // a lease expires; etcd deletes its keys in order
 		for _, key := range slices.Sorted(maps.Keys(u.now)) {
 			if u.r.IntN(2) == 0 {
 				u.commit(key, nil)
