@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -72,20 +74,47 @@ func uniqueKeys(d *json.Decoder) bool {
 	}
 }
 
+// An object has the properties that apiserver's own decoder reads, and the bytes that came, without kind and
+// apiVersion unless it is a custom one.
 func FuzzParseObject(f *testing.F) {
-	for _, seed := range []string{
-		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7","labels":{"app":"web"}},"spec":{"nodeName":"n1"},"status":{"phase":"Running"}}`,
-		`{"metadata":{"name":"w\u00e9b","namespace":"a","resourceVersion":"18446744073709551615","labels":{"a":"<","b":null}},"spec":{"nodeName":null}}`,
-		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"z":"1","a":"2"},"name":"w","namespace":"a","resourceVersion":"9","uid":"u"},"spec":{"color":"red"}}`,
+	resources := []*Resource{pods, widgets, nodes}
+	for _, seed := range []string{ // all of them are objects
+		`{"metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7","labels":{"app":"web"}},"spec":{"nodeName":"n1"}}`,                                              // pod of a list
+		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7"}}`,                                                               // pod of a watch
+		" \n\t{\"metadata\":{\"name\":\"web\",\"namespace\":\"a\",\"resourceVersion\":\"7\"}}\r\n",                                                                                  // white space around
+		`{ "metadata" : { "name" : "web" , "namespace":"a", "resourceVersion"   :   "7" } }`,                                                                                        // white space inside
+		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"z":"1","a":"2"},"name":"w","namespace":"a","resourceVersion":"9","uid":"u"},"spec":{"color":"red"}}`, // custom resource with sorted keys
+		`{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":{},"status":{}}`,                                                          // cluster-scoped
+		`{"spec":{"nodeName":"n1"},"status":{},"metadata":{"resourceVersion":"7","namespace":"a","name":"web"}}`,                                                                    // metadata last
+		`{"spec":{"metadata":{"name":"no","resourceVersion":"1"},"resourceVersion":"2","nodeName":"n1","template":{"metadata":{"labels":{"no":"no"}}}},` +
+			`"metadata":{"ownerReferences":[{"name":"no","uid":"no","resourceVersion":"3"}],"annotations":{"name":"no","uid":"no","resourceVersion":"4","metadata":"no"},` +
+			`"name":"web","namespace":"a","uid":"u","resourceVersion":"7","managedFields":[{"name":"no","labels":{"no":"no"}}]},"spec.nodeName":"no","x":{"spec":{"nodeName":"no"}}}`, // decoys
+		`{"x":"\"metadata\":{\"name\":\"no\"}","metadata":{"x":"\\","name":"web","namespace":"a","y":"\",\"resourceVersion\":\"1\"","resourceVersion":"7"}}`,                                  // decoys in strings
+		`{"Metadata":{"name":"no"},"metadata":{"Name":"no","NAME":"no","name":"web","namespace":"a","ResourceVersion":"1","resourceVersion":"7","resourceversion":"8"}}`,                      // other case is another key
+		`{"metadata":{"name":"wéb","namespace":"ä","uid":"\u0075\"\\","resourceVersion":"7","labels":{"\u0061pp":"\u003cb\u003e","日":"本","e":"\ud83d\ude00"}},"spec":{"nodeName":"n\u0031"}}`, // unicode and escapes
+		`{"\u006detadata":{"n\u0061me":"web","namespace":"a","resource\u0056ersion":"7"},"spe\u0063":{"nodeNam\u0065":"n1"}}`,                                                                 // escaped keys
+		`{"metadata":{"name":"web","namespace":"a","creationTimestamp":null,"uid":null,"resourceVersion":"7","labels":null},"spec":{"nodeName":null},"status":null}`,                          // nulls
+		`{"metadata":{"name":"web","namespace":"a","resourceVersion":"7","labels":{},"ownerReferences":[]},"spec":{},"status":[]}`,                                                            // empty containers
+		`{"metadata":{"name":"web","namespace":"a","resourceVersion":"18446744073709551615"}}`,                                                                                                // largest resourceVersion
+		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w","namespace":"a","resourceVersion":"9"},"spec":{"kind":"Pod","color":"r\u0065d"}}`,                              // kind as a field of a custom resource
 		`{"metadata":{"name":"n1","resourceVersion":"0"}}`,
+	} {
+		f.Add([]byte(seed))
+		if !slices.ContainsFunc(resources, func(r *Resource) bool { _, err := r.ParseObject([]byte(seed)); return err == nil }) {
+			f.Errorf("refused: %s", seed)
+		}
+	}
+	for _, seed := range []string{
 		`{"metadata":{"name":"a","name":"b","namespace":"c","resourceVersion":"1","resourceVersion":"2"}}`,
 		`{"metadata":{"name":"a","namespace":"c","resourceVersion":"\u0031"}}`,
 		`{"spec":[{"nodeName":"x"}],"metadata":{"name":"a","namespace":"c","resourceVersion":"1","labels":[]}}`,
 	} {
 		f.Add([]byte(seed))
 	}
+	deep := strings.Repeat(`{"x":[`, 4000) + strings.Repeat(`]}`, 4000)
+	f.Add([]byte(`{"metadata":{"name":"web","namespace":"a","resourceVersion":"7"},"spec":` + deep + `}`))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		for _, r := range []*Resource{pods, widgets, nodes} {
+		for _, r := range resources {
 			o, err := r.ParseObject(src)
 			if err != nil {
 				if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrOpaqueResourceVersion) {
@@ -94,6 +123,13 @@ func FuzzParseObject(f *testing.F) {
 				continue
 			}
 			checkObject(t, r, o)
+			kept := string(bytes.TrimSpace(src))
+			if rest, ok := strings.CutPrefix(kept, "{"+r.typeMeta()); ok && !r.SelfDescribing {
+				kept = "{" + rest
+			}
+			if string(o.Bytes()) != kept {
+				t.Fatalf("kept %s of %s", o.Bytes(), src)
+			}
 			var want decoded
 			if !decodersAgree(src) || kjson.Unmarshal(src, &want) != nil {
 				continue

@@ -77,30 +77,6 @@ func TestParseProtoObject(t *testing.T) {
 	}
 }
 
-// Many labels are found in whatever order they come.
-func TestManyProtoLabels(t *testing.T) {
-	pod := protoPod()
-	meta := marshal(t, &pod.ObjectMeta)
-	const many = 100
-	for i := range many {
-		entry := protowire.AppendString(protowire.AppendTag(nil, entryKey, protowire.BytesType), fmt.Sprint("label-", many-i))
-		entry = protowire.AppendString(protowire.AppendTag(entry, entryValue, protowire.BytesType), fmt.Sprint(i))
-		meta = protowire.AppendBytes(protowire.AppendTag(meta, labelsNumber, protowire.BytesType), entry)
-	}
-	o, err := protoPods.ParseObject(appendMetadata(nil, meta))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range many {
-		if v := o.Labels().Get(fmt.Sprint("label-", many-i)); v != fmt.Sprint(i) {
-			t.Fatalf("label-%d is %q", many-i, v)
-		}
-	}
-	if v := o.Labels().Get("app"); v != "web" || o.Labels().Has("label-0") {
-		t.Errorf("app is %q", v)
-	}
-}
-
 // At writes an object as the API's own type would write it at that resourceVersion.
 func TestProtoObjectAt(t *testing.T) {
 	for _, long := range []int{0, 50, 120, 200} { // lengths are encoded in one byte or in two

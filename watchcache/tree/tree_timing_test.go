@@ -21,25 +21,3 @@ func BenchmarkTreeSet(b *testing.B) {
 		t, _ = t.Set(all[i*7919%len(all)])
 	}
 }
-
-func BenchmarkTreeSpans(b *testing.B) {
-	t := Build(numbered(10_000), 0)
-	b.ReportAllocs()
-	for b.Loop() {
-		n := 0
-		for span := range t.Spans("", "") {
-			n += len(span.Objects())
-		}
-		if n != 10_000 {
-			b.Fatal(n)
-		}
-	}
-}
-
-func BenchmarkTreeBuild(b *testing.B) {
-	all := numbered(10_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		Build(all, 0)
-	}
-}
