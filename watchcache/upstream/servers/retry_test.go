@@ -6,29 +6,18 @@ import (
 	"time"
 )
 
-// The pauses grow with each failure, up to the longest one. After a stream that lasted, they begin
-// anew.
-func TestPauses(t *testing.T) {
+// After a stream that lasted, earlier failures cause no pause.
+func TestSteadyStreamsEndPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRetry(newHealth(func() {}))
-		after := func(took time.Duration) time.Duration {
+		for i, c := range []struct {
+			took   time.Duration
+			pauses bool
+		}{{0, false}, {0, true}, {0, true}, {Steady + 1, false}} {
 			began := time.Now()
-			if !r.After(t.Context(), took, nil) {
-				t.Fatal("no next attempt")
+			if !r.After(t.Context(), c.took, nil) || time.Since(began) > 0 != c.pauses {
+				t.Errorf("attempt %d after a pause of %v", i, time.Since(began))
 			}
-			return time.Since(began)
-		}
-		if pause := after(0); pause != 0 {
-			t.Errorf("the first pause is %v", pause)
-		}
-		for range 2 * Reconnect.Steps {
-			after(0)
-		}
-		if pause, longest := after(0), Reconnect.Cap+Reconnect.Cap/2; pause < Reconnect.Cap || pause > longest {
-			t.Errorf("the pause is %v, want %v to %v", pause, Reconnect.Cap, longest)
-		}
-		if pause := after(Steady + 1); pause != 0 {
-			t.Errorf("the pause after a steady stream is %v", pause)
 		}
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -274,27 +273,6 @@ func TestNextServerIfAHandshakeFails(t *testing.T) {
 	}
 }
 
-// If no server completes a handshake, each of them is tried once.
-func TestNoHandshakeSucceeds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, err := openServers(t, newAPIServer(t, "a"), newAPIServer(t, "b"), newAPIServer(t, "c"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var tried []string
-		broken := &http.Transport{DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
-			tried = append(tried, address)
-			return nil, errors.New("broken")
-		}}
-		if got, err := says(t, s.Transport([]http.RoundTripper{broken, broken, broken}), http.MethodPost, ""); err == nil {
-			t.Errorf("%s answered", got)
-		}
-		if want := []string{"a:80", "b:80", "c:80"}; !slices.Equal(tried, want) {
-			t.Errorf("%q were tried", tried)
-		}
-	})
-}
-
 // A body goes to the second server only if it can be read again.
 func TestBodyGoesToOneServer(t *testing.T) {
 	for _, again := range []bool{false, true} {
@@ -341,80 +319,6 @@ func TestServerThatIsNotReadyIsLeft(t *testing.T) {
 		a.ready.Store(true)
 		checked(t, "a is ready", s.uses(a))
 	})
-}
-
-// A server is left soon if its reads have no answer, and if it refuses the credentials. If it refuses
-// /readyz only, it may have just started, or the proxy lacks the right.
-func TestServerThatCannotBeReadIsLeft(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		fails func(a *apiserver)
-		again bool // it may be used after a while
-	}{
-		{"slow etcd", func(a *apiserver) { a.slow.Store(true) }, false},
-		{"no credentials", func(a *apiserver) { a.refuses.Store(true) }, false},
-		{"no right to /readyz", func(a *apiserver) { a.hidden.Store(true) }, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-				s, _ := serversOf(t, a, b)
-				c.fails(a)
-				time.Sleep(checkEvery + 2*CheckTimeout)
-				if s.Current() != b.name {
-					t.Errorf("%s is used", s.Current())
-				}
-				time.Sleep(2 * UnreadyPatience)
-				if s.usableOf(a) != c.again {
-					t.Errorf("it may be used: %t", !c.again)
-				}
-			})
-		})
-	}
-}
-
-// If a server does not respond at all, or is behind, its streams are cut, so that they resume at
-// another server. They stay if no other server is usable, and if only the server's etcd does not respond.
-func TestStreamsOfASilentServerAreCut(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		fails func(a, b *apiserver)
-		ends  bool
-	}{
-		{"silent", func(a, _ *apiserver) { a.stalled.Store(true) }, true},
-		{"behind", func(a, _ *apiserver) { a.rv.Store(50) }, true},
-		{"both silent", func(a, b *apiserver) { a.stalled.Store(true); time.Sleep(4 * time.Second); b.stalled.Store(true) }, false},
-		{"slow etcd", func(a, _ *apiserver) { a.slow.Store(true) }, false},
-		{"about to stop", func(a, _ *apiserver) { _ = a.network.Close() }, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-				s, way := serversOf(t, a, b)
-				resp, err := way.RoundTrip(request(t, http.MethodGet, "/stream"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer resp.Body.Close()
-				var ended atomic.Bool
-				var reading sync.WaitGroup
-				reading.Go(func() {
-					_, _ = resp.Body.Read(make([]byte, 1))
-					ended.Store(true)
-				})
-				c.fails(a, b)
-				time.Sleep(time.Minute)
-				if ended.Load() != c.ends {
-					t.Errorf("the stream ended: %t", ended.Load())
-				}
-				if s.Current() != b.name {
-					t.Errorf("%s is used", s.Current())
-				}
-				resp.Body.Close()
-				reading.Wait()
-			})
-		})
-	}
 }
 
 // Servers that do not respond delay the start by two checks. One that is behind is not used.
@@ -473,24 +377,6 @@ func TestServerThatIsBehind(t *testing.T) {
 	})
 }
 
-// The wait for a server that is behind begins when it is behind, even if no server was there before.
-func TestServerThatComesBackBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-		s, _ := serversOf(t, a, b)
-		a.stop()
-		b.ready.Store(false)
-		time.Sleep(3 * waitBehind)
-		b.rv.Store(99)
-		b.ready.Store(true)
-		time.Sleep(waitBehind - time.Second)
-		if s.usableOf(b) {
-			t.Error("it is used at once")
-		}
-		checked(t, "b is used", s.uses(b))
-	})
-}
-
 // A single server is not compared with what it has shown itself.
 func TestSingleServerIsNotBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -503,20 +389,6 @@ func TestSingleServerIsNotBehind(t *testing.T) {
 		if !s.usableOf(a) {
 			t.Error("it counts as lost")
 		}
-	})
-}
-
-// A server that is behind for a moment is used as soon as it has caught up.
-func TestServerThatCatchesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
-		s, way := serversOf(t, a, b)
-		b.rv.Store(99)
-		checked(t, "b is behind", func() bool { return !s.usableOf(b) })
-		a.stop()
-		b.rv.Store(100)
-		checked(t, "b has caught up", s.uses(b))
-		wantAnswer(t, way, "b")
 	})
 }
 
@@ -583,5 +455,78 @@ func TestNoServerIsFit(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), a.name+": /readyz: 500") || !strings.Contains(err.Error(), b.name) {
 			t.Errorf("got %v", err)
 		}
+	})
+}
+
+// If a server does not respond at all, or is behind, its streams are cut, so that they resume at
+// another server. They stay if no other server is usable. A server is left, and its streams stay, if its
+// reads have no answer, and if it refuses the credentials. If it refuses /readyz only, it may have just
+// started, or the proxy lacks the right.
+func TestServerThatFailsIsLeft(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fails func(a, b *apiserver)
+		ends  bool // its streams
+		again bool // it may be used after a while
+	}{
+		{"silent", func(a, _ *apiserver) { a.stalled.Store(true) }, true, false},
+		{"behind", func(a, _ *apiserver) { a.rv.Store(50) }, true, false},
+		{"both silent", func(a, b *apiserver) { a.stalled.Store(true); time.Sleep(4 * time.Second); b.stalled.Store(true) }, false, false},
+		{"slow etcd", func(a, _ *apiserver) { a.slow.Store(true) }, false, false},
+		{"about to stop", func(a, _ *apiserver) { _ = a.network.Close() }, false, false},
+		{"no credentials", func(a, _ *apiserver) { a.refuses.Store(true) }, false, false},
+		{"no right to /readyz", func(a, _ *apiserver) { a.hidden.Store(true) }, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+				s, way := serversOf(t, a, b)
+				resp, err := way.RoundTrip(request(t, http.MethodGet, "/stream"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				var ended atomic.Bool
+				var reading sync.WaitGroup
+				reading.Go(func() {
+					_, _ = resp.Body.Read(make([]byte, 1))
+					ended.Store(true)
+				})
+				c.fails(a, b)
+				time.Sleep(lostAfter*(checkEvery+CheckTimeout) + time.Second)
+				if s.Current() != b.name {
+					t.Errorf("%s is used", s.Current())
+				}
+				time.Sleep(2 * UnreadyPatience)
+				if ended.Load() != c.ends || s.usableOf(a) != c.again {
+					t.Errorf("the stream ended: %t, the server may be used: %t", ended.Load(), s.usableOf(a))
+				}
+				resp.Body.Close()
+				reading.Wait()
+			})
+		})
+	}
+}
+
+// A server that is behind for a moment is used as soon as it has caught up. Otherwise the wait for it begins
+// when it is behind, even if no server was there before.
+func TestServerThatComesBackBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+		s, _ := serversOf(t, a, b)
+		b.rv.Store(99)
+		checked(t, "b is behind", func() bool { return !s.usableOf(b) })
+		a.stop()
+		b.rv.Store(100)
+		checked(t, "b has caught up", s.uses(b))
+		b.ready.Store(false)
+		time.Sleep(3 * waitBehind)
+		b.rv.Store(99)
+		b.ready.Store(true)
+		time.Sleep(waitBehind - time.Second)
+		if s.usableOf(b) {
+			t.Error("it is used at once")
+		}
+		checked(t, "b is used", s.uses(b))
 	})
 }
