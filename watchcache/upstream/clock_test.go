@@ -93,27 +93,3 @@ func TestClockIsProved(t *testing.T) {
 		}
 	})
 }
-
-// Each response of upstream compares the clocks.
-func TestResponsesAreDated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &datedUpstream{fakeUpstream: newFake()}
-		c := clientOf(d)
-		for _, ahead := range []time.Duration{0, time.Hour, 0} {
-			d.ahead.Store(int64(ahead))
-			if _, err := c.ServerVersion(t.Context(), time.Now().Add(time.Hour)); err != nil {
-				t.Fatal(err)
-			}
-			if _, right := c.Clock.Now(); right != (ahead == 0) {
-				t.Errorf("%v ahead: right is %v", ahead, right)
-			}
-		}
-		d.locked(func() { d.mu.takes = time.Minute })
-		if _, err := c.ServerVersion(t.Context(), time.Now().Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
-		if _, right := c.Clock.Now(); !right || c.Clock.Proved(client.ProbeTimeout) {
-			t.Error("a slow response proves something")
-		}
-	})
-}

@@ -7,12 +7,12 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -67,8 +67,7 @@ func newSlowDiscovery() *slowDiscovery {
 }
 
 // Clients can invent any number of names. Upstream gets at most one request for a document at a
-// time, and at most one per AskedAgain. The proxy stores nothing under these names: no feed, no
-// refusal, no metric.
+// time, and at most one per AskedAgain. The proxy keeps no metric and logs nothing under these names.
 func TestMadeUpNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -78,28 +77,21 @@ func TestMadeUpNames(t *testing.T) {
 		defer feeds.Stop()
 		const each, rounds = 100, 4
 		long := strings.Repeat("a", 16<<10)
-		shapes := map[string]func(i int) schema.GroupVersionResource{
-			"resource":             func(i int) schema.GroupVersionResource { return gvrOf("", "v1", fmt.Sprint("r", i)) },
-			"resource in a group":  func(i int) schema.GroupVersionResource { return gvrOf("apps", "v1", fmt.Sprint("r", i)) },
-			"in another":           func(i int) schema.GroupVersionResource { return gvrOf("example.com", "v1", fmt.Sprint("r", i)) },
-			"version":              func(i int) schema.GroupVersionResource { return gvrOf("apps", fmt.Sprint("v", i), "deployments") },
-			"version of the core":  func(i int) schema.GroupVersionResource { return gvrOf("", fmt.Sprint("v2", i), "pods") },
-			"group":                func(i int) schema.GroupVersionResource { return gvrOf(fmt.Sprint("g", i), "v1", "pods") },
-			"long resource":        func(i int) schema.GroupVersionResource { return gvrOf("", "v1", fmt.Sprint(long, i)) },
-			"long group":           func(i int) schema.GroupVersionResource { return gvrOf(fmt.Sprint(long, i), "v1", "pods") },
-			"no name of anything":  func(i int) schema.GroupVersionResource { return gvrOf("", "v1", fmt.Sprint("Pods ", i)) },
-			"group with a newline": func(i int) schema.GroupVersionResource { return gvrOf(fmt.Sprint("a\n", i), "v1", "pods") },
-		}
 		for range rounds {
 			var all sync.WaitGroup
-			for name, shape := range shapes {
-				for i := range each {
+			for i := range each {
+				n := fmt.Sprint(i)
+				for _, gvr := range []schema.GroupVersionResource{
+					gvrOf("", "v1", n), gvrOf("apps", "v1", n), gvrOf("example.com", "v1", n), gvrOf("apps", "v"+n, "deployments"),
+					gvrOf("", "v2"+n, "pods"), gvrOf("g"+n, "v1", "pods"), gvrOf("", "v1", long+n), gvrOf(long+n, "v1", "pods"),
+					gvrOf("", "v1", "Pods "+n), gvrOf("a\n"+n, "v1", "pods"),
+				} {
 					all.Go(func() {
-						if _, err := feeds.Open(t.Context(), shape(i), object.Want{}, object.Encoding(i%2), 0); !errors.Is(err, discovery.ErrNotServed) {
-							t.Errorf("%s: %v", name, err)
+						if _, err := feeds.Open(t.Context(), gvr, object.Want{}, object.JSON, 0); !errors.Is(err, discovery.ErrNotServed) {
+							t.Errorf("%.100s: %v", gvr, err)
 						}
-						if feeds.Caches(shape(i), object.Want{}) {
-							t.Errorf("%s: a feed is possible", name)
+						if feeds.Caches(gvr, object.Want{}) {
+							t.Errorf("%.100s: a feed is possible", gvr)
 						}
 					})
 				}
@@ -121,21 +113,11 @@ func TestMadeUpNames(t *testing.T) {
 		}
 		feeds.mu.Lock()
 		defer feeds.mu.Unlock()
-		if len(feeds.mu.feeds)+len(feeds.mu.refused)+len(feeds.mu.forbidden) != 0 || len(feeds.Names.Mu.Documents) != known {
-			t.Errorf("there are %d feeds, %d refusals, %d forbidden resources, %d documents",
-				len(feeds.mu.feeds), len(feeds.mu.refused), len(feeds.mu.forbidden), len(feeds.Names.Mu.Documents))
+		if n := len(feeds.mu.feeds) + len(feeds.mu.refused) + len(feeds.mu.forbidden); n != 0 || len(feeds.Names.Mu.Documents) != known {
+			t.Errorf("%d names are kept, %d documents", n, len(feeds.Names.Mu.Documents))
 		}
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if len(f.GetMetric()) > known {
-				t.Errorf("%s has %d series", f.GetName(), len(f.GetMetric()))
-			}
-		}
-		if logs.Len() != 0 {
-			t.Errorf("%d lines are logged, the first is %v", logs.Len(), logs.All()[0])
+		if n, err := testutil.GatherAndCount(registry); err != nil || n > 100 || logs.Len() != 0 {
+			t.Errorf("%d series, %d lines are logged: %v", n, logs.Len(), err)
 		}
 	})
 }
@@ -145,7 +127,7 @@ func gvrOf(group, version, resource string) schema.GroupVersionResource {
 }
 
 // After discovery has failed, upstream gets no further request for a while, from any client. The
-// log reports the failure once. Then discovery is requested again.
+// log reports the failure once. Then discovery is requested again. Upstream may serve later what it lacks now.
 func TestDiscoveryFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -169,8 +151,13 @@ func TestDiscoveryFails(t *testing.T) {
 		}
 		upstream.fails = false
 		upstream.mu.Unlock()
-		if err := feeds.Names.Serves(t.Context(), gvrOf("apps", "v1", "r")); !errors.Is(err, discovery.ErrNotServed) {
+		gvr := gvrOf("apps", "v1", "r")
+		if err := feeds.Names.Serves(t.Context(), gvr); !errors.Is(err, discovery.ErrNotServed) || !feeds.Names.Lacks(gvr) {
 			t.Errorf("got %v", err)
+		}
+		time.Sleep(discovery.AskedAgain + 1)
+		if feeds.Names.Lacks(gvr) {
+			t.Error("what upstream said long ago still counts")
 		}
 	})
 }
@@ -197,36 +184,6 @@ func TestDiscoveryIsShared(t *testing.T) {
 		}
 		if n := upstream.asked["/api/v1"]; n != 1 {
 			t.Errorf("upstream was asked %d times", n)
-		}
-	})
-}
-
-// A resource that upstream begins to serve is soon cached, even if a client has requested it
-// before.
-func TestNewResourceIsFound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var served atomic.Bool
-		widget := widgetUpstream(func(*http.Request) (*http.Response, error) { return reply(404, "{}"), nil })
-		feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
-			switch {
-			case served.Load():
-			case req.URL.Path == "/apis":
-				return reply(200, `{"groups":[]}`), nil
-			default:
-				return reply(404, "404 page not found"), nil
-			}
-			return widget(req)
-		}))
-		if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); !errors.Is(err, discovery.ErrNotServed) {
-			t.Fatal(err)
-		}
-		served.Store(true)
-		time.Sleep(discovery.AskedAgain + 1)
-		if !feeds.Caches(widgets, object.Want{}) {
-			t.Error("what upstream said long ago still counts")
-		}
-		if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); err != nil {
-			t.Error(err)
 		}
 	})
 }

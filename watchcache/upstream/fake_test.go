@@ -33,7 +33,7 @@ type fakeUpstream struct {
 	mu struct {
 		sync.Mutex
 		takes     time.Duration            // for each request
-		slow      map[string]time.Duration // in addition, by verb; "state" is what a watch sends first
+		slow      map[string]time.Duration // in addition, by verb; "state" is what a watch sends first, "refusal" its 410
 		rev       uint64
 		objects   map[string]string // name to JSON
 		uids      int
@@ -56,6 +56,8 @@ type fakeUpstream struct {
 		held      string            // the ledger's watch of this resource sends nothing
 		apart     map[string]uint64 // resources in another etcd, with its revision
 		more      string            // further resources in discovery
+		// answer answers requests. It returns nil for the fake's own response.
+		answer func(*http.Request) (*http.Response, error)
 	}
 }
 
@@ -201,6 +203,13 @@ func (f *fakeUpstream) delays(probe time.Duration) {
 	f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": probe} })
 }
 
+// answers sets a function that answers requests. It returns nil for the fake's own response.
+func (f *fakeUpstream) answers(answer func(*http.Request) (*http.Response, error)) {
+	f.locked(func() { f.mu.answer = answer })
+}
+
+// count returns the number of requests of a verb so far. "open" are the ledger's open watches, and "ledger"
+// with a path those of a resource so far.
 func (f *fakeUpstream) count(verb string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -266,7 +275,3 @@ func newFeeds(t *testing.T, way http.RoundTripper, registry prometheus.Registere
 }
 
 var fakeURL = &url.URL{Scheme: "https", Host: "fake"}
-
-func clientOf(way http.RoundTripper) *client.Client {
-	return client.New(fakeURL, way, client.NewMetrics(prometheus.NewRegistry()))
-}

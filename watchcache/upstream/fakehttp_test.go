@@ -18,11 +18,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // RoundTrip implements http.RoundTripper.
-func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
+	f.mu.Lock()
+	answer := f.mu.answer
+	if isLedgerWatch(req) {
+		f.mu.requests["ledger "+req.URL.Path]++
+		f.mu.requests["open"]++
+		context.AfterFunc(req.Context(), func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.mu.requests["open"]--
+		})
+	}
+	f.mu.Unlock()
+	if answer != nil {
+		if resp, err := answer(req); resp != nil || err != nil {
+			return resp, err
+		}
+	}
+	return f.respond(req)
+}
+
+func (f *fakeUpstream) respond(req *http.Request) (resp *http.Response, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if takes := f.mu.takes; takes > 0 && !f.passLocked(req.Context(), takes) {
@@ -39,7 +59,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (resp *http.Response, err er
 		verb = "origin"
 	case req.URL.Path == "/apis":
 		verb = "groups"
-	case req.Header.Get("Accept") == fresh.AcceptMetadataEvents:
+	case isLedgerWatch(req):
 		verb = "ledger"
 	case strings.Contains(req.URL.Path, client.NoSuchNamespace) && q.Get("watch") != "":
 		verb = "nothing"
@@ -187,7 +207,7 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 		}
 		from = f.mu.rev
 	case from < f.mu.oldest:
-		first = []string{tooOld(from, f.mu.oldest), ""}
+		first, after = []string{tooOld(from, f.mu.oldest), ""}, f.mu.slow["refusal"]
 	}
 	opened := f.mu.requests["watch"]
 	return f.streamLocked(ctx, after, 0, first, func() (lines []string) {
@@ -244,35 +264,23 @@ func (f *fakeUpstream) metadataLocked(q url.Values) (*http.Response, error) {
 }
 
 // sideWatchLocked answers a watch with a timeout of three seconds. It sends all events after the
-// watch's start, then a bookmark after one second, and ends the watch.
+// watch's start, a bookmark after one second, and ends the watch.
 func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Response {
 	from, _ := strconv.ParseUint(rv, 10, 64)
 	if from < f.mu.oldest {
 		return f.streamLocked(ctx, 0, 0, []string{tooOld(from, f.mu.oldest), ""}, nil)
 	}
-	r, w := io.Pipe()
-	go func() {
-		defer w.Close()
-		send := func(bookmark bool) bool {
-			f.mu.Lock()
-			var lines strings.Builder
-			after := from
-			for _, e := range f.mu.history {
-				if e.rev > after && e.kind != "BOOKMARK" && e.kind != lost {
-					fmt.Fprintf(&lines, `{"type":"%s","object":%s}`+"\n", e.kind, e.object)
-					from = e.rev
-				}
-			}
-			if bookmark {
-				fmt.Fprintf(&lines, `{"type":"BOOKMARK","object":%s}`+"\n", bookmarkJSON(f.mu.rev, false))
-			}
-			f.mu.Unlock()
-			_, err := io.WriteString(w, lines.String())
-			return err == nil
+	opened, bookmark := time.Now(), false
+	time.AfterFunc(time.Second, func() { f.locked(func() {}) }) // so next is called
+	return f.streamLocked(ctx, 0, 3*time.Second, nil, func() (lines []string) {
+		lines, from = f.eventsLocked(from)
+		lines = slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "BOOKMARK") })
+		if !bookmark && time.Since(opened) >= time.Second {
+			bookmark = true
+			lines = append(lines, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, false)+"}\n")
 		}
-		_ = send(false) && client.Sleep(ctx, time.Second) && send(true) && client.Sleep(ctx, 2*time.Second)
-	}()
-	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
+		return lines
+	})
 }
 
 func tooOld(from, oldest uint64) string {

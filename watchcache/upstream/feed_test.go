@@ -11,13 +11,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
@@ -107,28 +105,6 @@ func TestBookmarksFollowUpstream(t *testing.T) {
 	})
 }
 
-func TestManyRequestsStartOneFeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		feeds := start(t, f)
-		errs := make(chan error)
-		for range 100 {
-			go func() {
-				_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
-				errs <- err
-			}()
-		}
-		for range 100 {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
-		}
-		if got := f.count("watch"); got != 1 {
-			t.Errorf("%d watches, want 1", got)
-		}
-	})
-}
-
 func TestFeedListsByPagesWhereStreamingIsRefused(t *testing.T) {
 	for _, status := range []int{http.StatusUnprocessableEntity, http.StatusNotAcceptable} {
 		synctest.Test(t, func(t *testing.T) {
@@ -157,47 +133,6 @@ func TestRefusedWatchCausesNoList(t *testing.T) {
 		time.Sleep(time.Minute)
 		if watches, lists := f.count("watch"), f.count("list"); watches < 2 || lists != 0 {
 			t.Errorf("%d watches, %d lists; want a refused watch and no list", watches, lists)
-		}
-	})
-}
-
-func TestFeedResumesWithoutRelist(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		feeds := start(t, f)
-		cache := open(t, feeds)
-		for i := range 5 {
-			f.set("a", fmt.Sprint(i))
-			f.cutStreams(false)
-			f.set("b", fmt.Sprint(i))
-			reached(t, f, cache)
-		}
-		if got := testutil.CollectAndCount(feeds.metrics.feed.Relists); got != 0 {
-			t.Errorf("%d relists, want none", got)
-		}
-		if cache.Stats().Epoch != 1 {
-			t.Errorf("epoch %d, want 1", cache.Stats().Epoch)
-		}
-	})
-}
-
-// A stream that stays silent while upstream moves on is cut, and the watch resumes.
-func TestWatchdogReconnectsASilentStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		cache := open(t, start(t, f))
-		f.locked(func() { f.mu.stalled = true })
-		f.set("a", "1")
-		time.Sleep(feed.Silence - time.Second)
-		watches := f.count("watch")
-		f.locked(func() { f.mu.stalled = false })
-		f.locked(func() { f.mu.stalled = true })
-		f.set("b", "1")
-		time.Sleep(2 * feed.Silence)
-		f.locked(func() { f.mu.stalled = false })
-		reached(t, f, cache)
-		if f.count("watch") <= watches {
-			t.Error("the silent stream was not given up")
 		}
 	})
 }
@@ -269,51 +204,36 @@ func TestWatchdogSparesALateStream(t *testing.T) {
 	})
 }
 
-// A quiet stream is not cut if upstream does not change.
-func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		open(t, start(t, f))
-		time.Sleep(time.Hour)
-		if got := f.count("watch"); got != 1 {
-			t.Errorf("%d watches, want 1", got)
-		}
-		if got := f.count("probe"); got < 10 || got > 41 {
-			t.Errorf("%d probes in an hour of silence, want one every %s", got, feed.Silence)
-		}
-	})
-}
-
-// If upstream sends no bookmarks, a quiet stream does not count as broken, but a broken stream is
-// still detected.
-func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, 3)
-		events := configmaps
-		events.Resource = "events" // the fake accepts it
-		feed := openOf(t, start(t, f), events)
-		for range 60 {
-			f.elsewhere()
-			time.Sleep(time.Minute)
-		}
-		if got := f.count("watch"); got != 1 {
-			t.Errorf("%d watches in a quiet hour", got)
-		}
-		f.stall(true)
-		f.set("o001", "unseen")
-		time.Sleep(5 * time.Minute)
-		if got := f.count("watch"); got < 2 {
-			t.Errorf("%d watches though the stream had fallen silent", got)
-		}
-		f.stall(false)
-		time.Sleep(time.Minute)
-		s, err := feed.Cache().Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
-		same(t, f, s)
-	})
+// A quiet stream is not cut, even if upstream sends no bookmarks of its resource (events) while others are
+// written. A stream that stays silent while its resource changes is cut, and the watch resumes.
+func TestWatchdogOfSilentStreams(t *testing.T) {
+	for _, resource := range []schema.GroupVersionResource{configmaps, events} {
+		t.Run(resource.Resource, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, 3)
+				source := openOf(t, start(t, f), resource)
+				for range 60 {
+					if resource == events {
+						f.elsewhere()
+					}
+					time.Sleep(time.Minute)
+				}
+				if watches, probes := f.count("watch"), f.count("probe"); watches != 1 || probes < 10 || probes > 41 {
+					t.Errorf("%d watches and %d probes in a quiet hour", watches, probes)
+				}
+				f.stall(true)
+				f.set("o001", "unseen")
+				time.Sleep(5 * time.Minute)
+				if got := f.count("watch"); got < 2 {
+					t.Errorf("%d watches though the stream had fallen silent", got)
+				}
+				f.stall(false)
+				time.Sleep(time.Minute)
+				same(t, f, readSnapshot(t, source.Cache()))
+			})
+		})
+	}
 }
 
 // watchAll opens a cursor on all future events until the end of the test.

@@ -3,11 +3,9 @@ package upstream
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,7 +36,6 @@ const (
 	up       state = iota
 	away           // no listener
 	unready        // it responds, but is not ready yet
-	unwell         // it reports that it is not ready, but serves
 	refusing       // it has just started and refuses all requests, because it has no access rules yet
 	starting       // the same, but it reports that it is not ready
 	breaking       // it reports that it is ready, but breaks off all other requests
@@ -66,7 +63,7 @@ func (f *frail) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, errDown
 	case state == refusing, private, state == starting && path != "/readyz":
 		return statusReply(403), nil
-	case path == "/readyz" && (state == unready || state == unwell || state == starting):
+	case path == "/readyz" && (state == unready || state == starting):
 		return reply(500, "not yet"), nil
 	case state == unready:
 		return statusReply(503), nil
@@ -88,7 +85,7 @@ func (f *frail) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func statusReply(code int) *http.Response {
-	reasons := map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 503: metav1.StatusReasonServiceUnavailable}
+	reasons := map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 503: metav1.StatusReasonServiceUnavailable}
 	return reply(code, fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reasons[code], code))
 }
 
@@ -133,21 +130,4 @@ func (f *frail) leave() {
 	f.turn(away)
 	f.elsewhere()
 	f.cutStreams(true)
-}
-
-// member is a server of the fake's cluster that can go away separately.
-type member struct {
-	*frail
-	away atomic.Bool
-}
-
-// RoundTrip implements http.RoundTripper.
-func (m *member) RoundTrip(req *http.Request) (*http.Response, error) {
-	if m.away.Load() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.mu.asked = append(m.mu.asked, request{time.Now(), req.URL.Path})
-		return nil, &net.OpError{Op: "dial", Err: errDown}
-	}
-	return m.frail.RoundTrip(req)
 }

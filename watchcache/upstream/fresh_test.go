@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,14 @@ const fewObjects = 100
 func openFeed(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) *fresh.Feed {
 	t.Helper()
 	return openFrom(t, start(t, f, change...))
+}
+
+// filledFeed returns the feed of an upstream with a number of objects.
+func filledFeed(t *testing.T, objects int, change ...func(*feed.Options)) (*fakeUpstream, *fresh.Feed) {
+	t.Helper()
+	f := newFake()
+	fill(f, objects)
+	return f, openFeed(t, f, change...)
 }
 
 func openFrom(t *testing.T, feeds *Feeds) *fresh.Feed {
@@ -98,9 +107,7 @@ func TestFreshAsksForTheLeast(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				fill(f, test.objects)
-				feed := openFeed(t, f)
+				f, feed := filledFeed(t, test.objects)
 				probes := f.count("probe")
 				cursor := watchAll(t, feed.Cache())
 				told := func(want map[string]string) {
@@ -146,137 +153,11 @@ func TestFreshAsksForTheLeast(t *testing.T) {
 	}
 }
 
-// With any number of readers, at most one probe is in flight. No reader gets a response based on a
-// probe that was sent before the reader came. No reader waits for more than two probes and the pause
-// between them.
-func TestReadersShareRuns(t *testing.T) {
-	const takes = 2 * time.Millisecond
-	for _, readers := range []int{1, 10, 100, 1000} {
-		t.Run(fmt.Sprint(readers), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				f.mu.takes = takes
-				fill(f, 3)
-				feed := openFeed(t, f)
-				before := f.count("probe")
-				var all sync.WaitGroup
-				for i := range readers {
-					all.Go(func() {
-						time.Sleep(time.Duration(i) * time.Second / time.Duration(readers))
-						f.set("o001", fmt.Sprint(i))
-						began := time.Now()
-						readFresh(t, f, feed)
-						if took := time.Since(began); took > 2*takes+15*time.Millisecond {
-							t.Errorf("a reader waited for %s", took)
-						}
-					})
-				}
-				all.Wait()
-				if n, most := f.count("probe")-before, min(readers, int(time.Second/takes)+1); n > most {
-					t.Errorf("%d probes for %d readers within a second, want at most %d", n, readers, most)
-				}
-			})
-		})
-	}
-}
-
-// With thousands of readers a second, probes gather readers for 15 ms.
-func TestProbesGatherReaders(t *testing.T) {
-	for _, perSecond := range []int{1500, 5000} {
-		t.Run(fmt.Sprint(perSecond), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const seconds = 2
-				f := newFake()
-				fill(f, fewObjects)
-				source := openFeed(t, f)
-				f.delays(time.Millisecond)
-				before := f.count("probe")
-				var all sync.WaitGroup
-				for i := range seconds * perSecond {
-					all.Go(func() {
-						time.Sleep(time.Duration(i) * time.Second / time.Duration(perSecond))
-						readFresh(t, f, source)
-					})
-				}
-				all.Wait()
-				if n := f.count("probe") - before; n > seconds*75 {
-					t.Errorf("%d probes in %d seconds", n, seconds)
-				}
-			})
-		})
-	}
-}
-
-// If the stream does not bring the probes' revisions, upstream is asked for more than probes. These
-// requests stay within the budget, too: a side watch costs as much as a probe, and so do a list and
-// each 100 of its objects.
-func TestRequestsKeepToTheBudget(t *testing.T) {
-	const budget, readers, seconds = 50, 1000, 4
-	for objects, costs := range map[int]int{feed.SmallObjects: 6, feed.SmallObjects + 1: 1} {
-		t.Run(fmt.Sprint(objects), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				fill(f, objects)
-				source := openFeed(t, f, func(o *feed.Options) { o.MaxProbes = budget })
-				f.stall(true)
-				var all sync.WaitGroup
-				for i := range readers {
-					all.Go(func() {
-						time.Sleep(time.Duration(i) * seconds * time.Second / readers)
-						f.set("o001", fmt.Sprint(i)) // a side watch brings it at once
-						_, _ = source.Fresh(t.Context(), true)
-					})
-				}
-				all.Wait()
-				spent := f.count("probe") + costs*(f.count("list")+f.count("side-watch"))
-				if spent > (seconds+2)*budget || spent < seconds*budget {
-					t.Errorf("requests of %d probes' price in %d seconds, the budget is %d a second", spent, seconds, budget)
-				}
-			})
-		})
-	}
-}
-
-// The probes of all resources together stay within the budget. Unused budget of up to one second is
-// saved. A reader beyond the budget waits.
-func TestProbesKeepToTheirBudget(t *testing.T) {
-	const budget, readers, seconds = 50, 1000, 4
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, fewObjects+1)
-		feeds := start(t, f)
-		options := *feeds.Options.Load()
-		options.MaxProbes = budget
-		feeds.SetOptions(options)
-		before := f.count("probe")
-		var all sync.WaitGroup
-		for _, resource := range []schema.GroupVersionResource{configmaps, configmaps.GroupVersion().WithResource("events")} {
-			feed := openOf(t, feeds, resource)
-			for i := range readers {
-				all.Go(func() {
-					time.Sleep(time.Duration(i) * seconds * time.Second / readers)
-					began := time.Now()
-					readFresh(t, f, feed)
-					if took := time.Since(began); took > 4*time.Second/budget {
-						t.Errorf("a reader waited for %s", took)
-					}
-				})
-			}
-		}
-		all.Wait()
-		if n := f.count("probe") - before; n > (seconds+1)*budget+4 || n < seconds*budget {
-			t.Errorf("%d probes in %d seconds, the budget is %d a second", n, seconds, budget)
-		}
-	})
-}
-
 // A list does not wait for a side watch: upstream answers it. Nor does a list that comes during the side
 // watch. The next one after it is answered.
 func TestListsDoNotWaitForASideWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, feed.SmallObjects+1)
-		feed := openFeed(t, f)
+		f, feed := filledFeed(t, feed.SmallObjects+1)
 		f.elsewhere()
 		for range 3 {
 			began := time.Now()
@@ -298,22 +179,145 @@ func TestListsDoNotWaitForASideWatch(t *testing.T) {
 	})
 }
 
-// If upstream has lost the history after the cache's state, a side watch fails. The reader gets an
-// error, and the feed lists again when its own stream ends.
-func TestSideWatchFromALostHistory(t *testing.T) {
+// crowdSeconds is how long a crowd comes.
+const crowdSeconds = 2
+
+// crowd reads a number of times, after a write each. Each read may take most. It returns how many failed.
+func crowd(t *testing.T, f *fakeUpstream, source *fresh.Feed, readers int, most time.Duration) int64 {
+	t.Helper()
+	var all sync.WaitGroup
+	var failed atomic.Int64
+	for i := range readers {
+		all.Go(func() {
+			time.Sleep(time.Duration(i) * crowdSeconds * time.Second / time.Duration(readers))
+			f.set("o001", fmt.Sprint(i)) // a side watch brings it at once
+			rev, began := f.revision(), time.Now()
+			s, err := source.Fresh(t.Context(), true)
+			if took := time.Since(began); took > most {
+				t.Errorf("a reader waited for %s", took)
+			}
+			if err != nil {
+				failed.Add(1)
+			} else if s.ResourceVersion() < rev {
+				t.Errorf("state at %d, upstream was at %d", s.ResourceVersion(), rev)
+			}
+		})
+	}
+	all.Wait()
+	return failed.Load()
+}
+
+// With any number of readers, at most one probe is in flight, and probes gather readers for 15 ms. No reader
+// gets a response based on a probe that was sent before the reader came. No reader waits for more than two
+// probes and the pause between them.
+func TestReadersShareRuns(t *testing.T) {
+	const takes = 2 * time.Millisecond
+	for _, readers := range []int{1, 20, 1000, 10000} {
+		t.Run(fmt.Sprint(readers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, source := filledFeed(t, 3)
+				f.delays(takes)
+				before := f.count("probe")
+				failed := crowd(t, f, source, readers, 2*takes+15*time.Millisecond)
+				most := min(readers, crowdSeconds*int(time.Second/takes)+1)
+				if n := f.count("probe") - before; failed > 0 || n > most || readers >= 10000 && n > crowdSeconds*75 {
+					t.Errorf("%d probes for %d readers, %d failed", n, readers, failed)
+				}
+			})
+		})
+	}
+}
+
+// The requests of all resources together stay within the budget. Unused budget of up to one second is saved.
+// If the stream does not bring the probes' revisions, upstream is asked for more than probes: a side watch
+// costs as much as a probe, and so do a list and each 100 of its objects.
+func TestRequestsKeepToTheBudget(t *testing.T) {
+	const budget, readers = 50, 1000
+	for name, c := range map[string]struct {
+		objects, costs int
+		stalled        bool
+		most           time.Duration
+	}{
+		"probes":       {fewObjects + 1, 2, false, 4 * time.Second / budget},
+		"lists":        {feed.SmallObjects, 6, true, time.Hour},
+		"side watches": {feed.SmallObjects + 1, 1, true, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, c.objects)
+				feeds := start(t, f)
+				options := *feeds.Options.Load()
+				options.MaxProbes = budget
+				feeds.SetOptions(options)
+				sources := []*fresh.Feed{openFrom(t, feeds)}
+				if !c.stalled {
+					sources = append(sources, openOf(t, feeds, events))
+				}
+				f.stall(c.stalled)
+				var all sync.WaitGroup
+				for _, source := range sources {
+					all.Go(func() {
+						if failed := crowd(t, f, source, readers, c.most); failed > 0 && !c.stalled {
+							t.Errorf("%d readers failed", failed)
+						}
+					})
+				}
+				all.Wait()
+				spent := f.count("probe") + c.costs*(f.count("list")+f.count("side-watch"))
+				if spent > (crowdSeconds+2)*budget || spent < crowdSeconds*budget {
+					t.Errorf("requests of %d probes' price in %d seconds, the budget is %d a second", spent, crowdSeconds, budget)
+				}
+			})
+		})
+	}
+}
+
+// A feed that stops releases waiting readers.
+func TestFreshOfAStoppedFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		fill(f, feed.SmallObjects+1)
-		feed := openFeed(t, f)
+		feeds := start(t, f)
+		feed := openFrom(t, feeds)
 		f.stall(true)
-		f.set("o001", "changed")
-		f.locked(func() { f.mu.oldest = f.mu.rev })
+		f.elsewhere()
+		failed := make(chan error)
+		go func() {
+			_, err := feed.Fresh(t.Context(), true)
+			failed <- err
+		}()
+		time.Sleep(500 * time.Millisecond) // during the side watch
+		feeds.Stop()
+		if err := <-failed; err == nil {
+			t.Error("answered by a feed that has ended")
+		}
 		if _, err := feed.Fresh(t.Context(), true); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
-		f.stall(false)
-		f.cutStreams(true)
-		time.Sleep(time.Second)
-		same(t, f, readFresh(t, f, feed))
 	})
+}
+
+// After a restore of etcd, no reader gets the old state as the most recent state, even before a
+// stream has detected the restore.
+func TestFreshNoticesARestore(t *testing.T) {
+	for _, objects := range []int{3, fewObjects + 1} {
+		t.Run(fmt.Sprint(objects), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, feed := filledFeed(t, objects)
+				for i := range 20 {
+					f.set("o001", fmt.Sprint(i))
+				}
+				synctest.Wait()
+				f.restore(110, 0)
+				if s, err := feed.Fresh(t.Context(), true); err == nil {
+					t.Errorf("a state at %d was called fresh, upstream is at %d", s.ResourceVersion(), f.mu.rev)
+				}
+				f.cutStreams(false)
+				f.set("z", "1")
+				time.Sleep(time.Minute)
+				same(t, f, readFresh(t, f, feed))
+			})
+		})
+	}
 }

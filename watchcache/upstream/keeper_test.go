@@ -24,10 +24,10 @@ func withLedger(o *feed.Options) { o.Ledger = true }
 
 // feedWithLedger returns a feed of a large quiet collection with a running ledger, while other
 // resources are written.
-func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) (*Feeds, *fresh.Feed) {
+func feedWithLedger(t *testing.T, f *fakeUpstream) (*Feeds, *fresh.Feed) {
 	t.Helper()
 	fill(f, feed.SmallObjects+1)
-	feeds := start(t, f, append(change, withLedger)...)
+	feeds := start(t, f, withLedger)
 	feed := openFrom(t, feeds)
 	for range 100 {
 		f.other("leases")
@@ -100,15 +100,14 @@ func TestLedgerInANewEra(t *testing.T) {
 // The ledger's watches end when no reader needs it.
 func TestLedgerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
-		source := l.feed(t)
+		f := newFake()
+		source := ledgerFeed(t, f)
 		readFor(t, f, source, 30*time.Second)
-		if l.open() != 3 {
-			t.Fatalf("%d watches", l.open())
+		if f.count("open") != 3 {
+			t.Fatalf("%d watches", f.count("open"))
 		}
 		time.Sleep(fresh.Needed + 2*fresh.Every)
-		if n := l.open(); source.Ledger.Has(source.Owner) || n != 0 {
+		if n := f.count("open"); source.Ledger.Has(source.Owner) || n != 0 {
 			t.Errorf("%d watches are open for nobody", n)
 		}
 		before := f.count("ledger")
@@ -134,7 +133,7 @@ func startLedger(t *testing.T, f *fakeUpstream, feed *fresh.Feed) {
 func TestReadersDoNotWaitForOthersEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		for i := range 50 {
+		for i := range 300 {
 			f.mu.more += fmt.Sprintf(`,{"name":"a%d","namespaced":true,"kind":"A","verbs":["get","list","watch"]}`, i)
 		}
 		fill(f, feed.SmallObjects+1)
@@ -149,26 +148,6 @@ func TestReadersDoNotWaitForOthersEvidence(t *testing.T) {
 		}
 		if most := 1 + ledger.EvidenceEnough; writes > most {
 			t.Errorf("evidence after %d writes, want %d at most", writes, most)
-		}
-	})
-}
-
-// Revisions of resources in another etcd prove nothing.
-func TestResourcesApart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.mu.apart = map[string]uint64{"leases": 7}
-		fill(f, feed.SmallObjects+1)
-		feed := openFeed(t, f, withLedger)
-		for i := range 100 {
-			f.other("namespaces")
-			f.locked(func() { f.mu.apart["leases"] = uint64(7 + i) })
-			same(t, f, readFresh(t, f, feed))
-			time.Sleep(100 * time.Millisecond)
-		}
-		o := ledger.OwnerOf(schema.GroupResource{Resource: "leases"})
-		if !feed.Ledger.Has(feed.Owner) || feed.Ledger.Has(o) {
-			t.Errorf("configmaps are in the ledger: %t, leases: %t", feed.Ledger.Has(feed.Owner), feed.Ledger.Has(o))
 		}
 	})
 }
@@ -302,9 +281,7 @@ func TestStoppedFeedLeavesTheLedger(t *testing.T) {
 func TestLedgerAfterARestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lost = 40
-		f := newFake()
-		fill(f, fewObjects)
-		source := openFeed(t, f, withLedger)
+		f, source := filledFeed(t, fewObjects, withLedger)
 		f.locked(func() { f.mu.cut = make(chan struct{}) }) // of later streams
 		for range 100 {
 			f.other("leases")
@@ -375,9 +352,7 @@ func TestRestoreThatTheLedgerNotices(t *testing.T) {
 // watches go on at another server. Revisions of the lost history prove nothing for the new one.
 func TestRestoreBehindAFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, feed.SmallObjects+1)
-		source := openFeed(t, f, withLedger)
+		f, source := filledFeed(t, feed.SmallObjects+1, withLedger)
 		streams := f.mu.cut
 		f.locked(func() { f.mu.cut = make(chan struct{}) }) // of later streams
 		startLedger(t, f, source)
@@ -428,50 +403,6 @@ func TestProbeOfAnEarlierEra(t *testing.T) {
 	})
 }
 
-// A few readers do not start the ledger, whose watches cost upstream more than they do.
-func TestLedgerNeedsManyReaders(t *testing.T) {
-	for readers, want := range map[int]bool{29: false, 30: true} {
-		t.Run(fmt.Sprint(readers), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				fill(f, fewObjects)
-				source := openFeed(t, f, withLedger)
-				for range readers {
-					f.elsewhere()
-					readFresh(t, f, source)
-				}
-				time.Sleep(fresh.Needed + time.Second)
-				f.elsewhere()
-				readFresh(t, f, source)
-				time.Sleep(time.Second)
-				if n := f.count("ledger"); n > 0 != want {
-					t.Errorf("%d watches after %d readers", n, readers)
-				}
-			})
-		})
-	}
-}
-
-// The ledger proves nothing about scopes, so their readers do not start it.
-func TestReadersOfScopesDoNotStartTheLedger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, fewObjects)
-		feeds := start(t, f, withLedger, func(o *feed.Options) {
-			o.Scopes = map[schema.GroupResource][]object.Scope{configmaps.GroupResource(): {{Namespace: "ns"}}}
-		})
-		source, err := feeds.Open(t.Context(), configmaps, inNamespace, object.JSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		startLedger(t, f, source)
-		time.Sleep(10 * time.Second)
-		if n := f.count("ledger"); n != 0 {
-			t.Errorf("%d watches", n)
-		}
-	})
-}
-
 // The ledger ends when the configuration turns it off, and does not begin again.
 func TestLedgerIsTurnedOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -497,9 +428,7 @@ func TestLedgerIsTurnedOff(t *testing.T) {
 // A ledger that proves nothing for two minutes rests for ten.
 func TestUselessLedgerRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, feed.SmallObjects+1)
-		source := openFeed(t, f, withLedger)
+		f, source := filledFeed(t, feed.SmallObjects+1, withLedger)
 		running := [4]int{} // seconds in each five minutes
 		for i := range 20 * 60 {
 			f.other("leases")
@@ -521,9 +450,7 @@ func TestHolesAreClosedForReaders(t *testing.T) {
 	for objects, most := range map[int]int{fewObjects: 150, feed.SmallObjects + 1: 10} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				fill(f, objects)
-				source := openFeed(t, f, withLedger)
+				f, source := filledFeed(t, objects, withLedger)
 				startLedger(t, f, source)
 				readFor(t, f, source, time.Minute)
 				f.delays(5 * time.Millisecond)
@@ -570,48 +497,15 @@ func TestEventsUnderWayAreNoHoles(t *testing.T) {
 	})
 }
 
-// While a run probes the resource itself, its stream or the ledger shows the revision. No side watch is
-// needed.
-func TestProofsDuringTheSecondProbe(t *testing.T) {
-	for name, shows := range map[string]func(f *fakeUpstream){
-		"stream": func(f *fakeUpstream) { f.bookmark() },
-		"ledger": func(f *fakeUpstream) { f.locked(func() { f.mu.held = "" }) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLedgerRequests()
-				f := l.fakeUpstream
-				source := l.feed(t)
-				readFor(t, f, source, 30*time.Second)
-				l.answers(func(req *http.Request) (*http.Response, error) {
-					if isProbeOf(req, "configmaps") {
-						client.Sleep(req.Context(), 100*time.Millisecond)
-					}
-					return nil, nil
-				})
-				helped := f.count("side-watch")
-				f.locked(func() { f.mu.held = "leases" })
-				f.other("leases")
-				time.AfterFunc(50*time.Millisecond, func() { shows(f) })
-				same(t, f, readFresh(t, f, source))
-				if n := f.count("side-watch") - helped; n != 0 {
-					t.Errorf("%d side watches", n)
-				}
-			})
-		})
-	}
-}
-
 // Many readers come before a hole. One run sends a probe of the resource itself, which takes long, and
 // the others wait for it.
 func TestOneProbeOfTheResource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
-		source := l.feed(t)
+		f := newFake()
+		source := ledgerFeed(t, f)
 		readFor(t, f, source, 30*time.Second)
 		var own atomic.Int64
-		l.answers(func(req *http.Request) (*http.Response, error) {
+		f.answers(func(req *http.Request) (*http.Response, error) {
 			if isProbeOf(req, "configmaps") {
 				own.Add(1)
 				client.Sleep(req.Context(), 100*time.Millisecond)
@@ -636,11 +530,10 @@ func TestOneProbeOfTheResource(t *testing.T) {
 // Events hang, for example because their etcd is away. Reads of other resources are answered.
 func TestEventsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
-		source := l.feed(t)
+		f := newFake()
+		source := ledgerFeed(t, f)
 		readFor(t, f, source, 30*time.Second)
-		l.answers(func(req *http.Request) (*http.Response, error) {
+		f.answers(func(req *http.Request) (*http.Response, error) {
 			if isProbeOf(req, "events") {
 				<-req.Context().Done()
 			}
@@ -656,39 +549,6 @@ func TestEventsHang(t *testing.T) {
 				t.Errorf("read %d took %v, want %v at most", i, took, most)
 			}
 		}
-	})
-}
-
-// A run goes on as soon as the stream or the ledger shows the probe's revision.
-func TestRunsWaitForTheirProof(t *testing.T) {
-	const late = 5 * time.Millisecond
-	read := func(t *testing.T, f *fakeUpstream, source *fresh.Feed) {
-		t.Helper()
-		helped, began := f.count("side-watch"), time.Now()
-		time.AfterFunc(late, func() { f.locked(func() { f.mu.stalled, f.mu.held = false, "" }) })
-		same(t, f, readFresh(t, f, source))
-		if took, n := time.Since(began), f.count("side-watch")-helped; took != late || n != 0 {
-			t.Errorf("the read took %v, and %d side watches", took, n)
-		}
-	}
-	t.Run("stream", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
-			fill(f, feed.SmallObjects+1)
-			source := openFeed(t, f)
-			f.stall(true)
-			f.set("o001", "changed")
-			read(t, f, source)
-		})
-	})
-	t.Run("ledger", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
-			_, source := feedWithLedger(t, f)
-			f.locked(func() { f.mu.held = "leases" })
-			f.other("leases")
-			read(t, f, source)
-		})
 	})
 }
 
@@ -718,4 +578,78 @@ func TestRelistedDeletionsDoNotCount(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A few readers do not start the ledger, whose watches cost upstream more than they do. Nor do readers of
+// scopes, about which the ledger proves nothing.
+func TestLedgerNeedsManyReaders(t *testing.T) {
+	for _, c := range []struct {
+		readers int
+		scoped  bool
+		want    bool
+	}{{29, false, false}, {30, false, true}, {30, true, false}} {
+		t.Run(fmt.Sprintf("%d,scoped=%t", c.readers, c.scoped), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, fewObjects)
+				feeds := start(t, f, withLedger, func(o *feed.Options) {
+					if c.scoped {
+						o.Scopes = map[schema.GroupResource][]object.Scope{configmaps.GroupResource(): {{Namespace: "ns"}}}
+					}
+				})
+				source, err := feeds.Open(t.Context(), configmaps, inNamespace, object.JSON, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range c.readers {
+					f.elsewhere()
+					readFresh(t, f, source)
+				}
+				time.Sleep(fresh.Needed + time.Second)
+				f.elsewhere()
+				readFresh(t, f, source)
+				time.Sleep(time.Second)
+				if n := f.count("ledger"); n > 0 != c.want {
+					t.Errorf("%d watches", n)
+				}
+			})
+		})
+	}
+}
+
+// A run goes on as soon as the stream or the ledger shows the probe's revision, also while it probes the
+// resource itself, which takes long. No side watch is needed.
+func TestRunsWaitForTheirProof(t *testing.T) {
+	for _, proof := range []string{"stream", "ledger"} {
+		for takes, late := range map[time.Duration]time.Duration{0: 5 * time.Millisecond, 100 * time.Millisecond: 50 * time.Millisecond} {
+			t.Run(fmt.Sprintf("%s,own=%s", proof, takes), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFake()
+					source := ledgerFeed(t, f)
+					readFor(t, f, source, 30*time.Second)
+					f.answers(func(req *http.Request) (*http.Response, error) {
+						if isProbeOf(req, "configmaps") {
+							client.Sleep(req.Context(), takes)
+						}
+						return nil, nil
+					})
+					helped, began := f.count("side-watch"), time.Now()
+					f.locked(func() { f.mu.held = "leases" })
+					f.other("leases")
+					time.AfterFunc(late, func() {
+						if proof == "stream" {
+							f.bookmark()
+						} else {
+							f.locked(func() { f.mu.held = "" })
+						}
+					})
+					same(t, f, readFresh(t, f, source))
+					took, n := time.Since(began), f.count("side-watch")-helped
+					if n != 0 || takes == 0 && took != late {
+						t.Errorf("the read took %v, and %d side watches", took, n)
+					}
+				})
+			})
+		}
+	}
 }

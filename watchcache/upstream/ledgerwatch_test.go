@@ -1,13 +1,11 @@
 package upstream
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"path"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,73 +20,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// ledgerRequests counts the ledger's watches by path. Tests can answer some requests themselves.
-type ledgerRequests struct {
-	*fakeUpstream
-	mu struct {
-		sync.Mutex
-		watches map[string]int
-		open    int
-		answer  func(*http.Request) (*http.Response, error) // returns nil for the fake's own response
-	}
-}
-
-func newLedgerRequests() *ledgerRequests {
-	l := &ledgerRequests{fakeUpstream: newFake()}
-	l.mu.watches = map[string]int{}
-	return l
-}
-
-// feed returns the feed of a large collection whose readers have started the ledger.
-func (l *ledgerRequests) feed(t *testing.T, change ...func(*feed.Options)) *fresh.Feed {
+// ledgerFeed returns the feed of a large collection whose readers have started the ledger.
+func ledgerFeed(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) *fresh.Feed {
 	t.Helper()
-	fill(l.fakeUpstream, feed.SmallObjects+1)
-	source := openFrom(t, start(t, l, append(change, withLedger)...))
-	startLedger(t, l.fakeUpstream, source)
+	fill(f, feed.SmallObjects+1)
+	source := openFeed(t, f, append(change, withLedger)...)
+	startLedger(t, f, source)
 	return source
-}
-
-// answers sets a function that answers requests. It returns nil for the fake's own response.
-func (l *ledgerRequests) answers(answer func(*http.Request) (*http.Response, error)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.answer = answer
-}
-
-// watches returns the number of watches of a path so far.
-func (l *ledgerRequests) watches(path string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.watches[path]
-}
-
-// open returns the number of open watches.
-func (l *ledgerRequests) open() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.open
-}
-
-// RoundTrip implements http.RoundTripper.
-func (l *ledgerRequests) RoundTrip(req *http.Request) (*http.Response, error) {
-	l.mu.Lock()
-	answer := l.mu.answer
-	if isLedgerWatch(req) {
-		l.mu.watches[req.URL.Path]++
-		l.mu.open++
-		context.AfterFunc(req.Context(), func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.mu.open--
-		})
-	}
-	l.mu.Unlock()
-	if answer != nil {
-		if resp, err := answer(req); resp != nil || err != nil {
-			return resp, err
-		}
-	}
-	return l.fakeUpstream.RoundTrip(req)
 }
 
 func isLedgerWatch(req *http.Request) bool {
@@ -119,19 +57,18 @@ func breaksAfter(req *http.Request, life time.Duration) *http.Response {
 // opened soon.
 func TestWatchesThatKeepBreaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
+		f := newFake()
 		f.mu.more = listsResource("widgets")
 		fill(f, feed.SmallObjects+1)
 		var life atomic.Int64
 		life.Store(int64(500 * time.Millisecond))
-		l.answers(func(req *http.Request) (*http.Response, error) {
+		f.answers(func(req *http.Request) (*http.Response, error) {
 			if isLedgerWatch(req) && path.Base(req.URL.Path) == "widgets" {
 				return breaksAfter(req, time.Duration(life.Load())), nil
 			}
 			return nil, nil
 		})
-		source := openFrom(t, start(t, l, withLedger))
+		source := openFrom(t, start(t, f, withLedger))
 		covered := 0
 		for i := range 1200 { // ten minutes
 			f.other("leases")
@@ -146,22 +83,22 @@ func TestWatchesThatKeepBreaking(t *testing.T) {
 		if covered < 1000 {
 			t.Errorf("the ledger covers the resource at %d of 1,200 moments", covered)
 		}
-		const watch = "/api/v1/widgets"
-		if n := l.watches(watch); n < 8 || n > 20 {
+		const watch = "ledger /api/v1/widgets"
+		if n := f.count(watch); n < 8 || n > 20 {
 			t.Errorf("%d watches in ten minutes", n)
 		}
 		const long = 2 * fresh.Needed
 		life.Store(int64(long))
-		for before := l.watches(watch); l.watches(watch) < before+2; time.Sleep(time.Second) {
+		for before := f.count(watch); f.count(watch) < before+2; time.Sleep(time.Second) {
 			f.other("leases")
 			readFresh(t, f, source)
 		}
-		before := l.watches(watch)
+		before := f.count(watch)
 		for ended := time.Now(); time.Since(ended) < long+15*time.Second; time.Sleep(time.Second) {
 			f.other("leases")
 			readFresh(t, f, source)
 		}
-		if n := l.watches(watch) - before; n != 1 {
+		if n := f.count(watch) - before; n != 1 {
 			t.Errorf("%d more watches within 15 s after the end of a long one, want 1", n)
 		}
 	})
@@ -171,20 +108,19 @@ func TestWatchesThatKeepBreaking(t *testing.T) {
 // get their evidence.
 func TestRefusedResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
+		f := newFake()
 		for i := range 20 {
 			f.mu.more += listsResource(fmt.Sprintf("a-refused%d", i))
 		}
 		var requests atomic.Int64
-		l.answers(func(req *http.Request) (*http.Response, error) {
+		f.answers(func(req *http.Request) (*http.Response, error) {
 			if !strings.HasPrefix(path.Base(req.URL.Path), "a-refused") {
 				return nil, nil
 			}
 			requests.Add(1)
 			return reply(403, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403}`), nil
 		})
-		source := l.feed(t)
+		source := ledgerFeed(t, f)
 		readFor(t, f, source, 9*time.Minute)
 		for _, resource := range []string{"configmaps", "events", "leases"} {
 			if o := ledger.OwnerOf(schema.GroupResource{Resource: resource}); !source.Ledger.Has(o) {
@@ -200,16 +136,15 @@ func TestRefusedResources(t *testing.T) {
 // The ledger watches neither excluded resources, nor those that feeds watch.
 func TestResourcesThatTheLedgerDoesNotWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
+		f := newFake()
 		f.mu.more = listsResource("narrow")
-		l.feed(t, func(o *feed.Options) {
+		ledgerFeed(t, f, func(o *feed.Options) {
 			o.Excluded = []schema.GroupResource{{Resource: "leases"}}
 			o.Scopes = map[schema.GroupResource][]object.Scope{{Resource: "narrow"}: {{Namespace: "ns"}}}
 		})
 		time.Sleep(10 * time.Second)
 		for resource, want := range map[string]int{"leases": 0, "narrow": 0, "configmaps": 0, "namespaces": 1} {
-			if n := l.watches("/api/v1/" + resource); n != want {
+			if n := f.count("ledger /api/v1/" + resource); n != want {
 				t.Errorf("%d watches of %s, want %d", n, resource, want)
 			}
 		}
@@ -243,49 +178,10 @@ func (g *widgetGroup) answer(req *http.Request) (*http.Response, error) {
 	return reply(404, `{"kind":"Status","status":"Failure","reason":"NotFound","code":404}`), nil
 }
 
-// When watches break, a resource may have moved to an aggregated API, which may show other resources'
-// objects. The ledger does not watch it again.
-func TestResourceMovesToAnAggregatedAPI(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
-		l.answers((&widgetGroup{f, "v1", false}).answer)
-		source := l.feed(t)
-		time.Sleep(2 * fresh.Every)
-		const watch = "/apis/example.com/v1/widgets"
-		before := l.watches(watch)
-		l.answers((&widgetGroup{f, "v1", true}).answer)
-		f.cutStreams(false)
-		readFor(t, f, source, 30*time.Second)
-		if n := l.watches(watch) - before; before != 1 || n != 0 {
-			t.Errorf("%d watches, and %d after the move", before, n)
-		}
-	})
-}
-
-// If upstream serves a resource by another version, the ledger watches that version.
-func TestLedgerFollowsVersions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedgerRequests()
-		f := l.fakeUpstream
-		l.answers((&widgetGroup{f, "v1", false}).answer)
-		source := l.feed(t)
-		time.Sleep(2 * fresh.Every)
-		l.answers((&widgetGroup{f, "v2", false}).answer)
-		readFor(t, f, source, 3*time.Minute)
-		v1, v2 := l.watches("/apis/example.com/v1/widgets"), l.watches("/apis/example.com/v2/widgets")
-		if v1 != 1 || v2 != 1 {
-			t.Errorf("%d watches of v1, %d of v2", v1, v2)
-		}
-	})
-}
-
 // Without writes there is no new evidence, and only the reference is probed.
 func TestNoProbesWithoutWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, feed.SmallObjects+1)
-		source := openFeed(t, f, withLedger)
+		f, source := filledFeed(t, feed.SmallObjects+1, withLedger)
 		startLedger(t, f, source)
 		time.Sleep(5 * time.Second)
 		const rounds = 60
@@ -295,4 +191,34 @@ func TestNoProbesWithoutWrites(t *testing.T) {
 			t.Errorf("%d probes in %d rounds", n, rounds)
 		}
 	})
+}
+
+// The ledger follows a resource to another version of its group. It does not follow it to an aggregated API,
+// which may show other resources' objects.
+func TestResourceIsServedInAnotherWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		now  widgetGroup
+		want map[string]int // watches of the versions
+	}{
+		"another version":   {widgetGroup{version: "v2"}, map[string]int{"v1": 1, "v2": 1}},
+		"an aggregated API": {widgetGroup{version: "v1", aggregated: true}, map[string]int{"v1": 1, "v2": 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.answers((&widgetGroup{f, "v1", false}).answer)
+				source := ledgerFeed(t, f)
+				time.Sleep(2 * fresh.Every)
+				c.now.fakeUpstream = f
+				f.answers(c.now.answer)
+				f.cutStreams(false)
+				readFor(t, f, source, 3*time.Minute)
+				for version, want := range c.want {
+					if n := f.count("ledger /apis/example.com/" + version + "/widgets"); n != want {
+						t.Errorf("%d watches of %s, want %d", n, version, want)
+					}
+				}
+			})
+		})
+	}
 }

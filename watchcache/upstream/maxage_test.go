@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -20,51 +19,31 @@ import (
 func TestMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100 * time.Millisecond
-		f := newFake()
-		fill(f, fewObjects+1)
-		feed := openFeed(t, f, func(o *feed.Options) {
+		f, feed := filledFeed(t, fewObjects+1, func(o *feed.Options) {
 			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
 		})
 		f.delays(most / 3) // other resources are written meanwhile
 		f.stall(true)
-		type moment struct {
-			at  time.Time
-			rev uint64
-		}
-		var past []moment
+		readFresh(t, f, feed)
+		written := map[uint64]time.Time{}
 		for i := range 400 {
 			if i%7 == 0 {
 				f.set(fmt.Sprintf("o%03d", i%5), fmt.Sprint(i))
-				past = append(past, moment{time.Now(), f.revision()})
+				written[f.revision()] = time.Now()
 			}
 			began := time.Now()
 			s, age, ok := feed.Recent()
-			if !ok {
-				var err error
-				if s, err = feed.Fresh(t.Context(), true); err != nil {
-					t.Fatal(err)
-				}
-				age = 0
+			if !ok || age <= 0 || age > most || time.Since(began) > 0 {
+				t.Fatalf("read %d: a state of %s ago, %t, after %s", i, age, ok, time.Since(began))
 			}
-			if age > most {
-				t.Errorf("a state of %s ago", age)
-			}
-			if i > 10 && age == 0 {
-				t.Errorf("read %d was not answered at once", i)
-			}
-			if age > 0 {
-				if waited := time.Since(began); waited > 0 {
-					t.Errorf("waited for %s", waited)
-				}
-			}
-			for _, m := range past {
-				if !m.at.After(began.Add(-age)) && s.ResourceVersion() < m.rev {
-					t.Errorf("said to be of %s ago, and misses what was written %s ago", age, began.Sub(m.at))
+			for rev, at := range written {
+				if !at.After(began.Add(-age)) && s.ResourceVersion() < rev {
+					t.Errorf("said to be of %s ago, and misses what was written %s ago", age, began.Sub(at))
 				}
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		f.locked(func() { f.mu.down = errors.New("away") })
+		f.locked(func() { f.mu.down = errDown })
 		time.Sleep(most + time.Millisecond)
 		if _, age, ok := feed.Recent(); ok {
 			t.Errorf("answered with a state of %s ago", age)
@@ -76,9 +55,7 @@ func TestMaxAge(t *testing.T) {
 func TestOneProofIsBegunAhead(t *testing.T) {
 	const most, seconds = 10 * time.Second, 100
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, feed.SmallObjects+1)
-		feed := openFeed(t, f, func(o *feed.Options) {
+		f, feed := filledFeed(t, feed.SmallObjects+1, func(o *feed.Options) {
 			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
 		})
 		f.delays(time.Millisecond)
@@ -112,14 +89,7 @@ func TestConvertedGetsAreForwarded(t *testing.T) {
 					}
 					return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}]}`), nil
 				})
-				lists := roundTrip(func(req *http.Request) (*http.Response, error) {
-					if strings.HasSuffix(req.URL.Path, "/v1/widgets") && req.URL.Query().Get("watch") == "" {
-						return reply(200, `{"apiVersion":"example.com/v1","items":[{"apiVersion":"example.com/v1","kind":"Widget",`+
-							`"metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":"new"}}],"kind":"WidgetList","metadata":{"resourceVersion":"100"}}`), nil
-					}
-					return upstream(req)
-				})
-				feeds := start(t, lists, func(o *feed.Options) {
+				feeds := start(t, upstream, func(o *feed.Options) {
 					o.Resources = map[schema.GroupResource]feed.ResourceOptions{widgets.GroupResource(): {MaxAge: time.Hour}}
 				})
 				source := openOf(t, feeds, widgets)

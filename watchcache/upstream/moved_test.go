@@ -1,12 +1,12 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,21 +25,19 @@ import (
 // apiServices serves widgets of example.com, and one APIService, whose service changes. Watches of the
 // widgets stay open then.
 type apiServices struct {
-	widgets roundTrip
-	stale   string // what a get returns instead, as from a server that lags behind
-	refuse  int    // the status of lists and watches
-
-	mu      sync.Mutex
-	lists   int
-	service string // "-" if there is none
-	changed chan struct{}
+	*fakeUpstream // its lock guards the fields below
+	widgets       roundTrip
+	stale         string // what a get returns instead, as from a server that lags behind
+	refuse        int    // the status of lists and watches
+	lists         int
+	service       string // "-" if there is none
 }
 
 func newAPIServices(service string) *apiServices {
 	absent := func(*http.Request) (*http.Response, error) {
 		return reply(404, `{"kind":"Status","reason":"NotFound","code":404}`), nil
 	}
-	return &apiServices{widgets: widgetUpstream(absent), service: service, changed: make(chan struct{})}
+	return &apiServices{fakeUpstream: newFake(), widgets: widgetUpstream(absent), service: service}
 }
 
 func (a *apiServices) json(service string) string {
@@ -50,19 +48,7 @@ func (a *apiServices) json(service string) string {
 	return `{"kind":"APIService","metadata":{"name":"v1.example.com"},"spec":` + spec + `}`
 }
 
-func (a *apiServices) become(service string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.service = service
-	close(a.changed)
-	a.changed = make(chan struct{})
-}
-
-func (a *apiServices) setRefuse(status int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.refuse = status
-}
+func (a *apiServices) become(service string) { a.locked(func() { a.service = service }) }
 
 // RoundTrip implements http.RoundTripper.
 func (a *apiServices) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -74,47 +60,23 @@ func (a *apiServices) RoundTrip(req *http.Request) (*http.Response, error) {
 		return reply(200, `{"groups":[{"name":"example.com","versions":[{"version":"v1"}]},{"name":"apiregistration.k8s.io","versions":[{"version":"v1"}]}]}`), nil
 	case !strings.Contains(path, "/apiservices"):
 		return a.widgets(req)
-	case strings.HasSuffix(path, "/v1.example.com") && a.stale != "":
-		return reply(200, a.json(a.stale)), nil
 	case strings.HasSuffix(path, "/v1.example.com"):
-		return reply(200, a.json(a.service)), nil
+		return reply(200, a.json(cmp.Or(a.stale, a.service))), nil
 	case a.refuse != 0:
-		return reply(a.refuse, fmt.Sprintf(`{"kind":"Status","status":"Failure","reason":%q,"code":%d}`, http.StatusText(a.refuse), a.refuse)), nil
+		return statusReply(a.refuse), nil
 	case req.URL.Query().Get("watch") == "":
 		a.lists++
 		return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[`+a.json(a.service)+`]}`), nil
 	}
-	return a.watch(req), nil
-}
-
-// watch sends the APIService whenever it changes.
-func (a *apiServices) watch(req *http.Request) *http.Response {
-	resp, w := piped(req)
-	changed := a.changed
-	go func() {
-		defer w.Close()
-		over := time.After(5 * time.Minute)
-		for {
-			select {
-			case <-req.Context().Done():
-				return
-			case <-over:
-				return
-			case <-changed:
-			}
-			a.mu.Lock()
-			kind, object := "MODIFIED", a.json(a.service)
-			if a.service == "-" {
-				kind = "DELETED"
-			}
-			changed = a.changed
-			a.mu.Unlock()
-			if _, err := fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", kind, object); err != nil {
-				return
-			}
+	seen := a.service
+	return a.streamLocked(req.Context(), 0, 5*time.Minute, nil, func() []string {
+		kind := map[bool]string{true: "DELETED", false: "MODIFIED"}[a.service == "-"]
+		if seen == a.service {
+			return nil
 		}
-	}()
-	return resp
+		seen = a.service
+		return []string{fmt.Sprintf(`{"type":%q,"object":%s}`+"\n", kind, a.json(seen))}
+	}), nil
 }
 
 // When an API moves to another server, its cache ends, since upstream's own watch does not end.
@@ -162,41 +124,6 @@ func TestAPIMoves(t *testing.T) {
 	}
 }
 
-// A feed ends as soon as the APIService is known to have moved, even if it was read from a server
-// that lags behind.
-func TestAPIHasMoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPIServices("other")
-		a.stale = discovery.Local
-		feeds := start(t, a)
-		_, _ = feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0)
-		time.Sleep(time.Minute) // meanwhile the APIServices are read
-		for range 20 {
-			time.Sleep(2 * settling)
-			if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
-				t.Errorf("got %v", err)
-			}
-		}
-	})
-}
-
-// If the APIServices cannot be followed any more, the proxy does not rely on what it knew of them.
-func TestAPIReturnsUnseen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPIServices(discovery.Local)
-		feeds := start(t, a)
-		openOf(t, feeds, widgets)
-		synctest.Wait()
-		a.become("other")
-		synctest.Wait()
-		a.setRefuse(http.StatusForbidden)
-		time.Sleep(10 * time.Minute) // the watch ends, and the list is refused
-		a.become(discovery.Local)
-		time.Sleep(time.Hour)
-		openOf(t, feeds, widgets)
-	})
-}
-
 // A watch of the APIServices that is silent and has no end is not trusted for long.
 func TestAPIMovesInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -218,26 +145,65 @@ func TestAPIMovesInSilence(t *testing.T) {
 	})
 }
 
-// If upstream forbids to follow the APIServices, the log says so once.
+// A feed does not start if its definition or its APIService is known to have changed, even if it was read
+// from a server that lags behind.
+func TestServedInAnotherWayAlready(t *testing.T) {
+	for name, upstream := range map[string]func() http.RoundTripper{
+		"an APIService": func() http.RoundTripper {
+			moved := newAPIServices("other")
+			moved.stale = discovery.Local
+			return moved
+		},
+		"a definition": func() http.RoundTripper {
+			return widgetUpstream(func(req *http.Request) (*http.Response, error) {
+				if strings.HasSuffix(req.URL.Path, "/widgets.example.com") {
+					return reply(200, `{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}`), nil
+				}
+				return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":2}}]}`), nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				feeds := start(t, upstream())
+				_, _ = feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0)
+				time.Sleep(time.Minute) // meanwhile the others are read
+				for range 20 {
+					time.Sleep(2 * settling)
+					if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
+						t.Errorf("got %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// If upstream forbids to follow the APIServices, the log says so once, and the proxy does not rely on what it
+// knew of them. It follows them once it may.
 func TestAPIServicesRefused(t *testing.T) {
 	for status, times := range map[int]int{http.StatusForbidden: 1, http.StatusNotFound: 0} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newAPIServices(discovery.Local)
-				a.refuse = status
 				core, logs := observer.New(zap.WarnLevel)
 				feeds := newFeeds(t, a, prometheus.NewRegistry(), feed.Options{}, zap.New(core))
 				defer feeds.Stop()
-				f := openOf(t, feeds, widgets)
-				time.Sleep(10 * time.Minute)
+				openOf(t, feeds, widgets)
+				synctest.Wait()
+				a.become("other")
+				synctest.Wait()
+				a.locked(func() { a.refuse = status })
+				time.Sleep(10 * time.Minute) // the watch ends, and the list is refused
 				if n := logs.FilterMessage("following apiservices broke").Len(); n != times {
 					t.Errorf("said %d times", n)
 				}
-				a.setRefuse(0)
+				a.become(discovery.Local)
+				time.Sleep(time.Hour)
+				f := openOf(t, feeds, widgets)
+				a.locked(func() { a.refuse = 0 })
 				time.Sleep(2 * time.Minute)
-				if a.become("other"); a.lists == 0 {
-					t.Error("not followed once it is allowed")
-				}
+				a.become("other")
 				synctest.Wait()
 				if _, err := f.Cache().Snapshot(); !errors.Is(err, watchcache.ErrEnded) {
 					t.Errorf("the cache has not ended: %v", err)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
@@ -26,9 +24,7 @@ import (
 // Readers that detect a restore must not prevent the feed from reading the restored state.
 func TestReadersLetARestoreBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, fewObjects+100)
-		feed := openFeed(t, f)
+		f, feed := filledFeed(t, fewObjects+100)
 		for i := range 300 {
 			f.set("o001", fmt.Sprint(i))
 		}
@@ -54,9 +50,7 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 	for _, objects := range []int{3, feed.SmallObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				fill(f, objects)
-				feed := openFeed(t, f)
+				f, feed := filledFeed(t, objects)
 				synctest.Wait()
 				cursor := watchAll(t, feed.Cache())
 				f.slowState(5 * time.Second)
@@ -133,6 +127,9 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 			return reply(200, `{"kind":"APIResourceList","resources":[{"name":"widgets","namespaced":true,"kind":"Widget","verbs":["get","list","watch"]}]}`), nil
 		case strings.Contains(path, client.NoSuchNamespace):
 			return reply(200, `{"apiVersion":"example.com/v1","items":[],"kind":"WidgetList","metadata":{"continue":"","resourceVersion":"100"}}`), nil
+		case strings.HasSuffix(path, "/v1/widgets") && q.Get("watch") == "":
+			return reply(200, `{"apiVersion":"example.com/v1","items":[{"apiVersion":"example.com/v1","kind":"Widget",`+
+				`"metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":"new"}}],"kind":"WidgetList","metadata":{"resourceVersion":"100"}}`), nil
 		case q.Get("sendInitialEvents") == "true":
 			body := fmt.Sprintf(`{"type":"ADDED","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":%q}}}`+"\n"+
 				`{"type":"BOOKMARK","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"100"}}}`+"\n", version)
@@ -144,67 +141,6 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 		}
 		return silentAfter(req, ""), nil
 	}
-}
-
-// If the first stream of a custom resource ends early, the state is read again, even if the
-// definition cannot be followed.
-func TestCustomStreamCutShort(t *testing.T) {
-	for name, definitions := range map[string]func(*http.Request) (*http.Response, error){
-		"forbidden": func(*http.Request) (*http.Response, error) {
-			return reply(403, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403}`), nil
-		},
-		"followed": func(req *http.Request) (*http.Response, error) {
-			if strings.HasSuffix(req.URL.Path, "/widgets.example.com") {
-				return reply(200, `{"metadata":{"uid":"one","generation":1},"spec":{"versions":[{"name":"v1"}]}}`), nil
-			}
-			return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}]}`), nil
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				feed := openOf(t, start(t, widgetUpstream(definitions)), widgets)
-				time.Sleep(time.Minute)
-				s, err := feed.Cache().Snapshot()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if o := s.Get("ns/a"); o == nil || !strings.Contains(string(o.Bytes()), "new") {
-					t.Errorf("the cache has %s", o.Bytes())
-				}
-			})
-		})
-	}
-}
-
-// The feed reads no state if its definition is known to have changed.
-func TestOutdatedDefinition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var reads atomic.Int64
-		widget := widgetUpstream(func(req *http.Request) (*http.Response, error) {
-			if strings.HasSuffix(req.URL.Path, "/widgets.example.com") { // as if from a server that lags behind
-				return reply(200, `{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}`), nil
-			}
-			return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":2}}]}`), nil
-		})
-		feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
-			if req.Context().Err() == nil && req.URL.Query().Get("sendInitialEvents") == "true" {
-				reads.Add(1)
-			}
-			return widget(req)
-		}))
-		_, _ = feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0)
-		time.Sleep(time.Minute) // meanwhile the definitions are read
-		before := reads.Load()
-		for range 20 {
-			time.Sleep(2 * settling)
-			if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
-				t.Errorf("got %v", err)
-			}
-		}
-		if n := reads.Load() - before; n > 0 {
-			t.Errorf("%d reads", n)
-		}
-	})
 }
 
 // A single page never counts as the whole state.
@@ -223,6 +159,19 @@ func TestPageIsNoState(t *testing.T) {
 		f.elsewhere()
 		if s, err := feed.Fresh(t.Context(), true); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("%d objects of 3, %v", s.Len(), err)
+		}
+	})
+}
+
+// If the first stream of a custom resource ends early, the state is read again, even if the
+// definition cannot be followed.
+func TestCustomStreamCutShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		forbidden := func(*http.Request) (*http.Response, error) { return statusReply(http.StatusForbidden), nil }
+		feed := openOf(t, start(t, widgetUpstream(forbidden)), widgets)
+		time.Sleep(time.Minute)
+		if o := readSnapshot(t, feed.Cache()).Get("ns/a"); o == nil || !strings.Contains(string(o.Bytes()), "new") {
+			t.Errorf("the cache has %s", o.Bytes())
 		}
 	})
 }

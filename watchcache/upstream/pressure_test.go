@@ -14,59 +14,9 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
-
-// If there is no memory for new caches, existing caches continue, and requests for other resources
-// go to upstream.
-func TestNoNewFeeds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, 3)
-		feeds := start(t, f)
-		feed := openFrom(t, feeds)
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
-		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Protobuf, 0); !errors.Is(err, ErrNoMemory) {
-			t.Errorf("another feed: %v", err)
-		}
-		f.set("new", "1")
-		same(t, f, readFresh(t, f, feed))
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
-		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Protobuf, 0); errors.Is(err, ErrNoMemory) {
-			t.Errorf("there is memory again: %v", err)
-		}
-	})
-}
-
-// If a feed's first state is too large, the feed is given up. The next attempt comes only after a
-// pause.
-func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		fill(f, 3)
-		f.stall(true) // its state never ends
-		feeds := start(t, f)
-		opened := make(chan error)
-		go func() {
-			_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
-			opened <- err
-		}()
-		time.Sleep(time.Second)
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
-		if err := <-opened; err == nil {
-			t.Error("its cache was handed out")
-		}
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
-		f.stall(false)
-		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
-			t.Errorf("opened again at once: %v", err)
-		}
-		time.Sleep(noMemoryPause)
-		if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0); err != nil {
-			t.Errorf("after a while: %v", err)
-		}
-	})
-}
 
 // unequal is an upstream whose resources have objects of their own.
 type unequal struct {
@@ -82,106 +32,24 @@ func (u *unequal) RoundTrip(req *http.Request) (*http.Response, error) {
 	return u.frail.RoundTrip(req)
 }
 
-// A user who makes the proxy fill more caches when memory is short does not end the old one, which all
-// others use. If the new ones are too small together, they do not end in its place.
-func TestYoungFeedIsGivenUpFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := &unequal{frail: newFrail(), resources: map[string]*fakeUpstream{
-			resourceName(0): newFake(), resourceName(1): newFake(), resourceName(2): newFake(),
-		}}
-		feeds := start(t, u)
-		open := func(i, size int) *fresh.Feed {
-			gvr := schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}
-			u.resources[gvr.Resource].set("a", strings.Repeat("x", size))
-			f := openOf(t, feeds, gvr)
-			synctest.Wait()
-			return f
-		}
-		const unit = 64 << 10
-		old := open(0, 32*unit)
-		time.Sleep(noMemoryPause)
-		for _, f := range []*fresh.Feed{open(1, unit+unit/3), old, open(2, unit+unit/4)} {
-			feeds.GiveUpLargest()
-			synctest.Wait()
-			if _, err := feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
-				t.Errorf("%s is not given up in its turn: %v", f, err)
-			}
-		}
-	})
-}
-
-// The cache with the most bytes of objects and log ends, and its requests are forwarded for a while. It
-// is not filled again, even if it had to be warm. All other caches continue.
-func TestLargestFeedIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := &unequal{frail: newFrail(), resources: map[string]*fakeUpstream{
-			resourceName(0): newFake(), resourceName(1): newFake(), resourceName(2): newFake(),
-		}}
-		feeds := start(t, u)
-		const unit = 64 << 10
-		var all []*fresh.Feed
-		var watches []*watchcache.Cursor
-		for i, writes := range [][]int{{1}, {2 * unit}, {unit, 2*unit - 1}} { // bytes
-			gvr := schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}
-			for _, size := range writes {
-				u.resources[gvr.Resource].set("a", strings.Repeat("x", size))
-				openOf(t, feeds, gvr)
-				synctest.Wait()
-			}
-			all = append(all, openOf(t, feeds, gvr))
-			watches = append(watches, watchAll(t, all[i].Cache()))
-		}
-		const small, middle, large = 0, 1, 2
-		warming := feeds.Warm([]Part{{Resource: all[large].GVR.GroupResource()}})
-		time.Sleep(time.Minute)
-		if got := feeds.Bytes(); got < 5*unit || got > 6*unit {
-			t.Errorf("all caches take %d bytes", got)
-		}
-		for _, next := range []int{large, middle, small} {
-			feeds.GiveUpLargest()
-			time.Sleep(time.Minute)
-			for i, f := range all {
-				over := i >= next // the later ones are larger
-				if _, _, err := watches[i].Poll(nil, 1); errors.Is(err, watchcache.ErrEnded) != over {
-					t.Errorf("without %s, a watch of %s: %v", all[next], f, err)
-				}
-				if again, err := feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); errors.Is(err, ErrNoMemory) != over || !over && again != f {
-					t.Errorf("without %s, opening %s: %v", all[next], f, err)
-				}
-			}
-			if err := warming.Err(); err != nil {
-				t.Errorf("without %s, it is not ready: %v", all[next], err)
-			}
-		}
-		feeds.GiveUpLargest()
-		if got := feeds.Bytes(); got > 0 {
-			t.Errorf("no caches take %d bytes", got)
-		}
-		if !feeds.ShortOfMemory() {
-			t.Error("requests are forwarded for another reason")
-		}
-		time.Sleep(noMemoryPause)
-		if feeds.ShortOfMemory() {
-			t.Error("memory stays short")
-		}
-		openOf(t, feeds, all[large].GVR)
-	})
-}
-
-// Under memory pressure, the logs of all feeds shrink immediately. The log of a feed that starts
-// later is short, too.
+// Under memory pressure, the logs of all feeds shrink immediately, but not below a part of their time and
+// events if these are small.
 func TestLogsAreShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
-		feeds := start(t, f)
+		feeds := start(t, f, func(o *feed.Options) { o.Limits.Events = 32_000 })
 		feed := openFrom(t, feeds)
 		for i := range 2000 {
 			f.set("o001", fmt.Sprint(i))
+			time.Sleep(100 * time.Millisecond)
 		}
-		synctest.Wait()
 		before := feed.Cache().Stats()
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 100 / float64(feeds.Options.Load().Limits.Events)})
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 1.0 / 1000})
+		if n := feed.Cache().Stats().LogEvents; n < 400 {
+			t.Errorf("%d small events are left", n)
+		}
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 1.0 / 10_000})
 		after := feed.Cache().Stats()
 		if before.LogEvents < 2000 || after.LogEvents > 300 || after.Since <= before.Since || after.ResourceVersion != before.ResourceVersion {
 			t.Errorf("from %+v to %+v", before, after)
@@ -196,13 +64,13 @@ func TestStartingFeedIsShed(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
 		feeds := start(t, f)
-		f.locked(func() { f.mu.down = errDown })
+		f.delays(10 * time.Second)
 		go func() { _, _ = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0) }()
+		synctest.Wait()
 		options := *feeds.Options.Load()
 		options.Limits.Events = 1000
 		feeds.SetOptions(options)
 		feeds.SetMemoryPressure(MemoryPressure{Logs: 0.5})
-		f.locked(func() { f.mu.down = nil })
 		time.Sleep(time.Minute)
 		feed := openFrom(t, feeds)
 		if got := feed.Cache().Limits().Events; got != 500 {
@@ -211,18 +79,126 @@ func TestStartingFeedIsShed(t *testing.T) {
 	})
 }
 
-// Under the highest memory pressure, a log still holds a part of its time and its events, if they
-// are small.
-func TestLimitsUnderMemoryPressure(t *testing.T) {
-	full := watchcache.Limits{Age: time.Minute, Events: 1600, Bytes: 1280}
-	for logs, want := range map[float64]watchcache.Limits{
-		1:          full,
-		1.0 / 2:    {Age: 30 * time.Second, Events: 800, Bytes: 640},
-		1.0 / 128:  {Age: time.Minute / 16, Events: 100, Bytes: 10},
-		1.0 / 9999: {Age: time.Minute / 16, Events: 100, Bytes: 1},
-	} {
-		if got := (MemoryPressure{Logs: logs}).limits(full); got != want {
-			t.Errorf("%v: %+v, want %+v", logs, got, want)
+// If there is no memory for new caches, existing caches continue, and requests for other resources go to
+// upstream. A feed whose first state is too large is given up. The next attempt comes only after a pause.
+func TestNoNewFeeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 3)
+		feeds := start(t, f)
+		old := openFrom(t, feeds)
+		f.stall(true) // the state of the next one never ends
+		opened := make(chan error)
+		go func() {
+			_, err := feeds.Open(t.Context(), events, object.Want{}, object.JSON, 0)
+			opened <- err
+		}()
+		time.Sleep(time.Second)
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
+		if err := <-opened; err == nil {
+			t.Error("its cache was handed out")
 		}
+		refused := func(encoding object.Encoding, gvr schema.GroupVersionResource, want bool) {
+			t.Helper()
+			if _, err := feeds.Open(t.Context(), gvr, object.Want{}, encoding, 0); errors.Is(err, ErrNoMemory) != want {
+				t.Errorf("%s as %s: %v", gvr.Resource, encoding, err)
+			}
+		}
+		refused(object.Protobuf, configmaps, true)
+		f.stall(false)
+		f.set("new", "1")
+		same(t, f, readFresh(t, f, old))
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
+		refused(object.Protobuf, configmaps, false)
+		refused(object.JSON, events, true)
+		time.Sleep(noMemoryPause)
+		refused(object.JSON, events, false)
+	})
+}
+
+// caches is an upstream with caches of several sizes.
+type caches struct {
+	*unequal
+	feeds *Feeds
+}
+
+func newCaches(t *testing.T) *caches {
+	t.Helper()
+	u := &unequal{frail: newFrail(), resources: map[string]*fakeUpstream{}}
+	for i := range 3 {
+		u.resources[resourceName(i)] = newFake()
 	}
+	return &caches{u, start(t, u)}
+}
+
+// unit is a number of bytes beside which all others are small.
+const unit = 64 << 10
+
+// open writes an object of each of the sizes in turn, and returns the cache.
+func (c *caches) open(t *testing.T, i int, sizes ...int) *fresh.Feed {
+	t.Helper()
+	gvr := schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}
+	for _, size := range sizes {
+		c.resources[gvr.Resource].set("a", strings.Repeat("x", size))
+		openOf(t, c.feeds, gvr)
+		synctest.Wait()
+	}
+	return openOf(t, c.feeds, gvr)
+}
+
+// A user who makes the proxy fill more caches when memory is short does not end the old one, which all
+// others use. If the new ones are too small together, they do not end in its place.
+func TestYoungFeedIsGivenUpFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCaches(t)
+		old := c.open(t, 0, 32*unit)
+		time.Sleep(noMemoryPause)
+		for _, f := range []*fresh.Feed{c.open(t, 1, unit+unit/3), old, c.open(t, 2, unit+unit/4)} {
+			c.feeds.GiveUpLargest()
+			synctest.Wait()
+			if _, err := c.feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
+				t.Errorf("%s is not given up in its turn: %v", f, err)
+			}
+		}
+	})
+}
+
+// The cache with the most bytes of objects and log ends, and its requests are forwarded for a while. It
+// is not filled again, even if it had to be warm. All other caches continue.
+func TestLargestFeedIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCaches(t)
+		small, middle, large := c.open(t, 0, 1), c.open(t, 1, 2*unit), c.open(t, 2, unit, 2*unit-1)
+		warming := c.feeds.Warm([]Part{{Resource: large.GVR.GroupResource()}})
+		time.Sleep(time.Minute)
+		if got := c.feeds.Bytes(); got < 5*unit || got > 6*unit {
+			t.Errorf("all caches take %d bytes", got)
+		}
+		over := map[*fresh.Feed]bool{}
+		for _, next := range []*fresh.Feed{large, middle, small} {
+			watch := watchAll(t, next.Cache())
+			c.feeds.GiveUpLargest()
+			time.Sleep(time.Minute)
+			over[next] = true
+			if _, _, err := watch.Poll(nil, 1); !errors.Is(err, watchcache.ErrEnded) {
+				t.Errorf("without %s, its watch: %v", next, err)
+			}
+			for _, f := range []*fresh.Feed{small, middle, large} {
+				if again, err := c.feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); errors.Is(err, ErrNoMemory) != over[f] || !over[f] && again != f {
+					t.Errorf("without %s, opening %s: %v", next, f, err)
+				}
+			}
+			if err := warming.Err(); err != nil {
+				t.Errorf("without %s, it is not ready: %v", next, err)
+			}
+		}
+		if !c.feeds.ShortOfMemory() {
+			t.Error("requests are forwarded for another reason")
+		}
+		time.Sleep(noMemoryPause)
+		if c.feeds.ShortOfMemory() {
+			t.Error("memory stays short")
+		}
+		openOf(t, c.feeds, large.GVR)
+	})
 }

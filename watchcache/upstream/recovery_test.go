@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,7 +19,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 const (
@@ -85,33 +83,48 @@ func wantFew(t *testing.T, asked []request) {
 }
 
 // Upstream is down for a while and then not ready for a while. In that time it gets few requests.
-// When it is back, all feeds resume promptly, with one relist each.
+// When it is back, all feeds resume promptly, after few checks and with one relist each.
 func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
-	for _, outage := range []time.Duration{8 * time.Second, time.Minute} {
-		t.Run(outage.String(), func(t *testing.T) {
+	for name, c := range map[string]struct {
+		outage time.Duration
+		paged  bool // the end of a read in pages does not mean that upstream is down
+	}{"short": {8 * time.Second, false}, "long": {time.Minute, false}, "paged": {8 * time.Second, true}} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFrail()
+				if c.paged {
+					f.fakeUpstream.mu.noStream = 422
+				}
 				f.set("a", "1")
 				feeds, all := startMany(t, f)
 				time.Sleep(time.Minute)
 				began := time.Now()
 				f.leave()
-				time.Sleep(outage * 3 / 4)
+				time.Sleep(c.outage * 3 / 4)
 				f.turn(unready)
-				time.Sleep(outage / 4)
+				time.Sleep(c.outage / 4)
 				wantFew(t, f.since(began))
 				back := time.Now()
 				f.turn(up)
 				wantFresh(t, f, all)
+				checks := 0
+				for _, r := range f.since(back) {
+					if r.path == "/readyz" {
+						checks++
+					}
+				}
 				time.Sleep(longEnough)
 				for i := range manyFeeds {
 					if got := testutil.ToFloat64(feeds.metrics.feed.Relists.WithLabelValues("", "v1", resourceName(i), "expired")); got != 1 {
 						t.Errorf("feed %d has relisted %v times", i, got)
 					}
 				}
-				const each = 3 // a probe, a watch that gets 410, a relist
-				if got := len(f.since(back)); got > (each+5)*manyFeeds {
-					t.Errorf("%d requests since upstream is back", got)
+				each := 3 // a probe, a watch that gets 410, a relist
+				if c.paged {
+					each++
+				}
+				if got := len(f.since(back)); got > (each+5)*manyFeeds || checks > 3 {
+					t.Errorf("%d requests since upstream is back, %d checks at first", got, checks)
 				}
 			})
 		})
@@ -182,24 +195,6 @@ func TestOneResourceFails(t *testing.T) {
 	}
 }
 
-// If one health check of an apiserver fails permanently, the apiserver reports that it is not
-// ready, but serves. The proxy uses it.
-func TestUnwellUpstreamIsAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFrail()
-		_, all := startMany(t, f)
-		time.Sleep(time.Minute)
-		f.leave()
-		time.Sleep(time.Second)
-		f.turn(unwell)
-		time.Sleep(servers.UnreadyPatience + soon)
-		wantFresh(t, f, all)
-		f.elsewhere()
-		f.cutStreams(true)
-		wantFresh(t, f, all)
-	})
-}
-
 // Feeds have failed so often that they pause for seconds. Then upstream goes down. Its return ends
 // these pauses.
 func TestReturnEndsPauses(t *testing.T) {
@@ -220,38 +215,6 @@ func TestReturnEndsPauses(t *testing.T) {
 		f.turn(up)
 		wantFresh(t, f, all)
 	})
-}
-
-// A server that has just started refuses all requests for a while. Feeds ignore these refusals,
-// even if they may not read /readyz, and their watches continue.
-func TestRefusalsOfAServerThatStarts(t *testing.T) {
-	for _, private := range []bool{false, true} {
-		t.Run(fmt.Sprintf("private=%t", private), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFrail()
-				f.mu.private = private
-				_, all := startMany(t, f)
-				cursor := watchAll(t, all[0].Cache())
-				time.Sleep(time.Minute)
-				began := time.Now()
-				f.leave()
-				time.Sleep(8 * time.Second)
-				f.turn(refusing)
-				time.Sleep(time.Second)
-				if private {
-					f.turn(up)
-					time.Sleep(2 * time.Second) // only the feeds' own pauses are left
-				} else {
-					wantFew(t, f.since(began))
-					f.turn(up)
-				}
-				wantFresh(t, f, all)
-				if got := drain(t, cursor); got["new"] != "ADDED" {
-					t.Errorf("the watch has seen %v", got)
-				}
-			})
-		})
-	}
 }
 
 // Reads get no response while the streams are silent. The feeds wait for upstream together. When
@@ -284,47 +247,44 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 	})
 }
 
-// If one of several servers goes down, feeds resume at another server immediately. If all servers
-// are down, each of them gets few requests. The return of any server ends the outage.
-func TestFeedsGoOnAtAnotherServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFrail()
-		members := []*member{{frail: f}, {frail: f}, {frail: f}}
-		var several []servers.Server
-		var ways []http.RoundTripper
-		for i, m := range members {
-			several = append(several, servers.Server{Base: &url.URL{Scheme: "https", Host: fmt.Sprint(i)}, Transport: m, Cut: func() {}})
-			ways = append(ways, m)
-		}
-		metrics := NewMetrics(prometheus.NewRegistry())
-		s, err := servers.New(t.Context(), several, metrics.Servers, metrics.Client, zap.NewNop())
-		if err != nil {
-			t.Fatal(err)
-		}
-		feeds := NewFeeds(s.Client(s.Transport(ways), metrics.Client), s, metrics, manyOptions, zap.NewNop())
-		t.Cleanup(feeds.Stop)
-		all := openMany(t, feeds)
-		time.Sleep(time.Minute)
-		members[0].away.Store(true)
-		f.cutStreams(false)
-		wantFresh(t, f, all)
-
-		time.Sleep(time.Minute)
-		for _, m := range members {
-			m.away.Store(true)
-		}
-		f.elsewhere()
-		f.cutStreams(true)
-		time.Sleep(time.Second) // the first periodic checks of three servers come within it
-		began := time.Now()
-		time.Sleep(time.Minute)
-		if got := len(f.since(began)); got > 60*asksPerSecond*len(members) {
-			t.Errorf("%d requests in a minute", got)
-		}
-		members[2].away.Store(false)
-		wantFresh(t, f, all)
-		if s.Current() != "2" {
-			t.Errorf("%s is asked", s.Current())
-		}
-	})
+// A server that has just started refuses all requests for a while. Feeds ignore these refusals,
+// even if they may not read /readyz, and even after a long outage. Their watches continue.
+func TestRefusalsOfAServerThatStarts(t *testing.T) {
+	for name, c := range map[string]struct {
+		outage  time.Duration
+		state   state
+		lasts   time.Duration
+		private bool
+	}{
+		"ready":                    {8 * time.Second, refusing, time.Second, false},
+		"private":                  {8 * time.Second, refusing, time.Second, true},
+		"not ready":                {20 * time.Second, starting, 15 * time.Second, false},
+		"not ready, a long outage": {time.Minute, starting, 15 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFrail()
+				f.mu.private = c.private
+				_, all := startMany(t, f)
+				cursor := watchAll(t, all[0].Cache())
+				time.Sleep(time.Minute)
+				began := time.Now()
+				f.leave()
+				time.Sleep(c.outage)
+				f.turn(c.state)
+				time.Sleep(c.lasts)
+				if !c.private {
+					wantFew(t, f.since(began))
+				}
+				f.turn(up)
+				if c.private {
+					time.Sleep(2 * time.Second) // only the feeds' own pauses are left
+				}
+				wantFresh(t, f, all)
+				if got := drain(t, cursor); got["new"] != "ADDED" {
+					t.Errorf("the watch has seen %v", got)
+				}
+			})
+		})
+	}
 }

@@ -15,23 +15,34 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// narrowUpstream refuses collections in all namespaces until wide is true.
+// narrowUpstream refuses lists and watches. It does not end open watches, as an apiserver does not.
 type narrowUpstream struct {
 	*fakeUpstream
-	wide  atomic.Bool
-	names bool // refuses all requests except those for single objects
-	tried atomic.Int64
+	wide, narrow atomic.Int64 // the status of refusals in all namespaces and in the namespace ns; 0 for none
+	tried        atomic.Int64
 }
 
-// RoundTrip implements http.RoundTripper.
+// newNarrow returns an upstream that allows the namespace ns only.
+func newNarrow() *narrowUpstream {
+	n := &narrowUpstream{fakeUpstream: newFake()}
+	n.wide.Store(http.StatusForbidden)
+	return n
+}
+
+// RoundTrip implements http.RoundTripper. Objects whose names begin with c can always be read.
 func (n *narrowUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
-	path, name := req.URL.Path, strings.HasPrefix(req.URL.Query().Get("fieldSelector"), "metadata.name=c")
-	narrow := strings.Contains(path, "/namespaces/ns/") && !n.names || name
-	if strings.HasSuffix(path, "/configmaps") && !narrow && !n.wide.Load() {
+	before, _, ok := strings.Cut(req.URL.Path, "/configmaps")
+	status := &n.wide
+	if strings.HasSuffix(before, "/namespaces/ns") {
+		status = &n.narrow
+	}
+	named := strings.HasPrefix(req.URL.Query().Get("fieldSelector"), "metadata.name=c")
+	if code := int(status.Load()); ok && code != 0 && !named {
 		n.tried.Add(1)
-		return statusReply(http.StatusForbidden), nil
+		return statusReply(code), nil
 	}
 	return n.fakeUpstream.RoundTrip(req)
 }
@@ -42,7 +53,7 @@ var inNamespace = object.Want{Namespace: "ns"}
 // upstream is away. Once upstream allows the whole resource, the cache of the whole answers.
 func TestNarrowFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &narrowUpstream{fakeUpstream: newFake()}
+		n := newNarrow()
 		n.set("a", "1")
 		feeds := start(t, n)
 		f, err := feeds.Open(t.Context(), configmaps, inNamespace, object.JSON, 0)
@@ -81,7 +92,7 @@ func TestNarrowFeed(t *testing.T) {
 		if tries := n.tried.Load() - tried; tries < 2 || tries > 5 {
 			t.Errorf("%d tries of the whole in two minutes", tries)
 		}
-		n.wide.Store(true)
+		n.wide.Store(0)
 		for range 60 {
 			time.Sleep(time.Second)
 			if f, err = feeds.Open(t.Context(), configmaps, inNamespace, object.JSON, 0); err != nil {
@@ -98,7 +109,8 @@ func TestNarrowFeed(t *testing.T) {
 // refusals displace no others.
 func TestNarrowFeedsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &narrowUpstream{fakeUpstream: newFake(), names: true}
+		n := newNarrow()
+		n.narrow.Store(http.StatusForbidden)
 		feeds := start(t, n)
 		feeds.refuseLocked(feed.Key{GVR: configmaps, Encoding: object.Protobuf}, ErrNoMemory, time.Hour)
 		for range 3000 {
@@ -112,6 +124,15 @@ func TestNarrowFeedsAreBounded(t *testing.T) {
 		}
 		if err := feeds.refusedLocked(feed.Key{GVR: configmaps, Encoding: object.Protobuf}); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("the other refusal is %v", err)
+		}
+		time.Sleep(time.Minute)
+		tried := n.tried.Load()
+		long := object.Want{Namespace: "ns", Name: "c" + strings.Repeat("x", nameMost)} // refusals keep no such names
+		if _, err := feeds.Open(t.Context(), configmaps, long, object.JSON, 0); err == nil {
+			t.Error("a feed of a long name")
+		}
+		if got := n.tried.Load() - tried; got != 2 {
+			t.Errorf("%d wider scopes were tried", got)
 		}
 		for i := range NarrowFeedsMax + 10 {
 			time.Sleep(time.Second)
@@ -158,22 +179,51 @@ func TestConfiguredScope(t *testing.T) {
 	})
 }
 
-// The names of scopes are short, because refusals keep them.
-func TestLongNamesAreNoScopes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		feeds := start(t, newFake())
-		long := strings.Repeat("x", nameMost+1)
-		for name, test := range map[string]struct {
-			object.Want
-			scopes int
-		}{
-			"short":          {object.Want{Namespace: long[1:], Name: long[1:]}, 3},
-			"long namespace": {object.Want{Namespace: long, Name: "x"}, 1},
-			"long name":      {object.Want{Namespace: "ns", Name: long}, 2},
-		} {
-			if scopes, _ := feeds.candidates(configmaps, test.Want); len(scopes) != test.scopes {
-				t.Errorf("%s: %d scopes, want %d", name, len(scopes), test.scopes)
+// The cache answers readers, who have the proxy's rights or rights of their own, until upstream refuses the
+// feed's next watch, when the proxy has lost its rights. Then they are forwarded, until upstream allows it
+// again. If upstream allows one namespace only, the cache of that namespace answers.
+func TestLostRights(t *testing.T) {
+	for _, status := range []int64{http.StatusForbidden, http.StatusUnauthorized} {
+		synctest.Test(t, func(t *testing.T) {
+			n := &narrowUpstream{fakeUpstream: newFake()}
+			n.set("a", "1")
+			feeds := start(t, n)
+			read := func(reviewed bool) (*fresh.Feed, error) {
+				return feeds.Open(t.Context(), configmaps, object.Want{Namespace: "ns", Reviewed: reviewed}, object.JSON, 0)
 			}
-		}
-	})
+			first, err := read(false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.wide.Store(status)
+			n.narrow.Store(status)
+			time.Sleep(time.Minute)
+			n.set("a", "2")
+			if same, err := read(false); same != first || err != nil {
+				t.Errorf("while the watch is open: %v, %v", same, err)
+			}
+			n.cutStreams(false)
+			time.Sleep(time.Second)
+			for range 60 {
+				for _, reviewed := range []bool{false, true} {
+					if f, err := read(reviewed); err == nil {
+						t.Errorf("refused with %d: %v", status, f)
+					}
+				}
+				time.Sleep(time.Second)
+			}
+			n.narrow.Store(0)
+			time.Sleep(time.Minute)
+			if f, err := read(false); status == http.StatusForbidden && (err != nil || f.Scope != (object.Scope{Namespace: "ns"})) {
+				t.Errorf("given back in part: %v, %v", f, err)
+			}
+			n.wide.Store(0)
+			time.Sleep(time.Minute)
+			_, _ = read(false) // tries the whole
+			time.Sleep(time.Second)
+			if f, err := read(false); err != nil || !f.Scope.Whole() {
+				t.Errorf("given back: %v, %v", f, err)
+			}
+		})
+	}
 }

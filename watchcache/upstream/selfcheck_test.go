@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/tidwall/gjson"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // If a cache differs from upstream for any reason, the self-check detects it, and the cache starts
@@ -92,49 +92,43 @@ func TestSelfChecksComeByThemselves(t *testing.T) {
 	})
 }
 
-// Other columns upstream are a difference.
-func TestOtherColumnsDiffer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &datedUpstream{fakeUpstream: newFake()}
-		feeds := start(t, d)
-		f, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait() // the stream has caught up
-		for _, outcome := range []string{"same", "changed"} {
-			d.wide.Store(outcome == "changed")
-			feeds.check(f)
-			if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", outcome)); got != 1 {
-				t.Errorf("%v checks are %s", got, outcome)
-			}
-		}
-		time.Sleep(time.Minute)
-		if f, err = feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0); err != nil || len(gjson.ParseBytes(f.Cache().Resource().Columns.Definitions).Array()) != 2 {
-			t.Errorf("the feed keeps its columns: %v", err)
-		}
-	})
-}
-
-// The only object of a scope may appear and disappear. Only other JSON of no rows is a difference.
-func TestOtherEmptyRowsDiffer(t *testing.T) {
+// Other columns upstream are a difference, and other JSON of no rows. The only object of a scope may appear
+// and disappear. The feed starts again.
+func TestOtherTablesDiffer(t *testing.T) {
 	const row = `[{"cells":["a"]}]`
-	for _, tc := range []struct{ before, now, outcome string }{
-		{row, "[]", "same"}, {"[]", row, "same"}, {"[]", "[]", "same"}, {"[]", "null", "changed"},
+	for _, c := range []struct {
+		before, now string
+		wide        bool
+		outcome     string
+	}{
+		{"[]", "[]", false, "same"},
+		{"[]", "[]", true, "changed"},
+		{row, "[]", false, "same"},
+		{"[]", row, false, "same"},
+		{"[]", "null", false, "changed"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &datedUpstream{fakeUpstream: newFake()}
-			d.found.Store(tc.before)
+			d.found.Store(c.before)
 			feeds := start(t, d)
-			f, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0)
-			if err != nil {
-				t.Fatal(err)
+			open := func() *fresh.Feed {
+				f, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Table, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait() // the stream has caught up
+				return f
 			}
-			synctest.Wait() // the stream has caught up
-			d.found.Store(tc.now)
+			f := open()
+			d.found.Store(c.now)
+			d.wide.Store(c.wide)
 			feeds.check(f)
-			if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", tc.outcome)); got != 1 {
-				t.Errorf("from %s to %s: %v checks are %s", tc.before, tc.now, got, tc.outcome)
+			if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
+				t.Errorf("%+v: %v checks", c, got)
+			}
+			time.Sleep(time.Minute)
+			if again := open(); (again == f) != (c.outcome == "same") {
+				t.Errorf("%+v: the same feed: %t", c, again == f)
 			}
 		})
 	}

@@ -1,160 +1,108 @@
 package upstream
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// Clients that resume from before a feed's beginning get all later events, once each and in order.
-// This holds for any order of the clients, unless upstream has lost that history. In both cases,
-// the cache serves no clients until it equals upstream's state.
+// A feed begins a little more than twice as far back as the earliest client resumes, or else there, or where
+// the latest client resumes, as far as upstream has the history. Clients that resume from its beginning or
+// later get all events, once each and in order. The cache serves no clients until it equals upstream's state
+// and knows what bookmarks look like.
 func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
-	seed := cachetest.Seed(t)
-	for round := range 200 {
-		synctest.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seed, uint64(round)))
-			f := newFake()
-			f.mu.takes = time.Millisecond // long enough for all of the clients below to arrive
-			for range random.IntN(2) * 3 * littleMore {
-				f.elsewhere()
-			}
-			for range 10 + random.IntN(30) {
-				name := fmt.Sprintf("o-%d", random.IntN(8))
-				switch random.IntN(4) {
-				case 0:
-					f.remove(name)
-				case 1:
-					f.elsewhere()
-				default:
-					f.set(name, fmt.Sprint(random.IntN(1000)))
-				}
-			}
-			f.mu.Lock()
-			rev := f.mu.rev
-			switch random.IntN(3) { // upstream may have lost or may hold back some history
-			case 0:
-				f.mu.compacted += random.Uint64N(rev - 99)
-				f.mu.oldest = f.mu.compacted
-			case 1:
-				f.mu.oldest += random.Uint64N(rev - 99)
-			}
-			compacted, oldest := f.mu.compacted, f.mu.oldest
-			f.mu.Unlock()
-			// Several clients come together.
-			feeds := start(t, f)
-			ctx, cancel := context.WithTimeout(t.Context(), longEnough)
-			defer cancel()
-			type opening struct {
-				feed *fresh.Feed
-				err  error
-			}
-			opened := make(chan opening)
-			clients := make([]uint64, 1+random.IntN(3))
-			for i := range clients {
-				clients[i] = 95 + random.Uint64N(rev-95+1)
-				if random.IntN(8) == 0 {
-					clients[i] = 1
-				}
-				go func() {
-					feed, err := feeds.Open(ctx, configmaps, object.Want{}, object.JSON, clients[i])
-					opened <- opening{feed, err}
-				}()
-			}
-			var feed *fresh.Feed
-			for range clients {
-				o := <-opened
-				if o.err != nil {
-					t.Fatalf("round %d: %v", round, o.err)
-				}
-				feed = o.feed
-			}
-			if feed.Cache().Bookmark() == nil {
-				t.Errorf("round %d: the cache does not know what bookmarks look like", round)
-			}
-			if s, err := feed.Cache().Snapshot(); err != nil || s.ResourceVersion() < rev {
-				t.Errorf("round %d: the state at %d is answered, upstream was at %d", round, s.ResourceVersion(), rev)
-			}
-			begins := rev
-			for _, at := range slices.Backward(beginnings(clients, rev)) {
-				if at >= compacted && at >= oldest {
-					begins = at
-				}
-			}
-			if since := feed.Cache().Stats().Since; begins < rev && since != begins {
-				t.Errorf("round %d: the history begins at %d, want %d", round, since, begins)
-			}
-			f.set("another", "later")
-			for _, since := range clients {
-				cursor, err := feed.Cache().Watch(mustFilter(t, feed.Cache()), since)
-				tooOld, late := errors.AsType[*watchcache.TooOldError](err)
-				switch {
-				case late && since >= max(compacted, oldest) && (since == slices.Min(clients) || since == slices.Max(clients)):
-					t.Errorf("round %d: %v, although upstream tells what has happened since", round, tooOld)
-				case late != (since < begins):
-					t.Errorf("round %d: a watch from %d: %v; the feed could begin at %d", round, since, err, begins)
-				case late && tooOld.Gap && since >= oldest:
-					t.Errorf("round %d: %v lies in a gap", round, tooOld)
-				case late:
-				case err != nil:
-					t.Fatalf("round %d: %v", round, err)
-				default:
-					if want, got := f.since(since), polled(t, cursor, len(f.since(since))); got != strings.Join(want, ", ") {
-						t.Errorf("round %d: since %d there were %v, a watch shows %v", round, since, want, got)
+	const now, earliest, latest = 1000, 800, 980
+	for name, c := range map[string]struct {
+		compacted, oldest uint64 // lists and watches reach back to
+		begins            uint64
+	}{
+		"all":                           {1, 1, earliest - (now - earliest + 100)},
+		"the earliest":                  {earliest, earliest, earliest},
+		"the earliest by lists alone":   {1, earliest, earliest},
+		"more than the latest":          {earliest + 1, earliest + 1, latest - (now - latest + 100)},
+		"the latest":                    {latest, latest, latest},
+		"the latest by lists alone":     {1, latest, latest},
+		"nothing that clients need":     {latest + 1, latest + 1, now},
+		"nothing, and all by its lists": {1, latest + 1, now},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.mu.takes = time.Millisecond // long enough for all of the clients to arrive
+				f.mu.slow = map[string]time.Duration{"refusal": 120 * time.Millisecond}
+				f.mu.rev = 1
+				for f.revision() < now {
+					switch name := fmt.Sprintf("o-%d", f.revision()%7); f.revision() % 5 {
+					case 0:
+						f.elsewhere()
+					case 1:
+						f.remove(name)
+						f.elsewhere()
+					default:
+						f.set(name, "1")
 					}
-					cursor.Close()
 				}
-			}
-			reached(t, f, feed.Cache())
+				f.mu.compacted, f.mu.oldest = c.compacted, c.oldest
+				rev := f.revision()
+				feeds := start(t, f)
+				var clients sync.WaitGroup
+				var opened [2]*fresh.Feed
+				for i, since := range []uint64{earliest, latest} {
+					clients.Go(func() {
+						var err error
+						if opened[i], err = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, since); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				clients.Wait()
+				cache := opened[0].Cache()
+				if s := readSnapshot(t, cache); s.ResourceVersion() < rev || cache.Bookmark() == nil {
+					t.Errorf("the state at %d is answered, upstream was at %d", s.ResourceVersion(), rev)
+				}
+				if since := cache.Stats().Since; since != c.begins {
+					t.Errorf("the history begins at %d, want %d", since, c.begins)
+				}
+				f.set("another", "later")
+				for _, since := range []uint64{earliest - 1, earliest, latest, rev} {
+					cursor, err := cache.Watch(mustFilter(t, cache), since)
+					if late := errors.Is(err, watchcache.ErrTooOld); late != (since < c.begins) {
+						t.Errorf("a watch from %d: %v", since, err)
+					}
+					if err == nil {
+						if want, got := f.since(since), polled(t, cursor, len(f.since(since))); !slices.Equal(got, want) {
+							t.Errorf("since %d there were %v, a watch shows %v", since, want, got)
+						}
+						cursor.Close()
+					}
+				}
+				reached(t, f, cache)
+			})
 		})
 	}
 }
 
-// littleMore is how many revisions more than needed a feed goes back.
-const littleMore = 100
-
-// beginnings returns where a feed may begin for clients that resume, the best first.
-func beginnings(clients []uint64, rev uint64) (all []uint64) {
-	for _, since := range []uint64{slices.Min(clients), slices.Max(clients)} {
-		more := rev - since + littleMore
-		all = append(all, since-min(more, since-1), since)
-	}
-	return all
-}
-
 // polled returns the next n events of a cursor as text.
-func polled(t *testing.T, cursor *watchcache.Cursor, n int) string {
+func polled(t *testing.T, cursor *watchcache.Cursor, n int) (got []string) {
 	t.Helper()
-	var got []string
-	for {
-		deltas, _, err := cursor.Poll(nil, 100)
-		if err != nil {
-			t.Fatal(err)
+	for began := time.Now(); len(got) < n; synctest.Wait() {
+		got = append(got, told(t, cursor)...)
+		if time.Since(began) > longEnough {
+			t.Fatalf("%d events, and then no more: %s", n, strings.Join(got, ", "))
 		}
-		for _, d := range deltas {
-			got = append(got, fmt.Sprintf("%s %s %d", d.Type, d.Object.Name(), d.RV))
-		}
-		if len(got) >= n {
-			return strings.Join(got, ", ")
-		}
-		select {
-		case <-cursor.Ready():
-		case <-time.After(longEnough):
-			t.Fatalf("%d events, and then no more: %v", n, got)
-		}
+		time.Sleep(time.Millisecond)
 	}
+	return got
 }
 
 // since returns the events after a revision, in the form of polled.

@@ -7,13 +7,11 @@ import (
 	"io"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -22,117 +20,90 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// While upstream gives no sign of life, a read waits for a second only. The fill goes on.
-func TestReadsOfAStuckFeed(t *testing.T) {
-	for name, stuck := range map[string]string{"the state": "state", "the description": "probe"} {
+// A read waits as long as upstream gives signs of life, and for a while without them. If upstream takes
+// longer for something else, too, the read waits longer: it would not be answered earlier there. An upstream
+// that cannot serve the history from which clients resume gets no more patience. The fill goes on.
+func TestPatience(t *testing.T) {
+	const ms, never = time.Millisecond, time.Hour
+	const patience, longest = feed.Patience, feed.MostPatience
+	type slow = map[string]time.Duration
+	for name, c := range map[string]struct {
+		all         time.Duration // what each request takes
+		slow        slow
+		since       uint64
+		lost        bool // the history after since
+		failing     string
+		least, most time.Duration
+		fails       bool
+	}{
+		"no state":                    {slow: slow{"state": patience * 3 / 2}, least: patience, most: patience, fails: true},
+		"no description":              {slow: slow{"probe": patience * 3 / 2}, least: patience, most: patience, fails: true},
+		"others take little":          {slow: slow{"probe": never, "origin": 50 * ms}, least: patience, most: patience + 100*ms, fails: true},
+		"others take longer":          {slow: slow{"probe": never, "origin": 200 * ms}, least: patience + 400*ms, most: longest - ms, fails: true},
+		"others take long":            {slow: slow{"probe": never, "origin": patience}, least: longest, most: longest + 2*patience, fails: true},
+		"ends with another error":     {slow: slow{"probe": 1200 * ms, "origin": 100 * ms}, failing: "probe", most: 1400 * ms},
+		"busy":                        {all: 900 * ms, most: 10 * patience},
+		"very busy":                   {all: 2900 * ms, most: 20 * patience},
+		"very busy, from the past":    {all: 2900 * ms, since: 100, most: 30 * patience},
+		"silent":                      {all: never, least: longest, most: longest, fails: true},
+		"no state and a lost history": {slow: slow{"list": 1500 * ms, "state": never}, since: 100, lost: true, most: 5 * patience, fails: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const takes = 3200 * time.Millisecond
 				f := newFake()
 				f.set("a", "1")
-				f.locked(func() { f.mu.slow = map[string]time.Duration{stuck: takes} })
 				feeds := start(t, f)
-				began := time.Now()
-				for range 3 {
-					asked := time.Now()
-					_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
-					if !errors.Is(err, watchcache.ErrNoProgress) || !errors.Is(err, watchcache.ErrNotReady) || time.Since(asked) != feed.Patience {
-						t.Fatalf("%v after %v", err, time.Since(asked))
-					}
+				if err := feeds.Names.Serves(t.Context(), configmaps); err != nil {
+					t.Fatal(err)
 				}
-				reached(t, f, open(t, feeds))
-				if took := time.Since(began); took != takes || f.count("watch") != 1 {
-					t.Errorf("filled after %v, by %d watches", took, f.count("watch"))
-				}
-			})
-		})
-	}
-}
-
-// A read waits for an upstream that is slow for everybody. It would not be answered earlier there.
-func TestReadsOfABusyUpstream(t *testing.T) {
-	for _, takes := range []time.Duration{900 * time.Millisecond, 1400 * time.Millisecond, 2900 * time.Millisecond} {
-		for _, since := range []uint64{0, 100} {
-			t.Run(fmt.Sprintf("%v since %d", takes, since), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					f := newFake()
-					f.set("a", "1")
-					feeds := start(t, f)
-					time.Sleep(time.Second) // readiness was asked
-					f.locked(func() { f.mu.takes = takes })
-					if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, since); err != nil {
-						t.Error(err)
+				time.Sleep(2 * time.Second) // readiness was asked, and a new feed asks for the version again
+				f.locked(func() {
+					if f.mu.takes, f.mu.slow, f.mu.failing = c.all, c.slow, c.failing; c.lost {
+						f.mu.rev, f.mu.compacted = 200, 200
 					}
 				})
-			})
-		}
-	}
-}
-
-// Each answer while a feed starts is a sign of life.
-func TestReadsOfAFeedThatStartsSlowly(t *testing.T) {
-	for _, since := range []uint64{0, 100} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
-			f.set("a", "1")
-			var versions atomic.Int32
-			feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
-				if req.URL.Path != "/version" || versions.Add(1) == 1 {
-					time.Sleep(900 * time.Millisecond)
+				if c.slow["origin"] > 0 && c.failing == "" { // others are measured
+					_, _ = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, c.since)
 				}
-				return f.RoundTrip(req)
-			}))
-			time.Sleep(time.Second) // readiness was asked
-			if err := feeds.Names.Serves(t.Context(), configmaps); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, since); err != nil {
-				t.Errorf("since %d: %v", since, err)
-			}
-		})
-	}
-}
-
-// A read waits for ten times as long as upstream takes for something else.
-func TestReadsOfAStuckFeedOfABusyUpstream(t *testing.T) {
-	for takes, waits := range map[time.Duration]time.Duration{
-		99 * time.Millisecond: feed.Patience, 200 * time.Millisecond: 2 * time.Second, time.Second: feed.MostPatience,
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
-			f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": time.Hour, "origin": takes} })
-			feeds := start(t, f)
-			open := func() (time.Duration, error) {
 				asked := time.Now()
-				_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
-				return time.Since(asked), err
-			}
-			_, _ = open()
-			if took, err := open(); !errors.Is(err, watchcache.ErrNoProgress) || took < waits || took > waits+2*takes {
-				t.Errorf("others take %v: %v after %v", takes, err, took)
-			}
+				_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, c.since)
+				if took := time.Since(asked); errors.Is(err, watchcache.ErrNoProgress) != c.fails || took < c.least || took > c.most {
+					t.Errorf("%v after %v", err, took)
+				}
+				if c.most == patience {
+					openFrom(t, feeds)
+					if took := time.Since(asked); took != patience*3/2 || f.count("watch") != 1 {
+						t.Errorf("filled after %v, by %d watches", took, f.count("watch"))
+					}
+				}
+			})
 		})
 	}
 }
 
-// A feed that ends while the proxy measures upstream says why it ended.
-func TestReadsOfAFeedThatEndsMeanwhile(t *testing.T) {
+// A read waits as long as the state arrives.
+func TestReadsOfASlowState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const takes = 100 * time.Millisecond
 		f := newFake()
-		f.locked(func() {
-			f.mu.failing = "probe"
-			f.mu.slow = map[string]time.Duration{"probe": feed.Patience*5/4 - takes/2, "origin": takes}
-		})
-		feeds := start(t, f)
-		if err := feeds.Names.Serves(t.Context(), configmaps); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(2 * time.Second) // a new feed asks for the version again
-		asked := time.Now()
-		_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
-		if took := time.Since(asked); !apierrors.IsInternalError(err) || took != feed.Patience*5/4+takes {
-			t.Errorf("%v after %v", err, took)
+		const pause, pauses = 900 * time.Millisecond, 12
+		feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+			if req.URL.Query().Get("sendInitialEvents") != "true" {
+				return f.RoundTrip(req)
+			}
+			resp, w := piped(req)
+			go func() {
+				for i := range pauses {
+					client.Sleep(req.Context(), pause)
+					_, _ = io.WriteString(w, `{"type":"ADDED","object":`+objectJSON(fmt.Sprintf("o%02d", i), fmt.Sprint(i), 90, "1")+"}\n")
+				}
+				_, _ = io.WriteString(w, `{"type":"BOOKMARK","object":`+bookmarkJSON(101, true)+"}\n")
+			}()
+			return resp, nil
+		}))
+		began := time.Now()
+		source := openFrom(t, feeds)
+		if took, n := time.Since(began), source.Cache().Stats().Objects; took != pause*pauses || n != pauses {
+			t.Errorf("%d objects after %v", n, took)
 		}
 	})
 }
@@ -162,78 +133,6 @@ func TestManyReadsOfAStuckFeed(t *testing.T) {
 		readers.Wait()
 		if n := f.count("origin"); n > 4 {
 			t.Errorf("%d requests beside the feed's", n)
-		}
-	})
-}
-
-// If a feed cannot begin where its clients resume, it has no more patience than a feed without them.
-func TestReadsOfAFeedThatBeginsElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.locked(func() {
-			f.mu.rev, f.mu.compacted = 200, 200
-			f.mu.slow = map[string]time.Duration{"list": 1500 * time.Millisecond, "state": time.Hour}
-		})
-		feeds := start(t, f)
-		asked := time.Now()
-		_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 100)
-		if took := time.Since(asked); !errors.Is(err, watchcache.ErrNoProgress) || took > 5*time.Second {
-			t.Errorf("%v after %v", err, took)
-		}
-	})
-}
-
-// A read does not wait for long if upstream answers nothing at all.
-func TestReadsOfASilentUpstream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		feeds := start(t, f)
-		open(t, feeds)
-		time.Sleep(2 * time.Second) // a new feed asks for the version again
-		f.locked(func() { f.mu.takes = time.Hour })
-		for range 2 {
-			asked := time.Now()
-			_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.Protobuf, 0)
-			if !errors.Is(err, watchcache.ErrNoProgress) || time.Since(asked) != feed.MostPatience {
-				t.Fatalf("%v after %v", err, time.Since(asked))
-			}
-		}
-	})
-}
-
-// A read waits as long as the state arrives.
-func TestReadsOfASlowState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.set("a", "1")
-		const pause, pauses = 900 * time.Millisecond, 12
-		feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
-			if req.URL.Query().Get("sendInitialEvents") != "true" {
-				return f.RoundTrip(req)
-			}
-			r, w := io.Pipe()
-			resp := reply(200, "")
-			resp.Body = r
-			go func() {
-				for i := range pauses {
-					if !client.Sleep(req.Context(), pause) {
-						break
-					}
-					_, _ = io.WriteString(w, `{"type":"ADDED","object":`+objectJSON(fmt.Sprintf("o%02d", i), fmt.Sprint(i), 90, "1")+"}\n")
-				}
-				_, _ = io.WriteString(w, `{"type":"BOOKMARK","object":`+bookmarkJSON(101, true)+"}\n")
-				<-req.Context().Done()
-				w.CloseWithError(req.Context().Err())
-			}()
-			return resp, nil
-		}))
-		began := time.Now()
-		source, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
-		if err != nil || time.Since(began) != pause*pauses {
-			t.Fatalf("%v after %v", err, time.Since(began))
-		}
-		if got := source.Cache().Stats().Objects; got != pauses {
-			t.Errorf("%d objects", got)
 		}
 	})
 }
@@ -305,11 +204,7 @@ func TestSilentStateIsReadInPages(t *testing.T) {
 func TestFailingProofs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 2 * time.Second
-		f := newFake()
-		for i := range 200 {
-			f.set(string(rune('a'+i%26))+string(rune('a'+i/26)), "1")
-		}
-		source := openFrom(t, start(t, f))
+		f, source := filledFeed(t, 200)
 		asks := func(want error, after time.Duration) {
 			t.Helper()
 			began := time.Now()
@@ -318,25 +213,21 @@ func TestFailingProofs(t *testing.T) {
 			}
 		}
 		asks(nil, 0)
-		down := func(on bool) {
-			f.locked(func() {
-				f.mu.slow = map[string]time.Duration{"probe": takes}
-				if f.mu.failing = map[bool]string{true: "probe"}[on]; !on {
-					f.mu.slow = nil
-				}
-			})
+		probes := func(take time.Duration, failing string) {
+			f.delays(take)
+			f.locked(func() { f.mu.failing = failing })
 		}
-		down(true)
+		probes(takes, "probe")
 		asks(fresh.ErrNotFresh, takes)
 		for range 5 {
 			asks(watchcache.ErrNoProgress, feed.Patience)
 		}
 		time.Sleep(time.Minute)
-		down(false)
+		probes(0, "")
 		asks(nil, 0)
-		f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": 2 * feed.Patience} })
+		probes(2*feed.Patience, "")
 		asks(nil, 2*feed.Patience)
-		f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": time.Hour} })
+		probes(time.Hour, "")
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		if _, err := source.Fresh(ctx, true); !errors.Is(err, watchcache.ErrNoProgress) {

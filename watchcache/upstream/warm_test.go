@@ -14,7 +14,7 @@ import (
 // away.
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &narrowUpstream{fakeUpstream: newFake()}
+		n := newNarrow()
 		n.set("a", "1")
 		feeds := start(t, n, func(o *feed.Options) { o.IdleTimeout = 2 * warmUse })
 		w := feeds.Warm([]Part{
@@ -27,7 +27,7 @@ func TestWarm(t *testing.T) {
 		if err := w.Err(); err == nil || !strings.Contains(err.Error(), "the cache of configmaps cannot be filled: ") {
 			t.Errorf("without the right to read the whole: %v", err)
 		}
-		n.wide.Store(true)
+		n.wide.Store(0)
 		time.Sleep(time.Minute)
 		if err := w.Err(); err != nil {
 			t.Errorf("with the right to read the whole: %v", err)
