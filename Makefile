@@ -32,7 +32,7 @@ LINT := go tool -modfile=.tools/go.mod golangci-lint
 LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(CURDIR)/.golangci.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules test-chart test-page test-image verify verify-product verify-servers verify-modules chart rights scopes kubelets tiers compat forms matrix crowd linearizability \
+.PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules test-chart test-page test-image verify verify-product verify-servers verify-modules chart rights scopes kubelets tiers compat forms matrix linearizability \
 	demo bench bench-recent bench-growth bench-sync faults restarts kills extremes soak hostile fuzz vuln clean
 
 help: ## show this
@@ -127,7 +127,7 @@ test-image:
 
 # What make verify runs, in this order. Each is a target.
 VERIFIED := go test -tags grpcnotrace$(comma)verify -count=1 -shuffle=on -p 1 -timeout 30m
-SUITES := verify-product verify-servers verify-modules $(RIGS:%=verify-%) tiers scopes rights forms matrix crowd fuzz
+SUITES := verify-product verify-servers verify-modules $(RIGS:%=verify-%) tiers scopes rights forms matrix fuzz
 verify: ## what judges time, memory and luck, from a new seed, one suite after another: bench/results/verify.md; SUITES='tiers fuzz' runs only these
 	.ci/verify $(SUITES)
 
@@ -178,9 +178,6 @@ forms: kubeapi ## the whole differential suite: all rows, also of similar collec
 
 matrix: kubeapi ## the whole access matrix: all callers, all reads; test asks about an eighth of them
 	go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 -run '^(TestMatrix|TestAnonymousDisabled)$$' ./bench/access -everything
-
-crowd: kubeapi ## lists of what each of 500 users may see in 2,000 namespaces, before and after 1,000 changes of rights
-	go test -tags grpcnotrace$(comma)crowd -timeout 60m -count 1 -run '^TestCrowd$$' -v ./bench/allowed
 
 # The picture shows the version that the chart has.
 screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after two minutes of work

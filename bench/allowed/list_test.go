@@ -1,16 +1,17 @@
 package allowed
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -30,10 +31,20 @@ type list struct {
 	items []item
 }
 
+func (l list) keys() (all []string) {
+	for _, i := range l.items {
+		all = append(all, i.key)
+	}
+	return all
+}
+
 // decode decodes a list in any form.
 func decode(a cluster.Answer) (l list, err error) {
-	if strings.HasPrefix(a.Header.Get("Content-Type"), "application/vnd.kubernetes.protobuf") {
-		return decodeProtobuf(a.Body)
+	body := a.Body
+	if strings.HasPrefix(a.Header.Get("Content-Type"), inProtobuf) {
+		if body, err = fromProtobuf(body); err != nil {
+			return l, err
+		}
 	}
 	var raw struct {
 		Metadata          metav1.ListMeta
@@ -44,8 +55,8 @@ func decode(a cluster.Answer) (l list, err error) {
 			Object any
 		}
 	}
-	if err := json.Unmarshal(a.Body, &raw); err != nil {
-		return l, fmt.Errorf("%w: %.300q", err, a.Body)
+	if err := json.Unmarshal(body, &raw); err != nil {
+		return l, fmt.Errorf("%w: %.300q", err, body)
 	}
 	l.ListMeta = raw.Metadata
 	for _, o := range raw.Items {
@@ -62,38 +73,24 @@ func decode(a cluster.Answer) (l list, err error) {
 	return l, nil
 }
 
-func decodeProtobuf(body []byte) (l list, err error) {
+// fromProtobuf returns a list in JSON.
+func fromProtobuf(body []byte) ([]byte, error) {
 	envelope, err := conformance.OpenEnvelope(body)
 	if err != nil {
-		return l, err
+		return nil, err
 	}
-	var decoded runtime.Object
-	if envelope.Kind == "PartialObjectMetadataList" {
+	if envelope.Kind == "PartialObjectMetadataList" { // the scheme does not have it
 		partial := &metav1.PartialObjectMetadataList{}
-		decoded, err = partial, partial.Unmarshal(envelope.Raw)
-	} else {
-		decoded, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
-	}
-	if err != nil {
-		return l, err
-	}
-	about, err := meta.ListAccessor(decoded)
-	if err != nil {
-		return l, err
-	}
-	l.Continue, l.RemainingItemCount, l.ResourceVersion = about.GetContinue(), about.GetRemainingItemCount(), about.GetResourceVersion()
-	err = meta.EachListItem(decoded, func(o runtime.Object) error {
-		text, err := json.Marshal(o)
-		if err != nil {
-			return err
+		if err := partial.Unmarshal(envelope.Raw); err != nil {
+			return nil, err
 		}
-		var plain any
-		if err = json.Unmarshal(text, &plain); err == nil {
-			l.items = append(l.items, newItem(plain, plain))
-		}
-		return err
-	})
-	return l, err
+		return json.Marshal(partial)
+	}
+	decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(decoded)
 }
 
 // newItem returns the item of an object.
@@ -112,10 +109,6 @@ func newItem(object, all any) item {
 	return item{key, rv, string(text)}
 }
 
-func sortItems(items []item) {
-	slices.SortFunc(items, func(a, b item) int { return strings.Compare(a.key, b.key) })
-}
-
 // differs returns the difference between two lists of items, or "".
 func differs(want, got []item) string {
 	for i := range max(len(want), len(got)) {
@@ -131,13 +124,19 @@ func differs(want, got []item) string {
 	return ""
 }
 
-// get sends a request of a caller.
+func sortItems(items []item) {
+	slices.SortFunc(items, func(a, b item) int { return strings.Compare(a.key, b.key) })
+}
+
+// get sends a request of a caller, and decompresses the answer.
 func get(ctx context.Context, e *cluster.Endpoint, c caller, r cluster.Request) (cluster.Answer, error) {
 	a, err := e.Ask(ctx, c.as(r))
-	if err != nil {
-		return a, fmt.Errorf("%s: %w", c.name, err)
+	if err == nil && a.Header.Get("Content-Encoding") == "gzip" {
+		var plain io.Reader
+		if plain, err = gzip.NewReader(bytes.NewReader(a.Body)); err == nil {
+			a.Body, err = io.ReadAll(plain)
+		}
 	}
-	a, err = unzipped(a)
 	if err != nil {
 		return a, fmt.Errorf("%s: %s: %w", c.name, r.Target, err)
 	}

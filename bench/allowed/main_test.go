@@ -2,7 +2,6 @@ package allowed
 
 import (
 	"net/http"
-	"path/filepath"
 	"testing"
 
 	"k8s.io/client-go/dynamic"
@@ -20,25 +19,19 @@ type world struct {
 	api     *cluster.Endpoint
 	admin   *kubernetes.Clientset
 	dynamic *dynamic.DynamicClient
-	audit   *cluster.AuditLog
 	marks   marks
 }
 
-var sharedWorld = cluster.Shared(newWorld)
-
-func newWorld(tb testing.TB) *world {
+var sharedWorld = cluster.Shared(func(tb testing.TB) *world {
 	tb.Helper()
-	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(tb.TempDir(), "audit.log")}}
-	w.server = cluster.APIServerT(tb, cluster.Options{
-		Users: tokenFile(), AuditLog: w.audit.Path, Flags: []string{"--etcd-compaction-interval=0"},
-	})
+	w := &world{server: cluster.APIServerT(tb, cluster.Options{Users: tokenFile(), Flags: []string{"--etcd-compaction-interval=0"}})}
 	w.api = cluster.EndpointT(tb, "apiserver", w.server.URL, "", w.server.CA)
 	w.admin, w.dynamic = w.server.Client(), w.server.Dynamic()
 	if err := w.prepare(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
 	return w
-}
+})
 
 // proxy is a proxy that authenticates its clients. Its own rights are those of an admin, so that
 // everything that it forgets to check is shown.
@@ -57,7 +50,6 @@ views:
 - {name: cut, namespaces: allowed, fields: ["metadata.labels"]}
 - {name: pods, namespaces: allowed, resources: [pods]}
 - {name: configs, namespaces: allowed, resources: [configmaps]}
-- {name: whole, fields: ["metadata.labels"]}
 `
 
 // These are times for which decisions count.
@@ -72,17 +64,22 @@ authorization: {webhook: {cacheAuthorizedTTL: 12s, cacheUnauthorizedTTL: 2s}}
 `
 )
 
+// These proxies are for tests that need none of their own.
+var forgetful, mindful = sharedProxy(short), sharedProxy(long)
+
+func sharedProxy(settings string) func(testing.TB) *proxy {
+	return cluster.Shared(func(tb testing.TB) *proxy {
+		tb.Helper()
+		w := sharedWorld(tb)
+		return w.proxyT(tb, w.server.URL, settings)
+	})
+}
+
 // proxyT starts a proxy that reaches the apiserver at a URL.
 func (w *world) proxyT(tb testing.TB, upstream, settings string) *proxy {
 	tb.Helper()
-	return w.proxyAsT(tb, upstream, w.server.Token, settings)
-}
-
-// proxyAsT starts a proxy with credentials of its own.
-func (w *world) proxyAsT(tb testing.TB, upstream, token, settings string) *proxy {
-	tb.Helper()
 	p := cluster.ProxyT(tb, cluster.ProxyOptions{
-		Kubeconfig: w.server.KubeconfigT(tb, upstream, token), TLS: true,
+		Kubeconfig: w.server.KubeconfigT(tb, upstream, w.server.Token), TLS: true,
 		Settings: views + settings, Args: []string{"--authentication=delegated"},
 	})
 	return &proxy{cluster.EndpointT(tb, "proxy", p.URL, "", p.CA), p}
@@ -90,22 +87,31 @@ func (w *world) proxyAsT(tb testing.TB, upstream, token, settings string) *proxy
 
 // caller is a user with a token.
 type caller struct {
-	name   string
-	token  string
-	header http.Header // further headers
+	name  string
+	token string
+	actor string // the user whom the caller impersonates
+}
+
+func user(name string) caller { return caller{name: name, token: tokenOf(name)} }
+
+func (w *world) adminCaller() caller { return caller{name: "admin", token: w.server.Token} }
+
+// acting returns the caller with another user's name to act as.
+func (c caller) acting(user string) caller {
+	return caller{name: c.name + " as " + user, token: c.token, actor: user}
 }
 
 // as returns the caller's request.
 func (c caller) as(r cluster.Request) cluster.Request {
-	if c.token != "" {
-		r = r.With("Authorization", "Bearer "+c.token)
+	r.Header = r.Header.Clone()
+	if r.Header == nil {
+		r.Header = http.Header{}
 	}
-	for name, values := range c.header {
-		for _, value := range values {
-			r = r.With(name, value)
-		}
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if c.actor != "" {
+		r.Header.Set("Impersonate-User", c.actor)
 	}
 	return r
 }
-
-func (w *world) adminCaller() caller { return caller{name: "admin", token: w.server.Token} }

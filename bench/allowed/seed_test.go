@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -44,22 +43,15 @@ func (r resource) path(namespace string) string {
 	return root + "/" + r.Resource
 }
 
-// walkers is the number of users that walk, at most.
-const walkers = 12
-
 // tokenOf returns the token of a user in the token file.
 func tokenOf(user string) string { return user + "-token" }
-
-func user(name string) caller { return caller{name: name, token: tokenOf(name)} }
 
 // tokenFile returns a file with the tokens of all users.
 func tokenFile() string {
 	var b strings.Builder
-	names := append(unionUsers(), "first", "second", "third", "resumer", "late", "leak", "nothing", "deputy", "stranger", "known", "unknown", "counted", "twice", "blind", "unreviewed", "both", "mover", "shaper", "nobody")
-	for i := range walkers {
-		names = append(names, fmt.Sprintf("w-walker%d", i), fmt.Sprintf("long-walker%d", i))
-	}
-	for _, name := range names {
+	for _, name := range append(unionUsers(),
+		"first", "second", "resumer", "leak", "nothing", "deputy", "stranger", "known", "unknown", "both", "informed0", "informed1", "informed2",
+	) {
 		fmt.Fprintf(&b, "%s,%s,%s-uid\n", tokenOf(name), name, name)
 	}
 	fmt.Fprintf(&b, "%s,mate,mate-uid,mates\n", tokenOf("mate"))
@@ -68,31 +60,38 @@ func tokenFile() string {
 	return b.String()
 }
 
-var reading = []string{"get", "list", "watch"}
-
-func rule(verbs []string, resources []string, names ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{"", widgets.Group}, Verbs: verbs, Resources: resources, ResourceNames: names}
+// impersonating is the right to act as a user.
+func impersonating(user string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{""}, Verbs: []string{"impersonate"}, Resources: []string{"users"}, ResourceNames: []string{user}}
 }
 
 // roles are the ClusterRoles that the tests bind in namespaces.
-var roles = map[string][]rbacv1.PolicyRule{
-	"reads":    {rule(reading, []string{"configmaps", "pods", "secrets", "widgets"})},
-	"configs":  {rule(reading, []string{"configmaps"})},
-	"pods":     {rule(reading, []string{"pods"})},
-	"events":   {rule(reading, []string{"events"})},
-	"lists":    {rule([]string{"get", "list"}, []string{"configmaps", "pods", "widgets"})},
-	"watches":  {rule([]string{"get", "watch"}, []string{"configmaps", "pods", "widgets"})},
-	"common":   {rule(reading, []string{"configmaps", "pods", "widgets"}, common)},
-	"itself":   {rule([]string{"get"}, []string{"namespaces"})},
-	"writes":   {rule([]string{"create", "delete"}, []string{"configmaps"})},
-	"ordinary": {rule(append(reading, "create", "delete"), []string{"configmaps"})},
+func roles() map[string]rbacv1.PolicyRule {
+	rule := func(verbs string, resources string, names ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{
+			APIGroups: []string{"", widgets.Group}, Verbs: strings.Fields(verbs), Resources: strings.Fields(resources), ResourceNames: names,
+		}
+	}
+	const reading, viewed = "get list watch", "configmaps pods widgets"
+	return map[string]rbacv1.PolicyRule{
+		"reads":    rule(reading, viewed+" secrets"),
+		"configs":  rule(reading, "configmaps"),
+		"pods":     rule(reading, "pods"),
+		"events":   rule(reading, "events"),
+		"lists":    rule("get list", viewed),
+		"watches":  rule("get watch", viewed),
+		"common":   rule(reading, viewed, common),
+		"itself":   rule("get", "namespaces"),
+		"ordinary": rule(reading+" create delete", "configmaps"),
+	}
 }
 
 // prepare creates what all tests need.
 func (w *world) prepare(ctx context.Context) error {
 	var errs []error
-	for name, rules := range roles {
-		_, err := w.admin.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{})
+	for name, rule := range roles() {
+		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule}}
+		_, err := w.admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
 		errs = append(errs, err)
 	}
 	anything := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
@@ -100,13 +99,13 @@ func (w *world) prepare(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// namespace creates a namespace and returns its mark.
-func (w *world) namespace(ctx context.Context, name string) (mark string, err error) {
-	mark = w.marks.add(name)
+// namespace creates a namespace and returns its mark. Without a name, it is named by its mark.
+func (w *world) namespace(ctx context.Context, name string) (namespace, mark string, err error) {
+	namespace, mark = w.marks.add(name)
 	_, err = w.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"note": mark}, Labels: map[string]string{"app": "web"}},
+		ObjectMeta: metav1.ObjectMeta{Name: namespace, Annotations: map[string]string{"note": mark}, Labels: map[string]string{"app": "web"}},
 	}, metav1.CreateOptions{})
-	return mark, err
+	return namespace, mark, err
 }
 
 // common is a name that objects of many namespaces have.
@@ -114,22 +113,21 @@ const common = "common"
 
 // object returns an object with a mark.
 func object(r resource, name, app, mark string) *unstructured.Unstructured {
+	text := map[string]any{"text": "of " + mark + "."}
 	o := map[string]any{
 		"apiVersion": r.GroupVersion().String(), "kind": r.kind,
 		"metadata": map[string]any{"name": name, "labels": map[string]any{"app": app}, "annotations": map[string]any{"note": "n-" + mark}},
 	}
-	more := map[string]any{}
 	switch r {
 	case configmaps:
-		more["data"] = map[string]any{"text": "of " + mark + "."}
+		o["data"] = text
 	case secrets:
-		more["stringData"] = map[string]any{"text": "of " + mark + "."}
+		o["stringData"] = text
 	case pods:
-		more["spec"] = map[string]any{"nodeName": "node-" + mark, "containers": []any{map[string]any{"name": "main", "image": "i-" + mark}}}
+		o["spec"] = map[string]any{"nodeName": "node-" + mark, "containers": []any{map[string]any{"name": "main", "image": "i-" + mark}}}
 	case widgets:
-		more["spec"] = map[string]any{"text": "of " + mark + "."}
+		o["spec"] = text
 	}
-	maps.Copy(o, more)
 	return &unstructured.Unstructured{Object: o}
 }
 
@@ -145,26 +143,24 @@ func (w *world) remove(ctx context.Context, r resource, namespace, name string) 
 	return w.dynamic.Resource(r.GroupVersionResource).Namespace(namespace).Delete(ctx, name, *metav1.NewDeleteOptions(0))
 }
 
-// bind gives a role to subjects in a namespace. The binding has the names of both.
-func (w *world) bind(ctx context.Context, namespace, role string, to ...rbacv1.Subject) error {
+// bind gives a role to a subject in a namespace. The binding has the names of both.
+func (w *world) bind(ctx context.Context, namespace, role string, to rbacv1.Subject) error {
 	_, err := w.admin.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: binding(role, to[0].Name)}, Subjects: to,
+		ObjectMeta: metav1.ObjectMeta{Name: role + "." + to.Name}, Subjects: []rbacv1.Subject{to},
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 	}, metav1.CreateOptions{})
 	return err
 }
 
 func (w *world) unbind(ctx context.Context, namespace, role, of string) error {
-	return w.admin.RbacV1().RoleBindings(namespace).Delete(ctx, binding(role, of), metav1.DeleteOptions{})
+	return w.admin.RbacV1().RoleBindings(namespace).Delete(ctx, role+"."+of, metav1.DeleteOptions{})
 }
-
-func binding(role, of string) string { return role + "." + of }
 
 // settled waits until the apiserver uses all bindings that were written before. It reads them in
 // their order.
 func (w *world) settled(ctx context.Context) error {
 	last := cluster.UniqueName("last")
-	if err := w.bind(ctx, "default", "watches", cluster.Users(last)...); err != nil {
+	if err := w.bind(ctx, "default", "watches", cluster.Users(last)[0]); err != nil {
 		return err
 	}
 	return w.server.AwaitRights(ctx, last, authorizationv1.ResourceAttributes{Namespace: "default", Verb: "watch", Version: "v1", Resource: "configmaps"})

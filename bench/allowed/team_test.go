@@ -1,7 +1,6 @@
 package allowed
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,19 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// shared proxies of the tests that need no proxy of their own.
-var (
-	forgetful = cluster.Shared(func(tb testing.TB) *proxy {
-		tb.Helper()
-		w := sharedWorld(tb)
-		return w.proxyT(tb, w.server.URL, short)
-	})
-	mindful = cluster.Shared(func(tb testing.TB) *proxy {
-		tb.Helper()
-		w := sharedWorld(tb)
-		return w.proxyT(tb, w.server.URL, long)
-	})
-)
+// mine is the collection that most tests read.
+var mine = "/views/mine" + configmaps.path("")
 
 // team has namespaces with marks in their names, for one test.
 type team struct {
@@ -39,31 +27,33 @@ func (w *world) team(t *testing.T, p *proxy, count, objects int) *team {
 	t.Helper()
 	s := &team{world: w, proxy: p, t: t, marks: map[string]string{}}
 	for range count {
-		s.add(objects)
+		name, mark, err := w.namespace(t.Context(), "")
+		s.must(err)
+		s.names, s.marks[name] = append(s.names, name), mark
+		for range objects {
+			s.write(name)
+		}
 	}
 	return s
 }
 
-// add creates a namespace with ConfigMaps.
-func (s *team) add(objects int) (name string) {
-	s.t.Helper()
-	name = s.world.marks.reserve("ns-")
-	mark, err := s.namespace(s.t.Context(), name)
-	s.must(err)
-	s.names, s.marks[name] = append(s.names, name), mark
-	for range objects {
-		s.write(name)
-	}
-	return name
-}
-
-// write creates a ConfigMap and returns its name.
-func (s *team) write(namespace string) (name string) {
+// write creates a ConfigMap and returns its key.
+func (s *team) write(namespace string) (key string) {
 	s.t.Helper()
 	s.made++
-	name = fmt.Sprintf("t-%s-%d", s.marks[namespace], s.made)
-	s.must(s.create(s.t.Context(), configmaps, namespace, object(configmaps, name, "web", s.marks[namespace])))
-	return name
+	name := fmt.Sprintf("t-%s-%d", s.marks[namespace], s.made)
+	s.creates(configmaps, namespace, name)
+	return namespace + "/" + name
+}
+
+// creates creates an object with the mark of its namespace.
+func (s *team) creates(r resource, namespace, name string) {
+	s.t.Helper()
+	o := object(r, name, "web", s.marks[namespace])
+	if r == events {
+		o.Object["involvedObject"] = map[string]any{"namespace": namespace}
+	}
+	s.must(s.create(s.t.Context(), r, namespace, o))
 }
 
 func (s *team) must(err error) {
@@ -77,7 +67,7 @@ func (s *team) must(err error) {
 func (s *team) allow(c caller, role string, in ...string) {
 	s.t.Helper()
 	for _, n := range in {
-		s.must(s.bind(s.t.Context(), n, role, cluster.Users(c.name)...))
+		s.must(s.bind(s.t.Context(), n, role, cluster.Users(c.name)[0]))
 	}
 	s.must(s.settled(s.t.Context()))
 }
@@ -100,6 +90,16 @@ func (s *team) ask(c caller, r cluster.Request, may ...string) cluster.Answer {
 	return a
 }
 
+// expect is ask, and checks the status.
+func (s *team) expect(status int, c caller, r cluster.Request, may ...string) cluster.Answer {
+	s.t.Helper()
+	a := s.ask(c, r, may...)
+	if a.Status != status {
+		s.t.Errorf("%s: %s %s: %d instead of %d: %.300s", c.name, r.Method, r.Target, a.Status, status, a.Body)
+	}
+	return a
+}
+
 // only checks the namespaces that an answer shows.
 func (s *team) only(what string, a cluster.Answer, may ...string) {
 	s.t.Helper()
@@ -113,20 +113,7 @@ func (s *team) only(what string, a cluster.Answer, may ...string) {
 // list sends a request for a list that must be answered.
 func (s *team) list(c caller, target string, may ...string) list {
 	s.t.Helper()
-	a := s.ask(c, cluster.Get(target), may...)
-	if a.Status != http.StatusOK {
-		s.t.Fatalf("%s: %s: %d %.300s", c.name, target, a.Status, a.Body)
-	}
-	l, err := decode(a)
+	l, err := decode(s.expect(http.StatusOK, c, cluster.Get(target), may...))
 	s.must(err)
 	return l
-}
-
-// mine is the collection that most tests read.
-var mine = "/views/mine" + configmaps.path("")
-
-// writesElsewhere makes the resourceVersion of the cluster grow.
-func (w *world) writesElsewhere(ctx context.Context) error {
-	name := cluster.UniqueName("elsewhere")
-	return w.create(ctx, widgets, "default", object(widgets, name, "", ""))
 }

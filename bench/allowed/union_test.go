@@ -13,41 +13,34 @@ import (
 	"sync/atomic"
 	"testing"
 
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 // A list in a view has the objects that its sender gets from each namespace, and no others.
 func TestUnion(t *testing.T) {
-	w := sharedWorld(t)
-	u := newUnion(t, w)
-	const questions = 40
-	var all []question
-	for range questions {
-		all = append(all, u.draw())
+	u := newUnion(t, sharedWorld(t))
+	const questions, atOnce, shown = 40, 3, 5
+	all, errs := make([]question, questions), make([]error, questions)
+	for i := range all {
+		all[i] = u.draw()
 	}
-	const atOnce = 3
-	errs := make([]error, len(all))
 	_ = workload.Parallel(t.Context(), len(all), atOnce, func(ctx context.Context, i int) error {
 		if err := u.check(ctx, all[i]); err != nil {
 			errs[i] = fmt.Errorf("%v:\n%w", all[i], err)
 		}
 		return nil
 	})
-	const shown = 5
-	failed := 0
-	for _, err := range errs {
-		if err == nil {
-			continue
-		}
-		if failed++; failed <= shown {
-			t.Error(err)
-		}
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	for _, err := range errs[:min(shown, len(errs))] {
+		t.Error(err)
 	}
-	if failed > shown {
-		t.Errorf("%d of %d answers are wrong", failed, len(all))
-	}
-	t.Logf("%d lists; %d show a part of the objects, in all %d; %d pages; %d cannot be answered", len(all), u.parts.Load(), u.items.Load(), u.pages.Load(), u.refused.Load())
+	t.Logf("%d of %d answers are wrong; %d show a part of the objects; %d pages; %d cannot be answered", len(errs), len(all), u.parts.Load(), u.pages.Load(), u.refused.Load())
 	if u.parts.Load() < questions/8 || u.pages.Load() < questions || u.refused.Load() > questions/20 {
 		t.Error("the test does not test")
 	}
@@ -59,11 +52,176 @@ type union struct {
 	proxy      *proxy
 	random     *rand.Rand
 	namespaces []string
+	of         map[string]string // marks
 	callers    []caller
 	old        string              // a resourceVersion before the changes
 	now        map[resource]string // resourceVersions of the last changes
 
-	items, parts, pages, refused atomic.Int64
+	parts, pages, refused atomic.Int64
+}
+
+// random users have rights in random namespaces.
+const randomUsers, unionNamespaces = 6, 40
+
+func unionUsers() (names []string) {
+	for i := range randomUsers {
+		names = append(names, fmt.Sprintf("random%d", i))
+	}
+	return append(names, "nobody", "every", "lister", "watcher", "named", "mixed", "impersonator")
+}
+
+// newUnion creates the objects and the rights, starts a proxy, and makes changes.
+func newUnion(t *testing.T, w *world) *union {
+	t.Helper()
+	ctx := t.Context()
+	u := &union{world: w, random: rand.New(rand.NewPCG(cluster.Seed(), 1)), of: map[string]string{}, now: map[resource]string{}}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := func(tasks []func() error) {
+		t.Helper()
+		const atOnce = 8
+		must(workload.Parallel(ctx, len(tasks), atOnce, func(_ context.Context, i int) error { return tasks[i]() }))
+	}
+	for _, n := range spread(u.random, unionNamespaces) {
+		_, mark, err := w.namespace(ctx, n)
+		must(err)
+		u.namespaces, u.of[n] = append(u.namespaces, n), mark
+	}
+	all(slices.Concat(u.objects(ctx), u.rights(ctx)))
+	must(w.server.Allow(ctx, "", "impersonators", cluster.Users("impersonator"), impersonating("random0")))
+	must(w.settled(ctx))
+	u.proxy = w.proxyT(t, w.server.URL, long)
+	for _, r := range []resource{configmaps, pods, widgets, namespaces} {
+		for _, accept := range []string{inJSON, inProtobuf + "," + inJSON, inTable} {
+			_, err := get(ctx, u.proxy.Endpoint, w.adminCaller(), cluster.Get("/views/mine"+r.path("")+"?resourceVersion=0").With("Accept", accept))
+			must(err)
+		}
+	}
+	l, err := w.admin.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
+	must(err)
+	u.old = l.ResourceVersion
+	all(u.changes(ctx))
+	for _, r := range []resource{configmaps, pods, widgets, namespaces} {
+		var last uint64
+		if r == namespaces {
+			must(w.relabel(ctx, r, "", "ab"))
+		} else { // after all deletions
+			must(w.create(ctx, r, u.namespaces[0], object(r, "last-"+u.of[u.namespaces[0]], "web", u.of[u.namespaces[0]])))
+		}
+		l, err := w.dynamic.Resource(r.GroupVersionResource).List(ctx, metav1.ListOptions{})
+		must(err)
+		for _, o := range l.Items {
+			rv, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+			must(err)
+			last = max(last, rv)
+		}
+		u.now[r] = strconv.FormatUint(last, 10)
+	}
+	return u
+}
+
+// spread returns names in which the order of keys is not that of names: a-b/x is before a/x.
+func spread(random *rand.Rand, n int) []string {
+	names := []string{"a", "a-b", "ab", "a0", "a-0", "a--b", "b", "b-a", "ba"}
+	const letters = "ab0z-"
+	for len(names) < n {
+		name := pick(random, "a", "b", "0", "z")
+		for range random.IntN(4) {
+			name += string(letters[random.IntN(len(letters))])
+		}
+		if !strings.HasSuffix(name, "-") && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func pick[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))] }
+
+// empty is true for each ninth namespace, which has no objects at first.
+func empty(i int) bool { return i%9 == 8 }
+
+func (u *union) objects(ctx context.Context) (tasks []func() error) {
+	for i, n := range u.namespaces {
+		if empty(i) {
+			continue
+		}
+		for _, r := range []resource{configmaps, pods, widgets, secrets} {
+			for j := range u.random.IntN(5) {
+				name, app := fmt.Sprintf("%c-%s-%d", 'a'+u.random.IntN(5), u.of[n], j), pick(u.random, "web", "db", "")
+				if j == 0 {
+					name = common
+				}
+				tasks = append(tasks, func() error { return u.create(ctx, r, n, object(r, name, app, u.of[n])) })
+			}
+		}
+	}
+	return tasks
+}
+
+// rights gives the users their rights and collects the callers.
+func (u *union) rights(ctx context.Context) (tasks []func() error) {
+	give := func(role string, of int, to rbacv1.Subject) {
+		for _, n := range u.namespaces {
+			if u.random.IntN(of) == 0 && (n != "a" || to.Name == "every") { // no other user has all
+				tasks = append(tasks, func() error { return u.bind(ctx, n, role, to) })
+			}
+		}
+	}
+	for i, name := range unionUsers()[:randomUsers] {
+		give("reads", 1+i, cluster.Users(name)[0])
+	}
+	give("reads", 1, cluster.Users("every")[0])
+	give("reads", 3, cluster.Groups("mates")[0])
+	for _, r := range []struct{ user, role string }{
+		{"lister", "lists"}, {"watcher", "watches"}, {"named", "common"}, {"mixed", "configs"}, {"mixed", "pods"}, {"mixed", "itself"},
+	} {
+		give(r.role, 3, cluster.Users(r.user)[0])
+	}
+	for _, name := range unionUsers() {
+		u.callers = append(u.callers, user(name))
+	}
+	u.callers = append(u.callers, user("impersonator").acting("random0"), user("mate"), u.adminCaller())
+	return tasks
+}
+
+// changes returns changes of some objects, the deletion of others, and the first objects of a
+// namespace.
+func (u *union) changes(ctx context.Context) (tasks []func() error) {
+	for i, n := range u.namespaces {
+		for _, r := range []resource{configmaps, pods, widgets} {
+			switch {
+			case empty(i) && i%2 == 0:
+				tasks = append(tasks, func() error { return u.create(ctx, r, n, object(r, common, "db", u.of[n])) })
+			case i%5 == 0:
+				tasks = append(tasks, func() error { return u.create(ctx, r, n, object(r, "new-"+u.of[n], "web", u.of[n])) })
+			case i%5 == 1:
+				tasks = append(tasks, func() error { return found(u.remove(ctx, r, n, common)) })
+			case i%5 == 2:
+				tasks = append(tasks, func() error { return found(u.relabel(ctx, r, n, common)) })
+			}
+		}
+	}
+	slices.Reverse(tasks)
+	return tasks
+}
+
+// found is nil if the object was not there.
+func found(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (w *world) relabel(ctx context.Context, r resource, namespace, name string) error {
+	patch := []byte(`{"metadata":{"labels":{"app":"db"}}}`)
+	_, err := w.dynamic.Resource(r.GroupVersionResource).Namespace(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 // question is a list in a view.
@@ -82,13 +240,7 @@ func (q question) String() string {
 }
 
 // request returns the request of a list.
-func (q question) request(target string, more url.Values) cluster.Request {
-	values := url.Values{}
-	for _, from := range []url.Values{q.values, more} {
-		for name := range from {
-			values.Set(name, from.Get(name))
-		}
-	}
+func (q question) request(target string, values url.Values) cluster.Request {
 	return cluster.Request{Target: target + "?" + values.Encode(), Header: q.header.Clone(), Protocol: q.http}
 }
 
@@ -99,8 +251,6 @@ const (
 	inTable    = "application/json;as=Table;g=meta.k8s.io;v=v1"
 )
 
-func pick[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))] }
-
 // draw returns a random question.
 func (u *union) draw() question {
 	r := u.random
@@ -108,6 +258,7 @@ func (u *union) draw() question {
 	q := question{
 		caller: pick(r, u.callers...), view: pick(r, "mine", "mine", "some", "pods", "configs"), values: url.Values{},
 		of: pick(r, configmaps, configmaps, configmaps, pods, pods, widgets, namespaces), http: pick(r, cluster.HTTP2, cluster.HTTP2, cluster.HTTP2, cluster.HTTP1),
+		header: http.Header{"Accept": {pick(r, inJSON, inJSON, inProtobuf+","+inJSON, inJSON+partial, inTable, inProtobuf+partial)}},
 	}
 	if q.of == widgets {
 		q.view = "mine"
@@ -117,33 +268,23 @@ func (u *union) draw() question {
 	if s := pick(r, "", "", "", "app=web", "app in (web,db)", "!app", "app!=db", "none=such"); s != "" {
 		q.values.Set("labelSelector", s)
 	}
-	fields := []string{"", "", "", "metadata.name=" + common, "metadata.name!=" + common}
-	switch q.of {
-	case namespaces:
-		fields = append(fields, "metadata.name="+some(), "metadata.name!="+some())
-	default:
-		fields = append(fields, "metadata.namespace="+some(), "metadata.namespace!="+some(), "metadata.namespace="+some()+",metadata.name="+common)
+	fields := []string{"metadata.namespace=" + some(), "metadata.namespace!=" + some(), "metadata.namespace=" + some() + ",metadata.name=" + common}
+	if q.of == namespaces {
+		fields = []string{"metadata.name=" + some(), "metadata.name!=" + some()}
 	}
-	if s := pick(r, fields...); s != "" {
+	if s := pick(r, append(fields, "", "", "", "metadata.name="+common, "metadata.name!="+common)...); s != "" {
 		q.values.Set("fieldSelector", s)
 	}
 	if q.limit = pick(r, 0, 0, 1, 2, 3, 7, 20, 500); q.limit == 1 && q.caller.name == "every" {
 		q.limit = 5
 	}
-	switch r.IntN(7) {
-	case 0, 1:
-		q.values.Set("resourceVersion", "0")
-	case 2:
-		q.values.Set("resourceVersion", u.now[q.of])
-	case 3: // a state that nobody has listed cannot be proven
-		q.values.Set("resourceVersion", u.now[q.of])
-		q.values.Set("resourceVersionMatch", pick(r, "NotOlderThan", "Exact"))
-	case 4:
-		q.values.Set("resourceVersion", u.old)
-		q.values.Set("resourceVersionMatch", "Exact")
+	version := pick(r, [2]string{"0"}, [2]string{"0"}, [2]string{u.now[q.of]}, // a state that nobody has listed cannot be proven
+		[2]string{u.now[q.of], pick(r, "NotOlderThan", "Exact")}, [2]string{u.old, "Exact"}, [2]string{}, [2]string{})
+	for i, name := range []string{"resourceVersion", "resourceVersionMatch"} {
+		if version[i] != "" {
+			q.values.Set(name, version[i])
+		}
 	}
-	accept := pick(r, inJSON, inJSON, inProtobuf+","+inJSON, inJSON+partial, inTable, inProtobuf+partial)
-	q.header = http.Header{"Accept": {accept}}
 	if r.IntN(3) == 0 {
 		q.header.Set("Accept-Encoding", "gzip")
 	}
@@ -159,65 +300,48 @@ func (u *union) check(ctx context.Context, q question) error {
 	if err != nil {
 		return err
 	}
-	may := map[string]bool{}
-	for _, i := range want.items {
-		namespace, _, _ := strings.Cut(i.key, "/")
-		may[namespace] = true
-	}
-	got, err := u.view(ctx, q, may, whole, len(want.items))
-	if err != nil {
+	got, err := u.view(ctx, q, want.items, whole)
+	if got == nil || err != nil {
 		return err
-	}
-	if got == nil {
-		u.refused.Add(1)
-		return nil
 	}
 	if d := differs(want.items, got); d != "" {
 		return errors.New(d)
 	}
-	all, _, err := listed(ctx, u.api, u.adminCaller(), q.request(q.of.path(""), nil))
-	if err != nil {
-		return err
-	}
+	all, _, err := listed(ctx, u.api, u.adminCaller(), q.request(q.of.path(""), q.values))
 	if n := len(got); n > 0 && n < len(all.items) {
 		u.parts.Add(1)
 	}
-	u.items.Add(int64(len(got)))
-	return nil
+	return err
 }
 
 // view returns the objects of a list in the view, of all pages. It is nil if the list cannot be
 // answered from the cache.
-func (u *union) view(ctx context.Context, q question, may map[string]bool, whole bool, visible int) (items []item, err error) {
+func (u *union) view(ctx context.Context, q question, want []item, whole bool) (items []item, err error) {
+	may := map[string]bool{}
+	for _, i := range want {
+		namespace, _, _ := strings.Cut(i.key, "/")
+		may[namespace] = true
+	}
 	items = []item{}
-	rv, token := "", ""
+	values, rv := url.Values{}, ""
+	for name := range q.values {
+		values.Set(name, q.values.Get(name))
+	}
 	for {
-		more := url.Values{}
 		if q.limit > 0 {
-			more.Set("limit", strconv.Itoa(q.limit))
+			values.Set("limit", strconv.Itoa(q.limit))
 		}
-		asked := q
-		if token != "" {
-			more.Set("continue", token)
-			asked.values = url.Values{}
-			for _, name := range []string{"labelSelector", "fieldSelector"} {
-				if q.values.Has(name) {
-					asked.values.Set(name, q.values.Get(name))
-				}
-			}
-		}
-		a, err := get(ctx, u.proxy.Endpoint, q.caller, asked.request("/views/"+q.view+q.of.path(""), more))
+		a, err := get(ctx, u.proxy.Endpoint, q.caller, q.request("/views/"+q.view+q.of.path(""), values))
 		if err != nil {
 			return nil, err
 		}
-		if !whole {
-			for namespace := range u.marks.shown(a) {
-				if !may[namespace] {
-					return nil, fmt.Errorf("shows %s: %d %.1000s", namespace, a.Status, a.Body)
-				}
+		for namespace := range u.marks.shown(a) {
+			if !whole && !may[namespace] {
+				return nil, fmt.Errorf("shows %s: %d %.1000s", namespace, a.Status, a.Body)
 			}
 		}
 		if a.Status == http.StatusBadRequest && strings.Contains(string(a.Body), "cannot answer such a request") {
+			u.refused.Add(1)
 			return nil, nil
 		}
 		if a.Status != http.StatusOK {
@@ -228,16 +352,19 @@ func (u *union) view(ctx context.Context, q question, may map[string]bool, whole
 		if err != nil {
 			return nil, err
 		}
-		if err := q.checkPage(page, len(items), visible, whole); err != nil {
+		if err := q.checkPage(page, len(items), len(want), whole); err != nil {
 			return nil, err
 		}
 		if rv != "" && page.ResourceVersion != rv {
 			return nil, fmt.Errorf("a page at %s follows one at %s", page.ResourceVersion, rv)
 		}
-		items, rv, token = append(items, page.items...), page.ResourceVersion, page.Continue
-		if token == "" {
+		items, rv = append(items, page.items...), page.ResourceVersion
+		if page.Continue == "" {
 			return items, nil
 		}
+		values.Del("resourceVersion")
+		values.Del("resourceVersionMatch")
+		values.Set("continue", page.Continue)
 	}
 }
 
@@ -267,7 +394,7 @@ func (q question) checkPage(page list, before, visible int, whole bool) error {
 // direct returns what the caller gets from the apiserver: all namespaces if that is allowed, else
 // the union of those that are.
 func (u *union) direct(ctx context.Context, q question) (all list, whole bool, err error) {
-	if all, whole, err = listed(ctx, u.api, q.caller, q.request(q.of.path(""), nil)); err != nil || whole {
+	if all, whole, err = listed(ctx, u.api, q.caller, q.request(q.of.path(""), q.values)); err != nil || whole {
 		return all, whole, err
 	}
 	if q.of == namespaces {
@@ -275,7 +402,7 @@ func (u *union) direct(ctx context.Context, q question) (all list, whole bool, e
 		return all, false, err
 	}
 	for _, namespace := range u.namespaces {
-		l, _, err := listed(ctx, u.api, q.caller, q.request(q.of.path(namespace), nil))
+		l, _, err := listed(ctx, u.api, q.caller, q.request(q.of.path(namespace), q.values))
 		if err != nil {
 			return all, false, err
 		}
@@ -291,7 +418,7 @@ var viewed = map[string][]resource{"some": {configmaps, pods}, "pods": {pods}, "
 // directNamespaces returns the Namespaces that the caller may get, or in which it may list one of
 // the view's resources.
 func (u *union) directNamespaces(ctx context.Context, q question) (all list, err error) {
-	admin, _, err := listed(ctx, u.api, u.adminCaller(), q.request(q.of.path(""), nil))
+	admin, _, err := listed(ctx, u.api, u.adminCaller(), q.request(q.of.path(""), q.values))
 	if err != nil {
 		return all, err
 	}
@@ -312,23 +439,4 @@ func (u *union) directNamespaces(ctx context.Context, q question) (all list, err
 		}
 	}
 	return all, nil
-}
-
-// spread returns names in which the order of keys is not that of names: a-b/x is before a/x.
-func spread(random *rand.Rand, n int, prefix string) []string {
-	names := []string{"a", "a-b", "ab", "a0", "a-0", "a--b", "b", "b-a", "ba"}
-	for i := range names {
-		names[i] = prefix + names[i]
-	}
-	const letters = "ab0z-"
-	for len(names) < n {
-		name := prefix
-		for range 1 + random.IntN(4) {
-			name += string(letters[random.IntN(len(letters))])
-		}
-		if !strings.HasSuffix(name, "-") && name != "" && name[0] != '-' && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
 }
