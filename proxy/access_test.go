@@ -3,10 +3,8 @@ package proxy
 import (
 	"encoding/json"
 	"io"
-	"maps"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,6 +99,19 @@ func TestReadsAreAuthorized(t *testing.T) {
 	})
 }
 
+// A client cannot declare the headers that tell who it is to be for the proxy alone.
+func TestHopByHop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, address := serveFeeds(t, forwardsAll{}, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("upstream got %v", r.Header) }, testLimits(), judging(t))
+		for _, names := range []string{"Authorization", "close, impersonate-user", "Sec-WebSocket-Protocol", "Impersonate-Extra-A"} {
+			resp := clientTo(t, address, "http/1.1").open(t, "/version", append(credentials("reader as other"), "Connection", names)...)
+			if resp.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s: %s", names, resp.Status)
+			}
+		}
+	})
+}
+
 // credentials returns the header of a user such as "sender" or "sender as other".
 func credentials(user string) []string {
 	token, as, impersonates := strings.Cut(user, " as ")
@@ -132,39 +143,6 @@ func TestImpersonatedWatchesAreCounted(t *testing.T) {
 			if resp.StatusCode != test.want {
 				t.Errorf("watch %d: %s", i, resp.Status)
 			}
-		}
-	})
-}
-
-// Reads of discovery and OpenAPI are forwarded with the clients' own credentials.
-func TestDiscoveryIsForwarded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		asked := map[string]int{} // by credentials
-		_, address := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
-			who := r.Header.Get("Authorization")
-			mu.Lock()
-			asked[who]++
-			mu.Unlock()
-			w.Header().Set("Etag", `"1"`)
-			if who == "Bearer stranger" {
-				w.WriteHeader(http.StatusForbidden)
-				return
-			}
-			_, _ = io.WriteString(w, "documents")
-		}, testLimits(), judging(t))
-		client := clientTo(t, address, "h2")
-		for range 3 {
-			for user, want := range map[string]int{"reader": 200, "stranger": 403, "other": 200} {
-				if resp, body := client.get(t, "/openapi/v2?timeout=32s", credentials(user)...); resp.StatusCode != want || (body == "documents") != (want == 200) {
-					t.Errorf("%s: %s %q", user, resp.Status, body)
-				}
-			}
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if want := map[string]int{"Bearer reader": 3, "Bearer stranger": 3, "Bearer other": 3}; !maps.Equal(asked, want) {
-			t.Errorf("upstream was asked by %v, want %v", asked, want)
 		}
 	})
 }

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -33,9 +33,9 @@ type judge struct {
 	posted           atomic.Int64 // bytes of access reviews
 	reason           string       // of refusals
 	denies           func(*authorizationv1.SubjectAccessReviewSpec) bool
-	broken           atomic.Int64         // the status code of failures; 0 for no failures
 	garbled          func(*http.Response) // spoils responses; nil: they stay
 	hold             chan struct{}        // responses wait until it is closed; nil: they do not wait
+	metrics          *prometheus.Registry
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -76,12 +76,7 @@ func (j *judge) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Type", "application/json")
-	if code := int(j.broken.Load()); code != 0 {
-		w.WriteHeader(code)
-		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: metav1.StatusReasonForbidden}
-	} else {
-		w.WriteHeader(http.StatusCreated)
-	}
+	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(answer)
 	resp := w.Result()
 	if j.garbled != nil {
@@ -92,8 +87,8 @@ func (j *judge) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func newTrial(t *testing.T, options Options) (*Access, *judge) {
 	t.Helper()
-	j := &judge{}
-	a, err := New(&rest.Config{Host: "https://upstream", Transport: j}, nil, options, prometheus.NewRegistry())
+	j := &judge{metrics: prometheus.NewRegistry()}
+	a, err := New(&rest.Config{Host: "https://upstream", Transport: j}, nil, options, j.metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +119,7 @@ func reading(name string) authorizer.Attributes {
 }
 
 // If many clients need the same review at the same time, upstream receives one review. Good and bad
-// outcomes are remembered.
+// outcomes are remembered. A metric counts the reviews.
 func TestReviewsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
@@ -154,66 +149,66 @@ func TestReviewsAreShared(t *testing.T) {
 		if n, m := j.tokens.Load(), j.accesses.Load(); n != 2 || m != 2 {
 			t.Errorf("%d reviews of 2 tokens, %d of the access of 2 users", n, m)
 		}
-	})
-}
-
-// If a review fails, the client is not admitted, but the failure does not count as a refusal.
-func TestFailedReviews(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, code := range []int64{http.StatusForbidden, http.StatusNotFound, http.StatusConflict} {
-			a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
-			j.broken.Store(code)
-			if c, err := a.ask(t, "good"); !errors.Is(err, ErrUnavailable) {
-				t.Errorf("%d: %+v, %v", code, c, err)
-			}
-			if decision, _, err := a.Authorize(t.Context(), reading("good")); decision == authorizer.DecisionAllow || !errors.Is(err, ErrUnavailable) {
-				t.Errorf("%d: %v, %v", code, decision, err)
-			}
-			j.broken.Store(0)
-			if _, err := a.ask(t, "good"); err != nil {
-				t.Errorf("the failure is remembered: %v", err)
-			}
-			if decision, _, err := a.Authorize(t.Context(), reading("good")); decision != authorizer.DecisionAllow {
-				t.Errorf("the failure is remembered: %v, %v", decision, err)
-			}
+		const name = "watchproxy_reviews_total"
+		counted := "# HELP " + name + " Reviews of tokens and of access sent upstream, by resource and status code (0: no answer).\n# TYPE " + name + " counter\n" +
+			name + `{code="201",resource="subjectaccessreviews"} 2` + "\n" + name + `{code="201",resource="tokenreviews"} 2` + "\n"
+		if err := testutil.GatherAndCompare(j.metrics, strings.NewReader(counted), name); err != nil {
+			t.Error(err)
 		}
 	})
 }
 
-// An answer that breaks off, or is none, refuses no token: neither a new one nor one that is known.
-func TestGarbledReviews(t *testing.T) {
-	body := func(r io.Reader) func(*http.Response) {
-		return func(resp *http.Response) { resp.Body, resp.ContentLength = io.NopCloser(r), -1 }
+// body replaces the body of a response.
+func body(text string, end error) func(*http.Response) {
+	return func(resp *http.Response) {
+		resp.Body, resp.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader(text), iotest.ErrReader(end))), -1
 	}
+}
+
+// failing makes reviews fail with a status.
+func failing(code int) func(*http.Response) {
+	return func(resp *http.Response) {
+		body(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden"}`, io.EOF)(resp)
+		resp.StatusCode = code
+	}
+}
+
+// If a review fails, breaks off or is none, the client is not admitted, but this does not count as a refusal:
+// neither of a new token nor of one that is known. It is not remembered.
+func TestFailedReviews(t *testing.T) {
 	for name, garbled := range map[string]func(*http.Response){
-		"breaks off": body(io.MultiReader(strings.NewReader(`{"kind":`), iotest.ErrReader(io.ErrUnexpectedEOF))),
-		"ends early": body(strings.NewReader(`{"kind":`)),
-		"is empty":   body(strings.NewReader("")),
+		"is forbidden": failing(http.StatusForbidden),
+		"is not found": failing(http.StatusNotFound),
+		"conflicts":    failing(http.StatusConflict),
+		"breaks off":   body(`{"kind":`, io.ErrUnexpectedEOF),
+		"ends early":   body(`{"kind":`, io.EOF),
+		"is empty":     body("", io.EOF),
 		"is a page": func(resp *http.Response) {
-			body(strings.NewReader("<html>"))(resp)
+			body("<html>", io.EOF)(resp)
 			resp.Header.Set("Content-Type", "text/html")
 			resp.StatusCode = http.StatusOK
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute})
-				j.garbled = garbled
-				if c, err := a.ask(t, "good"); !errors.Is(err, ErrUnavailable) {
-					t.Errorf("at first: %+v, %v", c, err)
-				}
-				j.garbled = nil
-				if _, err := a.ask(t, "good"); err != nil {
-					t.Errorf("afterwards: %v", err)
-				}
-				j.garbled = garbled
-				time.Sleep(50 * time.Second)
-				for range 2 { // the first one begins the renewal
-					if _, err := a.ask(t, "good"); err != nil {
-						t.Errorf("while it is renewed: %v", err)
+				a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
+				ask := func(when string, want error) {
+					t.Helper()
+					c, err := a.ask(t, "good")
+					decision, _, decided := a.Authorize(t.Context(), reading("good"))
+					if !errors.Is(err, want) || !errors.Is(decided, want) || (c != nil) != (want == nil) || (decision == authorizer.DecisionAllow) != (want == nil) {
+						t.Errorf("%s: %+v, %v; %v, %v", when, c, err, decision, decided)
 					}
 					synctest.Wait()
 				}
+				j.garbled = garbled
+				ask("at first", ErrUnavailable)
+				j.garbled = nil
+				ask("afterwards", nil)
+				j.garbled = garbled
+				time.Sleep(50 * time.Second)
+				ask("when the renewal begins", nil)
+				ask("while it is renewed", nil)
 			})
 		})
 	}

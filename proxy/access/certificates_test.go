@@ -1,88 +1,61 @@
 package access
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"math/big"
 	"net/http"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 )
 
-// authorities has one CA and counts the verifications that use it.
-type authorities struct {
+// authority is its own client.
+type authority struct {
 	dynamiccertificates.CAContentProvider
 	dynamiccertificates.ControllerRunner
-
-	pool     *x509.CertPool
-	verified int
+	*x509.Certificate
 }
 
 // VerifyOptions implements dynamiccertificates.CAContentProvider.
-func (a *authorities) VerifyOptions() (x509.VerifyOptions, bool) {
-	return x509.VerifyOptions{Roots: a.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, true
+func (a authority) VerifyOptions() (x509.VerifyOptions, bool) {
+	roots := x509.NewCertPool()
+	roots.AddCert(a.Certificate)
+	return x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}, true
 }
 
-// A client's certificate is verified once for all requests of a connection.
-func TestCertificateIsVerifiedOnce(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// The owner of a certificate has its common name, is authenticated, and is impersonated upstream. Package chain
+// tests when a certificate is verified.
+func TestCertificates(t *testing.T) {
+	text, _, err := cert.GenerateSelfSignedCertKey("client", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	issue := func(name string, issuer *x509.Certificate) *x509.Certificate {
-		template := &x509.Certificate{
-			SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-			IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		}
-		if issuer == nil {
-			issuer = template
-		}
-		raw, err := x509.CreateCertificate(rand.Reader, template, issuer, key.Public(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		parsed, err := x509.ParseCertificate(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return parsed
-	}
-	ca := &authorities{pool: x509.NewCertPool()}
-	root := issue("root", nil)
-	ca.pool.AddCertWithConstraint(root, func([]*x509.Certificate) error { ca.verified++; return nil })
-	a, err := New(&rest.Config{Host: "https://upstream", Transport: &judge{}}, &ClientCA{ca}, Options{}, prometheus.NewRegistry())
+	all, err := cert.ParseCertsPEM(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := issue("client", root)
-	for connections := range 3 {
-		state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{client}}
-		for range 100 {
-			caller, err := a.Authenticate(&http.Request{TLS: state})
-			if err != nil || caller.User.GetName() != "client" || caller.User.GetGroups()[0] != "system:authenticated" {
-				t.Fatalf("%+v, %v", caller, err)
-			}
-		}
-		if ca.verified != connections+1 {
-			t.Errorf("%d verifications for 100 requests of each of %d connections", ca.verified, connections+1)
+	root := all[len(all)-1]
+	a, err := New(&rest.Config{Host: "https://upstream", Transport: &judge{}}, &ClientCA{authority{Certificate: root}}, Options{}, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, header := range []http.Header{nil, {"Authorization": {"Bearer good"}}} {
+		c, err := a.Authenticate(&http.Request{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{root}}, Header: header})
+		if err != nil || c.User.GetName() != root.Subject.CommonName || !slices.Contains(c.User.GetGroups(), "system:authenticated") || !c.ActsAsAnother() {
+			t.Errorf("with %v: %+v, %v", header, c, err)
 		}
 	}
 }
 
 // A client's certificates have a bound, because its connection keeps them.
 func TestLongCertificatesAreRefused(t *testing.T) {
-	if err := refuseLong([][]byte{make([]byte, certificatesMax/2), make([]byte, certificatesMax/2)}, nil); err != nil {
-		t.Error(err)
-	}
-	if err := refuseLong([][]byte{make([]byte, certificatesMax/2), make([]byte, certificatesMax/2+1)}, nil); err == nil {
-		t.Error("accepted")
+	for more, want := range map[int]bool{0: true, 1: false} {
+		if err := refuseLong([][]byte{make([]byte, certificatesMax/2), make([]byte, certificatesMax/2+more)}, nil); (err == nil) != want {
+			t.Errorf("%d bytes more: %v", more, err)
+		}
 	}
 }

@@ -99,40 +99,41 @@ func sorted[R any](requirements []R) []R {
 // Different reviews have different keys.
 func TestQuestionsAreToldApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := func() *authorizer.AttributesRecord {
-			return &authorizer.AttributesRecord{
-				User: &user.DefaultInfo{Name: "good", UID: "1", Groups: []string{"a", "b"}, Extra: map[string][]string{"k": {"v", "w"}, "l": {"x"}}},
-				Verb: "list", Namespace: "n", APIGroup: "g", APIVersion: "v1", Resource: "pods", Subresource: "s", Name: "o", ResourceRequest: true,
+		var questions []authorizer.Attributes
+		ask := func(change func(a *authorizer.AttributesRecord, u *user.DefaultInfo)) {
+			u := &user.DefaultInfo{Name: "good", UID: "1", Groups: []string{"a", "b"}, Extra: map[string][]string{"k": {"v", "w"}, "l": {"x"}}}
+			a := &authorizer.AttributesRecord{
+				User: u, Verb: "list", Namespace: "n", APIGroup: "g", APIVersion: "v1", Resource: "pods", Subresource: "s", Name: "o", ResourceRequest: true,
 			}
+			change(a, u)
+			questions = append(questions, a)
 		}
-		with := func(change func(*authorizer.AttributesRecord, *user.DefaultInfo)) authorizer.Attributes {
-			a := base()
-			change(a, a.User.(*user.DefaultInfo))
-			return a
+		for _, verb := range []string{"get", "watch"} {
+			ask(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Verb = verb })
 		}
-		questions := []authorizer.Attributes{
-			base(),
-			with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Name = "good2" }),
-			with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.UID = "" }),
-			with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Groups = []string{"ab"} }),
-			with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Groups = []string{"a", "b", ""} }),
-			with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Groups = []string{"b", "a"} }),
-			with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Extra = nil }),
-			with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) {
-				u.Extra = map[string][]string{"k": {"v"}, "l": {"w", "x"}}
-			}),
-			with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Verb = "watch" }),
-			with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Namespace, a.APIGroup = "g", "n" }),
-			with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.APIVersion = "" }),
-			with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Resource, a.Subresource = "s", "pods" }),
-			with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Name = "" }),
-			with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.ResourceRequest, a.Path = false, "/x" }),
-			with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) {
-				a.LabelSelectorRequirements = selecting(t, "", "a=b", "").LabelSelectorRequirements
-			}),
-			with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) {
-				a.FieldSelectorRequirements = selecting(t, "", "", "a=b").FieldSelectorRequirements
-			}),
+		for _, name := range []string{"Namespace", "APIGroup", "APIVersion", "Resource", "Subresource", "Name"} {
+			ask(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) {
+				reflect.ValueOf(a).Elem().FieldByName(name).SetString("other")
+			})
+		}
+		for _, groups := range [][]string{{"a", "b"}, {"ab"}, {"a", "b", ""}, {"b", "a"}} {
+			ask(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Groups = groups })
+		}
+		for _, extra := range []map[string][]string{nil, {"k": {"v"}, "l": {"w", "x"}}} {
+			ask(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Extra = extra })
+		}
+		for _, selector := range [][2]string{{"a=b", ""}, {"", "a=b"}} {
+			with := selecting(t, "", selector[0], selector[1])
+			ask(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) {
+				a.LabelSelectorRequirements, a.FieldSelectorRequirements = with.LabelSelectorRequirements, with.FieldSelectorRequirements
+			})
+		}
+		ask(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Name = "good2" })
+		ask(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.UID = "" })
+		ask(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Namespace, a.APIGroup = "g", "n" })
+		ask(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Resource, a.Subresource = "s", "pods" })
+		for _, path := range []string{"/x", "/y"} {
+			ask(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.ResourceRequest, a.Path = false, path })
 		}
 		a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
 		for range 3 {

@@ -13,7 +13,7 @@ type key [sha256.Size]byte
 
 const (
 	// outcomeCost and holderCost are the fixed costs of an outcome and a holder, in bytes, rounded
-	// up. TestOutcomesAreBounded compares them with the memory in use.
+	// up. TestMemoryOfOutcomes compares them with the memory in use.
 	outcomeCost, holderCost = 360, 320
 	// outcomeShare is the part of the bound that one outcome may use: at most 1/outcomeShare.
 	outcomeShare = 64

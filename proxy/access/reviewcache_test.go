@@ -3,7 +3,6 @@ package access
 import (
 	"crypto/sha256"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,41 +84,6 @@ func TestOutcomesExpire(t *testing.T) {
 		synctest.Wait()
 		if count, bytes := o.held(); count != 0 || bytes != 0 || len(o.mu.holders) != 0 || o.mu.sweeping {
 			t.Errorf("%d outcomes and %d holders take %d bytes", count, len(o.mu.holders), bytes)
-		}
-	})
-}
-
-// The count of bytes is right after every operation.
-func TestOutcomesAccount(t *testing.T) {
-	random := rand.New(rand.NewPCG(cachetest.Seed(t), 1))
-	synctest.Test(t, func(t *testing.T) {
-		o := newReviewCache[int](64 << 10)
-		for range 20_000 {
-			k := keyOf(random.IntN(300))
-			switch random.IntN(10) {
-			case 0:
-				time.Sleep(time.Duration(random.IntN(int(sweepPause))))
-			case 1, 2, 3:
-				o.get(k)
-			default:
-				o.put(fmt.Sprint(random.IntN(20)), k, 0, random.IntN(900), time.Duration(random.IntN(int(time.Minute))))
-			}
-			o.mu.Lock()
-			bytes, count := 0, 0
-			for i, h := range o.mu.largest {
-				of := holderCost
-				for e := h.recent.Front(); e != nil; e = e.Next() {
-					of += e.Value.(*outcome[int]).bytes
-					count++
-				}
-				if bytes += of; h.bytes != of || h.index != i || h.recent.Len() == 0 || h.bytes > o.mu.largest[0].bytes || o.mu.holders[h.name] != h {
-					t.Fatalf("holder %d of %d has %d bytes and %d by its account", i, len(o.mu.largest), of, h.bytes)
-				}
-			}
-			if bytes != o.mu.bytes || bytes > o.most || count != len(o.mu.found) || len(o.mu.holders) != len(o.mu.largest) {
-				t.Fatalf("%d bytes, %d by the account, of %d and %d", bytes, o.mu.bytes, count, len(o.mu.found))
-			}
-			o.mu.Unlock()
 		}
 	})
 }

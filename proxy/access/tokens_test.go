@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,50 +34,6 @@ func TestUserOfAToken(t *testing.T) {
 	want := &user.DefaultInfo{Name: "a", UID: "uid", Groups: []string{"group"}, Extra: map[string][]string{"key": {"value"}}}
 	if resp, ok, err := tokens.AuthenticateToken(t.Context(), "a"); err != nil || !ok || !reflect.DeepEqual(resp.User, want) {
 		t.Errorf("%+v, %t, %v", resp, ok, err)
-	}
-}
-
-// Remembered made-up tokens are bounded, and do not evict good tokens.
-func TestTokensAreBounded(t *testing.T) {
-	var asked atomic.Int64
-	review := tokenReview(func(token string) (bool, error) {
-		asked.Add(1)
-		return strings.HasPrefix(token, "good"), nil
-	})
-	tokens := newTokens(review, time.Hour, newMetrics(prometheus.NewRegistry()))
-	ask := func(token string) (ok bool) {
-		resp, ok, err := tokens.AuthenticateToken(t.Context(), token)
-		if err != nil || ok != strings.HasPrefix(token, "good") || ok && resp.User.GetName() != token {
-			t.Fatal(token, resp, ok, err)
-		}
-		return ok
-	}
-	const good, more = 100, 1000
-	for i := range good {
-		ask(fmt.Sprint("good", i))
-	}
-	made := refusedMax/outcomeCost + more
-	long := strings.Repeat("x", 10<<10)
-	madeUp := func(i int) string {
-		if i%10 == 0 {
-			return fmt.Sprint(long, i)
-		}
-		return fmt.Sprint(i)
-	}
-	for i := range made {
-		ask(madeUp(i))
-	}
-	count, bytes := tokens.bad.held()
-	if bytes > refusedMax || count < made/2 {
-		t.Errorf("%d outcomes take %d bytes", count, bytes)
-	}
-	asked.Store(0)
-	for i := range good {
-		ask(fmt.Sprint("good", i))
-	}
-	ask(madeUp(made - 1))
-	if n := asked.Load(); n != 0 {
-		t.Errorf("%d tokens are reviewed again", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package grants
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -14,11 +15,41 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/query"
 )
 
-// All watches of an era end when a decision changes, and the next ones show what the user may read now.
+// All watches of an era end when a look, the next watch or an event finds that a decision has changed. The next
+// watch shows what the user may read now.
 func TestChanges(t *testing.T) {
-	for name, change := range map[string]func(u *upstream){
-		"granted": func(u *upstream) { u.grant(true, "b") },
-		"revoked": func(u *upstream) { u.grant(false, "a") },
+	grants := func(u *upstream) { u.grant(true, "b") }
+	revokes := func(u *upstream) { u.grant(false, "a") }
+	looks := func(*upstream, *Eras, *watcher) { time.Sleep(2 * denyTTL) }
+	opens := func(ttl time.Duration) func(*upstream, *Eras, *watcher) {
+		return func(u *upstream, s *Eras, _ *watcher) {
+			s.looks.SetBurst(0) // so that no look finds it
+			time.Sleep(ttl)
+			w, err := s.Open(context.Background(), Key{}, u, []string{"a", "b"})
+			if err == nil {
+				defer w.Close()
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(u *upstream)
+		finds  func(u *upstream, s *Eras, w *watcher)
+		shows  []string
+	}{
+		"a grant, by a look":              {grants, looks, []string{"a", "b"}},
+		"a revocation, by a look":         {revokes, looks, nil},
+		"a grant, by the next watch":      {grants, opens(denyTTL), []string{"a", "b"}},
+		"a revocation, by the next watch": {revokes, opens(allowTTL), nil},
+		"a revocation, by an event": {func(u *upstream) { u.fails("a") }, func(u *upstream, _ *Eras, w *watcher) {
+			time.Sleep(allowTTL)
+			revokes(u)
+			u.fails()
+			w.Ask("a")
+		}, nil},
+		"a grant without objects, by a look": {func(u *upstream) {
+			u.becomes(func() { u.objects = []string{"a"} })
+			grants(u)
+		}, looks, []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -30,39 +61,18 @@ func TestChanges(t *testing.T) {
 				if one.Over() || one.woken.Load() > 0 {
 					t.Fatalf("nothing has changed: over %t, woken %d times", one.Over(), one.woken.Load())
 				}
-				change(u)
-				time.Sleep(2 * denyTTL)
+				test.change(u)
+				test.finds(u, s, one)
+				synctest.Wait()
 				for _, w := range []*watcher{one, two} {
 					if !w.Over() || w.woken.Load() == 0 {
 						t.Errorf("over %t, woken %d times", w.Over(), w.woken.Load())
 					}
 				}
-				u.opens(t, s, Key{}, map[string][]string{"granted": {"a", "b"}}[name]...)
+				u.opens(t, s, Key{}, test.shows...)
 			})
 		})
 	}
-}
-
-// A new watch relies on the denials that an era knows as long as they count. If one has changed, so has the
-// era.
-func TestOpensWithNewGrants(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := newUpstream("a", "b")
-		u.grant(true, "a")
-		s := NewEras()
-		w := u.opens(t, s, Key{}, "a")
-		u.grant(true, "b")
-		u.opens(t, s, Key{}, "a")
-		s.looks.SetBurst(0) // so that no look finds it
-		time.Sleep(denyTTL)
-		u.opens(t, s, Key{}, "a", "b")
-		if !w.Over() {
-			t.Error("the earlier watch goes on without b")
-		}
-		u.grant(false, "a")
-		time.Sleep(allowTTL)
-		u.opens(t, s, Key{}, "b")
-	})
 }
 
 // Watches that begin together ask once.
@@ -196,46 +206,6 @@ func TestAskWithoutAnswer(t *testing.T) {
 		time.Sleep(2 * retryPause)
 		if d := w.era.said("a"); d != allowed || w.Over() {
 			t.Errorf("%v, over %t", d, w.Over())
-		}
-	})
-}
-
-// A revocation that an event brings to light ends all watches of the era before they show the event.
-func TestAskAfterRevocation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := newUpstream("a")
-		u.grant(true, "a")
-		s := NewEras()
-		w, other := u.opens(t, s, Key{}, "a"), u.opens(t, s, Key{}, "a")
-		u.fails("a") // so that no look finds it
-		time.Sleep(allowTTL)
-		u.grant(false, "a")
-		u.fails()
-		w.Ask("a")
-		synctest.Wait()
-		if !w.Over() || !other.Over() || other.woken.Load() == 0 {
-			t.Errorf("over %t and %t, woken %d times", w.Over(), other.Over(), other.woken.Load())
-		}
-	})
-}
-
-// A denied namespace may lose its objects, then be granted, and have objects again. The watch ends, so that
-// they are shown.
-func TestGrantedWhileEmpty(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := newUpstream("a", "b")
-		u.grant(true, "a")
-		s := NewEras()
-		w := u.opens(t, s, Key{}, "a")
-		u.becomes(func() { u.objects = []string{"a"} })
-		time.Sleep(10 * denyTTL)
-		if w.Over() {
-			t.Fatal("the watch is over without a change")
-		}
-		u.grant(true, "b")
-		time.Sleep(2 * denyTTL)
-		if !w.Over() {
-			t.Error("the watch goes on")
 		}
 	})
 }

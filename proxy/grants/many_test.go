@@ -74,53 +74,48 @@ func TestTooManyDecisions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each, fit = 10_000, knownMost / 2 / (10_000 + eraCost)
 		names := numbered(each)
-		u := newUpstream(names...)
-		s := NewEras()
-		var all []*watcher
-		of := func(i int) Key { return Key{User: "u", Question: [32]byte{byte(i)}} }
-		for i := range fit {
-			all = append(all, u.opens(t, s, of(i)))
+		u, s := newUpstream(names...), NewEras()
+		var all []*Watch
+		open := func(user string, i int, names []string) error {
+			w, err := s.Open(t.Context(), Key{User: user, Question: [32]byte{byte(i)}}, u, names)
+			if err == nil {
+				all = append(all, w)
+			}
+			return err
 		}
-		const rest = knownMost/2 - fit*(each+eraCost) - eraCost
-		w, err := s.Open(t.Context(), of(fit+1), u, names[:rest])
-		if err != nil {
-			t.Fatal(err)
+		fill := func(user string) (n int) {
+			for open(user, n, names) == nil {
+				n++
+			}
+			return n
 		}
-		all = append(all, &watcher{Watch: w})
+		if n := fill("u"); n != fit {
+			t.Errorf("a user has %d eras instead of %d", n, fit)
+		}
 		u.count()
-		if _, err := s.Open(t.Context(), of(fit), u, names); !errors.Is(err, ErrTooMany) || u.count() > 0 {
+		if err := open("u", fit, names); !errors.Is(err, ErrTooMany) || u.count() > 0 {
 			t.Errorf("error %v after %d questions", err, u.count())
 		}
-		all = append(all, u.opens(t, s, of(0)))
-		all[1].close()
-		all[1] = u.opens(t, s, of(fit))
-		for i, w := range all {
-			if w.Over() {
-				t.Errorf("watch %d is over", i)
-			}
+		all[0].Close()
+		if err := open("u", fit, names); err != nil {
+			t.Errorf("after the end of a watch: %v", err)
 		}
-		all[0].Ask("one more") // an era at the limit ends
+		const rest = knownMost/2 - fit*(each+eraCost) - eraCost
+		if err := open("u", fit+1, names[:rest]); err != nil {
+			t.Error(err)
+		}
+		all[1].Ask("one more") // an era at the limit ends
 		synctest.Wait()
-		if !all[0].Over() || all[2].Over() {
-			t.Errorf("over %t, another era %t", all[0].Over(), all[2].Over())
+		if !all[1].Over() || all[2].Over() {
+			t.Errorf("over %t, another era %t", all[1].Over(), all[2].Over())
 		}
-		for user := range 3 {
-			for i := range fit {
-				k := Key{User: string(rune('a' + user)), Question: [32]byte{byte(i)}}
-				w, err := s.Open(t.Context(), k, u, names)
-				if err != nil {
-					break
-				}
-				all = append(all, &watcher{Watch: w})
-			}
+		fill("v")
+		fill("w")
+		if err := open("last", 0, names); err != nil {
+			t.Errorf("after three users with many: %v", err)
 		}
-		if w, err := s.Open(t.Context(), Key{User: "last"}, u, names); err != nil {
-			t.Errorf("after four users with many: %v", err)
-		} else {
-			all = append(all, &watcher{Watch: w})
-		}
-		for _, w := range all {
-			w.close()
+		for _, w := range all[1:] {
+			w.Close()
 		}
 		if len(s.mu.users) != 0 || s.mu.known != 0 {
 			t.Errorf("counted without watches: %d, %v", s.mu.known, s.mu.users)

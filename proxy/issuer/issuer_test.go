@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -54,13 +53,9 @@ func TestServingCertificateIsRenewed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				i, err := w.start(t)
-				if err != nil {
-					t.Fatal(err)
-				}
+				i := w.runs(t)
 				l := &listener{}
 				i.AddListener(l)
-				defer inBackground(i)()
 				w.fail(broken)
 				before := leaf(t, &i.served)
 				time.Sleep(validity/2 + time.Hour)
@@ -85,11 +80,7 @@ func TestServingCertificateIsRenewed(t *testing.T) {
 func TestEmptiedSecretMeansNewCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		i, err := w.start(t)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer inBackground(i)()
+		i := w.runs(t)
 		old := w.published()
 		w.locked(func() { w.secret.Data = nil })
 		time.Sleep(2 * interval)
@@ -104,11 +95,7 @@ func TestEmptiedSecretMeansNewCA(t *testing.T) {
 func TestPublishedCAIsRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		i, err := w.start(t)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer inBackground(i)()
+		i := w.runs(t)
 		w.locked(func() { w.configMap.Data = map[string]string{"ca.crt": "other", "else": "kept"} })
 		time.Sleep(2 * interval)
 		w.verifies(t, i)
@@ -116,41 +103,6 @@ func TestPublishedCAIsRestored(t *testing.T) {
 			t.Error("another key is gone")
 		}
 	})
-}
-
-// Invariant 3 holds, and errors name a remedy.
-func TestRefusals(t *testing.T) {
-	resource := schema.GroupResource{Resource: "secrets"}
-	for name, test := range map[string]struct {
-		data map[string][]byte
-		err  error
-		want string
-	}{
-		"no key":    {data: map[string][]byte{"tls.crt": []byte("x")}, want: "tls.crt and tls.key are no CA"},
-		"not PEM":   {data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("y")}, want: "remove both"},
-		"missing":   {err: apierrors.NewNotFound(resource, "ca"), want: "create it, empty"},
-		"forbidden": {err: apierrors.NewForbidden(resource, "ca", nil), want: "let the proxy get and update it"},
-	} {
-		w := newWorld()
-		w.secret.Data = test.data
-		w.fail(test.err)
-		if _, err := w.start(t); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if w.secretWrites > 0 {
-			t.Errorf("%s: the Secret is overwritten", name)
-		}
-	}
-	one, other := newWorld(), newWorld()
-	for _, w := range []*world{one, other} {
-		if _, err := w.start(t); err != nil {
-			t.Fatal(err)
-		}
-	}
-	one.secret.Data["tls.key"] = other.secret.Data["tls.key"]
-	if _, err := one.start(t); err == nil || !strings.Contains(err.Error(), "does not match") {
-		t.Errorf("a CA with another's key: %v", err)
-	}
 }
 
 // world has the Secret and the ConfigMap, with the apiserver's check of the resourceVersion.
@@ -186,6 +138,17 @@ var options = Options{
 
 func (w *world) start(t *testing.T) (*Issuer, error) {
 	return start(t.Context(), secrets{w: w}, configMaps{w: w}, options, zap.NewNop())
+}
+
+// runs starts an Issuer, which ends with the test.
+func (w *world) runs(t *testing.T) *Issuer {
+	t.Helper()
+	i, err := w.start(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inBackground(t, i)
+	return i
 }
 
 func (w *world) verifies(t *testing.T, i *Issuer) {
@@ -226,16 +189,12 @@ func leaf(t *testing.T, i *served) *x509.Certificate {
 	return c
 }
 
-// runner is an Issuer or a Pod.
-type runner interface {
-	Run(ctx context.Context, workers int)
-}
-
-func inBackground(i runner) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+// inBackground runs an Issuer or a Pod until the test ends.
+func inBackground(t *testing.T, i interface{ Run(context.Context, int) }) {
+	t.Helper()
 	var running sync.WaitGroup
-	running.Go(func() { i.Run(ctx, 1) })
-	return func() { cancel(); running.Wait() }
+	running.Go(func() { i.Run(t.Context(), 1) })
+	t.Cleanup(running.Wait) // its context has ended then
 }
 
 type listener struct{ told int }
