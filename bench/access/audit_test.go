@@ -31,22 +31,14 @@ func (r request) named() (request, string) {
 }
 
 // recorded waits for the first record of a request.
-func (w *world) recorded(t *testing.T, id string) (r cluster.AuditRecord) {
+func (w *world) recorded(t *testing.T, id string) cluster.AuditRecord {
 	t.Helper()
+	var found []cluster.AuditRecord
 	cluster.Eventually(t, "audit record "+id, func() bool {
-		records := w.records(t, id)
-		if len(records) > 0 {
-			r = records[0]
-		}
-		return len(records) > 0
+		found = slices.DeleteFunc(responses(w.audit.PeekT(t)), func(r cluster.AuditRecord) bool { return !strings.EqualFold(r.AuditID, id) })
+		return len(found) > 0
 	})
-	return r
-}
-
-// records returns the records of a request so far.
-func (w *world) records(t *testing.T, id string) []cluster.AuditRecord {
-	t.Helper()
-	return slices.DeleteFunc(responses(w.audit.PeekT(t)), func(r cluster.AuditRecord) bool { return !strings.EqualFold(r.AuditID, id) })
+	return found[0]
 }
 
 // responses returns the records of the later stages. The first stage, when a request is received,

@@ -1,8 +1,6 @@
 package access
 
 import (
-	"context"
-	"fmt"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -32,11 +30,11 @@ func (w *world) front(tb testing.TB, user, settings string) *front {
 }
 
 // startFront starts a proxy that reaches the apiserver at the URL upstream.
-func (w *world) startFront(tb testing.TB, upstream, user, settings string) *front {
+func (w *world) startFront(tb testing.TB, upstream, user, settings string, args ...string) *front {
 	tb.Helper()
 	proxy := cluster.ProxyT(tb, cluster.ProxyOptions{
 		Kubeconfig: w.api.KubeconfigT(tb, upstream, tokenOf(user)), TLS: true,
-		Settings: "drain: 100ms\n" + settings, Args: []string{"--authentication=delegated"},
+		Settings: "drain: 100ms\n" + settings, Args: append(args, "--authentication=delegated"),
 	})
 	return &front{server: newServer(tb, "proxy", proxy.URL, proxy.CA), proxy: proxy}
 }
@@ -53,15 +51,6 @@ func (f *front) warmed(tb testing.TB, w *world) *front {
 
 // withAnonymous are the settings of a proxy that lets anonymous clients in.
 const withAnonymous = "authentication: {anonymous: {enabled: true}}\n"
-
-// expect sends a request and fails if the answer has another status.
-func (f *front) expect(ctx context.Context, c *caller, r request, status int) error {
-	got, err := f.ask(ctx, c, r)
-	if err == nil && got.status != status {
-		err = fmt.Errorf("%s: %.80s: %d instead of %d: %.300s", c.name, r.target, got.status, status, got.body)
-	}
-	return err
-}
 
 // fromCache returns the number of requests that the proxy has answered from its cache. A request
 // counts before its answer is written.

@@ -3,7 +3,10 @@ package access
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,31 +20,39 @@ var (
 	everywhere = []string{"nodes", "namespaces"}
 )
 
-// grant gives the users of the world their rights. The proxies get the rights in config/rbac.yaml
-// and config/rbac-impersonation.yaml, except for one proxy, which gets fewer.
-func (w *world) grant(ctx context.Context) error {
-	g, err := readGrants()
-	if err != nil {
-		return err
+// grant gives the users of the world their rights. One proxy has the rights in config/rbac.yaml and
+// config/rbac-impersonation.yaml, because its user is the service account in these files. Another one may not
+// read configmaps.
+func (w *world) grant(ctx context.Context, tb testing.TB) error {
+	tb.Helper()
+	args := []string{"--kubeconfig", w.api.Kubeconfig, "create"}
+	for _, file := range []string{"rbac.yaml", "rbac-impersonation.yaml"} {
+		args = append(args, "--filename", filepath.Join(cluster.Root(), "config", file))
+	}
+	if out, err := exec.CommandContext(ctx, cluster.KubectlT(tb), args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl create: %w\n%s", err, out)
 	}
 	const impersonate = "impersonate"
 	writing := []rbacv1.PolicyRule{
 		rule([]string{"create", "delete", "patch"}, []string{"configmaps"}),
 		rule([]string{"create", "get", "patch"}, []string{"pods/exec", "pods/portforward", "pods/status", "pods/log"}),
 	}
-	errs := []error{
-		g.give(ctx, w.admin, proxyUser),
-		g.without("configmaps", "pods", "widgets", "nodes", "namespaces", "customresourcedefinitions", "apiservices").give(ctx, w.admin, poorProxy),
-	}
+	var errs []error
 	for _, a := range []struct {
 		namespace, name string
 		to              []rbacv1.Subject
 		rules           []rbacv1.PolicyRule
 	}{
-		{"", "proxies", cluster.Users(proxyUser, poorProxy), []rbacv1.PolicyRule{
+		{"", "proxy", cluster.Users(proxyUser), []rbacv1.PolicyRule{
 			rule(reading, []string{"widgets"}), // the file cannot know this resource
 			{APIGroups: []string{"authentication.k8s.io"}, Verbs: []string{impersonate}, Resources: []string{"userextras/scopes"}},
 		}},
+		{"", "poor proxy", cluster.Users(poorProxy), []rbacv1.PolicyRule{
+			rule(reading, append(everywhere, "pods", "widgets")),
+			{APIGroups: []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}, Verbs: reading, Resources: []string{"*"}},
+			{APIGroups: []string{"*"}, Verbs: []string{"create", impersonate}, Resources: []string{"*"}},
+		}},
+		{"kube-system", "poor proxy", cluster.Users(poorProxy), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"}, "extension-apiserver-authentication")}},
 		{teamA, "reader", append(cluster.Users("reader", robotUser), cluster.Groups(targetGroup)...), append(writing, rule(reading, namespaced))},
 		{teamA, "one", cluster.Users("one"), []rbacv1.PolicyRule{rule(reading, namespaced, "one")}},
 		{"", "one", cluster.Users("one"), []rbacv1.PolicyRule{rule(reading, []string{"namespaces"}, teamA), rule(reading, []string{"nodes"}, "n1")}},
@@ -73,31 +84,11 @@ func (w *world) grant(ctx context.Context) error {
 		errs = append(errs, w.api.Allow(ctx, a.namespace, a.name, a.to, a.rules...))
 	}
 	// The binding refers to a role that does not exist. The apiserver's refusal names it.
-	_, err = w.admin.RbacV1().RoleBindings(teamA).Create(ctx, &rbacv1.RoleBinding{
+	_, err := w.admin.RbacV1().RoleBindings(teamA).Create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "dangling"}, Subjects: cluster.Users("dangling"),
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "no-such-role"},
 	}, metav1.CreateOptions{})
 	return errors.Join(append(errs, err)...)
-}
-
-// without returns the rights without the right to read a resource. If a rule allows reads of all
-// resources, it allows reads of the resources others instead.
-func (g grants) without(resource string, others ...string) grants {
-	less := g
-	less.clusterRoles = nil
-	for _, role := range g.clusterRoles {
-		role = *role.DeepCopy()
-		role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return len(r.Resources) == 1 && r.Resources[0] == resource })
-		for i := range role.Rules {
-			r := &role.Rules[i]
-			if slices.Contains(r.Resources, rbacv1.ResourceAll) {
-				r.Resources = others
-			}
-			r.Resources = slices.DeleteFunc(slices.Clone(r.Resources), func(name string) bool { return name == resource })
-		}
-		less.clusterRoles = append(less.clusterRoles, role)
-	}
-	return less
 }
 
 // rule allows verbs on resources in the groups that the tests read. With names, it allows only

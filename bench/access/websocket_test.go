@@ -32,55 +32,43 @@ func TestWebSocketTokens(t *testing.T) {
 		watch = pods + "?watch=1&timeoutSeconds=1&resourceVersion=0"
 	)
 	for name, test := range map[string]struct {
-		caller  *caller
-		token   string
-		want    int
-		ignored bool // the token is ignored
+		caller *caller
+		token  string
+		exec   int
+		watch  int
 	}{
-		"token":                    {&caller{}, tokenOf("reader"), http.StatusSwitchingProtocols, false},
-		"service account":          {&caller{}, w.callers["robot"].token, http.StatusSwitchingProtocols, false},
-		"no rights":                {&caller{}, tokenOf("nobody"), forbidden, false},
-		"garbage":                  {&caller{}, "garbage", unknown, false},
-		"nobody":                   {&caller{}, "", forbidden, false},
-		"as somebody else":         {w.callers["token as reader"].as(impersonating("reader")), "", http.StatusSwitchingProtocols, false},
-		"certificate":              {w.callers["certificate"], "", http.StatusSwitchingProtocols, false},
-		"certificate and a token":  {w.callers["certificate"], tokenOf("nobody"), http.StatusSwitchingProtocols, true},
-		"two tokens, header first": {w.callers["reader"], tokenOf("nobody"), http.StatusSwitchingProtocols, true},
-		"two tokens, garbage":      {w.callers["garbage"], tokenOf("reader"), http.StatusSwitchingProtocols, false},
+		"token":                    {&caller{}, tokenOf("reader"), http.StatusSwitchingProtocols, http.StatusSwitchingProtocols},
+		"service account":          {&caller{}, w.callers["robot"].token, http.StatusSwitchingProtocols, http.StatusSwitchingProtocols},
+		"no rights":                {&caller{}, tokenOf("nobody"), forbidden, forbidden},
+		"garbage":                  {&caller{}, "garbage", unknown, unknown},
+		"nobody":                   {&caller{}, "", forbidden, forbidden},
+		"as somebody else":         {w.callers["token as reader"].as(impersonating("reader")), "", http.StatusSwitchingProtocols, http.StatusSwitchingProtocols},
+		"certificate":              {w.callers["certificate"], "", http.StatusSwitchingProtocols, http.StatusSwitchingProtocols},
+		"certificate and a token":  {w.callers["certificate"], tokenOf("nobody"), http.StatusSwitchingProtocols, http.StatusBadRequest},
+		"two tokens, header first": {w.callers["reader"], tokenOf("nobody"), http.StatusSwitchingProtocols, http.StatusBadRequest},
+		"two tokens, garbage":      {w.callers["garbage"], tokenOf("reader"), http.StatusSwitchingProtocols, http.StatusSwitchingProtocols},
 	} {
-		for _, target := range []string{exec, watch} {
-			t.Run(name+"/"+strings.TrimPrefix(target, pods), func(t *testing.T) {
-				subprotocols := []string{"v4.channel.k8s.io"}
-				if target == watch {
-					subprotocols = []string{"binary.k8s.io"}
-				}
-				c := *test.caller
-				c.name = name
-				r := request{method: http.MethodGet, target: target, header: webSocket(test.token, subprotocols...)}
-				w.audit.SkipT(t)
-				first, direct := r.named()
-				second, forwarded := r.named()
-				first.header.Set("Origin", w.server.url)
-				second.header.Set("Origin", f.url)
-				_, _, want := w.server.handshake(t, &c, first)
-				_, _, got := f.handshake(t, &c, second)
-				expected := test.want
-				if target == watch && test.ignored {
-					expected = http.StatusBadRequest // watches do not support this subprotocol
-				}
-				if want.StatusCode != expected {
-					t.Errorf("the apiserver says %s, not %d", want.Status, expected)
-				}
-				if got.StatusCode != want.StatusCode {
-					t.Fatalf("%s instead of %s", got.Status, want.Status)
-				}
-				if a, b := got.Header.Get("Sec-Websocket-Protocol"), want.Header.Get("Sec-Websocket-Protocol"); a != b {
-					t.Errorf("subprotocol %q instead of %q", a, b)
-				}
-				if want.StatusCode == http.StatusSwitchingProtocols {
-					w.sameIdentity(t, &c, r, direct, forwarded)
-				}
-			})
+		c := *test.caller
+		c.name = name
+		// A watch does not support a subprotocol that is left because the token is ignored.
+		for _, of := range []struct {
+			target, subprotocol string
+			want                int
+		}{{exec, "v4.channel.k8s.io", test.exec}, {watch, "binary.k8s.io", test.watch}} {
+			r := request{method: http.MethodGet, target: of.target, header: webSocket(test.token, of.subprotocol)}
+			w.audit.SkipT(t)
+			first, direct := r.named()
+			second, forwarded := r.named()
+			first.header.Set("Origin", w.server.url)
+			second.header.Set("Origin", f.url)
+			_, _, want := w.server.handshake(t, &c, first)
+			_, _, got := f.handshake(t, &c, second)
+			const chosen = "Sec-Websocket-Protocol"
+			if want.StatusCode != of.want || got.StatusCode != want.StatusCode || got.Header.Get(chosen) != want.Header.Get(chosen) {
+				t.Errorf("%s: %s: %s %q instead of %s %q", name, of.target, got.Status, got.Header.Get(chosen), want.Status, want.Header.Get(chosen))
+			} else if want.StatusCode == http.StatusSwitchingProtocols {
+				w.sameIdentity(t, &c, r, direct, forwarded)
+			}
 		}
 	}
 }

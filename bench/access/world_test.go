@@ -54,7 +54,7 @@ func newWorld(tb testing.TB) *world {
 		tb.Fatal(err)
 	}
 	w.saKey = key.(*ecdsa.PrivateKey)
-	if err := errors.Join(w.seed(tb.Context()), w.grant(tb.Context()), w.createPrecious(tb.Context())); err != nil {
+	if err := errors.Join(w.seed(tb.Context()), w.grant(tb.Context(), tb), w.createPrecious(tb.Context())); err != nil {
 		tb.Fatal(err)
 	}
 	w.callers = w.newCallers(tb)
@@ -68,7 +68,7 @@ func newWorld(tb testing.TB) *world {
 
 // These are the users in the token file. A user's token is the name with a suffix.
 const (
-	proxyUser   = "watchproxy"
+	proxyUser   = "system:serviceaccount:watchproxy:watchproxy"
 	poorProxy   = "watchproxy-poor"   // lacks one right
 	masterProxy = "watchproxy-master" // has all rights
 	nodeUser    = "system:node:n1"
