@@ -1,20 +1,13 @@
 package grants
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"io"
-	"net/http"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -24,20 +17,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
-
-// denier is an apiserver that denies everything.
-type denier struct{}
-
-// RoundTrip implements http.RoundTripper.
-func (denier) RoundTrip(req *http.Request) (*http.Response, error) {
-	review := authorizationv1.SubjectAccessReview{}
-	review.APIVersion, review.Kind = "authorization.k8s.io/v1", "SubjectAccessReview"
-	body, err := json.Marshal(review)
-	return &http.Response{
-		StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}},
-		Body: io.NopCloser(bytes.NewReader(body)), Request: req,
-	}, err
-}
 
 // one is a user's request that takes turns.
 type one struct{}
@@ -51,11 +30,7 @@ func (one) Attended(ctx context.Context) (context.Context, func()) {
 // slot while it waits for reviews.
 func TestManyDecisionsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, err := access.New(&rest.Config{Host: "https://upstream", Transport: denier{}}, nil,
-			access.Options{AllowTTL: time.Minute, DenyTTL: time.Minute}, prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := new(apiserver).access(t)
 		cache, _ := cachetest.Roomy(t)
 		changes := make([]watchcache.Change, 0, 1000)
 		for i, name := range numbered(cap(changes)) {
