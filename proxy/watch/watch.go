@@ -23,6 +23,10 @@ const (
 	bookmarkEvery     = time.Minute
 	bookmarkJitter    = time.Second
 	bookmarkBeforeEnd = 2 * time.Second
+	// bookmarkAgain is the pause before a bookmark at the end is tried again because its
+	// resourceVersion would not be new. A proxy in front waits for this bookmark while the cache
+	// here is being proved up to date.
+	bookmarkAgain = bookmarkBeforeEnd / 4
 	// lifetimeFloor is the minimum lifetime of a watch whose client asks for no lifetime. Such a
 	// watch has a random lifetime of up to twice lifetimeFloor.
 	lifetimeFloor = 30 * time.Minute
@@ -370,6 +374,9 @@ func (w *Watch) appendBookmark(out *exchange.ChunkWriter, position uint64) error
 	w.bookmark = w.nextBookmark(now)
 	if position > w.Start && w.Cache.Bookmark() != nil {
 		return w.putBookmark(out, position, false)
+	}
+	if !now.Before(w.deadline.Add(-bookmarkBeforeEnd)) {
+		w.bookmark = now.Add(bookmarkAgain)
 	}
 	return nil
 }

@@ -56,6 +56,26 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 	}
 }
 
+// If the cache has no new resourceVersion for the bookmark at the end of a watch, the bookmark
+// comes as soon as there is one, and only once.
+func TestBookmarkAtTheEndWaits(t *testing.T) {
+	for moved, want := range map[time.Duration]int{1500 * time.Millisecond: 1, time.Hour: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			c, initial := cachetest.ConfigMaps(t, 1)
+			p := paramsOf(t, c, initial)
+			p.Bookmarks, p.Lifetime = true, 3*time.Second
+			cachetest.SetBookmark(t, c)
+			progress := time.AfterFunc(moved, func() { c.Advance(p.Start+1, time.Now()) })
+			defer progress.Stop()
+			var written bytes.Buffer
+			New(p).Run(t.Context(), &exchange.ChunkWriter{To: &written})
+			if got := bytes.Count(written.Bytes(), []byte("BOOKMARK")); got != want {
+				t.Errorf("after %v, a new resourceVersion: %d bookmarks instead of %d", moved, got, want)
+			}
+		})
+	}
+}
+
 // If a client understands bookmarks, its watch sends an event before it ends for a drain.
 // Client-go's informers treat a short, silent watch as broken and list again.
 func TestDrainedWatchIsNeverSilent(t *testing.T) {
