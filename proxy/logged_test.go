@@ -94,7 +94,8 @@ func TestClientLeavesForward(t *testing.T) {
 					<-arrived
 					leave()
 				})
-				if code, err := clientTo(t, address, protocol).send(ctx, "", method, podsPath, strings.NewReader("{}")); err == nil {
+				// Go's client says by TLS that it leaves. It may still get the response to that.
+				if code, err := clientTo(t, address, protocol).send(ctx, "", method, podsPath, strings.NewReader("{}")); err == nil && code != http.StatusGatewayTimeout {
 					t.Fatalf("got %d", code)
 				}
 				waitFor(t, "the audit event", func() bool { return len(eventsIn(t, log)) > 0 })
