@@ -9,7 +9,7 @@ import (
 // Patience limits a read's wait for memory. After that, upstream answers.
 const Patience = 2 * time.Second
 
-// Holding is the part of a pool that one request holds. The request's end gives back all of it, by Free. So
+// Holding is the part of a pool that one request holds. Free gives back all of it when the request ends. So
 // the functions that take memory need not give it back after an error. A nil Holding has no bound.
 type Holding struct {
 	of   *Pool

@@ -57,20 +57,27 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 }
 
 // If the cache has no new resourceVersion for the bookmark at the end of a watch, the bookmark
-// comes as soon as there is one, and only once.
+// comes as soon as there is one, and only once. Earlier bookmarks wait for the next minute.
 func TestBookmarkAtTheEndWaits(t *testing.T) {
-	for moved, want := range map[time.Duration]int{1500 * time.Millisecond: 1, time.Hour: 0} {
+	for _, test := range []struct {
+		lifetime, moved time.Duration
+		want            int
+	}{
+		{3 * time.Second, 1500 * time.Millisecond, 1},
+		{3 * time.Second, time.Hour, 0},
+		{200 * time.Second, 70 * time.Second, 3}, // in the second and the third minute, and at the end
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			c, initial := cachetest.ConfigMaps(t, 1)
 			p := paramsOf(t, c, initial)
-			p.Bookmarks, p.Lifetime = true, 3*time.Second
+			p.Bookmarks, p.Lifetime = true, test.lifetime
 			cachetest.SetBookmark(t, c)
-			progress := time.AfterFunc(moved, func() { c.Advance(p.Start+1, time.Now()) })
+			progress := time.AfterFunc(test.moved, func() { c.Advance(p.Start+1, time.Now()) })
 			defer progress.Stop()
 			var written bytes.Buffer
 			New(p).Run(t.Context(), &exchange.ChunkWriter{To: &written})
-			if got := bytes.Count(written.Bytes(), []byte("BOOKMARK")); got != want {
-				t.Errorf("after %v, a new resourceVersion: %d bookmarks instead of %d", moved, got, want)
+			if got := bytes.Count(written.Bytes(), []byte("BOOKMARK")); got != test.want {
+				t.Errorf("a watch of %v, a new resourceVersion after %v: %d bookmarks instead of %d", test.lifetime, test.moved, got, test.want)
 			}
 		})
 	}
