@@ -20,9 +20,6 @@ import (
 // sample.
 func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
 	s.metrics.Request(rt, resp, took)
-	if req.View != nil {
-		s.metrics.Views.WithLabelValues(req.View.Name, rt.Verb, string(resp.Source)).Inc()
-	}
 	if resp.Stream != nil {
 		return s.watchAnswered(req, rt, resp, took)
 	}

@@ -124,9 +124,6 @@ type queues struct {
 func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *metrics.Metrics, log *zap.Logger) *Server {
 	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log, remarks: newRemarkLog()}
 	s.options.Store(&options)
-	for name := range options.Views {
-		metrics.Views.WithLabelValues(name, "list", string(exchange.FromCache)) // so that each view is shown
-	}
 	s.life.begin()
 	s.divide(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }

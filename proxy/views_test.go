@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -215,7 +214,6 @@ func TestCacheAnswersViews(t *testing.T) {
 		client, s := slimmed(t, func(http.ResponseWriter, *http.Request) { t.Error("upstream was asked") })
 		s.SetOptions(Options{Options: s.options.Load().Options, Limits: s.options.Load().Limits})
 		const partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-		asked := 0.0
 		for _, query := range []string{"?resourceVersion=0", "", "?limit=3", "?labelSelector=x%21%3D1&resourceVersion=0"} {
 			for _, accept := range []string{anyJSON, partial, anyJSON} {
 				_, whole := client.get(t, "/views/nothing"+recentPath+query, "Accept", accept)
@@ -226,14 +224,10 @@ func TestCacheAnswersViews(t *testing.T) {
 						t.Errorf("%s %s as %s: %.300s, want %.300s, %v", name, query, accept, got, want, err)
 					}
 				}
-				asked++
 			}
 		}
 		if _, large := client.get(t, "/views/nothing"+recentPath+"/c-000000?resourceVersion=0", "Accept", anyJSON); len(large) < 100<<10 || !strings.HasPrefix(large, `{"kind":"ConfigMap",`) {
 			t.Errorf("a large object: %d bytes, %.100s", len(large), large)
-		}
-		if n := testutil.ToFloat64(s.metrics.Views.WithLabelValues("slim", "list", "cache")); n != asked {
-			t.Errorf("%v requests of a view are counted after %v", n, asked)
 		}
 	})
 }

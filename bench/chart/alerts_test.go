@@ -101,8 +101,8 @@ var courses = map[string]course{
 		watchproxy_upstream_server_usable{job="watchproxy",` + pod + `,server="https://10.0.0.1:6443"} 1x30
 		watchproxy_upstream_server_usable{job="watchproxy",` + pod + `,server="https://10.0.0.2:6443"} 1x4 0x30`, 15 * time.Minute, `server="https://10.0.0.2:6443"`},
 	"WatchproxyReviewsFail": {`
-		watchproxy_reviews_total{job="watchproxy",` + pod + `,resource="tokenreviews",code="201"} 0+60x40
-		watchproxy_reviews_total{job="watchproxy",` + pod + `,resource="tokenreviews",code="0"} 0x20 60+60x20`, 26 * time.Minute, `instance="a"`},
+		watchproxy_review_duration_seconds_count{job="watchproxy",` + pod + `,resource="tokenreviews",code="201"} 0+60x40
+		watchproxy_review_duration_seconds_count{job="watchproxy",` + pod + `,resource="tokenreviews",code="0"} 0x20 60+60x20`, 26 * time.Minute, `instance="a"`},
 	"WatchproxyFeedStale": {`
 		watchproxy_feed_synced{` + feed + `,encoding="json"} 1x30
 		watchproxy_feed_last_sign_timestamp_seconds{` + feed + `,encoding="json"} 0+60x9 540x20
@@ -118,7 +118,7 @@ var courses = map[string]course{
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="410",source="upstream"} 0+600x60
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="watch",code="410",source="cache"} 0x20 60+60x40`, 36 * time.Minute, `job="watchproxy"`},
 	"WatchproxyMemoryNearLimit": {`
-		watchproxy_memory_budget_bytes{job="watchproxy",` + pod + `} 1000x40
+		go_gc_gomemlimit_bytes{job="watchproxy",` + pod + `} 1000x40
 		watchproxy_memory_in_use_bytes{job="watchproxy",` + pod + `} 690x9 720x30`, 25 * time.Minute, `instance="a"`},
 	"WatchproxyMemoryShort": {`
 		watchproxy_caching_paused{job="watchproxy",` + pod + `} 0x9 1x30`, 15 * time.Minute, `instance="a"`},
@@ -173,8 +173,8 @@ var usual = `
 		watchproxy_panics_total{job="watchproxy",` + pod + `,place="watch"} 0x120` + durations(600, 0) + lags(600, 1) + `
 		watchproxy_feed_synced{` + feed + `,encoding="json"} 0x2 1x118
 		watchproxy_feed_relists_total{` + feed + `,reason="expired"} 0x60 1x30 2x30
-		watchproxy_reviews_total{job="watchproxy",` + pod + `,resource="tokenreviews",code="201"} 0+600x120
-		watchproxy_reviews_total{job="watchproxy",` + pod + `,resource="tokenreviews",code="0"} 0x60 3x60
+		watchproxy_review_duration_seconds_count{job="watchproxy",` + pod + `,resource="tokenreviews",code="201"} 0+600x120
+		watchproxy_review_duration_seconds_count{job="watchproxy",` + pod + `,resource="tokenreviews",code="0"} 0x60 3x60
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="list",code="200",source="cache"} 0+600x120
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="list",code="410",source="cache"} 0+6x120
 		watchproxy_requests_total{job="watchproxy",namespace="ns",verb="get",code="503",source="proxy"} 0+0.2x120
@@ -185,7 +185,6 @@ var usual = `
 		watchproxy_self_checks_total{` + feed + `,outcome="same"} 1x60 2x60
 		watchproxy_self_checks_total{` + feed + `,outcome="inconclusive"} _x60 1x60
 		watchproxy_self_checks_total{` + feed + `,outcome="different"} 0x120
-		watchproxy_memory_budget_bytes{job="watchproxy",` + pod + `} 1000x120
 		watchproxy_memory_in_use_bytes{job="watchproxy",` + pod + `} 640x120
 		go_gc_gomemlimit_bytes{job="watchproxy",` + pod + `} 1000x120
 		process_resident_memory_bytes{job="watchproxy",` + pod + `} 990x120`

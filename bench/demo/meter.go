@@ -67,7 +67,7 @@ func (m *meter) read(ctx context.Context) (*reading, error) {
 		watchesUp:    podWatches(api) - m.own,
 		watchesDown:  proxy.Sum("watchproxy_watches", pods...),
 		eventsUp:     proxy.Sum("watchproxy_feed_events_total", pods...),
-		eventsDown:   proxy.Sum("watchproxy_events_delivered_total", pods...),
+		eventsDown:   proxy.Sum("watchproxy_watch_delivery_lag_seconds_count", pods...),
 		requestsUp:   proxy.Sum("watchproxy_feed_requests_total") + forwarded,
 		requestsDown: proxy.Sum("watchproxy_requests_total"),
 		cached:       proxy.Sum("watchproxy_requests_total", `source="cache"`),

@@ -101,12 +101,7 @@ func cell(resource, column string) string {
 func open(t *testing.T) (*cluster.Proxy, context.Context) {
 	t.Helper()
 	api := cluster.APIServerT(t, cluster.Options{Users: users("agent", "dashboard")})
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	const views = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nviews:\n- {name: slim, resources: [limitranges], fields: [metadata.labels]}\n"
-	if err := os.WriteFile(config, []byte(views), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, TLS: true, Args: []string{"--authentication=delegated", "--config", config}})
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, TLS: true, Args: []string{"--authentication=delegated"}})
 	ctx := browser(t)
 	run(ctx, t, "resize", chromedp.EmulateViewport(1280, 900))
 	run(ctx, t, "open the page", chromedp.Navigate(proxy.AdminURL+"/"))
@@ -132,9 +127,6 @@ func TestPage(t *testing.T) {
 	until(ctx, t, fmt.Sprintf("Number(%s) >= %s", cell("limitranges", "resourceVersion"), newest))
 	watch(t, proxy.Client(tokenOf("dashboard")))
 	until(ctx, t, `document.getElementById("watches").textContent === "1"`)
-	if note := evaluate[string](ctx, t, `document.getElementById("views-note").textContent`); note != "0 of the view slim" {
-		t.Errorf("requests of views: %q", note)
-	}
 	if ratio := evaluate[string](ctx, t, `document.getElementById("ratio").textContent`); !strings.HasSuffix(ratio, " %") {
 		t.Errorf("hit ratio %q", ratio)
 	}

@@ -117,7 +117,7 @@ func TestAdminFromElsewhere(t *testing.T) {
 		{"https", "GET", "/metrics", "", true, 401, "bearer token"},
 		{"https", "GET", "/metrics", "wrong", true, 401, "bearer token"},
 		{"https", "GET", "/metrics", "poor", true, 403, `user "poor" cannot get path "/metrics"`},
-		{"https", "GET", "/metrics", "good", true, 200, "watchproxy_reviews_total"},
+		{"https", "GET", "/metrics", "good", true, 200, "watchproxy_review_duration_seconds"},
 		{"https", "GET", "/status", "good", true, 403, `user "good" cannot get path "/status"`},
 		{"https", "PUT", "/debug/log-level", "good", true, 403, `user "good" cannot put path "/debug/log-level"`},
 		{"https", "GET", "/", "", true, 401, "bearer token"},

@@ -53,17 +53,17 @@ type Access struct {
 // New returns an Access that sends reviews upstream with the credentials in config. If clientCA is
 // nil, client certificates are not accepted.
 func New(config *rest.Config, clientCA *ClientCA, options Options, registry prometheus.Registerer) (*Access, error) {
-	metrics := newMetrics(registry)
+	seconds := newSeconds(registry)
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // reviews have their own limits
-	config.Wrap(func(way http.RoundTripper) http.RoundTripper { return &counted{way, metrics.total} })
+	config.Wrap(func(way http.RoundTripper) http.RoundTripper { return &measured{way, seconds} })
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client for reviews: %w", err)
 	}
 	a := &Access{
-		tokens:    newTokens(client.AuthenticationV1().TokenReviews(), options.TokenTTL, metrics).requests(),
-		decisions: newDecisions(client.AuthorizationV1(), options, metrics),
+		tokens:    newTokens(client.AuthenticationV1().TokenReviews(), options.TokenTTL).requests(),
+		decisions: newDecisions(client.AuthorizationV1(), options),
 	}
 	if clientCA != nil {
 		a.certificates = group.NewAuthenticatedGroupAdder(chain.New(clientCA.content.VerifyOptions, x509.CommonNameUserConversion, network))

@@ -37,13 +37,11 @@ type decision struct {
 	until  time.Time // see Access.Allows
 }
 
-func newDecisions(client authorizationclient.AuthorizationV1Interface, options Options, m *metrics) *decisions {
-	d := &decisions{
+func newDecisions(client authorizationclient.AuthorizationV1Interface, options Options) *decisions {
+	return &decisions{
 		client: client.SubjectAccessReviews(), options: options,
-		known: newReviewCache[decision](decisionsMax), reviews: newReviews[decision]("subjectaccessreviews", m),
+		known: newReviewCache[decision](decisionsMax), reviews: newReviews[decision](),
 	}
-	m.show("access", d.known.bytes)
-	return d
 }
 
 // decide returns upstream's decision, from memory if possible.

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // A busy user waits only for the first review. The next review begins before the first outcome
@@ -27,7 +25,7 @@ func TestOutcomesAreRenewed(t *testing.T) {
 					}
 					return true, err
 				})
-				tokens := newTokens(review, ttl, newMetrics(prometheus.NewRegistry()))
+				tokens := newTokens(review, ttl)
 				ask := func(want bool) {
 					t.Helper()
 					if _, ok, _ := tokens.AuthenticateToken(t.Context(), "token"); ok != want {

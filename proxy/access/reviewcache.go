@@ -190,13 +190,6 @@ func (o *reviewCache[V]) sweep() {
 	o.mu.found, o.mu.holders, o.mu.largest = map[key]*outcome[V]{}, map[key]*holder[V]{}, nil
 }
 
-// bytes returns the size of all outcomes.
-func (o *reviewCache[V]) bytes() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.mu.bytes
-}
-
 // holders is a heap with the largest holder first.
 type holders[V any] []*holder[V]
 

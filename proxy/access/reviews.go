@@ -39,14 +39,9 @@ const (
 type reviews[V any] struct {
 	turns   *turns
 	flights singleflight.Group
-	seconds prometheus.Observer
 }
 
-func newReviews[V any](resource string, m *metrics) *reviews[V] {
-	return &reviews[V]{
-		turns: newTurns(), seconds: m.seconds.WithLabelValues(resource),
-	}
-}
+func newReviews[V any]() *reviews[V] { return &reviews[V]{turns: newTurns()} }
 
 // turns are the slots for reviews upstream, and the memory of reviews that wait, whose clients may have left.
 type turns struct{ slots, waiting *fair.Pool }
@@ -94,8 +89,6 @@ func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err er
 // begin starts a review without waiting for its outcome.
 func (r *reviews[V]) begin(q *question[V], review func(context.Context) (V, error)) <-chan singleflight.Result {
 	return r.flights.DoChan(string(q.key[:]), func() (any, error) {
-		began := time.Now()
-		defer func() { r.seconds.Observe(time.Since(began).Seconds()) }()
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
 		defer cancel()
 		of, client := r.turns, q.client
@@ -135,53 +128,34 @@ func persist(ctx context.Context, ask func() error) error {
 	return err
 }
 
-type metrics struct {
-	total    *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
-	registry prometheus.Registerer
+// newSeconds registers the metric of reviews.
+func newSeconds(registry prometheus.Registerer) *prometheus.HistogramVec {
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "watchproxy_review_duration_seconds",
+		Help:    "Seconds that upstream took for reviews of tokens and of access, by resource and status code (0: no answer).",
+		Buckets: prometheus.ExponentialBuckets(0.001, 4, 7),
+
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+	}, []string{"resource", "code"})
+	registry.MustRegister(seconds)
+	return seconds
 }
 
-func newMetrics(registry prometheus.Registerer) *metrics {
-	m := &metrics{
-		registry: registry,
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_reviews_total",
-			Help: "Reviews of tokens and of access sent upstream, by resource and status code (0: no answer).",
-		}, []string{"resource", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "watchproxy_review_duration_seconds",
-			Help:    "Seconds that reviews took, including the wait for their turn.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 4, 7),
-
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
-		}, []string{"resource"}),
-	}
-	registry.MustRegister(m.total, m.seconds)
-	return m
-}
-
-// show registers a metric of the remembered outcomes.
-func (m *metrics) show(of string, bytes func() int) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "watchproxy_review_cache_bytes", ConstLabels: prometheus.Labels{"outcome": of},
-		Help: "Bytes of remembered outcomes of reviews: token, token-refused, or access.",
-	}, func() float64 { return float64(bytes()) }))
-}
-
-// counted is a round tripper that counts reviews.
-type counted struct {
-	way   http.RoundTripper
-	total *prometheus.CounterVec
+// measured is a round tripper that measures reviews.
+type measured struct {
+	way     http.RoundTripper
+	seconds *prometheus.HistogramVec
 }
 
 // RoundTrip implements http.RoundTripper. Every request is a review.
-func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
+func (m *measured) RoundTrip(req *http.Request) (*http.Response, error) {
+	began := time.Now()
 	code := 0
-	resp, err := c.way.RoundTrip(req)
+	resp, err := m.way.RoundTrip(req)
 	if err == nil {
 		code = resp.StatusCode
 		resp.Body = http.MaxBytesReader(nil, resp.Body, reviewMax)
 	}
-	c.total.WithLabelValues(path.Base(req.URL.Path), statuscode.Label(code)).Inc()
+	m.seconds.WithLabelValues(path.Base(req.URL.Path), statuscode.Label(code)).Observe(time.Since(began).Seconds())
 	return resp, err
 }

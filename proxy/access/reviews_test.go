@@ -6,8 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // A client that floods upstream with reviews gets half of the slots. The next slot goes to another
@@ -16,8 +14,7 @@ import (
 func TestFloodOfReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = time.Second
-		m := newMetrics(prometheus.NewRegistry())
-		r := newReviews[bool]("subjectaccessreviews", m)
+		r := newReviews[bool]()
 		asks := func(of string, i, bytes int) <-chan error {
 			done := make(chan error, 1)
 			q := question[bool]{client: of, key: keyOf(of, fmt.Sprint(i)), bytes: bytes}
@@ -55,7 +52,7 @@ func TestFloodOfReviews(t *testing.T) {
 // A review whose turn comes late does not begin, because it might not end in time.
 func TestLateReviewsDoNotBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReviews[bool]("subjectaccessreviews", newMetrics(prometheus.NewRegistry()))
+		r := newReviews[bool]()
 		begin := func(of string, takes time.Duration) (begun *bool, done <-chan error) {
 			begun, ended := new(bool), make(chan error, 1)
 			q := question[bool]{client: of, key: keyOf(of)}
@@ -85,7 +82,7 @@ func TestLateReviewsDoNotBegin(t *testing.T) {
 // memory is unavailable, and not a refusal.
 func TestWaitingStrangersLeaveRoomForOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		token := newTokens(nil, time.Minute, newMetrics(prometheus.NewRegistry()))
+		token := newTokens(nil, time.Minute)
 		strangers := token.reviews.turns
 		for i := range 2 {
 			if !strangers.waiting.Try(fmt.Sprint("network", i), waitingMax/2) {

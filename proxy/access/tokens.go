@@ -46,17 +46,15 @@ type tokens struct {
 	owners    *turns // for the reviews of tokens that were good before
 }
 
-func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Duration, m *metrics) *tokens {
+func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Duration) *tokens {
 	t := &tokens{
 		client: client, ttl: ttl,
 		good: newReviewCache[*authenticator.Response](tokensMax), bad: newReviewCache[*authenticator.Response](refusedMax),
-		reviews: newReviews[*authenticator.Response]("tokenreviews", m),
+		reviews: newReviews[*authenticator.Response](),
 		owners:  newTurns(),
 	}
 	t.good.keep = ownersLast
 	_, _ = rand.Read(t.salt[:]) // never fails
-	m.show("token", t.good.bytes)
-	m.show("token-refused", t.bad.bytes)
 	return t
 }
 

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -30,7 +29,7 @@ func (r tokenReview) Create(_ context.Context, review *authenticationv1.TokenRev
 }
 
 func TestUserOfAToken(t *testing.T) {
-	tokens := newTokens(tokenReview(func(string) (bool, error) { return true, nil }), time.Hour, newMetrics(prometheus.NewRegistry()))
+	tokens := newTokens(tokenReview(func(string) (bool, error) { return true, nil }), time.Hour)
 	want := &user.DefaultInfo{Name: "a", UID: "uid", Groups: []string{"group"}, Extra: map[string][]string{"key": {"value"}}}
 	if resp, ok, err := tokens.AuthenticateToken(t.Context(), "a"); err != nil || !ok || !reflect.DeepEqual(resp.User, want) {
 		t.Errorf("%+v, %t, %v", resp, ok, err)
@@ -92,7 +91,7 @@ func TestMadeUpTokensBlockNoKnownUser(t *testing.T) {
 					}
 					return true, nil
 				})
-				tokens := newTokens(review, time.Minute, newMetrics(prometheus.NewRegistry()))
+				tokens := newTokens(review, time.Minute)
 				ctx := context.WithValue(t.Context(), networkKey{}, "192.0.2.1")
 				ask := func(ctx context.Context, token string) bool {
 					_, ok, _ := tokens.AuthenticateToken(ctx, token)

@@ -51,8 +51,6 @@ type Store struct {
 	// lists find the piece here and make no second copy.
 	Shared sync.Map // derivedKey to weak.Pointer[Piece]
 	making singleflight.Group
-	hits   prometheus.Counter
-	misses prometheus.Counter
 }
 
 // Piece is a run of list items in some form, compressed or not, or the objects that match a
@@ -88,15 +86,7 @@ func New(limit int64, r prometheus.Registerer) *Store {
 		panic("BUG: " + err.Error())
 	}
 	d := &Store{kept: kept, seed: maphash.MakeSeed()}
-	d.hits = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "watchproxy_derived_hits_total",
-		Help: "Compressed or metadata-only runs of list items that had been made before.",
-	})
-	d.misses = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "watchproxy_derived_misses_total",
-		Help: "Runs of list items that had to be compressed or cut to their metadata.",
-	})
-	r.MustRegister(d.hits, d.misses, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_derived_bytes",
 		Help: "Bytes of kept lists, compressed or cut to their metadata, and of what selectors select.",
 	}, func() float64 { return float64(d.Cost()) }))
@@ -183,7 +173,6 @@ type FormID struct {
 func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
 	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, events: v.Events, first: v.First, rows: v.Rows}
 	if p := d.lookup(key); p != nil {
-		d.hits.Inc()
 		return p, nil
 	}
 	if err := m.Spend(v.Cost * s.Bytes()); err != nil {
@@ -192,10 +181,8 @@ func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (conte
 	made, err, _ := d.making.Do(fmt.Sprint(key), func() (any, error) {
 		// Another read has made the piece while this read waited for its turn.
 		if p := d.lookup(key); p != nil {
-			d.hits.Inc()
 			return p, nil
 		}
-		d.misses.Inc()
 		context, plain, err := produce()
 		if err != nil {
 			return nil, err

@@ -25,7 +25,6 @@ type Metrics struct {
 	Limited  *prometheus.CounterVec
 	Refused  *prometheus.CounterVec
 	panics   *prometheus.CounterVec
-	Views    *prometheus.CounterVec
 }
 
 // LatencyBuckets are the buckets of kube-apiserver's apiserver_request_duration_seconds, and three
@@ -58,13 +57,12 @@ func New(r prometheus.Registerer) *Metrics {
 		}), []string{"verb", "group", "version", "resource", "scope", "source"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_response_bytes_total",
-			Help: "Bytes of the bodies of answers, without watches from the cache (see watchproxy_watch_response_bytes_total). They count when the answer has ended.",
+			Help: "Bytes of the bodies of answers. They count when the answer has ended, those of watches from the cache when they are written.",
 		}, []string{"verb", "group", "version", "resource", "source"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_requests_in_flight",
 			Help: "Requests that are being answered, by kind (mutating, readOnly). Watches, logs, exec, attach and port-forward count until their answer begins.",
 		}, []string{"request_kind"}),
-		watches: newWatches(),
 		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_forwarded_total",
 			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), audit (the policy wants the answer's body), credentials (upstream has to " +
@@ -80,6 +78,7 @@ func New(r prometheus.Registerer) *Metrics {
 			Help: "Gets and lists that shared another request's answer: upstream never saw them.",
 		}),
 	}
+	m.watches = newWatches(m.bytes)
 	m.Limited = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_requests_refused_total",
 		Help: "Requests refused with 429, by the limit that they exceeded; unread: forwarded watches and logs that ended, because their " +
@@ -95,17 +94,13 @@ func New(r prometheus.Registerer) *Metrics {
 		Name: "watchproxy_panics_total",
 		Help: "Panics that ended one request, watch or stream, by place (handler, watch, stream, review). The log has the stack.",
 	}, []string{"place"})
-	m.Views = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watchproxy_view_requests_total",
-		Help: "Answered requests at the addresses of views, by view, verb and source of the answer. They are among watchproxy_requests_total.",
-	}, []string{"view", "verb", "source"})
 	for _, place := range []string{InHandler, InWatch, InStream, InReview} {
 		m.panics.WithLabelValues(place) // Prometheus misses an increase that creates the series
 	}
 	for _, kind := range []string{mutating, readOnly} {
 		m.inFlight.WithLabelValues(kind)
 	}
-	r.MustRegister(m.requests, m.forwards, m.seconds, m.bytes, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Refused, m.panics, m.Views)
+	r.MustRegister(m.requests, m.forwards, m.seconds, m.inFlight, m.Forwards, m.Shared, m.Limited, m.Refused, m.panics)
 	m.watches.register(r)
 	return m
 }

@@ -143,15 +143,15 @@ watchproxy_panics_total{place="watch"} 1
 # TYPE watchproxy_requests_in_flight gauge
 watchproxy_requests_in_flight{request_kind="mutating"} 1
 watchproxy_requests_in_flight{request_kind="readOnly"} 0
-# HELP watchproxy_watch_response_bytes_total Bytes written to watches from the cache.
-# TYPE watchproxy_watch_response_bytes_total counter
-watchproxy_watch_response_bytes_total{group="",resource="pods",version="v1"} 77
+# HELP watchproxy_response_bytes_total Bytes of the bodies of answers. They count when the answer has ended, those of watches from the cache when they are written.
+# TYPE watchproxy_response_bytes_total counter
+watchproxy_response_bytes_total{group="",resource="pods",source="cache",verb="watch",version="v1"} 77
 # HELP watchproxy_watches Open watches served from the cache.
 # TYPE watchproxy_watches gauge
 watchproxy_watches{group="",resource="pods",version="v1"} 1
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want),
-		"watchproxy_panics_total", "watchproxy_requests_in_flight", "watchproxy_watch_response_bytes_total", "watchproxy_watches"); err != nil {
+		"watchproxy_panics_total", "watchproxy_requests_in_flight", "watchproxy_response_bytes_total", "watchproxy_watches"); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.ToFloat64(m.watches.ends.WithLabelValues("", "v1", "pods", "timeout")); n != 1 {

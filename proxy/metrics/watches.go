@@ -17,7 +17,8 @@ type watches struct {
 	lags *lags
 }
 
-func newWatches() watches {
+// newWatches returns the metrics of watches. Their bytes are added to bytes at each scrape.
+func newWatches(bytes *prometheus.CounterVec) watches {
 	resource := []string{"group", "version", "resource"}
 	return watches{
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -34,8 +35,7 @@ func newWatches() watches {
 			lag: prometheus.NewDesc("watchproxy_watch_delivery_lag_seconds",
 				"Seconds from the arrival of an event from upstream until it was written to the connection of a watch that was open, by resource and client "+
 					"(prompt, slow: it waited because the client had not read earlier bytes).", append(resource, "client"), nil),
-			bytes: prometheus.NewDesc("watchproxy_watch_response_bytes_total",
-				"Bytes written to watches from the cache.", resource, nil),
+			bytes: bytes,
 		},
 	}
 }
@@ -61,8 +61,9 @@ func (m *Metrics) Lag(rt exchange.Route) *watch.Lag {
 
 // lags are the delivery lags of all resources. Their number is bounded by names.
 type lags struct {
-	lag, bytes *prometheus.Desc
-	mu         struct {
+	lag   *prometheus.Desc
+	bytes *prometheus.CounterVec // of all responses
+	mu    struct {
 		sync.Mutex
 		of map[[3]string]*watch.Lag
 	}
@@ -83,7 +84,10 @@ func (l *lags) of(gvr [3]string) *watch.Lag {
 }
 
 // Describe implements prometheus.Collector.
-func (l *lags) Describe(ch chan<- *prometheus.Desc) { ch <- l.lag; ch <- l.bytes }
+func (l *lags) Describe(ch chan<- *prometheus.Desc) {
+	ch <- l.lag
+	l.bytes.Describe(ch)
+}
 
 // Collect implements prometheus.Collector.
 func (l *lags) Collect(ch chan<- prometheus.Metric) {
@@ -94,6 +98,7 @@ func (l *lags) Collect(ch chan<- prometheus.Metric) {
 			count, seconds, within := counts.Totals()
 			ch <- prometheus.MustNewConstHistogram(l.lag, count, seconds, within, gvr[0], gvr[1], gvr[2], client)
 		}
-		ch <- prometheus.MustNewConstMetric(l.bytes, prometheus.CounterValue, float64(lag.Bytes.Load()), gvr[:]...)
+		l.bytes.WithLabelValues("watch", gvr[0], gvr[1], gvr[2], string(exchange.FromCache)).Add(float64(lag.Bytes.Swap(0)))
 	}
+	l.bytes.Collect(ch)
 }

@@ -29,7 +29,7 @@ import (
 // count as Slow, and all others as Prompt.
 type Lag struct {
 	Prompt, Slow LagCounts
-	Bytes        atomic.Uint64 // written to watches, including initial states
+	Bytes        atomic.Uint64 // written to watches, including initial states; each scrape takes them
 }
 
 // LagBuckets are the upper bounds of the buckets of [LagCounts], in seconds.

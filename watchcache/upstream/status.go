@@ -86,6 +86,5 @@ func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
 		show(gauge, float64(f.LastSign.UnixMilli())/1000, "watchproxy_feed_last_sign_timestamp_seconds", "Unix time of upstream's last event, bookmark or answer on this feed.")
 		show(gauge, float64(f.LogBytes), "watchproxy_feed_log_bytes", "Bytes that only the event log keeps alive.")
 		show(counter, float64(f.Events), "watchproxy_feed_events_total", "Events received from upstream in the present epoch.")
-		show(counter, float64(f.Delivered), "watchproxy_events_delivered_total", "Events delivered to downstream watches from the cache.")
 	}
 }

@@ -209,7 +209,6 @@ func (b *Budget) Register(r prometheus.Registerer) {
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	gauge("watchproxy_memory_budget_bytes", "Memory that the garbage collector keeps to: the budget less a tenth, at least 32 MiB less, or a lower GOMEMLIMIT; 0 if there is no bound.", func() float64 { return float64(b.Limit) })
 	gauge("watchproxy_memory_in_use_bytes", "Memory in use as of the last garbage collection. From 60 % of the budget on there is less that is derived, "+
 		"from 65 % less log, from 78 % no new cache, and from 90 % on caches end.", func() float64 {
 		inUse, _ := memoryInUse()

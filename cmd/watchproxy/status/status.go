@@ -28,8 +28,6 @@ type Status struct {
 	Latency       latency    `json:"latency"`
 	ToUpstream    toUpstream `json:"upstreamRequests"`
 	Watches       int        `json:"watches"` // open watches from the cache
-	// Views has the number of requests at the address of each view. They are among Requests.
-	Views map[string]float64 `json:"views,omitempty"`
 	// UnfoundFields lists the fields of views that no object has, in a sample of each cache.
 	UnfoundFields []UnfoundField `json:"unfoundFields,omitempty"`
 	// UpstreamSilentSeconds is the time since an upstream server last answered a check. It is 0
@@ -160,7 +158,6 @@ func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, fig
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		s.Memory.Limit = limit
 	}
-	s.Views = m.by("watchproxy_view_requests_total", "view")
 	s.UpstreamSilentSeconds = silent(m)
 	s.ConfigRefused = m.sum("watchproxy_config_refused") > 0
 	s.count(m)
@@ -223,9 +220,9 @@ func (s *Status) count(m families) {
 	}
 	u.Forwarded = r.Forwarded - r.Shared
 	u.Feeds = int64(m.sum("watchproxy_feed_requests_total"))
-	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
+	u.Reviews = int64(m.histogram("watchproxy_review_duration_seconds", func(labels) bool { return true }).Count)
 	u.Total = u.Forwarded + u.Feeds + u.Reviews
 	u.Saved = r.Cache - int64(tooOld) + r.Forwarded - u.Total
-	u.SavedBytes = int64(m.by("watchproxy_response_bytes_total", "source")["cache"] + m.sum("watchproxy_watch_response_bytes_total"))
+	u.SavedBytes = int64(m.by("watchproxy_response_bytes_total", "source")["cache"])
 	u.FeedBytes = int64(m.sum("watchproxy_feed_received_bytes_total"))
 }

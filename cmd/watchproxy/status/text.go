@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -33,9 +31,6 @@ func (s *Status) writeText(to io.Writer) error {
 	fmt.Fprintf(w, "upstream\t%s requests: %s forwarded, %s of feeds, %s reviews\n", count(u.Total), count(u.Forwarded), count(u.Feeds), count(u.Reviews))
 	fmt.Fprintf(w, "saved\t%s of responses (feeds read %s), %s requests\n", size(u.SavedBytes), size(u.FeedBytes), count(u.Saved))
 	fmt.Fprintf(w, "watches\t%s\n", count(s.Watches))
-	for i, name := range slices.Sorted(maps.Keys(s.Views)) {
-		fmt.Fprintf(w, "%s\t%s requests of %s\n", map[bool]string{true: "views"}[i == 0], count(int64(s.Views[name])), name)
-	}
 	for _, f := range s.UnfoundFields {
 		fmt.Fprintf(w, "\t%s of view %s: no such field in a sample of %s\n", f.Field, f.View, strings.Join(f.Resources, ", "))
 	}

@@ -73,14 +73,12 @@ func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) b
 // rv. Upstream's cache must already have reached rv.
 func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
 	_, epoch := f.Position()
-	done := f.Metrics.Spend("list")
 	var changes []watchcache.Change
 	listed := uint64(0)
 	p, err := f.Client.Page(ctx, f.cache.Resource(), client.At(rv, "NotOlderThan"), func(o *object.Object) error {
 		changes, listed = append(changes, watchcache.Change{Object: o}), max(listed, o.ResourceVersion())
 		return nil
 	})
-	done()
 	switch {
 	case err != nil:
 		return err

@@ -88,7 +88,6 @@ func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
 type Metrics struct {
 	Relists *prometheus.CounterVec
 	Checks  *prometheus.CounterVec
-	cost    *prometheus.CounterVec
 }
 
 // NewMetrics registers the counters.
@@ -102,18 +101,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_self_checks_total",
 			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), changed (upstream serves the resource in another way now, and the cache began anew), inconclusive.",
 		}, []string{"group", "version", "resource", "outcome"}),
-		cost: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_freshness_upstream_seconds_total",
-			Help: "Seconds that upstream took for freshness checks (probe, list; not side watches, which mostly wait).",
-		}, []string{"by"}),
 	}
-	r.MustRegister(m.Relists, m.Checks, m.cost)
+	r.MustRegister(m.Relists, m.Checks)
 	return m
-}
-
-// Spend starts to measure a request to upstream. The caller calls the returned function after the
-// response.
-func (m *Metrics) Spend(by string) (answered func()) {
-	began := time.Now()
-	return func() { m.cost.WithLabelValues(by).Add(time.Since(began).Seconds()) }
 }

@@ -137,9 +137,7 @@ func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok boo
 	}
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout/2)
 	defer cancel()
-	done := k.Metrics.Spend("probe")
 	p, err := k.Client.Probe(ctx, "probe", &events)
-	done()
 	if errors.Is(err, context.Canceled) {
 		return 0, false
 	}

@@ -80,9 +80,7 @@ func (f *Feed) ask(ctx context.Context) (q question, err error) {
 // resource is not, this takes up to 100 ms. If the ledger had noted a higher revision, that history
 // is lost. If the probe of events had returned a higher one, events are in another etcd.
 func (f *Feed) askOwn(ctx context.Context, q *question) error {
-	done := f.Metrics.Spend("probe")
 	rv, err := f.Probe(ctx)
-	done()
 	if err == nil && rv < q.noted {
 		err = fmt.Errorf("%w: from %d to %d", feed.ErrWentBack, q.noted, rv)
 	}

@@ -4,9 +4,8 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics contains the metrics of upstream's servers.
 type Metrics struct {
-	usable    *prometheus.GaugeVec
-	answers   *prometheus.GaugeVec
-	failovers prometheus.Counter
+	usable  *prometheus.GaugeVec
+	answers *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics.
@@ -20,12 +19,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_upstream_last_answer_timestamp_seconds",
 			Help: "Unix time of the last check that the upstream server answered, even with a refusal.",
 		}, []string{"server"}),
-		failovers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watchproxy_upstream_failovers_total",
-			Help: "Failovers to another upstream server because the one before was not usable.",
-		}),
 	}
-	r.MustRegister(m.usable, m.answers, m.failovers)
+	r.MustRegister(m.usable, m.answers)
 	return m
 }
 

@@ -229,7 +229,6 @@ func (s *Set) judge(one *server, reason error) {
 	}
 	next := s.servers[slices.IndexFunc(s.servers, (*server).usable)]
 	s.current.Store(next)
-	s.metrics.failovers.Inc()
 	s.log.Info("switched to another upstream server", zap.String("server", next.Base.Host), zap.String("before", now.Base.Host))
 }
 
