@@ -11,11 +11,10 @@ type Audit struct {
 	// with access for its own user only. "-" is standard output. The first line of standard output
 	// is not part of the log.
 	LogPath string `json:"logPath" format:"text"`
-	// LogMode is blocking, blocking-strict or batch. With blocking, a response waits until its
-	// events are written. With blocking-strict, a request also fails with 500 if its events cannot
-	// be written. With batch, up to 10,000 events or 64 MiB wait to be written, and further events
-	// are lost. The default is blocking.
-	LogMode AuditMode `json:"logMode,omitempty" default:"blocking" oneof:"blocking blocking-strict batch"`
+	// LogMode is blocking or blocking-strict. A response waits until its events are written. With
+	// blocking-strict, a request also fails with 500 if its events cannot be written. The default
+	// is blocking.
+	LogMode AuditMode `json:"logMode,omitempty" default:"blocking" oneof:"blocking blocking-strict"`
 	// LogMaxSize is the size in MiB at which the file is rotated. The default is 100. 0 means
 	// never.
 	LogMaxSize *int `json:"logMaxSize,omitempty" default:"100" min:"0"`
@@ -25,12 +24,11 @@ type Audit struct {
 	LogMaxAge *int `json:"logMaxAge,omitempty" default:"366" min:"0"`
 }
 
-// AuditMode determines whether a response waits until its events are written.
+// AuditMode determines what happens to a request whose events cannot be written.
 type AuditMode string
 
 // The values of [AuditMode].
 const (
 	Blocking       AuditMode = "blocking"
 	BlockingStrict AuditMode = "blocking-strict"
-	Batch          AuditMode = "batch"
 )

@@ -6,7 +6,7 @@ func TestAudit(t *testing.T) {
 	for text, want := range map[string]string{
 		"policyFile: p, logPath: l":                          "",
 		"policyFile: p, logPath: '-'":                        "",
-		"policyFile: p, logPath: l, logMode: batch":          "",
+		"policyFile: p, logPath: l, logMode: batch":          "audit.logMode: Invalid value: \"batch\": is gone: a response waits",
 		"policyFile: p":                                      "audit.logPath: Invalid value: \"\": must not be empty",
 		"logPath: l":                                         "audit.policyFile: Invalid value: \"\": must not be empty",
 		"policyFile: p, logPath: l, logMode: sometimes":      "audit.logMode: Unsupported",

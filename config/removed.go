@@ -22,3 +22,8 @@ var removed = map[string]string{
 	"tracing":                                  "the proxy sends no spans, and passes the traceparent of a forwarded request on to the apiserver",
 	"views.shards":                             "a request with a shardSelector is forwarded, and the apiserver selects the shard if its feature gate ShardedListAndWatch is on",
 }
+
+// removedValues has the values that fields had in earlier versions, like removed.
+var removedValues = map[string]string{
+	"audit.logMode: batch": "a response waits until its events are written, so that no event is lost; use blocking",
+}

@@ -87,6 +87,9 @@ func (s setting) validate() (errs field.ErrorList) {
 		if value.String() == "" {
 			return field.ErrorList{field.Required(s.path, "must be "+strings.Join(known, " or "))}
 		}
+		if reason, gone := removedValues[s.path.String()+": "+value.String()]; gone {
+			return field.ErrorList{field.Invalid(s.path, value.String(), "is gone: "+reason)}
+		}
 		return field.ErrorList{field.NotSupported(s.path, value.String(), known)}
 	}
 	if format := s.tag.Get("format"); format != "" {

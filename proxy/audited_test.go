@@ -25,7 +25,7 @@ func auditing(t *testing.T, rules string) (a *audit.Auditor, log string) {
 	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n"+rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, err := audit.New(audit.Options{PolicyFile: policy, LogPath: log, Mode: audit.Blocking, Unauthenticated: true})
+	a, err := audit.New(audit.Options{PolicyFile: policy, LogPath: log, Unauthenticated: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,15 +10,15 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/audit"
 )
 
-// auditing starts the audit log if it is configured. Otherwise the auditor is nil. stop writes the
-// last events. It must be called after the last request.
+// auditing starts the audit log if it is configured. Otherwise the auditor is nil. stop closes
+// it. It must be called after the last request.
 func auditing(c *config.ProxyConfiguration, registry prometheus.Registerer, log *zap.Logger) (auditor *audit.Auditor, stop func(), err error) {
 	a := c.Audit
 	if a == nil {
 		return nil, func() {}, nil
 	}
 	auditor, err = audit.New(audit.Options{
-		PolicyFile: a.PolicyFile, LogPath: a.LogPath, Mode: audit.Mode(a.LogMode),
+		PolicyFile: a.PolicyFile, LogPath: a.LogPath, Strict: a.LogMode == config.BlockingStrict,
 		MaxSize: *a.LogMaxSize, MaxBackups: *a.LogMaxBackups, MaxAge: *a.LogMaxAge, Unauthenticated: c.Authentication.Mode == config.NoAuthentication,
 	})
 	if err != nil {

@@ -17,11 +17,12 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// The end of the audit log writes queued events. If a log cannot be opened, that is an error of its field.
+// The events of all requests are in the audit log when it ends. If a log cannot be opened, that is an
+// error of its field.
 func TestAuditing(t *testing.T) {
 	dir := t.TempDir()
 	c := config.Default()
-	c.Audit = &config.Audit{PolicyFile: filepath.Join(dir, "policy.yaml"), LogPath: filepath.Join(dir, "audit.log"), LogMode: config.Batch}
+	c.Audit = &config.Audit{PolicyFile: filepath.Join(dir, "policy.yaml"), LogPath: filepath.Join(dir, "audit.log")}
 	c.SetDefaults()
 	if err := os.WriteFile(c.Audit.PolicyFile, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n"), 0o600); err != nil {
 		t.Fatal(err)

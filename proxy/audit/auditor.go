@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -13,12 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -47,7 +50,8 @@ type Auditor struct {
 	strict bool
 	// stranger is the user of all requests if the proxy does not authenticate. Otherwise it is nil.
 	stranger user.Info
-	*log
+	backend  audit.Backend
+	file     io.Closer
 }
 
 // New reads the policy and opens the log. Close closes the log.
@@ -56,19 +60,23 @@ func New(o Options) (*Auditor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("policyFile: %w", err)
 	}
-	opened, err := openLog(o)
+	out, err := open(o)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("logPath: %w", err)
 	}
 	a := &Auditor{
-		policy: policy.NewPolicyRuleEvaluator(rules), log: opened, strict: o.Mode == BlockingStrict,
-		bodies: slices.ContainsFunc(rules.Rules, func(r auditapi.PolicyRule) bool { return r.Level == auditapi.LevelRequestResponse }),
+		policy: policy.NewPolicyRuleEvaluator(rules), strict: o.Strict, file: out,
+		backend: auditlog.NewBackend(out, auditlog.FormatJson, auditv1.SchemeGroupVersion),
+		bodies:  slices.ContainsFunc(rules.Rules, func(r auditapi.PolicyRule) bool { return r.Level == auditapi.LevelRequestResponse }),
 	}
 	if o.Unauthenticated {
 		a.stranger = &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
 	}
 	return a, nil
 }
+
+// Close closes the log. No events may follow.
+func (a *Auditor) Close() error { return a.file.Close() }
 
 // Begin adds an Audit-Id to a request without an Audit-Id. Upstream's events and responses then
 // have the same ID.
@@ -89,8 +97,8 @@ func (a *Auditor) WantsBody(req *exchange.Request) bool {
 }
 
 // Answered writes the events of a request that has a response, if upstream has not seen the
-// request. If the mode is strict and the events cannot be written, it returns an error response
-// instead.
+// request. If the auditor is strict and the events cannot be written, it returns an error
+// response instead.
 func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, received time.Time, panicked bool) *exchange.Response {
 	if resp.Source == exchange.FromUpstream && !resp.Unseen {
 		return resp

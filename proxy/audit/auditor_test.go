@@ -3,7 +3,6 @@ package audit
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -28,7 +27,7 @@ const everything = "- level: Metadata\n"
 func auditorOf(tb testing.TB, rules string, adapt func(*Options)) (a *Auditor, log string) {
 	tb.Helper()
 	dir := tb.TempDir()
-	o := Options{PolicyFile: filepath.Join(dir, "policy.yaml"), LogPath: filepath.Join(dir, "logs", "audit.log"), Mode: Blocking, MaxSize: 100}
+	o := Options{PolicyFile: filepath.Join(dir, "policy.yaml"), LogPath: filepath.Join(dir, "logs", "audit.log"), MaxSize: 100}
 	if err := os.WriteFile(o.PolicyFile, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n"+rules), 0o600); err != nil {
 		tb.Fatal(err)
 	}
@@ -225,18 +224,18 @@ func TestUnauthenticated(t *testing.T) {
 	}
 }
 
-// If the log cannot be written, requests fail only in the strict mode. The failure is counted in
-// every mode.
+// If the log cannot be written, requests fail only if the auditor is strict. The failure is always
+// counted.
 func TestFullDisk(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("there is no /dev/full")
 	}
 	registry := prometheus.NewRegistry()
 	Register(registry)
-	for mode, want := range map[Mode]int{BlockingStrict: 500, Blocking: 200, Batch: 200} {
+	for strict, want := range map[bool]int{true: 500, false: 200} {
 		for _, omitted := range []string{"", "  omitStages: [RequestReceived]\n"} {
 			failed, rejected := counted(t, registry, "apiserver_audit_error_total"), counted(t, registry, "apiserver_audit_requests_rejected_total")
-			a, _ := auditorOf(t, everything+omitted, func(o *Options) { o.LogPath, o.MaxSize, o.Mode = "/dev/full", 0, mode })
+			a, _ := auditorOf(t, everything+omitted, func(o *Options) { o.LogPath, o.MaxSize, o.Strict = "/dev/full", 0, strict })
 			ended := 0
 			body := openWatch(t, &ended)
 			for _, target := range []string{"/api/v1/pods", "/api/v1/pods?watch=1"} {
@@ -246,23 +245,17 @@ func TestFullDisk(t *testing.T) {
 				}
 				got := a.Answered(requestOf(target), resp, time.Now(), false)
 				if got.Status != want || want == 500 && (!strings.Contains(string(got.Bytes), "failed to store audit event") || got.Stream != nil) {
-					t.Errorf("%s, %s: %d %s", mode, target, got.Status, got.Bytes)
+					t.Errorf("strict %t, %s: %d %s", strict, target, got.Status, got.Bytes)
 				}
 			}
 			if abandoned := ended == 1; abandoned != (want == 500) {
-				t.Errorf("%s: the watch was abandoned: %t", mode, abandoned)
-			}
-			if mode == Batch {
-				if err := a.Close(); err != nil { // writes the queue
-					t.Error(err)
-				}
-				a.file = standardOutput{} // for the second Close
+				t.Errorf("strict %t: the watch was abandoned: %t", strict, abandoned)
 			}
 			if counted(t, registry, "apiserver_audit_error_total") <= failed {
-				t.Errorf("%s: no failure was counted", mode)
+				t.Errorf("strict %t: no failure was counted", strict)
 			}
 			if n := counted(t, registry, "apiserver_audit_requests_rejected_total") - rejected; (n == 2) != (want == 500) {
-				t.Errorf("%s: %v refused requests were counted", mode, n)
+				t.Errorf("strict %t: %v refused requests were counted", strict, n)
 			}
 		}
 	}
@@ -324,19 +317,17 @@ func TestErrorsOfOptions(t *testing.T) {
 
 // BenchmarkAnswered measures the cost of auditing a response.
 func BenchmarkAnswered(b *testing.B) {
-	for _, mode := range []Mode{Blocking, Batch} {
-		for _, level := range []string{"None", "Metadata"} {
-			b.Run(fmt.Sprintf("%s, %s", level, mode), func(b *testing.B) {
-				a, _ := auditorOf(b, "- level: "+level+"\n  omitStages: [RequestReceived]\n", func(o *Options) { o.Mode, o.MaxBackups = mode, 1 })
-				req := requestOf("/api/v1/namespaces/a/pods?resourceVersion=0")
-				req.Decided = exchange.Decision{User: req.Identity.User, Allowed: true, Reason: `RBAC: allowed by ClusterRoleBinding "readers"`}
-				resp := exchange.NewResponse(200, exchange.FromCache)
-				a.Begin(req)
-				b.ReportAllocs()
-				for b.Loop() {
-					a.Answered(req, resp, time.Now(), false)
-				}
-			})
-		}
+	for _, level := range []string{"None", "Metadata"} {
+		b.Run(level, func(b *testing.B) {
+			a, _ := auditorOf(b, "- level: "+level+"\n  omitStages: [RequestReceived]\n", func(o *Options) { o.MaxBackups = 1 })
+			req := requestOf("/api/v1/namespaces/a/pods?resourceVersion=0")
+			req.Decided = exchange.Decision{User: req.Identity.User, Allowed: true, Reason: `RBAC: allowed by ClusterRoleBinding "readers"`}
+			resp := exchange.NewResponse(200, exchange.FromCache)
+			a.Begin(req)
+			b.ReportAllocs()
+			for b.Loop() {
+				a.Answered(req, resp, time.Now(), false)
+			}
+		})
 	}
 }

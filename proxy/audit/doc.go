@@ -32,8 +32,6 @@
 //
 // # Failures
 //
-// In mode blocking, a request waits until its events are written, and is answered even if this
-// fails. In mode blocking-strict, the response is then a 500. In mode batch, events wait in a queue
-// of 10,000 events and 64 MiB, and are lost if the queue is full. The library's metrics count
-// failures, see [Register].
+// A request waits until its events are written, and is answered even if this fails. If the auditor
+// is strict, the response is then a 500. The library's metrics count failures, see [Register].
 package audit

@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,19 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gopkg.in/natefinch/lumberjack.v2"
-	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
-	"k8s.io/apiserver/pkg/audit"
-	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
-)
-
-// Mode specifies how requests wait for the writing of their events.
-type Mode string
-
-// The modes.
-const (
-	Batch          Mode = "batch"           // events are queued
-	Blocking       Mode = "blocking"        // the response waits for its events
-	BlockingStrict Mode = "blocking-strict" // as Blocking; without its events, the request fails
 )
 
 // Options are the settings of an [Auditor]. They have the meanings of the apiserver's flags.
@@ -30,38 +16,14 @@ type Options struct {
 	PolicyFile string
 	// LogPath is the path of the log. "-" is standard output.
 	LogPath string
-	Mode    Mode
+	// Strict is true if a request fails without its events.
+	Strict bool
 	// MaxAge is the time in days for which rotated files are kept, and MaxBackups is the number of
 	// rotated files; 0 means no limit. MaxSize is the size in MiB at which the file is rotated; 0
 	// means never.
 	MaxAge, MaxBackups, MaxSize int
 	// Unauthenticated is true if the proxy does not authenticate clients.
 	Unauthenticated bool
-}
-
-// log is an open log.
-type log struct {
-	backend audit.Backend
-	file    io.Closer
-	stop    context.CancelFunc
-}
-
-// openLog opens the log and starts to write queued events.
-func openLog(o Options) (*log, error) {
-	out, err := open(o)
-	if err != nil {
-		return nil, fmt.Errorf("logPath: %w", err)
-	}
-	backend := auditlog.NewBackend(out, auditlog.FormatJson, auditv1.SchemeGroupVersion)
-	if o.Mode == Batch {
-		backend = newQueue(backend)
-	}
-	running, stop := context.WithCancel(context.Background())
-	if err := backend.Run(running.Done()); err != nil {
-		stop()
-		return nil, fmt.Errorf("logPath: %w", err)
-	}
-	return &log{backend, out, stop}, nil
 }
 
 // open opens the log's file. Rotated files have the same names as the apiserver's.
@@ -93,10 +55,3 @@ type standardOutput struct{ io.Writer }
 
 // Close implements io.Closer.
 func (standardOutput) Close() error { return nil }
-
-// Close writes the queued events and closes the log. No events may follow.
-func (l *log) Close() error {
-	l.stop()
-	l.backend.Shutdown()
-	return l.file.Close()
-}

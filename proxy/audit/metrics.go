@@ -8,7 +8,7 @@ import (
 // These metrics of the library tell that events are missing. They have the names of the
 // apiserver's:
 //
-//	apiserver_audit_error_total               events that were not written, by plugin (log, buffered)
+//	apiserver_audit_error_total               events that were not written, by plugin (log)
 //	apiserver_audit_requests_rejected_total   requests answered with 500 in mode blocking-strict
 const (
 	errorTotal    = "apiserver_audit_error_total"
