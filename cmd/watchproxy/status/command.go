@@ -37,13 +37,10 @@ func Command() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the caches of a running proxy and what they save",
-		Long: `status shows the feeds of a running proxy, its memory, and what it saves
-upstream. The hit ratio covers gets, lists and watches of resources. Saved are the bytes
-of responses from the cache, and the requests that upstream would have got without the
-proxy, less those that the proxy sent. Forwarded is what upstream answered in the last
-five minutes, and why. All other figures count since the proxy's start. -o json has more
-of them.
+		Short: "Show the caches of a running proxy",
+		Long: `status shows the caches of a running proxy in a table. -o json shows all that /status of
+the admin address has: also the memory, the requests, what the caches save upstream, and
+why requests were forwarded in the last five minutes.
 
 --check is for scripts. It exits with 0 if the proxy is healthy, and else with 1 and a
 reason in each line. A healthy proxy answers at its admin address, is ready (neither
@@ -77,18 +74,17 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 			if err != nil {
 				return err
 			}
-			s, err := fetch(cmd.Context(), base)
+			text, s, err := fetch(cmd.Context(), base)
 			switch {
 			case err != nil:
 				return err
 			case f.check:
 				return report(cmd.Context(), base, s, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			case f.output == "json":
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(s)
+				_, err = cmd.OutOrStdout().Write(text)
+				return err
 			}
-			return s.writeText(cmd.OutOrStdout())
+			return s.writeTable(cmd.OutOrStdout())
 		},
 	}
 	set := cmd.Flags()
@@ -98,7 +94,7 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 	set.StringVar(&f.client.authority, "certificate-authority", "", "PEM `FILE` with the CA of the proxy's certificate, for --as-client (default: the system's CAs, also if there is no such file)")
 	set.StringVar(&f.client.serverName, "tls-server-name", "", "`NAME` in the proxy's certificate, for --as-client (default: the URL's)")
 	set.StringVar(&f.client.tokenFile, "token-file", "", "`FILE` with the client's bearer token, for --as-client")
-	set.StringVarP(&f.output, "output", "o", "", "`FORMAT`: json (default: text)")
+	set.StringVarP(&f.output, "output", "o", "", "`FORMAT`: json (default: a table)")
 	cmd.MarkFlagsMutuallyExclusive("as-client", "admin")
 	cmd.MarkFlagsMutuallyExclusive("as-client", "output")
 	cmd.MarkFlagsMutuallyExclusive("check", "output")
@@ -143,21 +139,20 @@ func get(ctx context.Context, base, path string) (resp *http.Response, body []by
 	return resp, body, nil
 }
 
-// fetch gets the status of a proxy.
-func fetch(ctx context.Context, base string) (*Status, error) {
+// fetch gets the status of a proxy, also as the text that the proxy sent.
+func fetch(ctx context.Context, base string) (text []byte, s *Status, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	resp, body, err := get(ctx, base, "/status")
+	resp, text, err := get(ctx, base, "/status")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
-		return nil, fmt.Errorf("%s refuses to show its status: %s; ask on a loopback address (in a cluster: kubectl port-forward)", base, bytes.TrimSpace(body))
+		return nil, nil, fmt.Errorf("%s refuses to show its status: %s; ask on a loopback address (in a cluster: kubectl port-forward)", base, bytes.TrimSpace(text))
 	}
-	var s Status
-	err = json.Unmarshal(body, &s)
-	if resp.StatusCode != http.StatusOK || err != nil || s.Upstream == "" {
-		return nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
+	err = json.Unmarshal(text, &s)
+	if resp.StatusCode != http.StatusOK || err != nil || s == nil || s.Upstream == "" {
+		return nil, nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
 	}
-	return &s, nil
+	return text, s, nil
 }
