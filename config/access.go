@@ -75,16 +75,6 @@ type AuthorizationWebhook struct {
 // Limits are the limits for clients. A request beyond a limit gets a Status. If a retry helps, the
 // code is 429, with Retry-After. Other clients are not affected.
 type Limits struct {
-	// ReadTimeout limits the time until a client has sent the headers of a request, and each pause
-	// within its body. After that the connection is closed. A body must also arrive within a minute
-	// and the time that it takes at 16 KiB a second. The value must be at least 1s.
-	ReadTimeout *metav1.Duration `json:"readTimeout,omitempty" default:"30s" min:"1s"`
-	// WriteTimeout is how long a client may leave a part of a response unread, unless the response
-	// is a stream. After that the connection is closed. The value must be at least 1s.
-	WriteTimeout *metav1.Duration `json:"writeTimeout,omitempty" default:"1m" min:"1s"`
-	// IdleTimeout is how long a connection stays open between requests. The value must be at least
-	// 1s.
-	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty" default:"3m" min:"1s"`
 	// MaxConnections limits the connections of all clients together. Half of memoryBudget, at 28 KiB for
 	// each, and the limit of open files limit them, too. With authentication, one user has at most
 	// half of them.
@@ -108,7 +98,7 @@ type AdminAuthentication struct {
 	// on a loopback address. A reviewed request needs TLS, a bearer token or a client certificate,
 	// and the right to the path, by the nonResourceURLs of a ClusterRole. Without tls, and with
 	// tls.sidecar, such requests are refused. With none, all requests are served, but only requests on a loopback
-	// address can change the log level. The default is none if AdminListen is a loopback address,
+	// address can change the log level or get profiles. The default is none if AdminListen is a loopback address,
 	// else delegated.
 	Mode AuthenticationMode `json:"mode,omitempty" oneof:"delegated none"`
 	// AlwaysAllowPaths are paths that need no credentials. Possible paths are /livez, /readyz,

@@ -13,10 +13,10 @@ func Fixed(running, wanted *ProxyConfiguration) []string {
 	masked := *wanted
 	masked.LogLevel, masked.Drain, masked.GoawayChance = running.LogLevel, running.Drain, running.GoawayChance
 	masked.WatchCompression = running.WatchCompression
-	masked.AccessLogSampling, masked.Profiling = running.AccessLogSampling, running.Profiling
+	masked.AccessLogSampling = running.AccessLogSampling
 	masked.Authorization.WatchRecheckInterval = running.Authorization.WatchRecheckInterval
 	l, r := &masked.Limits, &running.Limits
-	l.WriteTimeout, l.MaxConnections, l.MaxWatchesPerIdentity = r.WriteTimeout, r.MaxConnections, r.MaxWatchesPerIdentity
+	l.MaxConnections, l.MaxWatchesPerIdentity = r.MaxConnections, r.MaxWatchesPerIdentity
 	selfCheck := masked.Cache.SelfCheckInterval
 	masked.Cache = running.Cache
 	masked.Cache.SelfCheckInterval = selfCheck

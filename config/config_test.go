@@ -62,7 +62,7 @@ func TestErrorsNameTheField(t *testing.T) {
 	_, err := load(t, head+`listen: nowhere
 authentication: {mode: none}
 drain: -1s
-limits: {readTimeout: 1ms, maxConnections: 0}
+limits: {maxForwardsInFlight: 0, maxConnections: 0}
 authorization: {watchRecheckInterval: 1ms}
 cache:
   exclude: [Pods]
@@ -85,7 +85,7 @@ upstream:
 		t.Fatal("accepted")
 	}
 	for _, field := range []string{
-		"listen:", "authentication.mode:", "limits.readTimeout:", "limits.maxConnections:",
+		"listen:", "authentication.mode:", "limits.maxForwardsInFlight:", "limits.maxConnections:",
 		"authorization.watchRecheckInterval:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[3].name:",
 		"cache.resources[4].name:", "cache.resources[1].maxAge:", "cache.resources[2].maxAge:", "cache.log.maxAge:", "memoryBudget:", "logLevel:", "accessLogSampling:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
 		"upstream.servers[1]:", "upstream.servers[2]:", "upstream.servers[3]:",

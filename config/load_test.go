@@ -39,11 +39,11 @@ func TestWrongFiles(t *testing.T) {
 		"drain: 5x": {`drain: Invalid value: "5x": must be a duration with its unit, such as 30s`},
 		"drain: 5":  {`drain: Invalid value: "5": must be a duration`},
 		"drain: []": {"drain: Invalid value: must be a duration with its unit, such as 30s or 1m30s, but is a list"},
-		"memoryBudget: lots\nlimits: {readTimeout: [], maxConnections: 1.5}": {
-			`memoryBudget: Invalid value: "lots": must be a size in bytes, such as 64Mi`, "limits.readTimeout: ", `limits.maxConnections: Invalid value: "1.5": must be an integer`,
+		"memoryBudget: lots\nlimits: {maxForwardsInFlight: [], maxConnections: 1.5}": {
+			`memoryBudget: Invalid value: "lots": must be a size in bytes, such as 64Mi`, "limits.maxForwardsInFlight: ", `limits.maxConnections: Invalid value: "1.5": must be an integer`,
 		},
-		"cache: {syncTimeout: 5, log: {maxBytes: many}}\nprofiling: maybe\nlogLevel: loud\nfoo: 1\nmemoryBudget: lots": {
-			"cache.syncTimeout: ", "cache.log.maxBytes: ", "profiling: Invalid value: \"maybe\": must be true or false",
+		"cache: {syncTimeout: 5, log: {maxBytes: many}}\nauthentication: {anonymous: {enabled: maybe}}\nlogLevel: loud\nfoo: 1\nmemoryBudget: lots": {
+			"cache.syncTimeout: ", "cache.log.maxBytes: ", "authentication.anonymous.enabled: Invalid value: \"maybe\": must be true or false",
 			"foo: Forbidden: unknown field (there are accessLogSampling, ", "memoryBudget: ",
 		},
 		"cache: 5\nlogLevel: loud":                              {`cache: Invalid value: "5": must be an object`},
@@ -51,6 +51,8 @@ func TestWrongFiles(t *testing.T) {
 		"cache: {exclude: [pods, 5, Nodes]}":                    {"cache.exclude[1]: "},
 		"cache: {exclude: [pods, 5x, Nodes]}":                   {"cache.exclude[1]: ", "cache.exclude[2]: "},
 		"cache: {resources: [{name: 5}, pods]}":                 {"cache.resources[0].name: ", "cache.resources[1]: Invalid value: \"pods\": must be an object"},
+		"limits: {readTimeout: 7s}":                             {"limits.readTimeout: Forbidden: is gone: a client has 30 seconds"},
+		"profiling: true":                                       {"profiling: Forbidden: is gone: the profiles at /debug/pprof are always there"},
 		"views: [{name: a, shards: always}]":                    {"views[0].shards: Forbidden: is gone: a request with a shardSelector is forwarded"},
 		"cache: {resources: [{name: pods, consistent: cache}]}": {"cache.resources[0].consistent: Forbidden: unknown field"},
 		"upstream: {context: 5}":                                {"upstream.context: Invalid value: \"5\": must be text"},
@@ -186,7 +188,6 @@ cache:
   resources: [{name: nodes, consistentReads: forward, aggregated: true}, {name: leases.coordination.k8s.io}]
 memoryBudget: 1Gi
 accessLogSampling: 0.5
-profiling: true
 `
 
 // leaf is a value of a configuration that can be replaced.

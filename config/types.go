@@ -35,7 +35,11 @@ type ProxyConfiguration struct {
 	Authorization Authorization `json:"authorization,omitzero"`
 	// Limits are the limits for clients. The request line and the headers of a request have at most
 	// 64 KiB, else it gets 431. The body of a request for kube-apiserver has at most 3 MiB, its own
-	// limit, else it gets 413. Other API groups and the proxy subresource limit it themselves.
+	// limit, else it gets 413. Other API groups and the proxy subresource limit it themselves. A
+	// connection closes if its client takes longer than 30 seconds for the headers of a request or
+	// pauses as long within a body, if it leaves a part of a response that is no stream unread for a
+	// minute, and after three minutes without a request. A body must also arrive within a minute and
+	// the time that it takes at 16 KiB a second.
 	Limits Limits `json:"limits,omitzero"`
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
 	// send a GOAWAY on its connection. The requests in flight are completed. For further requests
@@ -48,7 +52,7 @@ type ProxyConfiguration struct {
 	// all of them, and with "never" none. It compresses each event once for all clients.
 	WatchCompression WatchCompression `json:"watchCompression,omitempty" default:"auto" oneof:"auto always never"`
 	// AdminListen is the address of the status page, /status, /metrics, /livez, /readyz and
-	// /debug. It uses HTTP. With tls, the port of an address that other machines can reach accepts
+	// /debug, with Go's profiles at /debug/pprof. It uses HTTP. With tls, the port of an address that other machines can reach accepts
 	// both HTTP and HTTPS, with the same certificate. In requests from browsers, the Host header
 	// must be an IP address or localhost. If AdminListen is a loopback address or the path is
 	// /debug, this rule applies to all clients, except clients whose bearer token the apiserver has
@@ -87,10 +91,6 @@ type ProxyConfiguration struct {
 	// Audit writes an audit log of the requests that the proxy answers itself, because the
 	// apiserver does not see these requests. By default there is no audit log.
 	Audit *Audit `json:"audit,omitempty"`
-	// Profiling serves Go's profiles at /debug/pprof on AdminListen. Profiles contain memory
-	// addresses and names of functions, and each profile costs processor time. The field can change
-	// while the proxy runs.
-	Profiling bool `json:"profiling,omitempty"`
 }
 
 // WatchCompression says which watches are compressed.

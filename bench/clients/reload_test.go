@@ -47,7 +47,7 @@ func TestReload(t *testing.T) {
 
 	for i, wrong := range []struct{ settings, says string }{
 		{"drian: 5s\n", "drian: Forbidden: unknown field"},
-		{"cache: {exclude: [Pods]}\nlimits: {writeTimeout: -1s}\n", "limits.writeTimeout"},
+		{"cache: {exclude: [Pods]}\nlimits: {maxConnections: -1}\n", "limits.maxConnections"},
 		{"listen: 127.0.0.1:1\ncache: {selfCheckInterval: 7s, exclude: [pods]}\n", "cache.selfCheckInterval"},
 	} {
 		load(wrong.settings)

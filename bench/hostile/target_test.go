@@ -23,11 +23,9 @@ type target struct {
 	address string // host:port
 }
 
-// deadlines has timeouts only slightly longer than a row, because the suite waits for them. The
-// ledger is off, because it could start or stop between two counts of goroutines. Clients cannot
-// make the ledger larger.
-const deadlines = "cache: {consistentReads: {ledger: false}}\n" +
-	"limits: {readTimeout: 15s, writeTimeout: 15s, idleTimeout: 30s}\n"
+// noLedger turns the ledger off, because it could start or stop between two counts of goroutines.
+// Clients cannot make the ledger larger.
+const noLedger = "cache: {consistentReads: {ledger: false}}\n"
 
 // startFront starts the proxy. Its profiles show the size of the heap after a collection.
 func (w *world) startFront(t *testing.T) *target {
@@ -35,7 +33,7 @@ func (w *world) startFront(t *testing.T) *target {
 	t.Setenv("GOMAXPROCS", "2") // the chart's proxies have two processors
 	p := cluster.ProxyT(t, cluster.ProxyOptions{
 		TLS: true, NoRace: true, Args: []string{"--authentication=delegated"},
-		Settings: fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", w.memory, deadlines),
+		Settings: fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\n%s", w.memory, noLedger),
 		// The user is an admin, so that a client with the proxy's rights is refused nothing.
 		Kubeconfig: w.api.Kubeconfig,
 	})

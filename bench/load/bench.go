@@ -185,7 +185,7 @@ func (b *bench) startProxy(ctx context.Context, kubeconfig string, secure bool) 
 // collection is cached, even a large one.
 func (b *bench) config() (file string, err error) {
 	file = filepath.Join(b.dir, "config.yaml")
-	text := "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\nlimits: {maxWatchesPerIdentity: 200000}\ncache:\n  syncTimeout: 2m\n"
+	text := "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nlimits: {maxWatchesPerIdentity: 200000}\ncache:\n  syncTimeout: 2m\n"
 	if b.wanted.MatchString("views") {
 		text = strings.Replace(text, "cache:\n", viewConfig+"cache:\n", 1)
 	}

@@ -136,8 +136,8 @@ func TestAdminFromElsewhere(t *testing.T) {
 	}
 }
 
-// The log level and profiling change while the proxy runs: the level by a PUT, and both by the
-// configuration file.
+// The log level changes while the proxy runs: by a PUT, and by the configuration file. Profiles are
+// served.
 func TestSwitchedWhileItRuns(t *testing.T) {
 	t.Parallel()
 	const head = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
@@ -157,22 +157,21 @@ func TestSwitchedWhileItRuns(t *testing.T) {
 	expect("GET", "/debug/log-level", "", 200, "info\n")
 	expect("PUT", "/debug/log-level", "loud", 400, "debug, info, warn or error")
 	expect("PUT", "/debug/log-level", "error", 200, "error\n")
-	expect("GET", "/debug/pprof/", "", 404, "--profiling")
+	expect("GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine profile")
 
-	if err := os.WriteFile(path, []byte(head+"profiling: true\nlogLevel: debug\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(head+"logLevel: debug\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := program.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
-		if code, _ := ask(t, http.DefaultClient, "GET", admin+"/debug/pprof/goroutine?debug=1", ""); code == http.StatusOK {
+		if _, level := ask(t, http.DefaultClient, "GET", admin+"/debug/log-level", ""); level == "debug\n" {
 			break
 		} else if time.Now().After(deadline) {
-			t.Fatal("profiling is still off")
+			t.Fatalf("the level is still %s", level)
 		}
 	}
-	expect("GET", "/debug/log-level", "", 200, "debug\n")
 	http.DefaultClient.CloseIdleConnections()
 	program.end(t)
 	if said := log.String(); !strings.Contains(said, "log level changed") || !strings.Contains(said, "configuration reloaded") {
@@ -183,7 +182,7 @@ func TestSwitchedWhileItRuns(t *testing.T) {
 // A profile that is not complete does not turn the end of the proxy into a failure.
 func TestEndsDuringAProfile(t *testing.T) {
 	t.Parallel()
-	program := start(t, reviewer(t).URL, os.Stderr, "--profiling")
+	program := start(t, reviewer(t).URL, os.Stderr)
 	_, admin := program.ready(t)
 	resp, err := http.Get(admin + "/debug/pprof/trace?seconds=600") // returns once the profile has begun
 	if err != nil {
@@ -191,24 +190,4 @@ func TestEndsDuringAProfile(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	program.end(t)
-}
-
-// --profiling takes precedence over the file, in both directions.
-func TestProfilingFlag(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		flag string
-		code int
-	}{{"--profiling", 200}, {"--profiling=false", 404}} {
-		path := filepath.Join(t.TempDir(), "config.yaml")
-		text := fmt.Sprintf("apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: %v\n", test.code != 200)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		_, admin := start(t, reviewer(t).URL, os.Stderr, "--config", path, test.flag).ready(t)
-		if code, text := ask(t, http.DefaultClient, "GET", admin+"/debug/pprof/", ""); code != test.code {
-			t.Errorf("%s: %d %.100s", test.flag, code, text)
-		}
-	}
-	http.DefaultClient.CloseIdleConnections()
 }

@@ -196,6 +196,17 @@ func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger
 // headerMax limits the request line and the headers of a request, in bytes.
 const headerMax = 64 << 10
 
+const (
+	// readTimeout limits the time until a client has sent the headers of a request, and each pause
+	// within its body.
+	readTimeout = 30 * time.Second
+	// writeTimeout is how long a client may leave a part of a response unread, unless the response
+	// is a stream.
+	writeTimeout = time.Minute
+	// idleTimeout is how long a connection stays open between requests.
+	idleTimeout = 3 * time.Minute
+)
+
 // limits returns the limits of clients. There is memory for this number of connections, and there are this
 // many file descriptors for them; 0 means that there is no such limit. A user may have half of the
 // connections that the proxy serves. Without authentication, all clients are one user.
@@ -207,9 +218,9 @@ func limits(c *config.ProxyConfiguration, connections, descriptors int) exchange
 	}
 	limits := exchange.Limits{
 		HeaderBytes: headerMax,
-		Read:        l.ReadTimeout.Duration,
-		Write:       l.WriteTimeout.Duration,
-		Idle:        l.IdleTimeout.Duration,
+		Read:        readTimeout,
+		Write:       writeTimeout,
+		Idle:        idleTimeout,
 		Connections: all,
 		UserWatches: *l.MaxWatchesPerIdentity,
 		Forwards:    *l.MaxForwardsInFlight,

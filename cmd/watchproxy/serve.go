@@ -40,7 +40,6 @@ type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
 	certFile, privateKeyFile, clientCAFile, authentication     string
 	goawayChance                                               *float64
-	profiling                                                  *bool
 	preset                                                     func(*config.ProxyConfiguration) error
 }
 
@@ -118,11 +117,6 @@ func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfigu
 		return err
 	})
 	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz, /status and /debug (default "+d.AdminListen+")")
-	flags.BoolFunc("profiling", "serve Go's profiles at /debug/pprof of the admin address", func(text string) error {
-		on, err := strconv.ParseBool(text)
-		f.profiling = &on
-		return err
-	})
 	flags.StringVar(&f.logLevel, "log-level", "", "`LEVEL`: debug, info, warn or error (default "+d.LogLevel+")")
 	return cmd
 }
@@ -168,9 +162,6 @@ func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, err
 	}
 	if f.goawayChance != nil {
 		c.GoawayChance = *f.goawayChance
-	}
-	if f.profiling != nil {
-		c.Profiling = *f.profiling
 	}
 	if err := f.preset(c); err != nil {
 		return nil, err
@@ -220,7 +211,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
 	_, socket := config.UnixSocket(c.Listen)
 	options.AnyHost = socket || options.NeedsToken
-	operators := admin.Options{Profiling: c.Profiling, Level: level, Log: log}
+	operators := admin.Options{Level: level, Log: log}
 	secured, stop, err := secure(ctx, c, behind, &options, &operators, registry, log)
 	if err != nil {
 		return err
@@ -257,7 +248,6 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		level.SetLevel(logLevel(c.LogLevel))
 		feeds.SetOptions(settings.FeedOptions(c.Cache))
 		server.SetOptions(serverOptions(c, budget.Connections()))
-		admin.SetProfiling(c.Profiling)
 	}
 	defer inBackground(ctx, reloads.run)()
 	return run(ctx, c, server, admin, options.TLS, log)

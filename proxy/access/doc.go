@@ -37,10 +37,10 @@
 //	                | limit, of 18,000 networks | makes room
 //	TLS, first 401  | 0.7 ms                    | handshake: 256 KiB, 10 s
 //	TLS key update  | 13 µs for 27 bytes        | 16 in a row; 128 KiB of unread answers
-//	HTTP/1.1 read   | 0.1 ms for a byte alone   | 64 KiB; 8 bytes of empty lines; readTimeout
+//	HTTP/1.1 read   | 0.1 ms for a byte alone   | 64 KiB; 8 bytes of empty lines; 30 s
 //	HTTP/1.1 head   | 0.7 ms for 64 KiB; 13 ms  | parsed once; 401 closes
 //	                | for 8,700 lines           |
-//	HTTP/1.1 body   | 8 KiB are read            | counts as begun until then; readTimeout; 401 closes
+//	HTTP/1.1 body   | 8 KiB are read            | counts as begun until then; 30 s; 401 closes
 //	HTTP/2 frame    | an answer of some bytes   | 16 KiB; 16 KiB of unread answers
 //	header (HPACK)  | 3 µs; 0.1 ms for 28 bytes | 64 KiB; 100 that come to nothing
 //	route           | 10 µs for 4 KiB           | 16 segments are split

@@ -30,12 +30,11 @@ import (
 // Admin serves /metrics, /livez and /readyz with their single checks, and /status. At / it serves a
 // page that shows the status. These responses contain names of resources, and figures.
 type Admin struct {
-	state     atomic.Int32
-	profiling atomic.Bool
-	mux       *http.ServeMux
-	guard     guard
-	figures   *figures
-	handlers  chan struct{} // has an element for each running handler, except those of probes
+	state    atomic.Int32
+	mux      *http.ServeMux
+	guard    guard
+	figures  *figures
+	handlers chan struct{} // has an element for each running handler, except those of probes
 }
 
 // Options are the settings of an [Admin].
@@ -46,8 +45,6 @@ type Options struct {
 	Cold func() error
 	// Credentials returns an error while upstream refuses the proxy's own credentials. It may be nil.
 	Credentials func() error
-	// Profiling enables Go's profiles, see also [Admin.SetProfiling].
-	Profiling bool
 	// Level is the level of Log, which PUT /debug/log-level changes.
 	Level zap.AtomicLevel
 	Log   *zap.Logger
@@ -83,7 +80,6 @@ func New(gathered prometheus.Gatherer, options Options) *Admin {
 		guard:    guard{options.Everybody, options.Open, options.Access, options.Restricted},
 		handlers: make(chan struct{}, handlersMost),
 	}
-	a.profiling.Store(options.Profiling)
 	a.mux.HandleFunc("GET /metrics", a.figures.serveMetrics)
 	a.mux.HandleFunc("GET /status", a.figures.serveStatus(options.Status))
 	healthz.InstallLivezHandler(gets{a.mux}, healthz.PingHealthz)
@@ -118,21 +114,10 @@ func (a *Admin) serveProfiles() {
 		case <-r.Context().Done():
 		}
 	}
-	for path, profile := range map[string]http.HandlerFunc{
-		profiles: named, profiles + "profile": pprof.Profile, profiles + "trace": pprof.Trace,
-	} {
-		a.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			if !a.profiling.Load() {
-				http.Error(w, "profiling is off: set profiling: true in the configuration file, which is read again when it changes, or start with --profiling", http.StatusNotFound)
-				return
-			}
-			profile(w, r)
-		})
-	}
+	a.mux.HandleFunc("GET "+profiles, named)
+	a.mux.HandleFunc("GET "+profiles+"profile", pprof.Profile)
+	a.mux.HandleFunc("GET "+profiles+"trace", pprof.Trace)
 }
-
-// SetProfiling sets whether Go's profiles are served.
-func (a *Admin) SetProfiling(on bool) { a.profiling.Store(on) }
 
 // gets restricts patterns to GET.
 type gets struct{ *http.ServeMux }

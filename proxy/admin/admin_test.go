@@ -16,7 +16,7 @@ import (
 // The admin address answers scrapes and probes under any name. It answers browsers only under names
 // that pages cannot make resolve to it.
 func TestAdminVisits(t *testing.T) {
-	admin := newAdmin(Options{Status: shortStatus, Profiling: true, Everybody: true})
+	admin := newAdmin(Options{Status: shortStatus, Everybody: true})
 	const (
 		service    = "watchproxy-admin.watchproxy.svc:8002"
 		prometheus = "User-Agent: Prometheus/3.7.0\r\nAccept: text/plain;version=0.0.4\r\nX-Prometheus-Scrape-Timeout-Seconds: 10\r\n"
@@ -38,7 +38,7 @@ func TestAdminVisits(t *testing.T) {
 		{elsewhere, service, "/status", chrome, browser.ReasonHost},
 		{elsewhere, "evil.example", "/status", "User-Agent: x\r\nAccept-Language: *\r\n", browser.ReasonHost},
 		{elsewhere, "evil.example", "/metrics", chrome, browser.ReasonHost},
-		{elsewhere, service, "/debug/pprof/heap", curl, browser.ReasonHost},
+		{loopback, service, "/debug/pprof/heap", curl, browser.ReasonHost},
 		{elsewhere, "10.0.0.1:8002", "/debug/pprof/heap", curl, ""},
 		{loopback, "localhost:8002", "/", newChrome + "none\r\n", ""},
 		{loopback, "localhost:8002", "/status", newChrome + "same-origin\r\n", ""},

@@ -189,7 +189,7 @@ func TestHandlersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		gatherer := &slowGatherer{Gatherer: registry, took: time.Minute}
-		options := Options{Status: largeStatus, Everybody: true, Profiling: true}
+		options := Options{Status: largeStatus, Everybody: true}
 		a := New(gatherer, options)
 		a.Ready()
 		get := func(path string) *httptest.ResponseRecorder {

@@ -127,13 +127,14 @@ func TestGuard(t *testing.T) {
 		"a certificate does not":      {local: elsewhere, path: "/metrics", token: "certificate", header: []string{"Origin", "https://evil.example"}, want: 403, says: "another origin"},
 		"without authentication":      {local: elsewhere, plain: true, path: "/metrics", everybody: true, want: 200},
 		"level without it":            {local: elsewhere, plain: true, path: "/debug/log-level", everybody: true, method: "PUT", want: 403, says: "without authentication"},
+		"profile without it":          {local: elsewhere, plain: true, path: "/debug/pprof/heap", everybody: true, want: 403, says: "profiles"},
 		"level, read":                 {local: elsewhere, plain: true, path: "/debug/log-level", everybody: true, want: 200},
 		"level with the right":        {local: elsewhere, path: "/debug/log-level", token: "good", method: "PUT", want: 200},
 		"level without the right":     {local: elsewhere, path: "/debug/log-level", token: "poor", method: "PUT", want: 403, says: `cannot put path "/debug/log-level"`},
 		"level on loopback":           {local: loopback, plain: true, path: "/debug/log-level", method: "PUT", want: 200},
 	} {
 		known := &reviews{}
-		options := Options{Status: shortStatus, Profiling: true, Everybody: test.everybody, Open: open}
+		options := Options{Status: shortStatus, Everybody: test.everybody, Open: open}
 		if !test.noTLS {
 			options.Access = known
 		}
@@ -168,7 +169,7 @@ func TestRestrictedLoopback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, everybody := range []bool{false, true} {
 			admin := newAdmin(Options{
-				Status: shortStatus, Profiling: true, Everybody: everybody,
+				Status: shortStatus, Everybody: everybody,
 				Restricted: true, Open: []string{"/livez", "/readyz", "/metrics"},
 			})
 			for path, want := range map[string]int{
@@ -222,23 +223,5 @@ func TestLogLevel(t *testing.T) {
 	}
 	if n := logged.FilterMessageSnippet("log level changed").Len(); n != 3 {
 		t.Errorf("%d changes are logged, want 3", n)
-	}
-}
-
-// Profiles are switched on and off while the proxy runs.
-func TestProfilingIsSwitched(t *testing.T) {
-	t.Parallel()
-	a := newAdmin(Options{})
-	for _, on := range []bool{false, true, false} {
-		a.SetProfiling(on)
-		want := map[bool]int{true: 200, false: 404}[on]
-		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/trace?seconds=0.01"} {
-			if on && strings.Contains(path, "profile") {
-				continue // a profile takes a second, and a process can only run one
-			}
-			if w := visit(t, a, loopback, false, http.MethodGet, path, ""); w.Code != want || !on && !strings.Contains(w.Body.String(), "profiling: true") {
-				t.Errorf("%s, profiling %v: %d %s", path, on, w.Code, w.Body)
-			}
-		}
 	}
 }

@@ -222,9 +222,6 @@
 {{- define "watchproxy.validateBounds" -}}
 {{- $config := . -}}
 {{- range tuple
-  (dict "field" "limits.readTimeout" "unit" "seconds" "least" "1s")
-  (dict "field" "limits.writeTimeout" "unit" "seconds" "least" "1s")
-  (dict "field" "limits.idleTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "authorization.watchRecheckInterval" "unit" "seconds" "least" "1s" "orZero" true)
   (dict "field" "cache.log.maxAge" "unit" "seconds" "least" "1s")
   (dict "field" "cache.log.maxBytes" "unit" "bytes" "least" "1Mi")
