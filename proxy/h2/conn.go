@@ -118,7 +118,6 @@ type Conn struct {
 		drain    *time.Timer        // fires when new streams must be ignored; nil before a drain
 		refusing bool               // new streams are ignored
 		spared   int                // refusals that have not ended the connection of an unknown client
-		early    frame.Early
 
 		window, initial int64 // send windows of the connection and of new streams
 		widest          int64 // the largest window of the connection so far
@@ -267,9 +266,6 @@ func (c *Conn) end(err error) {
 	for _, s := range c.mu.streams { // from now on no stream appends frames
 		s.endLocked(errClosed)
 	}
-	if resets := c.mu.early.Resets(); resets != nil {
-		c.mu.buf = append(c.bufLocked(), resets...)
-	}
 	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
 		c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCode(ce))
 	}
@@ -377,17 +373,4 @@ func (c *Conn) refuseLocked() {
 	}
 	c.mu.refusing = true
 	c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCodeNo)
-}
-
-// lastLocked reports whether the connection can end, because its last stream has ended. A client
-// that has not read an early response gets drainGrace for that, as its reset could overtake it.
-func (c *Conn) lastLocked() bool {
-	if !c.mu.refusing || len(c.mu.streams) > 0 {
-		return false
-	}
-	if c.mu.early.Unread() {
-		c.mu.drain = time.AfterFunc(drainGrace, c.net.Interrupt)
-		return false
-	}
-	return true
 }

@@ -48,7 +48,10 @@ func (c *Conn) frame(f http2.Frame) error {
 		return c.settings(f)
 	case *http2.PingFrame:
 		if f.IsAck() {
-			return c.pong(f.Data)
+			if f.Data == drainPing {
+				c.drained()
+			}
+			return nil
 		}
 		return c.answer(func(b []byte) []byte { return frame.AppendPing(b, http2.FlagPingAck, f.Data) })
 	case *http2.RSTStreamFrame:
@@ -61,25 +64,6 @@ func (c *Conn) frame(f http2.Frame) error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	return nil // GOAWAY, PRIORITY, unknown frames
-}
-
-// pong handles the answer to a PING.
-func (c *Conn) pong(payload [8]byte) error {
-	if payload == drainPing {
-		c.drained()
-	}
-	c.mu.Lock()
-	next := c.mu.early.Pong(payload)
-	last := next != nil && c.mu.refusing && len(c.mu.streams) == 0 && !c.mu.early.Unread()
-	c.unlock()
-	if next == nil {
-		return nil
-	}
-	err := c.answer(func(b []byte) []byte { return append(b, next...) })
-	if last {
-		c.net.Interrupt()
-	}
-	return err
 }
 
 // answer responds to a client's control frame. A client that does not read the responses is
@@ -175,7 +159,6 @@ func (c *Conn) closedLocked(id uint32) error {
 
 func (c *Conn) canceled(f *http2.RSTStreamFrame) error {
 	c.mu.Lock()
-	c.mu.early.Late(f.StreamID, true)
 	err := c.closedLocked(f.StreamID)
 	if s := c.mu.streams[f.StreamID]; s != nil {
 		s.endLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
@@ -209,17 +192,16 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	}
 	c.mu.Lock()
 	s := c.mu.streams[f.StreamID]
-	over, late := s == nil || s.err != nil, c.mu.early.Late(f.StreamID, f.StreamEnded())
+	over := s == nil || s.err != nil
 	err := c.closedLocked(f.StreamID)
 	c.unlock()
 	if over || s.body == nil || s.body.Ended() {
 		if err != nil {
 			return err
 		}
-		if c.giveBack(nil, size); late {
-			return nil
-		}
-		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeStreamClosed}
+		c.giveBack(nil, size)
+		c.reset(f.StreamID, http2.ErrCodeStreamClosed) // no waste: it may be the rest of an upload
+		return nil
 	}
 	unwanted, err := s.body.Add(f.Data(), f.StreamEnded(), size)
 	c.giveBack(nil, unwanted)
@@ -285,7 +267,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	}
 	c.mu.Lock()
 	old, last, busy := c.mu.streams[id], c.mu.last, len(c.mu.streams)-c.mu.done
-	refusing, late := c.mu.refusing, c.mu.early.Late(id, f.StreamEnded())
+	refusing := c.mu.refusing
 	c.mu.last = max(c.mu.last, id)
 	if old != nil && old.done {
 		old = nil // the response has ended, and only the handler still runs
@@ -301,8 +283,6 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	case old != nil:
 		_, err := old.body.Add(nil, true, 0)
 		return err
-	case late && trailers:
-		return nil
 	case id <= last && trailers: // the trailers were on their way when the stream was reset
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	case id <= last:

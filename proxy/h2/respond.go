@@ -84,12 +84,13 @@ func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int
 	}
 }
 
-// endedLocked must be called after the end of a response was appended.
+// endedLocked must be called after the end of a response was appended. If the request has not ended,
+// RST_STREAM makes the client stop sending, as with kube-apiserver.
 func (c *Conn) endedLocked(s *stream) {
 	s.done = true
 	c.mu.done++
 	if s.body != nil && !s.body.Ended() {
-		c.mu.buf = c.mu.early.AppendEarly(c.bufLocked(), s.id)
+		c.mu.buf = frame.AppendReset(c.bufLocked(), s.id, http2.ErrCodeNo)
 	}
 }
 

@@ -116,7 +116,7 @@ func (s *stream) close() {
 		c.mu.done--
 	}
 	c.mu.idle = time.Now()
-	last := c.lastLocked()
+	last := c.mu.refusing && len(c.mu.streams) == 0
 	c.unlock()
 	s.Interrupt()
 	if last {
