@@ -181,11 +181,10 @@ type Cache struct {
 	// reads of events are forwarded.
 	Resources []Resource `json:"resources,omitempty" unique:"yes"`
 	// Scopes limits caches to a part of their resources' objects, for example to a namespace or a
-	// node. The narrowest scope that contains all objects of a request answers it. All other
-	// requests are forwarded. Namespaces and selectors may contain environment variables, as
-	// $(NAME). By default, each cache contains the whole resource. If the proxy may not list and
-	// watch the whole resource, it caches the namespaces, and the single objects, that requests
-	// name and that it may list and watch.
+	// node. The narrowest scope that contains all objects of a request answers it, and a namespace
+	// only requests whose path names it. All other requests are forwarded. Namespaces and selectors
+	// may contain environment variables, as $(NAME). By default, each cache contains the whole
+	// resource, or the namespace of the proxy's pod if upstream forbids the whole.
 	Scopes []Scope `json:"scopes,omitempty"`
 	// ConsistentReads configures how caches prove that they are up to date.
 	ConsistentReads ConsistentReadsProofs `json:"consistentReads,omitzero"`

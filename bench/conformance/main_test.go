@@ -128,8 +128,12 @@ func startTiers(ctx context.Context, tb testing.TB, server *cluster.APIServer) (
 		}
 		opts.Kubeconfig, opts.Args = restricted, []string{"--authentication", "delegated"}
 	}
-	if *scoped && *rights == "" {
-		opts.Settings = strings.Replace(settings, "cache: {", "cache: {"+nodeScopes+", ", 1)
+	if *scoped {
+		scopes := nodeScopes
+		if *rights != "" {
+			scopes = rightsScopes
+		}
+		opts.Settings = strings.Replace(settings, "cache: {", "cache: {"+scopes+", ", 1)
 	}
 	for range *tiers {
 		p = cluster.ProxyT(tb, opts)

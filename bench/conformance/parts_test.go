@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// scoped gives the suite's proxy caches of parts of resources: those of nodeScopes, or those that the
-// roles of -rbac allow (testdata/namespaces.yaml).
+// scoped gives the suite's proxy caches of parts of resources: those of nodeScopes, or with -rbac those
+// of rightsScopes.
 var scoped = flag.Bool("scoped", false, "the proxy's caches have only parts of resources: a node's, or what the roles of -rbac allow")
 
 // inParts reports whether the present proxy has such caches. Then the apiserver may answer what a
@@ -18,6 +18,9 @@ var inParts bool
 const nodeScopes = `scopes: [{resources: [pods], fieldSelector: spec.nodeName=n1}, {resources: [nodes], fieldSelector: metadata.name=n1},
 	{resources: [configmaps], labelSelector: parity=odd}, {resources: [namespaces, endpoints]}, {namespaces: [a-b]}]`
 
+// rightsScopes are the namespaces that the roles of testdata/namespaces.yaml allow.
+const rightsScopes = `scopes: [{namespaces: [a, a-b, default]}]`
+
 // parts returns the paths of those parts of a collection that the proxy's caches have.
 func (c *collection) parts() []string {
 	switch {
@@ -28,11 +31,7 @@ func (c *collection) parts() []string {
 	case !c.namespaced || c.custom():
 		return nil // no Role can give the right to read definitions
 	}
-	parts := []string{c.in("a") + "?", c.in("a-b") + "?", c.in("default") + "?"}
-	if c.all() == configMaps.all() {
-		parts = append(parts, c.in("a0")+"?fieldSelector=metadata.name%3Dcontrol&")
-	}
-	return parts
+	return []string{c.in("a") + "?", c.in("a-b") + "?", c.in("default") + "?"}
 }
 
 func (c *collection) partsOfNode() []string {

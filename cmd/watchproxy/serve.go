@@ -195,7 +195,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		return err
 	}
 	client := behind.client(feedMetrics)
-	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, settings.FeedOptions(c.Cache), log)
+	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, settings.FeedOptions(c.Cache, behind.namespace), log)
 	defer feeds.Stop()
 	registry.MustRegister(feeds)
 	derived := derived.New(memory.DerivedMax, registry)
@@ -246,7 +246,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	reloads.running, reloads.log, reloads.refused = c, log, newRefusedGauge(registry)
 	reloads.apply = func(c *config.ProxyConfiguration) {
 		level.SetLevel(logLevel(c.LogLevel))
-		feeds.SetOptions(settings.FeedOptions(c.Cache))
+		feeds.SetOptions(settings.FeedOptions(c.Cache, behind.namespace))
 		server.SetOptions(serverOptions(c, budget.Connections()))
 	}
 	defer inBackground(ctx, reloads.run)()

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -28,9 +30,11 @@ type apiserver struct {
 	configs []*rest.Config // one per server
 	bases   []*url.URL
 	servers *servers.Set
-	own     http.RoundTripper // adds the proxy's credentials
-	window  int               // of HTTP/2 streams (see streamWindow)
-	metrics *client.Metrics
+	// namespace is that of the pod's service account, or "" without one.
+	namespace string
+	own       http.RoundTripper // adds the proxy's credentials
+	window    int               // of HTTP/2 streams (see streamWindow)
+	metrics   *client.Metrics
 }
 
 // connect determines upstream's servers and sends upstream a request. So the start fails if an
@@ -40,7 +44,7 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 	if err != nil {
 		return nil, err
 	}
-	a := &apiserver{configs: configs, window: window, metrics: metrics.Client}
+	a := &apiserver{configs: configs, namespace: namespaceOf(configs[0]), window: window, metrics: metrics.Client}
 	for _, rc := range configs {
 		base, _, err := rest.DefaultServerUrlFor(rc)
 		if err != nil {
@@ -122,6 +126,19 @@ func (a *apiserver) host() string {
 		return a.configs[0].Host
 	}
 	return a.servers.Current()
+}
+
+// namespaceOf returns the namespace of a pod's service account, or "" without one. The kubelet writes it
+// beside the token.
+func namespaceOf(rc *rest.Config) string {
+	if rc.BearerTokenFile == "" {
+		return ""
+	}
+	namespace, err := os.ReadFile(filepath.Join(filepath.Dir(rc.BearerTokenFile), "namespace"))
+	if err != nil {
+		return "" // no pod's
+	}
+	return strings.TrimSpace(string(namespace))
 }
 
 // restConfigs returns the configurations of the servers. The servers are the named contexts, or the

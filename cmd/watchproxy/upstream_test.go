@@ -6,12 +6,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
@@ -47,6 +50,26 @@ func TestRestConfigOfItself(t *testing.T) {
 	_, err := restConfig(kubeconfigFor(t, own), "", "127.0.0.1:8001")
 	if err == nil || !strings.Contains(err.Error(), "listens on") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The pod's namespace is the one beside the token of its service account.
+func TestNamespace(t *testing.T) {
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	for _, test := range []struct {
+		file, content, token, want string
+	}{
+		{"other", "", token, ""},
+		{"namespace", "apps\n", token, "apps"},
+		{"namespace", "apps", "", ""},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, test.file), []byte(test.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := namespaceOf(&rest.Config{BearerTokenFile: test.token}); got != test.want {
+			t.Errorf("%+v: %q", test, got)
+		}
 	}
 }
 

@@ -61,9 +61,9 @@ func Parse(query string) (Params, error) {
 	return p, nil
 }
 
-// Want returns the selection of a read. reviewed means that the caller's own rights are reviewed.
-func (p *Params) Want(rt exchange.Route, reviewed bool) object.Want {
-	w := object.Want{Namespace: rt.Namespace, Name: rt.Name, Fields: p.Fields, Labels: p.Labels, Reviewed: reviewed}
+// Want returns the selection of a read.
+func (p *Params) Want(rt exchange.Route) object.Want {
+	w := object.Want{Namespace: rt.Namespace, Name: rt.Name, Fields: p.Fields, Labels: p.Labels}
 	if rt.IsNamespace() {
 		w.Namespace = ""
 	}

@@ -257,7 +257,7 @@ func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) error {
 
 // want returns the selection that a cache must contain.
 func (r *read) want() object.Want {
-	w := r.Want(r.Route, r.Identity != nil)
+	w := r.Want(r.Route)
 	w.Split = r.refusal != nil && !exchange.IsNamespaces(r.GVR.GroupResource())
 	return w
 }

@@ -40,11 +40,6 @@ func NewScope(namespace, fieldSelector, labelSelector string) (Scope, error) {
 	return Scope{namespace, fs.String(), ls.String()}, nil
 }
 
-// ScopeOfName returns the scope of one object.
-func ScopeOfName(namespace, name string) Scope {
-	return Scope{Namespace: namespace, Fields: fields.OneTermEqualSelector("metadata.name", name).String()}
-}
-
 // Whole reports whether the scope is the whole resource.
 func (s Scope) Whole() bool { return s == Scope{} }
 
@@ -67,19 +62,16 @@ type Want struct {
 	Namespace, Name string
 	Fields          fields.Selector // nil for none
 	Labels          labels.Selector // nil for none
-	// Reviewed means that the reader's own rights have been reviewed. Otherwise the proxy's rights
-	// count. A right to one namespace then does not include a path of all namespaces, even if the
-	// read selects that namespace.
-	Reviewed bool
 	// Split means that the reader may read some namespaces at most. A resource without namespaces
 	// then needs no cache.
 	Split bool
 }
 
 // Contains reports whether all objects of a read, and all objects that its answer depends on, are
-// in the scope. It returns false in every case of doubt.
+// in the scope. It returns false in every case of doubt, and for a path of all namespaces that selects
+// the scope's namespace: the reader may have no right to such paths.
 func (s Scope) Contains(w Want) bool {
-	if s.Namespace != "" && w.Namespace != s.Namespace && (!w.Reviewed || w.Namespace != "" || w.exact("metadata.namespace") != s.Namespace) {
+	if s.Namespace != "" && w.Namespace != s.Namespace {
 		return false
 	}
 	fs, err := fields.ParseSelector(s.Fields)
@@ -94,25 +86,12 @@ func (s Scope) Contains(w Want) bool {
 	return s.Labels == "" || w.Name == "" && w.includes(s.Labels)
 }
 
-// SingleName returns the only name that a read can match, or "".
-func (w Want) SingleName() string { return w.exact("metadata.name") }
-
-// exact returns the value that a read requires of a field, or "". A get requires only its name and
-// its namespace.
+// exact returns the value that a read requires of a field, or "". A get requires only its name.
 func (w Want) exact(field string) string {
-	if w.Name != "" {
-		switch field {
-		case "metadata.name":
-			return w.Name
-		case "metadata.namespace":
-			return w.Namespace
-		}
-		return ""
-	}
-	if field == "metadata.namespace" && w.Namespace != "" {
-		return w.Namespace
-	}
-	if w.Fields == nil {
+	switch {
+	case w.Name != "" && field == "metadata.name":
+		return w.Name
+	case w.Name != "" || w.Fields == nil:
 		return ""
 	}
 	value, _ := w.Fields.RequiresExactMatch(field)

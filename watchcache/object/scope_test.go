@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-func want(t *testing.T, namespace, name, fieldSelector, labelSelector string, reviewed bool) Want {
+func want(t *testing.T, namespace, name, fieldSelector, labelSelector string) Want {
 	t.Helper()
 	ls, err := labels.Parse(labelSelector)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Want{Namespace: namespace, Name: name, Fields: fields.ParseSelectorOrDie(fieldSelector), Labels: ls, Reviewed: reviewed}
+	return Want{Namespace: namespace, Name: name, Fields: fields.ParseSelectorOrDie(fieldSelector), Labels: ls}
 }
 
 // A scope contains a read only if each of its requirements is one of the read's.
@@ -25,46 +25,46 @@ func TestScopeContains(t *testing.T) {
 	}{
 		{
 			Scope{},
-			[]Want{{}, {Namespace: "a"}, {Namespace: "a", Name: "x"}, want(t, "", "", "spec.nodeName=n", "app=web", false)},
+			[]Want{{}, {Namespace: "a"}, {Namespace: "a", Name: "x"}, want(t, "", "", "spec.nodeName=n", "app=web")},
 			nil,
 		},
 		{
 			Scope{Namespace: "a"},
-			[]Want{{Namespace: "a"}, {Namespace: "a", Name: "x"}, want(t, "a", "", "metadata.namespace=b", "", false), want(t, "", "", "metadata.namespace=a", "", true)},
+			[]Want{{Namespace: "a"}, {Namespace: "a", Name: "x"}, want(t, "a", "", "metadata.namespace=b", "")},
 			[]Want{
 				{},
 				{Namespace: "b"},
 				{Name: "a"},
 				{Namespace: "b", Name: "x"},
-				want(t, "", "", "metadata.namespace=a", "", false),
-				want(t, "", "", "metadata.namespace!=a", "", true), want(t, "b", "", "metadata.namespace=a", "", true),
+				want(t, "", "", "metadata.namespace=a", ""),
+				want(t, "", "", "metadata.namespace!=a", ""), want(t, "b", "", "metadata.namespace=a", ""),
 			},
 		},
 		{
 			Scope{Fields: "spec.nodeName=n"},
-			[]Want{want(t, "", "", "spec.nodeName=n", "", false), want(t, "a", "", "spec.nodeName=n,status.phase!=Failed", "app", false)},
+			[]Want{want(t, "", "", "spec.nodeName=n", ""), want(t, "a", "", "spec.nodeName=n,status.phase!=Failed", "app")},
 			[]Want{
 				{},
 				{Namespace: "a", Name: "x"},
-				want(t, "", "", "spec.nodeName!=n", "", true), want(t, "", "", "spec.nodeName=m", "", true),
-				want(t, "", "", "spec.host=n", "", true), want(t, "a", "x", "spec.nodeName=n", "", true),
+				want(t, "", "", "spec.nodeName!=n", ""), want(t, "", "", "spec.nodeName=m", ""),
+				want(t, "", "", "spec.host=n", ""), want(t, "a", "x", "spec.nodeName=n", ""),
 			},
 		},
 		{
 			Scope{Labels: "app=web,tier in (a,b)"},
-			[]Want{want(t, "", "", "", "tier in (b,a),app=web", false), want(t, "a", "", "spec.nodeName=n", "app=web,tier in (a,b),new", false)},
+			[]Want{want(t, "", "", "", "tier in (b,a),app=web"), want(t, "a", "", "spec.nodeName=n", "app=web,tier in (a,b),new")},
 			[]Want{
 				{},
 				{Namespace: "a", Name: "x"},
-				want(t, "", "", "", "app=web", true), want(t, "", "", "", "app=web,tier=a", true),
-				want(t, "", "", "", "app in (web,db),tier in (a,b)", true), want(t, "a", "x", "", "app=web,tier in (a,b)", true),
+				want(t, "", "", "", "app=web"), want(t, "", "", "", "app=web,tier=a"),
+				want(t, "", "", "", "app in (web,db),tier in (a,b)"), want(t, "a", "x", "", "app=web,tier in (a,b)"),
 				{Labels: labels.Nothing()},
 			},
 		},
 		{
-			ScopeOfName("a", "x"),
-			[]Want{{Namespace: "a", Name: "x"}, want(t, "a", "", "metadata.name=x", "app", false)},
-			[]Want{{}, {Namespace: "a"}, {Namespace: "a", Name: "y"}, {Namespace: "b", Name: "x"}, want(t, "a", "", "metadata.name!=x", "", true), want(t, "", "", "metadata.name=x", "", true)},
+			Scope{Namespace: "a", Fields: "metadata.name=x"},
+			[]Want{{Namespace: "a", Name: "x"}, want(t, "a", "", "metadata.name=x", "app")},
+			[]Want{{}, {Namespace: "a"}, {Namespace: "a", Name: "y"}, {Namespace: "b", Name: "x"}, want(t, "a", "", "metadata.name!=x", ""), want(t, "", "", "metadata.name=x", "")},
 		},
 	} {
 		for _, w := range test.in {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -38,21 +37,17 @@ type Feeds struct {
 	running sync.WaitGroup
 	keeper  *fresh.Keeper
 
-	shedding     sync.Mutex    // held while shed runs
-	narrowStarts *rate.Limiter // see roomLocked
+	shedding sync.Mutex // held while shed runs
 
 	definitions *discovery.Followed[discovery.Version]
 	services    *discovery.Followed[string]
 
 	mu struct {
 		sync.Mutex
-		// The resources in these maps come from discovery, so clients cannot add any. Clients can
-		// add scopes, see roomLocked.
+		// The resources in these maps come from discovery, and the scopes from the configuration and
+		// the proxy's pod, so clients cannot add any.
 		feeds   map[feed.Key]*fresh.Feed
-		refused map[feed.Key]refusal // at most refusalsMax, of whole resources
-		// narrow contains the refusals of scopes, at most refusalsMax. Clients choose their names,
-		// and must not displace the other refusals.
-		narrow map[feed.Key]refusal
+		refused map[feed.Key]refusal // at most refusalsMax
 		// forbidden contains the resources that upstream last refused with 403, at most
 		// refusalsMax.
 		forbidden map[schema.GroupVersionResource]struct{}
@@ -71,8 +66,7 @@ func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, opt
 	fs.keeper = fresh.NewKeeper(fs.Upstream, metrics.fresh, fs.list)
 	fs.keeper.SetBudget(options.MaxProbes)
 	fs.mu.feeds = map[feed.Key]*fresh.Feed{}
-	fs.mu.refused, fs.mu.narrow = map[feed.Key]refusal{}, map[feed.Key]refusal{}
-	fs.narrowStarts = rate.NewLimiter(narrowRate, narrowBurst)
+	fs.mu.refused = map[feed.Key]refusal{}
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
 	fs.definitions, fs.services = discovery.Definitions(fs.redefined), discovery.Services(fs.moved)
 	fs.definitions.Client, fs.definitions.Health, fs.definitions.Log = client, servers.Health, log
@@ -141,10 +135,7 @@ func (fs *Feeds) feedLocked(key feed.Key, asked time.Time) (*fresh.Feed, error) 
 	if f, err := fs.lookLocked(key); f != nil || err != nil {
 		return f, err
 	}
-	if err := fs.roomLocked(key); err != nil {
-		return nil, err
-	}
-	delete(fs.refusalsLocked(key), key)
+	delete(fs.mu.refused, key)
 	key = key.Clone() // the feed must not keep the request's strings
 	limits := fs.mu.pressure.limits(fs.Options.Load().Limits)
 	f := fs.keeper.New(feed.New(fs.ctx, fs.Upstream, key, asked, limits))
@@ -304,7 +295,6 @@ func (fs *Feeds) SetOptions(options feed.Options) {
 	fs.Options.Store(&options)
 	fs.keeper.SetBudget(options.MaxProbes)
 	clear(fs.mu.refused) // the reasons may be outdated
-	clear(fs.mu.narrow)
 	for _, f := range fs.mu.feeds {
 		fs.running.Go(func() { fs.reconfigure(f) })
 	}

@@ -7,7 +7,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
@@ -103,11 +102,9 @@ func (fs *Feeds) GiveUpLargest() {
 func (fs *Feeds) ShortOfMemory() bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for _, refused := range []map[feed.Key]refusal{fs.mu.refused, fs.mu.narrow} {
-		for _, r := range refused {
-			if errors.Is(r.err, ErrNoMemory) && time.Now().Before(r.until) {
-				return true
-			}
+	for _, r := range fs.mu.refused {
+		if errors.Is(r.err, ErrNoMemory) && time.Now().Before(r.until) {
+			return true
 		}
 	}
 	return false

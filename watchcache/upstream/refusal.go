@@ -21,10 +21,10 @@ type refusal struct {
 }
 
 // refusalsMax is the maximum number of refusals.
-const refusalsMax = 1000
+const refusalsMax = 2000
 
 func (fs *Feeds) refuseLocked(key feed.Key, reason error, pause time.Duration) {
-	refused := fs.refusalsLocked(key)
+	refused := fs.mu.refused
 	if len(refused) >= refusalsMax {
 		maps.DeleteFunc(refused, func(_ feed.Key, r refusal) bool { return !time.Now().Before(r.until) })
 	}
@@ -34,17 +34,9 @@ func (fs *Feeds) refuseLocked(key feed.Key, reason error, pause time.Duration) {
 	refused[key.Clone()] = refusal{reason, time.Now().Add(pause)}
 }
 
-// refusalsLocked returns the map for a key's refusal.
-func (fs *Feeds) refusalsLocked(key feed.Key) map[feed.Key]refusal {
-	if key.Scope.Whole() {
-		return fs.mu.refused
-	}
-	return fs.mu.narrow
-}
-
 // refusedLocked returns the reason why a key had no feed recently, or nil.
 func (fs *Feeds) refusedLocked(key feed.Key) error {
-	if r, ok := fs.refusalsLocked(key)[key]; ok && time.Now().Before(r.until) {
+	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
 		return r.err
 	}
 	return nil

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -21,35 +20,21 @@ import (
 //
 // The configuration can name the scopes of a resource. The narrowest of them that contains the read
 // answers it. Without such a configuration, the cache of the whole resource answers. If upstream
-// forbids the proxy to read the whole, the caches of single namespaces and of single objects do,
-// because a Role or a rule with resourceNames may allow them. When a refusal has expired, a read
-// makes the proxy try the wider scope again, and does not wait for it if there is a narrower cache.
-// So the proxy uses new rights, and answers while upstream is away. A right that it has lost is noticed
-// when a feed's next list or watch is refused.
+// forbids the proxy to read the whole, the cache of the pod's own namespace does, because a Role may
+// allow it. When a refusal has expired, a read makes the proxy try the whole again, and does not wait
+// for it if there is the other cache. So the proxy uses new rights, and answers while upstream is
+// away. A right that it has lost is noticed when a feed's next list or watch is refused.
 //
 // If no scope contains a read, upstream answers. A read is never narrowed.
 
-var (
-	// ErrOutOfScope means that no cache may contain all objects of a read.
-	ErrOutOfScope = errors.New("the read goes beyond the scopes of the caches")
-	errManyScopes = errors.New("there are too many caches of single namespaces and objects, or too many new ones")
-)
+// ErrOutOfScope means that no cache may contain all objects of a read.
+var ErrOutOfScope = errors.New("the read goes beyond the scopes of the caches")
 
-const (
-	// NarrowFeedsMax is the maximum number of feeds that exist only because upstream forbids a
-	// wider one.
-	NarrowFeedsMax = 200
-	// narrowBurst and narrowRate limit the starts of such feeds, per second. Clients choose the
-	// names, and each start costs upstream a request even if it is refused.
-	narrowBurst, narrowRate = 50, 2
-	// nameMost is the maximum length of the name of a namespace or an object, in bytes.
-	nameMost = 253
-)
-
-// candidates returns the scopes that may answer a read, the preferred one first. If narrow is true,
-// the later scopes are for the case that upstream forbids the earlier ones.
-func (fs *Feeds) candidates(gvr schema.GroupVersionResource, w object.Want) (scopes []object.Scope, narrow bool) {
-	if configured := fs.Options.Load().ScopesOf(gvr.GroupResource()); len(configured) > 0 {
+// candidates returns the scopes that may answer a read, the preferred one first. If forbidden is true,
+// the second one is for the case that upstream forbids the first one.
+func (fs *Feeds) candidates(gvr schema.GroupVersionResource, w object.Want) (scopes []object.Scope, forbidden bool) {
+	o := fs.Options.Load()
+	if configured := o.ScopesOf(gvr.GroupResource()); len(configured) > 0 {
 		for _, s := range configured {
 			if s.Contains(w) {
 				scopes = append(scopes, s)
@@ -58,14 +43,8 @@ func (fs *Feeds) candidates(gvr schema.GroupVersionResource, w object.Want) (sco
 		return scopes, false
 	}
 	scopes = append(scopes, object.Scope{})
-	if len(w.Namespace) > nameMost {
-		return scopes, true
-	}
-	if w.Namespace != "" {
-		scopes = append(scopes, object.Scope{Namespace: w.Namespace})
-	}
-	if name := w.SingleName(); name != "" && len(name) <= nameMost {
-		scopes = append(scopes, object.ScopeOfName(w.Namespace, name))
+	if w.Namespace != "" && w.Namespace == o.OwnNamespace {
+		scopes = append(scopes, object.Scope{Namespace: o.OwnNamespace})
 	}
 	return scopes, true
 }
@@ -75,9 +54,7 @@ func covers(o *feed.Options, key feed.Key) bool {
 	if configured := o.ScopesOf(key.GVR.GroupResource()); len(configured) > 0 {
 		return slices.Contains(configured, key.Scope)
 	}
-	s, err := fields.ParseSelector(key.Scope.Fields)
-	named := err == nil && len(s.Requirements()) == 1 && s.Requirements()[0].Field == "metadata.name"
-	return key.Scope.Labels == "" && (key.Scope.Fields == "" || named)
+	return key.Scope.Whole() || key.Scope == object.Scope{Namespace: o.OwnNamespace}
 }
 
 // Open returns the feed whose scope contains a read, in an encoding. It starts the feed if
@@ -93,9 +70,9 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w ob
 		}
 	}
 	err := ErrOutOfScope
-	scopes, narrow := fs.candidates(gvr, w)
+	scopes, forbidden := fs.candidates(gvr, w)
 	key := feed.Key{GVR: gvr, Encoding: encoding}
-	if narrow && len(scopes) > 1 {
+	if forbidden && len(scopes) > 1 {
 		if f := fs.ready(key, scopes); f != nil {
 			if err = use(ctx, f, since); err == nil || !tooWide(err) {
 				return f, err
@@ -104,15 +81,15 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w ob
 	}
 	for _, key.Scope = range scopes {
 		var f *fresh.Feed
-		if f, err = fs.open(ctx, key, since); err == nil || narrow && !tooWide(err) {
+		if f, err = fs.open(ctx, key, since); err == nil || forbidden && !tooWide(err) {
 			return f, err
 		}
 	}
 	return nil, err
 }
 
-// ready returns the feed of the widest scope whose cache is filled, or nil. It starts the feeds of
-// wider scopes, unless upstream has recently refused them.
+// ready returns the feed of the first scope whose cache is filled, or nil. It starts the feeds of the
+// scopes before, unless upstream has recently refused them.
 func (fs *Feeds) ready(key feed.Key, scopes []object.Scope) *fresh.Feed {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -142,7 +119,7 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 	if fs.Options.Load().Excludes(gvr) {
 		return false
 	}
-	scopes, narrow := fs.candidates(gvr, w)
+	scopes, forbidden := fs.candidates(gvr, w)
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for _, scope := range scopes {
@@ -157,7 +134,7 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 		if refused == nil || errors.Is(refused, feed.ErrServedAnew) {
 			return !fs.Names.Lacks(gvr)
 		}
-		if narrow && !tooWide(refused) {
+		if forbidden && !tooWide(refused) {
 			return false
 		}
 	}
@@ -167,32 +144,10 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 // AnswersGets reports, without waiting, whether a feed may answer a get of the most recent state (see
 // [fresh.Feed.AnswersGets]).
 func (fs *Feeds) AnswersGets(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding) bool {
-	scopes, narrow := fs.candidates(gvr, w)
-	if !narrow {
+	scopes, forbidden := fs.candidates(gvr, w)
+	if !forbidden {
 		scopes = scopes[:min(1, len(scopes))] // Open waits for the narrowest
 	}
 	f := fs.ready(feed.Key{GVR: gvr, Encoding: encoding}, scopes)
 	return f != nil && f.ServesConsistent() && f.Settled() && f.AnswersGets()
-}
-
-// roomLocked returns an error if a feed must not start, because clients could start any number of
-// its kind by the namespaces and names in their requests.
-func (fs *Feeds) roomLocked(key feed.Key) error {
-	options := fs.Options.Load()
-	narrow := func(key feed.Key) bool {
-		return !key.Scope.Whole() && len(options.ScopesOf(key.GVR.GroupResource())) == 0
-	}
-	if !narrow(key) {
-		return nil
-	}
-	n := 0
-	for key := range fs.mu.feeds {
-		if narrow(key) {
-			n++
-		}
-	}
-	if n >= NarrowFeedsMax || !fs.narrowStarts.Allow() {
-		return errManyScopes
-	}
-	return nil
 }

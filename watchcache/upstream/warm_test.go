@@ -16,7 +16,7 @@ func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNarrow()
 		n.set("a", "1")
-		feeds := start(t, n, func(o *feed.Options) { o.IdleTimeout = 2 * warmUse })
+		feeds := start(t, n, ownNamespace, func(o *feed.Options) { o.IdleTimeout = 2 * warmUse })
 		w := feeds.Warm([]Part{
 			{Resource: configmaps.GroupResource(), Scope: object.Scope{Namespace: "ns"}}, {Resource: configmaps.GroupResource()},
 		})

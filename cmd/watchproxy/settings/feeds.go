@@ -29,19 +29,20 @@ const (
 	maxProbes = 400
 )
 
-// FeedOptions returns the options of the feeds.
-func FeedOptions(c config.Cache) feed.Options {
+// FeedOptions returns the options of the feeds. namespace is that of the proxy's service account.
+func FeedOptions(c config.Cache, namespace string) feed.Options {
 	o := feed.Options{
 		Limits: watchcache.Limits{
 			Age:    c.Log.MaxAge.Duration,
 			Events: logEvents,
 			Bytes:  c.Log.MaxBytes.Value(),
 		},
-		IdleTimeout: idleTimeout,
-		SelfCheck:   c.SelfCheckInterval.Duration,
-		MaxProbes:   maxProbes,
-		Ledger:      *c.ConsistentReads.Ledger,
-		Resources:   map[schema.GroupResource]feed.ResourceOptions{},
+		OwnNamespace: namespace,
+		IdleTimeout:  idleTimeout,
+		SelfCheck:    c.SelfCheckInterval.Duration,
+		MaxProbes:    maxProbes,
+		Ledger:       *c.ConsistentReads.Ledger,
+		Resources:    map[schema.GroupResource]feed.ResourceOptions{},
 	}
 	for _, r := range c.Exclude {
 		o.Excluded = append(o.Excluded, schema.ParseGroupResource(r))

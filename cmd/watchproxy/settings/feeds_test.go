@@ -23,7 +23,10 @@ func TestScopes(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	o := FeedOptions(c.Cache)
+	o := FeedOptions(c.Cache, "own")
+	if o.OwnNamespace != "own" {
+		t.Errorf("the own namespace is %q", o.OwnNamespace)
+	}
 	for resource, want := range map[schema.GroupResource][]object.Scope{
 		{Resource: "pods"}:                       {{Namespace: "a", Fields: "spec.nodeName=n1"}, {Namespace: "a"}, {Namespace: "b"}, {}},
 		{Group: "apps", Resource: "deployments"}: {{}},

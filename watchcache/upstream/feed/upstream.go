@@ -40,6 +40,8 @@ type Options struct {
 	// so for all resources that are not in Scopes. Without scopes, the whole resource is cached.
 	Scopes      map[schema.GroupResource][]object.Scope
 	OtherScopes []object.Scope
+	// OwnNamespace is cached if upstream forbids a whole resource without scopes; "" for none.
+	OwnNamespace string
 	// Limits bound each resource's event log.
 	Limits watchcache.Limits
 	// IdleTimeout is how long a feed runs without a request or an open watch; 0 means forever.
