@@ -12,8 +12,8 @@ import (
 type Authentication struct {
 	// Mode is delegated or none. With delegated, the apiserver reviews bearer tokens, and the proxy
 	// accepts client certificates of the cluster's CA. With none, requests use the proxy's own
-	// identity (with tls.sidecar, only those with the pod's token). none is allowed only on loopback addresses and Unix sockets, where it is the
-	// default. Elsewhere the default is delegated.
+	// identity (with tls.sidecar, only those with the pod's token). none is allowed only on loopback
+	// addresses, where it is the default. Elsewhere the default is delegated.
 	Mode AuthenticationMode `json:"mode,omitempty" oneof:"delegated none"`
 	// Anonymous configures clients without credentials.
 	Anonymous Anonymous `json:"anonymous,omitzero"`
@@ -124,9 +124,6 @@ func (c *ProxyConfiguration) AdminTLS() bool {
 
 // private reports whether other machines cannot reach an address.
 func private(address string) bool {
-	if _, ok := UnixSocket(address); ok {
-		return true
-	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false

@@ -5,7 +5,6 @@ import (
 	"math"
 	"net"
 	"net/url"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -175,7 +174,6 @@ var formats = map[string]func(text string) []string{
 	"address":   address,
 	"hostname":  hostname,
 	"label":     validation.IsDNS1123Label,
-	"listen":    listenAddress,
 	"resource":  resourceName,
 	"subdomain": validation.IsDNS1123Subdomain,
 	"text":      problem(func(text string) bool { return text != "" }, "must not be empty"),
@@ -229,33 +227,12 @@ func resourceName(text string) []string {
 	return nil
 }
 
-// unixScheme is the prefix of a Unix socket's address.
-const unixScheme = "unix://"
-
-// UnixSocket returns the path of the Unix socket in an address. ok is false for other addresses.
-func UnixSocket(address string) (path string, ok bool) {
-	return strings.CutPrefix(address, unixScheme)
-}
-
-// socketPathMax is the maximum length of a Unix socket's path on Linux, in bytes.
-const socketPathMax = 107
-
-func listenAddress(text string) []string {
-	socket, ok := UnixSocket(text)
-	switch {
-	case !ok:
-		return address(text)
-	case !filepath.IsAbs(socket):
-		return []string{"must name an absolute path: unix:///run/watchproxy.sock"}
-	case len(socket) > socketPathMax:
-		return []string{fmt.Sprintf("must have a path of at most %d bytes", socketPathMax)}
-	}
-	return nil
-}
-
 func address(text string) []string {
 	_, port, err := net.SplitHostPort(text)
-	if err != nil {
+	switch {
+	case strings.HasPrefix(text, "unix:"):
+		return []string{"must be host:port: Unix sockets are gone, because neither kubectl nor client-go can connect to one"}
+	case err != nil:
 		return []string{"must be host:port"}
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {

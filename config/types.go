@@ -19,14 +19,13 @@ type ProxyConfiguration struct {
 	// Kind must be ProxyConfiguration.
 	Kind string `json:"kind" oneof:"ProxyConfiguration"`
 
-	// Listen is the address for clients, as host:port or unix:///path/of/a/socket. Port 0 means any
-	// free port. Without authentication, the address must be a loopback address or a socket. Only
-	// the proxy's own user can open the socket. The proxy refuses some browser requests without a
-	// bearer token: exec, attach, port-forward, and requests that a web page of another origin may
-	// have caused.
-	Listen string `json:"listen,omitempty" default:"127.0.0.1:8001" format:"listen"`
+	// Listen is the address for clients, as host:port. Port 0 means any free port. Without
+	// authentication, the address must be a loopback address. The proxy refuses some browser requests
+	// without a bearer token: exec, attach, port-forward, and requests that a web page of another
+	// origin may have caused.
+	Listen string `json:"listen,omitempty" default:"127.0.0.1:8001" format:"address"`
 	// TLS makes the listener use TLS, with HTTP/2 and HTTP/1.1. Without TLS, the listener uses
-	// plain HTTP/1.1. Plain HTTP is for loopback addresses and Unix sockets.
+	// plain HTTP/1.1, which is for loopback addresses.
 	TLS *TLS `json:"tls,omitempty"`
 	// Authentication configures the authentication of clients.
 	Authentication Authentication `json:"authentication,omitzero"`

@@ -101,13 +101,12 @@ func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
 func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 	fail := func(err *field.Error) { errs = append(errs, err) }
 	path, a := field.NewPath("authentication"), &c.Authentication
-	_, socket := UnixSocket(c.Listen)
 	switch a.Mode {
 	case NoAuthentication:
 		const delegatedOnly = "is for mode delegated"
 		if !private(c.Listen) {
 			fail(field.Invalid(path.Child("mode"), a.Mode, c.Listen+" can be reached from elsewhere: "+
-				"authenticate clients (delegated), or listen on loopback or a Unix socket"))
+				"authenticate clients (delegated), or listen on loopback"))
 		}
 		if a.Anonymous.Enabled {
 			fail(field.Invalid(path.Child("anonymous", "enabled"), true, delegatedOnly))
@@ -116,10 +115,10 @@ func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 			fail(field.Invalid(path.Child("x509", "clientCAFile"), a.X509.ClientCAFile, delegatedOnly))
 		}
 	case Delegated:
-		if c.TLS == nil && !socket {
+		if c.TLS == nil {
 			fail(field.Required(field.NewPath("tls"), fmt.Sprintf("clients of %s are authenticated, and "+
 				"credentials are only taken over TLS: give a certificate (certFile, privateKeyFile), or "+
-				"listen on a Unix socket, or without authentication on 127.0.0.1", c.Listen)))
+				"listen without authentication on 127.0.0.1", c.Listen)))
 		}
 		if c.TLS != nil && c.TLS.Sidecar != nil && !private(c.Listen) {
 			fail(field.Invalid(field.NewPath("listen"), c.Listen, "must be a loopback address if "+

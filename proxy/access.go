@@ -167,15 +167,8 @@ func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refus
 }
 
 // hostFits reports whether a request's Host is safe: web pages cannot make this name resolve to the
-// proxy (DNS rebinding). With TLS, a page's own name would not match the certificate. A browser
-// cannot connect to a Unix socket, but other software may forward requests to the socket.
+// proxy (DNS rebinding). With TLS, a page's own name would not match the certificate.
 func (s *Server) hostFits(req *exchange.Request) bool {
 	o := s.options.Load()
-	switch {
-	case browser.LoopbackHost(req.Host), o.Access != nil && o.TLS != nil:
-		return true
-	case o.AnyHost, o.Access != nil:
-		return !browser.MaybeBrowser(req.Header)
-	}
-	return false
+	return browser.LoopbackHost(req.Host) || o.Access != nil && o.TLS != nil || o.AnyHost && !browser.MaybeBrowser(req.Header)
 }

@@ -33,7 +33,7 @@
 // proxy's credentials. For a certificate, the proxy impersonates its user. Only requests with the
 // same credentials share responses. See also [exchange.Request.HidesIdentity].
 //
-// Without authentication the proxy serves only loopback addresses and Unix sockets, with its own
+// Without authentication the proxy serves only loopback addresses, with its own
 // rights. It forwards requests with Impersonate headers. It also forwards requests with an
 // Authorization header, without the proxy's credentials.
 package proxy

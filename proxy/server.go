@@ -34,8 +34,8 @@ type Options struct {
 	Stall time.Duration
 	// TLS is nil for plain HTTP/1.1. With TLS, the server offers HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
-	// AnyHost accepts any Host header, for example on a Unix socket. It does not apply to requests
-	// that a browser may have sent.
+	// AnyHost accepts any Host header, as for a sidecar's clients. It does not apply to requests that a
+	// browser may have sent.
 	AnyHost bool
 	// OwnToken reports whether a bearer token is the proxy's own. It is used only without
 	// authentication, and may be nil.

@@ -49,7 +49,7 @@ type Proxy struct {
 	logged  int      // length of the log before the last start
 }
 
-var proxyAddresses = regexp.MustCompile(`^((?:https?|unix)://\S+) \(admin (https?://\S+)\)$`)
+var proxyAddresses = regexp.MustCompile(`^(https?://\S+) \(admin (https?://\S+)\)$`)
 
 // StartProxy starts watchproxy serve. ctx limits the build and the start, but not the proxy's life.
 func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {

@@ -106,8 +106,8 @@ func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfigu
 	flags.StringVar(&f.config, "config", "", "configuration `FILE` (see 'watchproxy config defaults')")
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the upstream apiserver (default: the pod's service account, else $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&f.context, "context", "", "kubeconfig context `NAME` (default: the current context)")
-	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` for clients: host:port or unix:///path (default "+listen+")")
-	flags.StringVar(&f.authentication, "authentication", "", "`MODE`: delegated (to the apiserver) or none (default: none on loopback and Unix sockets, delegated elsewhere)")
+	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` for clients: host:port (default "+listen+")")
+	flags.StringVar(&f.authentication, "authentication", "", "`MODE`: delegated (to the apiserver) or none (default: none on loopback, delegated elsewhere)")
 	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "PEM `FILE` with the CAs of client certificates (default: the apiserver's own)")
 	flags.StringVar(&f.certFile, "tls-cert-file", "", "PEM `FILE` with the certificate for TLS, HTTP/1.1 and HTTP/2 (default: plain HTTP/1.1)")
 	flags.StringVar(&f.privateKeyFile, "tls-private-key-file", "", "PEM `FILE` with the certificate's private key")
@@ -209,8 +209,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	options := serverOptions(c, budget.Connections())
 	options.Memory, options.Strangers, options.Window, options.OwnToken = budget.Users(), budget.Strangers(), int64(behind.window), behind.ownToken()
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
-	_, socket := config.UnixSocket(c.Listen)
-	options.AnyHost = socket || options.NeedsToken
+	options.AnyHost = options.NeedsToken
 	operators := admin.Options{Level: level, Log: log}
 	secured, stop, err := secure(ctx, c, behind, &options, &operators, registry, log)
 	if err != nil {
@@ -280,15 +279,11 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	if c.TLS != nil {
 		scheme = "https"
 	}
-	address := scheme + "://" + clients.Addr().String()
-	if _, ok := config.UnixSocket(c.Listen); ok {
-		address = c.Listen
-	}
 	of.Ready()
 	context.AfterFunc(ctx, of.Drain)
 	// Errors before this line are printed for the user of the command instead of logged.
 	log.Info("starting", zap.Reflect("build", buildOf()), zap.Any("configuration", c))
-	fmt.Printf("watchproxy ready: %s (admin http://%s)\n", address, operators.Addr())
+	fmt.Printf("watchproxy ready: %s://%s (admin http://%s)\n", scheme, clients.Addr(), operators.Addr())
 	err = server.Serve(ctx, clients)
 
 	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -7,7 +7,7 @@ import "net/netip"
 const networkBits = 64
 
 // Network returns what clients that are not known yet share by: the IPv4 address, or the /64 of the IPv6
-// address, of a remote address with a port. Other addresses, as of Unix sockets, are returned unchanged.
+// address, of a remote address with a port. Other addresses are returned unchanged.
 func Network(remote string) string {
 	with, err := netip.ParseAddrPort(remote)
 	if err != nil {

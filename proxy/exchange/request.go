@@ -67,7 +67,7 @@ func (r *Request) End() {
 // watch from the cache begins.
 func (r *Request) Free() { r.Memory.Free() }
 
-// Address returns the client's address, or "" on a Unix socket.
+// Address returns the client's address.
 func (r *Request) Address() string { return address(r.Conn) }
 
 // Conn is the connection of a request.

@@ -80,12 +80,11 @@ func TestForwardedFor(t *testing.T) {
 		told []string
 		want []string
 	}{
-		"client":           {connection{from: tcp}, nil, []string{"192.0.2.7"}},
-		"client of IPv6":   {connection{from: &net.TCPAddr{IP: net.ParseIP("2001:db8::7"), Port: 1}}, nil, []string{"2001:db8::7"}},
-		"behind a proxy":   {connection{from: tcp}, []string{"198.51.100.1"}, []string{"198.51.100.1, 192.0.2.7"}},
-		"behind two":       {connection{from: tcp}, []string{"198.51.100.1", "203.0.113.1"}, []string{"198.51.100.1, 203.0.113.1, 192.0.2.7"}},
-		"on a Unix socket": {connection{from: &net.UnixAddr{Name: "@"}}, nil, nil},
-		"itself":           {nil, nil, nil},
+		"client":         {connection{from: tcp}, nil, []string{"192.0.2.7"}},
+		"client of IPv6": {connection{from: &net.TCPAddr{IP: net.ParseIP("2001:db8::7"), Port: 1}}, nil, []string{"2001:db8::7"}},
+		"behind a proxy": {connection{from: tcp}, []string{"198.51.100.1"}, []string{"198.51.100.1, 192.0.2.7"}},
+		"behind two":     {connection{from: tcp}, []string{"198.51.100.1", "203.0.113.1"}, []string{"198.51.100.1, 203.0.113.1, 192.0.2.7"}},
+		"itself":         {nil, nil, nil},
 	} {
 		x := &roundTrip{lifetime: lifetime{Request: &exchange.Request{Method: http.MethodGet, Target: "/api", Header: http.Header{}, Conn: test.conn}}}
 		if test.told != nil {

@@ -22,7 +22,7 @@ func addForwardedFor(h http.Header, c exchange.Conn) {
 	if c == nil {
 		return
 	}
-	if client, ok := c.RemoteAddr().(*net.TCPAddr); ok { // not a Unix socket
+	if client, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		const name = "X-Forwarded-For"
 		h.Set(name, strings.Join(append(h.Values(name), client.IP.String()), ", "))
 	}

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -102,38 +100,6 @@ func refuse(t *testing.T, resp *http.Response, what string) {
 	body, _ := io.ReadAll(resp.Body)
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), what) {
 		t.Errorf("%s, Retry-After %q: %s", resp.Status, resp.Header.Get("Retry-After"), body)
-	}
-}
-
-// Only its user can use a Unix socket, with any Host. A new proxy can reuse the socket after the
-// old proxy crashed.
-func TestUnixSocket(t *testing.T) {
-	w := sharedWorld(t)
-	socket := filepath.Join(t.TempDir(), "proxy.sock")
-	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Listen: "unix://" + socket})
-	proxy.Kill()
-	if _, err := os.Lstat(socket); err != nil {
-		t.Fatalf("a crash leaves the socket behind: %v", err)
-	}
-	if err := proxy.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Lstat(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if perm := info.Mode().Perm(); perm != 0o600 {
-		t.Errorf("mode %o", perm)
-	}
-	conn, err := net.Dial("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	resp := ask(t, conn, "GET /api/v1/configmaps?resourceVersion=0 HTTP/1.1\r\nHost: any.example\r\n\r\n")
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "ConfigMapList") {
-		t.Errorf("%s %.100s %v", resp.Status, body, err)
 	}
 }
 

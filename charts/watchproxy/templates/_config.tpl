@@ -20,9 +20,9 @@
 {{- dict "apiVersion" "watchproxy.dev/v1alpha1" "kind" "ProxyConfiguration" | mergeOverwrite $c | toYaml -}}
 {{- end -}}
 
-{{/* The port of an address; empty for a Unix socket. */}}
+{{/* The port of an address. */}}
 {{- define "watchproxy.port" -}}
-{{- if not (hasPrefix "unix://" .) -}}{{ regexFind "[0-9]+$" . }}{{- end -}}
+{{- regexFind "[0-9]+$" . -}}
 {{- end -}}
 
 {{/* The host of an address, without brackets; empty for all hosts. */}}
@@ -32,7 +32,7 @@
 
 {{/* "true" for an address that only the pod itself can reach. */}}
 {{- define "watchproxy.private" -}}
-{{- if regexMatch "^(unix://|localhost:|127\\.[0-9]+\\.[0-9]+\\.[0-9]+:|\\[::1\\]:)" . -}}true{{- end -}}
+{{- if regexMatch "^(localhost:|127\\.[0-9]+\\.[0-9]+\\.[0-9]+:|\\[::1\\]:)" . -}}true{{- end -}}
 {{- end -}}
 
 {{/* "true" if clients are authenticated, by the rule of config.SetDefaults. */}}

@@ -6,9 +6,9 @@
   restartPolicy: Always
 {{- end -}}
 
-{{/* "true" if a kubeconfig leads to the sidecar. With TLS, the in-cluster configuration does. No kubeconfig can lead to a Unix socket. */}}
+{{/* "true" if a kubeconfig leads to the sidecar. With TLS, the in-cluster configuration does. */}}
 {{- define "watchproxy.sidecar.kubeconfig" -}}
-{{- if and (eq .Values.kind "Sidecar") (eq .Values.tls.mode "none") (include "watchproxy.port" .Values.config.listen) -}}true{{- end -}}
+{{- if and (eq .Values.kind "Sidecar") (eq .Values.tls.mode "none") -}}true{{- end -}}
 {{- end -}}
 
 {{/* Items of env for the application's containers. */}}

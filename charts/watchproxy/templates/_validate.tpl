@@ -70,16 +70,13 @@
 {{- fail "serviceAccount.name: name the application's service account, which a Sidecar runs as" -}}
 {{- end -}}
 {{- if and (eq $v.kind "Sidecar") (not $private) -}}
-{{- fail (printf "config.listen: a Sidecar's clients are in its pod, and others can reach %s: listen on 127.0.0.1:6443 or a Unix socket" $v.config.listen) -}}
+{{- fail (printf "config.listen: a Sidecar's clients are in its pod, and others can reach %s: listen on 127.0.0.1:6443" $v.config.listen) -}}
 {{- end -}}
 {{- if and (eq $v.kind "Sidecar") (or (not (has $v.tls.mode (list "sidecar" "none"))) (hasKey $v.config "tls")) -}}
 {{- fail "tls.mode: a Sidecar's clients are in its pod: set it to sidecar, or to none for plain HTTP, and leave config.tls out" -}}
 {{- end -}}
 {{- if and (ne $v.kind "Sidecar") (eq $v.tls.mode "sidecar") -}}
 {{- fail "tls.mode: sidecar is for clients in the same pod: let kind be Sidecar, or choose generated" -}}
-{{- end -}}
-{{- if and (eq $v.tls.mode "sidecar") (hasPrefix "unix://" $v.config.listen) -}}
-{{- fail "tls.mode: a client's in-cluster configuration cannot name a Unix socket: listen on 127.0.0.1:6443, or set it to none" -}}
 {{- end -}}
 {{- $named := false -}}
 {{- range dig "cache" "resources" list $v.config -}}
@@ -165,8 +162,8 @@
 {{- $c := .Values.config -}}
 {{- $authentication := default dict $c.authentication -}}
 {{- if include "watchproxy.delegated" . -}}
-{{- if and (eq .Values.tls.mode "none") (not (hasKey $c "tls")) (not (hasPrefix "unix://" $c.listen)) -}}
-{{- fail (printf "config.authentication.mode: clients of %s are authenticated, which takes TLS: name files in config.tls, or listen on a Unix socket" $c.listen) -}}
+{{- if and (eq .Values.tls.mode "none") (not (hasKey $c "tls")) -}}
+{{- fail (printf "config.authentication.mode: clients of %s are authenticated, which takes TLS: name files in config.tls" $c.listen) -}}
 {{- end -}}
 {{- else -}}
 {{- if not (include "watchproxy.private" $c.listen) -}}

@@ -90,9 +90,6 @@ func endpoint(server string) (*url.URL, error) {
 	switch {
 	case err != nil:
 		return nil, errors.Unwrap(err)
-	case u.Scheme == "unix":
-		return nil, errors.New("kubectl and client-go cannot connect to a Unix socket; " +
-			"have the proxy listen on loopback (serve --listen 127.0.0.1:8001) and name http://127.0.0.1:8001")
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
 		return nil, errors.New("must begin with http:// or https:// and a host, as in http://127.0.0.1:8001, " +
 			"and have no credentials, query or fragment")

@@ -253,7 +253,6 @@ func TestRefuses(t *testing.T) {
 		args []string
 		says []string
 	}{
-		"Unix socket":        {[]string{"--server", "unix:///run/p.sock"}, []string{"--server", "Unix socket", "--listen 127.0.0.1:8001"}},
 		"no scheme":          {[]string{"--server", "127.0.0.1:8001"}, []string{"--server", `"127.0.0.1:8001"`}},
 		"no host":            {[]string{"--server", "http://"}, []string{"--server", "host"}},
 		"another scheme":     {[]string{"--server", "ftp://a"}, []string{"--server", "http"}},
