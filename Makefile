@@ -33,7 +33,7 @@ LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(
 
 .DEFAULT_GOAL := help
 .PHONY: help build licenses image image-test chart-package archives release release-test reproducible release-notes login push screenshot always kubeapi kubectl lint fmt test test-units test-budgets test-servers test-modules test-chart test-page test-image verify verify-product verify-servers verify-modules chart rights scopes kubelets tiers compat forms matrix linearizability \
-	demo bench bench-recent bench-growth bench-sync faults restarts kills extremes soak hostile fuzz vuln clean
+	demo bench faults restarts kills extremes soak hostile fuzz vuln clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -212,27 +212,9 @@ demo: build kubeapi kubectl ## 200 informers directly and through the proxy, wha
 	@go build -o bin/demo ./bench/demo
 	@exec bin/demo
 
-bench-sync: build kubeapi ## how long informers take to sync, at the apiserver, through the proxy, and in herds
+bench: build kubeapi ## what reads cost: the apiserver, the proxy and a floor side by side; half an hour; BEFORE=BINARY runs another proxy too, ONLY=REGEXP less
 	@go build -o bin/bench-load ./bench/load
-	@exec bin/bench-load --herds 10,100,1000
-
-bench: build kubeapi bin/nginx ## what reads cost: the apiserver, the proxy and a floor side by side; half an hour
-	@go build -o bin/bench-load ./bench/load
-	@mkdir -p bench/results; bin/bench-load --results bench/results && exec bin/bench-load --ingest --pods 100000 --results bench/results
-
-bench-recent: build kubeapi ## how long lists of the most recent state take while others write, beside the apiserver: bench/results/recent.txt
-	@go build -o bin/bench-load ./bench/load
-	@mkdir -p bench/results; bin/bench-load --recent --results bench/results && exec bin/bench-load --recent --no-ledger --results bench/results
-
-bench-growth: build kubeapi ## what they cost at 1,000, 10,000 and 100,000 pods; a quarter of an hour
-	@go build -o bin/bench-load ./bench/load
-	@exec bin/bench-load --growth 1000,10000,100000
-
-# Debian's, which need not be installed.
-bin/nginx:
-	@mkdir -p bin; if command -v nginx >/dev/null; then ln -sf "$$(command -v nginx)" $@; else \
-		dir=$$(mktemp -d) && cd $$dir && { apt-get download -q nginx || { apt-get update -q && apt-get download -q nginx; }; } && \
-		dpkg-deb -x nginx_*.deb . && mv usr/sbin/nginx $(CURDIR)/$@; rm -rf $$dir; fi
+	@mkdir -p bench/results; set -o pipefail; bin/bench-load --only '$(ONLY)' --before '$(BEFORE)' | tee $(if $(ONLY)$(BEFORE),,bench/results/bench.txt)
 
 $(BUILD)/%/watchproxy: always
 	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) $(GO_BUILD) -buildvcs=false -ldflags "$(RELEASE_LDFLAGS)" -o $@ ./cmd/watchproxy

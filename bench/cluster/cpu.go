@@ -22,18 +22,12 @@ func (s *APIServer) CPU() (time.Duration, error) {
 func (p *Proxy) CPU() (time.Duration, error) { return CPUOf(p.PID()) }
 
 // CPUOf returns the processor time that a process has used, to a hundredth of a second.
-func CPUOf(pid int) (time.Duration, error) { return statOf(pid, utime, stime) }
-
-// KernelCPUOf returns the part of a process's processor time that was spent in the kernel. The
-// kernel determines this part by sampling.
-func KernelCPUOf(pid int) (time.Duration, error) { return statOf(pid, stime) }
-
-func statOf(pid int, fields ...int) (time.Duration, error) {
+func CPUOf(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the processor time of process %d: %w", pid, err)
 	}
-	return parseStat(string(stat), fields...)
+	return parseStat(string(stat))
 }
 
 // tick is the unit of times in /proc/PID/stat (proc_pid_stat(5)). USER_HZ is 100 on every Linux
@@ -43,15 +37,15 @@ const tick = 10 * time.Millisecond
 // Indexes of the fields after the command's name in /proc/PID/stat, counted from 0.
 const utime, stime = 11, 12
 
-// parseStat adds up fields after the command's name. The name is in parentheses and may contain any
-// character.
-func parseStat(stat string, wanted ...int) (time.Duration, error) {
+// parseStat adds up the two times. The command's name before them is in parentheses and may contain
+// any character.
+func parseStat(stat string) (time.Duration, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) <= stime {
 		return 0, fmt.Errorf("%q is no /proc/PID/stat", stat)
 	}
 	var ticks int64
-	for _, field := range wanted {
+	for _, field := range []int{utime, stime} {
 		n, err := strconv.ParseInt(fields[field], 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("%q is no /proc/PID/stat: %w", stat, err)

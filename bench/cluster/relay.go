@@ -180,13 +180,6 @@ func (r *Relay) CutAfter(n int) {
 	r.mu.left = n
 }
 
-// IsCut reports whether the relay is cut.
-func (r *Relay) IsCut() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.cut
-}
-
 // Mend accepts connections again.
 func (r *Relay) Mend() {
 	r.mu.Lock()

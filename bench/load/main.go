@@ -1,3 +1,15 @@
+// Command load measures the cost of reads: at kube-apiserver, through watchproxy, through another
+// binary of watchproxy, and at a minimal server, the floor. `make bench` runs this command.
+//
+// All servers run on one machine, in one run, and receive the same requests in turn. The bench
+// compares the processor time, user and system, that a server needs for a unit of work
+// (proc_pid_stat(5)). Clients run in another process and do not count. They use the road that
+// clients take: HTTP/2 with a connection for each client, TLS, and authentication with a token.
+// Wall-clock times depend on the rest of the machine, so they stand only beside those of the other
+// servers of the same run.
+//
+// The file measurements.go lists what is measured. The floor sends the same bytes without parsing
+// them (floor.go).
 package main
 
 import (
@@ -6,8 +18,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,20 +25,12 @@ import (
 	"github.com/watchproxy/watchproxy/bench/command"
 )
 
-// runLimit limits the whole run.
-const runLimit = time.Hour
-
 // options has the values of the flags.
 type options struct {
-	pods       int
-	only       string
-	results    string
-	watchproxy string
-	growth     []int
-	herds      []int
-	ingest     bool
-	recent     bool
-	noLedger   bool
+	pods, watches, rounds  int
+	each                   time.Duration
+	only                   string
+	watchproxy, beforeFile string // paths of binaries
 }
 
 func main() {
@@ -38,79 +40,56 @@ func main() {
 func newCommand() *cobra.Command {
 	var o options
 	cmd := command.New("bench-load", "Measure what reads cost at kube-apiserver, through watchproxy, and at a floor",
-		`Starts kube-apiserver with etcd, fills it with pods, starts watchproxy and nginx, and
-measures the processor time that each server takes for the same reads. The table goes
-to standard output, progress to standard error.`,
-		o.validate, o.run)
+		`Starts kube-apiserver with etcd, fills it with pods, starts watchproxy and a minimal
+server, and measures the processor time that each server takes for the same reads. The
+table goes to standard output, progress to standard error.`,
+		o.validate, func(ctx context.Context) error { return run(ctx, &o) })
 	flags := cmd.Flags()
 	flags.IntVar(&o.pods, "pods", 10_000, "`PODS` that there are, of 4.5 KB of JSON each")
-	flags.StringVar(&o.only, "only", "", "measure only the groups of scenarios whose names match a `REGEXP`")
-	flags.IntSliceVar(&o.growth, "growth", nil, "`SIZES` of the collection, ascending, to measure the proxy alone at instead of all servers at one size")
-	flags.IntSliceVar(&o.herds, "herds", nil, "`INFORMERS` of each herd, to measure instead how long informers take to sync, alone and in herds")
-	flags.BoolVar(&o.ingest, "ingest", false, "measure instead how long a cold proxy takes to have all pods")
-	flags.BoolVar(&o.recent, "recent", false, "measure instead how long lists of the most recent state take while others write")
-	flags.BoolVar(&o.noLedger, "no-ledger", false, "have the proxies keep no ledger of what is written to other resources")
-	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json; or growth.*, ingest.*, or the only group's name")
+	flags.IntVar(&o.watches, "watches", 1000, "`WATCHES` that get events")
+	flags.IntVar(&o.rounds, "rounds", 3, "`ROUNDS` in which the servers take turns")
+	flags.DurationVar(&o.each, "each", 3*time.Second, "how long a server's turn takes")
+	flags.StringVar(&o.only, "only", "", "measure only what has a group and name that match a `REGEXP`, such as ^events")
+	flags.StringVar(&o.beforeFile, "before", "", "another `FILE` to run as a proxy, for comparison, in the same run")
 	command.ProxyFlag(cmd, &o.watchproxy)
-	cmd.AddCommand(newFloorCommand(), newGatewayCommand(), newNodesCommand())
+	cmd.AddCommand(newFloorCommand())
 	return cmd
 }
 
 func (o *options) validate() error {
 	var errs []error
-	if o.pods < 1000 {
-		errs = append(errs, fmt.Errorf("--pods=%d: must be at least 1,000", o.pods))
+	for _, f := range []struct {
+		flag        string
+		value, most int
+	}{{"pods", o.pods, 1 << 30}, {"watches", o.watches, 10_000}, {"rounds", o.rounds, 100}} {
+		if f.value < 1 || f.value > f.most {
+			errs = append(errs, fmt.Errorf("--%s=%d: must be from 1 to %d", f.flag, f.value, f.most))
+		}
+	}
+	if o.each < minEach {
+		errs = append(errs, fmt.Errorf("--each=%v: must be at least %v", o.each, minEach))
 	}
 	if _, err := regexp.Compile(o.only); err != nil {
 		errs = append(errs, fmt.Errorf("--only: %w", err))
 	}
-	if o.ingest && (len(o.growth) > 0 || o.only != "") {
-		errs = append(errs, errors.New("--ingest: measures nothing else, leave out --growth and --only"))
-	}
-	if !slices.IsSorted(o.growth) || len(o.growth) > 0 && o.growth[0] < 1 {
-		errs = append(errs, fmt.Errorf("--growth=%v: must be ascending sizes", o.growth))
-	}
-	if len(o.herds) > 0 && slices.Min(o.herds) < 1 {
-		errs = append(errs, fmt.Errorf("--herds=%v: must be at least 1", o.herds))
-	}
 	if _, err := os.Stat(o.watchproxy); err != nil {
 		errs = append(errs, fmt.Errorf("--watchproxy: %w (make build)", err))
+	}
+	if o.beforeFile != "" {
+		if _, err := os.Stat(o.beforeFile); err != nil {
+			errs = append(errs, fmt.Errorf("--before: %w", err))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// plainGroup matches a regular expression for one group.
-var plainGroup = regexp.MustCompile(`^\^?[a-z0-9-]+\$?$`)
-
-// name returns the report's name.
-func (o *options) name() string {
-	switch {
-	case len(o.growth) > 0:
-		return "growth"
-	case len(o.herds) > 0:
-		return "sync"
-	case o.ingest:
-		return "ingest"
-	case o.recent && o.noLedger:
-		return "recent-no-ledger"
-	case o.recent:
-		return "recent"
-	case o.only == "":
-		return "load"
-	case plainGroup.MatchString(o.only):
-		return strings.Trim(o.only, "^$")
-	}
-	return "some" // groups do not replace the report of all of them
-}
+// minEach is the shortest turn: processor time is counted in hundredths of a second.
+const minEach = 100 * time.Millisecond
 
 // run prints the report even if some measurements fail.
-func (o *options) run(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, runLimit, fmt.Errorf("not finished after %v", runLimit))
-	defer cancel()
-	r, err := measure(ctx, o)
+func run(ctx context.Context, o *options) error {
+	r := newReport(ctx, o)
+	err := measure(ctx, o, r)
 	r.print(os.Stdout)
-	if o.results != "" {
-		err = errors.Join(err, r.write(o.results, o.name()))
-	}
 	return err
 }

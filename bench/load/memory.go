@@ -3,97 +3,139 @@ package main
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
+	"net/http"
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-const mib = 1 << 20
+// settled is the time after which memory is measured.
+func (b *bench) settled() { time.Sleep(b.each) }
 
-// memory measures the servers' memory with all pods, at rest and during lists.
-func (b *bench) memory(ctx context.Context) error {
-	const path = "/api/v1/pods?resourceVersion=0"
-	fresh, err := b.startProxy(ctx, b.api.Kubeconfig, true)
-	if err != nil {
-		return err
+// fresh starts another proxy of the same binary, without caches. The apiserver is always the same.
+func (b *bench) fresh(ctx context.Context, s *server) (*server, error) {
+	if s.proxy == nil {
+		return s, nil
 	}
-	body, err := fresh.get(ctx, request{path: path})
-	if err != nil {
-		return err
-	}
-	size := float64(len(body))
-	b.add(row{Scenario: "memory: the pods' JSON", Unit: "MiB", Value: map[string]float64{theFloor: size / mib}})
-	const settle = 5 * time.Second
-	idle, under := row{Scenario: "memory at rest", Unit: "MiB", Value: map[string]float64{}}, row{Scenario: "memory under lists", Clients: 16, Unit: "MiB", Value: map[string]float64{}}
-	// The targets are 100 and 140 MiB for 34 MiB of JSON.
-	const rest, busy = 100.0 / 34, 140.0 / 34
-	idle.Target.AtMost, under.Target.AtMost = rest*size/mib, busy*size/mib
-	for _, s := range []*server{b.direct, fresh} {
-		time.Sleep(settle)
-		resident, _, err := cluster.MemoryOf(s.pid)
-		if err != nil {
-			return err
-		}
-		if err := cluster.ResetPeak(s.pid); err != nil {
-			return err
-		}
-		if _, err := b.measureReads(ctx, s, request{path: path}, under.Clients); err != nil {
-			return err
-		}
-		_, peak, err := cluster.MemoryOf(s.pid)
-		if err != nil {
-			return err
-		}
-		idle.Value[s.name], under.Value[s.name] = float64(resident)/mib, float64(peak)/mib
-	}
-	b.add(idle)
-	b.add(under)
-	return b.history(ctx, fresh)
+	return b.startProxy(ctx, s.name, s.binary)
 }
 
-// historyTime is the default maximum age of the event log. Its other limits can make the log
-// shorter.
-const historyTime = 5 * time.Minute
+// stop ends a fresh proxy.
+func (b *bench) stop(s *server) error {
+	if s.proxy == nil {
+		return nil
+	}
+	return s.proxy.Stop()
+}
 
-// history fills the event log.
-func (b *bench) history(ctx context.Context, s *server) error {
-	const rate, writers, historyFrom = 200, 8, 1_000_000
-	before, err := b.resident(ctx, s)
+var allPods = request{paths: []string{"/api/v1/pods?resourceVersion=0"}}
+
+// idle measures the memory of a proxy before its first request.
+func (b *bench) idle(ctx context.Context, s *server) (got sample, err error) {
+	if s, err = b.fresh(ctx, s); err != nil {
+		return got, err
+	}
+	b.settled()
+	return b.resident(s)
+}
+
+func (b *bench) resident(s *server) (got sample, err error) {
+	got.units = 1
+	got.memory, _, err = cluster.MemoryOf(s.process.PID())
+	if stopErr := b.stop(s); err == nil {
+		err = stopErr
+	}
+	return got, err
+}
+
+// atRest measures the memory of a server that has answered one list of all pods.
+func (b *bench) atRest(ctx context.Context, s *server) (got sample, err error) {
+	if s, err = b.fresh(ctx, s); err != nil {
+		return got, err
+	}
+	if _, _, err := s.once(ctx, road{}, allPods); err != nil {
+		return got, err
+	}
+	b.settled()
+	return b.resident(s)
+}
+
+// underLists measures the peak of a server's memory during lists of all pods.
+func (b *bench) underLists(ctx context.Context, s *server) (got sample, err error) {
+	if err := cluster.ResetPeak(s.process.PID()); err != nil {
+		return got, err
+	}
+	const clients = 16
+	if _, err := b.reads(clients, road{}, allPods)(ctx, s); err != nil {
+		return got, err
+	}
+	_, got.memory, err = cluster.MemoryOf(s.process.PID())
+	got.units = 1
+	return got, err
+}
+
+// cold measures a proxy from its start until it has all pods: the time, the processor time, and the
+// peak of its memory. The list matches nothing, and waits for the cache.
+func (b *bench) cold(ctx context.Context, s *server) (got sample, err error) {
+	if s, err = b.fresh(ctx, s); err != nil {
+		return got, err
+	}
+	began := time.Now()
+	nothing := request{paths: []string{"/api/v1/pods?resourceVersion=0&limit=1&fieldSelector=metadata.name%3Dnone"}}
+	if _, _, err := s.once(ctx, road{}, nothing); err != nil {
+		return got, err
+	}
+	got.units, got.ms = 1, []float64{time.Since(began).Seconds() * 1e3}
+	if got.cpu, err = s.process.CPU(); err != nil {
+		return got, err
+	}
+	if _, got.memory, err = cluster.MemoryOf(s.process.PID()); err != nil {
+		return got, err
+	}
+	m, err := s.proxy.Metrics(ctx)
 	if err != nil {
-		return err
+		return got, err
 	}
-	var written atomic.Int64
-	err = workload.During(ctx, rate, writers, func(ctx context.Context, i int) error {
-		written.Add(1)
-		return b.patchPod(ctx, i, historyFrom+i)
-	}, func(ctx context.Context) error {
-		cluster.Pause(ctx, historyTime)
-		return context.Cause(ctx)
-	})
-	if err != nil {
-		return err
+	if has := m.Sum("watchproxy_feed_objects"); has < float64(b.pods) {
+		return got, fmt.Errorf("%s has %.0f of %d pods", s.name, has, b.pods)
 	}
-	after, err := b.resident(ctx, s)
-	if err != nil {
-		return err
+	return got, b.stop(s)
+}
+
+// idleWatches measures the memory of watches without events.
+func (b *bench) idleWatches(at road) func(context.Context, *server) (sample, error) {
+	return func(ctx context.Context, s *server) (got sample, err error) {
+		if _, _, err := s.once(ctx, road{}, allPods); err != nil { // fills the cache
+			return got, err
+		}
+		without, err := b.collected(ctx, s)
+		if err != nil {
+			return got, err
+		}
+		c, err := b.watch(ctx, s, at, b.watches)
+		if err != nil {
+			return got, err
+		}
+		defer c.close()
+		with, err := b.collected(ctx, s)
+		return sample{units: b.watches, memory: with - without}, err
 	}
-	feeds, err := b.feeds(ctx, s)
-	if err != nil {
-		return err
+}
+
+// collected returns a server's memory. A proxy first collects its garbage, on request; the second
+// time frees what has finalizers.
+func (b *bench) collected(ctx context.Context, s *server) (int64, error) {
+	if s.proxy != nil {
+		admin := cluster.NewEndpoint("admin", s.proxy.AdminURL, "", nil)
+		defer admin.CloseIdle()
+		for range 2 {
+			got, err := admin.Ask(ctx, cluster.Get("/debug/pprof/heap?gc=1"))
+			if err != nil || got.Status != http.StatusOK {
+				return 0, fmt.Errorf("the proxy's profile: %d: %w", got.Status, err)
+			}
+		}
 	}
-	held := 0
-	for _, f := range feeds {
-		held += f.LogEvents
-	}
-	b.add(row{
-		Scenario: fmt.Sprintf("memory with %v of log, %d writes", historyTime, written.Load()), Unit: "MiB",
-		Value: map[string]float64{ours: float64(after) / mib},
-	})
-	b.add(row{
-		Scenario: fmt.Sprintf("memory of the event log, %d events", held), Unit: "KiB/event",
-		Value: map[string]float64{ours: float64(after-before) / float64(held) / kib},
-	})
-	return nil
+	b.settled()
+	rss, _, err := cluster.MemoryOf(s.process.PID())
+	return rss, err
 }

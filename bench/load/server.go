@@ -1,90 +1,43 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/http2"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // server is one of the compared servers.
 type server struct {
-	streams int  // watches on a connection over HTTP/2; 0 for HTTP/1.1
-	gzip    bool // watches accept gzip
 	name    string
-	url     *url.URL
-	tls     *tls.Config // nil for plain HTTP
+	url     string
+	watches string // the URL for watches, which differs only at the floor
+	ca      []byte
 	token   string
-	cpu     func() (time.Duration, error) // used so far
-	pid     int
+	process interface {
+		CPU() (time.Duration, error)
+		PID() int
+	}
+	proxy  *cluster.Proxy // nil: the apiserver
+	binary string         // of the proxy
 }
 
-func newServer(name, address string, ca []byte, token string, cpu func() (time.Duration, error), pid int) (*server, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, fmt.Errorf("address of %s: %w", name, err)
-	}
-	s := &server{name: name, url: u, token: token, cpu: cpu, pid: pid}
-	if u.Scheme == "https" {
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(ca)
-		s.tls = &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS13}
-		if name == kubeAPIServer {
-			s.tls.ServerName = u.Hostname()
-		}
-	}
-	return s, nil
-}
-
-// client is one connection to a server, for HTTP/1.1. It parses as little of a response as
-// possible, because clients share the processors with the servers.
-type client struct {
-	server *server
-	conn   net.Conn
-	cc     *http2.ClientConn //nolint:staticcheck // as client-go has it; nil for HTTP/1.1
-	from   *bufio.Reader
-	buf    []byte
-}
-
-const (
-	readBuffer = 256 << 10
-	// requestLimit limits the time of one request. The apiserver needs seconds for a list, and more
-	// under load.
-	requestLimit = 2 * time.Minute
-)
-
-func (s *server) dial(ctx context.Context, buffer int) (*client, error) {
-	dialer := net.Dialer{Timeout: 10 * time.Second}
-	conn, err := dialer.DialContext(ctx, "tcp", s.url.Host)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.name, err)
-	}
-	conn = counted{conn}
-	if s.tls != nil {
-		secured := tls.Client(conn, s.tls)
-		if err := secured.HandshakeContext(ctx); err != nil {
-			_ = conn.Close()
-			return nil, fmt.Errorf("%s: %w", s.name, err)
-		}
-		conn = secured
-	}
-	if s.streams > 0 {
-		cc, err := s.two(conn)
-		return &client{server: s, conn: conn, cc: cc, buf: make([]byte, buffer)}, err
-	}
-	return &client{server: s, conn: conn, from: bufio.NewReaderSize(conn, 4<<10), buf: make([]byte, buffer)}, nil
+// road is how clients come.
+type road struct {
+	http1  bool // instead of HTTP/2
+	shared int  // clients of a connection; 0: one
+	gzip   bool // clients accept gzip
 }
 
 // received counts the bytes that all clients have read from their sockets.
@@ -99,80 +52,93 @@ func (c counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *client) close() { _ = c.conn.Close() }
-
-// request is an HTTP request.
-type request struct {
-	path   string   // with query; each request replaces NUMBER with another number
-	pages  []string // further paths, which follow in turn
-	accept string   // empty: JSON
-	gzip   bool
-	method string // empty: GET
-	body   string
+// dial counts what is received.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	return counted{conn}, err
 }
 
-var numbers atomic.Int64
+// client returns a client with a connection of its own. Its HTTP/2 has the windows of client-go.
+func (s *server) client(r road) *http.Client {
+	config := cluster.Trust(s.ca)
+	config.MinVersion = tls.VersionTLS13
+	var protocols http.Protocols
+	protocols.SetHTTP1(r.http1)
+	protocols.SetHTTP2(!r.http1)
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: config, Protocols: &protocols, DisableCompression: true,
+		DialContext: dial,
+	}}
+}
 
-// send sends a request and returns when the response's header has arrived.
-func (c *client) send(r request) (*http.Response, error) {
-	r.method, r.accept = cmp.Or(r.method, http.MethodGet), cmp.Or(r.accept, "application/json")
-	number := numbers.Add(1)
-	path := strings.ReplaceAll(r.path, "NUMBER", strconv.FormatInt(number, 10))
-	if at := number % int64(len(r.pages)+1); at > 0 {
-		path = r.pages[at-1]
+// request is an HTTP request, and how clients take the response.
+type request struct {
+	paths  []string // with query; they follow in turn
+	accept string   // empty: JSON
+	method string   // empty: GET
+	body   string
+	take   func(io.Reader) error // reads the decompressed body; nil: the client only reads
+	pages  bool                  // the path and those of the pages that follow it
+	// forwarded means that the proxy has no own response.
+	forwarded bool
+}
+
+// open sends a request and returns when the response's header has arrived.
+func (s *server) open(ctx context.Context, c *http.Client, at road, r request, turn int) (*http.Response, error) {
+	path := r.paths[turn%len(r.paths)]
+	url := s.url
+	if strings.Contains(path, "watch=1") {
+		url = s.watches
 	}
-	if c.cc != nil {
-		resp, err := c.send2(r, path)
-		return c.checked(r, resp, err)
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\n", r.method, path, r.accept)
-	if c.server.token != "" {
-		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", c.server.token)
-	}
-	if r.gzip {
-		b.WriteString("Accept-Encoding: gzip\r\n")
-	}
-	if r.body != "" {
-		fmt.Fprintf(&b, "Content-Type: application/json\r\nContent-Length: %d\r\n", len(r.body))
-	}
-	b.WriteString("\r\n" + r.body)
-	if err := c.conn.SetDeadline(time.Now().Add(requestLimit)); err != nil {
+	req, err := http.NewRequestWithContext(ctx, cmp.Or(r.method, http.MethodGet), url+path, strings.NewReader(r.body))
+	if err != nil {
 		return nil, err
 	}
-	if _, err := io.WriteString(c.conn, b.String()); err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
+	req.Header.Set("Accept", cmp.Or(r.accept, "application/json"))
+	req.Header.Set("Authorization", "Bearer "+s.token)
+	if r.body != "" {
+		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := http.ReadResponse(c.from, nil)
-	return c.checked(r, resp, err)
-}
-
-// checked returns a response if its code and encoding are as expected.
-func (c *client) checked(r request, resp *http.Response, err error) (*http.Response, error) {
+	if at.gzip {
+		req.Header.Set("Accept-Encoding", "gzip")
+	}
+	resp, err := c.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
+		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}
-	if resp.StatusCode/100 != 2 {
+	major := 2
+	if at.http1 {
+		major = 1
+	}
+	zipped := resp.Header.Get("Content-Encoding") == "gzip"
+	if resp.StatusCode/100 != 2 || resp.ProtoMajor != major || zipped && !at.gzip {
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return nil, fmt.Errorf("%s: %s: %s: %s", c.server.name, r.path, resp.Status, body)
-	}
-	if got := resp.Header.Get("Content-Encoding") == "gzip"; got != r.gzip {
-		return nil, fmt.Errorf("%s: %s: compressed: %t, want %t", c.server.name, r.path, got, r.gzip)
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("%s: %s %s: %s, compressed: %t: %q", s.name, resp.Proto, path, resp.Status, zipped, body)
 	}
 	return resp, nil
 }
 
-// ask sends a request, reads the whole response, and returns its length.
-func (c *client) ask(r request) (n int64, err error) {
-	resp, err := c.send(r)
+// ask sends a request and takes the whole response, or a watch to the end of its state.
+func (s *server) ask(ctx context.Context, c *http.Client, at road, r request, turn int) error {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	resp, err := s.open(ctx, c, at, r, turn)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	n, err = io.CopyBuffer(discard{}, struct{ io.Reader }{resp.Body}, c.buf)
+	defer resp.Body.Close() //nolint:errcheck // a watch goes on
+	if r.take == nil {
+		_, err = io.CopyBuffer(discard{}, resp.Body, make([]byte, 64<<10))
+	} else if body, zipErr := plain(resp); zipErr != nil {
+		err = zipErr
+	} else {
+		err = r.take(body)
+	}
 	if err != nil {
-		return n, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
+		return fmt.Errorf("%s: %s: %w", s.name, r.paths[0], err)
 	}
-	return n, nil
+	return nil
 }
 
 // discard is io.Discard without its own small buffers.
@@ -180,20 +146,37 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// get sends one request over its own connection and returns the response.
-func (s *server) get(ctx context.Context, r request) ([]byte, error) {
-	c, err := s.dial(ctx, 0)
-	if err != nil {
-		return nil, err
+// plain returns the decompressed body of a response.
+func plain(resp *http.Response) (io.Reader, error) {
+	if resp.Header.Get("Content-Encoding") != "gzip" {
+		return resp.Body, nil
 	}
-	defer c.close()
-	resp, err := c.send(r)
+	return gzip.NewReader(resp.Body)
+}
+
+// requestLimit limits the time of one request. The apiserver needs seconds for a list, and more
+// under load.
+const requestLimit = 2 * time.Minute
+
+// once sends one request over its own connection, and returns the response's encoding and body.
+func (s *server) once(ctx context.Context, at road, r request) (encoding string, body []byte, err error) {
+	c := s.client(at)
+	defer c.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	resp, err := s.open(ctx, c, at, r, 0)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", s.name, r.path, err)
+	defer resp.Body.Close() //nolint:errcheck // what was read is what counts
+	body, err = io.ReadAll(resp.Body)
+	return resp.Header.Get("Content-Encoding"), body, err
+}
+
+// config is the configuration of a client of client-go, which has a connection of its own.
+func (s *server) config() *rest.Config {
+	return &rest.Config{
+		Host: s.url, BearerToken: s.token, TLSClientConfig: rest.TLSClientConfig{CAData: s.ca}, QPS: -1,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"}, Dial: dial,
 	}
-	return body, nil
 }

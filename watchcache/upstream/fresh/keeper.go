@@ -37,8 +37,8 @@ const ledgerReaders = 30
 // reached etcd's revision. If the resource itself is not written, kube-apiserver asks etcd for
 // progress every 100 ms. So such a list or probe takes up to 100 ms. Events have no watch cache, so
 // a probe of events returns immediately. The keeper therefore probes events. With 200 foreign
-// writes a second, the list of a quiet collection has a median latency of 3 ms. At the apiserver,
-// the median is 100 ms (make bench-recent).
+// writes a second, the list of a quiet collection takes some milliseconds. At the apiserver, many
+// take 100 ms (make bench, group recent).
 type Keeper struct {
 	*feed.Upstream
 	feeds   func() []*Feed // returns the feeds that have a cache
