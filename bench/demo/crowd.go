@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -47,9 +53,16 @@ type crowd struct {
 	ctx     context.Context // of the informers
 	cancel  context.CancelFunc
 
-	delivered atomic.Int64 // calls of handlers for the writer's updates
-	failures  atomic.Int64 // lists and watches that failed
-	delivery  latency      // from sending an update to the call of a handler, including decoding by the informer
+	written atomic.Int64 // updates
+	due     atomic.Int64 // calls of handlers that these updates must cause
+
+	mu struct {
+		sync.Mutex
+		delivered int64
+		// times are those of the last deliveries, in ms: from sending an update to the call of a
+		// handler, including decoding by the informer.
+		times []float64
+	}
 }
 
 func newCrowd(config *rest.Config, n int) *crowd {
@@ -63,14 +76,17 @@ func newCrowd(config *rest.Config, n int) *crowd {
 	return c
 }
 
-// interested returns the number of informers that must get an update of the pod.
-func (c *crowd) interested(t target) int64 {
-	return c.watched[scope{}] + c.watched[scope{namespace: t.namespace}] + c.watched[scope{node: t.node}]
-}
-
 // start returns when every informer has synced.
-func (c *crowd) start(ctx context.Context, s *screen) error {
-	return parallel(ctx, s, "starting informers", len(c.scopes), startLimit, c.startOne)
+func (c *crowd) start(ctx context.Context) error {
+	const tell = 50
+	var synced atomic.Int64
+	return workload.Parallel(ctx, len(c.scopes), startLimit, func(ctx context.Context, i int) error {
+		err := c.startOne(ctx, i)
+		if n := synced.Add(1); err == nil && n%tell == 0 {
+			say("%d of %d have synced", n, len(c.scopes))
+		}
+		return err
+	})
 }
 
 func (c *crowd) startOne(ctx context.Context, i int) error {
@@ -93,9 +109,6 @@ func (c *crowd) startOne(ctx context.Context, i int) error {
 		}))
 	informer := factory.Core().V1().Pods().Informer()
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: c.updated}); err != nil {
-		return err
-	}
-	if err := informer.SetWatchErrorHandler(func(*cache.Reflector, error) { c.failures.Add(1) }); err != nil {
 		return err
 	}
 	c.started[i] = factory
@@ -122,11 +135,63 @@ func keepMetadata(object any) (any, error) {
 // updated is the informers' handler. Updates by others keep the writer's stamp and do not count.
 func (c *crowd) updated(before, after any) {
 	now := time.Now()
-	was := before.(metav1.Object).GetAnnotations()
-	is := after.(metav1.Object).GetAnnotations()
-	if sent, ok := sentAt(is); ok && was[stamp] != is[stamp] {
-		c.delivered.Add(1)
-		c.delivery.observe(now.Sub(sent))
+	was, is := before.(metav1.Object).GetAnnotations()[stamp], after.(metav1.Object).GetAnnotations()[stamp]
+	ns, err := strconv.ParseInt(is, 10, 64)
+	if err != nil || was == is {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.delivered++
+	c.mu.times = append(c.mu.times, now.Sub(time.Unix(0, ns)).Seconds()*1e3)
+}
+
+// take returns the number of deliveries, and the times of those since the last call.
+func (c *crowd) take() (delivered int64, times []float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	times, c.mu.times = c.mu.times, nil
+	return c.mu.delivered, times
+}
+
+// stamp is the annotation with the time of an update, in nanoseconds since 1970.
+const stamp = "demo.watchproxy/sent-at"
+
+// writeLimit limits the updates in flight. At this limit updates are skipped, so that the server
+// determines the rate.
+const writeLimit = 8
+
+// during updates pods directly at the apiserver, at the given rate per second, while do runs.
+func (c *crowd) during(ctx context.Context, api kubernetes.Interface, pods []*corev1.Pod, rate int, do func(context.Context) error) error {
+	return workload.During(ctx, rate, writeLimit, func(ctx context.Context, i int) error {
+		pod := pods[rand.IntN(len(pods))]
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"%d"},"labels":{"rollout":"r%d"}}}`, stamp, time.Now().UnixNano(), i)
+		_, err := api.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil // deleted by a user of the demo
+		}
+		if err != nil {
+			return fmt.Errorf("cannot update pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		c.written.Add(1)
+		c.due.Add(c.watched[scope{}] + c.watched[scope{namespace: pod.Namespace}] + c.watched[scope{node: pod.Spec.NodeName}])
+		return nil
+	}, do)
+}
+
+// settle waits, without further writes, until every informer has seen all of its updates.
+func (c *crowd) settle(ctx context.Context) error {
+	const limit, pause = 10 * time.Second, 10 * time.Millisecond
+	for began := time.Now(); ; time.Sleep(pause) {
+		delivered, _ := c.take()
+		switch due := c.due.Load(); {
+		case delivered == due:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case time.Since(began) > limit:
+			return fmt.Errorf("%d handlers called instead of %d: events were lost or repeated", delivered, due)
+		}
 	}
 }
 

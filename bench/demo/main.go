@@ -19,8 +19,7 @@ import (
 // options are the flags.
 type options struct {
 	pods, informers, rate int
-	direct                time.Duration // without the proxy, for comparison; 0: not at all
-	measured              time.Duration // 0: until interrupted
+	each                  time.Duration // of measuring, without the proxy and with it
 	exit                  bool
 	watchproxy            string // path of the binary
 }
@@ -34,17 +33,16 @@ func newCommand() *cobra.Command {
 	var o options
 	cmd := command.New("demo", "Show watchproxy at work on a real kube-apiserver",
 		`Starts kube-apiserver with etcd and seeds pods. Runs client-go informers directly at
-the apiserver, while pods change. Then runs the same informers through watchproxy,
-over TLS and HTTP/2 with authentication, shows once a second what goes in and what
-goes out, and compares what both cost. Then it stays up to be tried with kubectl.
-Ctrl-C ends everything.`,
-		o.validate, func(ctx context.Context) error { return run(ctx, o, newScreen(os.Stdout)) })
+the apiserver, while pods change, and then the same informers through watchproxy, over
+TLS and HTTP/2 with authentication. Shows once a second what goes in and what goes out,
+and compares what both cost. Then it stays up to be tried with kubectl. Ctrl-C ends
+everything.`,
+		o.validate, func(ctx context.Context) error { return run(ctx, o) })
 	flags := cmd.Flags()
 	flags.IntVar(&o.pods, "pods", 2000, "how many `PODS` there are")
 	flags.IntVar(&o.informers, "informers", 200, "how many `INFORMERS` watch them: half all pods, a quarter a namespace, a quarter a node")
 	flags.IntVar(&o.rate, "rate", 20, "`UPDATES` of pods per second")
-	flags.DurationVar(&o.direct, "direct", 10*time.Second, "how long to measure without watchproxy first; 0s: not at all")
-	flags.DurationVar(&o.measured, "for", 20*time.Second, "how long to measure; 0s: until Ctrl-C")
+	flags.DurationVar(&o.each, "for", 15*time.Second, "how long to measure, without watchproxy and with it")
 	flags.BoolVar(&o.exit, "exit", false, "end after that, instead of staying up")
 	command.ProxyFlag(cmd, &o.watchproxy)
 	return cmd
@@ -60,16 +58,8 @@ func (o *options) validate() error {
 			errs = append(errs, fmt.Errorf("--%s=%d: must be at least 1", f.flag, f.value))
 		}
 	}
-	for _, f := range []struct {
-		flag  string
-		value time.Duration
-	}{{"direct", o.direct}, {"for", o.measured}} {
-		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("--%s=%v: must not be negative", f.flag, f.value))
-		}
-	}
-	if o.exit && o.measured == 0 {
-		errs = append(errs, errors.New("--exit needs a --for longer than 0s"))
+	if o.each < time.Second {
+		errs = append(errs, fmt.Errorf("--for=%v: must be at least 1s", o.each))
 	}
 	if _, err := os.Stat(o.watchproxy); err != nil {
 		errs = append(errs, fmt.Errorf("--watchproxy: %w (make build)", err))

@@ -15,8 +15,7 @@ func TestFlagsAreChecked(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"--pods=0", "--pods=0: must be at least 1"},
 		{"--informers=-1 --rate=0", "--informers=-1: must be at least 1\n--rate=0: must be at least 1"},
-		{"--for=-1s --direct=-2s", "--direct=-2s: must not be negative\n--for=-1s: must not be negative"},
-		{"--for=0s --exit", "--exit needs a --for longer than 0s"},
+		{"--for=-1s", "--for=-1s: must be at least 1s"},
 		{"--watchproxy=/nowhere/watchproxy", "--watchproxy: stat /nowhere/watchproxy: no such file or directory (make build)"},
 	} {
 		cmd := newCommand()

@@ -123,7 +123,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 func (b *bench) startProxy(ctx context.Context, name, binary string) (*server, error) {
 	return b.startServer(ctx, name, cluster.ProxyOptions{
 		Kubeconfig: b.api.Kubeconfig, Binary: binary, TLS: true, Args: []string{"--authentication=delegated"},
-		Settings: "profiling: true\nlimits: {maxWatchesPerIdentity: 200000}\ncache: {syncTimeout: 2m}\n",
+		Settings: "limits: {maxWatchesPerIdentity: 200000}\ncache: {syncTimeout: 2m}\n",
 	})
 }
 
