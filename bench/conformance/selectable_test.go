@@ -83,7 +83,7 @@ var withBetas134 = []string{
 // builtin returns the selectable fields of built-in resources.
 func builtin(t *testing.T, home string) []selectables {
 	t.Helper()
-	return []selectables{
+	all := []selectables{
 		{pods, []field{
 			{"spec.nodeName", "n1", ""},
 			{"spec.host", "n1", ""},
@@ -210,6 +210,15 @@ func builtin(t *testing.T, home string) []selectables {
 			{"said", nil, nil},
 		}, []string{"data", "immutable", "metadata.uid"}, unknown},
 	}
+	for _, s := range since(37, all, nil) {
+		if s.of == trustBundles || s.of == podCertificates { // v1 has the same objects
+			c := *s.of
+			c.name, c.root, s.objects = c.name+" v1", "/apis/certificates.k8s.io/v1", nil
+			s.of = &c
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 const (
@@ -266,22 +275,22 @@ func signingRequest(t *testing.T, signer string) map[string]any {
 	}}
 }
 
-func certificateRequest(t *testing.T) []byte {
-	t.Helper()
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, cluster.NewKeyT(t))
+func certificateRequest(tb testing.TB) []byte {
+	tb.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, cluster.NewKeyT(tb))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return der
 }
 
-func trustBundle(t *testing.T, signer string) map[string]any {
-	t.Helper()
-	key := cluster.NewKeyT(t)
+func trustBundle(tb testing.TB, signer string) map[string]any {
+	tb.Helper()
+	key := cluster.NewKeyT(tb)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	bundle := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	return map[string]any{"spec": map[string]any{"signerName": signer, "trustBundle": bundle}}
@@ -295,12 +304,10 @@ func podCertificate(t *testing.T, signer, pod, node string) map[string]any {
 	}}
 }
 
-// create writes the specimens and returns the last resourceVersion. Cluster-scoped specimens get
-// unique names.
-func (s *selectables) create(t *testing.T, home string) (last uint64) {
+// begin starts the caches before the objects are created. Otherwise another write could precede the
+// start of a cache, and the proxy would forward a watch from before this write.
+func (s *selectables) begin(t *testing.T) {
 	t.Helper()
-	// Start the caches before the objects are created. Otherwise another write could precede the
-	// start of a cache, and the proxy would forward a watch from before this write.
 	due := s.of.source(cache)
 	if inParts {
 		due = anywhere
@@ -308,6 +315,13 @@ func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	if err := s.of.reach(t.Context(), s.of.all()+"?", 1, due); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// create writes the specimens and returns the last resourceVersion. Cluster-scoped specimens get
+// unique names.
+func (s *selectables) create(t *testing.T, home string) (last uint64) {
+	t.Helper()
+	s.begin(t)
 	for _, p := range s.objects {
 		o := object{of: s.of, namespace: home, name: p.name, fields: maps.Clone(p.fields)}
 		if !s.of.namespaced {
