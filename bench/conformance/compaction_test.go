@@ -37,9 +37,11 @@ func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings string) {
 	t.Helper()
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.KubeconfigT(t, server.URL, token), Settings: settings})
-	was, wasLog, wasPartial := [...]*cluster.Endpoint{apiserver, proxied, admin}, answers, inParts
-	t.Cleanup(func() { apiserver, proxied, admin, answers, inParts = was[0], was[1], was[2], wasLog, wasPartial })
-	inParts = false
+	was, wasLog, wasPartial, wasViews := [...]*cluster.Endpoint{apiserver, proxied, admin}, answers, inParts, views
+	t.Cleanup(func() {
+		apiserver, proxied, admin, answers, inParts, views = was[0], was[1], was[2], wasLog, wasPartial, wasViews
+	})
+	inParts, views = false, nil
 	speakTo(t, server, token, proxy, "")
 }
 
@@ -82,7 +84,7 @@ func TestCompaction(t *testing.T) {
 	// If many watches start before the proxy's history, the proxy stops forwarding them. It then
 	// answers itself that they are too old.
 	old := get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", configMaps.all(), gone[configMaps]))
-	openPairs(t, slices.Repeat([]asked{{"old", old, anywhere, false}}, 32))
+	openPairs(t, slices.Repeat([]asked{{"old", old, anywhere, false, nil}}, 32))
 	const ever = "?watch=true&resourceVersion=1"
 	check(t, []row{
 		{

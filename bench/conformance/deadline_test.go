@@ -75,7 +75,7 @@ func (c *collection) brief() string {
 func TestCrowdOfForwardedWatches(t *testing.T) {
 	const crowd = 40
 	r := get(coreEvents.in("a") + "?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
-	openPairs(t, slices.Repeat([]asked{{"most recent", r, upstream, false}}, crowd))
+	openPairs(t, slices.Repeat([]asked{{"most recent", r, upstream, false, nil}}, crowd))
 }
 
 // If a watch request is invalid, the response is an error instead of a stream.

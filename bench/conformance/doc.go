@@ -3,12 +3,19 @@
 // responses.
 //
 // # The differential suite
+//
 // The suite is a table of requests. Each request goes unchanged to both servers, without a client
 // library. To the proxy, three of four requests use HTTP/2 and the others HTTP/1.1; -seed selects
-// them. Each request is sent once for plain JSON, and once for another form that the apiserver
-// offers. -seed selects this form. Collections that resemble others get a third of the requests, which
-// -seed selects, too. With -all-forms, all requests are sent, each for every form. Status, headers and
-// body must be the same.
+// them. Each request is sent once for plain JSON, once for another form that the apiserver
+// offers, and once in a view, in another form. -seed selects the forms and the view. Collections that
+// resemble others get a third of the requests, which -seed selects, too. With -all-forms, all requests
+// are sent, each for every form. Status, headers and body must be the same.
+//
+// The proxy has twelve views of each resource, ten of them with fields that -seed draws from the
+// resource's objects. A plain implementation cuts the apiserver's response to the same request
+// without the view (view.body, view.events). The proxy must show these bytes. Protobuf is compared after
+// both are decoded. An event that changes none of a view's fields must be missing if the cache answers.
+// No message may have a sentinel, a text that only some fields have, that the cut response does not have.
 //
 // Each row also says whether the proxy's response must come from its cache or from the apiserver.
 // The proxy's access log must agree. So a row about the cache cannot pass because the proxy forwards

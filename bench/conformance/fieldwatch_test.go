@@ -79,7 +79,7 @@ func (p passage) check(t *testing.T, home string) {
 			begins := f.from == ifCached || strings.Contains(selector, "!=") && strings.HasPrefix(f.query, "resourceVersion=0")
 			for _, path := range []string{p.watched.in(home), p.watched.all()} {
 				target := path + "?watch=true&" + f.query + "&fieldSelector=" + url.QueryEscape(selector)
-				open = append(open, asked{target, get(target), p.watched.source(f.from), begins})
+				open = append(open, asked{target, get(target), p.watched.source(f.from), begins, nil})
 			}
 		}
 	}

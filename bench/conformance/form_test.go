@@ -79,10 +79,14 @@ func lots(name string, forms []form) []form {
 	if *allForms {
 		return forms
 	}
+	return []form{drawForm(name, forms)}
+}
+
+func drawForm(name string, forms []form) form {
 	name = stable(name)
 	f := forms[cluster.Draw(len(forms), name)]
 	f.protocol = cluster.DrawProtocol(name)
-	return []form{f}
+	return f
 }
 
 // fleeting matches the parts of names and targets that differ from run to run, such as
@@ -150,26 +154,92 @@ func (f form) of(r request) (request, bool) {
 // cache's.
 var largeConfigMap = configMaps.in("a") + "/large"
 
+// as returns the row in a form.
+func (r row) as(f form) (row, bool) {
+	asked, ok := f.of(r.request)
+	r.request, r.name = asked, r.name+", "+f.String()
+	r.says = "" // the expected text is in JSON
+	r.from = inForm(asked, r.from)
+	return r, ok
+}
+
 // inForms returns the row in other forms.
 func (r row) inForms() (rows []row) {
 	for _, f := range lots(r.name+r.Target, forms) {
-		asked, ok := f.of(r.request)
-		if !ok {
-			continue
+		if other, ok := r.as(f); ok {
+			rows = append(rows, other)
 		}
-		v := r
-		v.request, v.name = asked, r.name+", "+f.String()
-		v.says = "" // the expected text is in JSON
-		large := asked.Target == largeConfigMap+"?resourceVersion=0" && f.name != "JSON" && f.name != "protobuf"
-		path, query, _ := strings.Cut(asked.Target, "?")
-		indented := f.name == "indented" && (plainPath.FindStringSubmatch(path)[2] != "" || !watches(query))
-		if (f.name == "YAML" || indented || large) && v.from != "" { // the proxy forwards it without a review
-			v.from = upstream
-		}
-		v.from = inForm(asked, v.from)
-		rows = append(rows, v)
 	}
 	return rows
+}
+
+// viewForms are the forms that views have. In views, upstream answers in JSON, so metadata are asked for
+// in JSON, too, as metadata informers do.
+var viewForms = func() (all []form) {
+	for _, f := range forms {
+		for _, accept := range []*string{&f.get, &f.list, &f.watch} {
+			if mime, as, ok := strings.Cut(*accept, ";as="); ok && mime == protobuf {
+				*accept = mime + ";as=" + strings.Replace(as, ",", ",application/json;as="+as[:strings.Index(as, ",")+1], 1)
+			}
+		}
+		if f.name != "YAML" {
+			all = append(all, f)
+		}
+	}
+	return all
+}()
+
+// viewedForms are the forms of watches in views.
+var viewedForms = slices.DeleteFunc(slices.Clone(viewForms), func(f form) bool { return f.name == "indented" })
+
+// inViews returns the row in a view of its resource that the seed selects, in a form or in all.
+func (r row) inViews() (rows []row) {
+	of := views[resourceOf(r.Target)]
+	if len(of) == 0 {
+		return nil
+	}
+	name := stable(r.name + r.Target)
+	r.view = of[cluster.Draw(len(of), name, "view")]
+	for _, f := range lots(name+" in a view", viewForms) {
+		if other, ok := r.as(f); ok {
+			other.name += ", " + r.view.name
+			if strings.HasPrefix(r.Target, largeConfigMap) && strings.Contains(other.Header.Get("Accept"), "PartialObjectMetadata") {
+				other.from = r.from // the cache cuts large objects, too
+			}
+			rows = append(rows, other)
+		}
+	}
+	return rows
+}
+
+// forwardedTables has the resources whose rows depend on other objects of the list, or have a
+// duration or another age than that of the object.
+var forwardedTables = []string{
+	"flowschemas", "storageclasses",
+	"jobs", "cronjobs", "events", "certificatesigningrequests", "devicetaintrules", "resourcepoolstatusrequests", "gauges",
+}
+
+// forwardedMetadata matches the resources whose metadata the apiserver makes from another version.
+var forwardedMetadata = regexp.MustCompile(`^/apis/(apps/v1/(.*/)?(daemonsets|deployments)|autoscaling/v1/(.*/)?horizontalpodautoscalers)(/|$)`)
+
+// inForm returns the source of a response whose JSON has the source from. Upstream writes YAML and
+// indented JSON, some Tables and some metadata, and objects of more than 64 KiB in other forms than the
+// cache's.
+func inForm(r request, from source) source {
+	path, query, _ := strings.Cut(r.Target, "?")
+	parts, accept := plainPath.FindStringSubmatch(path), r.Header.Get("Accept")
+	partial := strings.Contains(accept, "PartialObjectMetadata")
+	switch {
+	case from == "" || parts == nil:
+		return from
+	case strings.HasPrefix(accept, "application/yaml"),
+		strings.HasPrefix(accept, "application/json;pretty=1") && (parts[2] != "" || !watches(query)),
+		parts[2] == "/large" && (accept == table || partial):
+		return upstream // without a review
+	case from == cache && (accept == table && slices.Contains(forwardedTables, parts[1]) || partial && forwardedMetadata.MatchString(path)):
+		return upstream
+	}
+	return from
 }
 
 // unwritable reports whether the apiserver could not write a response, because its YAML encoder

@@ -28,7 +28,7 @@ var (
 // tiers is the number of proxies in a row. The tests send requests to the last proxy.
 var tiers = flag.Int("tiers", 1, "how many proxies stand behind one another")
 
-func TestMain(m *testing.M) { cluster.Main(m, cluster.ManyAtOnce, setUp) }
+func TestMain(m *testing.M) { cluster.Main(m, cluster.ManyAtOnce, cluster.CollectLess, setUp) }
 
 // setUp starts the servers and creates the objects that rows read.
 func setUp(tb testing.TB) {
@@ -40,10 +40,13 @@ func setUp(tb testing.TB) {
 		tb.Fatal(err)
 	}
 	server := cluster.APIServerT(tb, cluster.Options{Flags: slices.Concat(longHistory, since(35, withBetas, withBetas134))})
-	suite, inParts = server, *scoped
-	if err := createNamespaces(ctx); err != nil {
-		tb.Fatal(err)
+	suite, inParts, apiserver = server, *scoped, server.EndpointT(tb)
+	for _, s := range []func(context.Context) error{createNamespaces, defineCustom} {
+		if err := s(ctx); err != nil {
+			tb.Fatal(err)
+		}
 	}
+	createKinds(tb)
 	proxy, token := startTiers(ctx, tb, server), ""
 	if *rights != "" {
 		token = server.Token
@@ -121,7 +124,7 @@ var restricted string
 // proxy.
 func startTiers(ctx context.Context, tb testing.TB, server *cluster.APIServer) (p *cluster.Proxy) {
 	tb.Helper()
-	opts := cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: true, Settings: settings}
+	opts := cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: true, Settings: settings + settingsOfViews()}
 	if *rights != "" {
 		if restricted == "" {
 			restricted = restrict(ctx, tb, server)
@@ -133,7 +136,7 @@ func startTiers(ctx context.Context, tb testing.TB, server *cluster.APIServer) (
 		if *rights != "" {
 			scopes = rightsScopes
 		}
-		opts.Settings = strings.Replace(settings, "cache: {", "cache: {"+scopes+", ", 1)
+		opts.Settings = strings.Replace(opts.Settings, "cache: {", "cache: {"+scopes+", ", 1)
 	}
 	for range *tiers {
 		p = cluster.ProxyT(tb, opts)

@@ -142,6 +142,8 @@ func TestPretty(t *testing.T) {
 	}
 }
 
+func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
+
 // acceptWords are parts from which random Accept headers are built.
 var acceptWords = struct{ types, params []string }{
 	[]string{

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -130,4 +131,23 @@ func TestHeaders(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A long list of values fits into a request.
+func TestLongRequest(t *testing.T) {
+	values := strings.Repeat("a-value-that-nobody-has,", 2000) + "web"
+	fewer := strings.Repeat("a-value-that-nobody-has,", 900) + "web"
+	selecting := func(values string) request {
+		return get(pods.expand(pods.all() + "?resourceVersion=$N&resourceVersionMatch=Exact&labelSelector=app+in+(" + values + ")"))
+	}
+	many := get(pods.in("a") + "/web-1?resourceVersion=0")
+	for i := range 100 {
+		many = many.With(fmt.Sprintf("X-Header-%d", i), strings.Repeat("y", 100))
+	}
+	check(t, []row{
+		{name: "selector", request: selecting(fewer), status: 200, from: cache},
+		{name: "selector of more terms than are kept", request: selecting(values), status: 200, from: upstream},
+		{name: "header", request: get(pods.in("a")+"/web-1?resourceVersion=0").With("X-Long", values), status: 200, from: cache},
+		{name: "a hundred headers", request: many, status: 200, from: cache},
+	})
 }

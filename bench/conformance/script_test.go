@@ -97,13 +97,7 @@ func (s *script) run(ctx context.Context) error {
 		)
 	}
 	steps = append(steps, func() error { return first.remove(ctx) })
-	last := []object{
-		s.object(s.home, s.first, "web", "n1"),
-		s.object(s.home, s.first+"-last", "", ""),
-		s.object(s.elsewhere, s.first+"-elsewhere", "db", "n2"),
-	}
-	for _, o := range last {
-		o.meta["annotations"] = map[string]string{fence: s.first}
+	for _, o := range s.last() {
 		steps = append(steps, func() error { return created(o.create(ctx)) })
 	}
 	for _, step := range steps {
@@ -112,6 +106,19 @@ func (s *script) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// last returns the objects that the script's last writes create.
+func (s *script) last() []object {
+	all := []object{
+		s.object(s.home, s.first, "web", "n1"),
+		s.object(s.home, s.first+"-last", "", ""),
+		s.object(s.elsewhere, s.first+"-elsewhere", "db", "n2"),
+	}
+	for _, o := range all {
+		o.meta["annotations"] = map[string]string{fence: s.first}
+	}
+	return all
 }
 
 // created discards the resourceVersion that a write returns.

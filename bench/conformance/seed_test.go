@@ -20,7 +20,7 @@ import (
 // seed makes the objects that read-only rows use. They never change afterwards. Half of them exist
 // before the proxy follows their collection; the others are created and changed after that.
 func seed(ctx context.Context) error {
-	for _, s := range []func(context.Context) error{defineCustom, createFirst, startFeeds, createRest, startFeeds} {
+	for _, s := range []func(context.Context) error{createFirst, startFeeds, createRest, startFeeds} {
 		if err := s(ctx); err != nil {
 			return err
 		}

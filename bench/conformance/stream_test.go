@@ -1,8 +1,10 @@
 package conformance
 
 import (
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -27,6 +29,9 @@ func openStream(ctx context.Context, e *cluster.Endpoint, r request) (*stream, e
 		cancel()
 		return nil, err
 	}
+	if resp.Header.Get("Content-Encoding") == "gzip" {
+		resp.Body = &unzipped{ReadCloser: resp.Body}
+	}
 	const ahead = 1024 // the apiserver disconnects slow clients, so streams are read ahead of the test
 	lines := make(chan Event, ahead)
 	s := &stream{name: e.Name, header: resp.Header, lines: lines, cancel: cancel, done: make(chan struct{})}
@@ -37,6 +42,23 @@ func openStream(ctx context.Context, e *cluster.Endpoint, r request) (*stream, e
 		s.err = pass(ctx, resp, lines)
 	}()
 	return s, nil
+}
+
+// unzipped decompresses a watch. It begins with the first read, because the first bytes may follow the
+// header later.
+type unzipped struct {
+	io.ReadCloser
+	from *gzip.Reader
+}
+
+// Read implements io.Reader.
+func (u *unzipped) Read(p []byte) (n int, err error) {
+	if u.from == nil {
+		if u.from, err = gzip.NewReader(u.ReadCloser); err != nil {
+			return 0, err
+		}
+	}
+	return u.from.Read(p)
 }
 
 // pass passes on the events of a watch until the watch or ctx ends. The end of ctx is not an error.

@@ -104,10 +104,18 @@ func watchScript(t *testing.T, c *collection) {
 		r, from := get(fill.Replace(path+"?watch=true&"+f.query)), c.source(f.from)
 		state := strings.Contains(f.query, "sendInitialEvents=true") || !strings.Contains(f.query, "=$N")
 		begins := !f.in && state && !strings.Contains(f.query, "metadata.name")
-		open = append(open, asked{f.name, r, from, begins})
+		open = append(open, asked{f.name, r, from, begins, nil})
 		for _, form := range lots(f.name+c.name, watchedForms) {
 			if r, ok := form.of(r); ok {
-				open = append(open, asked{f.name + ", " + form.String(), r, inForm(r, from), begins})
+				open = append(open, asked{f.name + ", " + form.String(), r, inForm(r, from), begins, nil})
+			}
+		}
+		for _, form := range lots(f.name+c.name+" in a view", viewedForms) {
+			of := views[c.configured()]
+			// The plain implementation does not know objects that existed before a watch.
+			if r, ok := form.of(r); ok && len(of) > 0 && !strings.Contains(f.query, "$N+4") {
+				v := of[cluster.Draw(len(of), f.name, c.name)]
+				open = append(open, asked{f.name + ", " + form.String() + ", " + v.name, r, inForm(r, from), begins, v})
 			}
 		}
 	}
@@ -116,7 +124,7 @@ func watchScript(t *testing.T, c *collection) {
 		"object":     c.root + "/watch" + c.in(s.home)[len(c.root):] + "/" + s.first,
 	} {
 		for _, query := range []string{fill.Replace("?resourceVersion=$N"), "?resourceVersion=0&allowWatchBookmarks=true", ""} {
-			open = append(open, asked{"watch prefix of " + name + query, get(path + query), upstream, false})
+			open = append(open, asked{"watch prefix of " + name + query, get(path + query), upstream, false, nil})
 		}
 	}
 	pairs := openPairs(t, open)
@@ -130,6 +138,7 @@ func watchScript(t *testing.T, c *collection) {
 type pair struct {
 	name      string
 	want, got *stream
+	view      *view      // of the proxy's watch
 	from      source     // of the proxy's response
 	log       *accessLog // which tells the source; nil once it was checked
 }
@@ -143,6 +152,7 @@ type asked struct {
 	// after it has sent the header. No write may come before that, or before the whole state has come:
 	// the apiserver ends a watch whose next events wait for long.
 	begins bool
+	view   *view // in which the proxy answers; nil: none
 }
 
 // state returns the number of objects with which a watch begins.
@@ -169,17 +179,20 @@ func openPairs(t *testing.T, all []asked) []*pair {
 	t.Helper()
 	pairs := make([]*pair, len(all))
 	err := workload.Parallel(t.Context(), len(all), atOnce, func(_ context.Context, i int) error {
-		p := &pair{name: all[i].name, from: all[i].from, log: answers}
+		v := all[i].view
+		p := &pair{name: all[i].name, view: v, from: all[i].from, log: answers}
 		if minor < 34 && strings.Contains(all[i].Target, "allowWatchBookmarks") {
 			p.from = anywhere // the proxy waits for the first bookmark to learn its form
 		}
-		for e, s := range map[*cluster.Endpoint]**stream{apiserver: &p.want, proxied: &p.got} {
-			var err error
-			if *s, err = openStream(t.Context(), e, all[i].request); err != nil {
-				return err
-			}
-			t.Cleanup((*s).close)
+		var err error
+		if p.want, err = openStream(t.Context(), apiserver, v.direct(all[i].request)); err != nil {
+			return err
 		}
+		t.Cleanup(p.want.close)
+		if p.got, err = openStream(t.Context(), proxied, v.of(all[i].request)); err != nil {
+			return err
+		}
+		t.Cleanup(p.got.close)
 		pairs[i] = p
 		return nil
 	})
@@ -227,7 +240,7 @@ func compareEach(t *testing.T, pairs []*pair, last func(Event) bool) {
 
 func openPair(t *testing.T, name string, r request, from source) *pair {
 	t.Helper()
-	return openPairs(t, []asked{{name, r, from, false}})[0]
+	return openPairs(t, []asked{{name, r, from, false, nil}})[0]
 }
 
 // withoutStreaming reports whether the apiserver refuses a watch, because its feature WatchList is
@@ -242,7 +255,15 @@ func withoutStreaming(t *testing.T, name, query string) bool {
 }
 
 func (p *pair) compareHeaders() error {
-	return compareHeads(reply{Status: 200, Header: p.want.header}, reply{Status: 200, Header: p.got.header})
+	want, got := p.want.header, p.got.header
+	if p.view != nil { // upstream's watches are not compressed again, and messages are compared with JSON
+		want, got = want.Clone(), got.Clone()
+		for _, name := range []string{"Content-Encoding", "Content-Type", "Vary"} {
+			want.Del(name)
+			got.Del(name)
+		}
+	}
+	return compareHeads(reply{Status: 200, Header: want}, reply{Status: 200, Header: got})
 }
 
 // compare reads both watches up to an event and compares the events. It returns the number of
@@ -256,11 +277,27 @@ func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 	if err != nil || len(want) == 0 {
 		t.Fatalf("the apiserver's watch gave %v: %v", want, err)
 	}
+	if p.view != nil { // which may not show by what the last event is known, but shows the event
+		rv := want[len(want)-1].RV
+		last = func(e Event) bool { return e.RV >= rv && (e.Type != "BOOKMARK" || e.InitialEnd) }
+	}
 	got, err := p.got.until(last)
 	if err != nil {
 		t.Errorf("the proxy's watch: %v", err)
 	}
 	want, got = withoutBookmarks(t, want), withoutBookmarks(t, got)
+	if p.view != nil {
+		from := p.from
+		if from == anywhere || inParts {
+			p.got.close()
+			if from, err = answers.of(t.Context(), p.got.header); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, got, err = p.view.events(want, got, from); err != nil {
+			t.Fatalf("%v: %v", p.view, err)
+		}
+	}
 	for i := range max(len(want), len(got)) {
 		switch {
 		case i >= len(got):
