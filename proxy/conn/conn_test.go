@@ -1,100 +1,123 @@
 package conn
 
 import (
-	"net"
+	"crypto/tls"
+	"errors"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// pipe is a client and the server's side of its connection.
-func pipe(t *testing.T) (client net.Conn, server *Conn) {
-	t.Helper()
-	c, s := net.Pipe()
-	t.Cleanup(func() { c.Close(); s.Close() })
-	return c, New(s)
-}
-
-// A write that the client does not read fails after the stall time, but not earlier. There are
-// three cases: the first write, a write soon after another write, and a write after a reset of the
-// deadline. Fasthttp resets the deadline when it passes a connection on.
-func TestUnreadWriteIsCut(t *testing.T) {
-	for name, before := range map[string]func(c *Conn, client net.Conn){
-		"first write": func(*Conn, net.Conn) {},
-		"after another": func(c *Conn, client net.Conn) {
-			writeAndRead(c, client)
-			time.Sleep(50 * time.Second)
-		},
-		"after a hijack": func(c *Conn, client net.Conn) {
-			writeAndRead(c, client)
-			_ = c.SetDeadline(time.Time{})
-		},
-		"after a longer stall": func(c *Conn, client net.Conn) {
-			c.Stall = time.Hour
-			writeAndRead(c, client)
-			c.Stall = time.Minute
-		},
-		"after none": func(c *Conn, client net.Conn) {
-			c.Stall = 0
-			writeAndRead(c, client)
-			c.Stall = time.Minute
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client, server := pipe(t)
-				server.Stall = time.Minute
-				before(server, client)
-				began := time.Now()
-				if _, err := server.Write([]byte("x")); !isTimeout(err) {
-					t.Errorf("%v", err)
-				}
-				if took := time.Since(began); took < time.Minute || took > 90*time.Second {
-					t.Errorf("cut after %v", took)
-				}
-			})
-		})
+// holds counts what it has given.
+func holds(held *int) func() (giveBack func(), ok bool) {
+	return func() (func(), bool) {
+		*held++
+		return func() { *held-- }, true
 	}
-}
-
-// Without a stall time, a write has no deadline, not even an earlier one.
-func TestUnreadWriteIsNotCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, server := pipe(t)
-		server.Stall = time.Minute
-		writeAndRead(server, client)
-		server.Stall = 0
-		time.AfterFunc(time.Hour, func() { _, _ = client.Read(make([]byte, 10)) })
-		if _, err := server.Write([]byte("x")); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func writeAndRead(c *Conn, client net.Conn) {
-	go func() { _, _ = client.Read(make([]byte, 10)) }()
-	_, _ = c.Write([]byte("x")) // otherwise the test would hang
 }
 
 // If a handler outlives its connection, the closed connection is not counted.
 func TestClosedConnectionIsNotCounted(t *testing.T) {
-	_, c := pipe(t)
+	_, c := inMemory(t)
 	held := 0
-	take := func() (func(), bool) {
-		held++
-		return func() { held-- }, true
-	}
-	if !c.HoldAs("a", take) {
-		t.Fatal("refused")
+	if !c.HoldAs("a", holds(&held)) || !c.HoldAs("b", holds(&held)) || held != 1 {
+		t.Fatalf("%d are held", held)
 	}
 	_ = c.Close()
-	if !c.HoldAs("a", take) || held != 0 {
+	if !c.HoldAs("a", holds(&held)) || held != 0 {
 		t.Errorf("held after the end: %v", held)
 	}
+}
+
+// A guard that fires as its write ends leaves no connection whose next write would fail.
+func TestGuardFiresAtTheEndOfAWrite(t *testing.T) {
+	for range 1000 { // the client or the guard may be first
+		synctest.Test(t, func(t *testing.T) {
+			client, c := inMemory(t)
+			room := fair.NewPool(1, true) // full
+			c.Guard = fair.NewGuard(64<<10, func() (*fair.Pool, string) { return room, "u" }, func() { c.LimitWrites(time.Now()) })
+			go func() {
+				time.Sleep(time.Second) // the guard's patience
+				_, _ = io.Copy(io.Discard, client)
+			}()
+			_, first := c.Write(make([]byte, 64<<10))
+			synctest.Wait()
+			c.Guard = nil // the stream ends, and a request follows
+			if _, second := c.Write([]byte("HTTP/1.1 201 Created")); first == nil && second != nil {
+				t.Fatalf("the write that was too late succeeded, but the next one fails: %v", second)
+			}
+			if err := errors.Join(c.Close(), client.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A handshake counts, too: TLS keeps up to 256 KiB of it.
+func TestHandshakesAreBounded(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			client, accepted := conntest.Pipe(64 << 10)
+			defer client.Close()
+			heads := &Heads{Strangers: fair.NewPool(1<<20, true), Users: fair.NewPool(1<<20, true)}
+			c := New(accepted)
+			c.heads, c.Conn = heads, tls.Server(c.socket, &tls.Config{}) //nolint:gosec // a test
+			if full {
+				heads.Strangers.Try("others", heads.Strangers.Capacity)
+			}
+			const part = 16 << 10
+			hello := append([]byte{0x16, 3, 1, part >> 8, 0, 1, 0, 0xf0, 0}, make([]byte, part-4)...) // a ClientHello of 60 KiB
+			if _, err := client.Write(append(hello, 0x16, 3, 1, part>>8, 0)); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			_, err := c.Handshake()
+			if errors.Is(err, ErrHeads) != full || full != (time.Since(began) == 0) {
+				t.Errorf("without room: %t, %v after %s", full, err, time.Since(began))
+			}
+			if n := heads.Strangers.Taken() % heads.Strangers.Capacity; n != 0 {
+				t.Errorf("%d bytes are held", n)
+			}
+		})
+	}
+}
+
+// Cut ends the wait of TLS for a client that does not read that the connection ends.
+func TestCutEndsClosing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		theirs, accepted := conntest.Pipe(unread)
+		c := New(accepted)
+		c.Conn = tls.Server(c.socket, &tls.Config{Certificates: certificate(t)}) //nolint:gosec // a test
+		var set Set
+		set.add(c, 1, 1)
+		client := tls.Client(theirs, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}) //nolint:gosec // a test
+		shaken := make(chan error, 1)
+		go func() { shaken <- client.HandshakeContext(t.Context()) }()
+		_, err := c.Handshake()
+		if err := errors.Join(err, <-shaken); err != nil {
+			t.Fatal(err)
+		}
+		began, closed := time.Now(), make(chan struct{})
+		go func() {
+			defer close(closed)
+			c.Unread = true // waits for the client
+			_ = c.Close()
+		}()
+		synctest.Wait()
+		set.Cut()
+		<-closed
+		if took := time.Since(began); took > 0 || set.Len() != 0 {
+			t.Errorf("took %s, and %d connections are open", took, set.Len())
+		}
+	})
 }

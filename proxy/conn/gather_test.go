@@ -7,14 +7,16 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 )
 
-// While reads are gathered, each byte is read at most GatherTime after it was sent. Otherwise it is
-// read at once. No byte is lost, whatever the reader's buffers.
+// While reads are gathered, each byte is read at most GatherTime after it was sent. Otherwise, and below
+// TLS, it is read at once. No byte is lost, whatever the reader's buffers, and no buffer is kept without
+// bytes.
 func TestGatheredReads(t *testing.T) {
 	const rounds, steps = 200, 60
 	for round := range rounds {
@@ -36,9 +38,24 @@ func TestGatheredReads(t *testing.T) {
 			read := make(chan struct{})
 			go func() {
 				defer close(read)
-				p := make([]byte, size)
+				p, how := make([]byte, size), rand.New(rand.NewPCG(2, uint64(round)))
+				read := func() (int, error) { return server.Read(p) }
 				for i := 0; ; {
-					n, err := server.Read(p)
+					var n int
+					var err error
+					switch how.IntN(4) {
+					case 0:
+						n, err = server.WaitBelowTLS(read)
+					case 1:
+						if err = server.socket.await(); err == nil {
+							n, err = read()
+						}
+					default:
+						n, err = read()
+					}
+					if g := &server.socket.gather; len(g.kept) == 0 && (g.buf != nil || g.kept != nil) {
+						t.Error("the buffer is kept without bytes")
+					}
 					if errors.Is(err, io.EOF) {
 						return
 					} else if err != nil {
@@ -92,71 +109,23 @@ func TestGatheredReads(t *testing.T) {
 	}
 }
 
-// A read of the kernel takes all small pieces that have arrived, and buffers are given back.
+// A read of the kernel takes all small pieces that have arrived.
 func TestGatheredReadIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, accepted := conntest.Pipe(1 << 20)
 		server := New(accepted)
 		defer server.Close()
 		server.Gather(time.Second)
-		for range 3 {
-			go func() {
-				for i := range byte(100) {
-					if _, err := client.Write([]byte{i}); err != nil {
-						t.Error(err)
-					}
-					time.Sleep(GatherTime / 200)
-				}
-			}()
-			began := time.Now()
-			p := make([]byte, 1)
-			for i := range byte(100) {
-				if _, err := server.Read(p); err != nil || p[0] != i {
-					t.Fatalf("%d, %v instead of %d", p[0], err, i)
-				}
+		go func() {
+			for range 100 {
+				_, _ = client.Write([]byte{1})
+				time.Sleep(GatherTime / 200)
 			}
-			if took := time.Since(began); took != GatherTime {
-				t.Errorf("100 reads take %v", took)
-			}
-			if g := &server.socket.gather; g.buf != nil || g.kept != nil {
-				t.Error("the buffer is kept without bytes")
-			}
+		}()
+		began := time.Now()
+		if _, err := io.ReadFull(iotest.OneByteReader(server), make([]byte, 100)); err != nil || time.Since(began) != GatherTime {
+			t.Errorf("100 reads take %v, %v", time.Since(began), err)
 		}
-	})
-}
-
-// A wait below TLS goes on at once if bytes were gathered, and then for each byte.
-func TestGatheredBytesEndTheWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, accepted := conntest.Pipe(1 << 20)
-		server := New(accepted)
-		defer server.Close()
-		server.Gather(time.Minute)
-		p := make([]byte, 1)
-		read := func(text string, how func() (int, error)) {
-			t.Helper()
-			if n, err := how(); err != nil || string(p[:n]) != text {
-				t.Errorf("%q, %v instead of %q", p[:n], err, text)
-			}
-		}
-		plainly := func() (int, error) { return server.Read(p) }
-		below := func() (int, error) { return server.WaitBelowTLS(plainly) }
-		send := func(text string) {
-			if _, err := client.Write([]byte(text)); err != nil {
-				t.Error(err)
-			}
-		}
-		send("ab")
-		read("a", plainly)
-		read("b", below)
-		time.AfterFunc(time.Second, func() { send("c") })
-		read("c", below)
-		send("de")
-		read("d", plainly)
-		if err := server.socket.await(); err != nil {
-			t.Error(err)
-		}
-		read("e", plainly)
 	})
 }
 

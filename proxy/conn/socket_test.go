@@ -6,17 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"k8s.io/client-go/util/cert"
-
 	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // unread is the number of unread bytes that a connection in memory holds.
@@ -51,153 +53,214 @@ func inKernel(t *testing.T) (client net.Conn, server *Conn) {
 	return client, New(accepted)
 }
 
-// Bytes that are not accepted immediately arrive later, and in order.
+// certificate returns a server's certificate.
+func certificate(t *testing.T) []tls.Certificate {
+	t.Helper()
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS()
+	defer s.Close()
+	return s.TLS.Certificates
+}
+
+// Bytes that the kernel does not accept immediately arrive later, and in order.
 func TestNonblockingSocket(t *testing.T) {
-	for name, sockets := range map[string]func(*testing.T) (net.Conn, *Conn){"memory": inMemory, "kernel": inKernel} {
-		t.Run(name, func(t *testing.T) {
-			client, server := sockets(t)
-			var want bytes.Buffer
-			for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write remains
-				line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
-				want.Write(line)
-				if err := server.WriteSoon(line); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got := make(chan []byte)
+	client, server := inKernel(t)
+	var want bytes.Buffer
+	for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write remains
+		line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
+		want.Write(line)
+		if err := server.WriteSoon(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan []byte)
+	go func() {
+		all, _ := io.ReadAll(client)
+		got <- all
+	}()
+	want.WriteString("more")
+	if _, err := server.Write([]byte("more")); err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	if !bytes.Equal(<-got, want.Bytes()) {
+		t.Error("it differs")
+	}
+}
+
+// A writer writes pieces, with or without a wait, or collects several. Beside it, TLS answers the client,
+// while it may hold the lock that the next writer needs. No answer waits for the client, whatever it reads,
+// and none tears a piece apart. All of it arrives, in order.
+func TestAnswersBesideWrites(t *testing.T) {
+	seed := cachetest.Seed(t)
+	for round := range cachetest.Rounds(100, 1000) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, uint64(round)))
+			client, server := inMemory(t)
+			server.Stall = 0
+			var wrote, answers bytes.Buffer
+			var got []byte
+			var writing sync.WaitGroup
+			done := make(chan struct{})
 			go func() {
-				all, _ := io.ReadAll(client)
-				got <- all
+				defer close(done)
+				got, _ = io.ReadAll(&slowly{client, rand.New(rand.NewPCG(seed, uint64(round)))})
 			}()
-			if err := server.Settle(); err != nil {
-				t.Fatal(err)
+			sizes := make([]int, 20)
+			for i := range sizes {
+				sizes[i] = cachetest.AnySize(random, exchange.PieceSize)
 			}
-			want.WriteString("more")
-			if _, err := server.Write([]byte("more")); err != nil {
-				t.Fatal(err)
+			writing.Go(func() {
+				for i, size := range sizes {
+					p := bytes.Repeat([]byte{byte('a' + i)}, size)
+					wrote.Write(p)
+					var err error
+					switch i % 4 {
+					case 0:
+						server.socket.collect()
+						_, err = server.socket.Write(p[:size/2])
+						time.Sleep(time.Millisecond)
+						_, err2 := server.socket.Write(p[size/2:])
+						err = errors.Join(err, err2, server.socket.flush(), server.Settle())
+					case 1:
+						err = errors.Join(server.WriteSoon(p), server.Settle())
+					default:
+						_, err = server.Write(p)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			for range 100 {
+				time.Sleep(time.Duration(random.IntN(3000)) * time.Microsecond)
+				began := time.Now()
+				if _, err := server.socket.Write([]byte("=ANSWER.")); err != nil || !began.Equal(time.Now()) {
+					t.Errorf("an answer waits for %v, %v", time.Since(began), err)
+				}
+				answers.WriteString("=ANSWER.")
+			}
+			writing.Wait()
+			if err := server.Settle(); err != nil {
+				t.Error(err)
 			}
 			server.Close()
-			if !bytes.Equal(<-got, want.Bytes()) {
-				t.Error("it differs")
+			<-done
+			parts := bytes.Split(got, []byte("=ANSWER."))
+			if !bytes.Equal(bytes.Join(parts, nil), wrote.Bytes()) || 8*(len(parts)-1) != answers.Len() {
+				t.Errorf("round %d: the client has read %d bytes instead of %d, or others", round, len(got), wrote.Len()+answers.Len())
 			}
 		})
 	}
 }
 
-// Write waits for the client. An answer of TLS beside it does not wait, and does not tear it apart.
-func TestWriteWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// slowly reads in pieces and with pauses.
+type slowly struct {
+	io.Reader
+	random *rand.Rand
+}
+
+// Read implements io.Reader.
+func (s *slowly) Read(p []byte) (int, error) {
+	if s.random.IntN(4) == 0 {
+		time.Sleep(time.Duration(s.random.IntN(20)) * time.Millisecond)
+	}
+	return s.Reader.Read(p[:min(len(p), 1+s.random.IntN(8<<10))])
+}
+
+// Answers of TLS to a client that does not read are bounded: after a write without a wait, while a write
+// waits for the client, and while writes are collected. Nothing is written after that.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	for name, begin := range map[string]func(c *Conn) error{
+		"WriteSoon": func(c *Conn) error { return c.WriteSoon(make([]byte, exchange.PieceSize)) },
+		"Write": func(c *Conn) error {
+			go func() { _, _ = c.Write(make([]byte, 2*exchange.PieceSize)) }()
+			synctest.Wait()
+			return nil
+		},
+		"collect": func(c *Conn) error {
+			c.socket.collect()
+			return nil
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			_, server := inMemory(t)
+			err := begin(server)
+			kept := 0
+			for ; err == nil; kept += 100 {
+				if kept > leftMax {
+					t.Fatalf("%s: %d bytes are kept", name, kept)
+				}
+				_, err = server.socket.Write(make([]byte, 100))
+			}
+			if kept < 100 || name == "Write" && kept > exchange.PieceSize+100 {
+				t.Errorf("%s: %d bytes are kept", name, kept)
+			}
+			if !errors.Is(err, errUnread) || server.socket.flush() == nil {
+				t.Errorf("%s: %v, and then it is written to", name, err)
+			}
+			server.Close()
+		})
+	}
+}
+
+// A write that the client does not read fails after the stall time, but not earlier, whatever was written
+// before. Fasthttp resets the deadline when it passes a connection on. Nothing is written after a partial
+// write.
+func TestUnreadWriteIsCut(t *testing.T) {
+	read := func(c *Conn, client net.Conn) {
+		go func() { _, _ = io.ReadFull(client, make([]byte, 2*unread)) }()
+		_, _ = c.Write(make([]byte, 2*unread)) // otherwise the test would hang
+	}
+	for name, before := range map[string]func(c *Conn, client net.Conn){
+		"first write": func(*Conn, net.Conn) {},
+		"after another": func(c *Conn, client net.Conn) {
+			read(c, client)
+			time.Sleep(50 * time.Second)
+		},
+		"after a hijack": func(c *Conn, client net.Conn) {
+			read(c, client)
+			_ = c.SetDeadline(time.Time{})
+		},
+		"after a longer stall": func(c *Conn, client net.Conn) {
+			c.Stall = time.Hour
+			read(c, client)
+			c.Stall = time.Minute
+		},
+		"after none": func(c *Conn, client net.Conn) {
+			c.Stall = 0
+			read(c, client)
+			c.Stall = time.Minute
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := inMemory(t)
+				before(server, client)
+				began := time.Now()
+				if _, err := server.Write(make([]byte, 2*unread)); !isTimeout(err) || time.Since(began) != time.Minute {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+				go func() { _, _ = io.Copy(io.Discard, client) }()
+				synctest.Wait()
+				_ = server.SetWriteDeadline(time.Time{})
+				if _, err := server.Write([]byte("x")); !isTimeout(err) {
+					t.Errorf("then %v", err)
+				}
+				server.Close()
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) { // without a stall time, a write has no deadline, not even an earlier one
 		client, server := inMemory(t)
-		want := bytes.Repeat([]byte("0123456789"), leftMax/5)
-		wrote := make(chan error, 1)
-		go func() {
-			_, err := server.Write(want)
-			wrote <- err
-		}()
-		synctest.Wait()
-		select {
-		case err := <-wrote:
-			t.Fatalf("it did not wait: %v", err)
-		default:
-		}
-		// TLS may answer the client, while it holds the lock that the next writer needs.
-		if _, err := server.socket.Write([]byte("answer")); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, len(want)+len("answer"))
-		if _, err := io.ReadFull(client, got); err != nil {
+		read(server, client)
+		server.Stall = 0
+		time.AfterFunc(time.Hour, func() { _, _ = io.ReadFull(client, make([]byte, 2*unread)) })
+		if _, err := server.Write(make([]byte, 2*unread)); err != nil {
 			t.Error(err)
 		}
-		if err := <-wrote; err != nil {
-			t.Fatal(err)
-		}
-		before, after, answered := bytes.Cut(got, []byte("answer"))
-		if !answered || !bytes.Equal(append(before, after...), want) {
-			t.Error("the client has read something else")
-		}
-		if err := server.WriteSoon(make([]byte, 2*unread)); err != nil || !server.Unsettled() {
-			t.Errorf("it waits: %v", err)
-		}
 		server.Close()
 	})
-}
-
-// No writer waits while settle writes the rest, because TLS may respond while it holds its lock.
-// But responses to a client that does not read are bounded.
-func TestWriteWhileSettling(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, server := inMemory(t)
-		server.fill()
-		settled := make(chan error, 1)
-		go func() { settled <- server.Settle() }()
-		synctest.Wait()
-		wrote := 0
-		for {
-			n, err := server.socket.Write(make([]byte, 100))
-			if wrote += n; err != nil {
-				break
-			}
-		}
-		if wrote == 0 || wrote > exchange.AheadMax {
-			t.Errorf("%d bytes were kept", wrote)
-		}
-		server.Close()
-		if err := <-settled; err == nil {
-			t.Error("it was settled")
-		}
-	})
-}
-
-// fill keeps more than there is room for while the client does not read.
-func (c *Conn) fill() {
-	s := c.socket
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.left = bytes.NewBuffer(make([]byte, 2*unread))
-}
-
-// A client that does not read is disconnected after the stall time. Nothing is written after a
-// partial write.
-func TestUnsettledIsCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, server := inMemory(t)
-		server.fill()
-		began := time.Now()
-		if err := server.Settle(); !isTimeout(err) {
-			t.Errorf("%v", err)
-		}
-		if took := time.Since(began); took != server.Stall {
-			t.Errorf("it was cut after %v", took)
-		}
-		go func() { _, _ = io.Copy(io.Discard, client) }()
-		synctest.Wait()
-		_ = server.SetWriteDeadline(time.Time{})
-		if _, err := server.Write([]byte("x")); !isTimeout(err) {
-			t.Errorf("then %v", err)
-		}
-		server.Close()
-	})
-}
-
-// Responses of TLS to a client that does not read are always bounded.
-func TestLeftIsBounded(t *testing.T) {
-	_, server := inMemory(t)
-	for !server.Unsettled() {
-		if err := server.WriteSoon(make([]byte, exchange.PieceSize)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	for wrote := 0; err == nil; wrote += 100 {
-		if wrote > leftMax {
-			t.Fatalf("%d bytes are kept", wrote)
-		}
-		err = server.WriteSoon(make([]byte, 100))
-	}
-	if !errors.Is(err, errUnread) {
-		t.Error(err)
-	}
-	server.Close()
 }
 
 // counting counts writes.
@@ -220,133 +283,36 @@ func (c *counting) WriteNow(p []byte) (int, error) {
 
 // The records of a piece are written together. What TLS writes meanwhile comes after them.
 func TestRecordsAreWrittenTogether(t *testing.T) {
-	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	theirs, ours := conntest.Pipe(4 * exchange.PieceSize)
 	counted := &counting{Socket: ours}
 	server, client := New(counted), tls.Client(theirs, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a test
 	defer server.Close()
-	server.Conn = tls.Server(server.socket, &tls.Config{Certificates: []tls.Certificate{pair}, DynamicRecordSizingDisabled: true}) //nolint:gosec // a test
+	server.Conn = tls.Server(server.socket, &tls.Config{Certificates: certificate(t), DynamicRecordSizingDisabled: true}) //nolint:gosec // a test
 	go func() { _ = client.Handshake() }()
 	if _, err := server.Handshake(); err != nil {
 		t.Fatal(err)
 	}
-	var want bytes.Buffer
-	for i := range 3 * exchange.PieceSize {
-		want.WriteByte(byte(i * i >> 8))
+	want := make([]byte, 3*exchange.PieceSize)
+	for i := range want {
+		want[i] = byte(i * i >> 8)
 	}
-	got, all := make(chan []byte, 1), make([]byte, want.Len()+100*len("more"))
+	got := make(chan []byte, 1)
 	go func() {
+		all := make([]byte, len(want)+len("more"))
 		_, _ = io.ReadFull(client, all)
 		got <- all
 	}()
 	before := counted.writes.Load()
-	if n, err := server.Write(want.Bytes()); n != want.Len() || err != nil {
+	if n, err := server.Write(want); n != len(want) || err != nil {
 		t.Fatal(n, err)
 	}
 	if n := counted.writes.Load() - before; n != 3 {
 		t.Errorf("%d writes for three pieces", n)
 	}
-	for range 100 {
-		want.WriteString("more")
-		if _, err := server.Write([]byte("more")); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := server.Write([]byte("more")); err != nil {
+		t.Fatal(err)
 	}
-	if !bytes.Equal(<-got, want.Bytes()) {
+	if !bytes.Equal(<-got, append(want, "more"...)) {
 		t.Error("it differs")
-	}
-}
-
-// Writes beside a collected one keep the order, and are bounded.
-func TestWritesBesideCollected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, server := inMemory(t)
-		s := server.socket
-		long := bytes.Repeat([]byte("x"), 2*unread)
-		writes := func(p string) {
-			t.Helper()
-			if _, err := s.Write([]byte(p)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		s.collect()
-		writes(string(long))
-		writes("1")
-		if err := s.flush(); err != nil {
-			t.Fatal(err)
-		}
-		writes("2")
-		settled := make(chan error, 1)
-		go func() { settled <- s.settle() }()
-		synctest.Wait()
-		writes("3")
-		got := make(chan []byte, 1)
-		go func() {
-			all, _ := io.ReadAll(client)
-			got <- all
-		}()
-		if err := <-settled; err != nil {
-			t.Fatal(err)
-		}
-		writes("4")
-		server.Close()
-		if all := string(<-got); all != string(long)+"1234" {
-			t.Errorf("%d bytes, at the end %q", len(all), all[max(0, len(all)-5):])
-		}
-	})
-	_, server := inMemory(t)
-	server.socket.collect()
-	for n := 0; ; n += 1 << 10 {
-		if _, err := server.socket.Write(make([]byte, 1<<10)); err != nil {
-			break
-		}
-		if n > leftMax {
-			t.Fatalf("%d bytes are collected", n)
-		}
-	}
-	if server.socket.flush() == nil {
-		t.Error("a part is written")
-	}
-}
-
-// However short a write is that waits for the client, an answer of TLS beside it does not wait.
-func TestAnswersBesideAWrite(t *testing.T) {
-	for _, size := range []int{1, 1 << 10, 1 << 20} {
-		synctest.Test(t, func(t *testing.T) {
-			client, server := inMemory(t)
-			if _, err := server.Conn.Write(make([]byte, unread)); err != nil { // the kernel takes no more
-				t.Fatal(err)
-			}
-			wrote := make(chan error, 1)
-			go func() {
-				_, err := server.Write(make([]byte, size))
-				wrote <- err
-			}()
-			synctest.Wait()
-			answered := make(chan error, 1)
-			go func() {
-				_, err := server.socket.Write([]byte("answer"))
-				answered <- err
-			}()
-			synctest.Wait()
-			select {
-			case err := <-answered:
-				if err != nil {
-					t.Error(err)
-				}
-			default:
-				t.Errorf("beside a write of %d bytes, an answer waits for the client", size)
-			}
-			server.Close()
-			client.Close()
-			<-wrote
-		})
 	}
 }

@@ -90,21 +90,15 @@ func FuzzParseRoute(f *testing.F) {
 	})
 }
 
-// If the rest of a query is malformed, the watch is still a watch, as in kube-apiserver.
-func TestMalformedWatch(t *testing.T) {
+// Each value except 0 and false makes a watch. If the rest of a query is malformed, the watch is still a
+// watch, as in kube-apiserver.
+func TestIsWatch(t *testing.T) {
 	for query, want := range map[string]bool{
-		"watch=1": true, "watch=1&x=%zz": true, "x=a;b&watch=true": true, "watch": true, "watch=false&x=%zz": false, "x=%zz": false, "watch=%zz": false,
+		"watch=1": true, "watch=1&x=%zz": true, "x=a;b&watch=true": true, "watch": true, "watch=": true, "watch=yes": true,
+		"watch=0": false, "watch=false&x=%zz": false, "watch=False": false, "x=%zz": false, "watch=%zz": false, "": false,
 	} {
 		if IsWatch(query) != want {
 			t.Errorf("%s: %t", query, !want)
-		}
-	}
-}
-
-func TestParseBool(t *testing.T) {
-	for value, want := range map[string]bool{"": true, "1": true, "true": true, "yes": true, "0": false, "false": false, "False": false} {
-		if ParseBool(value) != want {
-			t.Errorf("parseBool(%q) = %t", value, !want)
 		}
 	}
 }

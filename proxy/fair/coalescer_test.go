@@ -17,12 +17,7 @@ type answer struct{ value int64 }
 // A shared response belongs to a request that was sent after all its readers arrived. Upstream sees
 // one request at a time.
 func TestSharedAnswersAreConsistent(t *testing.T) {
-	t.Run("one at a time", func(t *testing.T) { testShared(t, 1000/10+2) })
-	t.Run("one hangs", testHungFlight)
-}
-
-func testShared(t *testing.T, most int64) {
-	t.Helper()
+	const most = 1000/10 + 2
 	seed := cachetest.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -78,7 +73,7 @@ func testShared(t *testing.T, most int64) {
 
 // A reader that waits for a hanging flight sends its own request after lateAfter. One whose flight has begun
 // waits for the answer.
-func testHungFlight(t *testing.T) {
+func TestHungFlight(t *testing.T) {
 	for takes, want := range map[time.Duration]time.Duration{time.Hour: lateAfter, lateAfter * 3 / 4: lateAfter * 3 / 2} {
 		synctest.Test(t, func(t *testing.T) {
 			var fs Coalescer[*answer]

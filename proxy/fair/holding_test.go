@@ -8,8 +8,16 @@ import (
 	"time"
 )
 
+// holds checks what is taken from a pool.
+func holds(t *testing.T, what string, p *Pool, want int64) {
+	t.Helper()
+	if n := p.Taken(); n != want {
+		t.Errorf("%s: %d are held, want %d", what, n, want)
+	}
+}
+
 // A request gives back what it holds, once, whatever its end is. A claim to memory that is not free
-// waits, and fails after Patience.
+// waits, and fails after Patience. One that does not fit even if all others end fails at once.
 func TestHolding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewPool(100, false)
@@ -21,53 +29,18 @@ func TestHolding(t *testing.T) {
 		if err := second.Take(t.Context(), 40); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != Patience {
 			t.Errorf("no room: %v after %s", err, time.Since(began))
 		}
-		first.Give(10)
-		if !second.Try(40) {
+		if first.Give(10); !second.Try(40) {
 			t.Error("nothing was given back")
 		}
 		first.Free()
 		first.Free()
-		if n := p.Taken(); n != 40 {
-			t.Errorf("one request holds %d instead of 40", n)
-		}
+		holds(t, "the second request", p, 40)
 		second.Free()
-		if n := p.Taken(); n != 0 {
-			t.Errorf("%d are never given back", n)
-		}
-	})
-}
+		holds(t, "in the end", p, 0)
 
-// Nothing is taken for a request that has ended, because nothing would give it back.
-func TestHoldingHasEnded(t *testing.T) {
-	p := NewPool(100, false)
-	h := p.Holding("a")
-	h.Free()
-	defer func() {
-		if recover() == nil || p.Taken() > 0 {
-			t.Errorf("a request that has ended holds %d bytes", p.Taken())
-		}
-	}()
-	h.Try(1)
-}
-
-// A request without a Holding has no bound.
-func TestNoHolding(t *testing.T) {
-	var none *Holding
-	if !none.Try(1<<40) || none.Take(t.Context(), 1<<40) != nil {
-		t.Error("refused")
-	}
-	none.Give(1)
-	none.Free()
-}
-
-// A claim that does not fit even if all others end fails at once.
-func TestImpossibleClaim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(100, true)
+		p = NewPool(100, true)
 		h := p.Holding("a")
-		if !h.Try(10) {
-			t.Fatal("no room")
-		}
+		h.Try(10)
 		for size, want := range map[int64]error{40: nil, 41: errNeverFits, 101: errNeverFits} {
 			began := time.Now()
 			err := h.Take(t.Context(), size)
@@ -84,37 +57,48 @@ func TestImpossibleClaim(t *testing.T) {
 	})
 }
 
+// Nothing is taken for a request that has ended, because nothing would give it back. A request without a
+// Holding has no bound.
+func TestHoldingHasEnded(t *testing.T) {
+	var none *Holding
+	if none.Free(); !none.Try(1<<40) || none.Take(t.Context(), 1<<40) != nil {
+		t.Error("refused")
+	}
+	none.Give(1)
+	p := NewPool(100, false)
+	h := p.Holding("a")
+	h.Free()
+	defer func() {
+		if recover() == nil {
+			t.Error("a request that has ended takes memory")
+		}
+		holds(t, "after its end", p, 0)
+	}()
+	h.Try(1)
+}
+
 // Several requests hold common memory once, until the last of them ends. A request that joins later needs
 // room for it.
 func TestCommon(t *testing.T) {
 	p := NewPool(100, false)
 	first, second, third := p.Holding("a"), p.Holding("a"), p.Holding("a")
-	if !first.Try(50) {
-		t.Fatal("no room")
-	}
+	first.Try(50)
 	c := first.Share(40)
-	first.Give(10)
-	if !first.Join(c) || !second.Join(c) || p.Taken() != 40 {
-		t.Errorf("two requests hold %d instead of 40", p.Taken())
+	if first.Give(10); !first.Join(c) || !second.Join(c) {
+		t.Error("not joined")
 	}
+	holds(t, "two requests", p, 40)
 	first.Free()
-	if n := p.Taken(); n != 40 {
-		t.Errorf("the last request holds %d instead of 40", n)
-	}
+	holds(t, "the last request", p, 40)
 	second.Free()
-	if n := p.Taken(); n != 0 {
-		t.Errorf("%d are never given back", n)
-	}
-	p.Try("b", 61)
-	if third.Join(c) {
+	holds(t, "none", p, 0)
+	if p.Try("b", 61); third.Join(c) {
 		t.Error("joined without room")
 	}
-	p.Give("b", 61)
-	if !third.Join(c) || p.Taken() != 40 {
-		t.Errorf("a later request holds %d instead of 40", p.Taken())
+	if p.Give("b", 61); !third.Join(c) || !third.Join(nil) {
+		t.Error("not joined")
 	}
+	holds(t, "a later request", p, 40)
 	third.Free()
-	if n := p.Taken(); n != 0 || !third.Join(nil) {
-		t.Errorf("%d are never given back", n)
-	}
+	holds(t, "in the end", p, 0)
 }

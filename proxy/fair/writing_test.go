@@ -35,40 +35,21 @@ func (b *inPieces) WriteTo(w io.Writer) (n int64, err error) {
 	return n, nil
 }
 
-// named claims for a user.
-type named struct {
-	Claimant
-	user string
-}
-
-// User implements Claimant.
-func (n named) User() string { return n.user }
-
-// A body without a large buffer is written in small pieces.
+// A body without a large buffer is written in small pieces. Only the bytes that the client's connection
+// took count: some are still in the buffer, and a body may be compressed meanwhile.
 func TestLargeBuffers(t *testing.T) {
 	for large, want := range map[bool]int{false: smallSize, true: WriteSize} {
-		most := 0
-		if _, err := WriteLong(writerFunc(func(p []byte) (int, error) {
+		left, most := 2*WriteSize, 0
+		n, err := WriteLong(writerFunc(func(p []byte) (int, error) {
+			if left -= len(p); left < 0 {
+				return 0, io.ErrClosedPipe
+			}
 			most = max(most, len(p))
 			return len(p), nil
-		}), &inPieces{make([]byte, 2*WriteSize)}, nil, large, nil); err != nil || most != want {
-			t.Errorf("large: %t: pieces of %d bytes, %v", large, most, err)
+		}), &inPieces{make([]byte, 10*WriteSize)}, nil, large, nil)
+		if !errors.Is(err, io.ErrClosedPipe) || n != 2*WriteSize || most != want {
+			t.Errorf("large: %t: %d bytes in pieces of %d, %v", large, n, most, err)
 		}
-	}
-}
-
-// Only the bytes that the client's connection took count, not those that the body has written: some
-// are still in the buffer, and a body may be compressed meanwhile.
-func TestOnlyBytesOfTheClientCount(t *testing.T) {
-	left := 2 * WriteSize
-	n, err := WriteLong(writerFunc(func(p []byte) (int, error) {
-		if left -= len(p); left < 0 {
-			return 0, io.ErrClosedPipe
-		}
-		return len(p), nil
-	}), &inPieces{make([]byte, 10*WriteSize)}, nil, true, nil)
-	if !errors.Is(err, io.ErrClosedPipe) || n != 2*WriteSize {
-		t.Errorf("%d bytes, %v", n, err)
 	}
 }
 
@@ -113,7 +94,7 @@ func TestPiecesShareTurns(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				slots := NewSlots(1)
 				ctx, cancel := context.WithCancel(t.Context())
-				meter := NewMeter(ctx, named{user: "a"}, slots, false)
+				meter := NewMeter(ctx, reader("a"), slots, false)
 				if err := meter.Spend(Turn); err != nil {
 					t.Fatal(err)
 				}
@@ -163,7 +144,7 @@ func TestPiecesShareTurns(t *testing.T) {
 func TestListGivesItsSlotBack(t *testing.T) {
 	for _, broken := range []error{nil, io.ErrClosedPipe} {
 		slots := NewSlots(1)
-		meter := NewMeter(t.Context(), named{user: "a"}, slots, false)
+		meter := NewMeter(t.Context(), reader("a"), slots, false)
 		if err := meter.Spend(2 * Turn); err != nil {
 			t.Fatal(err)
 		}

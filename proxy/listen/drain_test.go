@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
@@ -31,7 +30,7 @@ func answers(known bool) handler {
 
 // ask sends a request. It returns whether the answer says that the connection ends.
 func ask(c net.Conn) (ends bool, err error) {
-	if _, err := io.WriteString(c, "GET /version HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(c, get); err != nil {
 		return false, err
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -74,29 +73,24 @@ func TestClientsOfADrain(t *testing.T) {
 // While the server drains, a request on its way is answered, and so is the first request of each
 // connection. The answer says that the connection ends. Silent connections end at given times.
 func TestDrain(t *testing.T) {
-	const drain = 30 * time.Second
 	config := tlsConfig(t)
 	for name, test := range map[string]struct {
 		config *tls.Config
 		known  bool
 	}{"plain": {nil, false}, "plain, known": {nil, true}, "TLS": {config, false}, "TLS, known": {config, true}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := conntest.Listen(unbuffered)
-				begin, end := newServer(answers(test.known), test.config, drain).runs(t, l)
+			talk(t, answers(test.known), test.config, unbuffered, func(p *peer) {
+				drain := p.server.Options().Drain
 				dial := func() net.Conn {
-					c, err := l.Dial()
-					if err != nil {
-						t.Fatal(err)
+					c := p.dial()
+					if test.config != nil {
+						secure := overTLS(c, "http/1.1", nil)
+						if err := secure.Handshake(); err != nil {
+							t.Fatal(err)
+						}
+						c = secure
 					}
-					if test.config == nil {
-						return c
-					}
-					secure := overTLS(c, "http/1.1", nil)
-					if err := secure.Handshake(); err != nil {
-						t.Fatal(err)
-					}
-					return secure
+					return c
 				}
 				asks := func(what string, c net.Conn, last bool) {
 					t.Helper()
@@ -111,9 +105,10 @@ func TestDrain(t *testing.T) {
 				fresh, silent := dial(), dial()
 				synctest.Wait()
 				began := time.Now()
-				begin()
+				_ = p.raw.Close()
+				p.drain()
 				synctest.Wait()
-				if _, err := l.Dial(); !errors.Is(err, syscall.ECONNREFUSED) {
+				if _, err := p.l.Dial(); !errors.Is(err, syscall.ECONNREFUSED) {
 					t.Errorf("a new client: %v", err)
 				}
 				asks("on its way", kept, true)
@@ -129,7 +124,6 @@ func TestDrain(t *testing.T) {
 				time.Sleep(drain - time.Since(began))
 				asks("a first request", fresh, true)
 				ended("silent", silent, drain+lastAnswer)
-				end()
 			})
 		})
 	}
@@ -137,28 +131,17 @@ func TestDrain(t *testing.T) {
 
 // A drain ends requests that go on after the drain time.
 func TestDrainEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const drain = time.Minute
-		l := conntest.Listen(unbuffered)
-		begin, end := newServer(func(req *exchange.Request) *exchange.Response {
-			ctx, cancel := context.WithCancel(context.Background())
-			defer req.Client.CancelWhenGone(cancel)()
-			<-ctx.Done()
-			return exchange.ClientGone()
-		}, nil, drain).runs(t, l)
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
+	talk(t, func(req *exchange.Request) *exchange.Response {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer req.Client.CancelWhenGone(cancel)()
+		<-ctx.Done()
+		return exchange.ClientGone()
+	}, nil, unbuffered, func(p *peer) {
+		p.sends(get)
 		began := time.Now()
-		begin()
-		end()
-		if took := time.Since(began); took != drain+drainGrace {
+		p.drain()
+		_, _ = io.ReadAll(p)
+		if took := time.Since(began); took != p.server.Options().Drain+drainGrace {
 			t.Errorf("it took %v", took)
 		}
 	})

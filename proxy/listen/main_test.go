@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -82,19 +83,66 @@ func (s *Server) runs(t *testing.T, l net.Listener) (drain, end func()) {
 	}
 }
 
-// connect runs a server until the test ends, and returns a client's connection that holds a number of
-// unread bytes.
-func (s *Server) connect(t *testing.T, unread int) net.Conn {
+// peer is a client in a bubble, and its server.
+type peer struct {
+	net.Conn
+	raw    net.Conn // below TLS
+	from   *bufio.Reader
+	t      *testing.T
+	server *Server
+	l      *conntest.Listener
+	drain  func() // begins a drain
+}
+
+// talk lets a client talk to a server, over TLS if config is not nil. Its connection holds a number of unread
+// bytes.
+func talk(t *testing.T, h handler, config *tls.Config, unread int, do func(p *peer)) {
 	t.Helper()
-	l := conntest.Listen(unread)
-	_, end := s.runs(t, l)
-	t.Cleanup(end)
-	c, err := l.Dial()
+	synctest.Test(t, func(t *testing.T) {
+		p := &peer{t: t, server: newServer(h, config, time.Minute), l: conntest.Listen(unread)}
+		begin, end := p.server.runs(t, p.l)
+		p.drain = begin
+		p.raw = p.dial()
+		p.Conn = p.raw
+		if p.from = bufio.NewReader(p); config != nil {
+			p.Conn = overTLS(p.raw, "http/1.1", nil)
+		}
+		do(p)
+		_ = p.Close()
+		end()
+	})
+}
+
+// dial opens another connection.
+func (p *peer) dial() net.Conn {
+	p.t.Helper()
+	c, err := p.l.Dial()
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+// sends sends texts, each when all is quiet.
+func (p *peer) sends(texts ...string) {
+	p.t.Helper()
+	for _, text := range texts {
+		if _, err := io.WriteString(p, text); err != nil {
+			p.t.Fatal(err)
+		}
+		synctest.Wait()
+	}
+}
+
+// reads reads a response. Its error is that of reading the body.
+func (p *peer) reads() (resp *http.Response, body string, err error) {
+	p.t.Helper()
+	resp, err = http.ReadResponse(p.from, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	all, err := io.ReadAll(resp.Body)
+	return resp, string(all), err
 }
 
 // tlsConfig returns the configuration of a server.

@@ -1,7 +1,6 @@
 package listen
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
@@ -82,72 +81,50 @@ func TestRequestsAfterAStream(t *testing.T) {
 	} {
 		for _, config := range []*tls.Config{nil, config} {
 			t.Run(name+map[bool]string{true: " over TLS"}[config != nil], func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					l := conntest.Listen(1 << 20)
-					begin, end := newServer(func(req *exchange.Request) *exchange.Response {
-						resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
-						if resp.Bytes = []byte(req.Path); req.Path == "/watch" {
-							resp.Bytes, resp.Stream = nil, secondStream{test.panics}
-						} else if req.Body != nil {
-							_, _ = io.ReadAll(req.Body)
-						}
-						return resp
-					}, config, time.Minute).runs(t, l)
-					defer end()
-					c, err := l.Dial()
-					if err != nil {
-						t.Fatal(err)
+				talk(t, func(req *exchange.Request) *exchange.Response {
+					resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
+					if resp.Bytes = []byte(req.Path); req.Path == "/watch" {
+						resp.Bytes, resp.Stream = nil, secondStream{test.panics}
+					} else if req.Body != nil {
+						_, _ = io.ReadAll(req.Body)
 					}
-					defer c.Close()
-					if config != nil {
-						c = overTLS(c, "http/1.1", nil)
-					}
-					sends := func(text string) {
-						if _, err := io.WriteString(c, text); err != nil {
-							t.Fatal(err)
-						}
-						synctest.Wait()
-					}
-					from := bufio.NewReader(c)
+					return resp
+				}, config, 1<<20, func(p *peer) {
 					answers := func(want string) (says bool) {
 						t.Helper()
-						resp, err := http.ReadResponse(from, nil)
-						if err != nil {
-							t.Fatal(err)
-						}
-						body, err := io.ReadAll(resp.Body)
-						if string(body) != want || (err != nil) != test.panics {
+						resp, body, err := p.reads()
+						if body != want || (err != nil) != test.panics {
 							t.Fatalf("the answer is %q, %v; want %q", body, err, want)
 						}
 						return resp.Close
 					}
 					if test.drained {
-						begin()
+						p.drain()
 						synctest.Wait()
 					}
-					sends(test.first)
+					p.sends(test.first)
 					if test.preceded {
 						answers("/other")
 					}
 					if test.during != "" {
-						sends(test.during)
+						p.sends(test.during)
 					}
 					if test.drains {
 						time.Sleep(time.Second - 1)
-						begin()
+						p.drain()
 					}
 					if says := answers("event"); says != test.says {
 						t.Errorf("the watch's answer ends the connection: %t", says)
 					}
 					if test.ends {
 						began := time.Now()
-						if _, err := from.ReadByte(); !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) || time.Since(began) > roundTripMax {
+						if _, err := p.from.ReadByte(); !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) || time.Since(began) > roundTripMax {
 							t.Errorf("the connection ends after %v: %v", time.Since(began), err)
 						}
 						return
 					}
 					if test.after != "" {
-						sends(test.after)
+						p.sends(test.after)
 					}
 					want := "/other"
 					if test.after == watch {
@@ -162,33 +139,24 @@ func TestRequestsAfterAStream(t *testing.T) {
 
 // Requests may follow each other at once, also long ones.
 func TestPipelinedRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newServer(func(req *exchange.Request) *exchange.Response {
-			resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
-			if resp.Bytes = []byte(req.Path); req.Body != nil {
-				resp.Bytes, _ = io.ReadAll(req.Body)
-			}
-			return resp
-		}, nil, 0).connect(t, 1<<20)
-		const long = 20
+	talk(t, func(req *exchange.Request) *exchange.Response {
+		resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
+		if resp.Bytes = []byte(req.Path); req.Body != nil {
+			resp.Bytes, _ = io.ReadAll(req.Body)
+		}
+		return resp
+	}, nil, 1<<20, func(p *peer) {
 		var all strings.Builder
 		var want []string
-		for i := range long {
+		for i := range 20 {
 			fmt.Fprintf(&all, "GET /%d HTTP/1.1\r\nHost: a\r\nX: %s\r\n\r\n", i, strings.Repeat("x", i*1000))
 			want = append(want, fmt.Sprintf("/%d", i))
 		}
 		body := strings.Repeat("body", 10000)
-		fmt.Fprintf(&all, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-		all.WriteString("GET /short HTTP/1.1\r\nHost: a\r\n\r\n")
-		want = append(want, body, "/short")
-		go func() { _, _ = io.WriteString(c, all.String()) }()
-		from := bufio.NewReader(c)
-		for i, want := range want {
-			resp, err := http.ReadResponse(from, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if body, err := io.ReadAll(resp.Body); string(body) != want {
+		all.WriteString(upload(len(body)) + body + get)
+		go func() { _, _ = io.WriteString(p, all.String()) }()
+		for i, want := range append(want, body, "/") {
+			if resp, body, err := p.reads(); body != want {
 				t.Fatalf("answer %d is %d, %.100q, %v; want %.100q", i, resp.StatusCode, body, err, want)
 			}
 		}
@@ -206,22 +174,19 @@ func (brokenForm) SplitEvent([]byte, string, wire.Object) (head, body, tail []by
 
 // A panic in the middle of an event ends the connection, whose next bytes could belong to the watch.
 func TestNoRequestAfterAPanicOfAWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, _ := cachetest.Roomy(t)
-		client := newServer(func(*exchange.Request) *exchange.Response {
-			p := watchOf(t, c)
-			p.Form = brokenForm{p.Form}
-			resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
-			resp.Stream = watch.New(p)
-			return resp
-		}, nil, 0).connect(t, unbuffered)
-		if _, err := io.WriteString(client, "GET /watch HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
+	var c *watchcache.Cache
+	talk(t, func(*exchange.Request) *exchange.Response {
+		p := watchOf(t, c)
+		p.Form = brokenForm{p.Form}
+		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+		resp.Stream = watch.New(p)
+		return resp
+	}, nil, unbuffered, func(p *peer) {
+		c, _ = cachetest.Roomy(t)
+		p.sends(get)
 		cachetest.Apply(t, c, cachetest.Sized(t, 2, 10))
-		_ = client.SetReadDeadline(time.Now().Add(time.Second))
-		if _, err := io.ReadAll(client); err != nil {
+		_ = p.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err := io.ReadAll(p); err != nil {
 			t.Errorf("the connection does not end: %v", err)
 		}
 	})

@@ -20,8 +20,12 @@ func Listen(size int) *Listener {
 }
 
 // Dial opens a connection. It fails with ECONNREFUSED once the listener is closed.
-func (l *Listener) Dial() (net.Conn, error) {
+func (l *Listener) Dial() (net.Conn, error) { return l.DialFrom(nil) }
+
+// DialFrom opens a connection from an address.
+func (l *Listener) DialFrom(remote net.Addr) (net.Conn, error) {
 	client, server := Pipe(l.size)
+	server.Remote = remote
 	select {
 	case l.dialed <- server:
 		return client, nil
