@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -37,9 +36,12 @@ type seen struct {
 func digest(p []byte) string { return fmt.Sprintf("%d bytes, %.4x", len(p), sha256.Sum256(p)) }
 
 // hear reads the request in the same way behind both servers.
-func (s *shape) hear(ctx context.Context, h *heard, body io.Reader) {
+func (s *shape) hear(ctx context.Context, h *heard, body *exchange.Body) {
 	close(s.started)
-	if s.reads != 0 {
+	switch {
+	case body == nil && s.reads < 0:
+		h.body = digest(nil)
+	case s.reads != 0:
 		var got []byte
 		var err error
 		if s.reads < 0 {
@@ -61,30 +63,6 @@ func (h *heard) wait(ctx context.Context) {
 	case <-ctx.Done():
 		h.ended = true
 	case <-time.After(patience):
-	}
-}
-
-// serve answers through net/http.
-func (s *shape) serve(w http.ResponseWriter, r *http.Request, h *heard) {
-	maps.Copy(w.Header(), s.fields)
-	if s.kind.known() && s.status != http.StatusNoContent && s.status != http.StatusNotModified {
-		w.Header().Set("Content-Length", strconv.Itoa(len(s.answer)))
-	}
-	w.WriteHeader(s.status)
-	flush := w.(http.Flusher).Flush
-	if !s.kind.known() || s.fails {
-		flush()
-	}
-	for piece := range slices.Chunk(s.answer, len(s.answer)/s.pieces+1) {
-		w.Write(piece)
-		flush()
-	}
-	if s.cancels {
-		flush()
-		h.wait(r.Context())
-	}
-	if s.cancels || s.fails {
-		panic(http.ErrAbortHandler)
 	}
 }
 

@@ -2,196 +2,260 @@ package h2
 
 import (
 	"context"
+	"fmt"
 	"net"
-	"net/http"
-	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
-
-func setting(id http2.SettingID, value uint32) http2.Setting {
-	return http2.Setting{ID: id, Val: value}
-}
 
 // A client may change the size of its header table at any time.
 func TestTableSizeChanges(t *testing.T) {
-	p := dial(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
-		resp := says("")
-		resp.Header.Set("X-Same", strings.Repeat("s", 100))
-		resp.Header.Set("X-N", req.Header.Get("X-N"))
-		return resp
-	}, options()))
-	p.until("settings", isAck)
-	for i, size := range []uint32{4096, 0, 0, 100, 64 << 10, 33, 4096, 1 << 31} {
-		for range 2 {
-			p.sent(p.WriteSettings(setting(http2.SettingHeaderTableSize, 0), setting(http2.SettingHeaderTableSize, size)))
+	scene{}.run(t, func(s *script) {
+		s.play("=> settings ack")
+		for i, size := range []uint32{4096, 0, 0, 100, 64 << 10, 33, 4096, 1 << 31} {
+			s.play(fmt.Sprintf(`
+				2*set:table=0,table=%d => ack ack
+				GET@%d. => %[2]d:200+5.
+				GET@%[3]d. => %[3]d:200+5.`, size, 4*i+1, 4*i+3))
 		}
-		p.until("settings", isAck)
-		p.ReadMetaHeaders.SetAllowedMaxDynamicTableSize(size)
-		p.encoder.SetMaxDynamicTableSize(min(size, 4096))
-		for j := range uint32(20) {
-			id, n := uint32(i)*40+2*j+1, strconv.Itoa(i*100+int(j))
-			p.request(id, true, "GET", "x-n", n, "x-long", strings.Repeat("x", int(j)*100))
-			f := p.until("head", headers(id)).(*http2.MetaHeadersFrame)
-			if got := f.Fields; !slices.Contains(got, hpack.HeaderField{Name: "x-n", Value: n}) ||
-				!slices.Contains(got, hpack.HeaderField{Name: "x-same", Value: strings.Repeat("s", 100)}) {
-				t.Fatal(size, got)
-			}
-		}
-	}
+	})
 }
 
-// SETTINGS can make a window negative. Data continues when the window is positive again.
-func TestNegativeWindow(t *testing.T) {
-	p := dial(t, newServer(saying(strings.Repeat("x", 1000)), options()), setting(http2.SettingInitialWindowSize, 100))
-	p.until("settings", isAck)
-	p.request(1, true, "GET")
-	length := func() uint32 { t.Helper(); return p.until("data", data(1)).Header().Length }
-	if n := length(); n != 100 {
-		t.Error(n)
-	}
-	p.sent(p.WriteSettings(setting(http2.SettingInitialWindowSize, 10)))
-	p.sent(p.WriteWindowUpdate(1, 90)) // 0
-	p.sent(p.WritePing(false, [8]byte{}))
-	p.until("pong", func(f http2.Frame) bool {
-		if data(1)(f) {
-			t.Error("data without a window")
+// A stream that has ended makes room for another stream immediately.
+func TestEndedStreamMakesRoom(t *testing.T) {
+	scene{}.run(t, func(s *script) {
+		s.play(fmt.Sprintf("%d*POST. => settings ack", streamsMax-1))
+		for range 500 {
+			var one *call
+			s.do(func() {
+				s.requestLocked("GET.")
+				one = s.mu.calls[s.mu.last]
+			})
+			if err := s.await(one.over); err != nil || one.reset != nil {
+				t.Fatalf("stream %d is refused, %v", one.id, err)
+			}
 		}
-		return pong(f)
 	})
-	p.sent(p.WriteWindowUpdate(1, 1))
-	if n := length(); n != 1 {
-		t.Error(n)
-	}
-	p.sent(p.WriteSettings(setting(http2.SettingInitialWindowSize, 10+1000-101)))
-	if n := length(); n != 1000-101 {
-		t.Error(n)
-	}
-	p.until("end", ended(1))
 }
 
 // If a client resets its streams immediately, the number of handlers stays bounded, and other
 // connections receive responses.
 func TestRapidReset(t *testing.T) {
-	var running, most atomic.Int64
-	goOn := make(chan struct{})
-	s := newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
-		if req.Method == http.MethodPost {
-			now := running.Add(1)
-			defer running.Add(-1)
-			for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
-			}
-			<-goOn // the handler does not notice that its client has left
+	scene{}.run(t, func(s *script) {
+		const more = 500
+		s.play(fmt.Sprintf("%d*STUCK.;rst", streamsMax+more))
+		if n := strings.Count(s.read(), "!REFUSED_STREAM"); n != more {
+			t.Errorf("%d streams are refused, want %d", n, more)
 		}
-		return says("hello")
-	}, options())
-	p, other := dial(t, s), dial(t, s)
-	id := uint32(1)
-	for ; id < 2*5000; id += 2 {
-		p.request(id, true, "POST")
-		p.sent(p.WriteRSTStream(id, http2.ErrCodeCancel))
-		if id%1000 == 1 {
-			other.answered(id)
-		}
-	}
-	p.until("reset", isReset(id-2))
-	if n := most.Load(); n > streamsMax {
-		t.Errorf("%d handlers run at a time", n)
-	}
-	close(goOn)
-	for ok := false; !ok; id += 2 { // the handlers need some time to end
-		p.request(id, true, "GET")
-		p.until("answer", func(f http2.Frame) bool { ok = ended(id)(f); return ok || isReset(id)(f) })
-	}
+		other := scene{}.open(t, s.server)
+		other.play("GET@1. => settings ack 1:200+5.")
+		other.end()
+	})
 }
 
-// piped serves a client over a pipe. Each write to the pipe waits until the client reads it.
-func piped(t *testing.T, h handler) *peer {
-	t.Helper()
-	client, accepted := net.Pipe()
-	return greet(t, newServer(h, options()), client, known(accepted), nil)
+// A client that reads one byte a second is disconnected after the stall time, even if it sends frames all
+// the time. So is a stream whose window is widened by single bytes: it gets the stall time once for each
+// piece.
+func TestTricklingClients(t *testing.T) {
+	scene{unread: 1}.run(t, func(s *script) {
+		s.play("read:0 GET/65535@1.")
+		s.play(fmt.Sprintf("%d*read:1;ping;wait:1s over", 3*options().Stall/time.Second))
+	})
+	scene{options: within(200 * time.Millisecond).options, settings: window(0).settings}.run(t, func(s *script) {
+		s.play(`
+			GET/65536@1. => settings ack 1:200
+			20*win@1:1;wait:20ms => *!CANCEL`)
+	})
 }
 
-// lasts reads until the connection ends, and returns the duration. It answers pings if answers is
-// true.
-func (p *peer) lasts(answers bool) (goaways int, d time.Duration) {
-	began := time.Now()
-	for {
-		f, err := p.ReadFrame()
-		if err != nil {
-			<-p.served
-			return goaways, time.Since(began)
-		}
-		if ping, ok := f.(*http2.PingFrame); ok && answers {
-			_ = p.WritePing(true, ping.Data)
-		}
-		if isGoaway(f) {
-			goaways++
-		}
-	}
+// written counts responses that were written.
+type written struct {
+	handler
+	n *atomic.Int64
 }
 
-// A connection ends if its client does not answer pings, or if it has no stream for a while. An open
-// stream keeps it.
-func TestConnectionLasts(t *testing.T) {
-	const hour = time.Hour
-	idle := options().Limits.Idle
-	for name, test := range map[string]struct {
-		asks, answers bool
-		goaways       int
-		least, most   time.Duration
-	}{
-		"silent":  {true, false, 0, pingAfter, pingAfter + 2*pingTimeout},
-		"idle":    {false, true, 2, idle, idle + 2*drainGrace},
-		"waiting": {true, true, 0, hour, hour}, // until the client leaves
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := piped(t, waiting)
-				if test.asks {
-					p.request(1, true, "POST")
-				}
-				time.AfterFunc(hour, func() { p.Close() })
-				if goaways, d := p.lasts(test.answers); goaways != test.goaways || d < test.least || d > test.most {
-					t.Error(goaways, d)
+// Answered implements Handler.
+func (w written) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) func(int64) {
+	return func(int64) { w.n.Add(1) }
+}
+
+// Responses to a client that does not read need only a little more memory than the buffer.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	for method, size := range map[string]int{"GET": 32 << 10, "HEAD": 10} {
+		t.Run(method, func(t *testing.T) {
+			scene{settings: window(windowMax).settings}.run(t, func(s *script) {
+				var ended atomic.Int64
+				s.server.Handler = written{s.server.Handler.(handler), &ended}
+				s.play(fmt.Sprintf("win:2000000000 read:0 900*%s/%d,x=y.", method, size))
+				synctest.Wait()
+				if n := int(ended.Load()); n == 0 || n*size > 5*bufferMax {
+					t.Errorf("%d responses of %d bytes wait for the client", n, size)
 				}
 			})
 		})
 	}
 }
 
-// A client that reads one byte a second is disconnected after the stall time, even if it sends
-// frames all the time.
-func TestByteASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := piped(t, saying(strings.Repeat("x", windowInitial)))
-		p.request(1, true, "GET")
-		var pings sync.WaitGroup
-		pings.Go(func() {
-			for p.WritePing(true, [8]byte{}) == nil {
-				time.Sleep(time.Second)
+// Long responses on a connection do not delay its watches and uploads.
+func TestLongAnswersLetOthersPass(t *testing.T) {
+	scene{settings: window(windowMax).settings}.run(t, func(s *script) {
+		const long = 8_000_000
+		s.play(fmt.Sprintf(`
+			=> settings ack
+			win:2000000000 read:0 2*GET/%d. WATCH@5. =>
+			event:100 PUT@7,expect=100-continue wait:1s`, long))
+		before, all := map[uint32]int{}, 0
+		s.play("read:-1 wait:1s")
+		s.do(func() {
+			for _, n := range s.mu.notes {
+				if _, ok := before[n.id]; !ok && (n.data > 0 || n.text == " 100") {
+					before[n.id] = all
+				}
+				all += n.data
 			}
 		})
-		began := time.Now()
-		for one := make([]byte, 1); ; time.Sleep(time.Second) {
-			if _, err := p.Read(one); err != nil {
-				break
+		for id := range uint32(4) {
+			if n, ok := before[2*id+1]; !ok || n > long/2 {
+				t.Errorf("stream %d begins after %d bytes of others", 2*id+1, n)
 			}
 		}
-		<-p.served
-		pings.Wait()
-		if d, stall := time.Since(began), options().Stall; d < stall || d > 3*stall {
-			t.Error(d)
+	})
+}
+
+// A watch with an expensive filter receives its events even while the pump is blocked.
+func TestExpensiveFilterIsNotThePumps(t *testing.T) {
+	scene{}.run(t, func(s *script) {
+		selector, err := labels.Parse(strings.TrimSuffix(strings.Repeat("!k,", 40), ","))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := filter.New(s.cache.Resource(), "a", selector, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.server.Handler = selecting(t, s.cache, f, time.Hour)
+		s.server.pump.mu.most = -1 // the pump starts no goroutines
+		s.play(`
+			WATCH@1. => settings ack 1:200
+			event:10 => 1:+170`)
+	})
+}
+
+// widening gives a window as soon as a write to an eager stream has found no window.
+type widening struct {
+	s    *stream
+	wide bool
+}
+
+// Write implements io.Writer.
+func (w *widening) Write(p []byte) (int, error) {
+	n, err := (*eager)(w.s).Write(p)
+	if !w.wide {
+		w.wide = true
+		return n, w.s.c.windowUpdate(&http2.WindowUpdateFrame{FrameHeader: http2.FrameHeader{StreamID: w.s.id}, Increment: 1 << 20})
+	}
+	return n, err
+}
+
+// A window that arrives while a pump works on the watch is not lost.
+func TestWindowWhileThePumpWorks(t *testing.T) {
+	window(1).run(t, func(s *script) {
+		streams := make(chan *stream, 1)
+		answers := s.server.Handler.(handler)
+		s.server.Handler = handler(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+			streams <- req.Client.(*stream)
+			return answers(ctx, req)
+		})
+		s.play("WATCH@1. => settings ack 1:200")
+		st := <-streams
+		s.do(func() { s.mu.calls[1].given = 1 << 20 })
+		st.c.mu.Lock()
+		st.out.To = &widening{s: st}
+		st.c.mu.Unlock()
+		s.play("event:1000 => 1:+1160")
+	})
+}
+
+// If new streams begin to be ignored while a request is read, GOAWAY names the request's stream only
+// if it is answered.
+func TestRequestAtTheEndOfADrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var slow, began atomic.Bool
+		server := newServer(func(context.Context, *exchange.Request) *exchange.Response {
+			began.Store(true)
+			return says("hello")
+		}, options())
+		server.Options = func() Options {
+			if slow.CompareAndSwap(true, false) { // the next call is that of the request's stream
+				time.Sleep(2 * drainGrace)
+			}
+			return options()
+		}
+		draining, drain := context.WithCancel(context.Background())
+		server.Draining = draining
+		s := scene{}.open(t, server)
+		defer s.end()
+		s.drain = drain
+		s.play(`
+			mute => settings ack
+			drain => goaway:max:NO_ERROR ping`)
+		slow.Store(true)
+		s.play("GET@1. wait:1m => goaway:0:NO_ERROR eof")
+		if slow.Load() || began.Load() {
+			t.Errorf("the request was not read: %t, or it is answered: %t", slow.Load(), began.Load())
+		}
+	})
+}
+
+// Refusals that strangers do not read end. However many streams have begun before the first refusal,
+// only a bounded number lasts until the deadline. Strangers of one network get half of it, so that
+// strangers of another network are answered.
+func TestStrangersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const connections, streams = 2, 300
+		const beyond = connections*streams - strangersMax/2
+		release := make(chan struct{})
+		server := newServer(func(context.Context, *exchange.Request) *exchange.Response {
+			<-release
+			resp := says("Unauthorized")
+			resp.Status, resp.Close = 401, true
+			return resp
+		}, options())
+		var all []*script
+		for range connections {
+			s := scene{stranger: true, settings: window(0).settings}.open(t, server)
+			s.play(fmt.Sprintf("%d*GET. => settings ack", streams))
+			all = append(all, s)
+		}
+		close(release)
+		resets := 0
+		for _, s := range all {
+			resets += strings.Count(s.read(), "!ENHANCE_YOUR_CALM")
+		}
+		counted := testutil.ToFloat64(server.Metrics.Refused.WithLabelValues("strangers"))
+		if n := server.Strangers.Taken(); n != strangersMax/2 || counted != beyond || resets != beyond {
+			t.Errorf("%d responses wait, %v were given up, %d reset; want %d and %d", n, counted, resets, strangersMax/2, beyond)
+		}
+		elsewhere := scene{stranger: true, remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}}
+		all = append(all, elsewhere.open(t, server))
+		all[connections].play("GET@1. => settings ack goaway:1:NO_ERROR 1:401+12. eof")
+		time.Sleep(options().Limits.Write + time.Second)
+		synctest.Wait()
+		if n := server.Strangers.Taken(); n != 0 {
+			t.Errorf("after the deadline %d responses wait", n)
+		}
+		for _, s := range all {
+			s.end()
 		}
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
-	"net"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,10 +13,9 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/watchproxy/watchproxy/proxy/conn"
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // FuzzFrames sends arbitrary bytes after the preface. Either the connection ends and nothing of it
@@ -44,55 +43,25 @@ func FuzzFrames(f *testing.F) {
 	f.Add(frame.AppendSettings(bytes.Clone(begun), http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax}))
 	f.Add(bytes.Repeat(append(frame.AppendHead(nil, 0, http2.FrameContinuation, 0, 1), hello...), 10))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		synctest.Test(t, func(*testing.T) {
-			h := func(_ context.Context, req *exchange.Request) *exchange.Response {
+		synctest.Test(t, func(t *testing.T) {
+			s := scene{bare: true}.open(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
 				if req.Body != nil {
-					io.Copy(io.Discard, req.Body)
+					_, _ = io.Copy(io.Discard, req.Body)
 				}
-				return says(strings.Repeat("x", 100<<10))
-			}
-			client, served := pipe(newServer(h, options()))
-			go io.Copy(client, io.MultiReader(strings.NewReader(http2.ClientPreface), bytes.NewReader(raw)))
-			answers := make(chan http2.Frame)
-			go func() {
-				defer close(answers)
-				for framer := http2.NewFramer(nil, client); ; {
-					f, err := framer.ReadFrame()
-					if err != nil {
-						return
-					}
-					if ping, ok := f.(*http2.PingFrame); ok && ping.IsAck() {
-						answers <- f
-					}
-				}
+				return says(pattern(100 << 10))
+			}, options()))
+			defer func() {
+				s.close()
+				<-s.served
 			}()
-			asked := [8]byte{'a', 's', 'k', 'e', 'd'}
+			answered := false
+			s.play("mute preface")
+			s.do(func() { s.mu.unsent.Write(raw) })
 			synctest.Wait()
-			// The PING may end a frame that raw has begun.
-			go client.Write(frame.AppendPing(nil, 0, asked))
-			for f := range answers {
-				if f.(*http2.PingFrame).Data == asked {
-					break
-				}
-			}
-			client.Close()
-			for range answers {
-			}
-			<-served
+			s.do(func() { s.pingLocked(func() { answered = true }) }) // may end a frame that raw has begun
+			_ = s.await(func() bool { return answered })
 		})
 	})
-}
-
-// pipe connects a client over memory.
-func pipe(s *Server) (client net.Conn, served chan struct{}) {
-	client, accepted := net.Pipe()
-	return client, serving(s, known(accepted))
-}
-
-// socketPair connects a client over a socket. So watches are written without waiting for the client.
-func socketPair(s *Server) (client net.Conn, served chan struct{}) {
-	client, accepted := conntest.Pipe(unread)
-	return client, serving(s, known(accepted))
 }
 
 // FuzzStreams runs operations on a connection against a model of the windows and streams, which the
@@ -114,22 +83,17 @@ func FuzzStreams(f *testing.F) {
 		f.Add(socket, uint32(100), program(op(opUpload, 0, 1000), op(opData, 0, 500), op(opPing, 0, 0), op(opData, 0, 500), op(opEnd, 0, 0), op(opReset, 0, 0)))
 		f.Add(socket, uint32(1<<16), program(op(opRead, 0, 100), op(opGet, 0, 50000), op(opRead, 0, 9000), op(opWatch, 0, 0), op(opEvent, 0, 10), op(opReset, 1, 0)))
 	}
+	random := rand.New(rand.NewPCG(cachetest.Seed(f), 0))
+	for range cachetest.Rounds(40, 1000) {
+		p := make([]byte, 4*(1+random.IntN(64)))
+		for i := range p {
+			p[i] = byte(random.Uint32())
+		}
+		f.Add(random.IntN(2) == 0, uint32(cachetest.AnySize(random, 1<<20)), p)
+	}
 	f.Fuzz(func(t *testing.T, socket bool, window uint32, program []byte) {
 		const most = 4 * 64
 		program = program[:min(len(program), most)]
-		connect := pipe
-		if socket {
-			connect = socketPair
-		}
-		synctest.Test(t, func(t *testing.T) { run(t, connect, window, program) })
+		synctest.Test(t, func(t *testing.T) { run(t, socket, window, program) })
 	})
-}
-
-func serving(s *Server, nc *conn.Conn) (served chan struct{}) {
-	served = make(chan struct{})
-	go func() {
-		defer close(served)
-		s.Serve(nc)
-	}()
-	return served
 }

@@ -1,12 +1,8 @@
 package h2
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,23 +10,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
-
-	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
-	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // machine runs operations that fuzzing has chosen, and records the expected responses.
 type machine struct {
-	*client
-	t     *testing.T
-	cache *watchcache.Cache
-	sizes map[int]int // of events by resourceVersion
-	rv    int
-	table uint32 // size of the header table
+	*script
+	sizes map[uint64]int // of events by resourceVersion
+	table uint32         // size of the header table
 	calls []*expected
 }
 
@@ -40,8 +27,8 @@ type expected struct {
 	answer   string // for a watch, events has the response
 	complete bool   // the response is known: it does not depend on an unfinished upload
 	watch    bool
-	from     int  // the resourceVersion after which the watch begins
-	cut      bool // the cache has dropped events that the watch may need
+	from     uint64 // the resourceVersion after which the watch begins
+	cut      bool   // the cache has dropped events that the watch may need
 }
 
 const ( // operations
@@ -61,30 +48,19 @@ const ( // operations
 	ops
 )
 
-func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), window uint32, program []byte) {
-	m := &machine{t: t, rv: 1, sizes: map[int]int{}, table: frame.TableSize}
-	m.cache, _ = cachetest.Roomy(t)
-	watch := watching(t, m.cache, 3*time.Hour, "")
-	o := options()
-	o.Stall, o.Limits.Write, o.Limits.Read = time.Hour, time.Hour, time.Hour
-	s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
-		switch req.Method {
-		case http.MethodGet:
-			return watch(ctx, req)
-		case http.MethodPost:
-			got, _ := io.ReadAll(req.Body)
-			return says(string(got))
-		}
-		n, _ := strconv.Atoi(req.Path[1:])
-		return says(pattern(n))
-	}, o)
-	nc, served := connect(s)
-	nc.SetDeadline(time.Now().Add(2 * time.Hour))
+// run runs a program. A client without a socket of its own is one whose watches wait for it.
+func run(t *testing.T, socket bool, window uint32, program []byte) {
+	t.Helper()
 	const windowMost = 1 << 24
-	m.client = newClient(nc, func(http2.Frame) {}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window % windowMost})
+	hour := within(time.Hour)
+	hour.plain = !socket
+	hour.settings = windows(window % windowMost)
+	m := &machine{script: hour.open(t, nil), sizes: map[uint64]int{}, table: frame.TableSize}
 	defer func() {
 		m.close()
-		<-served
+		<-m.served
+		m.cut()
+		m.drain()
 	}()
 	for ; len(program) >= 4; program = program[4:] {
 		m.step(program[0]%ops, int(program[1]), int(binary.BigEndian.Uint16(program[2:])))
@@ -98,57 +74,49 @@ func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), window u
 }
 
 func (m *machine) step(op byte, which, n int) {
-	if op == opEvent {
-		m.rv++
-		m.sizes[m.rv] = n
-		cachetest.Apply(m.t, m.cache, cachetest.Sized(m.t, uint64(m.rv), n))
-		return
-	}
-	if op == opCut {
-		m.cut()
-		return
-	}
-	m.do(func() {
-		if op <= opUpload {
-			m.openLocked(op, n)
-			return
-		}
-		if s := m.pick(which); s != nil && !s.over() {
-			m.aboutLocked(s, op, n)
-		}
-		m.elseLocked(op, which, n)
-	})
-}
-
-func (m *machine) pick(which int) *expected {
-	if len(m.calls) == 0 {
-		return nil
-	}
-	return m.calls[which%len(m.calls)]
-}
-
-func (m *machine) openLocked(op byte, n int) {
-	s := &expected{from: m.rv, watch: op == opWatch, complete: op == opGet}
-	method := map[byte]string{opGet: "PUT", opWatch: "GET", opUpload: "POST"}[op]
-	if s.complete {
-		s.answer = pattern(n)
-	}
-	s.call = m.beginLocked(op != opUpload, frameMax, 0, hpack.HeaderField{Name: ":method", Value: method},
-		hpack.HeaderField{Name: ":scheme", Value: "http"}, hpack.HeaderField{Name: ":path", Value: "/" + strconv.Itoa(n)})
-	m.calls = append(m.calls, s)
-}
-
-// aboutLocked runs operations on one stream.
-func (m *machine) aboutLocked(s *expected, op byte, n int) {
+	word := func(format string, args ...any) { m.words(fmt.Sprintf(format, args...)) }
 	switch op {
-	case opData, opEnd:
-		if !s.uploaded {
-			m.uploadLocked(s, pattern(n), op == opEnd, n%256)
+	case opGet, opWatch, opUpload:
+		word([]string{"GET/%d.", "WATCH/%d.", "ECHO/%d"}[op], n)
+		s := &expected{from: m.rv, watch: op == opWatch}
+		m.do(func() { s.call = m.mu.calls[m.mu.last] })
+		if s.complete = op == opGet; s.complete {
+			s.answer = pattern(n)
 		}
-	case opWindow:
-		m.widenLocked(s.call, int64(n)+1)
-	case opReset:
-		m.cancelLocked(s.call)
+		m.calls = append(m.calls, s)
+		return
+	case opConnWindow:
+		word("win:%d", n+1)
+	case opSettings: // the decoder accepts only one update in a block, but a rise would cause two
+		m.table = min(m.table, uint32(n))
+		word("set:window=%d,frame=%d,table=%d", n, frameMax+which, m.table)
+	case opPing:
+		word("ping")
+	case opRead:
+		if n == 0 {
+			n = -1
+		}
+		word("read:%d", n)
+	case opEvent:
+		word("event:%d", n)
+		m.sizes[m.rv] = n
+	case opCut:
+		m.reset()
+	}
+	if len(m.calls) == 0 {
+		return
+	}
+	s := m.calls[which%len(m.calls)]
+	var over, uploaded bool
+	m.do(func() { over, uploaded = s.over(), s.uploaded })
+	switch {
+	case over:
+	case op == opWindow:
+		word("win@%d:%d", s.id, n+1)
+	case op == opReset:
+		m.do(func() { m.cancelLocked(s.call) })
+	case (op == opData || op == opEnd) && !uploaded:
+		m.do(func() { m.uploadLocked(s, pattern(n), op == opEnd, n%256) })
 	}
 }
 
@@ -158,32 +126,13 @@ func (m *machine) uploadLocked(s *expected, text string, end bool, pad int) {
 	s.complete = s.uploaded
 }
 
-func (m *machine) elseLocked(op byte, which, n int) {
-	switch op {
-	case opConnWindow:
-		m.widenLocked(nil, int64(n)+1)
-	case opSettings:
-		// The decoder accepts only one update in a block, but a rise would cause two.
-		m.table = min(m.table, uint32(n))
-		m.setLocked(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(n)},
-			http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(frameMax + which)},
-			http2.Setting{ID: http2.SettingHeaderTableSize, Val: m.table})
-	case opPing:
-		m.pingLocked(func() {})
-	case opRead:
-		if m.mu.budget = n; n == 0 {
-			m.mu.budget = -1
-		}
-	}
-}
-
-// cut makes the cache start again, which ends all watches.
-func (m *machine) cut() {
+// reset makes the cache start again, which ends all watches.
+func (m *machine) reset() {
 	for _, s := range m.calls {
 		s.cut = true
 	}
 	m.rv++
-	m.cache.Reset(nil, uint64(m.rv))
+	m.cache.Reset(nil, m.rv)
 }
 
 // checkLocked fails if bytes are wrong, or missing although the windows allow them. A window that is
@@ -212,7 +161,7 @@ func (m *machine) missing(s *expected) bool {
 	case s.over():
 		return false
 	case s.watch:
-		return s.cut || s.from+strings.Count(string(s.body), "\n") < m.rv
+		return s.cut || s.from+uint64(strings.Count(string(s.body), "\n")) < m.rv
 	}
 	return s.complete
 }
@@ -247,45 +196,38 @@ func (m *machine) contentLocked(s *expected) {
 
 // finish opens all windows. Then all responses arrive and end.
 func (m *machine) finish() {
-	const wide = 1 << 28
+	wait := func(done func(s *expected) bool) {
+		if err := m.await(func() bool {
+			return !slices.ContainsFunc(m.calls, func(s *expected) bool { return !done(s) })
+		}); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	m.play("read:-1 win:268435456")
 	m.do(func() {
-		m.mu.budget = -1
-		m.widenLocked(nil, wide)
 		for _, s := range m.calls {
 			if !s.over() {
-				m.widenLocked(s.call, wide)
+				m.widenLocked(s.call, 1<<28)
 			}
 		}
 	})
-	for _, s := range m.calls {
-		m.wait("upload", func() bool {
-			if !s.over() && !s.uploaded {
-				m.uploadLocked(s, "", true, 0)
-			}
-			return s.over() || s.uploaded
-		})
-	}
-	m.wait("answers", func() bool {
-		return !slices.ContainsFunc(m.calls, m.missing)
+	wait(func(s *expected) bool {
+		if !s.over() && !s.uploaded {
+			m.uploadLocked(s, "", true, 0)
+		}
+		return s.over() || s.uploaded
 	})
-	m.cut()
-	m.wait("ends", func() bool {
-		return !slices.ContainsFunc(m.calls, func(s *expected) bool { return !s.over() })
-	})
+	wait(func(s *expected) bool { return !m.missing(s) })
+	m.reset()
+	wait(func(s *expected) bool { return s.over() })
 	m.do(func() { m.checkLocked(true) })
-}
-
-func (m *machine) wait(what string, done func() bool) {
-	if err := m.await(done); err != nil {
-		m.t.Fatalf("no %s: %v", what, err)
-	}
 }
 
 // pattern returns a text of n bytes without repetitions.
 func pattern(n int) string {
-	var b strings.Builder
-	for i := 0; b.Len() < n; i++ {
-		fmt.Fprintf(&b, "%d ", i)
+	b := make([]byte, 0, n+20)
+	for i := int64(0); len(b) < n; i++ {
+		b = append(strconv.AppendInt(b, i, 10), ' ')
 	}
-	return b.String()[:n]
+	return string(b[:n])
 }

@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -198,37 +197,4 @@ func (s *shape) fieldsOf() (all []hpack.HeaderField) {
 		}
 	}
 	return append(all, s.header...)
-}
-
-// String implements fmt.Stringer.
-func (s *shape) String() string {
-	short := *s
-	short.body, short.answer, short.started, short.read, short.target = nil, nil, nil, nil, brief(s.target)
-	short.header = slices.Clone(s.header)
-	for i := range s.header {
-		short.header[i].Value = brief(s.header[i].Value)
-	}
-	short.fields = briefly(s.fields)
-	return fmt.Sprintf("%+v body %s, answer %s", plain(short), digest(s.body), digest(s.answer))
-}
-
-type plain shape
-
-// brief shortens a long value.
-func brief(s string) string {
-	if len(s) < 40 {
-		return s
-	}
-	return digest([]byte(s))
-}
-
-// briefly shortens the values of a header.
-func briefly(h http.Header) http.Header {
-	short := http.Header{}
-	for name, values := range h {
-		for _, v := range values {
-			short.Add(name, brief(v))
-		}
-	}
-	return short
 }
