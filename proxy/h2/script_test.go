@@ -45,10 +45,10 @@ import (
 //	event:9          an object of 9 bytes is written to the cache
 //	over             the server must have ended the connection
 //
-// A number before a star repeats words that are joined by a semicolon. Without its number, a request takes
-// the next stream, and other words are about the last one. What the client reads: settings, ack, ping, pong,
-// goaway:STREAM:CODE, eof, and of a stream its status, +BYTES, a dot for its end, and !CODE for
-// RST_STREAM. A star at its beginning stands for anything.
+// A number before a star repeats words that are joined by a semicolon. Without its number, a request
+// takes the next stream, and other words are about the last one. The words of the second part are
+// settings, ack, ping, pong, goaway:STREAM:CODE and eof, and for a stream its status, +BYTES, a dot for
+// its end, and !CODE for RST_STREAM. A star at the beginning of this part stands for anything.
 type script struct {
 	*client
 	t          *testing.T

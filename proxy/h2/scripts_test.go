@@ -29,7 +29,7 @@ func TestScripts(t *testing.T) {
 		scene
 		lines string
 	}{
-		// What is wrong with a stream breaks only this stream, although more of its frames are on their way.
+		// An error of a stream ends only this stream, although more of its frames are on their way.
 		"malformed request": {lines: `
 			GET@1,Upper=x win@1:1 data@1:1 rst@1 GET@3. => 1:!PROTOCOL_ERROR!STREAM_CLOSED 3:200+5.`},
 		"request without its body": {lines: `
@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 			PANIC@1. TUNNEL@3. => *
 			GET@5. => 5:200+5.`},
 
-		// What is wrong with the connection ends it. GOAWAY names the last stream with a handler.
+		// An error of the connection ends it. GOAWAY names the last stream with a handler.
 		"large frame": {lines: `
 			STUCK@1 data@1:16385 => goaway:1:FRAME_SIZE_ERROR`},
 		"window of the connection": {lines: `
