@@ -25,7 +25,7 @@ CHART_VERSION = $(if $(RELEASED),$(VERSION:v%=%),0.0.0-g$(VERSION))
 KUBE_VERSION := v1.37.2
 kube_ldflags = -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
 	-X $(pkg).gitVersion=$(1) -X $(pkg).gitMajor=1 -X $(pkg).gitMinor=$(word 2,$(subst ., ,$(1))) -X $(pkg).gitTreeState=archive -X $(pkg).gitCommit=unknown)
-FUZZTIME ?= 30s
+FUZZTIME ?= 10s
 # What a proxy is made of.
 PACKAGES = $(shell go list ./... | grep -v /bench/)
 LINT := go tool -modfile=.tools/go.mod golangci-lint
@@ -125,19 +125,22 @@ test-page:
 test-image:
 	@cd .tools/image && $(call gate,image,.)
 
-# What make verify runs, in this order. Each is a target.
+# What make verify runs, in this order. Each is a target. What judges time runs alone. The other tests of the product run again
+# from a new seed, and those of bench/conformance and bench/access in forms and in matrix.
 VERIFIED := go test -tags grpcnotrace$(comma)verify -count=1 -shuffle=on -p 1 -timeout 30m
 SUITES := verify-product verify-servers verify-modules $(RIGS:%=verify-%) tiers scopes rights forms matrix fuzz
 verify: ## what judges time, memory and luck, from a new seed, one suite after another: bench/results/verify.md; SUITES='tiers fuzz' runs only these
 	.ci/verify $(SUITES)
 
 UNRACED = $(shell grep -rlE --include='*_test.go' '^//go:build .*!race' watchcache proxy cmd config)
+TIMED = $(shell grep -rl --include='*_test.go' '^//go:build .*verify' watchcache proxy cmd config)
 verify-product:
-	$(VERIFIED) -race $(PACKAGES)
+	$(VERIFIED) -p 2 -race $(subst -run,-skip,$(call names,$(TIMED))) $(PACKAGES)
+	$(VERIFIED) -race $(call names,$(TIMED)) $(call folders,$(TIMED))
 	$(VERIFIED) $(call names,$(UNRACED)) $(call folders,$(UNRACED))
 
 verify-servers: kubeapi kubectl
-	WATCHPROXY_RACE=1 $(VERIFIED) $(filter-out $(addprefix %/bench/,$(RIGS)),$(shell go list ./bench/...))
+	WATCHPROXY_RACE=1 $(VERIFIED) $(filter-out $(addprefix %/bench/,$(RIGS) conformance access),$(shell go list ./bench/...))
 
 verify-modules: kubeapi bin/python-client bin/node-client bin/chromium bin/axe.min.js
 	cd bench/chart && $(VERIFIED) ./...
@@ -154,11 +157,11 @@ chart: kubeapi ## the Helm chart: lint, all of its objects shown to a real apise
 rights: kubeapi kubectl ## the differential suite through a proxy with the rights that the chart gives it with cacheEverything
 	cd bench/chart && go tool helm template watchproxy ../../charts/watchproxy --namespace watchproxy --kube-version $(KUBE_VERSION) \
 		--set cacheEverything=true --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml >../../bin/rights.yaml
-	go test -tags grpcnotrace,verify -shuffle=on -timeout 15m -count 1 ./bench/conformance -rbac $(CURDIR)/bin/rights.yaml
+	go test $(TAGS) -shuffle=on -timeout 15m -count 1 ./bench/conformance -rbac $(CURDIR)/bin/rights.yaml
 
 scopes: kubeapi kubectl ## the differential suite through a proxy that may read only some namespaces, and through a node's proxy
-	go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped -rbac testdata/namespaces.yaml
-	go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped
+	go test $(TAGS) -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped -rbac testdata/namespaces.yaml
+	go test $(TAGS) -shuffle=on -timeout 20m -count 1 ./bench/conformance -scoped
 
 # The controllers, the scheduler and the kubelet take some six minutes to compile, so this is no part of make test.
 KUBELETS ?= 8
@@ -167,7 +170,7 @@ kubelets: kubeapi bin/kubenode ## a Deployment's life on KUBELETS real kubelets 
 	go test -v -count 1 -timeout 20m -run TestKubelets ./bench/clients/kubelets -kubelets $(KUBELETS) -report $(CURDIR)/bench/results/kubelets.txt
 
 tiers: kubeapi ## the differential suite through two proxies, one behind the other; of similar collections a third of the rows, as in test
-	go test -tags grpcnotrace,verify -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2
+	go test $(TAGS) -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2
 
 compat: bin/kubeapi-$(PREVIOUS) kubeapi $(COMPAT:%=bin/kubeapi-%) kubectl ## the differential suite against five minors of kube-apiserver: bench/results/compat.md
 	WATCHPROXY_KUBEAPI=$(CURDIR)/bin/kubeapi-$(PREVIOUS) WATCHPROXY_KUBEAPI_NEXT=$(CURDIR)/bin/kubeapi go test $(TAGS) -count 1 -timeout 5m -run '^TestRollingUpgrade$$' ./bench/clients/outage
@@ -176,8 +179,8 @@ compat: bin/kubeapi-$(PREVIOUS) kubeapi $(COMPAT:%=bin/kubeapi-%) kubectl ## the
 forms: kubeapi ## the whole differential suite: all rows, also of similar collections, each in every form (encodings, gzip, HTTP/2); ten minutes
 	go test -tags grpcnotrace,verify -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
 
-matrix: kubeapi kubectl ## the whole access matrix: all callers, all reads; test asks about an eighth of them
-	go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 -run '^TestMatrix$$' ./bench/access -everything
+matrix: kubeapi kubectl ## tests of access, with the whole matrix: all callers, all reads; test asks about an eighth of them
+	WATCHPROXY_RACE=1 go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 ./bench/access -everything
 
 # The picture shows the version that the chart has.
 screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after two minutes of work
@@ -344,10 +347,11 @@ bin/node-client:
 		{ echo "Node: NOT CHECKED: npm cannot fetch @kubernetes/client-node"; exit; }; \
 	mv "$$dir" $@ && chmod 755 $@
 
-fuzz: ## every fuzz target for FUZZTIME (30s) each
-	@set -e; for pkg in $$(go list ./...); do \
-		for target in $$(go test -list '^Fuzz' $$pkg | grep ^Fuzz || true); do \
-			echo "== $$pkg $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+fuzz: ## every fuzz target for FUZZTIME (10s) each
+	@set -e; for pkg in $$(grep -rl --include='*_test.go' '^func Fuzz' watchcache proxy cmd config bench | xargs -n 1 dirname | sort -u); do \
+		list=$$(go test $(TAGS) -list '^Fuzz' ./$$pkg); \
+		for target in $$(grep ^Fuzz <<<"$$list"); do \
+			echo "== $$pkg $$target"; go test $(TAGS) -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$pkg; \
 		done; \
 	done
 
