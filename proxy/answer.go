@@ -19,11 +19,12 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		t := &forward.Attempt{}
 		t.Hold(s.metrics.ForwardBegan(rt.Verb))
 		resp := s.forward(ctx, req, *rt, t)
-		t.Begin()
+		t.ResponseBegins()
 		resp.Why = "audit"
 		return resp
 	}
-	v, slot := s.unstick(ctx, req, rt, s.reader.Answer(ctx, req, *rt))
+	v := s.reader.Answer(ctx, req, *rt)
+	v, slot := s.awaitProgress(ctx, req, rt, v)
 	switch {
 	case v.Answer != nil:
 		return v.Answer
@@ -62,9 +63,9 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 	return resp
 }
 
-// unstick gets a slot to forward a read whose cache makes no progress. While no slot is free, it asks
-// the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
-func (s *Server) unstick(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Verdict) (_ read.Verdict, slot func()) {
+// awaitProgress gets a slot to forward a read whose cache makes no progress. While no slot is free,
+// it asks the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
+func (s *Server) awaitProgress(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Verdict) (_ read.Verdict, slot func()) {
 	most, slots, user := s.options.Load().SyncTimeout, s.fallbacks(rt.Verb), req.User()
 	for began := time.Now(); v.Reason == read.Stuck && ctx.Err() == nil && time.Since(began) < most; {
 		if slots.Try(user, 1) {

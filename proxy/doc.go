@@ -1,9 +1,12 @@
 // Package proxy serves clients. It answers from the watch caches when they give the same response
 // as kube-apiserver, and forwards all other requests unchanged.
 //
-//	a list       listen ─► proxy ─► read ─► derived ─► listen
-//	an event     watchcache ─► watch ─► listen
-//	a forward    listen ─► proxy ─► forward ─► listen
+//	a list       listen ─► h2 ─► proxy ─► read ─► derived ─► h2
+//	an event     watchcache ─► h2, its pump ─► watch ─► h2
+//	a forward    listen ─► h2 ─► proxy ─► forward ─► h2
+//
+// .github/ARCHITECTURE.md follows them function by function. Over HTTP/1.1, listen takes the place
+// of h2.
 //
 //	exchange/    requests, responses, routes, statuses: plain types
 //	conn/        a client's connection below HTTP: TLS, heads of requests, writes that do not wait
@@ -16,6 +19,8 @@
 //	watch/       an open watch
 //	forward/     forwarding, shared responses, tunnels
 //	access/      authentication and authorization
+//	grants/      the namespaces that a user may read, for views that show only those
+//	issuer/      the proxy's own certificates
 //	fair/        slots, processors and memory, shared by users
 //	audit/       the audit log of requests that upstream does not receive
 //	wire/        encodings

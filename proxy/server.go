@@ -107,7 +107,7 @@ func (l *life) begin() {
 // queues are what users share, and limit what each of them may use.
 type queues struct {
 	forwards *fair.Pool  // forwarded requests
-	reads    *fair.Slots // expensive reads from the cache
+	reads    *fair.Slots // turns of expensive reads from the cache, and of writing long bodies
 	givenUp  *fair.Pool  // requests that clients have just given up
 	// fallbackReads and fallbackWatches are for what upstream answers because a cache is out of date.
 	fallbackReads, fallbackWatches *fair.Pool

@@ -150,8 +150,9 @@ func (c *Cursor) Ready() <-chan struct{} { return c.signal }
 // earlier signals.
 func (c *Cursor) Notify(f func()) { c.notify.Store(&f) }
 
-// Wake makes Ready receive a value, even if there is nothing to poll. So a reader can wait for
-// other events on the same channel. Wake does not block.
+// Wake signals the cursor's reader: it calls the function of Notify, or makes Ready receive a
+// value. The cache calls it for new events. Readers call it for other events, even if there is
+// nothing to poll. Wake does not block.
 func (c *Cursor) Wake() {
 	if notify := c.notify.Load(); notify != nil {
 		(*notify)()

@@ -340,7 +340,7 @@ func newLogger(level string) (*zap.Logger, zap.AtomicLevel, error) {
 // opener adapts Feeds to the interface of the server.
 type opener struct{ *upstream.Feeds }
 
-// Open implements proxy.Feeds.
+// Open implements read.Feeds.
 func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (read.Feed, error) {
 	return o.Feeds.Open(ctx, gvr, w, encoding, since)
 }

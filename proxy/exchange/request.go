@@ -39,7 +39,7 @@ type Request struct {
 	// View is the view in whose path the request came, or nil. The other fields are those of the
 	// same request without a view.
 	View *View
-	// Ended is called when the request is no longer in flight. It may be nil.
+	// Ended is called when the request is no longer in flight. The handler sets it; it may be nil.
 	Ended func()
 	// Memory is what counts for the request until Free. Before the request is admitted, it is nil.
 	Memory *fair.Holding

@@ -158,7 +158,7 @@ type Attempt struct {
 	Admission
 	Patience time.Duration // maximum time until upstream's response begins; 0 means no limit
 	Sent     time.Time     // zero if this request was not sent upstream
-	Lasts    bool          // the request has no time limit, see the package
+	Lasts    bool          // the request has no time limit: watches, logs, exec, …
 	Relayed  bool          // a pod, service or node answers, through the apiserver
 	// GivenUp is called if the client leaves, or its request turns out to be malformed, before the
 	// response of a request that was sent. It may be nil.
@@ -167,9 +167,9 @@ type Attempt struct {
 	begun atomic.Bool
 }
 
-// Begin must be called before the response is written. From then on, a server that stops lets the
-// response end.
-func (t *Attempt) Begin() { t.begun.Store(true) }
+// ResponseBegins must be called before the response is written. From then on, a server that stops
+// lets the response end.
+func (t *Attempt) ResponseBegins() { t.begun.Store(true) }
 
 // within gives up if the response does not begin within the attempt's patience.
 func (t *Attempt) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {

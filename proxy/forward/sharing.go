@@ -24,7 +24,8 @@ const (
 
 // Sharing forwards requests. Equal reads share a response.
 type Sharing struct {
-	// Send sends a request upstream. It releases the attempt's admission when the request ends.
+	// Send admits a request and sends it upstream by a Forwarder. It releases the attempt's
+	// admission when the request ends.
 	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) *exchange.Response
 	// Serving ends when the server ends.
 	Serving context.Context //nolint:containedctx // it is the server's
@@ -39,7 +40,7 @@ type Sharing struct {
 
 // Forward forwards a request. It reads a short response completely before it returns.
 func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) *exchange.Response {
-	defer t.Begin()
+	defer t.ResponseBegins()
 	resp := s.share(ctx, req, rt, t)
 	if resp.Streaming || req.Method == http.MethodHead || !rt.Resource || !KubernetesOwn(rt.GVR.Group) {
 		return resp

@@ -83,7 +83,7 @@ func (r *read) prefix() string {
 func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err == nil {
-		_, err = r.settle(snapshot)
+		_, err = r.settleGrants(snapshot)
 	}
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	if err != nil {
 		return nil, TooOld
 	}
-	if _, err := r.settle(snapshot); err != nil {
+	if _, err := r.settleGrants(snapshot); err != nil {
 		return nil, err
 	}
 	return r.page(snapshot, from, to)

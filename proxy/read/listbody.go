@@ -31,9 +31,9 @@ const (
 //	selected, metadata     made for this request
 func (r *read) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	if work := r.work(items); work > 0 {
-		return r.makeAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.write(meta, items) })
+		return r.makeAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.compose(meta, items) })
 	}
-	return r.write(meta, items)
+	return r.compose(meta, items)
 }
 
 // makeAnswer makes a body for this read alone, in the memory of its request. The read gives its slot back
@@ -67,7 +67,7 @@ func (r *read) work(items *derived.ListItems) int64 {
 	return cutWork
 }
 
-func (r *read) write(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
+func (r *read) compose(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	body := &derived.List{Separator: items.Separator}
 	if r.form.Verbatim() {
 		body.Spans, body.Length = items.Spans, items.Size()
@@ -85,9 +85,9 @@ func (r *read) write(meta wire.ListMeta, items *derived.ListItems) (*exchange.Re
 	case compresses && r.selective():
 		return r.oneOff(body)
 	case compresses:
-		return r.held(r.segmented(items, body))
+		return r.holdTable(r.segmented(items, body))
 	}
-	return r.held(r.listAnswer(body, body.Length), nil)
+	return r.holdTable(r.listAnswer(body, body.Length), nil)
 }
 
 // compresses reports whether kube-apiserver would compress a body of this length.
@@ -102,6 +102,7 @@ func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 	return resp
 }
 
+// Stays implements fair.Stayer.
 func (r *read) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
 // oneOff returns a list that is compressed while it is written.
@@ -256,9 +257,9 @@ func (r *read) unwritable(err error) error {
 	return Form
 }
 
-// held reserves room for a Table until it is written. A Table's pieces are dropped when their ages
-// change, so lists may hold different copies.
-func (r *read) held(resp *exchange.Response, err error) (*exchange.Response, error) {
+// holdTable reserves room for a Table until it is written. A Table's pieces are dropped when their
+// ages change, so lists may hold different copies.
+func (r *read) holdTable(resp *exchange.Response, err error) (*exchange.Response, error) {
 	if err != nil || r.rows == nil {
 		return resp, err
 	}

@@ -82,7 +82,7 @@ func TestTablesWaitWithoutSlot(t *testing.T) {
 			t.Fatal("no room")
 		}
 		go func() {
-			if _, err := r.held(&exchange.Response{Length: 100}, nil); err != nil {
+			if _, err := r.holdTable(&exchange.Response{Length: 100}, nil); err != nil {
 				t.Error(err)
 			}
 		}()

@@ -60,9 +60,9 @@ func (r *read) mustBegin() *exchange.Response {
 			"by sendInitialEvents=true with resourceVersionMatch=NotOlderThan, or without a resourceVersion"), exchange.FromProxy)
 }
 
-// settle finds the namespaces that a narrowed read shows in a state. It fails if the earlier pages of
-// a list showed others. It returns nil unless the read is a watch that does not show all.
-func (r *read) settle(state watchcache.Snapshot) (*grants.Watch, error) {
+// settleGrants finds the namespaces that a narrowed read shows in a state. It fails if the earlier
+// pages of a list showed others. It returns nil unless the read is a watch that does not show all.
+func (r *read) settleGrants(state watchcache.Snapshot) (*grants.Watch, error) {
 	n := r.narrowing
 	if n == nil {
 		return nil, nil

@@ -27,9 +27,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Feeds gives access to the feeds of resources. Open returns a feed whose filled cache contains all
-// objects that a read may need. If Open fails, the request is forwarded. After
-// watchcache.ErrNotReady, many requests may be forwarded at the same time. After
+// Feeds gives access to the feeds of resources; upstream.Feeds implements it. Open returns a feed
+// whose filled cache contains all objects that a read may need. If Open fails, the request is
+// forwarded. After watchcache.ErrNotReady, many requests may be forwarded at the same time. After
 // object.ErrNoEncoding, another encoding may work. If since is not 0, a new feed should have the
 // history since that resourceVersion.
 type Feeds interface {

@@ -109,7 +109,7 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	}
 	initial, err := r.fresh(ctx)
 	if err == nil {
-		p.Grants, err = r.settle(initial)
+		p.Grants, err = r.settleGrants(initial)
 	}
 	if err != nil {
 		return p, err

@@ -27,7 +27,8 @@ var (
 	errStopped  = errors.New("feeds are stopped")
 )
 
-// Feeds is the set of running feeds. The first request for a resource starts its feed.
+// Feeds is the set of running feeds. Reads enter by Open. The first request for a resource starts
+// its feed.
 type Feeds struct {
 	*feed.Upstream
 	servers *servers.Set

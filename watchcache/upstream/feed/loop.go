@@ -26,19 +26,19 @@ const WatchLife = 30 * time.Minute
 // follow syncs and watches until ctx ends or an error stops the feed.
 func (f *Feed) follow(ctx context.Context) error {
 	for again := servers.NewRetry(f.Health); ; {
-		end, err := f.turn(ctx)
+		endTurn, err := f.turn(ctx)
 		if err != nil {
 			return err
 		}
 		began, now := time.Now(), f.phase()
 		paged := now != watching && (f.loop.paged || f.loop.pages)
 		if now == watching {
-			err = f.watch(ctx, end)
+			err = f.watch(ctx, endTurn)
 		} else {
-			err = f.sync(ctx, paged, end)
+			err = f.sync(ctx, paged, endTurn)
 			f.loop.pages = false
 		}
-		end()
+		endTurn()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -73,17 +73,18 @@ func (f *Feed) follow(ctx context.Context) error {
 	}
 }
 
-// turn waits for the run loop's turn to ask upstream for much.
-func (f *Feed) turn(ctx context.Context) (end func(), err error) {
+// turn waits for the run loop's turn to ask upstream for much. endTurn must be called once upstream
+// has accepted a watch, or the state has been read.
+func (f *Feed) turn(ctx context.Context) (endTurn func(), err error) {
 	f.life.queued.Store(true)
 	defer f.life.queued.Store(false)
 	defer f.Touch()
 	return f.Health.Turn(ctx)
 }
 
-// sync reads the whole state and then calls read. If the state came from a stream, sync continues
-// to follow that stream.
-func (f *Feed) sync(ctx context.Context, paged bool, read func()) error {
+// sync reads the whole state. If the state came from a stream, sync continues to follow that
+// stream.
+func (f *Feed) sync(ctx context.Context, paged bool, endTurn func()) error {
 	if err := f.describeAgain(ctx); err != nil {
 		return err
 	}
@@ -102,12 +103,11 @@ func (f *Feed) sync(ctx context.Context, paged bool, read func()) error {
 	if notOlderThan > 0 {
 		query.Set("resourceVersion", strconv.FormatUint(notOlderThan, 10))
 	}
-	return f.stream(ctx, query, 0, read)
+	return f.stream(ctx, query, 0, endTurn)
 }
 
-// watch follows the changes after the cache's resourceVersion. It calls opened when upstream has
-// accepted the watch.
-func (f *Feed) watch(ctx context.Context, opened func()) error {
+// watch follows the changes after the cache's resourceVersion.
+func (f *Feed) watch(ctx context.Context, endTurn func()) error {
 	if _, lost := f.Lost(); lost && f.wentBack(ctx) {
 		// A restored etcd reuses resourceVersions for other content. If it has not reached the
 		// cache's resourceVersion yet, kube-apiserver accepts the watch and skips all events up to
@@ -116,13 +116,12 @@ func (f *Feed) watch(ctx context.Context, opened func()) error {
 		return ErrWentBack
 	}
 	rv, epoch := f.Position()
-	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, opened)
+	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, endTurn)
 }
 
 // stream opens a watch and reads it until it ends. If epoch is not 0, the stream continues that
-// epoch. If epoch is 0, the stream first reads the state that begins a new epoch. stream calls
-// followed once it has the state and begins to follow changes.
-func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, followed func()) error {
+// epoch. If epoch is 0, the stream first reads the state that begins a new epoch.
+func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTurn func()) error {
 	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -161,7 +160,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		since := time.Now()
 		dog.Go(func() { f.checkServer(ctx, epoch, since, cancel) })
 	}
-	followed()
+	endTurn()
 	// The stream is not interruptible before. If a freshness run detects an error before, the state
 	// that is being read corrects it.
 	f.interruptible(cancel)
@@ -233,7 +232,7 @@ func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, c
 		if !f.askServer(ctx, AskTimeout, since) {
 			return
 		}
-		end, err := f.Health.Turn(ctx)
+		endTurn, err := f.Health.Turn(ctx)
 		if err != nil {
 			return
 		}
@@ -241,7 +240,7 @@ func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, c
 		if f.Encoding != object.Table {
 			differs, err = f.SelfCheck(ctx)
 		}
-		end()
+		endTurn()
 		if apierrors.IsResourceExpired(err) { // no state that could be compared is left
 			differs, err = true, errRewritten
 		}
