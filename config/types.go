@@ -78,8 +78,7 @@ type ProxyConfiguration struct {
 	// requests for resources that are not cached yet. If caches still grow, it gives up the largest
 	// one, and forwards its requests for ten minutes.
 	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty" min:"64Mi" zero:"ok"`
-	// LogLevel is debug, info, warn or error. A PUT of a level to /debug/log-level on AdminListen
-	// changes it until the next restart or reload.
+	// LogLevel is debug, info, warn or error. A reload changes it.
 	LogLevel string `json:"logLevel,omitempty" default:"info" oneof:"debug info warn error"`
 	// AccessLogSampling is the probability, from 0 to 1, that a request is logged after its
 	// response. The log line has the user, impersonated user, source address, namespace, name,

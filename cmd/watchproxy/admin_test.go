@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -10,9 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -119,7 +116,6 @@ func TestAdminFromElsewhere(t *testing.T) {
 		{"https", "GET", "/metrics", "poor", true, 403, `user "poor" cannot get path "/metrics"`},
 		{"https", "GET", "/metrics", "good", true, 200, "watchproxy_review_duration_seconds"},
 		{"https", "GET", "/status", "good", true, 403, `user "good" cannot get path "/status"`},
-		{"https", "PUT", "/debug/log-level", "good", true, 403, `user "good" cannot put path "/debug/log-level"`},
 		{"https", "GET", "/", "", true, 401, "bearer token"},
 	} {
 		var header []string
@@ -133,49 +129,6 @@ func TestAdminFromElsewhere(t *testing.T) {
 		if code != test.want || !strings.Contains(text, test.says) {
 			t.Errorf("%+v: %d %.200s", test, code, text)
 		}
-	}
-}
-
-// The log level changes while the proxy runs: by a PUT, and by the configuration file. Profiles are
-// served.
-func TestSwitchedWhileItRuns(t *testing.T) {
-	t.Parallel()
-	const head = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, []byte(head), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	program := start(t, reviewer(t).URL, &log, "--config", path)
-	_, admin := program.ready(t)
-	expect := func(method, path, body string, code int, says string) {
-		t.Helper()
-		if got, text := ask(t, http.DefaultClient, method, admin+path, body); got != code || !strings.Contains(text, says) {
-			t.Errorf("%s %s: %d %.200s", method, path, got, text)
-		}
-	}
-	expect("GET", "/debug/log-level", "", 200, "info\n")
-	expect("PUT", "/debug/log-level", "loud", 400, "debug, info, warn or error")
-	expect("PUT", "/debug/log-level", "error", 200, "error\n")
-	expect("GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine profile")
-
-	if err := os.WriteFile(path, []byte(head+"logLevel: debug\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := program.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(time.Minute); ; {
-		if _, level := ask(t, http.DefaultClient, "GET", admin+"/debug/log-level", ""); level == "debug\n" {
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatalf("the level is still %s", level)
-		}
-	}
-	http.DefaultClient.CloseIdleConnections()
-	program.end(t)
-	if said := log.String(); !strings.Contains(said, "log level changed") || !strings.Contains(said, "configuration reloaded") {
-		t.Errorf("it logged %s", said)
 	}
 }
 

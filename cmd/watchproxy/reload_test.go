@@ -134,12 +134,7 @@ func TestHangups(t *testing.T) {
 	}
 	until := func(text string) {
 		t.Helper()
-		for logged.Scan() {
-			if strings.Contains(logged.Text(), text) {
-				return
-			}
-		}
-		t.Fatalf("it ended and did not say %q: %v", text, program.Wait())
+		program.logs(t, logged, text)
 	}
 
 	if path := <-asked; path != "/version" {
@@ -171,4 +166,41 @@ func TestHangups(t *testing.T) {
 	if err := program.Wait(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}
+}
+
+// logs waits until the program logs a text.
+func (p *program) logs(t *testing.T, log *bufio.Scanner, text string) {
+	t.Helper()
+	for log.Scan() {
+		if strings.Contains(log.Text(), text) {
+			return
+		}
+	}
+	t.Fatalf("it ended and did not say %q: %v", text, p.Wait())
+}
+
+// A reload changes the log level.
+func TestLogLevelReloads(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	write := func(level string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte("apiVersion: "+config.APIVersion+"\nkind: "+config.Kind+"\nlogLevel: "+level+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("error")
+	log, stderr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() }) // after the end of the program
+	program := start(t, reviewer(t).URL, stderr, "--config", path)
+	stderr.Close()
+	program.ready(t)
+	write("info")
+	if err := program.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	program.logs(t, bufio.NewScanner(log), "configuration reloaded") // which is information
 }

@@ -80,7 +80,6 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 		if err != nil {
 			return nil, nil, fmt.Errorf("tls: %w", err)
 		}
-		access.LogExpiry(pair, log)
 		running.Go(func() { certificates.Run(following) })
 		options.TLS, expiring.Serving = certificates.Config(), certificates
 	}

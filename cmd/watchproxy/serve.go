@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -38,8 +37,7 @@ import (
 // serveFlags contains the flags of serve. Flags take precedence over the file.
 type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
-	certFile, privateKeyFile, clientCAFile, authentication     string
-	goawayChance                                               *float64
+	certFile, privateKeyFile, authentication                   string
 	preset                                                     func(*config.ProxyConfiguration) error
 }
 
@@ -108,14 +106,8 @@ func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfigu
 	flags.StringVar(&f.context, "context", "", "kubeconfig context `NAME` (default: the current context)")
 	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` for clients: host:port (default "+listen+")")
 	flags.StringVar(&f.authentication, "authentication", "", "`MODE`: delegated (to the apiserver) or none (default: none on loopback, delegated elsewhere)")
-	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "PEM `FILE` with the CAs of client certificates (default: the apiserver's own)")
 	flags.StringVar(&f.certFile, "tls-cert-file", "", "PEM `FILE` with the certificate for TLS, HTTP/1.1 and HTTP/2 (default: plain HTTP/1.1)")
 	flags.StringVar(&f.privateKeyFile, "tls-private-key-file", "", "PEM `FILE` with the certificate's private key")
-	flags.Func("goaway-chance", "`PROBABILITY`, at most 0.02, that an HTTP/2 request moves its client to another connection", func(text string) error {
-		chance, err := strconv.ParseFloat(text, 64)
-		f.goawayChance = &chance
-		return err
-	})
 	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz, /status and /debug (default "+d.AdminListen+")")
 	flags.StringVar(&f.logLevel, "log-level", "", "`LEVEL`: debug, info, warn or error (default "+d.LogLevel+")")
 	return cmd
@@ -148,7 +140,6 @@ func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, err
 		{&c.Listen, f.listen},
 		{&c.AdminListen, f.adminListen},
 		{&c.LogLevel, f.logLevel},
-		{&c.Authentication.X509.ClientCAFile, f.clientCAFile},
 	} {
 		if o.flag != "" {
 			*o.field = o.flag
@@ -159,9 +150,6 @@ func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, err
 	}
 	if f.certFile != "" || f.privateKeyFile != "" {
 		c.TLS = &config.TLS{CertFile: f.certFile, PrivateKeyFile: f.privateKeyFile}
-	}
-	if f.goawayChance != nil {
-		c.GoawayChance = *f.goawayChance
 	}
 	if err := f.preset(c); err != nil {
 		return nil, err
@@ -210,7 +198,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	options.Memory, options.Strangers, options.Window, options.OwnToken = budget.Users(), budget.Strangers(), int64(behind.window), behind.ownToken()
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
 	options.AnyHost = options.NeedsToken
-	operators := admin.Options{Level: level, Log: log}
+	var operators admin.Options
 	secured, stop, err := secure(ctx, c, behind, &options, &operators, registry, log)
 	if err != nil {
 		return err

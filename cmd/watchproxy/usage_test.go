@@ -9,10 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/spf13/cobra"
-
-	"github.com/watchproxy/watchproxy/config"
 )
 
 // outcome is the output of a command and its exit code.
@@ -45,26 +41,25 @@ func finish(t *testing.T, stdin string, env []string, args ...string) outcome {
 func TestMisuse(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"serve --lisen 127.0.0.1:0":                `unknown flag: --lisen (see 'watchproxy serve --help')`,
-		"serve -x":                                 `unknown shorthand flag: 'x' in -x (see 'watchproxy serve --help')`,
-		"serve --goaway-chance much":               `invalid argument "much" for "--goaway-chance" flag: strconv.ParseFloat: parsing "much": invalid syntax (see 'watchproxy serve --help')`,
-		"serve --listen":                           `flag needs an argument: --listen (see 'watchproxy serve --help')`,
-		"serve now":                                `unknown command "now" for "watchproxy serve" (see 'watchproxy serve --help')`,
-		"sttus":                                    `unknown command "sttus" for "watchproxy" Did you mean this? status (see 'watchproxy --help')`,
-		"sttus --check":                            `unknown command "sttus" for "watchproxy" Did you mean this? status (see 'watchproxy --help')`,
-		"nonsense":                                 `unknown command "nonsense" for "watchproxy" (see 'watchproxy --help')`,
-		"config valdate x":                         `unknown command "valdate" for "watchproxy config" (see 'watchproxy config --help')`,
-		"config validate --no-files a":             `unknown flag: --no-files (see 'watchproxy config validate --help')`,
-		"config validate":                          `accepts 1 arg(s), received 0 (see 'watchproxy config validate --help')`,
-		"config validate a b":                      `accepts 1 arg(s), received 2 (see 'watchproxy config validate --help')`,
-		"status -o xml":                            `--output "xml": must be json, or not given (see 'watchproxy status --help')`,
-		"status -o yaml":                           `--output "yaml": must be json, or not given (see 'watchproxy status --help')`,
-		"status --tree http://a":                   `unknown flag: --tree (see 'watchproxy status --help')`,
-		"check":                                    `unknown command "check" for "watchproxy" (see 'watchproxy --help')`,
-		"status --admin ftp://a":                   `--admin "ftp://a": must be the URL of a proxy's admin address, as in http://127.0.0.1:8002 (see 'watchproxy status --help')`,
-		"status --as-client https://a":             `--as-client needs --check (see 'watchproxy status --help')`,
-		"status --check --as-client=":              `--as-client "": must be an https URL (see 'watchproxy status --help')`,
-		"status --token-file a":                    `--token-file needs --as-client (see 'watchproxy status --help')`,
+		"serve --lisen 127.0.0.1:0":    `unknown flag: --lisen (see 'watchproxy serve --help')`,
+		"serve -x":                     `unknown shorthand flag: 'x' in -x (see 'watchproxy serve --help')`,
+		"serve --listen":               `flag needs an argument: --listen (see 'watchproxy serve --help')`,
+		"serve now":                    `unknown command "now" for "watchproxy serve" (see 'watchproxy serve --help')`,
+		"sttus":                        `unknown command "sttus" for "watchproxy" Did you mean this? status (see 'watchproxy --help')`,
+		"sttus --check":                `unknown command "sttus" for "watchproxy" Did you mean this? status (see 'watchproxy --help')`,
+		"nonsense":                     `unknown command "nonsense" for "watchproxy" (see 'watchproxy --help')`,
+		"config valdate x":             `unknown command "valdate" for "watchproxy config" (see 'watchproxy config --help')`,
+		"config validate --no-files a": `unknown flag: --no-files (see 'watchproxy config validate --help')`,
+		"config validate":              `accepts 1 arg(s), received 0 (see 'watchproxy config validate --help')`,
+		"config validate a b":          `accepts 1 arg(s), received 2 (see 'watchproxy config validate --help')`,
+		"status -o xml":                `--output "xml": must be json, or not given (see 'watchproxy status --help')`,
+		"status -o yaml":               `--output "yaml": must be json, or not given (see 'watchproxy status --help')`,
+		"status --tree http://a":       `unknown flag: --tree (see 'watchproxy status --help')`,
+		"check":                        `unknown command "check" for "watchproxy" (see 'watchproxy --help')`,
+		"status --admin ftp://a":       `--admin "ftp://a": must be the URL of a proxy's admin address, as in http://127.0.0.1:8002 (see 'watchproxy status --help')`,
+		"status --as-client https://a": `--as-client needs --check (see 'watchproxy status --help')`,
+		"status --check --as-client=":  `--as-client "": must be an https URL (see 'watchproxy status --help')`,
+		"status --token-file a":        `--token-file needs --as-client (see 'watchproxy status --help')`,
 		"status --check --certificate-authority a": `--certificate-authority needs --as-client (see 'watchproxy status --help')`,
 		"status -o json --tls-server-name a":       `--tls-server-name needs --as-client (see 'watchproxy status --help')`,
 		"kubeconfig":                               `required flag(s) "server" not set (see 'watchproxy kubeconfig --help')`,
@@ -268,27 +263,6 @@ drain: 2s
 			same("<stdin>", got, []string{prefix + want})
 		} else if got != (outcome{"<stdin> is valid\n", "", 0}) {
 			t.Errorf("%s: %+v", scope, got)
-		}
-	}
-}
-
-// The flag --goaway-chance takes precedence over the file, and reaches the server.
-func TestGoawayFlag(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte("apiVersion: "+config.APIVersion+"\nkind: "+config.Kind+"\ngoawayChance: 0.01\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for flag, want := range map[string]float64{"": 0.01, "--goaway-chance=0.02": 0.02, "--goaway-chance=0": 0} {
-		seen := errors.New("seen")
-		got := -1.0
-		cmd := serving(&cobra.Command{Use: "serve", SilenceErrors: true, SilenceUsage: true}, "", func(c *config.ProxyConfiguration) error {
-			c.SetDefaults()
-			got = serverOptions(c, 0).GoawayChance
-			return seen
-		})
-		cmd.SetArgs(strings.Fields("--config " + file + " " + flag))
-		if err := cmd.Execute(); !errors.Is(err, seen) || got != want {
-			t.Errorf("%q over 0.01 in the file: %v, want %v (%v)", flag, got, want, err)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 )
@@ -55,36 +54,6 @@ func (e *Expiries) Collect(ch chan<- prometheus.Metric) {
 	}
 	if at := execExpiry.get(); at != nil {
 		show(upstreamExpiry, *at, "exec")
-	}
-}
-
-// LogExpiry logs the expiry of a pair's certificate, now and after each change.
-func LogExpiry(pair Pair, log *zap.Logger) {
-	l := expiryLog{pair, log}
-	l.Enqueue()
-	pair.AddListener(l)
-}
-
-type expiryLog struct {
-	pair Pair
-	log  *zap.Logger
-}
-
-// soon is the time before a certificate's expiry by which it should have been renewed.
-const soon = 7 * 24 * time.Hour
-
-// Enqueue implements dynamiccertificates.Listener.
-func (l expiryLog) Enqueue() {
-	cert, _ := l.pair.CurrentCertKeyContent()
-	at, err := expiry(cert)
-	switch {
-	case err != nil: // the library logs the error
-	case time.Until(at) <= 0:
-		l.log.Error("serving certificate has expired", zap.Time("at", at))
-	case time.Until(at) < soon:
-		l.log.Warn("serving certificate expires soon", zap.Time("at", at))
-	default:
-		l.log.Info("serving certificate", zap.Time("expires", at))
 	}
 }
 

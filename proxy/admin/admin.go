@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
 	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/watchproxy/watchproxy/proxy/browser"
@@ -45,9 +44,6 @@ type Options struct {
 	Cold func() error
 	// Credentials returns an error while upstream refuses the proxy's own credentials. It may be nil.
 	Credentials func() error
-	// Level is the level of Log, which PUT /debug/log-level changes.
-	Level zap.AtomicLevel
-	Log   *zap.Logger
 	// Everybody allows requests from any address without authentication.
 	Everybody bool
 	// Open lists the paths that are served without authentication.
@@ -96,7 +92,6 @@ func New(gathered prometheus.Gatherer, options Options) *Admin {
 	}
 	healthz.InstallReadyzHandler(gets{a.mux}, ready...)
 	servePage(a.mux)
-	serveLogLevel(a.mux, options.Level, options.Log)
 	a.serveProfiles()
 	return a
 }
@@ -197,8 +192,7 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 // adminReason returns the reason to refuse a request that a web page may have made a browser send,
 // or "" to serve it. An IP address as Host is safe, because pages cannot redirect an address. Tools
 // in a cluster use names, such as a Service's name. The proxy cannot know these names. So a name is
-// refused only in requests from browsers, on loopback addresses, and for profiles and the log
-// level.
+// refused only in requests from browsers, on loopback addresses, and for profiles.
 func adminReason(r *http.Request) string {
 	h, profile := r.Header, strings.HasPrefix(r.URL.Path, debug)
 	named := !browser.LoopbackHost(r.Host) && !browser.AddressHost(r.Host)

@@ -54,7 +54,7 @@ func TestAdminVisits(t *testing.T) {
 		{loopback, "localhost:8002", "/status", chrome + evilOrigin, browser.ReasonOrigin},
 		{loopback, "localhost:8002", "/status", chrome + "Origin: http://localhost:8001\r\n", browser.ReasonOrigin},
 		{loopback, "localhost:8002", "/status", newChrome + "same-site\r\n", browser.ReasonSite},
-		{elsewhere, service, "/debug/log-level", curl, browser.ReasonHost},
+		{elsewhere, service, "/debug/x", curl, browser.ReasonHost},
 		{loopback, "localhost:8002", "/debug/pprof/", newChrome + "none\r\n", ""},
 		{loopback, "localhost:8002", "/debug/pprof/profile", newChrome + "cross-site\r\n", browser.ReasonSite},
 		{nil, "evil.example", "/metrics", curl, browser.ReasonHost}, // the local address is unknown

@@ -1,14 +1,11 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
-	"maps"
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 )
@@ -19,21 +16,18 @@ const connections = 32
 // boundedListener accepts a limited number of connections, see [Bounded].
 type boundedListener struct {
 	net.Listener
-	signs atomic.Int64 // reads and writes of all connections; they order the connections
-	mu    struct {
+	mu struct {
 		sync.Mutex
-		open map[*boundedConn]struct{}
+		open []*boundedConn // oldest first
 	}
 }
 
-// Bounded returns a listener with at most 32 open connections. If there are more, a connection of
-// the client address with the most connections is closed, the one that has been silent for the
-// longest time. Otherwise a few clients that send nothing, or a client that opens connections as
-// fast as it can, could block the kubelet's probes, and the kubelet would end the proxy.
+// Bounded returns a listener with at most 32 open connections. If there are more, the oldest
+// connection of the client address with the most connections is closed. Otherwise a few clients
+// that send nothing, or a client that opens connections as fast as it can, could block the
+// kubelet's probes, and the kubelet would end the proxy. Accept is for one goroutine.
 func Bounded(inner net.Listener) net.Listener {
-	l := &boundedListener{Listener: inner}
-	l.mu.open = map[*boundedConn]struct{}{}
-	return l
+	return &boundedListener{Listener: inner}
 }
 
 // Accept implements net.Listener.
@@ -44,30 +38,25 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	}
 	c := &boundedConn{Conn: conn, among: l, client: access.Network(conn.RemoteAddr().String())}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.heard()
-	if silent := l.add(c); silent != nil {
-		_ = silent.Close() // the client may have closed it
+	if oldest := l.add(c); oldest != nil {
+		_ = oldest.Close() // the client may have closed it
 	}
 	return c, nil
 }
 
 // add adds a connection. If there are too many, it returns the connection to close.
-func (l *boundedListener) add(c *boundedConn) (silent *boundedConn) {
+func (l *boundedListener) add(c *boundedConn) (oldest *boundedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.open[c] = struct{}{}
+	l.mu.open = append(l.mu.open, c)
 	if len(l.mu.open) <= connections {
 		return nil
 	}
 	of := map[string]int{}
-	for c := range l.mu.open {
+	for _, c := range l.mu.open {
 		of[c.client]++
 	}
-	silent = slices.MinFunc(slices.Collect(maps.Keys(l.mu.open)), func(a, b *boundedConn) int {
-		return cmp.Or(cmp.Compare(of[b.client], of[a.client]), cmp.Compare(a.last.Load(), b.last.Load()))
-	})
-	delete(l.mu.open, silent)
-	return silent
+	return slices.MaxFunc(l.mu.open, func(a, b *boundedConn) int { return of[a.client] - of[b.client] })
 }
 
 // boundedConn is a connection of a boundedListener.
@@ -75,7 +64,6 @@ type boundedConn struct {
 	net.Conn
 	among  *boundedListener
 	client string          // the client's address
-	last   atomic.Int64    // number of the last read or write
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 }
@@ -97,26 +85,10 @@ func untilClosed(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-func (c *boundedConn) heard() { c.last.Store(c.among.signs.Add(1)) }
-
-// Read implements net.Conn.
-func (c *boundedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.heard()
-	return n, err
-}
-
-// Write implements net.Conn.
-func (c *boundedConn) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.heard()
-	return n, err
-}
-
 // Close implements net.Conn.
 func (c *boundedConn) Close() error {
 	c.among.mu.Lock()
-	delete(c.among.mu.open, c)
+	c.among.mu.open = slices.DeleteFunc(c.among.mu.open, func(o *boundedConn) bool { return o == c })
 	c.among.mu.Unlock()
 	c.cancel()
 	return c.Conn.Close()

@@ -215,7 +215,7 @@ func TestHandlersAreBounded(t *testing.T) {
 				t.Errorf("%s: %d %s", path, w.Code, w.Body)
 			}
 		}
-		for _, path := range []string{"/", "/debug/log-level", profiles + "heap"} {
+		for _, path := range []string{"/", "/page.js", profiles + "heap"} {
 			if w := get(path); w.Code != http.StatusServiceUnavailable {
 				t.Errorf("%s: %d %s", path, w.Code, w.Body)
 			}

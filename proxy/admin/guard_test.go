@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -46,11 +44,7 @@ func (a *reviews) Authorize(_ context.Context, attributes authorizer.Attributes)
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// newAdmin returns an admin handler that logs nothing.
-func newAdmin(o Options) *Admin {
-	o.Level, o.Log = zap.NewAtomicLevel(), zap.NewNop()
-	return New(prometheus.NewRegistry(), o)
-}
+func newAdmin(o Options) *Admin { return New(prometheus.NewRegistry(), o) }
 
 func shortStatus(prometheus.Gatherer) (any, error) { return "x", nil }
 
@@ -126,12 +120,7 @@ func TestGuard(t *testing.T) {
 		"token beats the Origin":      {local: elsewhere, path: "/metrics", token: "good", header: []string{"Origin", "https://evil.example"}, want: 200},
 		"a certificate does not":      {local: elsewhere, path: "/metrics", token: "certificate", header: []string{"Origin", "https://evil.example"}, want: 403, says: "another origin"},
 		"without authentication":      {local: elsewhere, plain: true, path: "/metrics", everybody: true, want: 200},
-		"level without it":            {local: elsewhere, plain: true, path: "/debug/log-level", everybody: true, method: "PUT", want: 403, says: "without authentication"},
 		"profile without it":          {local: elsewhere, plain: true, path: "/debug/pprof/heap", everybody: true, want: 403, says: "profiles"},
-		"level, read":                 {local: elsewhere, plain: true, path: "/debug/log-level", everybody: true, want: 200},
-		"level with the right":        {local: elsewhere, path: "/debug/log-level", token: "good", method: "PUT", want: 200},
-		"level without the right":     {local: elsewhere, path: "/debug/log-level", token: "poor", method: "PUT", want: 403, says: `cannot put path "/debug/log-level"`},
-		"level on loopback":           {local: loopback, plain: true, path: "/debug/log-level", method: "PUT", want: 200},
 	} {
 		known := &reviews{}
 		options := Options{Status: shortStatus, Everybody: test.everybody, Open: open}
@@ -173,7 +162,7 @@ func TestRestrictedLoopback(t *testing.T) {
 				Restricted: true, Open: []string{"/livez", "/readyz", "/metrics"},
 			})
 			for path, want := range map[string]int{
-				"/livez": 200, "/metrics": 200, "/status": 403, "/": 403, "/debug/log-level": 403, "/debug/pprof/": 403,
+				"/livez": 200, "/metrics": 200, "/status": 403, "/": 403, "/debug/pprof/": 403,
 			} {
 				// A header does not make a request one of another machine.
 				for _, header := range [][]string{nil, {"X-Forwarded-For", "10.0.0.9"}} {
@@ -182,46 +171,6 @@ func TestRestrictedLoopback(t *testing.T) {
 					}
 				}
 			}
-			if got := visit(t, admin, loopback, false, http.MethodPut, "/debug/log-level", "debug"); got.Code != http.StatusForbidden {
-				t.Errorf("the log level can be changed: %d", got.Code)
-			}
 		}
 	})
-}
-
-// The log level changes while the proxy runs. An invalid level changes nothing.
-func TestLogLevel(t *testing.T) {
-	t.Parallel()
-	core, logged := observer.New(zap.DebugLevel)
-	registry, level := prometheus.NewRegistry(), zap.NewAtomicLevelAt(zap.InfoLevel)
-	a := New(registry, Options{Level: level, Log: zap.New(core)})
-	for _, test := range []struct {
-		body string
-		code int
-		want string
-	}{
-		{"debug", 200, "debug"},
-		{"error\n", 200, "error"},
-		{"loud", 400, "error"},
-		{"fatal", 400, "error"},
-		{"", 400, "error"},
-		{"INFO", 400, "error"},
-		{"5", 400, "error"},
-		{"info" + strings.Repeat(" ", logLevelMax), 400, "error"},
-		{"warn", 200, "warn"},
-	} {
-		w := visit(t, a, loopback, false, http.MethodPut, logLevelPath, test.body)
-		if w.Code != test.code || level.String() != test.want || w.Code != 200 && !strings.Contains(w.Body.String(), "debug, info, warn or error") {
-			t.Errorf("%q: %d %s, and the level is %s", test.body, w.Code, w.Body, level)
-		}
-		if got := visit(t, a, loopback, false, http.MethodGet, logLevelPath, "").Body.String(); got != test.want+"\n" {
-			t.Errorf("%q: it shows %q", test.body, got)
-		}
-	}
-	if w := visit(t, a, loopback, false, http.MethodPost, logLevelPath, "debug"); w.Code != http.StatusMethodNotAllowed {
-		t.Errorf("POST: %d", w.Code)
-	}
-	if n := logged.FilterMessageSnippet("log level changed").Len(); n != 3 {
-		t.Errorf("%d changes are logged, want 3", n)
-	}
 }

@@ -15,11 +15,10 @@ import (
 // not finish its header. Otherwise a few such clients take all connections from the probes.
 func TestUnfinishedRequests(t *testing.T) {
 	for name, sent := range map[string]string{
-		"header":           "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\n",
-		"body":             "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\nContent-Length: 10\r\n\r\nx",
-		"chunks":           "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nx",
-		"expected body":    "PUT /debug/log-level HTTP/1.1\r\nHost: 10.0.0.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
-		"body of a change": "PUT /debug/log-level HTTP/1.1\r\nHost: 10.0.0.1\r\nContent-Length: 5\r\n\r\nde",
+		"header":        "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\n",
+		"body":          "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\nContent-Length: 10\r\n\r\nx",
+		"chunks":        "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nx",
+		"expected body": "GET /livez HTTP/1.1\r\nHost: 10.0.0.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
