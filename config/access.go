@@ -97,9 +97,9 @@ type AdminAuthentication struct {
 	// Mode is delegated or none. With delegated, the apiserver reviews all requests, except those
 	// on a loopback address. A reviewed request needs TLS, a bearer token or a client certificate,
 	// and the right to the path, by the nonResourceURLs of a ClusterRole. Without tls, and with
-	// tls.sidecar, such requests are refused. With none, all requests are served, but only requests
-	// on a loopback address can change the log level or get profiles. The default is none if
-	// AdminListen is a loopback address, else delegated.
+	// tls.sidecar, such requests are refused. With none, all requests are served, but profiles only
+	// on a loopback address. The default is none if AdminListen is a loopback address, else
+	// delegated.
 	Mode AuthenticationMode `json:"mode,omitempty" oneof:"delegated none"`
 	// AlwaysAllowPaths are paths that need no credentials. Possible paths are /livez, /readyz,
 	// /metrics, /status and /, which is the status page. The default is /livez and /readyz, for the

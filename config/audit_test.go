@@ -4,16 +4,11 @@ import "testing"
 
 func TestAudit(t *testing.T) {
 	for text, want := range map[string]string{
-		"policyFile: p, logPath: l":                          "",
-		"policyFile: p, logPath: '-'":                        "",
-		"policyFile: p, logPath: l, logMode: batch":          "audit.logMode: Invalid value: \"batch\": is gone: a response waits",
-		"policyFile: p":                                      "audit.logPath: Invalid value: \"\": must not be empty",
-		"logPath: l":                                         "audit.policyFile: Invalid value: \"\": must not be empty",
-		"policyFile: p, logPath: l, logMode: sometimes":      "audit.logMode: Unsupported",
-		"policyFile: p, logPath: l, logMaxSize: -1":          "audit.logMaxSize: Invalid",
-		"policyFile: p, logPath: l, logMaxBackups: -1":       "audit.logMaxBackups: Invalid",
-		"policyFile: p, logPath: l, logMaxAge: -1":           "audit.logMaxAge: Invalid",
-		"policyFile: p, logPath: l, logMaxSize: -1, size: 1": "audit.size: Forbidden",
+		"policyFile: p, logPath: l":                 "",
+		"policyFile: p, logPath: '-'":               "",
+		"policyFile: p, logPath: l, logMode: batch": "audit.logMode: Invalid value: \"batch\": is gone: a response waits",
+		"policyFile: p":                             "audit.logPath: Invalid value: \"\": must not be empty",
+		"logPath: l":                                "audit.policyFile: Invalid value: \"\": must not be empty",
 	} {
 		_, err := load(t, head+"audit: {"+text+"}\n")
 		refusedFor(t, text, err, want)

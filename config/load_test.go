@@ -39,23 +39,20 @@ func TestWrongFiles(t *testing.T) {
 		"drain: 5x": {`drain: Invalid value: "5x": must be a duration with its unit, such as 30s`},
 		"drain: 5":  {`drain: Invalid value: "5": must be a duration`},
 		"drain: []": {"drain: Invalid value: must be a duration with its unit, such as 30s or 1m30s, but is a list"},
-		"memoryBudget: lots\nlimits: {maxForwardsInFlight: [], maxConnections: 1.5}": {
-			`memoryBudget: Invalid value: "lots": must be a size in bytes, such as 64Mi`, "limits.maxForwardsInFlight: ", `limits.maxConnections: Invalid value: "1.5": must be an integer`,
-		},
 		"cache: {syncTimeout: 5, log: {maxBytes: many}}\nauthentication: {anonymous: {enabled: maybe}}\nlogLevel: loud\nfoo: 1\nmemoryBudget: lots": {
 			"cache.syncTimeout: ", "cache.log.maxBytes: ", "authentication.anonymous.enabled: Invalid value: \"maybe\": must be true or false",
 			"foo: Forbidden: unknown field (there are accessLogSampling, ", "memoryBudget: ",
 		},
-		"cache: 5\nlogLevel: loud":                              {`cache: Invalid value: "5": must be an object`},
-		"cache: {exclude: pods}":                                {"cache.exclude: Invalid value: \"pods\": must be a list"},
-		"cache: {exclude: [pods, 5, Nodes]}":                    {"cache.exclude[1]: "},
-		"cache: {exclude: [pods, 5x, Nodes]}":                   {"cache.exclude[1]: ", "cache.exclude[2]: "},
-		"cache: {resources: [{name: 5}, pods]}":                 {"cache.resources[0].name: ", "cache.resources[1]: Invalid value: \"pods\": must be an object"},
-		"limits: {readTimeout: 7s}":                             {"limits.readTimeout: Forbidden: is gone: a client has 30 seconds"},
-		"profiling: true":                                       {"profiling: Forbidden: is gone: the profiles at /debug/pprof are always there"},
-		"views: [{name: a, shards: always}]":                    {"views[0].shards: Forbidden: is gone: a request with a shardSelector is forwarded"},
+		"cache: {exclude: [pods, 5x, Nodes]}":   {"cache.exclude[1]: ", "cache.exclude[2]: "},
+		"limits: {maxConnections: 1.5}":         {`limits.maxConnections: Invalid value: "1.5": must be an integer`},
+		"cache: {resources: [{name: 5}, pods]}": {"cache.resources[0].name: Invalid value: \"5\": must be text", "cache.resources[1]: Invalid value: \"pods\": must be an object"},
+		"cache: {resources: [{name: nodes, maxAge: 1s, consistentReads: forward}, {name: pods, maxAge: 1ms}, {name: pods, consistentReads: some}, {name: ''}]}": {
+			"cache.resources[0].maxAge: ", "cache.resources[1].maxAge: ", "cache.resources[2].consistentReads: Unsupported", "cache.resources[2].name: Duplicate", "cache.resources[3].name: ",
+		},
+		"upstream: {context: a, contexts: [b, b, ''], servers: ['https://a', 'a:1', 'https://a', 'https://user@a']}": {
+			"upstream.contexts: Forbidden", "upstream.contexts[1]: Duplicate", "upstream.contexts[2]: ", "upstream.servers[1]: ", "upstream.servers[2]: Duplicate", "upstream.servers[3]: ",
+		},
 		"cache: {resources: [{name: pods, consistent: cache}]}": {"cache.resources[0].consistent: Forbidden: unknown field"},
-		"upstream: {context: 5}":                                {"upstream.context: Invalid value: \"5\": must be text"},
 		"goawayChance: .nan\nlogLevel: loud":                    {`goawayChance: Invalid value: ".nan": must be a number`},
 		"goawayChance: 1\nlogLevel: loud":                       {"goawayChance: Invalid value: 1: must be from 0 to 0.02", "logLevel: "},
 		"tls: {certFile: a, generated: {namespace: A, secretName: s, dnsNames: ['*.a', 'a b'], ipAddresses: [1.2.3]}}": {
@@ -72,7 +69,6 @@ func TestWrongFiles(t *testing.T) {
 		"cache: {scopes: [{fieldSelector: spec.nodeName=}]}":    {`cache.scopes[0].fieldSelector: Invalid value: "spec.nodeName=": "spec.nodeName" must have the form FIELD=VALUE`},
 		"cache: {scopes: [{fieldSelector: spec.nodeName!=n}]}":  {`cache.scopes[0].fieldSelector: Invalid value: "spec.nodeName!=n": "spec.nodeName" must have the form FIELD=VALUE`},
 		"cache: {scopes: [{resources: [secrets], warm: true}]}": {`cache.scopes[0].resources[0]: Invalid value: "secrets": is excluded from caching`},
-		"tls: {certFile: 5}":                                    {"tls.certFile: "},
 		"tls: {certFile: a}":                                    {"tls.privateKeyFile: Required"},
 		"tls: {privateKeyFile: a}":                              {"tls.certFile: Required"},
 		"a: &a {x: 1}\ncache: {<<: *a}":                         {"a: Forbidden: unknown", "cache.<<: Forbidden: unknown"},
@@ -87,10 +83,8 @@ func TestWrongFiles(t *testing.T) {
 		"cache: {log: {maxAge: 1s, maxAge: 2s}, log: {}}": {
 			"cache.log.maxAge: Forbidden: is given twice, in lines 3 and 3", "cache.log: Forbidden: is given twice",
 		},
-		// Values are checked only once all of them can be read: these files have one error each.
-		"listen: 5\ntls: {certFile: a, privateKeyFile: b}\nauthentication: {anonymous: {enabled: true}}": {"listen: "},
+		// Values are checked only once all of them can be read: this file has one error.
 		"adminListen: nowhere\nlisten: 5": {"listen: "},
-		"listen: 0.0.0.0:1\ntls: 5":       {"tls: Invalid"},
 	} {
 		_, err := load(t, head+text+"\n")
 		if err == nil {

@@ -1,17 +1,13 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -86,50 +82,6 @@ func ask(t *testing.T, client *http.Client, method, url, body string, header ...
 		t.Fatal(err)
 	}
 	return resp.StatusCode, string(all)
-}
-
-// If other machines can reach the admin address, it serves them the probes. All other requests need
-// TLS, a token that the apiserver accepts, and the right to the path. Requests on loopback need no
-// credentials. A header marks requests from other machines.
-func TestAdminFromElsewhere(t *testing.T) {
-	t.Parallel()
-	_, port, certificate := startTLS(t, os.Stderr)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(certificate)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport, Timeout: time.Minute}
-	for _, test := range []struct {
-		scheme, method, path, token string
-		far                         bool
-		want                        int
-		says                        string
-	}{
-		{"http", "GET", "/metrics", "", false, 200, "watchproxy_build_info"},
-		{"https", "GET", "/metrics", "", false, 200, "watchproxy_build_info"},
-		{"http", "GET", "/livez", "", true, 200, "ok"},
-		{"http", "GET", "/readyz", "", true, 200, "ok"},
-		{"http", "GET", "/metrics", "", true, 403, "use https"},
-		{"http", "GET", "/metrics", "good", true, 403, "use https"},
-		{"https", "GET", "/metrics", "", true, 401, "bearer token"},
-		{"https", "GET", "/metrics", "wrong", true, 401, "bearer token"},
-		{"https", "GET", "/metrics", "poor", true, 403, `user "poor" cannot get path "/metrics"`},
-		{"https", "GET", "/metrics", "good", true, 200, "watchproxy_review_duration_seconds"},
-		{"https", "GET", "/status", "good", true, 403, `user "good" cannot get path "/status"`},
-		{"https", "GET", "/", "", true, 401, "bearer token"},
-	} {
-		var header []string
-		if test.far {
-			header = append(header, "X-Forwarded-For", "192.0.2.1")
-		}
-		if test.token != "" {
-			header = append(header, "Authorization", "Bearer "+test.token)
-		}
-		code, text := ask(t, client, test.method, fmt.Sprintf("%s://127.0.0.1:%s%s", test.scheme, port, test.path), "debug", header...)
-		if code != test.want || !strings.Contains(text, test.says) {
-			t.Errorf("%+v: %d %.200s", test, code, text)
-		}
-	}
 }
 
 // A profile that is not complete does not turn the end of the proxy into a failure.

@@ -46,12 +46,3 @@ func TestAuditing(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// Without settings there is no audit log.
-func TestNoAuditing(t *testing.T) {
-	auditor, stop, err := auditing(config.Default(), prometheus.NewRegistry(), zap.NewNop())
-	if err != nil || auditor != nil {
-		t.Errorf("%+v, %v", auditor, err)
-	}
-	stop()
-}

@@ -82,64 +82,38 @@ func TestAdminVisits(t *testing.T) {
 	}
 }
 
-// Probes respond like kube-apiserver's: in detail on request or after a failure, without the
-// excluded checks, and for a single check.
+// The proxy is ready between its start and its drain, while its caches are warm and upstream
+// accepts its credentials. It is alive all the time. Each check tells its reason.
 func TestProbes(t *testing.T) {
-	admin := newAdmin(Options{Everybody: true})
-	ask := func(path string) (code int, body string) {
-		w := visit(t, admin, nil, false, http.MethodGet, path, "")
-		return w.Code, w.Body.String()
-	}
+	var cold, refused error
+	admin := newAdmin(Options{Everybody: true, Cold: func() error { return cold }, Credentials: func() error { return refused }})
 	for _, step := range []struct {
-		enter func()
-		want  map[string]string
-		code  int // of /readyz
+		enter         func()
+		failing, says string // a check
 	}{
-		{func() {}, map[string]string{
-			"/livez":            "ok",
-			"/livez?verbose":    "[+]ping ok\nlivez check passed\n",
-			"/readyz":           "[+]ping ok\n[-]startup failed: reason withheld\n[+]shutdown ok\nreadyz check failed\n",
-			"/readyz/startup":   "internal server error: watchproxy does not listen yet\n",
-			"/readyz/shutdown":  "ok",
-			"/readyz?exclude=x": "[+]ping ok\n[-]startup failed: reason withheld\n[+]shutdown ok\nwarn: some health checks cannot be excluded: no matches for \"x\"\nreadyz check failed\n",
-		}, http.StatusInternalServerError},
-		{admin.Ready, map[string]string{
-			"/readyz":         "ok",
-			"/readyz?verbose": "[+]ping ok\n[+]startup ok\n[+]shutdown ok\nreadyz check passed\n",
-			"/readyz/startup": "ok",
-		}, http.StatusOK},
-		{admin.Drain, map[string]string{
-			"/livez": "ok",
-			"/readyz?verbose&exclude=shutdown&exclude=ping": "[+]ping excluded: ok\n[+]startup ok\n[+]shutdown excluded: ok\nreadyz check passed\n",
-			"/readyz/shutdown": "internal server error: watchproxy is draining\n",
-		}, http.StatusInternalServerError},
+		{func() {}, "startup", "watchproxy does not listen yet"},
+		{admin.Ready, "", ""},
+		{func() { cold = errors.New("two caches") }, "caches", "two caches"},
+		{func() { cold, refused = nil, errors.New("no") }, "credentials", "no"},
+		{func() { refused = nil }, "", ""},
+		{admin.Drain, "shutdown", "watchproxy is draining"},
 	} {
 		step.enter()
-		for path, want := range step.want {
-			if _, got := ask(path); got != want {
-				t.Errorf("%s says %q, want %q", path, got, want)
+		for _, check := range []string{"startup", "caches", "credentials", "shutdown"} {
+			want := "ok"
+			if check == step.failing {
+				want = "internal server error: " + step.says + "\n"
+			}
+			if got := visit(t, admin, nil, false, http.MethodGet, "/readyz/"+check, "").Body.String(); got != want {
+				t.Errorf("%s says %q, want %q", check, got, want)
 			}
 		}
-		if code, body := ask("/readyz"); code != step.code {
-			t.Errorf("/readyz: %d %s", code, body)
+		ready := visit(t, admin, nil, false, http.MethodGet, "/readyz", "")
+		if (ready.Code == http.StatusOK) != (step.failing == "") || strings.Contains(ready.Body.String(), "[-]"+step.failing+" failed") != (step.failing != "") {
+			t.Errorf("/readyz: %d %s, want a failed %q", ready.Code, ready.Body, step.failing)
 		}
-	}
-}
-
-// While upstream refuses the proxy's own credentials, the proxy is not ready, but alive.
-func TestRefusedProxyIsNotReady(t *testing.T) {
-	var refused error
-	admin := newAdmin(Options{Everybody: true, Credentials: func() error { return refused }})
-	admin.Ready()
-	for _, step := range []struct {
-		refused error
-		code    int
-	}{{nil, http.StatusOK}, {errors.New("no"), http.StatusInternalServerError}, {nil, http.StatusOK}} {
-		refused = step.refused
-		for path, code := range map[string]int{"/readyz": step.code, "/readyz/credentials": step.code, "/livez": http.StatusOK} {
-			if w := visit(t, admin, nil, false, http.MethodGet, path, ""); w.Code != code {
-				t.Errorf("%s after %v: %d, want %d", path, refused, w.Code, code)
-			}
+		if live := visit(t, admin, nil, false, http.MethodGet, "/livez", ""); live.Code != http.StatusOK {
+			t.Errorf("/livez: %d", live.Code)
 		}
 	}
 }

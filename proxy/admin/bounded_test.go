@@ -1,19 +1,11 @@
 package admin
 
 import (
-	"bufio"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 )
 
 // caller is a connection from an address, which only counts.
@@ -99,48 +91,4 @@ func TestUntilClosed(t *testing.T) {
 		}
 		<-ctx.Done()
 	}
-}
-
-// Each probe gets its response beside more idle connections than the address may have.
-func TestProbesBesideIdleConnections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAdmin(Options{Open: []string{"/livez"}})
-		server, listener := a.Server(), conntest.Listen(4<<10)
-		ended := make(chan error, 1)
-		go func() { ended <- server.Serve(Bounded(listener)) }()
-		ask := func() (net.Conn, string) {
-			c, err := listener.Dial()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
-				t.Fatal(err)
-			}
-			_, _ = io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatalf("a request is not answered: %v", err)
-			}
-			body, _ := io.ReadAll(resp.Body)
-			return c, fmt.Sprint(resp.Status, string(body))
-		}
-		const idle = 200
-		for range idle {
-			c, _ := ask()
-			defer c.Close()
-		}
-		for range 8 {
-			c, got := ask()
-			if got != "200 OKok" {
-				t.Errorf("a probe gets %q", got)
-			}
-			c.Close()
-		}
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
-	})
 }
