@@ -37,9 +37,7 @@ func (w *World) Fronts(tb testing.TB) [2]Front {
 func FrontOf(tb testing.TB, p *cluster.Proxy, home string) Front {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "kubeconfig")
-	if err := p.WriteKubeconfig(path); err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, p.WriteKubeconfig(path))
 	return Front{"proxy", []string{"--kubeconfig", path}, home}
 }
 
@@ -142,9 +140,7 @@ func (f Front) Start(tb testing.TB, i Invocation) *Running {
 			err = r.cmd.Start()
 		}
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	tb.Cleanup(r.Kill)
 	return r
 }

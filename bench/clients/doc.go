@@ -3,7 +3,7 @@
 //
 // The package is the library of its subpackages (World, Watch, Run), and contains the tests of
 // informers and watches. Each subpackage tests one kind of client or event: kubectl, commandline
-// (watchproxy's own commands and the commands in the README), wire (HTTP/1.1, HTTP/2, TLS, limits),
+// (watchproxy's own commands and the commands in the README), wire (HTTP/1.1, HTTP/2, TLS),
 // outage (apiservers fail or cannot be reached), linearizability, and kubelets.
 //
 // The tests do the same through the proxy and directly at the apiserver. Then they compare the

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/features"
 	featurestesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -25,8 +26,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Informers behind the proxy have upstream's state in the end, whichever way they read their first
-// state, even if the proxy is killed, and if it restarts.
+// Informers behind the proxy have upstream's state in the end, in every form and whichever way they
+// read their first state, even if the proxy is killed, and if it restarts.
 func TestInformers(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
@@ -45,17 +46,17 @@ func testInformers(t *testing.T, w *World, ns string) {
 	const some = 60
 	writer.write(t, some)
 
-	client := proxy.Client("")
+	inJSON := proxy.RESTConfig()
+	inJSON.ContentType = "application/json"
+	client := kubernetes.NewForConfigOrDie(inJSON)
 	loose, err := dynamic.NewForConfig(proxy.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(ns))
-	everything := informers.NewSharedInformerFactory(client, 0)
+	inProtobuf := proxy.RESTConfig() // like in-tree controllers
+	inProtobuf.ContentType, inProtobuf.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	everything := informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(inProtobuf), 0)
 	shallow, err := metadata.NewForConfig(proxy.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	shallowly := metadatainformer.NewFilteredSharedInformerFactory(shallow, 0, ns, nil)
 	loosely := dynamicinformer.NewFilteredDynamicSharedInformerFactory(loose, 0, ns, nil)
 	mirrors := []*mirror{
@@ -88,16 +89,17 @@ func testInformers(t *testing.T, w *World, ns string) {
 	writer.write(t, some)
 	settled("after changes")
 	proxy.Kill()
-	if err := proxy.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, proxy.Start(t.Context()))
 	writer.write(t, some)
 	settled("after the proxy was killed")
-	if err := errors.Join(proxy.Stop(), proxy.Start(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, errors.Join(proxy.Stop(), proxy.Start(t.Context())))
 	writer.write(t, some)
 	settled("after a restart of the proxy")
+	for _, encoding := range []string{"json", "protobuf"} {
+		if proxy.MetricsT(t).Sum("watchproxy_feed_synced", cluster.Label("encoding", encoding)) == 0 {
+			t.Errorf("nothing is cached in %s", encoding)
+		}
+	}
 	for i, m := range mirrors {
 		for _, complaint := range m.complaints() {
 			t.Errorf("informer %d of %s: %s", i, m.gvr.Resource, complaint)
@@ -139,9 +141,7 @@ func (o *objectWriter) write(t *testing.T, changes int) {
 			err = objects.Delete(t.Context(), live[at], *metav1.NewDeleteOptions(0))
 			o.live[gvr] = append(live[:at:at], live[at+1:]...)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 	}
 }
 
@@ -149,9 +149,7 @@ func (o *objectWriter) write(t *testing.T, changes int) {
 func versions(t *testing.T, w *World, gvr schema.GroupVersionResource, ns string) map[string]string {
 	t.Helper()
 	list, err := w.Dynamic.Resource(gvr).Namespace(ns).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	all := map[string]string{}
 	for _, o := range list.Items {
 		all[o.GetNamespace()+"/"+o.GetName()] = o.GetResourceVersion()

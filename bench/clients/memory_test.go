@@ -48,22 +48,16 @@ func TestMemoryBudget(t *testing.T) {
 		return err
 	}
 	const parallel = 16
-	if err := workload.Parallel(t.Context(), objects, parallel, create); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, workload.Parallel(t.Context(), objects, parallel, create))
 	keepsTo := func(what string) {
 		t.Helper()
 		peak, err := peakOf(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		t.Logf("%s: at most %d MiB", what, peak>>20)
 		if peak > budget {
 			t.Errorf("%s took %d MiB, the budget is %d MiB", what, peak>>20, budget>>20)
 		}
-		if err := cluster.ResetPeak(p.PID()); err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, cluster.ResetPeak(p.PID()))
 	}
 	everything := func(target string, header http.Header) {
 		t.Helper()
@@ -114,9 +108,7 @@ func TestMemoryBudget(t *testing.T) {
 	cluster.Eventually(t, "all changes of the object that is watched", func() bool { return len(seen.Events()) == state+2 })
 	keepsTo("a long history")
 	list, err := w.Admin.CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{Limit: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	e := p.EndpointT(t)
 	cluster.Eventually(t, "the cache has come as far as upstream", func() bool {
 		return Number(t, ListVersion(t, e.GetT(t, configmaps+"?limit=1", nil))) >= Number(t, list.ResourceVersion)

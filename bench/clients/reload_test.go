@@ -21,17 +21,13 @@ func TestReload(t *testing.T) {
 	p := w.FreshProxy(t, "cache: {resources: [{name: secrets}]}\n")
 	write := func(settings string) {
 		t.Helper()
-		if err := p.Configure(settings); err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, p.Configure(settings))
 	}
 	// The proxy looks at the file every few seconds. The signal saves the wait.
 	load := func(settings string) {
 		t.Helper()
 		write(settings)
-		if err := p.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, p.Signal(syscall.SIGHUP))
 	}
 	e := p.EndpointT(t)
 	logged := func(message string) int { return strings.Count(p.Log(), `"msg":"`+message) }

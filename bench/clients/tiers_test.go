@@ -17,9 +17,7 @@ func TestTiers(t *testing.T) {
 	w := sharedWorld(t)
 	central := w.FreshProxy(t, "")
 	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, central.CA, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, os.WriteFile(ca, central.CA, 0o600))
 	ns := w.Namespace(t, "tiers")
 	for i := range 2 {
 		node := cluster.UniqueName("node")

@@ -31,9 +31,7 @@ func WatchAt(tb testing.TB, at *cluster.Endpoint, target string) *Watch {
 	w := &Watch{Name: target, cancel: cancel}
 	e := cluster.NewEndpoint(at.Name, at.URL, at.Token, at.TLS)
 	resp, err := e.Watch(ctx, cluster.Get(target))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	w.running.Go(func() {
 		defer e.CloseIdle()
 		defer resp.Body.Close() //nolint:errcheck // what was read is what counts

@@ -1,20 +1,15 @@
 package clients
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"strconv"
 	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -42,14 +37,10 @@ type World struct {
 	Dir     string // for files of tests
 }
 
-// BobsToken is the token of the user bob. After AllowBob, bob may read configmaps in namespace
-// default, and nothing else.
-const BobsToken = "bobs-token"
-
 // NewWorld starts a world that ends with the test.
 func NewWorld(tb testing.TB) *World {
 	tb.Helper()
-	w := &World{API: cluster.APIServerT(tb, cluster.Options{Users: BobsToken + ",bob,bob\n"}), Dir: tb.TempDir()}
+	w := &World{API: cluster.APIServerT(tb, cluster.Options{}), Dir: tb.TempDir()}
 	w.Proxy = cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, TLS: true})
 	w.Admin, w.Dynamic = w.API.Client(), w.API.Dynamic()
 	return w
@@ -65,9 +56,7 @@ func (w *World) Namespace(tb testing.TB, name string) string {
 func (w *World) CreatePod(tb testing.TB, namespace string, p *corev1.Pod) *corev1.Pod {
 	tb.Helper()
 	created, err := w.Admin.CoreV1().Pods(namespace).Create(tb.Context(), p, metav1.CreateOptions{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	return created
 }
 
@@ -79,9 +68,7 @@ func (w *World) CreateConfigMap(tb testing.TB, namespace, name, label, value str
 		object.Labels = map[string]string{label: value}
 	}
 	created, err := w.Admin.CoreV1().ConfigMaps(namespace).Create(tb.Context(), object, metav1.CreateOptions{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	return created
 }
 
@@ -107,39 +94,6 @@ func (w *World) Endpoints(tb testing.TB) [2]*cluster.Endpoint {
 	return [2]*cluster.Endpoint{w.API.EndpointT(tb), w.Proxy.EndpointT(tb)}
 }
 
-// unverified trusts every certificate, because the tests' servers are on loopback.
-var unverified = &http.Client{Transport: &http.Transport{
-	TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, DisableKeepAlives: true,
-}}
-
-// TryGet returns the answer to a GET, or status 0 if there was none.
-func TryGet(tb testing.TB, url string) (status int, body []byte) {
-	tb.Helper()
-	req, err := http.NewRequestWithContext(tb.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	resp, err := unverified.Do(req)
-	if err != nil {
-		return 0, []byte(err.Error())
-	}
-	defer resp.Body.Close() //nolint:errcheck // what was read is what counts
-	if body, err = io.ReadAll(resp.Body); err != nil {
-		tb.Fatal(err)
-	}
-	return resp.StatusCode, body
-}
-
-// Get returns the body of the answer to a GET, which must be 200.
-func Get(tb testing.TB, url string) []byte {
-	tb.Helper()
-	status, body := TryGet(tb, url)
-	if status != http.StatusOK {
-		tb.Fatalf("%s: %d\n%s", url, status, body)
-	}
-	return body
-}
-
 // ListVersion returns a list's resourceVersion.
 func ListVersion(tb testing.TB, a cluster.Answer) string {
 	tb.Helper()
@@ -154,9 +108,7 @@ func ListVersion(tb testing.TB, a cluster.Answer) string {
 func Number(tb testing.TB, version string) uint64 {
 	tb.Helper()
 	rv, err := strconv.ParseUint(version, 10, 64)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	return rv
 }
 
@@ -182,9 +134,7 @@ func (w *World) DefineWidgets(tb testing.TB) {
 	err := w.API.Define(tb.Context(), Widgets, "Widget",
 		map[string]any{"spec": map[string]any{"type": "object", "properties": map[string]any{"size": size}}},
 		map[string]any{"additionalPrinterColumns": []any{column}})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	cluster.Eventually(tb, "widgets are documented", func() bool {
 		document, err := w.Admin.RESTClient().Get().AbsPath("/openapi/v3/apis/clients.test/v1").DoRaw(tb.Context())
 		return err == nil && len(document) > 0
@@ -194,9 +144,7 @@ func (w *World) DefineWidgets(tb testing.TB) {
 // Terminate sends a proxy SIGTERM.
 func Terminate(tb testing.TB, p *cluster.Proxy) {
 	tb.Helper()
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, p.Signal(syscall.SIGTERM))
 }
 
 // AwaitEnd waits until a proxy's process has ended.
@@ -205,20 +153,5 @@ func AwaitEnd(tb testing.TB, p *cluster.Proxy) {
 	cluster.Eventually(tb, "the process ends", func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID()))
 		return errors.Is(err, os.ErrNotExist)
-	})
-}
-
-// AllowBob gives bob the right to read configmaps in namespace default.
-func (w *World) AllowBob(tb testing.TB) {
-	tb.Helper()
-	err := w.API.Allow(tb.Context(), "default", "bob", cluster.Users("bob"),
-		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "watch"}})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		tb.Fatal(err)
-	}
-	bob := w.Endpoints(tb)[0]
-	bob.Token = BobsToken
-	cluster.Eventually(tb, "bob may list configmaps", func() bool {
-		return bob.GetT(tb, "/api/v1/namespaces/default/configmaps", nil).Status == http.StatusOK
 	})
 }

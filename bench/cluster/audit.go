@@ -50,9 +50,7 @@ type AuditLog struct {
 func (l *AuditLog) SkipT(tb testing.TB) {
 	tb.Helper()
 	info, err := os.Stat(l.Path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	l.at = info.Size()
 }
 
@@ -74,9 +72,7 @@ func (l *AuditLog) PeekT(tb testing.TB) (all []AuditRecord) {
 func (l *AuditLog) read(tb testing.TB) (all []AuditRecord, end int64) {
 	tb.Helper()
 	text, end, err := LinesFrom(l.Path, l.at)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	for line := range bytes.Lines(text) {
 		var r AuditRecord
 		// Otherwise a kill or SkipT has cut off the record.

@@ -8,8 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
-	"fmt"
 	"math/big"
 	"path/filepath"
 	"testing"
@@ -26,9 +24,7 @@ type Authority struct {
 func (s *APIServer) AuthorityT(tb testing.TB) *Authority {
 	tb.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir, "ca.crt"), filepath.Join(s.Dir, "ca.key"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	return &Authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)}
 }
 
@@ -39,13 +35,9 @@ func (a *Authority) ImpostorT(tb testing.TB) *Authority {
 	template := *a.Certificate
 	template.PublicKey, template.SignatureAlgorithm, template.PublicKeyAlgorithm = nil, 0, 0
 	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	return &Authority{certificate, key}
 }
 
@@ -55,9 +47,7 @@ func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, group
 	tb.Helper()
 	const bits = 127
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), bits))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	key := NewKeyT(tb)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: serial,
@@ -67,9 +57,7 @@ func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, group
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, a.Certificate, key.Public(), a.key)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
@@ -77,17 +65,6 @@ func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, group
 func NewKeyT(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	return key
-}
-
-// PEM returns a certificate and its key in PEM.
-func PEM(of *tls.Certificate) (certificate, key []byte) {
-	der, err := x509.MarshalPKCS8PrivateKey(of.PrivateKey)
-	if err != nil {
-		panic(fmt.Sprintf("BUG: a key of our own making: %v", err))
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: of.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }

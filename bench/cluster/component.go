@@ -18,9 +18,7 @@ type Component struct {
 func ComponentT(tb testing.TB, name string, args ...string) *Component {
 	tb.Helper()
 	path, err := tool("kubenode")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	c := &Component{name: name, Dir: tb.TempDir()}
 	if name == "kubelet" {
 		args = append(args, "--root-dir", c.Dir)
@@ -29,9 +27,7 @@ func ComponentT(tb testing.TB, name string, args ...string) *Component {
 		path: path, args: append([]string{name}, args...), ready: "kubenode started: ",
 		log: filepath.Join(c.Dir, "log"),
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	tb.Cleanup(func() {
 		c.process.kill() // a kubelet needs no orderly end
 		if tb.Failed() {

@@ -17,9 +17,7 @@ var programs = regexp.MustCompile(`^(make|bin/watchproxy|watchproxy|kubectl|helm
 func CommandsT(tb testing.TB, document string) (all []string) {
 	tb.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(), document))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	var block []string
 	fence := ""
 	for line := range strings.Lines(string(text) + "\n") {

@@ -200,9 +200,7 @@ func (e *Endpoint) GetT(tb testing.TB, target string, header http.Header) Answer
 func (e *Endpoint) AskT(tb testing.TB, r Request) Answer {
 	tb.Helper()
 	a, err := e.Ask(tb.Context(), r)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	return a
 }
 
@@ -230,13 +228,9 @@ func (e *Endpoint) DialT(tb testing.TB) (net.Conn, *bufio.Reader) {
 		dialer = &tls.Dialer{Config: config}
 	}
 	conn, err := dialer.DialContext(tb.Context(), "tcp", address(e.URL))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	tb.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(Limit)); err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, conn.SetDeadline(time.Now().Add(Limit)))
 	return conn, bufio.NewReader(conn)
 }
 

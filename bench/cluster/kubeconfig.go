@@ -39,8 +39,6 @@ func (s *APIServer) KubeconfigT(tb testing.TB, url, token string) (path string) 
 func KubeconfigT(tb testing.TB, url string, ca []byte, token string) (path string) {
 	tb.Helper()
 	path = filepath.Join(tb.TempDir(), "kubeconfig")
-	if err := WriteKubeconfig(path, url, ca, clientcmdapi.AuthInfo{Token: token}); err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, WriteKubeconfig(path, url, ca, clientcmdapi.AuthInfo{Token: token}))
 	return path
 }

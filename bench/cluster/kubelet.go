@@ -33,9 +33,7 @@ func (s *APIServer) KubeletT(tb testing.TB, node, namespace, pod string, serve h
 	nodes, pods := s.Client().CoreV1().Nodes(), s.Client().CoreV1().Pods(namespace)
 	must := func(err error) {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		MustT(tb, err)
 	}
 	n, err := nodes.Create(tb.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 	must(err)

@@ -56,17 +56,13 @@ func Main(m *testing.M, setUp ...func(testing.TB)) {
 // is for Main.
 func ManyAtOnce(tb testing.TB) {
 	tb.Helper()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, flag.Set("test.parallel", "8"))
 }
 
 // AllAtOnce lets all parallel tests run at once. It is for Main.
 func AllAtOnce(tb testing.TB) {
 	tb.Helper()
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, flag.Set("test.parallel", "16"))
 }
 
 // CollectLess makes garbage collections rare, which take a third of the time of decoding otherwise.

@@ -1,13 +1,5 @@
 package cluster
 
-import (
-	"os"
-	"testing"
-)
+import "testing"
 
-func TestMain(m *testing.M) {
-	if fifo := os.Getenv(orphanLog); fifo != "" {
-		orphan(fifo)
-	}
-	Main(m)
-}
+func TestMain(m *testing.M) { Main(m) }

@@ -48,9 +48,7 @@ type pair struct {
 func RelayT(tb testing.TB, to func() string) *Relay {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	r := &Relay{listener: l, to: to}
 	r.mu.pairs = map[*pair]struct{}{}
 	r.running.Go(r.accept)

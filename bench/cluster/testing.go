@@ -11,13 +11,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
+// MustT fails the test if there is an error.
+func MustT(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // APIServerT starts an apiserver that ends with the test.
 func APIServerT(tb testing.TB, opts Options) *APIServer {
 	tb.Helper()
 	s, err := StartAPIServer(tb.Context(), opts)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	tb.Cleanup(func() {
 		log := s.Log()
 		if err := s.Close(); err != nil {
@@ -34,9 +40,7 @@ func APIServerT(tb testing.TB, opts Options) *APIServer {
 func ProxyT(tb testing.TB, opts ProxyOptions) *Proxy {
 	tb.Helper()
 	p, err := StartProxy(tb.Context(), opts)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	tb.Cleanup(func() {
 		log := p.Log()
 		if err := p.Close(); err != nil {
@@ -82,9 +86,7 @@ func UniqueName(name string) string {
 func KubectlT(tb testing.TB) string {
 	tb.Helper()
 	path, err := Kubectl()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	return path
 }
 
@@ -94,10 +96,16 @@ func (p *Proxy) MetricsT(tb testing.TB) Metrics {
 	ctx, cancel := context.WithTimeout(tb.Context(), Limit)
 	defer cancel()
 	m, err := p.Metrics(ctx)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	return m
+}
+
+// AdminT sends a GET to the proxy's admin address.
+func (p *Proxy) AdminT(tb testing.TB, path string) Answer {
+	tb.Helper()
+	e := NewEndpoint("admin", p.AdminURL, "", nil)
+	defer e.CloseIdle()
+	return e.GetT(tb, path, nil)
 }
 
 // MetricsT returns the apiserver's metrics.
@@ -116,9 +124,7 @@ func (s *APIServer) MetricsT(tb testing.TB) Metrics {
 func (p *Proxy) MemoryT(tb testing.TB) (resident, peak int64) {
 	tb.Helper()
 	resident, peak, err := MemoryOf(p.PID())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	MustT(tb, err)
 	return resident, peak
 }
 

@@ -20,9 +20,7 @@ func runWatchproxy(t *testing.T, args ...string) clients.Outcome {
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
 	defer cancel()
 	binary, err := cluster.BuildProxy(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	return clients.Finish(t, clients.Command(ctx, t.TempDir(), binary, args...))
 }
 
@@ -30,9 +28,7 @@ func runWatchproxy(t *testing.T, args ...string) clients.Outcome {
 func file(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file.yaml")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -43,9 +39,7 @@ func TestServeRefusesToStart(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	defer taken.Close() // it accepts connections but never answers
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()

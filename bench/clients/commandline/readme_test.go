@@ -47,13 +47,13 @@ var link = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)`)
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "git", "-C", cluster.Root(), "ls-files", "*.md").Output()
-	must(t, err)
+	cluster.MustT(t, err)
 	for name := range strings.FieldsSeq(string(out)) {
 		if commands := cluster.CommandsT(t, name); len(commands) > 0 && commandsRun[name] == "" {
 			t.Errorf("%s: no test runs its commands: %q", name, commands)
 		}
 		text, err := os.ReadFile(filepath.Join(cluster.Root(), name))
-		must(t, err)
+		cluster.MustT(t, err)
 		for _, match := range link.FindAllStringSubmatch(string(text), -1) {
 			if _, err := os.Stat(filepath.Join(cluster.Root(), filepath.Dir(name), match[1])); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -70,9 +70,9 @@ func TestReadme(t *testing.T) {
 	w := clients.NewWorld(t)
 	dir := t.TempDir()
 	binary, err := cluster.BuildProxy(t.Context(), true)
-	must(t, err)
-	must(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
-	must(t, os.Symlink(binary, filepath.Join(dir, "bin/watchproxy")))
+	cluster.MustT(t, err)
+	cluster.MustT(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
+	cluster.MustT(t, os.Symlink(binary, filepath.Join(dir, "bin/watchproxy")))
 	shell := newShell(t, w, dir)
 	for _, document := range []string{"README.md", "cmd/watchproxy/README.md", "proxy/access/README.md", ".github/SUPPORT.md"} {
 		for _, command := range cluster.CommandsT(t, document) {
@@ -91,7 +91,7 @@ func TestReadme(t *testing.T) {
 		}
 		for i, object := range objectsOf(t, document) {
 			path := filepath.Join(dir, "object.yaml")
-			must(t, os.WriteFile(path, []byte(object), 0o600))
+			cluster.MustT(t, os.WriteFile(path, []byte(object), 0o600))
 			check := "kubectl create --dry-run=server --validate=strict -f "
 			if strings.Contains(object, "\nkind: ProxyConfiguration\n") {
 				check = "bin/watchproxy config validate "
@@ -109,7 +109,7 @@ var fenced = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
 func objectsOf(t *testing.T, document string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(cluster.Root(), document))
-	must(t, err)
+	cluster.MustT(t, err)
 	for _, match := range fenced.FindAllStringSubmatch(string(text), -1) {
 		all = append(all, match[1])
 	}
@@ -127,39 +127,32 @@ type shell struct {
 func newShell(t *testing.T, w *clients.World, dir string) *shell {
 	t.Helper()
 	content, err := os.ReadFile(w.API.Kubeconfig)
-	must(t, err)
+	cluster.MustT(t, err)
 	s := &shell{dir: dir, home: t.TempDir()}
 	for _, sub := range []string{"bin", ".kube"} {
-		must(t, os.Mkdir(filepath.Join(s.home, sub), 0o755))
+		cluster.MustT(t, os.Mkdir(filepath.Join(s.home, sub), 0o755))
 	}
-	must(t, os.Symlink(cluster.KubectlT(t), filepath.Join(s.home, "bin/kubectl")))
+	cluster.MustT(t, os.Symlink(cluster.KubectlT(t), filepath.Join(s.home, "bin/kubectl")))
 	for path, what := range map[string][]byte{filepath.Join(s.home, ".kube/config"): content, filepath.Join(dir, "ca.crt"): w.API.CA} {
-		must(t, os.WriteFile(path, what, 0o600))
+		cluster.MustT(t, os.WriteFile(path, what, 0o600))
 	}
 	w.CreatePod(t, w.Namespace(t, "readme"), cluster.NewPod("readme-pod"))
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "readme-node"}}
 	_, err = w.Admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
-	must(t, err)
+	cluster.MustT(t, err)
 	w.API.NamespaceT(t, "team")
 	ca := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watchproxy-ca"}, Data: map[string]string{"ca.crt": string(w.API.CA)}} // like the chart's
 	_, err = w.Admin.CoreV1().ConfigMaps(w.API.NamespaceT(t, "watchproxy")).Create(t.Context(), ca, metav1.CreateOptions{})
-	must(t, err)
+	cluster.MustT(t, err)
 	return s
 }
 
 // answersFromCache fails unless the proxy has answered a request for pods from its cache.
 func (s *shell) answersFromCache(t *testing.T) {
 	t.Helper()
-	m := cluster.Metrics(clients.Get(t, s.admin+"/metrics"))
+	m := cluster.Metrics(cluster.EndpointT(t, "admin", s.admin, "", nil).GetT(t, "/metrics", nil).Body)
 	if n := m.Sum("watchproxy_requests_total", `resource="pods"`, `source="cache"`); n < 1 {
 		t.Errorf("%v requests for pods were answered from the cache", n)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -194,7 +187,7 @@ func (s *shell) start(t *testing.T, command string) (output string, err error) {
 	t.Helper()
 	cmd := s.command(context.Background(), command+" --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0")
 	said, err := os.Create(filepath.Join(t.TempDir(), "output"))
-	must(t, err)
+	cluster.MustT(t, err)
 	cmd.Stdout, cmd.Stderr = said, said
 	if err := errors.Join(cmd.Start(), said.Close()); err != nil {
 		return "", err
@@ -209,7 +202,7 @@ func (s *shell) start(t *testing.T, command string) (output string, err error) {
 	var match []string
 	cluster.Eventually(t, "the proxy is ready", func() bool {
 		text, err := os.ReadFile(said.Name())
-		must(t, err)
+		cluster.MustT(t, err)
 		match = ready.FindStringSubmatch(string(text))
 		return match != nil
 	})

@@ -114,6 +114,19 @@ api-versions
 explain pods.spec
 auth can-i list pods
 events
+get pods -o yaml
+get pod web-1 -o jsonpath={.metadata.uid}
+get widget small -o yaml
+get configmap one -o json
+describe configmap one
+describe widget small
+describe pod missing
+wait pod web-1 --for=condition=Ready --timeout=0s
+auth whoami
+explain widget.spec
+get --raw /version
+get --raw /readyz?verbose
+get --raw /nonsense
 `
 
 // Commands that read print the same through the proxy and directly. The apiserver gets nothing from
@@ -241,9 +254,7 @@ func firstChange(t *testing.T, w *clients.World, ns string, f clients.Front, i c
 		if err == nil {
 			_, err = w.Dynamic.Resource(clients.Widgets).Namespace(ns).Patch(t.Context(), "small", types.MergePatchType, patch, metav1.PatchOptions{})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		select {
 		case text := <-line:
 			return stable(clients.Outcome{Stdout: text})

@@ -1,21 +1,12 @@
 package kubectl
 
 import (
-	"bufio"
-	"context"
 	"encoding/binary"
 	"io"
 	"math/rand/v2"
-	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
-
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/watchproxy/watchproxy/bench/clients"
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -23,8 +14,8 @@ import (
 
 // carriers maps each of kubectl's streaming protocols to the environment variables that select it.
 var carriers = map[string][]string{
-	"websocket": {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true", "KUBECTL_PORT_FORWARD_WEBSOCKETS=true"},
-	"spdy":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
+	"websocket": {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true"},
+	"spdy":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false"},
 }
 
 // unread matches a message that kubectl sometimes prints, with the apiserver as well, if a command
@@ -135,88 +126,6 @@ func TestKubectlExecDialogue(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-// kubectl cp, which is tar over exec, copies in both directions.
-func TestKubectlCopy(t *testing.T) {
-	w := sharedWorld(t)
-	k := startKubelet(t, w, "kubectl-cp")
-	for _, f := range w.Fronts(t) {
-		dir := t.TempDir()
-		content := random(1 << 20)
-		path := func(name string) string { return filepath.Join(dir, name) }
-		if err := os.WriteFile(path("from"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		pod := k.namespace + "/" + k.pod + ":"
-		f.Must(t, clients.Kubectl("cp", path("from"), pod+path("there")))
-		f.Must(t, clients.Kubectl("cp", pod+path("there"), path("back")))
-		for _, name := range []string{"there", "back"} {
-			if got, err := os.ReadFile(path(name)); err != nil || string(got) != content {
-				t.Errorf("%s: %s: %d bytes, %v", f.Name, name, len(got), err)
-			}
-		}
-	}
-}
-
-// sizes are the successive sizes of a terminal.
-type sizes chan *remotecommand.TerminalSize
-
-// Next implements remotecommand.TerminalSizeQueue.
-func (s sizes) Next() *remotecommand.TerminalSize { return <-s }
-
-// client-go's own executors work, including changes of the terminal's size.
-func TestClientGoExec(t *testing.T) {
-	w := sharedWorld(t)
-	k := startKubelet(t, w, "client-go-exec")
-	target, err := url.Parse(w.Proxy.URL + "/api/v1/namespaces/" + k.namespace + "/pods/" + k.pod +
-		"/exec?command=sed&command=/done/q&stdin=1&stdout=1&tty=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, open := range map[string]func(*rest.Config) (remotecommand.Executor, error){
-		"websocket": func(c *rest.Config) (remotecommand.Executor, error) {
-			return remotecommand.NewWebSocketExecutor(c, "GET", target.String())
-		},
-		"spdy": func(c *rest.Config) (remotecommand.Executor, error) {
-			return remotecommand.NewSPDYExecutor(c, "POST", target)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			executor, err := open(w.Proxy.RESTConfig())
-			if err != nil {
-				t.Fatal(err)
-			}
-			var executing sync.WaitGroup
-			defer executing.Wait()
-			ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
-			defer cancel()
-			terminal := make(sizes, 2)
-			terminal <- &remotecommand.TerminalSize{Width: 80, Height: 25}
-			terminal <- &remotecommand.TerminalSize{Width: 100, Height: 50}
-			close(terminal)
-			stdin, typed := io.Pipe()
-			shown, stdout := io.Pipe()
-			defer shown.Close()
-			executing.Go(func() {
-				err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Tty: true, TerminalSizeQueue: terminal})
-				stdin.Close()
-				stdout.CloseWithError(err)
-			})
-			lines := bufio.NewScanner(shown)
-			for _, want := range []string{"80x25", "100x50", "done"} {
-				if want == "done" {
-					io.WriteString(typed, "done\n")
-				}
-				if !lines.Scan() || lines.Text() != want {
-					t.Fatalf("got %q, %v instead of %q", lines.Text(), lines.Err(), want)
-				}
-			}
-			if lines.Scan() || lines.Err() != nil {
-				t.Errorf("then came %q, %v", lines.Text(), lines.Err())
-			}
-		})
 	}
 }
 

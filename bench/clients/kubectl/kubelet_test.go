@@ -14,15 +14,14 @@ import (
 )
 
 // kubelet is a test kubelet that declares no features. For such a kubelet, kube-apiserver uses
-// plain HTTPS for logs, and SPDY/3.1 for exec, attach and port-forward, even if the client uses
-// WebSockets.
+// plain HTTPS for logs, and SPDY/3.1 for exec and attach, even if the client uses WebSockets.
 //
 // It has one pod. The pod's commands run on this machine, so the pod's name must be hard to guess.
 type kubelet struct {
 	namespace string
 	pod       string
 	follows   chan *follow // receives each logs -f that begins
-	open      atomic.Int64 // exec, attach and port-forward in progress
+	open      atomic.Int64 // exec and attach in progress
 }
 
 // startKubelet creates a node with a kubelet and its pod. Both end with the test.
@@ -33,7 +32,6 @@ func startKubelet(t *testing.T, w *clients.World, name string) *kubelet {
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", k.owned(k.logs))
 	mux.HandleFunc("POST /exec/{namespace}/{pod}/{container}", k.owned(k.exec))
 	mux.HandleFunc("POST /attach/{namespace}/{pod}/{container}", k.owned(k.attach))
-	mux.HandleFunc("POST /portForward/{namespace}/{pod}", k.owned(k.portForward))
 	w.API.KubeletT(t, k.namespace, k.namespace, k.pod, mux)
 	return k
 }

@@ -1,5 +1,5 @@
 // Package kubectl compares what kubectl does through the proxy and at the apiserver: reads, writes,
-// watches, logs, exec, attach and port-forward.
+// watches, logs, exec and attach. Package access forwards a port.
 package kubectl
 
 import (

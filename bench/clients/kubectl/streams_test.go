@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -55,17 +54,13 @@ func (k *kubelet) upgrade(w http.ResponseWriter, r *http.Request, protocols ...s
 	return s
 }
 
-// leave gives the client time to close the connection first, after it has read all data.
+// leave gives the client time to close the connection first, after it has read all data. It waits
+// for the session's goroutines.
 func (s *session) leave() {
 	select {
 	case <-s.ctx.Done():
 	case <-time.After(cluster.Limit):
 	}
-	s.end()
-}
-
-// end closes the connection and waits for the session's goroutines.
-func (s *session) end() {
 	s.conn.Close()
 	s.running.Wait()
 }
@@ -107,18 +102,14 @@ func (k *kubelet) attach(w http.ResponseWriter, r *http.Request) {
 // run connects a process to the streams that the client opens.
 func (k *kubelet) run(w http.ResponseWriter, r *http.Request, command func(context.Context) *exec.Cmd) {
 	types := []string{corev1.StreamTypeError}
-	tty := r.FormValue(corev1.ExecTTYParam) == "1"
 	for param, stream := range map[string]string{
 		corev1.ExecStdinParam:  corev1.StreamTypeStdin,
 		corev1.ExecStdoutParam: corev1.StreamTypeStdout,
 		corev1.ExecStderrParam: corev1.StreamTypeStderr,
 	} {
-		if r.FormValue(param) == "1" && (!tty || stream != corev1.StreamTypeStderr) {
+		if r.FormValue(param) == "1" {
 			types = append(types, stream)
 		}
-	}
-	if tty {
-		types = append(types, corev1.StreamTypeResize)
 	}
 	s := k.upgrade(w, r, remotecommand.StreamProtocolV4Name)
 	if s == nil {
@@ -135,9 +126,6 @@ func (k *kubelet) run(w http.ResponseWriter, r *http.Request, command func(conte
 	}
 	if out := streams[corev1.StreamTypeStderr]; out != nil {
 		cmd.Stderr = out
-	}
-	if resize := streams[corev1.StreamTypeResize]; resize != nil {
-		s.running.Go(func() { reportSizes(resize, streams[corev1.StreamTypeStdout]) })
 	}
 	err = s.runWith(cmd, streams[corev1.StreamTypeStdin])
 	json.NewEncoder(streams[corev1.StreamTypeError]).Encode(exitStatus(err))
@@ -165,17 +153,6 @@ func (s *session) runWith(cmd *exec.Cmd, stdin io.Reader) error {
 	return cmd.Wait()
 }
 
-// reportSizes writes each size of the client's terminal.
-func reportSizes(resize io.Reader, out io.Writer) {
-	for d := json.NewDecoder(resize); ; {
-		var size struct{ Width, Height uint16 }
-		if d.Decode(&size) != nil {
-			return
-		}
-		fmt.Fprintf(out, "%dx%d\n", size.Width, size.Height)
-	}
-}
-
 // exitStatus returns the exit status of a process in the format of protocol v4.
 func exitStatus(err error) metav1.Status {
 	var exit *exec.ExitError
@@ -192,52 +169,4 @@ func exitStatus(err error) metav1.Status {
 		}
 	}
 	return metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Message: err.Error()}
-}
-
-// portForward connects each pair of streams to a port of this machine.
-func (k *kubelet) portForward(w http.ResponseWriter, r *http.Request) {
-	s := k.upgrade(w, r, "portforward.k8s.io")
-	if s == nil {
-		return
-	}
-	defer s.end()
-	waiting := map[string]httpstream.Stream{} // error streams, by request
-	for {
-		select {
-		case stream := <-s.streams:
-			h := stream.Headers()
-			id := h.Get(corev1.PortForwardRequestIDHeader)
-			if h.Get(corev1.StreamType) == corev1.StreamTypeError {
-				waiting[id] = stream
-				continue
-			}
-			failed := waiting[id]
-			delete(waiting, id)
-			s.running.Go(func() { s.join(stream, failed) })
-		case <-s.ctx.Done():
-			return
-		}
-	}
-}
-
-// join handles one forwarded connection. It passes on the end of data in each direction.
-func (s *session) join(data, failed httpstream.Stream) {
-	defer s.conn.RemoveStreams(data, failed)
-	defer failed.Close()
-	dialer := net.Dialer{}
-	conn, err := dialer.DialContext(s.ctx, "tcp", net.JoinHostPort("127.0.0.1", data.Headers().Get(corev1.PortHeader)))
-	if err != nil {
-		fmt.Fprintf(failed, "cannot reach the port: %T", err)
-		data.Close()
-		return
-	}
-	defer conn.Close()
-	stop := context.AfterFunc(s.ctx, func() { conn.Close() })
-	defer stop()
-	s.running.Go(func() {
-		io.Copy(conn, data)
-		conn.(*net.TCPConn).CloseWrite()
-	})
-	io.Copy(data, conn)
-	data.Close()
 }

@@ -45,9 +45,7 @@ func TestKubectlWrites(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
 	editor := filepath.Join(t.TempDir(), "editor")
-	if err := os.WriteFile(editor, []byte("#!/bin/sh\nexec sed -i 's/key: .*/key: edited/' \"$1\"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, os.WriteFile(editor, []byte("#!/bin/sh\nexec sed -i 's/key: .*/key: edited/' \"$1\"\n"), 0o755))
 	steps := []clients.Invocation{
 		clients.Kubectl("create", "configmap", "created", "--from-literal=key=1"),
 		clients.Kubectl("create", "configmap", "created", "--from-literal=key=1"), // a second time: AlreadyExists
@@ -115,9 +113,7 @@ func TestKubectlWrites(t *testing.T) {
 func essence(t *testing.T, w *clients.World, gvr schema.GroupVersionResource, namespace string) []map[string]any {
 	t.Helper()
 	list, err := w.Dynamic.Resource(gvr).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	objects := []map[string]any{}
 	for _, o := range list.Items {
 		for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "namespace"} {
@@ -140,37 +136,4 @@ func essence(t *testing.T, w *clients.World, gvr schema.GroupVersionResource, na
 		objects = append(objects, o.Object)
 	}
 	return objects
-}
-
-// A delete returns only when the object is gone: kubectl waits for a finalizer with a watch.
-func TestKubectlDeleteWaits(t *testing.T) {
-	w := sharedWorld(t)
-	ns := w.Namespace(t, "kubectl-delete")
-	f := w.Fronts(t)[1]
-	f.Must(t, clients.Kubectl("-n", ns, "apply", "-f", "-").Reading(configYAML))
-	configs := w.Admin.CoreV1().ConfigMaps(ns)
-	finalizer := func(value string) {
-		t.Helper()
-		patch := []byte(`{"metadata":{"finalizers":` + value + `}}`)
-		if _, err := configs.Patch(t.Context(), "applied", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	finalizer(`["clients.test/hold"]`)
-	watches := func() float64 {
-		return w.Proxy.MetricsT(t).Sum("watchproxy_requests_total", `verb="watch"`, `resource="configmaps"`)
-	}
-	before := watches()
-	deleting := f.Start(t, clients.Kubectl("-n", ns, "delete", "configmap", "applied"))
-	if line := deleting.Line(t); !strings.HasPrefix(line, `configmap "applied" deleted`) {
-		t.Errorf("it says %q", line)
-	}
-	cluster.Eventually(t, "kubectl watches", func() bool { return watches() > before })
-	if _, err := configs.Get(t.Context(), "applied", metav1.GetOptions{}); err != nil {
-		t.Error(err)
-	}
-	finalizer(`[]`)
-	if code := deleting.Wait(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, deleting.Stderr)
-	}
 }

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 var (
@@ -56,9 +58,7 @@ func TestKubelets(t *testing.T) {
 	text := table(t, seen)
 	t.Log("\n" + text)
 	if *report != "" {
-		if err := os.WriteFile(*report, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, os.WriteFile(*report, []byte(text), 0o644))
 	}
 }
 
@@ -92,9 +92,7 @@ func (w *world) live(t *testing.T) life {
 	l["rolled"] = w.pods(t)
 	l["nodes"] = w.nodesStatus(t)
 
-	if err := deployments.Delete(ctx, "app", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, deployments.Delete(ctx, "app", metav1.DeleteOptions{}))
 	w.within(t, stageLimit, "no pods are left", func() bool { return len(w.pods(t)) == 0 })
 	return l
 }
@@ -109,16 +107,12 @@ func (w *world) writeConfig(t *testing.T, value string) {
 	if err != nil {
 		_, err = core.ConfigMaps(namespace).Create(t.Context(), config, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	_, err = core.Secrets(namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
 	if err != nil {
 		_, err = core.Secrets(namespace).Create(t.Context(), secret, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 }
 
 func deployment(replicas int) *appsv1.Deployment {
@@ -150,9 +144,7 @@ func (w *world) rolledOut(t *testing.T, all int) {
 	t.Helper()
 	w.within(t, stageLimit, "the Deployment is rolled out", func() bool {
 		d, err := w.server.Client().AppsV1().Deployments(namespace).Get(t.Context(), "app", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		s := d.Status
 		return s.ObservedGeneration == d.Generation && int(s.UpdatedReplicas) == all && int(s.ReadyReplicas) == all &&
 			int(s.Replicas) == all && w.running(t) == all
@@ -180,9 +172,7 @@ func (w *world) mounted(t *testing.T, value string, all int) {
 			n := 0
 			for _, node := range w.kubelets {
 				files, err := filepath.Glob(node.Dir + "/pods/*/volumes/kubernetes.io~" + kind + "/*/value")
-				if err != nil {
-					t.Fatal(err)
-				}
+				cluster.MustT(t, err)
 				for _, file := range files {
 					if b, err := os.ReadFile(file); err == nil && string(b) == value {
 						n++
@@ -201,9 +191,7 @@ func (w *world) mounted(t *testing.T, value string, all int) {
 func (w *world) pods(t *testing.T) (all []string) {
 	t.Helper()
 	list, err := w.server.Client().CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	for i := range list.Items {
 		p := &list.Items[i]
 		s := p.Status
@@ -233,9 +221,7 @@ func (w *world) pods(t *testing.T) (all []string) {
 func (w *world) nodesStatus(t *testing.T) (all []string) {
 	t.Helper()
 	list, err := w.server.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	for i := range list.Items {
 		n := &list.Items[i]
 		s := n.Status
@@ -251,8 +237,6 @@ func (w *world) nodesStatus(t *testing.T) (all []string) {
 func sprint(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	return string(b)
 }

@@ -110,9 +110,7 @@ func table(t *testing.T, seen map[road]traffic) string {
 		}
 	}
 	commit, err := exec.CommandContext(t.Context(), "git", "-C", cluster.Root(), "describe", "--always", "--dirty").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	var b strings.Builder
 	fmt.Fprintf(&b, "make kubelets, %s, commit %s, %s/%s, %d processors.\n\n", time.Now().Format(time.DateOnly), strings.TrimSpace(string(commit)),
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU())

@@ -56,9 +56,7 @@ func (r road) settings(t *testing.T) string {
 		return authenticated
 	}
 	text, err := os.ReadFile(filepath.Join(cluster.Root(), "charts", "watchproxy", "values-node.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	var values struct {
 		Config struct{ Cache json.RawMessage }
 	}
@@ -174,9 +172,7 @@ func (w *world) allowProxy(t *testing.T) {
 			authorizationv1.ResourceAttributes{Verb: "list", Resource: "pods"},
 			authorizationv1.ResourceAttributes{Verb: "create", Group: "authorization.k8s.io", Resource: "subjectaccessreviews"}),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 	}
 }
 
@@ -184,9 +180,7 @@ func (w *world) allowProxy(t *testing.T) {
 func (w *world) ready(t *testing.T) (n int) {
 	t.Helper()
 	list, err := w.server.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	for i := range list.Items {
 		for _, c := range list.Items[i].Status.Conditions {
 			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {

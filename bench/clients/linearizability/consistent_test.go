@@ -184,83 +184,34 @@ func (r *reader) get(of selection) (sight, error) {
 	return s, r.see(&s, gjson.ParseBytes(body))
 }
 
-// initial returns the query of a watch that begins with the state.
-func initial() url.Values {
-	return url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}
-}
-
 // watch reads the initial state of a watch and then leaves.
 func (r *reader) watch(of selection) (sight, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), cluster.Limit)
 	defer cancel()
 	s := r.sight(of)
-	err := r.stream(ctx, &s, initial(), func(e conformance.Event) bool { return !e.InitialEnd })
-	return s, err
-}
-
-// follow reads a state like an informer and follows its events until ctx ends. It calls show for
-// each state.
-func (r *reader) follow(ctx context.Context, of selection, show func(sight)) error {
-	s, query := r.sight(of), initial()
-	if r.random.IntN(2) == 0 { // like older informers, without sendInitialEvents
-		var err error
-		if s, err = r.list(of); err != nil {
-			return err
-		}
-		query = url.Values{"resourceVersion": {strconv.FormatUint(s.version, 10)}}
-	}
-	complete := s.version > 0
-	err := r.stream(ctx, &s, query, func(e conformance.Event) bool {
-		if complete = complete || e.InitialEnd; complete {
-			show(s)
-		}
-		return true
+	// A relay delays streams without a timeout, but must not delay this one if it is forwarded.
+	target := r.target(of, url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "timeoutSeconds": {"3600"},
+		"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"},
 	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// stream opens a watch and applies each event to the sight until more returns false.
-func (r *reader) stream(ctx context.Context, s *sight, query url.Values, more func(conformance.Event) bool) error {
-	query.Set("watch", "true")
-	query.Set("allowWatchBookmarks", "true")
-	query.Set("timeoutSeconds", "3600") // a relay delays streams without a timeout, but must not delay this one if it is forwarded
-	target := r.target(s.of, query)
 	resp, err := r.proxy.Watch(ctx, cluster.Get(target))
 	if err != nil {
-		return err
+		return s, err
 	}
 	defer resp.Body.Close()
-	for event, err := range conformance.Events(resp) {
-		if err == nil {
-			err = r.apply(s, event)
+	for e, err := range conformance.Events(resp) {
+		switch {
+		case err != nil:
+			return s, fmt.Errorf("%s: %w", target, err)
+		case e.InitialEnd:
+			s.version = e.RV
+			return s, nil
+		case e.Type != "ADDED":
+			return s, fmt.Errorf("%w: %v", errAnswer, e)
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", target, err)
-		}
-		if !more(event) {
-			return nil
+		if err := r.see(&s, gjson.GetBytes(e.Line, "object")); err != nil {
+			return s, err
 		}
 	}
-	return fmt.Errorf("%s: %w", target, io.EOF)
-}
-
-// apply applies an event to the sight.
-func (r *reader) apply(s *sight, e conformance.Event) error {
-	i, ours := r.ledger.places[e.Key]
-	switch {
-	case e.Type == "ERROR":
-		return fmt.Errorf("%w: %s", errAnswer, e.Line)
-	case ours && (s.shown[i] == 0) != (e.Type == "ADDED"):
-		return fmt.Errorf("%w: %v, which was at write %d", errAnswer, e, s.shown[i])
-	case ours:
-		s.shown[i] = 0
-	}
-	s.version = e.RV
-	if e.Type == "ADDED" || e.Type == "MODIFIED" {
-		return r.see(s, gjson.GetBytes(e.Line, "object"))
-	}
-	return nil
+	return s, fmt.Errorf("%s: %w", target, io.EOF)
 }

@@ -3,8 +3,6 @@ package linearizability
 import (
 	"bufio"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -15,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -32,9 +29,7 @@ type delay struct {
 func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (path string) {
 	t.Helper()
 	target, err := url.Parse(api.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	const idle = 100 // number of kept connections, so that each forwarded read does not need a new one
 	transport := &http.Transport{
 		DisableCompression:  true,
@@ -159,58 +154,4 @@ func (b *lateBody) Close() error {
 	err := b.body.Close()
 	b.running.Wait()
 	return err
-}
-
-// Lines are delayed, but not beyond the limit. They stay in order, and so does the end. A reader
-// that closes the body does not wait for lines.
-func TestLateBody(t *testing.T) {
-	const most, every, lines = 5 * time.Second, 50 * time.Millisecond, 400
-	synctest.Test(t, func(t *testing.T) {
-		from, to := io.Pipe()
-		b := newLateBody(t.Context(), from, most, rand.New(rand.NewPCG(1, 1)))
-		began := time.Now()
-		var writing sync.WaitGroup
-		defer writing.Wait()
-		writing.Go(func() {
-			defer to.Close()
-			tick := time.NewTicker(every)
-			defer tick.Stop()
-			for i := range lines {
-				<-tick.C
-				fmt.Fprintln(to, i)
-			}
-		})
-		r := bufio.NewReader(b)
-		var longest time.Duration
-		for i := range lines {
-			if got, err := r.ReadString('\n'); got != fmt.Sprintln(i) {
-				t.Fatalf("line %d: got %q, %v", i, got, err)
-			}
-			late := time.Since(began) - time.Duration(i+1)*every
-			if longest = max(longest, late); late < 0 || late > most {
-				t.Errorf("line %d came after %v", i, late)
-			}
-		}
-		if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {
-			t.Errorf("ended with %v", err)
-		}
-		if longest < most/2 {
-			t.Errorf("nothing came later than %v", longest)
-		}
-		b.Close()
-	})
-	synctest.Test(t, func(t *testing.T) {
-		from, to := io.Pipe()
-		ctx, cancel := context.WithCancel(t.Context())
-		b := newLateBody(ctx, from, most, rand.New(rand.NewPCG(1, 1)))
-		var writing sync.WaitGroup
-		writing.Go(func() { to.Write([]byte("line\n")) })
-		synctest.Wait()
-		cancel()
-		if _, err := io.ReadAll(b); err == nil {
-			t.Error("got everything")
-		}
-		b.Close()
-		writing.Wait()
-	})
 }

@@ -29,7 +29,6 @@ type trial struct {
 		accounts []account
 		kinds    map[string]*effort
 		stale    int // reads of any state that were stale according to the ledger
-		followed int // states that watches reached
 		wrong    []string
 	}
 }
@@ -43,7 +42,6 @@ type effort struct {
 const (
 	scribes         = 4
 	readers         = 96
-	followers       = 4
 	trialNamespaces = 3
 	// promptReaders is the number of readers that read right after the acknowledgement of a write.
 	promptReaders = 4
@@ -92,7 +90,7 @@ func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *tr
 	}
 	filling.Wait()
 	cluster.Eventually(t, "the cache is filled", func() bool {
-		clients.TryGet(t, o.Proxy.URL+"/api/v1/configmaps?resourceVersion=0")
+		o.Endpoints(t)[1].GetT(t, "/api/v1/configmaps?resourceVersion=0", nil)
 		return o.Proxy.CachedT(t, "configmaps")
 	})
 	return o
@@ -134,10 +132,7 @@ func (o *trial) run(t *testing.T) {
 	for i := range readers {
 		work(func() error { return o.readAll(ctx, newReader(i), i) })
 	}
-	for i := range followers {
-		work(func() error { return o.followAll(ctx, newReader(readers+i)) })
-	}
-	work(func() error { return o.readAny(ctx, newReader(readers+followers)) })
+	work(func() error { return o.readAny(ctx, newReader(readers)) })
 	<-time.After(*linearize)
 	o.awaitEnough(t)
 }
@@ -185,26 +180,6 @@ func (o *trial) turn(ctx context.Context, number int) bool {
 		}
 	}
 	return ctx.Err() == nil
-}
-
-// followAll opens one watch after another. The watches may be late, but each of their states must
-// be one that upstream had.
-func (o *trial) followAll(ctx context.Context, r *reader) error {
-	for ctx.Err() == nil {
-		following, cancel := context.WithTimeout(ctx, time.Duration(r.random.Int64N(int64(*linearize))))
-		of := r.some()
-		err := r.follow(following, of, func(seen sight) {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			o.mu.followed++
-			o.mu.accounts = append(o.mu.accounts, seen.account())
-		})
-		cancel()
-		if err != nil {
-			return fmt.Errorf("following %+v: %w", of, err)
-		}
-	}
-	return nil
 }
 
 // lax is the name of reads that may show an old state.

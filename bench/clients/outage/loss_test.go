@@ -110,11 +110,11 @@ func told(t *testing.T, proxies []*cluster.Proxy) {
 		cluster.Eventually(t, "the metrics tell of the loss", func() bool {
 			return p.MetricsT(t).Sum("watchproxy_upstream_server_usable") == 0
 		})
-		if status, _ := clients.TryGet(t, p.AdminURL+"/readyz"); status != http.StatusOK {
-			t.Errorf("/readyz is %d", status)
+		if got := p.AdminT(t, "/readyz"); got.Status != http.StatusOK {
+			t.Errorf("/readyz is %d", got.Status)
 		}
-		if body := clients.Get(t, p.AdminURL+"/status"); !strings.Contains(string(body), `"resource": "configmaps"`) {
-			t.Errorf("/status: %s", body)
+		if got := p.AdminT(t, "/status"); !strings.Contains(string(got.Body), `"resource": "configmaps"`) {
+			t.Errorf("/status: %s", got.Body)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -62,19 +61,4 @@ func TestRequestBodies(t *testing.T) {
 func creating(ns, body string, chunked bool) cluster.Request {
 	r := cluster.Request{Method: http.MethodPost, Target: "/api/v1/namespaces/" + ns + "/configmaps", Body: body, Chunked: chunked}
 	return r.With("Content-Type", "application/json")
-}
-
-// A broken request body is the client's error. It must not count as a loss of upstream.
-func TestBrokenBody(t *testing.T) {
-	w := sharedWorld(t)
-	ns := w.Namespace(t, "broken")
-	conn, answers := w.Endpoints(t)[1].DialT(t)
-	request := "POST /api/v1/namespaces/" + ns + "/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
-		"Transfer-Encoding: chunked\r\n\r\n8\r\n{\"kind\":\r\nnonsense\r\n"
-	if _, err := io.WriteString(conn, request); err != nil {
-		t.Fatal(err)
-	}
-	if got := readAnswers(answers); len(got) != 1 || !strings.HasPrefix(got[0], "400 ") {
-		t.Errorf("got %q", got)
-	}
 }

@@ -31,15 +31,12 @@ func TestDrainOfIdleConnections(t *testing.T) {
 func TestSecondSignal(t *testing.T) {
 	w := sharedWorld(t)
 	p, err := cluster.StartProxy(t.Context(), cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: "drain: 10m\n"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	e := p.EndpointT(t)
 	clients.WatchAt(t, e, "/api/v1/pods?watch=1&resourceVersion=0")
 	clients.Terminate(t, p)
 	cluster.Eventually(t, "it drains", func() bool {
-		status, _ := clients.TryGet(t, p.AdminURL+"/readyz")
-		return status == http.StatusInternalServerError
+		return p.AdminT(t, "/readyz").Status == http.StatusInternalServerError
 	})
 	clients.Terminate(t, p)
 	clients.AwaitEnd(t, p)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -21,57 +20,6 @@ func installed(t *testing.T, program string) string {
 		t.Skipf("%s is not installed", program)
 	}
 	return path
-}
-
-// Curl, which uses nghttp2, lists, uploads, sends HEAD and watches over HTTP/2. It gets the same
-// answers as Go's client.
-func TestCurl(t *testing.T) {
-	curl := installed(t, "curl")
-	if out, err := exec.CommandContext(t.Context(), curl, "--version").Output(); err != nil || !strings.Contains(string(out), "HTTP2") {
-		t.Skip("curl has no HTTP/2")
-	}
-	w := sharedWorld(t)
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, w.Proxy.CA, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ns := w.Namespace(t, "curl")
-	path := "/api/v1/namespaces/" + ns + "/configmaps"
-	// The apiserver indents answers to curl.
-	run := func(wantStatus string, args ...string) string {
-		t.Helper()
-		args = append([]string{"--http2", "--user-agent", "test", "--silent", "--show-error", "--max-time", "120", "--cacert", ca, "--write-out", "\n%{http_version} %{http_code}"}, args...)
-		out, err := exec.CommandContext(t.Context(), curl, args...).CombinedOutput()
-		body, status, ok := strings.Cut(string(out), "\n2 ")
-		if err != nil || !ok || status != wantStatus {
-			t.Fatalf("curl %q: %v\n%.500s", args, err, out)
-		}
-		return body
-	}
-	const size = 700_000 // larger than a flow-control window
-	upload := filepath.Join(t.TempDir(), "upload.json")
-	if err := os.WriteFile(upload, []byte(configMap("large", size)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run("201", "--header", "Content-Type: application/json", "--data-binary", "@"+upload, w.Proxy.URL+path)
-	run("201", "--header", "Content-Type: application/json", "--header", "Expect: 100-continue", "--data-binary", configMap("small", 10), w.Proxy.URL+path)
-
-	others := w.Proxy.EndpointT(t) // Go's client
-	for _, query := range []string{"?resourceVersion=0", "", "?limit=1", "/small?resourceVersion=0", "/large"} {
-		cluster.Eventually(t, "the same answer to "+query, func() bool {
-			return run("200", w.Proxy.URL+path+query) == string(others.GetT(t, path+query, nil).Body)
-		})
-	}
-	if zipped := run("200", "--compressed", w.Proxy.URL+path+"?resourceVersion=0"); zipped != run("200", w.Proxy.URL+path+"?resourceVersion=0") {
-		t.Error("--compressed gives another body")
-	}
-	if head := run("405", "--head", w.Proxy.URL+"/version"); !strings.Contains(head, "content-type: application/json") {
-		t.Errorf("--head: %s", head)
-	}
-	events := run("200", "--no-buffer", w.Proxy.URL+path+"?watch=1&resourceVersion=0&timeoutSeconds=1")
-	if n := strings.Count(events, `{"type":"ADDED"`); n < 2 {
-		t.Errorf("a watch shows %d objects: %.300s", n, events)
-	}
 }
 
 // nodeClient opens a watch and sends many concurrent requests, on one connection of Node's http2.
@@ -125,9 +73,7 @@ func TestNode(t *testing.T) {
 	dir := t.TempDir()
 	ca, script := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "client.js")
 	for path, content := range map[string][]byte{ca: w.Proxy.CA, script: []byte(nodeClient)} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, os.WriteFile(path, content, 0o600))
 	}
 	ns := w.Namespace(t, "node")
 	out, err := exec.CommandContext(t.Context(), node, script, w.Proxy.URL, ca, "/api/v1/namespaces/"+ns+"/configmaps").Output()

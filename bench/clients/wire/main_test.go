@@ -1,4 +1,5 @@
-// Package wire tests connections: bodies, limits, identity, drain, smuggling, TLS and HTTP/2.
+// Package wire tests connections: bodies, compressed watches, drain, TLS and HTTP/2. Packages
+// access and hostile try to smuggle requests and to exceed limits.
 package wire
 
 import (
