@@ -10,6 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // robotToken returns a token for robot, signed like those of the apiserver's issuer, but with
@@ -17,9 +19,7 @@ import (
 func (w *world) robotToken(tb testing.TB, key *ecdsa.PrivateKey, lasts time.Duration) string {
 	tb.Helper()
 	robot, err := w.admin.CoreV1().ServiceAccounts(teamA).Get(tb.Context(), "robot", metav1.GetOptions{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	const day = 24 * time.Hour
 	expires := time.Now().Add(lasts)
 	claims, err := json.Marshal(map[string]any{
@@ -34,16 +34,12 @@ func (w *world) robotToken(tb testing.TB, key *ecdsa.PrivateKey, lasts time.Dura
 			"serviceaccount": map[string]any{"name": "robot", "uid": robot.UID},
 		},
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	encode := base64.RawURLEncoding.EncodeToString
 	signed := encode([]byte(`{"alg":"ES256","typ":"JWT"}`)) + "." + encode(claims)
 	digest := sha256.Sum256([]byte(signed))
 	r, s, err := ecdsa.Sign(rand.Reader, key, digest[:])
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	const half = 32 // size in bytes of each of the two numbers in a P-256 signature
 	signature := make([]byte, 2*half)
 	r.FillBytes(signature[:half])

@@ -37,9 +37,7 @@ type auditEvent map[string]any
 func eventsIn(t *testing.T, path string, offset int) map[string][]auditEvent {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	all := map[string][]auditEvent{}
 	for line := range bytes.Lines(text[min(offset, len(text)):]) {
 		var e auditEvent
@@ -156,13 +154,9 @@ func TestAuditEvents(t *testing.T) {
 	f := w.front(t, proxyUser, withAnonymous+"audit: {policyFile: "+w.policy+", logPath: "+log+"}\n")
 	f.warm(t, w.callers["admin"], collections())
 	since, err := w.newest(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	earlier, err := os.Stat(w.audit.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	var asked []*auditedAnswers
 	var watches sync.WaitGroup
 	for _, name := range []string{

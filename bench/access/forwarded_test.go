@@ -122,17 +122,13 @@ func (s *server) begin(t *testing.T, c *caller, r request) (int, string) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	resp, err := s.send(ctx, c, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	defer resp.Body.Close()
 	if resp.StatusCode < http.StatusBadRequest {
 		return resp.StatusCode, ""
 	}
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	return resp.StatusCode, string(body)
 }
 

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // startKubelet creates a node and a pod on it. The node's kubelet accepts every upgrade and echoes
@@ -52,17 +54,11 @@ func (s *server) handshake(t *testing.T, c *caller, r request) (net.Conn, *bufio
 	t.Helper()
 	conn, from := s.endpoint(c).DialT(t)
 	req, err := http.NewRequestWithContext(t.Context(), r.method, s.url+r.target, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	req.Header = s.header(c, r)
 	req.Header.Set("Connection", "Upgrade")
-	if err := req.Write(conn); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, req.Write(conn))
 	resp, err := http.ReadResponse(from, req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	return conn, from, resp
 }

@@ -56,9 +56,7 @@ func TestMatrix(t *testing.T) {
 	all := collections()
 	hot.warm(t, w.callers["admin"], all)
 	since, err := w.newest(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	for _, c := range all {
 		first := w.server.must(t, w.callers["admin"], request{target: c.path + "?limit=1"})
 		list := &metav1.PartialObjectMetadataList{}
@@ -67,9 +65,7 @@ func TestMatrix(t *testing.T) {
 			t.Fatalf("%s is a single page", c.path)
 		}
 	}
-	if err := w.churn(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, w.churn(t.Context()))
 	reads := oddReads()
 	for _, c := range all {
 		reads = append(reads, c.reads(since)...)

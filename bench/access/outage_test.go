@@ -1,10 +1,7 @@
 package access
 
 import (
-	"errors"
-	"io"
 	"net/http"
-	"os"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -51,25 +48,5 @@ func TestReviewsUnavailable(t *testing.T) {
 	}
 	if after := f.fromCache(t); after != before+len(known) {
 		t.Error("somebody was answered who was not reviewed")
-	}
-}
-
-// If no known user has used a connection, the proxy closes it after a refusal, because no user's
-// limit covers it.
-func TestRefusalEndsConnection(t *testing.T) {
-	w := sharedWorld(t)
-	f := closedFront(t)
-	conn, from := f.endpoint(w.callers["garbage"]).DialT(t)
-	const asked = "GET /version HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer garbage\r\n\r\n"
-	if _, err := io.WriteString(conn, asked+asked); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.ReadResponse(from, nil)
-	if err != nil || resp.StatusCode != unknown || !resp.Close {
-		t.Fatalf("%+v %v", resp, err)
-	}
-	io.Copy(io.Discard, resp.Body)
-	if _, err := from.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the connection goes on: %v", err)
 	}
 }

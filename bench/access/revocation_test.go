@@ -91,9 +91,7 @@ func TestRevocation(t *testing.T) {
 				c := l.caller(t)
 				c.name = l.name
 				watch := f.joins(t, w, &c)
-				if err := l.leave(); err != nil {
-					t.Fatal(err)
-				}
+				cluster.MustT(t, l.leave())
 				f.leaves(t, w, &c, watch, l.status)
 			})
 		}
@@ -113,9 +111,7 @@ func (s *server) watch(t *testing.T, c *caller, target string) *stream {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	resp, err := s.send(ctx, c, request{target: target})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	if resp.StatusCode != http.StatusOK {
 		resp.Body.Close()
 		t.Fatalf("%s: %s: watch %s: %s", s.name, c.name, target, resp.Status)

@@ -154,8 +154,6 @@ func (s *server) ask(ctx context.Context, c *caller, r request) (answer, error) 
 func (s *server) must(tb testing.TB, c *caller, r request) answer {
 	tb.Helper()
 	a, err := s.ask(tb.Context(), c, r)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	return a
 }

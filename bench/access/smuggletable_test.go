@@ -34,20 +34,27 @@ func smuggleAttempts() (all []smuggleAttempt) {
 	for _, line := range smuggleRequestLines {
 		all = append(all, smuggleAttempt{name: line, raw: smuggleLines(line + "\n&\nContent-Length: 0\n\n")})
 	}
-	for _, framing := range smuggleFramings {
-		all = append(all, smuggleAttempt{
-			name: fmt.Sprintf("%.60q", framing),
-			raw:  smuggleLines("POST /api/v1/namespaces/default/configmaps HTTP/1.1\n&\n" + framing + smuggleHidden()),
-		})
+	for _, line := range []string{
+		"POST /api/v1/namespaces/default/configmaps HTTP/1.1",
+		"POST /version HTTP/1.1\nHost: evil.example",
+		"GET " + smuggleCached + " HTTP/1.1",
+		"POST /api/v1/namespaces/default/pods/precious/exec HTTP/1.1\nConnection: Upgrade\nUpgrade: SPDY/3.1",
+	} {
+		for _, framing := range smuggleFramings {
+			all = append(all, smuggleAttempt{
+				name: fmt.Sprintf("%.40q %.60q", line, framing),
+				raw:  smuggleLines(line + "\n&\n" + framing + smuggleHidden()),
+			})
+		}
 	}
 	return append(all, smuggleBytes()...)
 }
 
 // smuggleHidden returns requests that a server must either ignore or treat as requests of the
-// caller.
+// caller. The owner of a certificate gets data for the second one, unless it is ignored.
 func smuggleHidden() string {
 	return "DELETE /api/v1/namespaces/kube-system/configmaps/precious HTTP/1.1\nHost: localhost\nUser-Agent: " + smuggleAgent +
-		"hidden\n\nGET " + smuggleHot + " HTTP/1.1\nHost: localhost\nUser-Agent: " + smuggleAgent + "hidden\nConnection: close\n\n"
+		"hidden\n\nGET " + smuggleCached + " HTTP/1.1\nHost: localhost\nUser-Agent: " + smuggleAgent + "hidden\n\nGET " + smuggleHot + " HTTP/1.1\nHost: localhost\nUser-Agent: " + smuggleAgent + "hidden\nConnection: close\n\n"
 }
 
 // smuggleHeaders are headers that try to act as another user.
@@ -194,10 +201,11 @@ var smuggleRequestLines = []string{
 	"DELETE http://localhost/api/v1/namespaces/default/configmaps HTTP/1.1",
 }
 
-// smuggleFramings are put between the headers of a request and hidden requests.
+// smuggleFramings are put between the headers of a request and hidden requests. If the proxy
+// answers before it has read the whole body, it must not take the rest of the body for requests.
 var smuggleFramings = []string{
 	"Content-Length: 0\n\n",
-	"Content-Length: 4\n\n{}\n\n",
+	"Content-Length: 4\n\n{}\n",
 	"Content-Length: 0\nContent-Length: 400\n\n",
 	"Content-Length: 400\nContent-Length: 0\n\n",
 	"Content-Length: 0, 0\n\n",
@@ -210,6 +218,7 @@ var smuggleFramings = []string{
 	"Content-Length : 0\n\n",
 	"Content_Length: 400\n\n",
 	"Transfer-Encoding: chunked\n\n0\n\n",
+	"Transfer-Encoding: chunked\n\n", // the hidden requests are no chunks
 	"Transfer-Encoding: chunked\nContent-Length: 5\n\n0\n\n",
 	"Content-Length: 5\nTransfer-Encoding: chunked\n\n0\n\n",
 	"Transfer-Encoding: chunked\nTransfer-Encoding: identity\n\n0\n\n",
@@ -255,6 +264,6 @@ func smuggleBytes() []smuggleAttempt {
 		// A server may skip empty lines (RFC 9112, 2.2). The proxy does, and the apiserver does
 		// not.
 		{name: "empty lines before", raw: "\r\n\r\nGET " + smuggleCached + " HTTP/1.1\r\n&\r\n\r\n", lenient: true},
-		{name: "empty lines between", raw: "GET " + smuggleCached + " HTTP/1.1\r\n&\r\n\r\n\r\n\r\n" + hidden},
+		{name: "empty lines between", raw: "GET " + smuggleCached + " HTTP/1.1\r\n&\r\n\r\n\r\n\r\n" + hidden, lenient: true},
 	}
 }

@@ -50,9 +50,7 @@ func newSmugglers(t *testing.T) *smugglers {
 	}
 	for namespace := range precious {
 		made, err := w.admin.CoreV1().ConfigMaps(namespace).Get(t.Context(), "precious", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		s.uids[namespace] = string(made.UID)
 	}
 	return s

@@ -38,9 +38,7 @@ func newWorld(tb testing.TB) *world {
 	tb.Helper()
 	dir := tb.TempDir()
 	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(dir, "audit.log")}, policy: filepath.Join(dir, "policy.yaml")}
-	if err := os.WriteFile(w.policy, []byte(auditPolicy), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, os.WriteFile(w.policy, []byte(auditPolicy), 0o600))
 	w.api = cluster.APIServerT(tb, cluster.Options{
 		Users: tokenFile(), AuditLog: w.audit.Path,
 		Flags: []string{"--audit-policy-file=" + w.policy, "--cors-allowed-origins=//dash\\.example$"},
@@ -50,13 +48,9 @@ func newWorld(tb testing.TB) *world {
 	w.ca = w.api.AuthorityT(tb)
 	w.foreign = w.ca.ImpostorT(tb)
 	key, err := keyutil.PrivateKeyFromFile(filepath.Join(w.api.Dir, "sa.key"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, err)
 	w.saKey = key.(*ecdsa.PrivateKey)
-	if err := errors.Join(w.seed(tb.Context()), w.grant(tb.Context(), tb), w.createPrecious(tb.Context())); err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, errors.Join(w.seed(tb.Context()), w.grant(tb.Context(), tb), w.createPrecious(tb.Context())))
 	w.callers = w.newCallers(tb)
 	for _, c := range w.callers {
 		cluster.Eventually(tb, c.name+" has its rights", func() bool {

@@ -27,9 +27,7 @@ var sharedWorld = cluster.Shared(func(tb testing.TB) *world {
 	w := &world{server: cluster.APIServerT(tb, cluster.Options{Users: tokenFile(), Flags: []string{"--etcd-compaction-interval=0"}})}
 	w.api = cluster.EndpointT(tb, "apiserver", w.server.URL, "", w.server.CA)
 	w.admin, w.dynamic = w.server.Client(), w.server.Dynamic()
-	if err := w.prepare(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
+	cluster.MustT(tb, w.prepare(tb.Context()))
 	return w
 })
 

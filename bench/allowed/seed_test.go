@@ -50,7 +50,7 @@ func tokenOf(user string) string { return user + "-token" }
 func tokenFile() string {
 	var b strings.Builder
 	for _, name := range append(unionUsers(),
-		"first", "second", "resumer", "leak", "nothing", "deputy", "stranger", "known", "unknown", "both", "informed0", "informed1", "informed2",
+		"first", "second", "leak", "nothing", "deputy", "stranger", "known", "unknown", "both", "informed0", "informed1", "informed2",
 	) {
 		fmt.Fprintf(&b, "%s,%s,%s-uid\n", tokenOf(name), name, name)
 	}

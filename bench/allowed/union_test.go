@@ -77,9 +77,7 @@ func newUnion(t *testing.T, w *world) *union {
 	u := &union{world: w, random: rand.New(rand.NewPCG(cluster.Seed(), 1)), of: map[string]string{}, now: map[resource]string{}}
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 	}
 	all := func(tasks []func() error) {
 		t.Helper()

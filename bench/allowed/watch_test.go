@@ -91,57 +91,6 @@ func (s *team) expects(of <-chan conformance.Event, may []string, events ...stri
 	}
 }
 
-// ends receives the end of a watch whose namespaces have changed.
-func (s *team) ends(of <-chan conformance.Event, may ...string) {
-	s.t.Helper()
-	e := s.next(of, may...)
-	for e.Type == "BOOKMARK" {
-		e = s.next(of, may...)
-	}
-	if e.Type != "ERROR" || !strings.Contains(string(e.Line), `"code":410`) {
-		s.t.Fatalf("the open watch shows %s %.300s", e, e.Line)
-	}
-}
-
-// When the namespaces of its user change, a watch ends, and the next one begins with the objects of the
-// others. A namespace that gets its first object changes nothing.
-func TestWatch(t *testing.T) {
-	t.Parallel()
-	w := sharedWorld(t)
-	s := w.team(t, forgetful(t), 4, 0)
-	a, b, c, empty := s.names[0], s.names[1], s.names[2], s.names[3]
-	who, may := user("resumer"), []string{a, b, empty}
-	s.allow(who, "configs", may...)
-	one, two, three := s.write(a), s.write(b), s.write(c)
-	open := s.follow(who, one, two)
-	s.write(c)
-	s.expects(open, may, "ADDED "+s.write(b))
-	job := s.write(empty)
-	s.must(w.remove(t.Context(), configmaps, empty, strings.TrimPrefix(job, empty+"/")))
-	s.expects(open, may, "ADDED "+job, "DELETED "+job, "ADDED "+s.write(a))
-
-	all := append(may, c)
-	s.allow(who, "configs", c)
-	s.ends(open, all...)
-	state := s.list(who, mine, all...).keys()
-	if !slices.Contains(state, three) {
-		t.Errorf("%s is missing in %v", three, state)
-	}
-	open = s.follow(who, state...)
-	s.expects(open, all, "ADDED "+s.write(c))
-
-	s.forbid(who, "configs", a)
-	s.ends(open, all...)
-	// The decision for lists may be a moment older than the one for watches.
-	cluster.Eventually(t, "lists end to show it", func() bool {
-		state = s.list(who, mine, all...).keys()
-		return !slices.ContainsFunc(state, func(key string) bool { return strings.HasPrefix(key, a+"/") })
-	})
-	open = s.follow(who, state...)
-	s.write(a)
-	s.expects(open, []string{b, c, empty}, "ADDED "+s.write(c))
-}
-
 // No watch of any user begins at a resourceVersion: nobody can tell what its client was shown before.
 // That may have been by another identity of the user, by another replica or before a restart.
 func TestNoWatchResumes(t *testing.T) {
@@ -180,7 +129,9 @@ func TestNoWatchResumes(t *testing.T) {
 			t.Errorf("%s: %.300s", query, got.Body)
 		}
 	}
-	s.expect(http.StatusOK, w.adminCaller(), cluster.Get("/views/mine/api/v1/nodes"+watch+at))
+	cluster.Eventually(t, "the new process knows that nodes have no namespace", func() bool {
+		return s.ask(w.adminCaller(), cluster.Get("/views/mine/api/v1/nodes"+watch+at)).Status == http.StatusOK
+	})
 	s.expect(http.StatusOK, before, cluster.Get("/views/mine"+configmaps.path(a)+watch+at), a)
 }
 
