@@ -83,9 +83,9 @@ func LabelPatch(name, value string) []byte {
 
 // FreshProxy starts another proxy in front of the apiserver, with TLS, the given settings and empty
 // caches. It ends with the test.
-func (w *World) FreshProxy(tb testing.TB, settings string, args ...string) *cluster.Proxy {
+func (w *World) FreshProxy(tb testing.TB, settings string) *cluster.Proxy {
 	tb.Helper()
-	return cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: settings, Args: args, TLS: true})
+	return cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: settings, TLS: true})
 }
 
 // Endpoints returns the apiserver and the proxy, in this order.

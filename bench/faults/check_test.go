@@ -13,7 +13,7 @@ import (
 
 // verdict is the result of a scenario.
 type verdict struct {
-	watchers, events, connections         int
+	watchers, events                      int
 	lost, duplicated, reordered, invented int
 	expired                               int64 // watches that got 410
 	unduly                                int64 // of these, watches that should not have got it
@@ -143,15 +143,11 @@ func (v *verdict) sound(w *watcher, want map[string]uint64) {
 func present(t *testing.T, s *cluster.Endpoint, of resource, namespace string, selection int) map[string]uint64 {
 	t.Helper()
 	resp, err := s.Watch(t.Context(), cluster.Get(of.watch(namespace, selections[selection], "resourceVersion=0&timeoutSeconds=20")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	defer resp.Body.Close()
 	state := map[string]uint64{}
 	for e, err := range conformance.Events(resp) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		if e.InitialEnd {
 			return state
 		}

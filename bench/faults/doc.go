@@ -15,7 +15,6 @@
 //
 // `make faults` runs all scenarios and writes the table in bench/results; `make verify` runs a few.
 //
-// Other tests cover restarts under thousands of informers (TestRestarts), kills at random moments
-// (TestKills), and unusual sizes (TestExtremes). In TestSoak clients come and go for a configurable
-// time.
+// Other tests cover restarts under thousands of informers (TestRestarts) and unusual sizes
+// (TestExtremes). Package hostile checks that a proxy keeps nothing of clients that have left.
 package faults

@@ -34,7 +34,7 @@ type extremes struct {
 // Unusual sizes work: an object as large as etcd accepts, many almost empty resources, a resource
 // with very many objects.
 func TestExtremes(t *testing.T) {
-	x := &extremes{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), gadgets, "", "")}
+	x := &extremes{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), gadgets)}
 	t.Run("a large object", x.largeObject)
 	t.Run("many resources", x.manyResources)
 	t.Run("many objects", x.manyObjects)
@@ -52,9 +52,7 @@ func (x *extremes) largeObject(t *testing.T) {
 	const size, namespace, name = 1_500_000, "large", "large"
 	rv := x.namespace(t, namespace)
 	through, direct := x.straight(t), x.direct(t)
-	if err := x.awaken(t.Context(), through, namespace); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, x.awaken(t.Context(), through, namespace))
 	x.cached(t, x.of)
 	ours, theirs := lines(t, through, x.of.watch(namespace, "", fmt.Sprintf("resourceVersion=%d", rv))), lines(t, direct, x.of.watch(namespace, "", fmt.Sprintf("resourceVersion=%d", rv)))
 	same := func(what string) {
@@ -81,9 +79,7 @@ func (x *extremes) largeObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	same("MODIFIED")
-	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, objects.Delete(t.Context(), name, metav1.DeleteOptions{}))
 	same("DELETED")
 	x.row("one object", "%d bytes as JSON: get, list and three events equal upstream's", len(our))
 }
@@ -137,9 +133,7 @@ func (x *extremes) manyObjects(t *testing.T) {
 		_, err := objects.Create(ctx, x.of.object(fmt.Sprintf("o-%06d", i), colours[i%len(colours)], fmt.Sprint(i)), metav1.CreateOptions{})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	through := x.straight(t)
 	want := walk(t, x.direct(t), x.of.list(namespace), page)
 	began := time.Now()
@@ -193,9 +187,7 @@ func (x *extremes) cached(t *testing.T, of resource) {
 func lines(t *testing.T, s *cluster.Endpoint, target string) (next func() []byte) {
 	t.Helper()
 	resp, err := s.Watch(t.Context(), cluster.Get(target))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	from := bufio.NewReader(resp.Body)
 	const limit = time.Minute

@@ -38,14 +38,11 @@ func TestFaults(t *testing.T) {
 			if s.own != nil {
 				api = cluster.APIServerT(t, *s.own)
 			}
-			of, binary := configMaps, ""
+			of := configMaps
 			if s.custom {
 				of = gadgets
 			}
-			if s.clock {
-				binary = clockProxy(t)
-			}
-			w := newWorld(t, api, of, s.settings, binary)
+			w := newWorld(t, api, of)
 			v := s.run(t, w, fmt.Sprintf("f-%d", i), seed+uint64(i))
 			fmt.Fprintln(&table, v.row(s.name))
 			t.Log(v.row(s.name))
@@ -79,12 +76,10 @@ func report(t *testing.T, text string) {
 // run runs a scenario.
 func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v verdict) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), max(s.limit, scenarioLimit))
+	ctx, cancel := context.WithTimeout(t.Context(), scenarioLimit)
 	defer cancel()
 	first := w.namespace(t, namespace)
-	if err := w.awaken(ctx, w.client(t), namespace); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, w.awaken(ctx, w.client(t), namespace))
 	changing := startWriters(ctx, w.dynamic, w.of, namespace, seed)
 	defer changing.end()
 
@@ -115,9 +110,7 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 	stopReading()
 	read.Wait()
 	last, err := changing.mark(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	for i := range due {
 		due[i].Store(last[i])
 	}
@@ -132,11 +125,6 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 
 	v.watchers, v.relists, v.lists = len(watchers), w.relists, w.lists
 	direct := w.direct(t)
-	if s.long {
-		// Without a watch cache, an apiserver has the whole history that is in etcd.
-		whole := cluster.APIServerT(t, cluster.Options{Etcd: w.api.Etcd, Flags: append([]string{"--watch-cache=false"}, longHistory...)})
-		direct = whole.EndpointT(t)
-	}
 	refs := make([]*conformance.Reference, len(selections))
 	states := make([]map[string]uint64, len(selections))
 	for i := range selections {
@@ -146,9 +134,7 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 		default:
 			refs[i], err = reference(ctx, direct, w.of, namespace, i, first, last[i])
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 	}
 	for i, o := range watchers {
 		if errs[i] != nil {
@@ -162,7 +148,6 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 		}
 		for _, h := range o.histories {
 			for _, c := range h.Connections {
-				v.connections++
 				v.events += len(c.Events)
 			}
 		}

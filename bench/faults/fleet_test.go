@@ -72,15 +72,12 @@ func newFleet(ctx context.Context, t *testing.T, size int, to *rest.Config) *fle
 	for i := range size {
 		if i%perConnection == 0 {
 			var err error
-			if client, err = f.connect(to); err != nil {
-				t.Fatal(err)
-			}
+			client, err = f.connect(to)
+			cluster.MustT(t, err)
 		}
 		factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(fleetNamespace))
 		generic, err := factory.ForResource(followed[i%len(followed)].GroupVersionResource)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		see := func(object any) {
 			o, err := meta.Accessor(object)
 			if err != nil || o.GetName() != markName {
@@ -91,9 +88,7 @@ func newFleet(ctx context.Context, t *testing.T, size int, to *rest.Config) *fle
 			}
 		}
 		_, err = generic.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: see, UpdateFunc: func(_, is any) { see(is) }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		factory.Start(running.Done())
 		f.factories = append(f.factories, factory)
 	}

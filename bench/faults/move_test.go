@@ -23,7 +23,7 @@ import (
 
 // An API moves from a CustomResourceDefinition to an aggregated apiserver while its cache is open.
 // Upstream's watch of the custom resource stays open. Reads and new watches get the objects of the
-// aggregated apiserver.
+// aggregated apiserver, and the group is not cached any more.
 func TestAPIMoves(t *testing.T) {
 	ctx := t.Context()
 	aggregated := cluster.APIServerT(t, cluster.Options{Flags: []string{"--anonymous-auth=true"}})
@@ -31,9 +31,7 @@ func TestAPIMoves(t *testing.T) {
 	of := schema.GroupVersionResource{Group: "moves.test", Version: "v1", Resource: "widgets"}
 	must := func(_ any, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 	}
 	// The aggregator has no certificate for the other apiserver here.
 	must(aggregated.Client().RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
@@ -90,5 +88,8 @@ func TestAPIMoves(t *testing.T) {
 	}
 	if !strings.Contains(seen.String(), `"later"`) {
 		t.Errorf("a new watch saw %q", seen.String())
+	}
+	if proxy.CachedT(t, "widgets") {
+		t.Error("an aggregated API is cached, although no setting allows it")
 	}
 }

@@ -3,7 +3,9 @@ package faults
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -59,4 +61,23 @@ func readList(ctx context.Context, s *cluster.Endpoint, of resource, namespace s
 	got.state = map[string]string{}
 	note(got.state, body)
 	return got, nil
+}
+
+// body reads the body of an answer with code 200.
+func body(ctx context.Context, s *cluster.Endpoint, target string) ([]byte, error) {
+	got, err := s.Ask(ctx, cluster.Get(target))
+	if err == nil && got.Status != http.StatusOK {
+		err = fmt.Errorf("%d: %.200s", got.Status, got.Body)
+	}
+	return got.Body, err
+}
+
+// bodyT is body, but fails the test on an error.
+func bodyT(t *testing.T, s *cluster.Endpoint, target string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	b, err := body(ctx, s, target)
+	cluster.MustT(t, err)
+	return b
 }

@@ -50,9 +50,7 @@ func (r resource) object(name, colour, n string) *unstructured.Unstructured {
 func (r resource) define(ctx context.Context, t *testing.T, w *world) {
 	t.Helper()
 	content := map[string]any{"type": "object", "properties": map[string]any{"n": map[string]any{"type": "string"}}}
-	if err := w.api.Define(ctx, r.GroupVersionResource, r.kind, map[string]any{r.content: content}, nil); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, w.api.Define(ctx, r.GroupVersionResource, r.kind, map[string]any{r.content: content}, nil))
 }
 
 func (r resource) definition() string { return r.Resource + "." + r.Group }
@@ -74,9 +72,7 @@ func churn(t *testing.T, w *world) {
 		w.of.redefine(ctx, t, w, value)
 		cluster.Pause(ctx, lasting/3)
 	}
-	if err := w.dynamic.Resource(cluster.Definitions).Delete(ctx, w.of.definition(), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, w.dynamic.Resource(cluster.Definitions).Delete(ctx, w.of.definition(), metav1.DeleteOptions{}))
 	cluster.Eventually(t, "it is not served", func() bool {
 		_, err := w.objects("").List(ctx, metav1.ListOptions{Limit: 1})
 		return apierrors.IsNotFound(err)

@@ -182,9 +182,7 @@ func (s audited) Start(ctx context.Context) error {
 func (p *port) caughtUp(ctx context.Context, t *testing.T, f *fleet) {
 	t.Helper()
 	p.mark(ctx, t)
-	if err := f.await(ctx, p.marked); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, f.await(ctx, p.marked))
 }
 
 func (p *port) objects(of resource) dynamic.ResourceInterface {

@@ -43,9 +43,7 @@ func TestUpgrade(t *testing.T) {
 	if err == nil {
 		_, err = client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig})
 	direct, proxied := api.EndpointT(t), proxy.EndpointT(t)
 
@@ -71,19 +69,13 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	watch, err := proxied.Watch(t.Context(), cluster.Get("/api/v1/namespaces/"+namespace+"/configmaps?watch=true&resourceVersion=0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	defer watch.Body.Close()
 
 	version := direct.GetT(t, "/version", nil).Body
-	if err := api.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, api.Stop())
 	api.Reconfigure(after)
-	if err := api.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, api.Start(t.Context()))
 	if now := direct.GetT(t, "/version", nil).Body; bytes.Equal(now, version) {
 		t.Fatalf("the apiserver has the same version: %s", now)
 	}

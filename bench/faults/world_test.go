@@ -19,7 +19,6 @@ import (
 var (
 	everything = flag.Bool("everything", false, "all scenarios, not the short set")
 	watching   = flag.Int("watchers", 60, "how many watchers a scenario has")
-	kills      = flag.Int("kills", 10, "how often TestKills kills the proxy")
 	reportFile = flag.String("report", "", "write the table to a `FILE`")
 )
 
@@ -44,13 +43,13 @@ type world struct {
 
 const header = "drain: 500ms\n"
 
-// newWorld starts a proxy. If binary is empty, it is the usual one.
-func newWorld(t *testing.T, api *cluster.APIServer, of resource, settings, binary string) *world {
+// newWorld starts a proxy and its relays.
+func newWorld(t *testing.T, api *cluster.APIServer, of resource) *world {
 	t.Helper()
 	w := &world{api: api, dynamic: api.Dynamic(), of: of}
 	w.up = cluster.RelayT(t, api.Address)
 	kubeconfig := api.KubeconfigT(t, "https://"+w.up.Address(), api.Token)
-	w.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: kubeconfig, Settings: header + settings, TLS: true})
+	w.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: header, TLS: true})
 	w.down = cluster.RelayT(t, w.proxy.Address)
 	return w
 }
@@ -78,9 +77,7 @@ func restart(t *testing.T, what process, kill bool) {
 	} else if err := what.Stop(); err != nil {
 		t.Error(err)
 	}
-	if err := what.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, what.Start(t.Context()))
 }
 
 // count adds the upstream requests of the current proxy.
@@ -93,9 +90,9 @@ func (w *world) count(t *testing.T) {
 }
 
 // suspend stops a process for a while, as if its machine was swapping.
-func suspend(p process, d time.Duration) {
+func suspend(p process) {
 	_ = p.Signal(syscall.SIGSTOP)
-	time.Sleep(d)
+	time.Sleep(suspended)
 	_ = p.Signal(syscall.SIGCONT)
 }
 
@@ -137,9 +134,7 @@ func (w *world) namespace(t *testing.T, name string) uint64 {
 		t.Fatal(err)
 	}
 	got, err := readList(t.Context(), w.direct(t), w.of, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	return got.rv
 }
 

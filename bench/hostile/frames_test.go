@@ -29,8 +29,8 @@ func window(bytes uint32) http2.Setting {
 	return http2.Setting{ID: http2.SettingInitialWindowSize, Val: bytes}
 }
 
-// frames connects and sends the HTTP/2 preface. If reads is false, it never reads.
-func (a *attack) frames(reads bool, settings ...http2.Setting) (*frames, error) {
+// frames connects and sends the HTTP/2 preface.
+func (a *attack) frames(settings ...http2.Setting) (*frames, error) {
 	conn, err := a.open(http2Protocol)
 	if err != nil {
 		return nil, err
@@ -46,9 +46,7 @@ func (a *attack) frames(reads bool, settings ...http2.Setting) (*frames, error) 
 		conn.Close()
 		return nil, err
 	}
-	if reads {
-		a.readers.Go(f.read)
-	}
+	a.readers.Go(f.read)
 	return f, nil
 }
 
@@ -144,13 +142,13 @@ func (f *frames) request(method, path string, header http.Header, end bool) (str
 
 // flood makes each client write bundles of frames at the row's rate. When a connection ends, flood
 // opens a new connection.
-func flood(reads bool, bundle int, begin func(f *frames) bool, write func(f *frames, i int) bool) func(*attack, int) {
+func flood(bundle int, begin func(f *frames) bool, write func(f *frames, i int) bool) func(*attack, int) {
 	return func(a *attack, _ int) {
 		var f *frames
 		for a.turn() {
 			if f == nil {
 				var err error
-				if f, err = a.frames(reads); err != nil {
+				if f, err = a.frames(); err != nil {
 					continue
 				}
 				if begin != nil && !begin(f) {
@@ -173,7 +171,7 @@ func flood(reads bool, bundle int, begin func(f *frames) bool, write func(f *fra
 // streams makes each client open n streams on its own connection, and then do nothing.
 func streams(n int, settings []http2.Setting, open func(f *frames, i int) bool) func(*attack, int) {
 	return func(a *attack, _ int) {
-		f, err := a.frames(true, settings...)
+		f, err := a.frames(settings...)
 		if err != nil {
 			return
 		}

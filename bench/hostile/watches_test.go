@@ -62,7 +62,7 @@ func watches() []behaviour {
 		},
 		row("opened and closed, HTTP2", 8, 16, 500, closes(http2Protocol, cachedWatch)),
 		row("opened and closed, HTTP1", 8, 16, 100, closes(http1, cachedWatch)),
-		row("opened and reset at once", 4, 8, 50, flood(true, 20, nil, func(f *frames, _ int) bool {
+		row("opened and reset at once", 4, 8, 50, flood(20, nil, func(f *frames, _ int) bool {
 			stream, ok := f.get(cachedWatch, asAttacker())
 			return ok && f.frame(func() error { return f.WriteRSTStream(stream, http2.ErrCodeCancel) })
 		})),

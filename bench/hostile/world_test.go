@@ -67,16 +67,10 @@ func (w *world) fill(t *testing.T) {
 		w.api.NamespaceT(t, namespace)
 		err := w.api.Allow(ctx, namespace, user, cluster.Users(user),
 			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "configmaps"}, Verbs: []string{"get", "list", "watch", "create"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 	}
 	counter := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: counterName}, Data: map[string]string{"n": "0"}}
 	if _, err := w.admin.CoreV1().ConfigMaps(victimSpace).Create(ctx, counter, create); err != nil {
-		t.Fatal(err)
-	}
-	hidden := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}, Data: map[string][]byte{"is": []byte("hidden")}}
-	if _, err := w.admin.CoreV1().Secrets(metav1.NamespaceDefault).Create(ctx, hidden, create); err != nil {
 		t.Fatal(err)
 	}
 	labels := map[string]string{}
