@@ -33,6 +33,13 @@ var archive = flag.String("image", "", "`FILE` that make image has written")
 // limit bounds every wait, on a machine that is busy with other things.
 const limit = 2 * time.Minute
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // unpack writes a tar archive beneath a directory.
 func unpack(t *testing.T, from io.Reader, dir string) {
 	t.Helper()
@@ -41,9 +48,7 @@ func unpack(t *testing.T, from io.Reader, dir string) {
 		if errors.Is(err, io.EOF) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		path := filepath.Join(dir, filepath.FromSlash(h.Name))
 		if h.Typeflag == tar.TypeDir {
 			err = os.MkdirAll(path, 0o755)
@@ -53,9 +58,7 @@ func unpack(t *testing.T, from io.Reader, dir string) {
 				err = os.WriteFile(path, content, h.FileInfo().Mode().Perm())
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
@@ -66,40 +69,29 @@ func images(t *testing.T) map[string]v1.Image {
 		t.Skip("needs -image: make image-test builds it for two platforms")
 	}
 	f, err := os.Open(*archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	dir := t.TempDir()
 	unpack(t, f, dir)
 	path, err := layout.FromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	top, err := path.ImageIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	manifest, err := top.IndexManifest()
 	if err != nil || len(manifest.Manifests) != 1 {
 		t.Fatalf("%v in %+v", err, manifest)
 	}
 	index, err := top.ImageIndex(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := validate.Index(index); err != nil {
 		t.Errorf("no valid image: %v", err)
 	}
-	if manifest, err = index.IndexManifest(); err != nil {
-		t.Fatal(err)
-	}
+	manifest, err = index.IndexManifest()
+	must(t, err)
 	all := map[string]v1.Image{}
 	for _, m := range manifest.Manifests {
 		image, err := index.Image(m.Digest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if m.Platform == nil || m.Platform.OS != "linux" {
 			t.Errorf("platform %+v", m.Platform)
 			continue
@@ -131,9 +123,7 @@ func TestImage(t *testing.T) {
 				t.Fatal("there is none")
 			}
 			c, err := image.ConfigFile()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if c.OS != "linux" || c.Architecture != arch || c.Config.User != "65532:65532" || strings.Join(c.Config.Entrypoint, " ") != "/watchproxy" {
 				t.Errorf("%s/%s, user %q, entrypoint %q", c.OS, c.Architecture, c.Config.User, c.Config.Entrypoint)
 			}
@@ -161,9 +151,7 @@ func TestImage(t *testing.T) {
 func static(t *testing.T, path string, machine elf.Machine) {
 	t.Helper()
 	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if f.Machine != machine {
 		t.Errorf("it is for %v", f.Machine)
@@ -184,15 +172,11 @@ func in(ctx context.Context, t *testing.T, dir string, args ...string) *exec.Cmd
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.Chmod(dir, 0o755) })
 	for at := dir; at != "/"; at = filepath.Dir(at) { // or the user cannot get there
 		if info, err := os.Stat(at); err == nil && info.Mode()&0o001 == 0 {
-			if err := os.Chmod(at, info.Mode()|0o055); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(at, info.Mode()|0o055))
 		}
 	}
 	cmd := exec.CommandContext(ctx, entrypoint, args...)
@@ -216,15 +200,11 @@ func TestRun(t *testing.T) {
 	}
 	dir := root(t, image)
 	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"gitVersion":"v1.36.3"}`) }))
 	defer upstream.Close()
 	kubeconfig := fmt.Sprintf(`{current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: %q}}]}`, upstream.URL)
-	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(kubeconfig), 0o444); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(kubeconfig), 0o444))
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 
@@ -239,12 +219,8 @@ func TestRun(t *testing.T) {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	line, _ := bufio.NewReader(stdout).ReadString('\n')
 	if at := addresses.FindStringSubmatch(strings.TrimSpace(line)); at == nil {
 		t.Errorf("it says %q", line)
@@ -266,9 +242,7 @@ func TestRun(t *testing.T) {
 func get(ctx context.Context, t *testing.T, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Error(err)

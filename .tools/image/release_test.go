@@ -35,9 +35,7 @@ func releaseFiles(t *testing.T) map[string]string {
 		t.Skip("needs -release: make release-test builds it")
 	}
 	sums, err := os.Open(filepath.Join(*directory, "SHA256SUMS"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer sums.Close()
 	files := map[string]string{}
 	for lines := bufio.NewScanner(sums); lines.Scan(); {
@@ -46,9 +44,7 @@ func releaseFiles(t *testing.T) map[string]string {
 			t.Fatalf("SHA256SUMS: %q", lines.Text())
 		}
 		content, err := os.ReadFile(filepath.Join(*directory, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := sha256.Sum256(content); hex.EncodeToString(got[:]) != sum {
 			t.Errorf("%s has another checksum", file)
 		}
@@ -72,9 +68,7 @@ func TestReleaseIsComplete(t *testing.T) {
 		t.Errorf("the release has %v", slices.Sorted(maps.Keys(files)))
 	}
 	there, err := os.ReadDir(*directory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, entry := range there {
 		if _, ok := files[entry.Name()]; !ok && entry.Name() != "SHA256SUMS" {
 			t.Errorf("SHA256SUMS lacks %s", entry.Name())
@@ -86,14 +80,10 @@ func TestReleaseIsComplete(t *testing.T) {
 func content(t *testing.T, file string) map[string]*tar.Header {
 	t.Helper()
 	in, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer in.Close()
 	unzipped, err := gzip.NewReader(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := map[string]*tar.Header{}
 	top := ""
 	for r := tar.NewReader(unzipped); ; {
@@ -101,9 +91,7 @@ func content(t *testing.T, file string) map[string]*tar.Header {
 		if err == io.EOF {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		dir, path, _ := strings.Cut(header.Name, "/")
 		if top == "" {
 			top = dir
@@ -167,20 +155,14 @@ func TestPush(t *testing.T) {
 	}
 	digest := func(of string) string {
 		text, err := os.ReadFile(filepath.Join(root, "bin", "build", of+".digest"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return strings.TrimSpace(string(text))
 	}
 
 	reference, err := name.NewDigest(host+"/watchproxy@"+digest("image"), name.Insecure)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	index, err := remote.Index(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	manifest, err := index.IndexManifest()
 	if err != nil || len(manifest.Manifests) != 2 {
 		t.Errorf("%v, image %+v", err, manifest)
@@ -190,21 +172,16 @@ func TestPush(t *testing.T) {
 		t.Errorf("tag %s is %v, %v", version, tag, err)
 	}
 
-	if reference, err = name.NewDigest(host+"/charts/watchproxy@"+digest("chart"), name.Insecure); err != nil {
-		t.Fatal(err)
-	}
+	reference, err = name.NewDigest(host+"/charts/watchproxy@"+digest("chart"), name.Insecure)
+	must(t, err)
 	chart, err := remote.Image(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	layers, err := chart.Layers()
 	if err != nil || len(layers) != 1 {
 		t.Fatalf("%v, %d layers", err, len(layers))
 	}
 	of, err := layers[0].Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !slices.Contains(slices.Collect(maps.Values(files)), of.Hex) {
 		t.Errorf("the chart in the registry, %s, is not the release's", of)
 	}
@@ -215,9 +192,7 @@ func TestChartPackage(t *testing.T) {
 	releaseFiles(t)
 	root := filepath.Dir(filepath.Dir(*directory))
 	inRepository, err := os.ReadFile(filepath.Join(root, "charts", "watchproxy", "Chart.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	first := bytes.Contains(inRepository, []byte("watchproxy.dev/unreleased")) // there has been no release
 	const limit = 10 * time.Minute
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -18,9 +18,7 @@ func licensesOf(t *testing.T, binary string, except ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	info, err := buildinfo.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rows := "std,BSD-3-Clause\nelsewhere.example/unused,MIT\n"
 	for _, c := range components(info) {
 		if slices.Contains(except, c.Name) {
@@ -28,16 +26,10 @@ func licensesOf(t *testing.T, binary string, except ...string) string {
 		}
 		rows += c.Name + "/package,Apache-2.0\n" + c.Name + ",MIT\n" + c.Name + "/other,MIT\n"
 		path := filepath.Join(dir, filepath.FromSlash(c.Name))
-		if err := os.MkdirAll(path, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(path, "LICENSE"), []byte("licence of "+c.Name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(path, 0o700))
+		must(t, os.WriteFile(filepath.Join(path, "LICENSE"), []byte("licence of "+c.Name), 0o600))
 	}
-	if err := os.WriteFile(filepath.Join(dir, table), []byte(rows), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, table), []byte(rows), 0o600))
 	return dir
 }
 
@@ -46,17 +38,13 @@ func packed(t *testing.T, args ...string) (image, sbom []byte) {
 	t.Helper()
 	dir := t.TempDir()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	output, list := filepath.Join(dir, "image.tar"), filepath.Join(dir, "sbom.json")
 	err = run(append([]string{
 		"-licenses", licensesOf(t, self), "-version", "v1", "-commit", "abc", "-created", "2026-01-02T03:04:05Z", "-name", "registry.example/watchproxy:v1",
 		"-output", output, "-sbom", list,
 	}, append(args, "linux/amd64="+self)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for path, content := range map[string]*[]byte{output: &image, list: &sbom} {
 		if *content, err = os.ReadFile(path); err != nil {
 			t.Fatal(err)
@@ -69,9 +57,7 @@ func packed(t *testing.T, args ...string) (image, sbom []byte) {
 // only their licences are checked.
 func TestReproducible(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	image, sbom := packed(t)
 	again, list := packed(t, "darwin/arm64="+self)
 	if !bytes.Equal(image, again) || !bytes.Equal(sbom, list) {
@@ -86,9 +72,7 @@ func TestReproducible(t *testing.T) {
 func checkBOM(t *testing.T, sbom []byte) {
 	t.Helper()
 	var bom cdx.BOM
-	if err := json.Unmarshal(sbom, &bom); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(sbom, &bom))
 	if bom.BOMFormat != "CycloneDX" || bom.Metadata.Component.Name != "watchproxy" || bom.Metadata.Component.Version != "v1" {
 		t.Errorf("%+v", bom.Metadata)
 	}
@@ -121,9 +105,7 @@ func checkBOM(t *testing.T, sbom []byte) {
 // A module without a licence in the table fails the build, and so does a directory without a table.
 func TestRefusesUnlicensed(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const unlicensed = "github.com/CycloneDX/cyclonedx-go"
 	for dir, says := range map[string]string{
 		licensesOf(t, self, unlicensed):     unlicensed + " has no licence",
@@ -146,9 +128,7 @@ func TestLicensesOfNestedModules(t *testing.T) {
 	l := licenses{rows: [][]string{
 		{"a.example/m/pkg", "MIT"}, {"a.example/m/sub/pkg", "ISC"}, {"a.example/m2", "BSD-3-Clause"}, {"a.example/m2", "Apache-2.0"}, {"a.example/m/pkg2", "MIT"},
 	}}
-	if err := l.setOn(modules); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.setOn(modules))
 	for i, want := range []string{"MIT", "ISC", "Apache-2.0 BSD-3-Clause"} {
 		var ids []string
 		for _, choice := range *modules[i].Licenses {
@@ -162,9 +142,7 @@ func TestLicensesOfNestedModules(t *testing.T) {
 
 func TestRefusesArguments(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	good := []string{"-licenses", licensesOf(t, self), "-version", "v1", "-commit", "abc", "-created", "2026-01-02T03:04:05Z", "-name", "n:v1", "-output", "/dev/null", "-sbom", "/dev/null"}
 	for name, test := range map[string]struct {
 		args []string

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 const output = `
@@ -20,9 +22,7 @@ const output = `
 
 func TestRows(t *testing.T) {
 	o, err := read(strings.NewReader(output))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	for result, want := range map[string][]string{
 		"fail": {"conformance/TestA/one", "conformance/TestB"},
 		"pass": {"conformance/TestA/two", "conformance/TestB/one"},
@@ -55,9 +55,7 @@ func TestBroken(t *testing.T) {
 		{line("", "a goroutine is left"), true},
 	} {
 		o, err := read(strings.NewReader(output + tc.more))
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		if got := o.broken(); (got != "") != tc.broken {
 			t.Errorf("after %s: %q", tc.more, got)
 		}

@@ -5,13 +5,13 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,9 +34,7 @@ func init() {
 func startable(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
 	t.Helper()
 	proxy, err := cluster.BuildProxy(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 	dir = t.TempDir()
@@ -50,9 +48,7 @@ func startable(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
 func users(t *testing.T, dir string) []string {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	var found []string
 	for _, path := range paths {
 		if line, err := os.ReadFile(path); err == nil && bytes.Contains(line, []byte(dir)) {
@@ -68,16 +64,13 @@ func checkNothingLeft(t *testing.T, dir string) {
 		t.Errorf("still running: %q", running)
 	}
 	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	if len(files) > 0 {
 		t.Errorf("left behind: %v", files)
 	}
 }
 
-// The figures of each second are plausible: without the proxy each informer has a watch at the
-// apiserver, and with it there is one.
+// Without the proxy each informer has a watch at the apiserver, and with it there is one.
 func TestDemoExits(t *testing.T) {
 	cmd, dir := startable(t, "--for", "3s", "--exit")
 	out, err := cmd.CombinedOutput()
@@ -93,48 +86,14 @@ func TestDemoExits(t *testing.T) {
 	if !found || !strings.Contains(with, "THROUGH WATCHPROXY") {
 		t.Error("it does not compare")
 	}
-	for _, r := range rows(t, without) {
-		if r.watchesUp != 10 || r.watchesOut != 0 || r.p50 <= 0 {
-			t.Errorf("directly: %+v", r)
+	// A line begins with the time, the watches at the apiserver and those at the proxy.
+	for out, watches := range map[string]string{without: "10 +0", with: "1 +10"} {
+		seconds := regexp.MustCompile(`(?m)^ +[0-9]+s .*`).FindAllString(out, -1)
+		right := regexp.MustCompile(`^ +[0-9]+s +` + watches + ` `)
+		if len(seconds) < 2 || slices.ContainsFunc(seconds, func(line string) bool { return !right.MatchString(line) }) {
+			t.Errorf("the lines are\n%s", strings.Join(seconds, "\n"))
 		}
 	}
-	for _, r := range rows(t, with) {
-		if r.watchesUp != 1 || r.watchesOut != 10 || r.eventsUp <= 0 || r.eventsOut <= r.eventsUp || r.requestsOut != 10 ||
-			r.requestsUp < 1 || r.requestsUp > 25 || r.p50 <= 0 || r.p50 > r.p99 || r.memory < 1 || r.apiMemory < 1 {
-			t.Errorf("through watchproxy: %+v", r)
-		}
-	}
-}
-
-// row is a line of figures.
-type row struct {
-	time                                string
-	watchesUp, watchesOut               float64
-	eventsUp, eventsOut                 float64
-	requestsUp, requestsOut             float64
-	p50, p99                            float64
-	memory, proxyCPU, apiMemory, apiCPU float64
-}
-
-func rows(t *testing.T, out string) (all []row) {
-	t.Helper()
-	start, units := regexp.MustCompile(`^ +\d+s `), strings.NewReplacer(" MB", "", " %", "")
-	for line := range strings.Lines(out) {
-		if !start.MatchString(line) {
-			continue
-		}
-		var r row
-		_, err := fmt.Sscan(units.Replace(line), &r.time, &r.watchesUp, &r.watchesOut, &r.eventsUp, &r.eventsOut,
-			&r.requestsUp, &r.requestsOut, &r.p50, &r.p99, &r.memory, &r.proxyCPU, &r.apiMemory, &r.apiCPU)
-		if err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		all = append(all, r)
-	}
-	if len(all) < 2 {
-		t.Fatalf("%d seconds were shown instead of 3:\n%s", len(all), out)
-	}
-	return all
 }
 
 // The demo stays up, its kubectl commands work, and Ctrl-C ends everything.
@@ -143,12 +102,8 @@ func TestDemoIsInterrupted(t *testing.T) {
 	cmd, dir := startable(t, "--for", "1s")
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
+	cluster.MustT(t, cmd.Start())
 	var environment string
 	shown := bufio.NewScanner(stdout)
 	for shown.Scan() && environment == "" {
@@ -167,9 +122,7 @@ func TestDemoIsInterrupted(t *testing.T) {
 		t.Errorf("kubectl: %v\n%s", err, out)
 	}
 
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, cmd.Process.Signal(os.Interrupt))
 	if _, err := io.Copy(io.Discard, stdout); err != nil {
 		t.Error(err)
 	}

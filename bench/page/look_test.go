@@ -4,7 +4,6 @@ package page
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -27,19 +26,14 @@ func tree(ctx context.Context, target *chromedp.Target) (accessibility.GetFullAX
 	return cdp.Call(ctx, target, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
 }
 
-// looks checks the page's colours and its layout at several widths.
+// looks checks the page's layout at several widths. Axe-core checks the contrast of its colours.
 func looks(ctx context.Context, t *testing.T) {
-	grounds := map[string]string{}
+	grounds := map[string]bool{}
 	for _, scheme := range []string{"light", "dark"} {
 		run(ctx, t, scheme, colours(scheme))
-		grounds[scheme] = evaluate[string](ctx, t, `getComputedStyle(document.body).backgroundColor`)
-		for _, selector := range []string{"body", ".note", "header p", "thead th", "tbody th", "td.synced", "#connection", "a"} {
-			if ratio := evaluate[float64](ctx, t, fmt.Sprintf(contrast, selector)); ratio < enough {
-				t.Errorf("%s: %s has a contrast of %.1f to 1, less than %v", scheme, selector, ratio, enough)
-			}
-		}
+		grounds[evaluate[string](ctx, t, `getComputedStyle(document.body).backgroundColor`)] = true
 	}
-	if grounds["light"] == grounds["dark"] {
+	if len(grounds) != 2 {
 		t.Errorf("light and dark are the same: %v", grounds)
 	}
 	for _, width := range []int64{320, 390, 768, 1280} {
@@ -53,21 +47,6 @@ func looks(ctx context.Context, t *testing.T) {
 		}
 	}
 }
-
-// enough is the minimum contrast of text according to WCAG 2.2 (1.4.3, level AA).
-const enough = 4.5
-
-// contrast computes the contrast between an element's text and its background.
-const contrast = `(() => {
-	const element = document.querySelector(%q);
-	const channels = (colour) => colour.match(/[\d.]+/g).map(Number);
-	const luminance = (colour) => channels(colour).slice(0, 3).map(c => c / 255)
-		.map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-	let behind = element;
-	while (channels(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
-	const both = [luminance(getComputedStyle(element).color), luminance(getComputedStyle(behind).backgroundColor)].sort((a, b) => b - a);
-	return (both[0] + 0.05) / (both[1] + 0.05);
-})()`
 
 // accessible checks the page's content for a screen reader: at any width, it has two tables
 // with headers for rows and columns.

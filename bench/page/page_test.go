@@ -36,9 +36,7 @@ func browser(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	// The browser lives as long as the context of its first action, so that must not be a short
 	// one.
-	if err := chromedp.Listen(ctx, func(event any) { complain(t, event) }); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, chromedp.Listen(ctx, func(event any) { complain(t, event) }))
 	return ctx
 }
 

@@ -38,9 +38,7 @@ func TestPicture(t *testing.T) {
 		config := proxy.RESTConfig()
 		config.ContentType, config.BearerToken = "application/json", tokenOf(user)
 		client, err := kubernetes.NewForConfig(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		return client
 	}
 	client := clientOf("deployer")
@@ -52,9 +50,7 @@ func TestPicture(t *testing.T) {
 	for range watches {
 		for _, resource := range []string{"pods", "configmaps", "services"} {
 			w, err := core.Get().Resource(resource).VersionedParams(&metav1.ListOptions{Watch: true, ResourceVersion: "0"}, scheme.ParameterCodec).Watch(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			cluster.MustT(t, err)
 			var done sync.WaitGroup
 			done.Go(func() {
 				for range w.ResultChan() {
@@ -77,16 +73,12 @@ func TestPicture(t *testing.T) {
 		writePod(t, client, i%pods)
 		for range reads + i%7 {
 			get := core.Get().Resource("pods").VersionedParams(&metav1.ListOptions{ResourceVersion: "0", LabelSelector: "app=web"}, scheme.ParameterCodec)
-			if err := get.Do(t.Context()).Error(); err != nil {
-				t.Fatal(err)
-			}
+			cluster.MustT(t, get.Do(t.Context()).Error())
 		}
 		time.Sleep(pause)
 	}
 	shot := run(ctx, t, "picture", chromedp.CaptureScreenshot())
-	if err := os.WriteFile(*picture, shot, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, os.WriteFile(*picture, shot, 0o644))
 }
 
 // writePod creates a pod, or changes it if it exists.
@@ -103,7 +95,5 @@ func writePod(t *testing.T, client kubernetes.Interface, i int) {
 		}
 		_, err = pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 }

@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // users are lines of the apiserver's token file. The users may do everything.
@@ -25,9 +27,7 @@ func create(t *testing.T, client kubernetes.Interface, n int) (resourceVersion s
 	for range n {
 		object := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{GenerateName: "seen-"}}
 		created, err := client.CoreV1().LimitRanges(metav1.NamespaceDefault).Create(t.Context(), object, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		cluster.MustT(t, err)
 		resourceVersion = created.ResourceVersion
 	}
 	return resourceVersion
@@ -45,8 +45,6 @@ func list(t *testing.T, client kubernetes.Interface) {
 func watch(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	w, err := client.CoreV1().LimitRanges("").Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster.MustT(t, err)
 	t.Cleanup(w.Stop)
 }
