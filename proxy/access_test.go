@@ -99,19 +99,6 @@ func TestReadsAreAuthorized(t *testing.T) {
 	})
 }
 
-// A client cannot declare the headers that tell who it is to be for the proxy alone.
-func TestHopByHop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, address := serveFeeds(t, forwardsAll{}, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("upstream got %v", r.Header) }, testLimits(), judging(t))
-		for _, names := range []string{"Authorization", "close, impersonate-user", "Sec-WebSocket-Protocol", "Impersonate-Extra-A"} {
-			resp := clientTo(t, address, "http/1.1").open(t, "/version", append(credentials("reader as other"), "Connection", names)...)
-			if resp.StatusCode != http.StatusBadRequest {
-				t.Errorf("%s: %s", names, resp.Status)
-			}
-		}
-	})
-}
-
 // credentials returns the header of a user such as "sender" or "sender as other".
 func credentials(user string) []string {
 	token, as, impersonates := strings.Cut(user, " as ")

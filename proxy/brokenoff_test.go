@@ -51,37 +51,6 @@ func TestHeadOfBrokenResponse(t *testing.T) {
 	}
 }
 
-// The head and each piece of a response arrive at once.
-func TestPiecesOfResponse(t *testing.T) {
-	for _, protocol := range []string{"h2", "http/1.1"} {
-		for _, length := range []string{"", "300"} {
-			synctest.Test(t, func(t *testing.T) {
-				_, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
-					if length != "" {
-						w.Header().Set("Content-Length", length)
-					}
-					for range 3 {
-						_ = http.NewResponseController(w).Flush()
-						time.Sleep(time.Second)
-						_, _ = w.Write(make([]byte, 100))
-					}
-				}, testOptions())
-				began := time.Now()
-				resp := clientTo(t, l, protocol).open(t, "/api/v1/namespaces/a/services/s/proxy/progress")
-				defer resp.Body.Close()
-				for piece := range 4 {
-					if took, want := time.Since(began), time.Duration(piece)*time.Second; took != want {
-						t.Errorf("%s with a length of %q: piece %d has arrived after %s, want %s", protocol, length, piece, took, want)
-					}
-					if _, err := io.CopyN(io.Discard, resp.Body, 100); (err != nil) != (piece == 3) {
-						t.Error(err)
-					}
-				}
-			})
-		}
-	}
-}
-
 // drain is the drain time of serveUntil. Requests without a response fail a second later, and the
 // connections are cut after another second.
 const drain = time.Second
@@ -104,7 +73,8 @@ func serveUntil(t *testing.T, protocol string, auditor *audit.Auditor, upstream 
 }
 
 // A server that stops answers the requests whose responses have not begun. If it only ended the
-// connections, clients could send their writes again.
+// connections, clients could send their writes again. The client of a response that has begun gets
+// what has arrived.
 func TestStopAnswers(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		for _, test := range []struct {
@@ -117,12 +87,19 @@ func TestStopAnswers(t *testing.T) {
 			{"POST", "/api/v1/namespaces/a/services/s/proxy/x", http.StatusGatewayTimeout, false},
 			{"GET", "/api/v1/namespaces/a/configmaps/c", http.StatusServiceUnavailable, true},
 			{"GET", "/api/v1/namespaces/a/configmaps?watch=1", http.StatusServiceUnavailable, true},
+			{"POST", "/api/v1/namespaces/a/configmaps?begins", http.StatusCreated, false},
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				var executed atomic.Int64
-				client, stop, ended := serveUntil(t, protocol, nil, func(_ http.ResponseWriter, r *http.Request) {
+				begins := strings.HasSuffix(test.path, "begins")
+				client, stop, ended := serveUntil(t, protocol, nil, func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.ReadAll(r.Body)
 					executed.Add(1)
+					if begins {
+						w.WriteHeader(http.StatusCreated)
+						_, _ = io.WriteString(w, `{"kind":`)
+						_ = http.NewResponseController(w).Flush()
+					}
 					<-r.Context().Done()
 				})
 				time.AfterFunc(time.Minute, stop)
@@ -138,7 +115,9 @@ func TestStopAnswers(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s of %s over %s: %v", test.method, test.path, protocol, err)
 				}
-				_, _ = io.Copy(io.Discard, resp.Body)
+				if body, err := io.ReadAll(resp.Body); begins != (err != nil) || begins && string(body) != `{"kind":` {
+					t.Errorf("%s of %s over %s: %q, %v", test.method, test.path, protocol, body, err)
+				}
 				_ = resp.Body.Close()
 				if again := resp.Header.Get("Retry-After") != ""; resp.StatusCode != test.status || again != test.again || executed.Load() != 1 {
 					t.Errorf("%s of %s over %s: %s, may be sent again: %t, executed %d times", test.method, test.path, protocol, resp.Status, again, executed.Load())
@@ -186,37 +165,6 @@ func TestStopSendsNothing(t *testing.T) {
 			}
 			if sent != int64(testLimits().Forwards) || executed.Load() != sent || ambiguous.Load() != sent || again.Load() != writes-sent {
 				t.Errorf("%s: of %d writes, %d were sent before the stop and %d later; %d got 504, %d got 503", protocol, writes, sent, executed.Load()-sent, ambiguous.Load(), again.Load())
-			}
-		})
-	}
-}
-
-// A short response is read before its head is written. If the server stops meanwhile, the client gets
-// what has arrived.
-func TestStopWritesWhatHasArrived(t *testing.T) {
-	for _, protocol := range []string{"http/1.1", "h2"} {
-		synctest.Test(t, func(t *testing.T) {
-			client, stop, ended := serveUntil(t, protocol, nil, func(w http.ResponseWriter, r *http.Request) {
-				_, _ = io.ReadAll(r.Body)
-				w.WriteHeader(http.StatusCreated)
-				_, _ = io.WriteString(w, `{"kind":`)
-				_ = http.NewResponseController(w).Flush()
-				<-r.Context().Done()
-			})
-			time.AfterFunc(time.Minute, stop)
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.url+"/api/v1/namespaces/a/configmaps", strings.NewReader("{}"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := client.RoundTrip(req)
-			if err != nil {
-				t.Fatalf("%s: %v", protocol, err)
-			}
-			if body, err := io.ReadAll(resp.Body); resp.StatusCode != http.StatusCreated || string(body) != `{"kind":` || err == nil {
-				t.Errorf("%s: %s, %q, %v", protocol, resp.Status, body, err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
 			}
 		})
 	}

@@ -1,12 +1,7 @@
 package proxy
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"runtime"
@@ -24,8 +19,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
-	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // A controller manager updates a Deployment with a burst of writes. The writes wait for slots, and
@@ -287,55 +280,6 @@ func TestForwardedWatchesLeaveRoom(t *testing.T) {
 	})
 }
 
-// expensiveSelector returns an expensive selector that selects everything.
-func expensiveSelector() string {
-	var terms []string
-	for i := range 900 {
-		terms = append(terms, fmt.Sprint("!none", i))
-	}
-	return strings.Join(terms, ",")
-}
-
-// Cheap reads overtake waiting expensive reads. When a client leaves, its read stops waiting.
-func TestExpensiveReadWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cache, _ := cachetest.ConfigMaps(t, 2000)
-		s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
-		const list = "/api/v1/namespaces/a/configmaps"
-		expensive, cheap := list+"?resourceVersion=0&labelSelector="+expensiveSelector(), list+"/c-000001?resourceVersion=0"
-		client := clientTo(t, address, "http/1.1")
-		answer := func(target string) int {
-			code, err := client.send(t.Context(), "", http.MethodGet, target, nil)
-			if err != nil {
-				t.Error(err)
-			}
-			return code
-		}
-		if code := answer(expensive); code != http.StatusOK {
-			t.Fatalf("expensive, alone: %d", code)
-		}
-		all := s.queues.reads.Short.Capacity
-		if err := s.queues.reads.Short.Take(t.Context(), "holder", all); err != nil {
-			t.Fatal(err)
-		}
-		leaver, stayer := dialTLS(t, address), make(chan int, 1)
-		send(t, leaver, "GET "+expensive+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		waitFor(t, "an expensive read waits", func() bool { return s.queues.reads.Short.Waiting() == 1 })
-		if code := answer(cheap); code != http.StatusOK {
-			t.Errorf("cheap: %d", code)
-		}
-		_ = leaver.Close()
-		waitFor(t, "the leaver does not wait", func() bool { return s.queues.reads.Short.Waiting() == 0 })
-		go func() { stayer <- answer(expensive) }()
-		waitFor(t, "another one waits", func() bool { return s.queues.reads.Short.Waiting() == 1 })
-		s.queues.reads.Short.Give("holder", all)
-		if code := <-stayer; code != http.StatusOK {
-			t.Errorf("expensive: %d", code)
-		}
-		waitFor(t, "nothing is held", func() bool { return s.queues.reads.Short.Taken() == 0 })
-	})
-}
-
 // The readers of a shared response hold its length once, until the last of them has written it. A reader
 // whose response is too long to share holds the beginning.
 func TestSharedAnswerIsAccounted(t *testing.T) {
@@ -448,71 +392,6 @@ func TestSharedAnswerForMany(t *testing.T) {
 		if n := usersHold(s); asked.Load() != 2 || n != 0 {
 			t.Errorf("upstream was asked %d times, %d bytes are held in the end", asked.Load(), n)
 		}
-	})
-}
-
-// A list that is compressed while it is written arrives completely over every protocol.
-func TestOneOffListsOverTheWire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, _ := cachetest.ConfigMaps(t, 3000)
-		_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
-		const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&labelSelector=none!%3Dx"
-		old := dialTLS(t, address)
-		send(t, old, "GET "+path+" HTTP/1.0\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n")
-		resp, err := http.ReadResponse(bufio.NewReader(old), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		over0, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, over1 := clientTo(t, address, "http/1.1").get(t, path, "Accept-Encoding", "gzip")
-		_, over2 := clientTo(t, address, "h2").get(t, path, "Accept-Encoding", "gzip")
-		if string(over0) != over1 || over1 != over2 {
-			t.Errorf("%d bytes beside %d and %d: %.200q", len(over0), len(over1), len(over2), over0)
-		}
-		zipped, err := gzip.NewReader(bytes.NewReader(over0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if plain, err := io.ReadAll(zipped); err != nil || !json.Valid(plain) || len(plain) < wire.GzipThreshold {
-			t.Errorf("%d bytes, %v: %.200q", len(plain), err, plain)
-		}
-	})
-}
-
-// A user with many made-up forms of a discovery document does not delay another user's discovery.
-func TestDiscoveryTakesTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const forms = 50
-		limits := testLimits()
-		limits.Forwards = 4
-		_, l := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(time.Second)
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, "{}")
-		}, limits, judging(t))
-		client := clientTo(t, l, "h2")
-		ask := func(user, form string) {
-			const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-			resp, _ := client.get(t, "/apis", "Authorization", "Bearer "+user, "Accept", aggregated+form)
-			if resp.StatusCode != http.StatusOK {
-				t.Errorf("%s: %d", user, resp.StatusCode)
-			}
-		}
-		var others sync.WaitGroup
-		for i := range forms {
-			others.Go(func() { ask("reader-a", fmt.Sprint(",x/y", i)) })
-		}
-		others.Go(func() { ask("reader-a", "") }) // the same document, after all others
-		time.Sleep(time.Second / 2)
-		began := time.Now()
-		ask("reader-b", "")
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("another user waited for %s", took)
-		}
-		others.Wait()
 	})
 }
 

@@ -115,32 +115,8 @@ func TestSlotsOfForwards(t *testing.T) {
 	}
 }
 
-// An upgrade that upstream has accepted has no time limit, and holds no slot.
-func TestUpgradedTakesNoSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, address := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
-			c, _, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-			_, _ = io.Copy(io.Discard, c)
-		}, testLimits())
-		client := dialTLS(t, address)
-		send(t, client, "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-		line, err := bufio.NewReader(client).ReadString('\n')
-		if err != nil || !strings.Contains(line, "101") {
-			t.Fatalf("%q %v", line, err)
-		}
-		if n := s.queues.forwards.Taken(); n != 0 {
-			t.Errorf("%d slots are taken", n)
-		}
-	})
-}
-
-// An upgraded request of any kind counts as a watch, with the memory of a tunnel.
+// An upgraded request of any kind counts as a watch, with the memory of a tunnel. It has no time
+// limit, so it holds no slot.
 func TestTunnelsAreCounted(t *testing.T) {
 	for _, path := range []string{"/api/v1/namespaces/a/pods/p/exec", "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/vnc"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -165,8 +141,8 @@ func TestTunnelsAreCounted(t *testing.T) {
 				return client
 			}
 			first := answered(" 101 ")
-			if n := usersHold(s); n < tunnelSize {
-				t.Errorf("%s takes %d bytes", path, n)
+			if n, slots := usersHold(s), s.queues.forwards.Taken(); n < tunnelSize || slots != 0 {
+				t.Errorf("%s takes %d bytes and %d slots", path, n, slots)
 			}
 			answered(" 429 ")
 			_ = first.Close()

@@ -216,46 +216,6 @@ type panicsWhenRead struct{}
 // Read implements io.Reader.
 func (panicsWhenRead) Read([]byte) (int, error) { panic("a mistake") }
 
-// A forwarded request ends when its client leaves.
-func TestForwardEndsWithItsClient(t *testing.T) {
-	type stage struct{ method, path, protocol, answer string }
-	var stages []stage
-	for _, protocol := range []string{"http/1.1", "h2"} {
-		for _, answer := range []string{"", "it has begun"} {
-			stages = append(stages, stage{http.MethodGet, "/api/v1/namespaces/a/pods/b", protocol, answer},
-				stage{http.MethodGet, "/version", protocol, answer}, stage{http.MethodPost, "/api/v1/namespaces/a/pods", protocol, answer})
-		}
-	}
-	body := map[string]string{http.MethodPost: "{}"}
-	for _, stage := range stages {
-		t.Run(strings.Join([]string{stage.method, stage.path, stage.protocol, stage.answer}, " "), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, leave := context.WithCancel(t.Context())
-				ended := make(chan bool, 1)
-				s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
-					_, _ = io.Copy(io.Discard, r.Body)
-					if stage.answer != "" {
-						_, _ = io.WriteString(w, stage.answer)
-						_ = http.NewResponseController(w).Flush()
-					}
-					leave()
-					select {
-					case <-r.Context().Done():
-						ended <- true
-					case <-time.After(testWait):
-						ended <- false
-					}
-				}, testLimits())
-				_, _ = clientTo(t, address, stage.protocol).send(ctx, "", stage.method, stage.path, strings.NewReader(body[stage.method]))
-				if !<-ended {
-					t.Error("upstream's request goes on")
-				}
-				waitFor(t, "the slot is free", func() bool { return s.queues.forwards.Taken() == 0 })
-			})
-		})
-	}
-}
-
 type watchingClient struct{ watched atomic.Int64 }
 
 // CancelWhenGone implements exchange.Client.

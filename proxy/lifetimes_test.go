@@ -343,30 +343,6 @@ func TestGoneBeforeItsRequest(t *testing.T) {
 	})
 }
 
-// Upstream does not answer a read. An equal read does not wait for it forever.
-func TestEqualReadsAreNotHeldUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int64
-		_, address := serveForwards(t, func(_ http.ResponseWriter, r *http.Request) {
-			if asked.Add(1) == 1 {
-				<-r.Context().Done()
-			}
-		}, testLimits())
-		client := clientTo(t, address, "http/1.1")
-		ctx, cancel := context.WithCancel(t.Context())
-		var first sync.WaitGroup
-		first.Go(func() { _, _ = client.send(ctx, "", http.MethodGet, podsPath+"/p", nil) })
-		synctest.Wait()
-		began := time.Now()
-		code, err := client.send(t.Context(), "", http.MethodGet, podsPath+"/p", nil)
-		if took := time.Since(began); code != http.StatusOK || err != nil || took > time.Minute+time.Second {
-			t.Errorf("%d, %v, after %v", code, err, took)
-		}
-		cancel()
-		first.Wait()
-	})
-}
-
 // Equal lists share a response that is too long to be shared, so one of them gets it while it arrives.
 // This one ends with its client, too.
 func TestLeaderOfLongResponseLeaves(t *testing.T) {

@@ -26,6 +26,26 @@ func watchesOf(s *Server) map[string]int {
 	return maps.Clone(s.limits.watches.mu.held)
 }
 
+// A forwarded watch or log counts as one of its user's watches while it is open.
+func TestLastingForwardsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits()
+		limits.UserWatches = 1
+		s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}, limits)
+		first := dialTLS(t, address)
+		send(t, first, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		waitFor(t, "the watch is counted", func() bool { return watchesOf(s)[""] == 1 })
+		if resp := clientTo(t, address, "http/1.1").open(t, podsPath+"/p/log?follow=1"); resp.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("another one: %s", resp.Status)
+		}
+		_ = first.Close()
+		waitFor(t, "the watch is forgotten", func() bool { return len(watchesOf(s)) == 0 })
+	})
+}
+
 // A user is counted until all its items are given back. Each item counts once. Then the user is
 // removed.
 func TestPerUserCounts(t *testing.T) {
@@ -49,24 +69,4 @@ func TestPerUserCounts(t *testing.T) {
 	if n := len(h.mu.held); n != 1 {
 		t.Errorf("%d users are remembered, want b alone", n)
 	}
-}
-
-// A forwarded watch or log counts as one of its user's watches while it is open.
-func TestLastingForwardsAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limits := testLimits()
-		limits.UserWatches = 1
-		s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
-		}, limits)
-		first := dialTLS(t, address)
-		send(t, first, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		waitFor(t, "the watch is counted", func() bool { return watchesOf(s)[""] == 1 })
-		if resp := clientTo(t, address, "http/1.1").open(t, podsPath+"/p/log?follow=1"); resp.StatusCode != http.StatusTooManyRequests {
-			t.Errorf("another one: %s", resp.Status)
-		}
-		_ = first.Close()
-		waitFor(t, "the watch is forgotten", func() bool { return len(watchesOf(s)) == 0 })
-	})
 }

@@ -59,18 +59,6 @@ func TestLogsHaveNoSecrets(t *testing.T) {
 	})
 }
 
-// The log has the values of the API's own parameters, as upstream and the cache know them.
-func TestLoggedParameters(t *testing.T) {
-	for query, want := range map[string]string{
-		"shardSelector=shardRange(object.metadata.uid)&watch=1": "shardSelector=shardRange(object.metadata.uid)&watch=1",
-		"container=c&command=topsecret":                         "container=c&command=…",
-	} {
-		if got := loggedQuery(query); got != want {
-			t.Errorf("%s is logged as %s, want %s", query, got, want)
-		}
-	}
-}
-
 // A client that leaves while its request is forwarded is not a failure of the proxy or of upstream:
 // metrics, audit log and log say that the client has left.
 func TestClientLeavesForward(t *testing.T) {

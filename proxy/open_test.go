@@ -288,7 +288,9 @@ func TestMemoryOfWatchesIsBounded(t *testing.T) {
 // Header blocks that several frames carry count as heads until they are complete.
 func TestHeaderBlocksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, l := serveSlow(t, true)
+		o := testOptions()
+		o.Strangers = 32 << 20
+		s, l := serveTo(t, forwardsAll{}, http.NotFound, o)
 		var block bytes.Buffer
 		encoder := hpack.NewEncoder(&block)
 		for i := range 14 {

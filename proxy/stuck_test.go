@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -147,87 +146,4 @@ type silentFeed struct{ *rawFeed }
 func (silentFeed) Fresh(ctx context.Context, _ bool) (watchcache.Snapshot, error) {
 	<-ctx.Done()
 	return watchcache.Snapshot{}, watchcache.ErrNoProgress
-}
-
-// If upstream does not say whether it has reached a future resourceVersion, a read is refused after
-// the time in which kube-apiserver refuses it.
-func TestFutureVersionOfASilentUpstream(t *testing.T) {
-	for _, query := range []string{"", "&watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"} {
-		synctest.Test(t, func(t *testing.T) {
-			c, _ := cachetest.ConfigMaps(t, 1)
-			_, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}}, func(w http.ResponseWriter, _ *http.Request) {
-				t.Error("the read was forwarded")
-				http.NotFound(w, nil)
-			}, testLimits(), nil)
-			began := time.Now()
-			_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeoutSeconds=10&resourceVersion=1000000"+query)
-			if took := time.Since(began); took != 3*time.Second || !strings.Contains(body, "Too large resource version: 1000000, current: ") {
-				t.Errorf("%s: %s after %v", query, body, took)
-			}
-		})
-	}
-}
-
-// slowFeed is a feed that needs four seconds to prove its state, although upstream answers.
-type slowFeed struct {
-	*rawFeed
-	proven time.Time
-}
-
-// Fresh implements Feed.
-func (f slowFeed) Fresh(ctx context.Context, _ bool) (watchcache.Snapshot, error) {
-	select {
-	case <-time.After(time.Until(f.proven)):
-		return f.cache.Snapshot()
-	case <-ctx.Done():
-		return watchcache.Snapshot{}, ctx.Err()
-	}
-}
-
-// If only the proof is slow, a read at a resourceVersion waits for it.
-func TestSlowProofOfAVersion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, _ := cachetest.ConfigMaps(t, 1)
-		rv := c.Stats().Newest + 1
-		feed := slowFeed{&rawFeed{c}, time.Now().Add(4 * time.Second)}
-		time.AfterFunc(3500*time.Millisecond, func() { c.Advance(rv, time.Now()) })
-		_, l := serveFeeds(t, oneFeed{feed: feed}, http.NotFound, testLimits(), nil)
-		_, body := clientTo(t, l, "h2").get(t, fmt.Sprintf("/api/v1/namespaces/a/configmaps?resourceVersion=%d", rv))
-		if !strings.Contains(body, "ConfigMapList") {
-			t.Error(body)
-		}
-	})
-}
-
-// longFeed is a feed whose proofs take seconds.
-type longFeed struct{ *rawFeed }
-
-// Fresh implements Feed.
-func (f longFeed) Fresh(_ context.Context, waits bool) (watchcache.Snapshot, error) {
-	if !waits {
-		return watchcache.Snapshot{}, errors.New("it takes too long")
-	}
-	return f.cache.Snapshot()
-}
-
-// A list of the most recent state is forwarded if its proof takes seconds. A watch waits for the proof,
-// and so does a list at a resourceVersion.
-func TestListsDoNotWaitForALongProof(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, _ := cachetest.ConfigMaps(t, 1)
-		_, l := serveFeeds(t, oneFeed{feed: longFeed{&rawFeed{c}}}, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("From", "upstream")
-		}, testLimits(), nil)
-		client := clientTo(t, l, "h2")
-		for query, want := range map[string]string{
-			"": "upstream", "?limit=1": "upstream", "?timeoutSeconds=5": "upstream",
-			"?watch=1&timeoutSeconds=1": "", "?resourceVersion=1": "",
-		} {
-			resp := client.open(t, "/api/v1/namespaces/a/configmaps"+query)
-			_ = resp.Body.Close()
-			if from := resp.Header.Get("From"); from != want || resp.StatusCode != http.StatusOK {
-				t.Errorf("%s: %s from %q, want %q", query, resp.Status, from, want)
-			}
-		}
-	})
 }
