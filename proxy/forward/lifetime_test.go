@@ -7,9 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,16 +47,6 @@ func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 			}
 			close(x.uploaded)
 		})
-	}
-}
-
-// An interruption that comes too late would concern the client's next request.
-func TestBodyClosedAfterItsRequestInterruptsNothing(t *testing.T) {
-	client := &watchedClient{}
-	x := &lifetime{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, reader: nobody, uploaded: make(chan struct{})}
-	_ = (&requestBody{lifetime: x}).Close()
-	if n := client.interrupted.Load(); n != 0 {
-		t.Errorf("interrupted %d times", n)
 	}
 }
 
@@ -275,58 +263,4 @@ func (c *slowClient) Interrupt() { c.once.Do(func() { close(c.interrupted) }) }
 func (c *slowClient) Read([]byte) (int, error) {
 	<-c.interrupted
 	return 0, io.ErrUnexpectedEOF
-}
-
-// A watch that arrives when the drain is over ends at once.
-func TestLifetimeAfterTheDrain(t *testing.T) {
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			over, drain := context.WithCancel(t.Context())
-			drain()
-			var done atomic.Int64
-			l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}}, attempt: &Attempt{}, cancel: func() {}}
-			l.attempt = toldOf(&Attempt{}, func() { done.Add(1) })
-			l.begin(over, t.Context())
-			close(l.uploaded)
-			l.watchClient()
-			l.finish()
-			synctest.Wait()
-			if n := done.Load(); n != 1 {
-				t.Fatalf("the admission was released %d times", n)
-			}
-		})
-	}
-}
-
-// The timer of an unread response and its writer may finish a request at the same time. Each returns
-// only when nothing reads the client's connection.
-func TestTwoFinish(t *testing.T) {
-	l := &lifetime{Request: &exchange.Request{Client: exchange.Nobody{}, Body: &exchange.Body{}}, attempt: &Attempt{}, cancel: func() {}}
-	l.begin(t.Context(), t.Context())
-	var returned atomic.Int64
-	var both sync.WaitGroup
-	for range 2 {
-		both.Go(func() {
-			l.finish()
-			returned.Add(1)
-		})
-	}
-	for range 1000 {
-		runtime.Gosched()
-	}
-	if n := returned.Load(); n != 0 {
-		t.Errorf("%d have returned although the transport still reads the body", n)
-	}
-	close(l.uploaded)
-	both.Wait()
-}
-
-// An empty body of unknown length is a whole body, so its request may use HTTP/2 and be sent again.
-func TestWholeOfAnEmptyBody(t *testing.T) {
-	for _, length := range []int64{-1, 0} {
-		b := &exchange.Body{From: strings.NewReader(""), Length: length, Keep: true}
-		if b.Whole() == nil {
-			t.Errorf("length %d: the body is not whole", length)
-		}
-	}
 }

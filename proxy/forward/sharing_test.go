@@ -8,83 +8,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/iotest"
 	"testing/synctest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 )
-
-func TestBuffer(t *testing.T) {
-	const limit = 10
-	for name, test := range map[string]struct {
-		from   io.Reader
-		length int64
-		shared bool
-	}{
-		"empty":         {strings.NewReader(""), 0, true},
-		"short":         {strings.NewReader("012345678"), -1, true},
-		"full":          {strings.NewReader("0123456789"), 10, true},
-		"long":          {strings.NewReader("0123456789a"), -1, false},
-		"known as long": {strings.NewReader("0123456789a"), 11, false},
-		"broken":        {io.MultiReader(strings.NewReader("0123"), iotest.ErrReader(io.ErrUnexpectedEOF)), 8, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var all strings.Builder
-			closed := 0
-			r := &exchange.Response{Source: exchange.FromUpstream, Length: test.length, Reader: struct {
-				io.Reader
-				io.Closer
-			}{io.TeeReader(test.from, &all), closer(func() { closed++ })}}
-			err := r.Buffer(limit)
-			if (err == nil) != test.shared {
-				t.Fatalf("buffer: %v", err)
-			}
-			if test.shared {
-				if string(r.Bytes) != all.String() || r.Reader != nil || closed != 1 {
-					t.Errorf("%q of %q, closed %d times", r.Bytes, all.String(), closed)
-				}
-				return
-			}
-			rest, err := io.ReadAll(r.Reader)
-			if (err != nil) != (name == "broken") || string(rest) != all.String() || closed != 0 {
-				t.Errorf("%q of %q: %v, closed %d times", rest, all.String(), err, closed)
-			}
-		})
-	}
-}
-
-type closer func()
-
-func (c closer) Close() error {
-	c()
-	return nil
-}
-
-// A panic while a response is read closes the response and gives its room back.
-func TestBufferPanics(t *testing.T) {
-	closed := 0
-	memory := fair.NewPool(100<<20, false)
-	s := &Sharing{
-		Crowded: func() bool { return true },
-		Send: func(context.Context, *exchange.Request, exchange.Route, *Attempt) *exchange.Response {
-			return &exchange.Response{Source: exchange.FromUpstream, Length: -1, Reader: struct {
-				io.Reader
-				io.Closer
-			}{nil, closer(func() { closed++ })}}
-		},
-	}
-	func() {
-		defer func() { _ = recover() }()
-		req := &exchange.Request{Method: http.MethodGet, Header: http.Header{}, Memory: memory.Holding("")}
-		defer req.Free()
-		s.Forward(t.Context(), req, exchange.Route{Resource: true}, &Attempt{})
-		t.Error("no panic")
-	}()
-	if n := memory.Taken(); n != 0 || closed != 1 {
-		t.Errorf("%d bytes are taken, closed %d times", n, closed)
-	}
-}
 
 func TestShareKey(t *testing.T) {
 	rt := exchange.ParseRoute("GET", "/api/v1/namespaces/a/pods")
@@ -127,34 +54,21 @@ func TestShareKey(t *testing.T) {
 	} {
 		r := base()
 		r.Target, r.Path = path, path
-		if _, ok := shareKey(r, exchange.ParseRoute("GET", path)); ok != want {
+		plain, ok := shareKey(r, exchange.ParseRoute("GET", path))
+		if ok != want {
 			t.Errorf("%s is shared: %t", path, ok)
 		}
-	}
-}
-
-// Reads of discovery and OpenAPI share a response if they have the same form and the same
-// condition. Reads of resources with a condition are unusual, so they do not share.
-func TestConditionalReadsShare(t *testing.T) {
-	ask := func(path, header, value string) (string, bool) {
-		r := &exchange.Request{Method: "GET", Target: path, Path: path, Header: http.Header{"Accept-Encoding": {"gzip"}}}
-		if header != "" {
-			r.Header.Set(header, value)
-		}
-		return shareKey(r, exchange.ParseRoute("GET", path))
-	}
-	for _, path := range []string{"/api", "/apis", "/apis/apps/v1", "/openapi/v2", "/openapi/v3", "/openapi/v3/apis/apps/v1"} {
-		keys := map[string]bool{}
-		for _, of := range [][2]string{{}, {"If-None-Match", `"a"`}, {"If-None-Match", `"b"`}, {"If-Modified-Since", "Sat, 28 Nov 2026 18:00:00 GMT"}} {
-			key, ok := ask(path, of[0], of[1])
-			again, _ := ask(path, of[0], of[1])
-			if !ok || key != again || keys[key] {
-				t.Errorf("%s with %v: shared: %t, %q and %q", path, of, ok, key, again)
+		for _, header := range conditions {
+			r.Header.Set(header, `"a"`)
+			key, ok := shareKey(r, exchange.ParseRoute("GET", path))
+			if ok != want || ok && key == plain {
+				t.Errorf("%s with %s is shared: %t, as %q", path, header, ok, key)
 			}
-			keys[key] = true
+			plain = key
 		}
 	}
-	if _, ok := ask("/api/v1/pods", "If-None-Match", `"a"`); ok {
+	r.Header.Set("If-None-Match", `"a"`)
+	if _, ok := shareKey(r, rt); ok {
 		t.Error("a list with a condition is shared")
 	}
 }

@@ -248,19 +248,3 @@ func FuzzMessage(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkMessage(b *testing.B) {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}}}
-	for range 40 {
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "c", Image: "registry.k8s.io/pause:3.10", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}})
-	}
-	encoded, err := pod.Marshal()
-	if err != nil {
-		b.Fatal(err)
-	}
-	cut, dst := messageOf(Keep(paths("spec/nodeName", "status/podIPs"))), make([]byte, 0, len(encoded))
-	b.SetBytes(int64(len(encoded)))
-	for b.Loop() {
-		_, _ = cut.Append(dst, encoded)
-	}
-}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // hotPath is a frequent operation with its budget of allocations.
@@ -47,18 +46,6 @@ func hotPaths(tb testing.TB) []hotPath {
 		{"list of 10,000", 31, list(r)},
 		{"list of 10,000, gzip", 42, list(&zipped)},
 		{"page of 500", 36, list(&paged)},
-	}
-}
-
-func BenchmarkHotPaths(b *testing.B) {
-	for _, path := range hotPaths(b) {
-		b.Run(path.name, func(b *testing.B) {
-			path.do()
-			b.ReportAllocs()
-			for b.Loop() {
-				path.do()
-			}
-		})
 	}
 }
 
@@ -114,24 +101,5 @@ func TestSelectionCost(t *testing.T) {
 	const budget = 20
 	if allocs := testing.AllocsPerRun(20, list); allocs > budget {
 		t.Errorf("%v allocations, want %d at most", allocs, budget)
-	}
-}
-
-// The meter of a cheap read costs almost nothing.
-func TestMeterOfCheapRead(t *testing.T) {
-	slots := fair.NewPool(1, false)
-	if err := slots.Take(t.Context(), "other", 1); err != nil {
-		t.Fatal(err)
-	}
-	r, _ := pageOf(t, 1, 0)
-	ctx, both := t.Context(), &fair.Slots{Short: slots, Long: slots}
-	if allocs := testing.AllocsPerRun(100, func() {
-		r.meter = fair.NewMeter(ctx, r.Request, both, true)
-		if err := r.meter.Spend(fair.Turn); err != nil {
-			t.Fatal(err)
-		}
-		r.meter.End()
-	}); allocs > 0 {
-		t.Errorf("%v allocations", allocs)
 	}
 }

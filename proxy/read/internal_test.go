@@ -26,28 +26,33 @@ import (
 type stillFeeds struct {
 	Feeds
 	caches map[object.Encoding]*watchcache.Cache
-	aged   time.Duration // the age that a state may have; 0 for none
+	aged   time.Duration // the age that a state may have; 0 for none, less if it has become too old
+	fresh  proof         // nil: the state is known to be up to date
 	opened atomic.Int32
 }
+
+// proof is Fresh of a feed.
+type proof func(ctx context.Context, waits bool) error
 
 func (fs *stillFeeds) Open(_ context.Context, _ schema.GroupVersionResource, _ object.Want, e object.Encoding, _ uint64) (Feed, error) {
 	fs.opened.Add(1)
 	if fs.caches[e] == nil {
 		return nil, object.ErrNoEncoding
 	}
-	return &stillFeed{cache: fs.caches[e], aged: fs.aged}, nil
+	return &stillFeed{cache: fs.caches[e], aged: fs.aged, fresh: fs.fresh}, nil
 }
 
 func (fs *stillFeeds) Caches(schema.GroupVersionResource, object.Want) bool { return true }
 
-func (fs *stillFeeds) AnswersGets(schema.GroupVersionResource, object.Want, object.Encoding) bool {
-	return fs.aged > 0
+func (fs *stillFeeds) AnswersGets(_ schema.GroupVersionResource, _ object.Want, e object.Encoding) bool {
+	return fs.aged != 0 && fs.caches[e] != nil
 }
 
 type stillFeed struct {
 	Feed
 	cache *watchcache.Cache
 	aged  time.Duration
+	fresh proof
 }
 
 func (f *stillFeed) Cache() *watchcache.Cache    { return f.cache }
@@ -57,14 +62,19 @@ func (f *stillFeed) CompressesWatches() bool     { return false }
 func (f *stillFeed) ServesConsistent() bool      { return true }
 
 func (f *stillFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
-	if f.aged == 0 {
+	if f.aged <= 0 {
 		return s, 0, false
 	}
 	s, err := f.cache.Snapshot()
 	return s, f.aged, err == nil
 }
 
-func (f *stillFeed) Fresh(context.Context, bool) (watchcache.Snapshot, error) {
+func (f *stillFeed) Fresh(ctx context.Context, waits bool) (s watchcache.Snapshot, err error) {
+	if f.fresh != nil {
+		if err = f.fresh(ctx, waits); err != nil {
+			return s, err
+		}
+	}
 	return f.cache.Snapshot()
 }
 
@@ -123,65 +133,8 @@ func (fs *stillFeeds) fill(t *testing.T, annotations map[string]string) {
 }
 
 const (
-	acceptPartial  = "Accept: application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	acceptPartials = "Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-	acceptTable    = "Accept: application/json;as=Table;g=meta.k8s.io;v=v1"
+	acceptTable = "Accept: application/json;as=Table;g=meta.k8s.io;v=v1"
 )
-
-// Upstream makes the metadata of these resources from its internal version, so upstream answers,
-// without a feed.
-func TestInternalMetadataIsForwarded(t *testing.T) {
-	for collection, gvr := range map[string]schema.GroupVersionResource{
-		"/apis/apps/v1/namespaces/a/daemonsets":                      {Group: "apps", Version: "v1", Resource: "daemonsets"},
-		"/apis/apps/v1/namespaces/a/deployments":                     {Group: "apps", Version: "v1", Resource: "deployments"},
-		"/apis/autoscaling/v1/namespaces/a/horizontalpodautoscalers": {Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"},
-	} {
-		fs, rd := newStill(t, gvr, "Kind", "[]")
-		fs.fill(t, map[string]string{"a/x": ""})
-		fs.aged = time.Second // so that it may answer gets, too
-		for _, q := range []struct{ target, accept string }{
-			{collection, acceptPartials},
-			{collection + "?resourceVersion=0", acceptPartials},
-			{collection + "/x?resourceVersion=0", acceptPartial},
-			{collection + "/x", acceptPartial},
-			{collection + "?watch=1", acceptPartial},
-			{collection + "?resourceVersion=0", strings.Replace(acceptPartials, "json", "vnd.kubernetes.protobuf", 1)},
-			{collection + "?watch=1&resourceVersion=10", strings.Replace(acceptPartial, "json", "vnd.kubernetes.protobuf", 1)},
-		} {
-			if v := fs.ask(t, rd, q.target, q.accept); v.Answer != nil || v.Reason != Form || fs.opened.Load() != 0 {
-				t.Errorf("%s %s: %+v, %d feeds", q.target, q.accept, v, fs.opened.Load())
-			}
-		}
-		if v := fs.ask(t, rd, collection+"?resourceVersion=0"); v.Answer == nil {
-			t.Errorf("whole objects: %+v", v)
-		}
-	}
-}
-
-// Tables of these resources come from the cache. Their rows have upstream's own metadata.
-func TestTablesOfInternalMetadata(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fs, rd := newStill(t, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment", "[]")
-		fs.fill(t, map[string]string{"a/x": "other", "b/y": "deprecated.deployment.rollback.to", "b/z": ""})
-		const all = "/apis/apps/v1/deployments"
-		v := fs.ask(t, rd, all+"?resourceVersion=0&labelSelector=!a", acceptTable)
-		if v.Answer == nil {
-			t.Fatalf("Table: %+v", v)
-		}
-		if body := string(bodyOf(t, v.Answer)); strings.Count(body, `"cells"`) != 3 || strings.Contains(body, "rollback") {
-			t.Errorf("Table: %s", body)
-		}
-		v = fs.ask(t, rd, all+"?watch=1&timeoutSeconds=1&resourceVersion=0", acceptTable)
-		if v.Answer == nil {
-			t.Fatalf("watch of Tables: %+v", v)
-		}
-		var written strings.Builder
-		v.Answer.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
-		if reason := v.Answer.Stream.Reason(); reason != "timeout" || strings.Count(written.String(), `"cells"`) != 3 || strings.Contains(written.String(), "rollback") {
-			t.Errorf("watch of Tables: %q, %s", reason, written.String())
-		}
-	})
-}
 
 // The bookmarks of a watch of Tables have the metadata that upstream shows in bookmarks of Tables.
 func TestInternalMetadataOfBookmarks(t *testing.T) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -199,53 +196,6 @@ func TestLargeRows(t *testing.T) {
 			})
 		})
 	}
-}
-
-// counted counts the events that a form writes.
-type counted struct {
-	wire.Form
-	events *atomic.Int64
-}
-
-func (c counted) AppendEvent(dst []byte, kind string, o wire.Object) ([]byte, error) {
-	c.events.Add(1)
-	return c.Form.AppendEvent(dst, kind, o)
-}
-
-// Watches of metadata share the event of a large object.
-func TestWatchesShareLargeEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		j := newJoined(t)
-		time.Sleep(time.Hour)
-		j.reset(10)
-		var written atomic.Int64
-		var watches sync.WaitGroup
-		var got [3]strings.Builder
-		for i := range got {
-			r := j.read(wire.IncludeNone, "")
-			r.rows, r.choice, r.Watch, r.RV, r.WatchSeconds = nil, wire.Choice{Partial: true}, true, 10, 5
-			r.form = counted{wire.NewForm(r.choice, configMaps), &written}
-			resp, err := j.reader.watch(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if cost := resp.Stream.(*watch.Watch).Cost; cost != 1 {
-				t.Errorf("an event costs %d", cost)
-			}
-			watches.Go(func() { resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &got[i], Unframed: true}) })
-		}
-		synctest.Wait()
-		cachetest.Apply(t, j.objects, j.object(version{0, 11, time.Now(), strings.Repeat("x", 20<<10)}))
-		watches.Wait()
-		if written.Load() != 1 {
-			t.Errorf("the event is made %d times", written.Load())
-		}
-		for i := range got {
-			if !strings.Contains(got[i].String(), `"resourceVersion":"11"`) {
-				t.Errorf("watch %d: %q", i, got[i].String())
-			}
-		}
-	})
 }
 
 // A list of large objects in another form, or compressed, takes a turn for each megabyte at least.

@@ -2,19 +2,16 @@ package read
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unsafe"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
@@ -97,27 +94,6 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 				t.Fatal("an unused list is not forgotten")
 			}
 		}
-	}
-}
-
-// A client that reads a list too slowly is disconnected, because the list keeps its objects in
-// memory.
-func TestSlowListIsCut(t *testing.T) {
-	for pause, want := range map[time.Duration]error{500 * time.Millisecond: nil, 5 * time.Second: fair.ErrSlowList} {
-		synctest.Test(t, func(t *testing.T) {
-			list := &derived.List{}
-			for range 200 {
-				list.Pieces = append(list.Pieces, make([]byte, fair.WriteSize))
-			}
-			body := &exchange.Response{List: list}
-			_, err := body.WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
-				time.Sleep(pause * time.Duration(len(p)) / fair.WriteSize)
-				return len(p), nil
-			}), &exchange.Request{}, nil)
-			if !errors.Is(err, want) {
-				t.Errorf("64 KiB in %v: %v, want %v", pause, err, want)
-			}
-		})
 	}
 }
 

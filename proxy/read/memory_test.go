@@ -5,7 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/table"
@@ -49,26 +48,6 @@ func TestBodiesAreCounted(t *testing.T) {
 		if err == nil && resp.Turns != &r.meter {
 			t.Error("the body is written without turns")
 		}
-	}
-}
-
-// A long body is written in large pieces, for which its request holds memory, or else in small ones.
-func TestLongBodiesAreCounted(t *testing.T) {
-	for _, room := range []int64{fair.LargeBuffer, fair.LargeBuffer - 1} {
-		memory, most := fair.NewPool(room, false), 0
-		req := &exchange.Request{Memory: memory.Holding("")}
-		list := &derived.List{Pieces: make([][]byte, 300)}
-		for i := range list.Pieces {
-			list.Pieces[i] = make([]byte, 1000)
-		}
-		_, err := (&exchange.Response{List: list}).WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
-			most = max(most, len(p))
-			return len(p), nil
-		}), req, nil)
-		if large := most == fair.WriteSize; err != nil || large != (room == fair.LargeBuffer) || large != (memory.Taken() > 0) {
-			t.Errorf("in %d bytes: pieces of %d, %d bytes are held, %v", room, most, memory.Taken(), err)
-		}
-		req.Free()
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -52,47 +51,6 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The pieces of a long list take turns with other expensive reads. A client that does not read
-// holds no slot.
-func TestWritesTakeTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewPool(1, false)
-		r, _ := metered(t, 1, slots)
-		r.meter.End()
-		if err := slots.Take(t.Context(), "other", 1); err != nil {
-			t.Fatal(err)
-		}
-		piece := make([]byte, fair.WriteSize)
-		list := &derived.List{Pieces: [][]byte{piece, piece, piece}, Length: 3 * fair.WriteSize}
-		resp := r.listAnswer(list, list.Length)
-		wrote, stuck := 0, make(chan struct{})
-		go func() {
-			if _, err := resp.WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
-				if wrote += len(p); wrote > 2*fair.WriteSize {
-					<-stuck
-				}
-				return len(p), nil
-			}), &exchange.Request{}, nil); err != nil {
-				t.Error(err)
-			}
-		}()
-		synctest.Wait()
-		if wrote > fair.WriteSize { // the first piece needs none
-			t.Errorf("%d bytes were written while another one had the slot", wrote)
-		}
-		slots.Give("other", 1)
-		if err := slots.Take(t.Context(), "other", 1); err != nil {
-			t.Fatal(err)
-		}
-		slots.Give("other", 1)
-		close(stuck)
-		synctest.Wait()
-		if slots.Taken() != 0 || wrote != 3*fair.WriteSize {
-			t.Errorf("%d slots are held, %d bytes were written", slots.Taken(), wrote)
-		}
-	})
 }
 
 // A client that does not read even the beginning of an expensive list holds no slot.

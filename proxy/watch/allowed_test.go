@@ -130,53 +130,6 @@ func events(written []byte) (all []string) {
 	return all
 }
 
-// A watch shows all events in a namespace that its user may read, although it had no object at the
-// beginning, and none in others. They come in order, whether or not the watch waits for the review.
-func TestFirstObjects(t *testing.T) {
-	for _, pumped := range []bool{false, true} {
-		for _, waits := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRights(t, "a", "b")
-				r.delay = time.Second
-				r.writes(false, "a/old")
-				p, _ := r.opens()
-				var written bytes.Buffer
-				out := &exchange.ChunkWriter{To: &written}
-				w := opened(t, p, out)
-				s := scratch(t, pumped)
-				turn := func() {
-					t.Helper()
-					for {
-						on, behind := w.Turn(t.Context(), out, s)
-						if !on {
-							t.Fatal("the watch ends")
-						}
-						if !behind {
-							return
-						}
-					}
-				}
-				turn()
-				for _, write := range []string{"+a/one", "+c/x", "+b/job", "+b/job", "+c/x", "-b/job", "+a/one", "+b/late"} {
-					r.writes(write[0] == '-', write[1:])
-					if turn(); waits {
-						time.Sleep(5 * time.Second)
-						turn()
-					}
-				}
-				time.Sleep(5 * time.Second)
-				turn()
-				time.Sleep(5 * time.Second)
-				turn()
-				want := []string{"ADDED a/one", "ADDED b/job", "MODIFIED b/job", "DELETED b/job", "MODIFIED a/one", "ADDED b/late"}
-				if got := events(written.Bytes()); !slices.Equal(got, want) {
-					t.Errorf("pumped %t, waits %t: %v, want %v", pumped, waits, got, want)
-				}
-			})
-		}
-	}
-}
-
 // If the grants change, a watch ends with 410 before the next event, in a pump and outside, and also if
 // it is behind.
 func TestRegranted(t *testing.T) {

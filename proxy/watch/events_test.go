@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -175,15 +174,25 @@ func TestFewLongEventsAreKept(t *testing.T) {
 	}
 }
 
+// tableParams returns the parameters of a watch of Tables whose events take a turn for each byte.
+func tableParams(t *testing.T) (p Params, form *slotForm) {
+	t.Helper()
+	slots := fair.NewPool(1, false) // no room for those who may be refused
+	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
+	cache, initial := cachetest.Roomy(t)
+	p = paramsOf(t, cache, initial)
+	form = &slotForm{Form: p.Form, slots: slots}
+	p.Form, p.Choice, p.Meter, p.Cost = form, wire.Choice{Table: true}, &meter, fair.Turn
+	p.Await = func(uint64) bool { return true }
+	return p, form
+}
+
 // The events of Tables take turns, after their rows have arrived. Between two events, a watch has no
 // slot.
 func TestEventsOfTablesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewPool(1, false) // no room for those who may be refused
-		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
-		cache, initial := cachetest.Roomy(t)
-		p := paramsOf(t, cache, initial)
-		p.Choice, p.Meter, p.Cost = wire.Choice{Table: true}, &meter, fair.Turn // for each byte
+		p, form := tableParams(t)
+		slots := form.slots
 		arrived := make(chan struct{})
 		p.Await = func(uint64) bool {
 			if slots.Taken() > 0 {
@@ -192,11 +201,9 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 			<-arrived
 			return true
 		}
-		form := &slotForm{Form: p.Form, slots: slots}
-		p.Form = form
 		out := &exchange.ChunkWriter{To: io.Discard, Unframed: true}
 		w := opened(t, p, out)
-		cachetest.Apply(t, cache, cachetest.Sized(t, 2, 100))
+		cachetest.Apply(t, p.Cache, cachetest.Sized(t, 2, 100))
 		ended := make(chan bool)
 		go func() {
 			on, _ := w.Turn(t.Context(), out, nil)
@@ -218,48 +225,12 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 	})
 }
 
-// An event that nearly fills a piece is delivered by itself, in a turn. The watch has no slot while it
-// writes to its client, nor after its end.
-func TestSlotOfALoneEvent(t *testing.T) {
-	gone := errors.New("the client is gone")
-	for _, fails := range []error{nil, gone} {
-		slots := fair.NewPool(1, false)
-		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
-		cache, initial := cachetest.Roomy(t)
-		p := paramsOf(t, cache, initial)
-		form := &slotForm{Form: p.Form, slots: slots}
-		p.Form, p.Choice, p.Meter, p.Cost = form, wire.Choice{Table: true}, &meter, fair.Turn // for each byte
-		p.Await = func(uint64) bool { return true }
-		written := 0
-		out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
-			if slots.Taken() > 0 {
-				t.Error("it writes with a slot")
-			}
-			written += len(b)
-			return len(b), fails
-		})}
-		w := opened(t, p, out)
-		cachetest.Apply(t, cache, cachetest.Sized(t, 2, exchange.PieceSize-200))
-		on, behind := true, true
-		for on && behind {
-			on, behind = w.Turn(t.Context(), out, nil)
-		}
-		if on != (fails == nil) || form.taken != 1 || written < exchange.PieceSize-200 || slots.Taken() != 0 {
-			t.Errorf("%v: it goes on: %t; %d slots were taken, and %d are; %d bytes", fails, on, form.taken, slots.Taken(), written)
-		}
-	}
-}
-
 // A row may be so much longer than its object that it needs room, and is written at once. The watch has
 // no slot meanwhile.
 func TestSlotOfAWideRow(t *testing.T) {
-	slots := fair.NewPool(1, false)
-	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
-	cache, initial := cachetest.Roomy(t)
-	p := paramsOf(t, cache, initial)
-	form := &wideForm{slotForm: slotForm{Form: p.Form, slots: slots}}
-	p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, true, &meter, fair.Turn // for each byte
-	p.Await = func(uint64) bool { return true }
+	p, form := tableParams(t)
+	slots := form.slots
+	p.Form, p.Compressed = &wideForm{form}, true
 	p.Hold = func(int64) (func(), error) {
 		if slots.Taken() > 0 {
 			t.Error("it waits for room with a slot")
@@ -275,7 +246,7 @@ func TestSlotOfAWideRow(t *testing.T) {
 		return len(b), nil
 	})}
 	w := opened(t, p, out)
-	cachetest.Apply(t, cache, cachetest.Sized(t, 2, 100))
+	cachetest.Apply(t, p.Cache, cachetest.Sized(t, 2, 100))
 	if on, _ := w.Turn(t.Context(), out, nil); !on || form.taken != 1 || written < wideRow {
 		t.Errorf("it goes on: %t; %d slots were taken; %d bytes", on, form.taken, written)
 	}
@@ -284,7 +255,7 @@ func TestSlotOfAWideRow(t *testing.T) {
 const wideRow = 3 * exchange.PieceSize
 
 // wideForm writes events that cannot be compressed.
-type wideForm struct{ slotForm }
+type wideForm struct{ *slotForm }
 
 func (f *wideForm) AppendEvent(dst []byte, kind string, o wire.Object) ([]byte, error) {
 	noise := make([]byte, wideRow)
@@ -341,20 +312,16 @@ func TestLongGap(t *testing.T) {
 
 // A panic in a turn leaves no slot behind.
 func TestSlotAfterAPanic(t *testing.T) {
-	slots := fair.NewPool(1, false)
-	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
-	cache, initial := cachetest.Roomy(t)
-	p := paramsOf(t, cache, initial)
-	p.Form, p.Choice, p.Meter, p.Cost = &panicsOnce{Form: p.Form}, wire.Choice{Table: true}, &meter, fair.Turn
-	p.Await = func(uint64) bool { return true }
+	p, form := tableParams(t)
+	p.Form = &panicsOnce{Form: form}
 	w := New(p)
 	func() {
 		defer func() {
-			if recover() == nil || slots.Taken() != 0 {
-				t.Errorf("no panic, or %d slots are taken", slots.Taken())
+			if recover() == nil || form.slots.Taken() != 0 {
+				t.Errorf("no panic, or %d slots are taken", form.slots.Taken())
 			}
 		}()
-		cachetest.Apply(t, cache, cachetest.Sized(t, 2, 100))
+		cachetest.Apply(t, p.Cache, cachetest.Sized(t, 2, 100))
 		w.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true})
 	}()
 }
@@ -363,13 +330,9 @@ func TestSlotAfterAPanic(t *testing.T) {
 // room without a slot, and for its client. Without room it ends.
 func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 	for _, compressed := range []bool{false, true} {
-		slots := fair.NewPool(1, false)
-		meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
-		cache, initial := cachetest.Roomy(t)
-		p := paramsOf(t, cache, initial)
-		form := &slotForm{Form: p.Form, slots: slots}
-		p.Form, p.Choice, p.Compressed, p.Meter, p.Cost = form, wire.Choice{Table: true}, compressed, &meter, fair.Turn
-		p.Await = func(uint64) bool { return true }
+		p, form := tableParams(t)
+		slots := form.slots
+		p.Compressed = compressed
 		var room, held int64 = 1 << 20, 0
 		p.Hold = func(size int64) (func(), error) {
 			if slots.Taken() > 0 {
@@ -391,7 +354,7 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 		})}
 		w := opened(t, p, out)
 		for i, size := range []int{exchange.PieceSize + 1<<10, 2 << 20} {
-			cachetest.Apply(t, cache, cachetest.Sized(t, uint64(2+i), size)) //nolint:gosec // small
+			cachetest.Apply(t, p.Cache, cachetest.Sized(t, uint64(2+i), size)) //nolint:gosec // small
 			on, behind := true, true
 			for on && behind {
 				on, behind = w.Turn(t.Context(), out, nil)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/projection"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -100,51 +99,6 @@ func TestEventsOfFields(t *testing.T) {
 			}
 		})
 	}
-}
-
-// In a Table each change is an event, compressed or not: fields do not cut cells. The earlier object
-// is not asked for, because its row is gone, and another object's row would be taken for wrong.
-func TestChangesInTablesOfFields(t *testing.T) {
-	fields := projection.Keep([]projection.Path{{{Key: "metadata"}, {Key: "labels"}}})
-	for _, compressed := range []bool{false, true} {
-		cache, initial := cachetest.Roomy(t)
-		p := paramsOf(t, cache, initial)
-		p.Choice, p.Events, p.Compressed = wire.Choice{Table: true, Fields: fields}, new(Events), compressed
-		p.Await, p.Meter = func(uint64) bool { return true }, &fair.Meter{}
-		p.Form = latestRow{Form: wire.NewForm(wire.Choice{Fields: fields}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}), t: t}
-		var got bytes.Buffer
-		out := &exchange.ChunkWriter{To: &got, Unframed: true}
-		w := opened(t, p, out)
-		for rv := range uint64(3) {
-			cachetest.Apply(t, cache, ofSize(t, 2+rv, "1", int(rv)))
-			if on, _ := w.Turn(t.Context(), out, nil); !on {
-				t.Fatal(w.Reason())
-			}
-		}
-		text := got.String()
-		if compressed {
-			z, err := gzip.NewReader(&got)
-			if err != nil {
-				t.Fatal(err)
-			}
-			plain, _ := io.ReadAll(z) // it has not ended
-			text = string(plain)
-		}
-		if added, modified := strings.Count(text, "ADDED"), strings.Count(text, "MODIFIED"); added != 1 || modified != 2 {
-			t.Errorf("compressed: %t: %d objects are added and %d modified, want 1 and 2:\n%s", compressed, added, modified, text)
-		}
-	}
-}
-
-// latestRow is a Table that has the row of the latest object only.
-type latestRow struct {
-	wire.Form
-	t *testing.T
-}
-
-func (f latestRow) AppendItem(dst []byte, o wire.Object) ([]byte, error) {
-	f.t.Errorf("the row of %d is asked for", o.Written())
-	return f.Form.AppendItem(dst, o)
 }
 
 // A large event that no log has needs room while it is written, once for all watches that write it.

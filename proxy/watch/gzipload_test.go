@@ -122,33 +122,6 @@ func TestCompressedTableHoldsNoSlot(t *testing.T) {
 	}
 }
 
-// A state that has begun is not refused, however many others wait.
-func TestCompressedStateIsNotRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewPool(1, false) // room for no waiting claim
-		for range slots.Capacity {
-			if !slots.Try("other", 1) {
-				t.Fatal("no slot is free")
-			}
-		}
-		p, objects := stateOf(t, slots)
-		form := &countedForm{Form: p.Form}
-		p.Form = form
-		w := New(p)
-		defer w.Close()
-		opened := make(chan bool)
-		go func() { opened <- w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true}) }()
-		synctest.Wait() // until the state waits for a slot
-		if form.n == objects {
-			t.Error("the state needs no slot")
-		}
-		slots.Give("other", slots.Capacity)
-		if !<-opened || form.n != objects {
-			t.Errorf("%d of %d objects, then %q", form.n, objects, w.Reason())
-		}
-	})
-}
-
 // Old events, which a watch that catches up needs, do not replace new ones.
 func TestOldEventsAreNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,14 +3,11 @@ package watch
 import (
 	"context"
 	"errors"
-	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // A watch continues while its access is confirmed, and ends when it is revoked. While reviews fail,
@@ -62,45 +59,4 @@ func TestRecheck(t *testing.T) {
 			})
 		})
 	}
-}
-
-// behind is a client that never catches up: while it reads events, the same number of new events
-// arrive.
-type behind struct {
-	t     *testing.T
-	cache *watchcache.Cache
-	rv    int
-}
-
-// Write implements io.Writer.
-func (b *behind) Write(p []byte) (int, error) {
-	time.Sleep(time.Second)
-	if b.rv > 600*deltasMax {
-		return 0, io.ErrClosedPipe // ten minutes are enough
-	}
-	changes := make([]watchcache.Change, deltasMax)
-	for i := range changes {
-		b.rv++
-		changes[i].Object = cachetest.ConfigMap(b.t, 0, b.rv)
-	}
-	return len(p), b.cache.Apply(changes, time.Now())
-}
-
-// A lagging watch never waits for events, but is still reviewed.
-func TestRecheckOfLaggingWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, initial := cachetest.ConfigMaps(t, 1)
-		p := paramsOf(t, c, initial)
-		client := &behind{t, c, int(p.Start)}
-		if _, err := client.Write(nil); err != nil {
-			t.Fatal(err)
-		}
-		ended := false
-		p.Done, p.Recheck, p.Review = func() { ended = true }, time.Minute, func(context.Context) error { return exchange.ErrRevoked }
-		began := time.Now()
-		New(p).Run(t.Context(), &exchange.ChunkWriter{To: client})
-		if took := time.Since(began); !ended || took > 2*time.Minute {
-			t.Errorf("ended: %t, after %v", ended, took)
-		}
-	})
 }

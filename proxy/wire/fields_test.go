@@ -1,16 +1,10 @@
 package wire
 
 import (
-	"bytes"
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/encoding/protowire"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/proxy/projection"
@@ -117,73 +111,6 @@ func TestNegotiateCut(t *testing.T) {
 	for _, accept := range []string{proto + ",*/*", proto + asPartial + ",*/*"} {
 		if got := NegotiateCut(accept, Get, false, deep, pods); !slices.Equal(got, []Choice{{Fields: deep}}) {
 			t.Errorf("%s, into a value that cannot be cut: %+v", accept, got)
-		}
-	}
-}
-
-// unwrapped returns the message in an envelope.
-func unwrapped(t *testing.T, text []byte) []byte {
-	t.Helper()
-	var u runtime.Unknown
-	if err := u.Unmarshal(bytes.TrimPrefix(text, []byte(protobufPrefix))); err != nil {
-		t.Fatal(err)
-	}
-	return u.Raw
-}
-
-// eventOf returns the object of a watch event.
-func eventOf(t *testing.T, frame []byte) []byte {
-	t.Helper()
-	var e metav1.WatchEvent
-	if err := e.Unmarshal(frame[frameHead:]); err != nil {
-		t.Fatal(err)
-	}
-	return e.Object.Raw
-}
-
-// Each form in protobuf shows some fields of its objects. Bookmarks are whole.
-func TestMessagesOfFields(t *testing.T) {
-	fields := projection.Drop([]projection.Path{{{Key: "metadata"}, {Key: "annotations"}}, {{Key: "spec"}, {Key: "securityContext"}}})
-	whole := samplePod()
-	whole.Spec.NodeName, whole.Spec.SecurityContext = "n", &corev1.PodSecurityContext{}
-	slim := whole.DeepCopy()
-	slim.Annotations, slim.Spec.SecurityContext = nil, nil
-	custom, err := json.Marshal(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
-	encoded := must(whole.Marshal())
-	partial := Choice{MediaType: Protobuf, Partial: true, Fields: fields, Message: fields.Metadata()}
-	for name, c := range map[string]struct {
-		form    Form
-		object  bare
-		message []byte
-	}{
-		"object": {
-			NewForm(Choice{MediaType: Protobuf, Fields: fields, Message: fields.Message(pods)}, protoPodKind), encoded, must(slim.Marshal()),
-		},
-		"metadata":                      {NewForm(partial, protoPodKind), encoded, must((&metav1.PartialObjectMetadata{ObjectMeta: slim.ObjectMeta}).Marshal())},
-		"metadata of a custom resource": {NewForm(partial, gadgetKind), custom, must((&metav1.PartialObjectMetadata{ObjectMeta: slim.ObjectMeta}).Marshal())},
-	} {
-		item := noErr(t)(c.form.AppendItem([]byte("<"), c.object))
-		object := noErr(t)(c.form.AppendObject(nil, c.object))
-		event := noErr(t)(c.form.AppendEvent(nil, "MODIFIED", c.object))
-		bookmark := noErr(t)(c.form.AppendBookmark(nil, c.object))
-		if want := protowire.AppendBytes([]byte{'<', itemTag}, c.message); !bytes.Equal(item, want) {
-			t.Errorf("%s: item %q, want %q", name, item, want)
-		}
-		if got := unwrapped(t, object); !bytes.Equal(got, c.message) {
-			t.Errorf("%s: object %q, want %q", name, got, c.message)
-		}
-		if got := eventOf(t, event); !bytes.Equal(got, object) {
-			t.Errorf("%s: event %q, want %q", name, got, object)
-		}
-		if got := unwrapped(t, eventOf(t, bookmark)); len(got) <= len(c.message) || !bytes.Contains(encoded, got) {
-			t.Errorf("%s: bookmark %q", name, got)
-		}
-		if _, _, _, ok := c.form.SplitEvent(nil, "ADDED", c.object); ok || c.form.Verbatim() {
-			t.Errorf("%s: the form has the cache's bytes", name)
 		}
 	}
 }

@@ -58,16 +58,6 @@ func TestListForms(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
-	item := []byte(`{"metadata":{"resourceVersion":"9"},"spec":{}}`)
-	if got, want := string(noErr(t)(podForm.AppendEvent(nil, "ADDED", bare(item)))), `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"9"},"spec":{}}}`+"\n"; got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	if !json.Valid(podForm.AppendError(nil, &metav1.Status{Code: 410})) {
-		t.Error("an ERROR event is not JSON")
-	}
-}
-
 func samplePod() *corev1.Pod {
 	yes := true
 	return &corev1.Pod{
