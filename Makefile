@@ -180,7 +180,7 @@ forms: kubeapi ## the whole differential suite: all rows, also of similar collec
 	go test -tags grpcnotrace,verify -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
 
 matrix: kubeapi kubectl ## tests of access, with the whole matrix: all callers, all reads; test asks about an eighth of them
-	WATCHPROXY_RACE=1 go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 ./bench/access -everything
+	go test -tags grpcnotrace,verify -shuffle=on -timeout 20m -count 1 ./bench/access -everything
 
 # The picture shows the version that the chart has.
 screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after two minutes of work
