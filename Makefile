@@ -125,8 +125,8 @@ test-page:
 test-image:
 	@cd .tools/image && $(call gate,image,.)
 
-# What make verify runs, in this order. Each is a target. What judges time runs alone. The other tests of the product run again
-# from a new seed, and those of bench/conformance and bench/access in forms and in matrix.
+# The suites of make verify, in this order. Each is a target. Tests that judge time run alone. The other tests of the product
+# run again from a new seed, those of bench/conformance in forms, and those of bench/access in matrix.
 VERIFIED := go test -tags grpcnotrace$(comma)verify -count=1 -shuffle=on -p 1 -timeout 30m
 SUITES := verify-product verify-servers verify-modules $(RIGS:%=verify-%) tiers scopes rights forms matrix fuzz
 verify: ## what judges time, memory and luck, from a new seed, one suite after another: bench/results/verify.md; SUITES='tiers fuzz' runs only these
