@@ -176,7 +176,7 @@ compat: bin/kubeapi-$(PREVIOUS) kubeapi $(COMPAT:%=bin/kubeapi-%) kubectl ## the
 	WATCHPROXY_KUBEAPI=$(CURDIR)/bin/kubeapi-$(PREVIOUS) WATCHPROXY_KUBEAPI_NEXT=$(CURDIR)/bin/kubeapi go test $(TAGS) -count 1 -timeout 5m -run '^TestRollingUpgrade$$' ./bench/clients/outage
 	go run ./bench/compat --versions $(subst $() ,$(comma),$(strip $(COMPAT))) --report bench/results/compat.md
 
-forms: kubeapi ## the whole differential suite: all rows, also of similar collections, each in every form (encodings, gzip, HTTP/2); ten minutes
+forms: kubeapi ## the whole differential suite: all rows, also of similar collections, each in every encoding, plain and gzip; ten minutes
 	go test -tags grpcnotrace,verify -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
 
 matrix: kubeapi kubectl ## tests of access, with the whole matrix: all callers, all reads; test asks about an eighth of them

@@ -13,7 +13,7 @@ import (
 )
 
 // Every row is sent for plain JSON over a randomly chosen protocol, and also in other forms: in one
-// random form, or in all.
+// random form, or in all. In a view, it is sent in one random form.
 var allForms = flag.Bool("all-forms", false, "ask for every row in every form, instead of in one more form that is chosen at random")
 
 // form is an encoding of responses: the Accept headers for a get, a list and a watch. An empty
@@ -51,13 +51,11 @@ func partial(name, mime string) form {
 	return form{name: name, get: one, list: mime + ";as=PartialObjectMetadataList" + meta + ",application/json", watch: one}
 }
 
-// forms are all encodings, uncompressed and compressed, over both protocols.
+// forms are all encodings, uncompressed and compressed. The protocol is drawn for each row.
 var forms = func() (all []form) {
 	for _, f := range encodings {
 		for _, f.gzip = range []bool{false, true} {
-			for _, f.protocol = range []cluster.Protocol{cluster.HTTP1, cluster.HTTP2} {
-				all = append(all, f)
-			}
+			all = append(all, f)
 		}
 	}
 	return all
@@ -75,11 +73,15 @@ func (f form) String() string {
 }
 
 // lots picks forms for a row at random, from a seed and the row's name.
-func lots(name string, forms []form) []form {
-	if *allForms {
-		return forms
+func lots(name string, forms []form) (picked []form) {
+	if !*allForms {
+		return []form{drawForm(name, forms)}
 	}
-	return []form{drawForm(name, forms)}
+	for _, f := range forms {
+		f.protocol = cluster.DrawProtocol(stable(name), f.String())
+		picked = append(picked, f)
+	}
+	return picked
 }
 
 func drawForm(name string, forms []form) form {
@@ -192,24 +194,22 @@ var viewForms = func() (all []form) {
 // viewedForms are the forms of watches in views.
 var viewedForms = slices.DeleteFunc(slices.Clone(viewForms), func(f form) bool { return f.name == "indented" })
 
-// inViews returns the row in a view of its resource that the seed selects, in a form or in all.
-func (r row) inViews() (rows []row) {
+// inView returns the row in a view of its resource and in a form, both of which the seed selects.
+func (r row) inView() (other row, ok bool) {
 	of := views[resourceOf(r.Target)]
 	if len(of) == 0 {
-		return nil
+		return r, false
 	}
 	name := stable(r.name + r.Target)
 	r.view = of[cluster.Draw(len(of), name, "view")]
-	for _, f := range lots(name+" in a view", viewForms) {
-		if other, ok := r.as(f); ok {
-			other.name += ", " + r.view.name
-			if strings.HasPrefix(r.Target, largeConfigMap) && strings.Contains(other.Header.Get("Accept"), "PartialObjectMetadata") {
-				other.from = r.from // the cache cuts large objects, too
-			}
-			rows = append(rows, other)
-		}
+	if other, ok = r.as(drawForm(name+" in a view", viewForms)); !ok {
+		return r, false
 	}
-	return rows
+	other.name += ", " + r.view.name
+	if strings.HasPrefix(r.Target, largeConfigMap) && strings.Contains(other.Header.Get("Accept"), "PartialObjectMetadata") {
+		other.from = r.from // the cache cuts large objects, too
+	}
+	return other, true
 }
 
 // forwardedTables has the resources whose rows depend on other objects of the list, or have a

@@ -162,7 +162,8 @@ func TestRefusalsForAWhile(t *testing.T) {
 }
 
 // If a user's priority level has no free seats, the user gets 429, both directly and through the
-// proxy. Responses from the proxy's cache need no seat.
+// proxy. Responses from the proxy's cache need no seat. The more requests a second has, the longer is
+// the Retry-After of the next, so these rows are moving.
 func TestTooManyRequests(t *testing.T) {
 	const token = "limited-token"
 	server := another(t, cluster.Options{Users: token + ",limited,limited-uid\n"})
@@ -188,8 +189,8 @@ func TestTooManyRequests(t *testing.T) {
 	defer lasting(t, get(slow), called)()
 	await(t, get(configs+"/one"), http.StatusTooManyRequests)
 	check(t, []row{
-		{name: "get", request: get(configs + "/one"), status: 429, from: upstream, says: "Too many requests, please try again later."},
-		{name: "create", request: request{Method: "POST", Target: configs, Body: `{}`}, status: 429, from: upstream},
+		{name: "get", request: get(configs + "/one"), status: 429, from: upstream, says: "Too many requests, please try again later.", moving: true},
+		{name: "create", request: request{Method: "POST", Target: configs, Body: `{}`}, status: 429, from: upstream, moving: true},
 		{name: "list", request: get(configs), status: 200, from: cache, open: SomeState(0)},
 		{name: "old list", request: get(configs + "?resourceVersion=0"), status: 200, from: cache, open: SomeState(0)},
 	})

@@ -110,13 +110,11 @@ func watchScript(t *testing.T, c *collection) {
 				open = append(open, asked{f.name + ", " + form.String(), r, inForm(r, from), begins, nil})
 			}
 		}
-		for _, form := range lots(f.name+c.name+" in a view", viewedForms) {
-			of := views[c.configured()]
-			// The plain implementation does not know objects that existed before a watch.
-			if r, ok := form.of(r); ok && len(of) > 0 && !strings.Contains(f.query, "$N+4") {
-				v := of[cluster.Draw(len(of), f.name, c.name)]
-				open = append(open, asked{f.name + ", " + form.String() + ", " + v.name, r, inForm(r, from), begins, v})
-			}
+		of, form := views[c.configured()], drawForm(f.name+c.name+" in a view", viewedForms)
+		// The plain implementation does not know objects that existed before a watch.
+		if r, ok := form.of(r); ok && len(of) > 0 && !strings.Contains(f.query, "$N+4") {
+			v := of[cluster.Draw(len(of), f.name, c.name)]
+			open = append(open, asked{f.name + ", " + form.String() + ", " + v.name, r, inForm(r, from), begins, v})
 		}
 	}
 	for name, path := range map[string]string{
