@@ -85,11 +85,12 @@ func untilClosed(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. The context ends last, so that the handler cannot write an error to a
+// connection that is about to be closed.
 func (c *boundedConn) Close() error {
 	c.among.mu.Lock()
 	c.among.mu.open = slices.DeleteFunc(c.among.mu.open, func(o *boundedConn) bool { return o == c })
 	c.among.mu.Unlock()
-	c.cancel()
+	defer c.cancel()
 	return c.Conn.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 )
 
 // caller is a connection from an address, which only counts.
@@ -13,6 +14,7 @@ type caller struct {
 	net.Conn
 	address string
 	closed  bool
+	closing func() // called by Close, if set
 }
 
 // RemoteAddr implements net.Conn.
@@ -21,7 +23,13 @@ func (c *caller) RemoteAddr() net.Addr {
 }
 
 // Close implements net.Conn.
-func (c *caller) Close() error { c.closed = true; return nil }
+func (c *caller) Close() error {
+	c.closed = true
+	if c.closing != nil {
+		c.closing()
+	}
+	return nil
+}
 
 // callers is a listener of given connections.
 type callers struct {
@@ -68,7 +76,8 @@ func TestBoundedClosesTheCrowd(t *testing.T) {
 	}
 }
 
-// The context of a request ends with its connection, whatever is around the connection.
+// The context of a request ends with its connection, whatever is around the connection, and not
+// before: a client whose connection was closed for others could get a 500.
 func TestUntilClosed(t *testing.T) {
 	for name, around := range map[string]func(net.Conn) net.Conn{
 		"plain":        func(c net.Conn) net.Conn { return c },
@@ -77,18 +86,25 @@ func TestUntilClosed(t *testing.T) {
 			return tls.Server(&begunConn{Conn: c}, &tls.Config{MinVersion: tls.VersionTLS12})
 		},
 	} {
-		l := Bounded(&callers{next: &caller{address: "192.0.2.1:1"}})
-		conn, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx := untilClosed(t.Context(), around(conn))
-		if ctx.Err() != nil {
-			t.Errorf("%s: the context has ended", name)
-		}
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-		<-ctx.Done()
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner := &caller{address: "192.0.2.1:1"}
+				conn, err := Bounded(&callers{next: inner}).Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx := untilClosed(t.Context(), around(conn))
+				inner.closing = func() {
+					synctest.Wait()
+					if ctx.Err() != nil {
+						t.Error("the context has ended before the connection")
+					}
+				}
+				if err := conn.Close(); err != nil {
+					t.Error(err)
+				}
+				<-ctx.Done()
+			})
+		})
 	}
 }
