@@ -38,8 +38,9 @@ type Conn struct {
 		waiting     time.Time // until then, it waits for a request; zero if it does not
 		drain       *Drain    // limits these waits; nil before the drain
 		closed      bool
-		user        string // the user against whose limit this connection counts
-		counted     func() // ends the count; nil if no user's limit counts the connection
+		user        string    // the user against whose limit this connection counts
+		counted     func()    // ends the count; nil if no user's limit counts the connection
+		shook       headCount // what TLS keeps of a stranger's handshake
 	}
 }
 
@@ -66,16 +67,21 @@ func (c *Conn) Handshake() (protocol string, err error) {
 	read := int64(0)
 	c.socket.reading.count = func(n int) bool {
 		read += int64(n)
-		return c.HeadGrows(read - handshakeFree + headFree)
+		return read <= handshakeMost && c.HeadGrows(handshakeKept*(read-handshakeFree)+headFree)
 	}
-	c.socket.shaking = true
+	records := &records{}
+	c.socket.shaking, c.socket.reading.records = true, records
 	err = t.Handshake()
 	c.socket.shaking, c.socket.reading.count = false, nil
-	c.HeadEnds()
 	c.Waited()
 	if err != nil {
+		c.HeadEnds()
 		return "", err
 	}
+	records.whole, records.idle = 0, 0
+	c.mu.Lock()
+	c.mu.shook, c.head = c.head, headCount{}
+	c.mu.Unlock()
 	state := t.ConnectionState()
 	c.TLSState = &state
 	return state.NegotiatedProtocol, t.SetDeadline(time.Time{})
@@ -107,6 +113,7 @@ func (c *Conn) holdAs(user string, take func() (giveBack func(), ok bool)) (firs
 	if first = c.mu.counted == nil; !first {
 		c.mu.counted()
 	}
+	c.mu.shook.end() // a user has few connections
 	c.mu.user, c.mu.counted = user, counted
 	return first, true
 }
@@ -124,6 +131,15 @@ func (c *Conn) User() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.user
+}
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (n int, err error) {
+	n, err = c.Conn.Read(p)
+	if r := c.socket.reading.records; r != nil && n > 0 {
+		r.data = true
+	}
+	return n, err
 }
 
 // Write implements net.Conn. It waits for the client.
@@ -214,6 +230,7 @@ func (c *Conn) Close() error {
 		c.mu.counted()
 		c.mu.counted = nil
 	}
+	c.mu.shook.end()
 	c.mu.Unlock()
 	return c.Conn.Close()
 }
@@ -228,7 +245,7 @@ func (c *Conn) halfClose() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if ok && half.CloseWrite() == nil && c.Settle() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(halfCloseTime))
-		_, _ = io.Copy(io.Discard, c.Conn)
+		_, _ = io.Copy(io.Discard, c)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,7 +64,47 @@ func TestGuardFiresAtTheEndOfAWrite(t *testing.T) {
 	}
 }
 
-// A handshake counts, too: TLS keeps up to 256 KiB of it.
+// TLS keeps its buffers of a handshake. So those of a long one count until the stranger is known or has
+// left, and longer ones are refused.
+func TestHandshakesAreHeld(t *testing.T) {
+	for name, test := range map[string]struct {
+		length  int // of the server's name
+		known   bool
+		held    bool
+		refused bool
+	}{
+		"short":            {100, true, false, false},
+		"long, then left":  {2 * handshakeFree, false, true, false},
+		"long, then known": {2 * handshakeFree, true, true, false},
+		"too long":         {handshakeMost, false, false, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			theirs, accepted := conntest.Pipe(unread)
+			heads := &Heads{Strangers: fair.NewPool(1<<20, true), Users: fair.NewPool(1<<20, true)}
+			c := New(accepted)
+			c.heads, c.Conn = heads, tls.Server(c.socket, &tls.Config{Certificates: certificate(t)})                          //nolint:gosec // a test
+			client := tls.Client(theirs, &tls.Config{InsecureSkipVerify: true, ServerName: strings.Repeat("a", test.length)}) //nolint:gosec // a test
+			go func() { _ = client.HandshakeContext(t.Context()) }()
+			if _, err := c.Handshake(); errors.Is(err, ErrHeads) != test.refused {
+				t.Errorf("%s: %v", name, err)
+			}
+			if n := heads.Strangers.Taken(); n >= int64(test.length) != test.held {
+				t.Errorf("%s: %d bytes are held", name, n)
+			}
+			if held := 0; test.known {
+				c.HoldAs("a", holds(&held))
+			} else {
+				_ = c.Close()
+			}
+			if n := heads.Strangers.Taken(); n != 0 {
+				t.Errorf("%s: %d bytes are held afterwards", name, n)
+			}
+			_, _ = c.Close(), theirs.Close()
+		})
+	}
+}
+
+// A handshake counts while it lasts, too.
 func TestHandshakesAreBounded(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -90,6 +131,36 @@ func TestHandshakesAreBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A client that gets an early response over TLS may go on sending: the connection is not closed
+// meanwhile, because a reset could overtake the response.
+func TestRestOfAnUploadIsDiscarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		theirs, accepted := conntest.Pipe(unread)
+		c := New(accepted)
+		c.Conn = tls.Server(c.socket, &tls.Config{Certificates: certificate(t)}) //nolint:gosec // a test
+		client := tls.Client(theirs, &tls.Config{InsecureSkipVerify: true})      //nolint:gosec // a test
+		go func() { _ = client.HandshakeContext(t.Context()) }()
+		if _, err := c.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan error, 1)
+		go func() {
+			c.Unread = true
+			closed <- c.Close()
+		}()
+		for i := range 100 {
+			if _, err := client.Write(make([]byte, 2000)); err != nil {
+				t.Fatalf("after %d pieces: %v", i, err)
+			}
+			synctest.Wait()
+		}
+		_ = client.Close()
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Cut ends the wait of TLS for a client that does not read that the connection ends.

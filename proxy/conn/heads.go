@@ -13,14 +13,19 @@ import (
 // clients have memory of their own, because they may stay for hours.
 type Heads struct{ Strangers, Users, Unread *fair.Pool }
 
-// headFree is the number of bytes of each head that are not counted. handshakeFree is the same for a
-// handshake.
-const headFree, handshakeFree = 2 << 10, 8 << 10
+const (
+	// headFree is the number of bytes of each head that are not counted.
+	headFree = 2 << 10
+	// handshakeFree is the same for a handshake, and handshakeMost limits it: a resumed session may have
+	// a chain of certificates of up to 16 KiB, and send it twice. TLS keeps its buffers for as long as the
+	// connection is open, and they may be handshakeKept times as large as the handshake.
+	handshakeFree, handshakeMost, handshakeKept = 4 << 10, 40 << 10, 3
+)
 
 // ErrHeads says that a connection ends because clients have begun to send too much.
 var ErrHeads = errors.New("too many bytes of incomplete requests")
 
-// headCount is the counted part of a connection's head.
+// headCount is the counted part of a connection's head or handshake.
 type headCount struct {
 	from *fair.Pool
 	who  string
@@ -45,10 +50,13 @@ func (c *Conn) HeadGrows(size int64) bool {
 }
 
 // HeadEnds says that a head is complete, or that the connection ends.
-func (c *Conn) HeadEnds() {
-	if c.head.size > 0 {
-		c.head.from.Give(c.head.who, c.head.size)
-		c.head = headCount{}
+func (c *Conn) HeadEnds() { c.head.end() }
+
+// end gives back what was counted.
+func (h *headCount) end() {
+	if h.size > 0 {
+		h.from.Give(h.who, h.size)
+		*h = headCount{}
 	}
 }
 

@@ -35,7 +35,8 @@ type socket struct {
 		now    bool // reads do not wait but fail as after a deadline
 		// count is called with the number of bytes of each read. If it returns false, the read
 		// fails. It may be nil.
-		count func(n int) bool
+		count   func(n int) bool
+		records *records // nil without TLS
 	}
 
 	mu struct {
@@ -194,7 +195,14 @@ func (s *socket) await() error {
 
 // Read implements net.Conn.
 func (s *socket) Read(p []byte) (n int, err error) {
+	r := s.reading.records
+	if r != nil && !r.want() && !s.shaking {
+		return 0, errNoData
+	}
 	n, err = s.read(p)
+	if r != nil {
+		r.read(p[:n])
+	}
 	if count := s.reading.count; count != nil && !count(n) {
 		return 0, ErrHeads
 	}
