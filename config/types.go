@@ -33,12 +33,13 @@ type ProxyConfiguration struct {
 	// authorizes each response from the cache.
 	Authorization Authorization `json:"authorization,omitzero"`
 	// Limits are the limits for clients. The request line and the headers of a request have at most
-	// 64 KiB, else it gets 431. The body of a request for kube-apiserver has at most 3 MiB, its own
-	// limit, else it gets 413. Other API groups and the proxy subresource limit it themselves. A
-	// connection closes if its client takes longer than 30 seconds for the headers of a request or
-	// pauses as long within a body, if it leaves a part of a response that is no stream unread for a
-	// minute, and after three minutes without a request. A body must also arrive within a minute and
-	// the time that it takes at 16 KiB a second.
+	// 64 KiB, and over HTTP/1.1 its path has at most about 8 KiB, else it gets 431. The body of a request
+	// for kube-apiserver has at most 3 MiB, its own limit, else it gets 413. Other API groups and
+	// the proxy subresource limit it themselves. A connection closes if its client takes longer than
+	// 30 seconds for the headers of a request or pauses as long within a body, if it leaves a part
+	// of a response that is no stream unread for a minute, and after three minutes without a
+	// request. A body must also arrive within a minute and the time that it takes at 16 KiB a
+	// second.
 	Limits Limits `json:"limits,omitzero"`
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
 	// send a GOAWAY on its connection. The requests in flight are completed. For further requests

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -84,6 +85,29 @@ func TestHeadsAreWhole(t *testing.T) {
 			}
 			if got != want {
 				t.Errorf("%q is a head of %d bytes, want %d", text, got, want)
+			}
+		})
+	}
+}
+
+// Fasthttp takes quadratic time for a path, so long ones are refused before it sees them.
+func TestLongPathsAreRefused(t *testing.T) {
+	const long = 40 << 10
+	for target, want := range map[string]int{
+		"/?" + strings.Repeat("a", long):         http.StatusOK,
+		"/" + strings.Repeat("a", pathMost/2):    http.StatusOK,
+		"/" + strings.Repeat("/.", pathMost/2):   http.StatusRequestHeaderFieldsTooLarge,
+		"/" + strings.Repeat("a", long):          http.StatusRequestHeaderFieldsTooLarge,
+		"/" + strings.Repeat("a", long) + "?a=b": http.StatusRequestHeaderFieldsTooLarge,
+	} {
+		handled := 0
+		talk(t, func(*exchange.Request) *exchange.Response {
+			handled++
+			return exchange.NewResponse(http.StatusOK, exchange.FromProxy)
+		}, nil, 2*long, func(p *peer) {
+			p.sends(strings.Replace(get, "/", target, 1))
+			if resp, _, err := p.reads(); resp.StatusCode != want || err != nil || (handled > 0) != (want == http.StatusOK) {
+				t.Errorf("%.10s…: response %d, error %v, handled %d times", target, resp.StatusCode, err, handled)
 			}
 		})
 	}

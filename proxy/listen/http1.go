@@ -73,9 +73,12 @@ func (s *Server) serveRequests(c *client, first bool) {
 			_ = c.Close() // all bytes have been written
 			return
 		}
-		lines := bytes.Count(c.ahead[:c.head], []byte("\n"))
+		head := c.ahead[:c.head]
+		lines := bytes.Count(head, []byte("\n"))
 		server, t := s.http.short, &turn{client: c, buffer: shortHead, parsed: int64(lines) * lineSize}
-		if c.head == 0 || c.head > shortHead {
+		switch {
+		case bytes.IndexAny(head, "?\n") > pathMost: // the head is too long for this server, which says 431
+		case c.head == 0 || c.head > shortHead:
 			server, t.buffer = s.http.long, int64(s.Options().Limits.HeaderBytes)
 		}
 		if err := server.ServeConn(t); err != nil {
