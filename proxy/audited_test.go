@@ -19,13 +19,13 @@ import (
 )
 
 // auditing returns an auditor with rules, and the path of its log.
-func auditing(t *testing.T, rules string) (a *audit.Auditor, log string) {
+func auditing(t *testing.T, rules string, unauthenticated bool) (a *audit.Auditor, log string) {
 	t.Helper()
 	policy, log := filepath.Join(t.TempDir(), "policy.yaml"), filepath.Join(t.TempDir(), "audit.log")
 	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n"+rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, err := audit.New(audit.Options{PolicyFile: policy, LogPath: log, Unauthenticated: true})
+	a, err := audit.New(audit.Options{PolicyFile: policy, LogPath: log, Unauthenticated: unauthenticated})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func eventsIn(t *testing.T, log string) (all []auditv1.Event) {
 func TestAuditIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3)
-		auditor, log := auditing(t, "- level: RequestResponse\n  verbs: [get]\n- level: Metadata\n")
+		auditor, log := auditing(t, "- level: RequestResponse\n  verbs: [get]\n- level: Metadata\n", true)
 		seen := make(chan string, 1)
 		options := testOptions()
 		options.Audit = auditor
@@ -120,7 +120,7 @@ func TestAuditIDs(t *testing.T) {
 func TestAuditOfViews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3)
-		auditor, log := auditing(t, "- level: RequestResponse\n  verbs: [get]\n- level: Metadata\n  omitStages: [RequestReceived]\n")
+		auditor, log := auditing(t, "- level: RequestResponse\n  verbs: [get]\n- level: Metadata\n  omitStages: [RequestReceived]\n", true)
 		options := testOptions()
 		options.Audit = auditor
 		options.Views = map[string]*exchange.View{"slim": {Name: "slim", Fields: projection.Keep(nil)}}

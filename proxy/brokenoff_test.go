@@ -175,7 +175,7 @@ func TestStopLetsResponsesEnd(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		for _, level := range []string{"None", "RequestResponse"} {
 			synctest.Test(t, func(t *testing.T) {
-				auditor, _ := auditing(t, "- level: "+level+"\n")
+				auditor, _ := auditing(t, "- level: "+level+"\n", true)
 				client, stop, ended := serveUntil(t, protocol, auditor, func(w http.ResponseWriter, _ *http.Request) {
 					_, _ = io.WriteString(w, "beginning")
 					_ = http.NewResponseController(w).Flush()

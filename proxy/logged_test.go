@@ -67,7 +67,7 @@ func TestClientLeavesForward(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				core, logs := observer.New(zapcore.WarnLevel)
 				registry, arrived := prometheus.NewRegistry(), make(chan struct{}, 1)
-				auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n")
+				auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n", true)
 				options := loggedOptions()
 				options.Audit, options.TLS = auditor, selfSigned()
 				_, address := serveLogged(t, oneFeed{}, func(_ http.ResponseWriter, r *http.Request) {
@@ -130,7 +130,7 @@ func codeCounts(t *testing.T, registry *prometheus.Registry) map[string]float64 
 func TestNobodyDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 3)
-		auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n")
+		auditor, log := auditing(t, "- level: Metadata\n  omitStages: [RequestReceived]\n", false)
 		options := loggedOptions()
 		options.Audit, options.TLS, options.Access = auditor, selfSigned(), judging(t)
 		_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, options)

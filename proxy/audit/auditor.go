@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +29,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
 // The keys of annotations. The first four are the apiserver's keys.
@@ -134,6 +138,9 @@ type event struct {
 
 // event returns the event of a request, or nil if the policy does not want the event.
 func (a *Auditor) event(req *exchange.Request, received time.Time) *event {
+	if a.unknown(req) {
+		req = shortened(req)
+	}
 	sent, attributes := a.read(context.Background(), req)
 	config := a.policy.EvaluatePolicyRule(attributes)
 	audit.ObservePolicyLevel(sent.Context(), config.Level)
@@ -166,12 +173,44 @@ func lasting(a authorizer.Attributes) bool {
 	return a.GetVerb() == "watch" || a.GetVerb() == "proxy"
 }
 
+// unknown reports whether the sender of a request could not be authenticated.
+func (a *Auditor) unknown(req *exchange.Request) bool {
+	return req.Identity == nil && a.stranger == nil
+}
+
+// textMost limits each text that an unknown client adds to an event, in bytes.
+const textMost = 512
+
+// shortened returns what the log has of an unknown client's request: the beginnings of its method
+// and target, and its short headers. Over HTTP/2, one byte may refer to kilobytes of them.
+func shortened(req *exchange.Request) *exchange.Request {
+	short := *req
+	short.Method = req.Method[:min(len(req.Method), textMost)]
+	short.Target = req.Target[:min(len(req.Target), textMost)]
+	short.SplitTarget()
+	short.Query = req.Query[max(0, len(req.Query)-textMost):] // client-go sends watch last
+	short.Header = http.Header{}
+	for _, name := range []string{"Audit-Id", "User-Agent", "X-Forwarded-For", "X-Real-Ip"} {
+		if value := req.Header.Get(name); len(value) <= textMost {
+			short.Header.Set(name, value)
+		}
+	}
+	return &short
+}
+
 // read returns a request in the form that the apiserver audits. The user is the sender, even if the
 // sender impersonates another user.
 func (a *Auditor) read(ctx context.Context, req *exchange.Request) (*http.Request, authorizer.Attributes) {
 	sent := req.AsHTTP(ctx)
+	parsed := sent
+	if a.unknown(req) { // its selectors would be expensive
+		parsed = &http.Request{Method: sent.Method, URL: &url.URL{Path: sent.URL.Path}}
+	}
 	// After an error, info has the part that could be parsed.
-	info, _ := access.RequestInfos.NewRequestInfo(sent)
+	info, _ := access.RequestInfos.NewRequestInfo(parsed)
+	if parsed != sent && info.IsResourceRequest && info.Verb == "list" {
+		addQuery(info, req.Query)
+	}
 	ctx = request.WithRequestInfo(ctx, info)
 	switch {
 	case req.Identity != nil:
@@ -186,11 +225,23 @@ func (a *Auditor) read(ctx context.Context, req *exchange.Request) (*http.Reques
 	return sent, attributes
 }
 
+// addQuery adds to a list what its query says, as RequestInfo does: whether it is a watch, and of which
+// object. A selector of several fields is not parsed.
+func addQuery(info *request.RequestInfo, query string) {
+	if exchange.IsWatch(query) {
+		info.Verb = "watch"
+	}
+	selector, _ := wire.Parameter(query, "fieldSelector")
+	name, ok := strings.CutPrefix(selector, "metadata.name=")
+	if ok && !strings.ContainsAny(name, `=,\`) && len(content.IsPathSegmentName(name)) == 0 {
+		info.Name = name
+	}
+}
+
 // write writes the stages before the response. For an open watch, the last stage is written at its
 // end. write returns false if a stage could not be written.
 func (e *event) write(resp *exchange.Response, panicked bool) bool {
-	unknown := e.req.Identity == nil && e.auditor.stranger == nil
-	e.rejected = unknown && resp.Status == http.StatusUnauthorized
+	e.rejected = e.auditor.unknown(e.req) && resp.Status == http.StatusUnauthorized
 	if !e.rejected && !e.ProcessEventStage(e.ctx, auditapi.StageRequestReceived) {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +190,64 @@ func TestPolicy(t *testing.T) {
 	} {
 		if got := a.WantsBody(requestOf(target)); got != want {
 			t.Errorf("%s: the body is wanted: %t, want %t", target, got, want)
+		}
+	}
+}
+
+// The event of an unknown client's request is short. The policy decides by the same path, verb,
+// resource and namespace as for a user.
+func TestUnknownClients(t *testing.T) {
+	a, log := auditorOf(t, `- level: None
+  verbs: [list]
+  resources: [{group: "", resources: [pods]}]
+- level: None
+  nonResourceURLs: [/healthz*]
+- level: Metadata
+  namespaces: [a]
+- level: Metadata
+  nonResourceURLs: ["*"]
+`, nil)
+	ask := func(method, target string, header http.Header) (added []auditv1.Event) {
+		before := len(eventsIn(t, log))
+		req := &exchange.Request{Method: method, Target: target, Host: "localhost", Header: header}
+		req.SplitTarget()
+		a.Begin(req)
+		a.Answered(req, exchange.NewResponse(http.StatusUnauthorized, exchange.FromProxy), time.Now(), false)
+		return eventsIn(t, log)[before:]
+	}
+	const pods = "/api/v1/namespaces/a/pods"
+	for target, verb := range map[string]string{
+		pods: "", pods + "?watch=0&labelSelector=a": "", "/healthz/x": "", "/api/v1/namespaces/b/pods/x": "",
+		pods + "?watch=1": "watch", pods + "?labelSelector=!!&fieldSelector=metadata.name%3Dx&watch": "watch", pods + "/x": "get",
+		"/api/v1/namespaces/a/services": "list", "/api/v1/watch/namespaces/a/pods": "watch", "/version?watch=1": "get", "/%zz": "get",
+	} {
+		got := ask(http.MethodGet, target, http.Header{"X-Forwarded-For": {"192.0.2.1"}})
+		if len(got) != min(len(verb), 1) {
+			t.Errorf("%s: %d events", target, len(got))
+			continue
+		}
+		if len(got) == 1 && (got[0].Verb != verb || got[0].RequestURI != strings.ReplaceAll(target, "%zz", "%25zz") || !slices.Equal(got[0].SourceIPs, []string{"192.0.2.1"})) {
+			t.Errorf("%s: %+v", target, got[0])
+		}
+	}
+	for selector, name := range map[string]string{"metadata.name%3Dx": "x", "metadata.name=x,spec.a=b": "", "metadata.name!=x": "", "metadata.name=%2F": ""} {
+		if got := ask(http.MethodGet, pods+"?watch=1&fieldSelector="+selector, http.Header{}); len(got) != 1 || got[0].ObjectRef.Name != name {
+			t.Errorf("%s: %+v", selector, got)
+		}
+	}
+	long := strings.Repeat("1.1.1.1,", 500)
+	if got := ask(http.MethodGet, pods+"?labelSelector="+long+"&watch=true", http.Header{}); len(got) != 1 || got[0].Verb != "watch" {
+		t.Errorf("a watch with a long selector: %+v", got)
+	}
+	for name, got := range map[string][]auditv1.Event{
+		"method":   ask(long, "/version", http.Header{}),
+		"path":     ask(http.MethodGet, "/"+long, http.Header{}),
+		"query":    ask(http.MethodGet, "/version?"+long, http.Header{}),
+		"Audit-Id": ask(http.MethodGet, "/version", http.Header{"Audit-Id": {long}}),
+		"headers":  ask(http.MethodGet, "/version", http.Header{"User-Agent": {long}, "X-Forwarded-For": {long}, "X-Real-Ip": {long}}),
+	} {
+		if text, err := json.Marshal(got); err != nil || len(got) != 1 || len(text) > 3*textMost {
+			t.Errorf("a long %s: %d bytes", name, len(text))
 		}
 	}
 }

@@ -25,6 +25,9 @@
 // A shared response has authorization annotations only if the proxy has requested the decision. The
 // apiserver authorized the original request, which had the same credentials.
 //
+// The event of an unknown client has the first 512 bytes of the URI and no header longer than that. Of
+// its query, the last 512 bytes count: watch, and a field selector that is only a name.
+//
 // Some of the apiserver's annotations are missing: latencies, and annotations about legacy tokens.
 // If a caller with a certificate may not impersonate, the event's status contains only the status
 // code. Malformed HTTP is not audited. The apiserver's HTTP server also refuses it before the
