@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
@@ -229,10 +230,11 @@ func allowing(seen *atomic.Pointer[http.Header]) http.HandlerFunc {
 
 // Browsers ask without credentials whether a page may send a request. Upstream answers for the origins that
 // it allows. Everything else without credentials is refused, and of what a stranger sends, upstream sees
-// nothing but the question.
+// nothing but the question. No path of a stranger becomes a label of metrics.
 func TestPagesAskForTheirOrigin(t *testing.T) {
 	var seen atomic.Pointer[http.Header]
-	_, address := serveTo(t, forwardsAll{}, allowing(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Stall: time.Minute, Limits: testLimits()})
+	registry := prometheus.NewRegistry()
+	s, address := serveLogged(t, forwardsAll{}, allowing(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Stall: time.Minute, Limits: testLimits()}, registry, zap.NewNop())
 	const (
 		dash = "Origin: https://dash.example\r\n"
 		asks = "Access-Control-Request-Method: DELETE\r\nAccess-Control-Request-Headers: authorization\r\n"
@@ -246,6 +248,7 @@ func TestPagesAskForTheirOrigin(t *testing.T) {
 		{options, chrome + dash + asks + "Cookie: a=b\r\nX-Other: c\r\n", true, http.StatusNoContent},
 		{options + "?resourceVersion=0", newChrome + "cross-site\r\n" + dash + asks, true, http.StatusNoContent},
 		{"OPTIONS " + servicePath, chrome + dash + asks, true, http.StatusNoContent},
+		{"OPTIONS /api/v1/watch/made-up", chrome + dash + asks, true, http.StatusNoContent},
 		{options, chrome + dash + asks + "Connection: Origin\r\n", true, http.StatusNoContent},
 		{options, chrome + evilOrigin + asks, true, http.StatusUnauthorized},
 		{options, chrome + asks, false, http.StatusUnauthorized},
@@ -269,6 +272,24 @@ func TestPagesAskForTheirOrigin(t *testing.T) {
 		}
 		if h != nil && (h.Get("Origin") == "" || h.Get("Access-Control-Request-Method") != "DELETE" || h.Get("Cookie") != "" || h.Get("X-Other") != "") {
 			t.Errorf("%s %q: upstream gets %v", test.line, test.rest, *h)
+		}
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "resource" && l.GetValue() != "" {
+					t.Errorf("%s has %v", f.GetName(), m.GetLabel())
+				}
+			}
+		}
+	}
+	for _, f := range s.metrics.Recent() {
+		if f.Resource != "" {
+			t.Errorf("recently forwarded: %+v", f)
 		}
 	}
 }

@@ -51,7 +51,7 @@
 //	Accept          | 20 µs                     | 512 bytes, 12 clauses; else JSON
 //	token           | a hash, a review          | 25 reviews of a network; refusals last 10 s
 //	certificate     | 34 ms for 10 of P-521     | a connection; 10 certificates
-//	CORS preflight  | one request upstream      | 16 of all, 8 of a network; ends a stranger's connection
+//	CORS preflight  | one request upstream      | 16, 8 of a network; no labels; ends the connection
 //	401             | 10 µs, 35 allocations     | the last stream of its connection
 //
 // Over HTTP/2, the first refusal of a connection without a user ends it, as in kube-apiserver, but

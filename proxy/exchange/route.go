@@ -52,7 +52,7 @@ func ParseRoute(method, path string) Route {
 		// Metrics keep the verb. The copy does not keep the path in memory.
 		Verb: strings.Clone(info.Verb), Resource: info.IsResourceRequest,
 	}
-	if rt.Verb == "" { // otherwise the path names the verb: watch, proxy
+	if rt.Verb == "" || method == http.MethodOptions { // otherwise the path names the verb: watch, proxy
 		rt.Verb = verbOf(method, &rt)
 	}
 	segments := 2 + len(info.Parts) // number of segments in the canonical path

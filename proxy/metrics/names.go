@@ -10,9 +10,9 @@ import (
 )
 
 // metricLabels returns group, version and resource. They are empty if a client may have made up the
-// name.
+// name. An apiserver that allows a page's origin answers OPTIONS for every path.
 func metricLabels(rt exchange.Route, resp *exchange.Response) [3]string {
-	if !rt.Resource || resp.Source == exchange.FromProxy {
+	if !rt.Resource || rt.Verb == "options" || resp.Source == exchange.FromProxy {
 		return [3]string{}
 	}
 	if resp.Source == exchange.FromUpstream && resp.Status >= http.StatusMultipleChoices {
