@@ -36,7 +36,7 @@ func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchan
 		if long {
 			waited = took
 		}
-		switch remark := s.remark(resp, waited); {
+		switch remark := s.remark(req, resp, waited); {
 		case remark != "":
 			s.logRemark(remark, requestFields(req, rt, resp), took, zap.Duration("duration", whole), zap.Int64("bytes", bytes))
 		case s.isSampled():
@@ -50,7 +50,7 @@ func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchan
 func (s *Server) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
 	req.End()
 	req.Free()
-	if remark := s.remark(resp, took); remark != "" {
+	if remark := s.remark(req, resp, took); remark != "" {
 		s.logRemark(remark, requestFields(req, rt, resp), took)
 	}
 	if !s.isSampled() {
@@ -67,18 +67,19 @@ func (s *Server) isSampled() bool {
 	return sampling != 0 && rand.Float64() < sampling
 }
 
-// slowRequest is the duration from which each request is logged.
+// slowRequest is the duration from which a user's requests are logged.
 const slowRequest = 2 * time.Second
 
 // remark returns the message with which a request is logged outside the sample, or "" if it is not.
-func (s *Server) remark(resp *exchange.Response, took time.Duration) (message string) {
+// Slow requests of unknown clients are not logged, because such a client may read its refusal late.
+func (s *Server) remark(req *exchange.Request, resp *exchange.Response, took time.Duration) (message string) {
 	own := resp.Source == exchange.FromProxy && resp.MetricStatus != exchange.ClientLeft
 	switch {
 	case own && resp.Status == http.StatusTooManyRequests:
 		message = "request refused"
 	case own && resp.Status >= http.StatusInternalServerError:
 		message = "request failed"
-	case took >= slowRequest:
+	case took >= slowRequest && (req.Identity != nil || s.options.Load().Access == nil):
 		message = "slow request"
 	}
 	if message == "" || !s.remarks.allow() {

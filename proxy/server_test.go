@@ -19,6 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
+	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
 // logging returns a server that only logs.
@@ -77,6 +78,7 @@ func TestAccessLog(t *testing.T) {
 
 // A request that fails, is refused or is slow is logged with its user although it is not in the
 // sample. If there are many, only some are logged. A watch is slow if it begins slowly, however long it lasts.
+// A stranger who reads its refusal late takes no lines of others.
 func TestRemarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, lines := logging(Options{})
@@ -122,6 +124,16 @@ func TestRemarks(t *testing.T) {
 		} {
 			if got := strings.Join(answer(test.resp, test.latency, test.writing), ", "); got != test.logged {
 				t.Errorf("%s: the log says %q", name, got)
+			}
+		}
+		for want, a := range []*access.Access{{}, nil} { // without access, all clients are known
+			s.options.Store(&Options{Options: read.Options{Access: a}})
+			stranger := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}, Conn: from{address: "192.0.2.7:4711"}}
+			written := s.Answered(stranger, exchange.ParseRoute(http.MethodGet, stranger.Path), unauthorized(stranger), 0)
+			time.Sleep(time.Minute)
+			written(1)
+			if got := len(lines.TakeAll()); got != want {
+				t.Errorf("%d lines of a client without credentials, want %d", got, want)
 			}
 		}
 		time.Sleep(time.Minute)
