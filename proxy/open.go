@@ -33,10 +33,11 @@ func (s *Server) holdRequest(req *exchange.Request, rt *exchange.Route) (refusal
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		size += exchange.SmallBody // the response, which must not be refused after upstream's work
 	}
-	req.Memory = memory.Holding(req.User())
-	if !req.Memory.Try(size) {
+	holding := memory.Holding(req.User())
+	if !holding.Try(size) {
 		return s.tooManyOpen(req)
 	}
+	req.Memory = holding
 	return nil
 }
 

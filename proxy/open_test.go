@@ -12,13 +12,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
@@ -80,6 +83,18 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 			t.Errorf("%d bytes are held in the end", n)
 		}
 	})
+}
+
+// A request without room has no Memory. So it is given up before its refusal waits for the client.
+func TestRefusedRequestHasNoMemory(t *testing.T) {
+	o := testOptions()
+	o.Memory = 1
+	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	req := &exchange.Request{Method: http.MethodGet, Target: podsPath, Path: podsPath, Host: "localhost", Conn: noConn{}, Header: http.Header{}}
+	rt := exchange.ParseRoute(req.Method, req.Path)
+	if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusTooManyRequests || req.Memory != nil {
+		t.Errorf("%d, and memory: %t", resp.Status, req.Memory != nil)
+	}
 }
 
 // unreadStreams opens streams whose client gives no window.

@@ -12,6 +12,6 @@ type Handler interface {
 	Handle(ctx context.Context, req *Request, rt *Route) *Response
 	// Answered must be called before a response is written, even for a malformed request. written
 	// must be called once, after the response was written or given up, with the number of bytes of
-	// its body.
+	// its body. For a request without Memory it may be called before.
 	Answered(req *Request, rt Route, resp *Response, took time.Duration) (written func(bytes int64))
 }

@@ -4,17 +4,20 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
@@ -78,14 +81,15 @@ func TestTricklingClients(t *testing.T) {
 	})
 }
 
-// written counts responses that were written.
+// written counts responses that were written. Their requests count until then.
 type written struct {
 	handler
 	n *atomic.Int64
 }
 
 // Answered implements Handler.
-func (w written) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) func(int64) {
+func (w written) Answered(req *exchange.Request, _ exchange.Route, _ *exchange.Response, _ time.Duration) func(int64) {
+	req.Memory = fair.NewPool(1, false).Holding("")
 	return func(int64) { w.n.Add(1) }
 }
 
@@ -217,15 +221,17 @@ func TestRequestAtTheEndOfADrain(t *testing.T) {
 	})
 }
 
-// Refusals that strangers do not read end. However many streams have begun before the first refusal,
-// only a bounded number lasts until the deadline. Strangers of one network get half of it, so that
+// Refusals that strangers do not read end, and keep nothing of their requests. However many streams have
+// begun before the first refusal, only a bounded number lasts until the deadline. Strangers of one network get half of it, so that
 // strangers of another network are answered.
 func TestStrangersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const connections, streams = 2, 300
 		const beyond = connections*streams - strangersMax/2
 		release := make(chan struct{})
-		server := newServer(func(context.Context, *exchange.Request) *exchange.Response {
+		requests := make(chan weak.Pointer[exchange.Request], connections*streams+1)
+		server := newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
+			requests <- weak.Make(req)
 			<-release
 			resp := says("Unauthorized")
 			resp.Status, resp.Close = 401, true
@@ -245,6 +251,16 @@ func TestStrangersAreBounded(t *testing.T) {
 		counted := testutil.ToFloat64(server.Metrics.Refused.WithLabelValues("strangers"))
 		if n := server.Strangers.Taken(); n != strangersMax/2 || counted != beyond || resets != beyond {
 			t.Errorf("%d responses wait, %v were given up, %d reset; want %d and %d", n, counted, resets, strangersMax/2, beyond)
+		}
+		runtime.GC()
+		kept := 0
+		for range connections * streams {
+			if (<-requests).Value() != nil {
+				kept++
+			}
+		}
+		if kept > 0 {
+			t.Errorf("%d refused requests are kept", kept)
 		}
 		elsewhere := scene{stranger: true, remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}}
 		all = append(all, elsewhere.open(t, server))

@@ -31,9 +31,9 @@ func (h handler) Handle(ctx context.Context, req *exchange.Request, _ *exchange.
 	return h(ctx, req)
 }
 
-// Answered implements Handler.
-func (handler) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) (written func(int64)) {
-	return func(int64) {}
+// Answered implements Handler. As the proxy's, the returned function keeps the request.
+func (handler) Answered(req *exchange.Request, _ exchange.Route, _ *exchange.Response, _ time.Duration) (written func(int64)) {
+	return func(int64) { req.Free() }
 }
 
 const (

@@ -69,9 +69,15 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		}
 		c.finish(s)
 	default:
-		if c.small(s, resp, head); !head {
+		if !head {
 			bytes = int64(len(resp.Bytes))
 		}
+		if req.Memory == nil { // refused before it counted, so only the response may wait for the client
+			written(bytes)
+			written = func(int64) {} // no longer refers to the request
+			s.Interrupt()
+		}
+		c.small(s, resp, head)
 	}
 }
 

@@ -156,6 +156,10 @@ func TestScripts(t *testing.T) {
 			BUSY@1 => 1:503+5.!NO_ERROR
 			200*data@1:1000 => *
 			ping => pong`},
+		"bodies of refusals that wait": {scene{stranger: true, settings: windows(0)}, `
+			64*BUSY;4*data:16384 => *
+			BUSY data:16384 => 129:503
+			set:window=5 wait:50ms => *`},
 
 		// Drains. The second GOAWAY names the last stream when the client has read the first.
 		"drain": {lines: `
