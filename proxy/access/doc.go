@@ -43,7 +43,8 @@
 //	                | for 8,700 lines; 3 ms for | a path of 8 KiB
 //	                | a path                    |
 //	HTTP/1.1 body   | 8 KiB are read            | counts as begun until then; 30 s; 401 closes
-//	HTTP/2 frame    | an answer of some bytes   | 16 KiB; 16 KiB of unread answers
+//	HTTP/2 frame    | an answer; 0.6 ms if all  | 16 KiB; 16 KiB of unread answers; 100 changes of
+//	                | of 480 streams are woken  | all windows
 //	header (HPACK)  | 3 µs; 0.1 ms for 28 bytes | 64 KiB; 100 that come to nothing
 //	route           | 10 µs for 4 KiB           | 16 segments are split
 //	query           | 40 µs for 4 KiB           | pretty alone is read

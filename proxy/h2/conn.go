@@ -65,8 +65,8 @@ const (
 	// controlMax limits the unread responses to PING, SETTINGS and broken streams, in bytes.
 	// controlUnknown limits those to an unknown client.
 	controlMax, controlUnknown = 64 << 10, 16 << 10
-	// wastedMax limits the broken, ignored and canceled streams of an unknown client, and also the
-	// refusals that do not end its connection.
+	// wastedMax limits what waste counts of an unknown client, and also the refusals that do not end
+	// its connection.
 	wastedMax = 100
 	// stuckFree is the number of bytes of a watch that may be stuck without room.
 	stuckFree = 4 << 10
@@ -99,7 +99,7 @@ type Conn struct {
 	framer   *http2.Framer
 	running  sync.WaitGroup // handlers, open watches, writers
 	received atomic.Int64   // the receive window
-	wasted   int            // broken, ignored and canceled streams of an unknown client
+	wasted   int            // what waste has counted
 	began    time.Time
 	heard    atomic.Int64 // when the last frame was received, in nanoseconds since began
 	timer    *time.Timer  // calls look
@@ -216,7 +216,8 @@ func (c *Conn) take(f http2.Frame, err error) error {
 }
 
 // waste counts a stream that is broken, ignored or canceled. A header block of some bytes may refer to
-// 64 KiB of earlier fields (HPACK), so an unknown client is disconnected beyond wastedMax.
+// 64 KiB of earlier fields (HPACK), so an unknown client is disconnected beyond wastedMax. A change of
+// all windows counts, too: it may wake all streams.
 func (c *Conn) waste() error {
 	if c.wasted++; c.wasted > wastedMax && !c.net.Known() {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)

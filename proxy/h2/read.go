@@ -99,7 +99,8 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if err == nil { // the acknowledgement precedes frames with the new settings
 		err = c.answerLocked(frame.AppendSettingsAck)
 	}
-	if more := c.mu.initial - before; more != 0 && err == nil {
+	more := c.mu.initial - before
+	if more != 0 && err == nil {
 		for _, st := range c.mu.streams {
 			if st.window += more; st.window > windowMax {
 				err = http2.ConnectionError(http2.ErrCodeFlowControl)
@@ -109,6 +110,9 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	}
 	c.unlock()
 	c.flushSoon()
+	if more != 0 && err == nil {
+		err = c.waste()
+	}
 	return err
 }
 

@@ -208,6 +208,13 @@ func TestScripts(t *testing.T) {
 		"streams that a stranger cancels": {stranger, `
 			STUCK@1. 100*STUCK.;rst =>
 			STUCK. rst => goaway:203:ENHANCE_YOUR_CALM`},
+		"windows that a stranger changes": {stranger, `
+			STUCK@1. 50*set:window=5;set:window=6 => *
+			set:window=7 => ack goaway:1:ENHANCE_YOUR_CALM`},
+		"windows that a user changes": {lines: `
+			GET@1. => 1:200+5.
+			300*set:window=5;set:window=6 => *
+			GET@3. => 3:200+5.`},
 		"streams that a user cancels": {lines: `
 			POST@1. 300*POST.;rst ping => *
 			GET. => 603:200+5.`},
