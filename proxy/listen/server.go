@@ -47,8 +47,8 @@ type Config struct {
 // buffer.
 const shortHead = 4 << 10
 
-// pathMost limits the bytes of a request line before its query; without a query, the line. Fasthttp cleans a path in quadratic
-// time, though nobody here asks for a clean one: 169 ms for 64 KiB.
+// pathMost limits the bytes of a request line before its query; without a query, those of the line.
+// Fasthttp cleans a path in quadratic time, though nobody here asks for a clean one: 169 ms for 64 KiB.
 const pathMost = 8 << 10
 
 const (
