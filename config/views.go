@@ -2,8 +2,6 @@ package config
 
 import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
-
-	"github.com/watchproxy/watchproxy/config/fieldpath"
 )
 
 // View shows less of the API: objects with some of their fields, or the namespaces that a user may
@@ -55,8 +53,8 @@ func (c *ProxyConfiguration) validateViews(path *field.Path) (errs field.ErrorLi
 			errs = append(errs, field.Required(at.Child("fields"),
 				"list the fields to keep, list fields in drop, or set namespaces to allowed"))
 		}
-		errs = append(errs, fieldpath.Validate(at.Child("fields"), v.Fields, nil)...)
-		errs = append(errs, fieldpath.Validate(at.Child("drop"), v.Drop, fieldpath.Kept)...)
+		errs = append(errs, validatePaths(at.Child("fields"), v.Fields, nil)...)
+		errs = append(errs, validatePaths(at.Child("drop"), v.Drop, KeptPaths)...)
 	}
 	return errs
 }

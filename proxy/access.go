@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
-	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/forward"
 )
@@ -145,30 +144,4 @@ func unauthorized(req *exchange.Request) *exchange.Response {
 	refusal := req.Fail(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), exchange.FromProxy)
 	refusal.Close = true // no user's limit counts this connection
 	return refusal
-}
-
-// refuseBrowser refuses requests that a web page may have made a browser send. Requests with a
-// bearer token are exempt.
-func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
-	if req.Identity != nil && req.Identity.Token {
-		return nil
-	}
-	reason := browser.ReasonHost
-	if s.hostFits(req) {
-		reason = browser.PageReason(req, rt)
-	}
-	if reason == "" {
-		return nil
-	}
-	refusal = req.Fail(browser.ForbiddenPage(reason, browser.OwnOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
-	browser.Isolate(refusal.Header)
-	refusal.Close = true // no user's limit counts this connection
-	return refusal
-}
-
-// hostFits reports whether a request's Host is safe: web pages cannot make this name resolve to the
-// proxy (DNS rebinding). With TLS, a page's own name would not match the certificate.
-func (s *Server) hostFits(req *exchange.Request) bool {
-	o := s.options.Load()
-	return browser.LoopbackHost(req.Host) || o.Access != nil && o.TLS != nil || o.AnyHost && !browser.MaybeBrowser(req.Header)
 }

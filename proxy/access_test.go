@@ -14,8 +14,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/access"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // judging returns an access whose bearer tokens are user names. It allows users whose names begin

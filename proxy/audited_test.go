@@ -12,10 +12,10 @@ import (
 
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/audit"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/projection"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // auditing returns an auditor with rules, and the path of its log.

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
-	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
@@ -52,25 +51,25 @@ const (
 // are refused.
 var browserCases = map[string]struct{ line, rest, reason string }{
 	// Pages of other origins in new browsers.
-	"watch by WebSocket":       {"GET " + watchPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
-	"sandboxed frame":          {"GET " + watchPath, chrome + "Origin: null\r\n" + handshake, browser.ReasonOrigin},
-	"another local port":       {"GET " + watchPath, chrome + "Origin: http://127.0.0.1:1\r\n" + handshake, browser.ReasonOrigin},
-	"another scheme":           {"GET " + watchPath, chrome + "Origin: https://HOST\r\n" + handshake, browser.ReasonOrigin},
-	"a longer name":            {"GET " + watchPath, chrome + "Origin: http://HOST.evil.example\r\n" + handshake, browser.ReasonOrigin},
-	"extension":                {"GET " + podsPath, newChrome + "none\r\nOrigin: chrome-extension://abc\r\n", browser.ReasonOrigin},
-	"two Origins":              {"GET " + podsPath, chrome + ownPage + evilOrigin, browser.ReasonOrigin},
-	"two sites":                {"GET " + podsPath, newChrome + "same-origin\r\nSec-Fetch-Site: cross-site\r\n", browser.ReasonSite},
-	"empty site":               {"GET " + podsPath, newChrome + "\r\n", browser.ReasonSite},
-	"image":                    {"GET " + podsPath, newChrome + "cross-site\r\n", browser.ReasonSite},
-	"image from another port":  {"GET " + podsPath, newChrome + "same-site\r\n", browser.ReasonSite},
-	"preflight":                {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", browser.ReasonOrigin},
-	"no header names the page": {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", oldSafari + zeroBody, browser.ReasonInteractive},
+	"watch by WebSocket":       {"GET " + watchPath, chrome + evilOrigin + handshake, access.ReasonOrigin},
+	"sandboxed frame":          {"GET " + watchPath, chrome + "Origin: null\r\n" + handshake, access.ReasonOrigin},
+	"another local port":       {"GET " + watchPath, chrome + "Origin: http://127.0.0.1:1\r\n" + handshake, access.ReasonOrigin},
+	"another scheme":           {"GET " + watchPath, chrome + "Origin: https://HOST\r\n" + handshake, access.ReasonOrigin},
+	"a longer name":            {"GET " + watchPath, chrome + "Origin: http://HOST.evil.example\r\n" + handshake, access.ReasonOrigin},
+	"extension":                {"GET " + podsPath, newChrome + "none\r\nOrigin: chrome-extension://abc\r\n", access.ReasonOrigin},
+	"two Origins":              {"GET " + podsPath, chrome + ownPage + evilOrigin, access.ReasonOrigin},
+	"two sites":                {"GET " + podsPath, newChrome + "same-origin\r\nSec-Fetch-Site: cross-site\r\n", access.ReasonSite},
+	"empty site":               {"GET " + podsPath, newChrome + "\r\n", access.ReasonSite},
+	"image":                    {"GET " + podsPath, newChrome + "cross-site\r\n", access.ReasonSite},
+	"image from another port":  {"GET " + podsPath, newChrome + "same-site\r\n", access.ReasonSite},
+	"preflight":                {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", access.ReasonOrigin},
+	"no header names the page": {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", oldSafari + zeroBody, access.ReasonInteractive},
 	// Pages of the proxy's own origin, such as a proxied service's.
-	"own page: exec":         {"GET " + execPath, chrome + ownPage + handshake, browser.ReasonInteractive},
-	"own page: attach":       {"GET " + podsPath + "/x/attach", chrome + ownPage + handshake, browser.ReasonInteractive},
-	"own page: port-forward": {"GET " + podsPath + "/x/portforward", newChrome + "same-origin\r\n" + ownPage + handshake, browser.ReasonInteractive},
-	"own page: console":      {"GET /apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/console", chrome + ownPage + handshake, browser.ReasonInteractive},
-	"own page: kubelet":      {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", newChrome + "same-origin\r\n" + ownPage + jsonBody, browser.ReasonInteractive},
+	"own page: exec":         {"GET " + execPath, chrome + ownPage + handshake, access.ReasonInteractive},
+	"own page: attach":       {"GET " + podsPath + "/x/attach", chrome + ownPage + handshake, access.ReasonInteractive},
+	"own page: port-forward": {"GET " + podsPath + "/x/portforward", newChrome + "same-origin\r\n" + ownPage + handshake, access.ReasonInteractive},
+	"own page: console":      {"GET /apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/console", chrome + ownPage + handshake, access.ReasonInteractive},
+	"own page: kubelet":      {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", newChrome + "same-origin\r\n" + ownPage + jsonBody, access.ReasonInteractive},
 	"own page: form, proxy":  {"POST " + servicePath, newChrome + "same-origin\r\n" + ownPage + formBody, ""},
 	"own page: WebSocket":    {"GET " + watchPath, chrome + ownPage + handshake, ""},
 	"own page: its service":  {"GET " + servicePath, chrome + ownPage + handshake, ""},
@@ -127,7 +126,7 @@ func TestBrowsers(t *testing.T) {
 				return
 			}
 			if resp.StatusCode != http.StatusForbidden || seen.Load() != before || !resp.Close ||
-				!strings.Contains(body, strings.Split(browser.PageRefusals[test.reason], "%s")[0]) {
+				!strings.Contains(body, strings.Split(access.PageRefusals[test.reason], "%s")[0]) {
 				t.Errorf("%s %s; upstream saw %d requests", resp.Status, body, seen.Load()-before)
 			}
 			if resp.Header.Get("Access-Control-Allow-Origin") != "" || resp.Header.Get("Cross-Origin-Resource-Policy") != "same-origin" || resp.Header.Get("X-Content-Type-Options") != "nosniff" {

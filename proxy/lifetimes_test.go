@@ -19,10 +19,10 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/bench/cachetest"
+	"github.com/watchproxy/watchproxy/bench/conntest"
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/read"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // servePlain runs a server without TLS before upstream. dial opens a connection, which the end of the

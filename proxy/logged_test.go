@@ -17,8 +17,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/read"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // loggedOptions write every request to the access log.

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // refused is a request that is refused before the client is authenticated.

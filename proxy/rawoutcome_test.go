@@ -16,7 +16,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/query"
 )
 
 // heard is a request as an apiserver reads it.
@@ -115,8 +114,8 @@ func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 		return errors.New("asks a cache for what is no resource to the apiserver")
 	}
 	u := &user.DefaultInfo{Name: "somebody"}
-	p, err := query.Parse(o.query)
-	got := query.Asked{Route: o.route, Path: info.Path, Labels: p.Labels, Fields: p.Fields}.Attributes(u)
+	p, err := exchange.Parse(o.query)
+	got := exchange.Asked{Route: o.route, Path: info.Path, Labels: p.Labels, Fields: p.Fields}.Attributes(u)
 	if err != nil {
 		return fmt.Errorf("asks a cache by a query that cannot be read: %w", err)
 	}

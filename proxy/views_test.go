@@ -9,9 +9,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/projection"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // An answer that cannot be cut does not come through a view. It gives its slot back. Other answers

@@ -11,7 +11,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
-	"github.com/watchproxy/watchproxy/watchcache/waiters"
 )
 
 var (
@@ -44,7 +43,7 @@ type Cache struct {
 	limits    atomic.Pointer[Limits]
 	view      atomic.Pointer[view] // nil until the first Reset and after End
 	interests interests
-	waiters   waiters.Waiters
+	waiters   Waiters
 	delivered atomic.Uint64
 	bookmark  atomic.Pointer[object.Bookmark]
 	ended     chan struct{}
@@ -174,7 +173,7 @@ func (c *Cache) build(objects []*object.Object) tree.Tree {
 }
 
 // Apply applies changes in upstream's order and drops repeated changes. The caller passes whole
-// revisions (see package batch). If a change does not fit the state, or belongs to a revision that
+// revisions (see feed.Batch). If a change does not fit the state, or belongs to a revision that
 // readers have already seen, Apply returns [ErrDiverged], and the earlier changes stay applied.
 func (c *Cache) Apply(changes []Change, now time.Time) error {
 	v := c.filled()

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -35,7 +34,7 @@ func objects(pods ...watchcache.Pod) []*object.Object {
 	return list
 }
 
-func everything(t testing.TB) *filter.Filter {
+func everything(t testing.TB) *object.Filter {
 	t.Helper()
 	return watchcache.Select(t, watchcache.Pods, "", nil, nil)
 }

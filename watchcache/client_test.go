@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -25,7 +24,7 @@ type selection struct {
 	namespace string
 	labels    labels.Selector
 	fields    fields.Selector
-	filter    *filter.Filter
+	filter    *object.Filter
 }
 
 func newSelection(t testing.TB, namespace, ls, fs string) *selection {

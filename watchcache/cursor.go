@@ -5,7 +5,6 @@ import (
 	"math"
 	"sync/atomic"
 
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -47,7 +46,7 @@ import (
 // A Cursor is read by one goroutine. Close it when done.
 type Cursor struct {
 	cache  *Cache
-	filter *filter.Filter
+	filter *object.Filter
 	epoch  uint64
 	next   uint64 // the sequence number of the next event to look at
 	behind bool   // the next poll must look at everything from next on
@@ -80,18 +79,18 @@ type Delta struct {
 
 // Watch returns a cursor that delivers the changes after from, which may be newer than the cache.
 // It fails with [ErrNotReady] or [*TooOldError].
-func (c *Cache) Watch(filter *filter.Filter, from uint64) (*Cursor, error) {
+func (c *Cache) Watch(filter *object.Filter, from uint64) (*Cursor, error) {
 	return c.watch(filter, from, 0)
 }
 
 // WatchAfter is like Watch at a snapshot's resourceVersion. If the snapshot's epoch is over, it
 // returns [ErrEnded].
-func (c *Cache) WatchAfter(filter *filter.Filter, state Snapshot) (*Cursor, error) {
+func (c *Cache) WatchAfter(filter *object.Filter, state Snapshot) (*Cursor, error) {
 	return c.watch(filter, state.rv, state.epoch)
 }
 
 // watch opens a cursor in the given epoch, or in the current epoch if epoch is 0.
-func (c *Cache) watch(f *filter.Filter, from, epoch uint64) (*Cursor, error) {
+func (c *Cache) watch(f *object.Filter, from, epoch uint64) (*Cursor, error) {
 	cursor := &Cursor{cache: c, filter: f, signal: make(chan struct{}, 1)}
 	// Register before loading the view, so that every event missing from the view gets a mark.
 	c.interests.add(cursor)

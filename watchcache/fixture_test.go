@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -92,9 +91,9 @@ func (p Pod) Matches(namespace string, ls labels.Selector, fs fields.Selector) b
 }
 
 // Select compiles a filter.
-func Select(tb testing.TB, r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) *filter.Filter {
+func Select(tb testing.TB, r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) *object.Filter {
 	tb.Helper()
-	f, err := filter.New(r, namespace, ls, fs)
+	f, err := object.NewFilter(r, namespace, ls, fs)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"math"
 	"sync"
 
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -15,7 +14,7 @@ type interests struct {
 	resource *object.Resource
 	mu       struct {
 		sync.Mutex
-		cursors map[filter.Interest]*cursorSet
+		cursors map[object.Interest]*cursorSet
 		fields  map[int]int // for each field, the number of interests in a value of the field
 		count   int
 		ahead   map[*Cursor]struct{} // cursors whose starts the log has not reached
@@ -43,7 +42,7 @@ func (x *interests) add(c *Cursor) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.mu.cursors == nil {
-		x.mu.cursors, x.mu.fields = map[filter.Interest]*cursorSet{}, map[int]int{}
+		x.mu.cursors, x.mu.fields = map[object.Interest]*cursorSet{}, map[int]int{}
 	}
 	x.mu.count++
 	in := c.filter.Interest()
@@ -103,7 +102,7 @@ func (x *interests) remove(c *Cursor) {
 	x.countLocked(in, -1)
 }
 
-func (x *interests) countLocked(in filter.Interest, by int) {
+func (x *interests) countLocked(in object.Interest, by int) {
 	if in.By >= 0 && in.Value != "" {
 		if x.mu.fields[in.By] += by; x.mu.fields[in.By] == 0 {
 			delete(x.mu.fields, in.By)
@@ -127,12 +126,12 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.mu.count > 0 && from < next.end {
-		woken = x.mu.cursors[filter.Interest{}].mark(from, next.end-1, from, woken)
+		woken = x.mu.cursors[object.Interest{}].mark(from, next.end-1, from, woken)
 		for seq := from; seq < next.end; seq++ {
 			e := next.event(seq)
 			o := e.Object
-			woken = x.mu.cursors[filter.Interest{By: filter.Namespace, Value: o.Namespace()}].mark(seq, seq, from, woken)
-			woken = x.mu.cursors[filter.Interest{By: filter.Name, Value: o.Key()}].mark(seq, seq, from, woken)
+			woken = x.mu.cursors[object.Interest{By: object.ByNamespace, Value: o.Namespace()}].mark(seq, seq, from, woken)
+			woken = x.mu.cursors[object.Interest{By: object.ByName, Value: o.Key()}].mark(seq, seq, from, woken)
 			for i := range x.mu.fields {
 				value := o.Value(x.resource, i)
 				woken = x.inLocked(i, value).mark(seq, seq, from, woken)
@@ -155,7 +154,7 @@ func (x *interests) inLocked(field int, value string) *cursorSet {
 	if value == "" {
 		return nil
 	}
-	return x.mu.cursors[filter.Interest{By: field, Value: value}]
+	return x.mu.cursors[object.Interest{By: field, Value: value}]
 }
 
 // mark marks the cursors for events between first and last. It appends a cursor to woken unless the

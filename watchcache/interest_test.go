@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 func randomPod(r *rand.Rand) Pod {
@@ -134,10 +134,10 @@ func TestInterests(t *testing.T) {
 }
 
 // meets reports whether a pod satisfies an interest.
-func meets(p Pod, in filter.Interest) bool {
-	return in == filter.Interest{} || slices.Contains([]filter.Interest{
-		{By: filter.Namespace, Value: p.Namespace},
-		{By: filter.Name, Value: p.Namespace + "/" + p.Name},
+func meets(p Pod, in object.Interest) bool {
+	return in == object.Interest{} || slices.Contains([]object.Interest{
+		{By: object.ByNamespace, Value: p.Namespace},
+		{By: object.ByName, Value: p.Namespace + "/" + p.Name},
 		{By: 0, Value: p.Node},
 		{By: 1, Value: p.Phase},
 	}, in)

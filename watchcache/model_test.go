@@ -13,7 +13,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // model applies random operations to a cache and to an upstream that stores its whole history. The
@@ -24,8 +24,8 @@ type model struct {
 	r      *rand.Rand
 	up     *upstream
 	cache  *watchcache.Cache
-	stream *batch.Batch // nil if the next events come from a new stream
-	sent   int          // the number of upstream's writes that the stream has delivered
+	stream *feed.Batch // nil if the next events come from a new stream
+	sent   int         // the number of upstream's writes that the stream has delivered
 	now    time.Time
 	epoch  int
 	lost   bool        // the watch is broken
@@ -130,7 +130,7 @@ func (m *model) apply(n int) {
 	m.t.Helper()
 	if m.stream == nil {
 		apply := func(changes []watchcache.Change, _ time.Time) error { return m.cache.Apply(changes, m.now) }
-		m.stream = batch.New(m.t.Context(), apply, m.whole, func(err error) { m.t.Errorf("held deletions: %v", err) })
+		m.stream = feed.NewBatch(m.t.Context(), apply, m.whole, func(err error) { m.t.Errorf("held deletions: %v", err) })
 		m.sent = max(0, m.up.index(m.rv())-m.r.IntN(4))
 	}
 	for _, w := range m.up.writes[m.sent:min(m.sent+n, len(m.up.writes))] {
@@ -173,7 +173,7 @@ func (m *model) quiet() {
 	synctest.Wait()
 }
 
-// whole counts upstream's objects, like batch.Counted.
+// whole counts upstream's objects, as a feed does.
 func (m *model) whole(_ context.Context, rv uint64, deletions int) bool {
 	return len(m.up.at(rv)) == len(m.up.at(m.rv()))-deletions
 }

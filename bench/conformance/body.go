@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/list"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // plainBody decompresses a body, which must be a single gzip member. It returns other bodies
@@ -88,7 +88,7 @@ func shownAsJSON(body []byte) ([]byte, error) {
 		return json.Marshal(shown)
 	}
 	var items [][]byte
-	_, meta, err := list.Protobuf(bytes.NewReader(body[4:]), func(item []byte) {
+	_, meta, err := client.ReadProtoItems(bytes.NewReader(body[4:]), func(item []byte) {
 		items = append(items, bytes.Clone(item))
 	})
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // watchers is the number of watchers. They begin in waves, each before a round of the scripts.

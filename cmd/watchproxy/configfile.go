@@ -13,7 +13,6 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"sigs.k8s.io/yaml"
 
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 	"github.com/watchproxy/watchproxy/config"
 )
 
@@ -72,7 +71,7 @@ environment variables that are not set on this machine have the value x.`,
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s:%s\n", name, line)
 			}
 			if len(errs) > 0 {
-				return command.ErrReported
+				return errReported
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid\n", name)
 			return err

@@ -17,13 +17,14 @@ const module = "github.com/watchproxy/watchproxy/"
 // layers contains the packages of the product. Each package imports only packages in earlier
 // layers.
 var layers = []string{
-	"watchcache/age", "watchcache/object/labelset", "watchcache/object", "watchcache/tree", "watchcache/filter", "watchcache/waiters", "watchcache", "watchcache/cachetest",
-	"watchcache/upstream/ledger", "watchcache/upstream/statuscode", "watchcache/upstream/list", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery",
-	"watchcache/upstream/batch", "watchcache/upstream/tasks", "watchcache/upstream/liveness", "watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
-	"proxy/projection", "proxy/wire", "proxy/table", "proxy/fair", "proxy/access/chain", "proxy/access", "proxy/issuer", "proxy/exchange", "proxy/query", "proxy/derived", "proxy/grants", "proxy/watch", "proxy/audit", "proxy/read", "proxy/forward",
-	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/conn/conntest", "proxy/h2/frame", "proxy/h2/upload", "proxy/h2", "proxy/listen", "proxy",
-	"config/fieldpath", "config",
-	"cmd/watchproxy/command", "cmd/watchproxy/memory", "cmd/watchproxy/kubeconfig", "cmd/watchproxy/settings", "cmd/watchproxy/status", "cmd/watchproxy",
+	"watchcache/object", "watchcache/tree", "watchcache",
+	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/discovery",
+	"watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
+	"proxy/projection", "proxy/wire", "proxy/table", "proxy/fair", "proxy/access", "proxy/issuer",
+	"proxy/exchange", "proxy/derived", "proxy/grants", "proxy/watch", "proxy/audit", "proxy/read",
+	"proxy/forward", "proxy/metrics", "proxy/admin", "proxy/conn", "proxy/h2", "proxy/listen", "proxy",
+	"config",
+	"cmd/watchproxy/status", "cmd/watchproxy",
 }
 
 // TestLayout holds that imports between packages point one way. With -v, it prints them.

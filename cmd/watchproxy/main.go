@@ -10,13 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 )
 
 func main() {
-	if code := command.Run(untilSignal(), newCommand(), os.Stderr); code != 0 {
+	if code := runCommand(untilSignal(), newCommand(), os.Stderr); code != 0 {
 		os.Exit(code)
 	}
 }
@@ -49,7 +47,7 @@ from the apiserver. All other requests are forwarded unchanged.`,
 		Version: strings.TrimPrefix(buildOf().String(), "watchproxy version "),
 	}
 	root.Flags().Bool("version", false, "print version, commit, Go version and platform")
-	root.AddCommand(newServe(), newSidecar(), kubeconfig.Command(), status.Command(), newConfig(), newVersion())
-	command.Prepare(root)
+	root.AddCommand(newServe(), newSidecar(), newKubeconfig(), status.Command(), newConfig(), newVersion())
+	prepareRoot(root)
 	return root
 }

@@ -19,8 +19,6 @@ import (
 	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/memory"
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/settings"
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
@@ -170,7 +168,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer log.Sync() //nolint:errcheck // standard error cannot always be synced
 
-	budget := memory.New(c.MemoryBudget, log)
+	budget := newBudget(c.MemoryBudget, log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
 	feedMetrics := upstream.NewMetrics(registry)
@@ -183,10 +181,10 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		return err
 	}
 	client := behind.client(feedMetrics)
-	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, settings.FeedOptions(c.Cache, behind.namespace), log)
+	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, feedOptions(c.Cache, behind.namespace), log)
 	defer feeds.Stop()
 	registry.MustRegister(feeds)
-	derived := derived.New(memory.DerivedMax, registry)
+	derived := derived.New(derivedMax, registry)
 	defer derived.Close()
 	budget.Of(feeds, derived)
 	budget.Register(registry)
@@ -210,7 +208,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		return err
 	}
 	defer closeLog()
-	options.Audit, options.Views = auditor, settings.Views(c.Views)
+	options.Audit, options.Views = auditor, viewsOf(c.Views)
 	served := metrics.New(registry)
 	fields := newViewFields(c.Views, feeds.Status, log)
 	defer inBackground(ctx, fields.run)()
@@ -225,7 +223,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		return report, err
 	}
 	operators.Credentials = behind.servers.Credentials
-	operators.Cold = feeds.Warm(settings.Warm(c.Cache)).Err
+	operators.Cold = feeds.Warm(warmFeeds(c.Cache)).Err
 	admin := admin.New(registry, operators)
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_connections", Help: "Open connections of clients.",
@@ -233,7 +231,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	reloads.running, reloads.log, reloads.refused = c, log, newRefusedGauge(registry)
 	reloads.apply = func(c *config.ProxyConfiguration) {
 		level.SetLevel(logLevel(c.LogLevel))
-		feeds.SetOptions(settings.FeedOptions(c.Cache, behind.namespace))
+		feeds.SetOptions(feedOptions(c.Cache, behind.namespace))
 		server.SetOptions(serverOptions(c, budget.Connections()))
 	}
 	defer inBackground(ctx, reloads.run)()

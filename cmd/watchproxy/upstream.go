@@ -17,19 +17,17 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // apiserver is upstream: one or several servers of the same cluster.
 type apiserver struct {
 	configs []*rest.Config // one per server
 	bases   []*url.URL
-	servers *servers.Set
+	servers *client.Servers
 	// namespace is that of the pod's service account, or "" without one.
 	namespace string
 	own       http.RoundTripper // adds the proxy's credentials
@@ -55,7 +53,7 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 		}
 		a.bases = append(a.bases, base)
 	}
-	several := make([]servers.Server, len(configs))
+	several := make([]client.Server, len(configs))
 	own := make([]http.RoundTripper, len(configs))
 	for i, rc := range configs {
 		several[i].Base = a.bases[i]
@@ -75,7 +73,7 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 			return nil, err
 		}
 	}
-	if a.servers, err = servers.New(ctx, several, metrics.Servers, metrics.Client, log); err != nil {
+	if a.servers, err = client.NewServers(ctx, several, metrics.Servers, metrics.Client, log); err != nil {
 		return nil, fmt.Errorf("none of the upstream servers can be asked: %w", err)
 	}
 	a.own = a.servers.Transport(own)
@@ -194,7 +192,7 @@ func restConfig(file, name, listen string) (*rest.Config, error) {
 			return nil, fmt.Errorf("upstream: service account of the pod: %w; mount its token (automountServiceAccountToken), or name a kubeconfig by --kubeconfig", err)
 		}
 	}
-	rc, err := kubeconfig.ClientConfig(file, name)
+	rc, err := clientConfig(file, name)
 	if err != nil && file == "" && name == "" {
 		return nil, fmt.Errorf("upstream: no service account of a pod, and no usable kubeconfig: %w", err)
 	}
@@ -235,7 +233,7 @@ func address(host string) net.IP {
 const reachTimeout = 10 * time.Second
 
 // reach requests a server's version. It returns an error if the server cannot be used.
-func reach(ctx context.Context, s servers.Server) error {
+func reach(ctx context.Context, s client.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer within %s", reachTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Base.JoinPath("version").String(), nil)

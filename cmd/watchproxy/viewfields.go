@@ -12,7 +12,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 	"github.com/watchproxy/watchproxy/config"
-	"github.com/watchproxy/watchproxy/config/fieldpath"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
@@ -36,7 +35,7 @@ type viewFields struct {
 
 type wantedField struct {
 	status.UnfoundField
-	path   fieldpath.Path
+	path   config.Path
 	logged bool
 }
 
@@ -45,9 +44,9 @@ func newViewFields(views []config.View, feeds func() []upstream.FeedStatus, log 
 	v.unfound.Store(new([]status.UnfoundField))
 	for _, view := range views {
 		for _, field := range slices.Concat(view.Fields, view.Drop) {
-			path, err := fieldpath.Parse(field)
-			kept := func(k fieldpath.Path) bool { return slices.Equal(k, path) } // anyway
-			if err == nil && len(view.Resources) > 0 && !slices.ContainsFunc(fieldpath.Kept, kept) {
+			path, err := config.ParsePath(field)
+			kept := func(k config.Path) bool { return slices.Equal(k, path) } // anyway
+			if err == nil && len(view.Resources) > 0 && !slices.ContainsFunc(config.KeptPaths, kept) {
 				u := status.UnfoundField{View: view.Name, Field: field, Resources: view.Resources}
 				v.wanted = append(v.wanted, wantedField{UnfoundField: u, path: path})
 			}
@@ -100,7 +99,7 @@ func (v *viewFields) look() {
 }
 
 // has reports whether a value has a field.
-func has(value gjson.Result, path fieldpath.Path) (found bool) {
+func has(value gjson.Result, path config.Path) (found bool) {
 	if len(path) == 0 {
 		return true
 	}

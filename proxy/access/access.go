@@ -18,8 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"github.com/watchproxy/watchproxy/proxy/access/chain"
 )
 
 var (
@@ -66,7 +64,7 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 		decisions: newDecisions(client.AuthorizationV1(), options),
 	}
 	if clientCA != nil {
-		a.certificates = group.NewAuthenticatedGroupAdder(chain.New(clientCA.content.VerifyOptions, x509.CommonNameUserConversion, network))
+		a.certificates = group.NewAuthenticatedGroupAdder(newChains(clientCA.content.VerifyOptions, x509.CommonNameUserConversion, network))
 	}
 	if options.Anonymous {
 		a.anonymous = anonymous.NewAuthenticator(nil)

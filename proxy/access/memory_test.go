@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 )
 
 // The heap holds no more for remembered outcomes than the store's own count.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/statuscode"
 )
 
 const (
@@ -156,6 +156,6 @@ func (m *measured) RoundTrip(req *http.Request) (*http.Response, error) {
 		code = resp.StatusCode
 		resp.Body = http.MaxBytesReader(nil, resp.Body, reviewMax)
 	}
-	m.seconds.WithLabelValues(path.Base(req.URL.Path), statuscode.Label(code)).Observe(time.Since(began).Seconds())
+	m.seconds.WithLabelValues(path.Base(req.URL.Path), strconv.Itoa(code)).Observe(time.Since(began).Seconds())
 	return resp, err
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/server/healthz"
 
-	"github.com/watchproxy/watchproxy/proxy/browser"
+	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
 // Admin serves /metrics, /livez and /readyz with their single checks, and /status. At / it serves a
@@ -152,7 +152,7 @@ func (a *Admin) Server() *http.Server {
 // serve refuses requests beyond handlersMost, requests without the right to their path, and requests
 // that a web page may have made a browser send.
 func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
-	browser.Isolate(w.Header())
+	access.IsolatePage(w.Header())
 	if !covers("/livez", r.URL.Path) && !covers("/readyz", r.URL.Path) {
 		select {
 		case a.handlers <- struct{}{}:
@@ -195,14 +195,14 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 // refused only in requests from browsers, on loopback addresses, and for profiles.
 func adminReason(r *http.Request) string {
 	h, profile := r.Header, strings.HasPrefix(r.URL.Path, debug)
-	named := !browser.LoopbackHost(r.Host) && !browser.AddressHost(r.Host)
+	named := !access.LoopbackHost(r.Host) && !access.AddressHost(r.Host)
 	switch {
-	case named && (profile || byLoopback(r) || browser.MaybeBrowser(h)):
-		return browser.ReasonHost
+	case named && (profile || byLoopback(r) || access.MaybeBrowser(h)):
+		return access.ReasonHost
 	case r.URL.Path == "/" && h.Get("Sec-Fetch-Dest") == "document" && h["Origin"] == nil:
 		return "" // the user followed a link to the status page
 	}
-	return browser.Foreign(h, r.TLS != nil, r.Host)
+	return access.ForeignPage(h, r.TLS != nil, r.Host)
 }
 
 // byLoopback reports whether a request was sent to a loopback address, for example through a
@@ -214,9 +214,9 @@ func byLoopback(r *http.Request) bool {
 
 // adminRefusals are messages with a remedy for each reason.
 var adminRefusals = map[string]string{
-	browser.ReasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
-	browser.ReasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
-	browser.ReasonOrigin: "403: a page of another origin sent this request, says Origin: a client other than a browser should leave Origin out",
+	access.ReasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
+	access.ReasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
+	access.ReasonOrigin: "403: a page of another origin sent this request, says Origin: a client other than a browser should leave Origin out",
 }
 
 // page holds all files of the status page.

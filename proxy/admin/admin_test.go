@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watchproxy/watchproxy/proxy/browser"
+	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
 // The admin address answers scrapes and probes under any name. It answers browsers only under names
@@ -35,10 +35,10 @@ func TestAdminVisits(t *testing.T) {
 		{elsewhere, "10.0.0.1:8002", "/", newChrome + "none\r\n", ""},
 		// Browsers send Sec-Fetch-Site only to loopback and over TLS.
 		{elsewhere, "10.0.0.1:8002", "/status", chrome, ""},
-		{elsewhere, service, "/status", chrome, browser.ReasonHost},
-		{elsewhere, "evil.example", "/status", "User-Agent: x\r\nAccept-Language: *\r\n", browser.ReasonHost},
-		{elsewhere, "evil.example", "/metrics", chrome, browser.ReasonHost},
-		{loopback, service, "/debug/pprof/heap", curl, browser.ReasonHost},
+		{elsewhere, service, "/status", chrome, access.ReasonHost},
+		{elsewhere, "evil.example", "/status", "User-Agent: x\r\nAccept-Language: *\r\n", access.ReasonHost},
+		{elsewhere, "evil.example", "/metrics", chrome, access.ReasonHost},
+		{loopback, service, "/debug/pprof/heap", curl, access.ReasonHost},
 		{elsewhere, "10.0.0.1:8002", "/debug/pprof/heap", curl, ""},
 		{loopback, "localhost:8002", "/", newChrome + "none\r\n", ""},
 		{loopback, "localhost:8002", "/status", newChrome + "same-origin\r\n", ""},
@@ -46,18 +46,18 @@ func TestAdminVisits(t *testing.T) {
 		{loopback, "127.0.0.1:8002", "/metrics", curl, ""},
 		// A proxy in the pod keeps the Host.
 		{loopback, "10.0.0.1:8443", "/metrics", prometheus, ""},
-		{loopback, "evil.example:8002", "/metrics", prometheus, browser.ReasonHost},
-		{loopback, service, "/status", curl, browser.ReasonHost},
+		{loopback, "evil.example:8002", "/metrics", prometheus, access.ReasonHost},
+		{loopback, service, "/status", curl, access.ReasonHost},
 		{loopback, "localhost:8002", "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", ""},
-		{loopback, "localhost:8002", "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n", browser.ReasonSite},
-		{loopback, "localhost:8002", "/status", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", browser.ReasonSite},
-		{loopback, "localhost:8002", "/status", chrome + evilOrigin, browser.ReasonOrigin},
-		{loopback, "localhost:8002", "/status", chrome + "Origin: http://localhost:8001\r\n", browser.ReasonOrigin},
-		{loopback, "localhost:8002", "/status", newChrome + "same-site\r\n", browser.ReasonSite},
-		{elsewhere, service, "/debug/x", curl, browser.ReasonHost},
+		{loopback, "localhost:8002", "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n", access.ReasonSite},
+		{loopback, "localhost:8002", "/status", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", access.ReasonSite},
+		{loopback, "localhost:8002", "/status", chrome + evilOrigin, access.ReasonOrigin},
+		{loopback, "localhost:8002", "/status", chrome + "Origin: http://localhost:8001\r\n", access.ReasonOrigin},
+		{loopback, "localhost:8002", "/status", newChrome + "same-site\r\n", access.ReasonSite},
+		{elsewhere, service, "/debug/x", curl, access.ReasonHost},
 		{loopback, "localhost:8002", "/debug/pprof/", newChrome + "none\r\n", ""},
-		{loopback, "localhost:8002", "/debug/pprof/profile", newChrome + "cross-site\r\n", browser.ReasonSite},
-		{nil, "evil.example", "/metrics", curl, browser.ReasonHost}, // the local address is unknown
+		{loopback, "localhost:8002", "/debug/pprof/profile", newChrome + "cross-site\r\n", access.ReasonSite},
+		{nil, "evil.example", "/metrics", curl, access.ReasonHost}, // the local address is unknown
 	} {
 		raw := "GET " + test.path + " HTTP/1.1\r\nHost: " + test.host + "\r\n" + test.header + "\r\n"
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/bench/conntest"
 )
 
 // A client that begins a body and does not finish it loses its connection, like a client that does

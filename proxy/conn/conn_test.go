@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/bench/conntest"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 

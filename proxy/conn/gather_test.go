@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/bench/conntest"
 )
 
 // While reads are gathered, each byte is read at most GatherTime after it was sent. Otherwise, and below

@@ -7,7 +7,6 @@ import (
 	"math/bits"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
@@ -23,7 +22,7 @@ type Selection struct {
 	derived *Store
 	meter   *fair.Meter
 	key     derivedKey
-	filter  *filter.Filter
+	filter  *object.Filter
 	last    *tree.Page
 	lastHas uint64            // the matching objects of last, which may be walked in several spans
 	Known   map[uint64]uint64 // matching objects by page ID; nil before the second use; read-only
@@ -31,7 +30,7 @@ type Selection struct {
 }
 
 // Selection returns the known results for a filter.
-func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) *Selection {
+func (d *Store) Selection(m *fair.Meter, f *object.Filter, of *object.Resource) *Selection {
 	s := &Selection{derived: d, meter: m, filter: f}
 	// The key has the hash of the selectors, because they may be as long as a URI. The hash is
 	// cryptographic, so clients cannot send selectors with colliding hashes.
@@ -54,7 +53,7 @@ func (s *Selection) Of(span tree.Span) (uint64, error) {
 	if p == s.last {
 		return s.lastHas, nil
 	}
-	selected := s.filter.Select(p)
+	selected := s.filter.Select(p.Objects())
 	s.last, s.lastHas = p, selected
 	if s.Known != nil {
 		if s.found == nil {

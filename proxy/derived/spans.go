@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
@@ -16,7 +15,7 @@ type Selected struct {
 	Store    *Store
 	Meter    *fair.Meter
 	Resource *object.Resource
-	Filter   *filter.Filter
+	Filter   *object.Filter
 	// Narrowed limits the walk to the objects in the namespaces Within. A Namespace is in itself.
 	Narrowed bool
 	Within   []string

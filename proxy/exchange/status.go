@@ -110,3 +110,13 @@ func NoRequest(status metav1.Status) *Response {
 	resp.Close = true
 	return resp
 }
+
+// CodeLabel returns the metrics' label of a status code. A pod or an aggregated API may answer with
+// any code, so a code that net/http does not know has its class as its label, such as 5xx.
+func CodeLabel(code int) string {
+	if code == 0 || code == ClientLeft || http.StatusText(code) != "" {
+		return strconv.Itoa(code)
+	}
+	const class = 100
+	return strconv.Itoa(code/class) + "xx"
+}

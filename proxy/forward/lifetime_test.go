@@ -16,8 +16,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // watchedClient counts its watchers and interruptions.

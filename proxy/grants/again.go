@@ -11,13 +11,12 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/query"
 )
 
 // Again returns the review function of an open watch. If its error is not exchange.ErrRevoked, the
 // review failed without a result. The decisions on the namespaces of a narrowed watch are renewed
 // elsewhere, so that its sender only has to be the same user still.
-func Again(a func() *access.Access, who exchange.Credentials, what query.Asked, n *Narrowing) func(context.Context) error {
+func Again(a func() *access.Access, who exchange.Credentials, what exchange.Asked, n *Narrowing) func(context.Context) error {
 	return func(ctx context.Context) error {
 		a, sender := a(), who.AsHTTP(ctx)
 		caller, err := a.Authenticate(sender)

@@ -16,10 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/query"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // apiserver answers reviews. Without rights, it denies everything.
@@ -104,7 +103,7 @@ func TestAgain(t *testing.T) {
 					"amy watch configmaps": true, "bob watch configmaps": true, "amy impersonate users": true,
 				}}
 				a := s.access(t)
-				what := query.Asked{Route: exchange.Route{GVR: cachetest.Resource().GVR, Verb: "watch"}}
+				what := exchange.Asked{Route: exchange.Route{GVR: cachetest.Resource().GVR, Verb: "watch"}}
 				req := exchange.Request{Header: test.header, Identity: new(access.Caller)}
 				sender := req.Credentials()
 				var n *Narrowing

@@ -62,7 +62,7 @@ func (e *era) find(namespace string) (a Answer, known bool) {
 	return a, known
 }
 
-// Decide implements filter.Decisions. A decision that allows and does not count any more is unknown.
+// Decide implements object.Decisions. A decision that allows and does not count any more is unknown.
 func (e *era) Decide(namespace string) (selected, known bool) {
 	a, known := e.find(namespace)
 	return a.Allowed, known && (!a.Allowed || a.counts())

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/query"
 )
 
 // All watches of an era end when a look, the next watch or an event finds that a decision has changed. The next
@@ -105,7 +104,7 @@ func TestQuestions(t *testing.T) {
 			view.Resources = append(view.Resources, schema.GroupResource{Resource: r})
 		}
 		route := exchange.Route{GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Verb: "watch"}
-		n, err := New(Config{View: view, Asked: query.Asked{Route: route}, User: u, Watch: true})
+		n, err := New(Config{View: view, Asked: exchange.Asked{Route: route}, User: u, Watch: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,9 +17,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 const (
@@ -46,7 +45,7 @@ type Narrowing struct {
 type Config struct {
 	Access func() *access.Access
 	View   *exchange.View
-	Asked  query.Asked
+	Asked  exchange.Asked
 	User   user.Info
 	Watch  bool
 }
@@ -75,7 +74,7 @@ func (n *Narrowing) isOf(u user.Info) bool {
 
 // From names the eras of watches. Their decisions count as the sender's. Decisions are sought in turns of the
 // meter.
-func (n *Narrowing) From(s *Eras, sender string, c *watchcache.Cache, f *filter.Filter, m *fair.Meter) {
+func (n *Narrowing) From(s *Eras, sender string, c *watchcache.Cache, f *object.Filter, m *fair.Meter) {
 	n.eras, n.cache, n.selected = s, c, derived.Selected{Resource: c.Resource(), Filter: f, Meter: m}
 	n.key.User, n.key.Cache = sender, c
 }
@@ -144,7 +143,7 @@ func (n *Narrowing) review(ctx context.Context, verb, namespace string) (a Answe
 	if namespace == "" || !exchange.IsNamespaces(asked.GVR.GroupResource()) {
 		return n.may(ctx, asked)
 	}
-	in := query.Asked{Route: exchange.Route{GVR: asked.GVR, Namespace: namespace, Name: namespace, Verb: "get"}}
+	in := exchange.Asked{Route: exchange.Route{GVR: asked.GVR, Namespace: namespace, Name: namespace, Verb: "get"}}
 	a, err = n.may(ctx, in)
 	for _, gr := range n.View.Resources {
 		if a.Allowed || err != nil {
@@ -156,7 +155,7 @@ func (n *Narrowing) review(ctx context.Context, verb, namespace string) (a Answe
 	return a, err
 }
 
-func (n *Narrowing) may(ctx context.Context, asked query.Asked) (a Answer, err error) {
+func (n *Narrowing) may(ctx context.Context, asked exchange.Asked) (a Answer, err error) {
 	a.Allowed, a.Until, err = n.Access().Allows(ctx, asked.Attributes(n.User))
 	return a, err
 }

@@ -9,13 +9,12 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // one is a user's request that takes turns.
@@ -43,14 +42,14 @@ func TestManyDecisionsTakeTurns(t *testing.T) {
 		if err := cache.Apply(changes, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		f, err := filter.New(cache.Resource(), "", nil, nil)
+		f, err := object.NewFilter(cache.Resource(), "", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		route := exchange.Route{GVR: cache.Resource().GVR, Verb: "list"}
 		n, err := New(Config{
 			Access: func() *access.Access { return a }, View: &exchange.View{Name: "v"},
-			Asked: query.Asked{Route: route}, User: &user.DefaultInfo{Name: "one"},
+			Asked: exchange.Asked{Route: route}, User: &user.DefaultInfo{Name: "one"},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Watch is an open watch, which shows some namespaces.
@@ -23,7 +23,7 @@ type Watch struct {
 func (w *Watch) Namespaces() []string { return w.names }
 
 // Narrow returns a filter for what the watch shows of a selection.
-func (w *Watch) Narrow(f *filter.Filter) *filter.Filter { return f.Among(w.era) }
+func (w *Watch) Narrow(f *object.Filter) *object.Filter { return f.Among(w.era) }
 
 // Over reports whether the watch must end, because a decision has changed.
 func (w *Watch) Over() bool { return w.era.over.Load() }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // A client may change the size of its header table at any time.
@@ -143,7 +143,7 @@ func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := filter.New(s.cache.Resource(), "a", selector, nil)
+		f, err := object.NewFilter(s.cache.Resource(), "a", selector, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

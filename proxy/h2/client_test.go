@@ -11,8 +11,6 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-
-	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
 // client is a peer that counts windows and records the states of its streams. It checks each frame
@@ -79,7 +77,7 @@ func newClient(nc net.Conn, then func(f http2.Frame)) *client {
 	c := &client{net: nc}
 	c.framer = http2.NewFramer(nil, (*budgeted)(c))
 	c.framer.SetMaxReadFrameSize(1 << 24)
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(tableSize, nil)
 	c.framer.MaxHeaderListSize = 16 << 20
 	c.mu.changed = sync.NewCond(&c.mu)
 	c.mu.calls = map[uint32]*call{}

@@ -17,7 +17,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
@@ -61,7 +60,7 @@ const (
 	// bufferMax is the number of bytes to collect before a write.
 	bufferMax = 64 << 10
 	// bufferRoom is the length from which a buffer has no room for data.
-	bufferRoom = bufferMax - frame.HeadSize
+	bufferRoom = bufferMax - headSize
 	// controlMax limits the unread responses to PING, SETTINGS and broken streams, in bytes.
 	// controlUnknown limits those to an unknown client.
 	controlMax, controlUnknown = 64 << 10, 16 << 10
@@ -129,7 +128,7 @@ type Conn struct {
 		owed    int64 // received bytes not yet returned by WINDOW_UPDATE
 		writing bool  // there is a writer
 		waiting bool  // the writer waits for the client, or has waited
-		encoder *frame.Encoder
+		encoder *encoder
 
 		forRoom, forWindow list.List // streams that wait for room or the connection's window
 		ready              []*stream // watches with work for the pump
@@ -157,21 +156,21 @@ func (s *Server) open(nc *conn.Conn) (c *Conn, ended func()) {
 	c.mu.written = sync.NewCond(&c.mu)
 	c.mu.streams = map[uint32]*stream{}
 	c.mu.window, c.mu.widest, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, windowInitial, frameMax
-	c.mu.encoder = frame.NewEncoder()
+	c.mu.encoder = newEncoder()
 	nc.Stall = min(s.Options().Stall, s.Options().Limits.Write)
 	nc.Guard = fair.NewGuard(bufferMax+2*exchange.PieceSize, nc.UnreadIn, func() { nc.LimitWrites(time.Now()) })
 	c.reader = &conn.FrameReader{Conn: nc, Free: frameMax, Refused: func() { s.Metrics.ConnectionRefused("heads") }}
 	c.framer = http2.NewFramer(nil, c.reader)
 	c.framer.SetMaxReadFrameSize(frameMax)
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(tableSize, nil)
 	c.framer.MaxHeaderListSize = uint32(s.Options().Limits.HeaderBytes) //nolint:gosec // a small number
 	c.framer.SetReuseFrames()
-	c.mu.buf = frame.AppendSettings(c.bufLocked(), // SETTINGS must precede even a GOAWAY
+	c.mu.buf = appendSettings(c.bufLocked(), // SETTINGS must precede even a GOAWAY
 		http2.Setting{ID: http2.SettingMaxFrameSize, Val: frameMax},
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: streamsMax},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.framer.MaxHeaderListSize},
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowStream})
-	c.mu.buf = frame.AppendWindowUpdate(c.mu.buf, 0, windowConn-windowInitial)
+	c.mu.buf = appendWindowUpdate(c.mu.buf, 0, windowConn-windowInitial)
 	c.received.Store(windowConn)
 	undrain, uncut := context.AfterFunc(s.Draining, c.drain), context.AfterFunc(s.Serving, c.cut)
 	c.mu.idle = c.began
@@ -268,7 +267,7 @@ func (c *Conn) end(err error) {
 		s.endLocked(errClosed)
 	}
 	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
-		c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCode(ce))
+		c.mu.buf = appendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCode(ce))
 	}
 	c.unlock()
 	c.flush()
@@ -313,7 +312,7 @@ func (c *Conn) look() {
 		}
 	case !now.Before(next):
 		c.mu.asked, next = now, now.Add(pingTimeout)
-		c.mu.buf = frame.AppendPing(c.bufLocked(), 0, [8]byte{})
+		c.mu.buf = appendPing(c.bufLocked(), 0, [8]byte{})
 	}
 	over := false
 	if len(c.mu.streams) == 0 {
@@ -339,8 +338,8 @@ var errSilent = errors.New("the client does not answer a ping")
 func (c *Conn) drain() {
 	c.mu.Lock()
 	if c.mu.drain == nil && !c.mu.refusing && c.mu.err == nil {
-		c.mu.buf = frame.AppendGoaway(c.bufLocked(), windowMax, http2.ErrCodeNo)
-		c.mu.buf = frame.AppendPing(c.mu.buf, 0, drainPing)
+		c.mu.buf = appendGoaway(c.bufLocked(), windowMax, http2.ErrCodeNo)
+		c.mu.buf = appendPing(c.mu.buf, 0, drainPing)
 		c.mu.drain = time.AfterFunc(drainGrace, c.drained)
 	}
 	c.unlock()
@@ -373,5 +372,5 @@ func (c *Conn) refuseLocked() {
 		c.mu.drain.Stop()
 	}
 	c.mu.refusing = true
-	c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCodeNo)
+	c.mu.buf = appendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCodeNo)
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -18,8 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -85,7 +85,7 @@ func watching(t *testing.T, c *watchcache.Cache, lifetime time.Duration) handler
 	return selecting(t, c, cachetest.Filter(t, c), lifetime)
 }
 
-func selecting(t *testing.T, c *watchcache.Cache, f *filter.Filter, lifetime time.Duration) handler {
+func selecting(t *testing.T, c *watchcache.Cache, f *object.Filter, lifetime time.Duration) handler {
 	t.Helper()
 	return func(context.Context, *exchange.Request) *exchange.Response {
 		cursor, err := c.WatchAfter(f, cachetest.Snapshot(t, c))

@@ -19,9 +19,9 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
+	"github.com/watchproxy/watchproxy/bench/cachetest"
+	"github.com/watchproxy/watchproxy/bench/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // session is a connection with its settings, and the shapes that it carries at the same time.

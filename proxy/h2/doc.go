@@ -9,8 +9,8 @@
 //	Conn     one connection; its goroutine reads frames
 //	stream   one request and its response; a handler's goroutine, none once a watch is open
 //	pump     lets connections write the events of all their watches, each in one write
-//	frame/   frames, headers and windows
-//	upload/  the body of a request
+//	frame    frames (frame.go), headers (header.go) and windows (window.go)
+//	upload   the body of a request
 //
 // # Writes
 //

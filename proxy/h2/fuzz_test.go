@@ -13,15 +13,14 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/h2/frame"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // FuzzFrames sends arbitrary bytes after the preface. Either the connection ends and nothing of it
 // is left, or it continues to answer PINGs. Time is virtual: a silent connection costs none.
 func FuzzFrames(f *testing.F) {
-	hello := frame.AppendSettings(nil)
+	hello := appendSettings(nil)
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, field := range []string{":method POST", ":scheme https", ":path /", "content-length 4"} {
@@ -29,19 +28,19 @@ func FuzzFrames(f *testing.F) {
 		encoder.WriteField(hpack.HeaderField{Name: name, Value: value})
 	}
 	head := func(flags http2.Flags) []byte {
-		return append(frame.AppendHead(bytes.Clone(hello), block.Len(), http2.FrameHeaders, flags, 1), block.Bytes()...)
+		return append(appendHead(bytes.Clone(hello), block.Len(), http2.FrameHeaders, flags, 1), block.Bytes()...)
 	}
 	begun := head(http2.FlagHeadersEndHeaders)
 	f.Add([]byte{})
 	f.Add(hello)
 	f.Add(head(0))
-	f.Add(frame.AppendEnd(frame.AppendData(begun, 1, []byte("data")), 1))
-	f.Add(frame.AppendData(begun, 1, []byte("too long")))
-	f.Add(frame.AppendReset(begun, 1, http2.ErrCodeCancel))
-	f.Add(frame.AppendWindowUpdate(begun, 1, windowMax))
-	f.Add(frame.AppendGoaway(frame.AppendPing(begun, 0, [8]byte{}), 0, http2.ErrCodeNo))
-	f.Add(frame.AppendSettings(bytes.Clone(begun), http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax}))
-	f.Add(bytes.Repeat(append(frame.AppendHead(nil, 0, http2.FrameContinuation, 0, 1), hello...), 10))
+	f.Add(appendEnd(appendData(begun, 1, []byte("data")), 1))
+	f.Add(appendData(begun, 1, []byte("too long")))
+	f.Add(appendReset(begun, 1, http2.ErrCodeCancel))
+	f.Add(appendWindowUpdate(begun, 1, windowMax))
+	f.Add(appendGoaway(appendPing(begun, 0, [8]byte{}), 0, http2.ErrCodeNo))
+	f.Add(appendSettings(bytes.Clone(begun), http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax}))
+	f.Add(bytes.Repeat(append(appendHead(nil, 0, http2.FrameContinuation, 0, 1), hello...), 10))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		synctest.Test(t, func(t *testing.T) {
 			s := scene{bare: true}.open(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
 // machine runs operations that fuzzing has chosen, and records the expected responses.
@@ -55,7 +53,7 @@ func run(t *testing.T, socket bool, window uint32, program []byte) {
 	hour := within(time.Hour)
 	hour.plain = !socket
 	hour.settings = windows(window % windowMost)
-	m := &machine{script: hour.open(t, nil), sizes: map[uint64]int{}, table: frame.TableSize}
+	m := &machine{script: hour.open(t, nil), sizes: map[uint64]int{}, table: tableSize}
 	defer func() {
 		m.close()
 		<-m.served
@@ -146,7 +144,7 @@ func (m *machine) checkLocked(worth bool) {
 		window := min(m.mu.window, m.mostLocked(initialWindow)+s.given-s.got)
 		least := int64(1)
 		if worth {
-			least = frame.LeastMost
+			least = leastMost
 		}
 		if m.mu.budget < 0 && window >= least && m.missing(s) {
 			m.t.Fatalf("stream %d has a window of %d and gets nothing: %d of %d bytes, ended %t, watch %t",

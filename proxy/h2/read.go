@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-
-	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
 // greeted reads the preface and the first frame, which must be SETTINGS.
@@ -53,7 +51,7 @@ func (c *Conn) frame(f http2.Frame) error {
 			}
 			return nil
 		}
-		return c.answer(func(b []byte) []byte { return frame.AppendPing(b, http2.FlagPingAck, f.Data) })
+		return c.answer(func(b []byte) []byte { return appendPing(b, http2.FlagPingAck, f.Data) })
 	case *http2.RSTStreamFrame:
 		return c.canceled(f)
 	case *http2.PriorityFrame:
@@ -97,7 +95,7 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	before := c.mu.initial
 	err := f.ForeachSetting(c.setLocked)
 	if err == nil { // the acknowledgement precedes frames with the new settings
-		err = c.answerLocked(frame.AppendSettingsAck)
+		err = c.answerLocked(appendSettingsAck)
 	}
 	more := c.mu.initial - before
 	if more != 0 && err == nil {
@@ -182,8 +180,8 @@ func (c *Conn) resetFor(id uint32, code http2.ErrCode, reason error) {
 	if s := c.mu.streams[id]; s != nil {
 		s.endLocked(errors.Join(http2.StreamError{StreamID: id, Code: code}, reason))
 	}
-	c.mu.buf = frame.AppendReset(c.bufLocked(), id, code)
-	c.mu.control += frame.ResetSize
+	c.mu.buf = appendReset(c.bufLocked(), id, code)
+	c.mu.control += resetSize
 	c.floodLocked()
 	c.unlock()
 	c.flushSoon()
@@ -246,8 +244,8 @@ func (c *Conn) giveLocked(id uint32, owed *int64) bool {
 	if *owed < least {
 		return false
 	}
-	c.mu.buf = frame.AppendWindowUpdate(c.bufLocked(), id, *owed)
-	c.mu.control += frame.ResetSize
+	c.mu.buf = appendWindowUpdate(c.bufLocked(), id, *owed)
+	c.mu.control += resetSize
 	*owed = 0
 	return true
 }
@@ -301,11 +299,11 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 		c.begin(id, nil, f.StreamEnded())
 		return nil
 	}
-	req, err := frame.ReadRequest(f)
+	req, err := readRequest(f)
 	if err != nil {
 		return err
 	}
-	if f.StreamEnded() && frame.ContentLength(req.Header) > 0 {
+	if f.StreamEnded() && contentLength(req.Header) > 0 {
 		return broken
 	}
 	req.Conn, req.TLS = c.net, c.net.TLSState

@@ -11,7 +11,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
@@ -96,7 +95,7 @@ func (c *Conn) endedLocked(s *stream) {
 	s.done = true
 	c.mu.done++
 	if s.body != nil && !s.body.Ended() {
-		c.mu.buf = frame.AppendReset(c.bufLocked(), s.id, http2.ErrCodeNo)
+		c.mu.buf = appendReset(c.bufLocked(), s.id, http2.ErrCodeNo)
 	}
 }
 
@@ -174,7 +173,7 @@ func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 		c.appendHeaderLocked(s, resp, int64(len(resp.Bytes)), len(p) == 0)
 		n := c.appendDataLocked(s, p, bufferMax)
 		if p = p[n:]; n > 0 && len(p) == 0 {
-			c.mu.buf = frame.AppendEnd(c.mu.buf, s.id)
+			c.mu.buf = appendEnd(c.mu.buf, s.id)
 			c.endedLocked(s)
 		}
 	}
@@ -195,7 +194,7 @@ func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 func (c *Conn) finish(s *stream) {
 	c.mu.Lock()
 	if s.err == nil && c.mu.err == nil {
-		c.mu.buf = frame.AppendEnd(c.bufLocked(), s.id)
+		c.mu.buf = appendEnd(c.bufLocked(), s.id)
 		c.endedLocked(s)
 	}
 	c.unlock()

@@ -18,11 +18,11 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
+	"github.com/watchproxy/watchproxy/bench/conntest"
 	"github.com/watchproxy/watchproxy/proxy/conn"
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // script is a client that plays lines, and its server. Each line says what the client does, and after

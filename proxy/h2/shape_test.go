@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 )
 
 // shape is a request and the behaviour of its handler.

@@ -14,8 +14,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/h2/frame"
-	"github.com/watchproxy/watchproxy/proxy/h2/upload"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -24,7 +22,7 @@ type stream struct {
 	c    *Conn
 	id   uint32
 	ctx  exchange.Context // ends when the client cancels
-	body *upload.Body     // nil if the request has none
+	body *upload          // nil if the request has none
 
 	// The fields from here on are guarded by the connection's lock.
 	window  int64
@@ -70,7 +68,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 		_ = s.body.Fail(errClosed) // no bytes have arrived yet
 	default:
 		s.receive()
-		s.body.Declared = frame.ContentLength(req.Header)
+		s.body.Declared = contentLength(req.Header)
 		s.body.Expects = strings.EqualFold(req.Header.Get("Expect"), "100-continue")
 		req.Body = &exchange.Body{From: s.body, Length: s.body.Declared}
 		req.Body.Extend = func() { s.body.Deadline(req.Body.Deadline(c.server.Options().Limits.Read)) }
@@ -81,7 +79,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 
 // receive makes the stream take a body.
 func (s *stream) receive() {
-	s.body = upload.New(s.id, windowStream, func() { s.c.goOn(s) }, func(n int64, toStream bool) {
+	s.body = newUpload(s.id, windowStream, func() { s.c.goOn(s) }, func(n int64, toStream bool) {
 		if toStream {
 			s.c.giveBack(s, n)
 		} else {
@@ -213,7 +211,7 @@ func (s *stream) starvesLocked(left int) bool {
 		return false
 	}
 	if s.least == 0 {
-		s.least = frame.Least(left, c.mu.initial, c.mu.widest)
+		s.least = least(left, c.mu.initial, c.mu.widest)
 	}
 	if window >= s.least {
 		return false

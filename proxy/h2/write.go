@@ -3,7 +3,6 @@ package h2
 import (
 	"sync"
 
-	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -27,7 +26,7 @@ func (c *Conn) appendDataLocked(s *stream, p []byte, most int) (n int) {
 	}
 	s.window -= int64(n)
 	c.mu.window -= int64(n)
-	c.mu.buf = frame.AppendData(c.bufLocked(), s.id, p[:n])
+	c.mu.buf = appendData(c.bufLocked(), s.id, p[:n])
 	return n
 }
 

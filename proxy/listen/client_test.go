@@ -17,12 +17,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
+	"github.com/watchproxy/watchproxy/bench/conntest"
 	"github.com/watchproxy/watchproxy/proxy/conn"
-	"github.com/watchproxy/watchproxy/proxy/conn/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // get is a request. put is one whose body is x.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/statuscode"
 )
 
 // The kinds of requests in flight, as in kube-apiserver.
@@ -33,7 +32,7 @@ func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.
 	if resp.MetricStatus != 0 {
 		code = resp.MetricStatus
 	}
-	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], statuscode.Label(code), string(resp.Source)).Inc()
+	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], exchange.CodeLabel(code), string(resp.Source)).Inc()
 	if resp.Long() {
 		m.seconds.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], scope(rt, gvr), string(resp.Source)).Observe(took.Seconds())
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/age"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // While this machine's clock may differ from upstream's, no Table is written, not even one that has
@@ -16,7 +16,7 @@ func TestTablesNeedAClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJoined(t)
 		r := *j.rows.Resource()
-		r.Columns.Clock = &age.Clock{}
+		r.Columns.Clock = &object.Clock{}
 		j.rows = watchcache.New(r, j.rows.Limits())
 		time.Sleep(time.Hour)
 		j.reset(10, version{0, 5, time.Now(), "x"})

@@ -11,11 +11,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // A read waits for a late row without a slot. A row from another history is ignored. A row that
@@ -74,7 +74,7 @@ func TestUnwritableRows(t *testing.T) {
 		open := func(selector string) error {
 			r := j.read(wire.IncludeMetadata, "")
 			var err error
-			if r.filter, err = filter.New(r.resource, "a", nil, fields.ParseSelectorOrDie(selector)); err != nil {
+			if r.filter, err = object.NewFilter(r.resource, "a", nil, fields.ParseSelectorOrDie(selector)); err != nil {
 				t.Fatal(err)
 			}
 			r.Watch, r.RV, r.WatchSeconds = true, 10, 60

@@ -7,7 +7,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/grants"
-	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -61,7 +60,7 @@ func (r *read) continued(ctx context.Context, from, to string) (*exchange.Respon
 	if r.narrowing != nil {
 		token, _ = grants.Unseal(token)
 	}
-	start, rv, err := query.DecodeToken(token)
+	start, rv, err := exchange.DecodeToken(token)
 	if err != nil {
 		return nil, Parameters
 	}
@@ -125,7 +124,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 			if r.Indexed() && !r.alone() {
 				return nil, Page
 			}
-			meta.Continue = query.EncodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache) + r.narrowing.Seal()
+			meta.Continue = exchange.EncodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache) + r.narrowing.Seal()
 			if !r.filter.Selective() {
 				meta.Remaining = &rest
 			}

@@ -10,13 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -28,7 +27,7 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 	cache, snapshot := cachetest.ConfigMaps(tb, objects)
 	return &read{
 		meter:   fair.NewMeter(tb.Context(), nil, nil, false),
-		Request: &exchange.Request{Header: http.Header{}}, Params: query.Params{Limit: limit}, Route: exchange.Route{Namespace: "a"},
+		Request: &exchange.Request{Header: http.Header{}}, Params: exchange.Params{Limit: limit}, Route: exchange.Route{Namespace: "a"},
 		cache: cache, resource: cache.Resource(), filter: cachetest.Filter(tb, cache),
 		form: wire.NewForm(wire.Choice{}, configMaps),
 	}, snapshot

@@ -10,10 +10,10 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // A compressed list equals the plain list, however lists overlap and whichever changes happen after

@@ -18,12 +18,10 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/grants"
-	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/table"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -119,11 +117,11 @@ func New(c Config) *Reader {
 type read struct {
 	*exchange.Request
 	exchange.Route
-	query.Params
+	exchange.Params
 	feed      Feed
 	cache     *watchcache.Cache
 	resource  *object.Resource
-	filter    *filter.Filter
+	filter    *object.Filter
 	choice    wire.Choice
 	form      wire.Form
 	rows      *table.Rows // for a Table
@@ -165,7 +163,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	if err := rd.cacheable(r.Request, r.Route); err != nil {
 		return nil, err
 	}
-	r.Params, err = query.Parse(r.Query)
+	r.Params, err = exchange.Parse(r.Query)
 	switch {
 	case !rd.Feeds.Caches(r.GVR, r.want()):
 		return nil, Uncached
@@ -269,7 +267,7 @@ func (r *read) mostRecentGet() bool { return r.Name != "" && !r.RVGiven }
 // answersGet reports whether the cache may answer a get of the most recent state. A Table might need a
 // new feed of rows.
 func (rd *Reader) answersGet(r *read, choices []wire.Choice) bool {
-	return len(choices) > 0 && !choices[0].Table && rd.Feeds.AnswersGets(r.GVR, r.want(), query.KeptAs(choices[0]))
+	return len(choices) > 0 && !choices[0].Table && rd.Feeds.AnswersGets(r.GVR, r.want(), exchange.KeptAs(choices[0]))
 }
 
 // open tries the choices in order and opens the feed of the first choice that has a cache.
@@ -345,7 +343,7 @@ func (r *read) prepare() (err error) {
 	if !r.resource.Namespaced {
 		namespace = ""
 	}
-	if r.filter, err = filter.New(r.resource, namespace, r.Labels, r.Fields); err != nil {
+	if r.filter, err = object.NewFilter(r.resource, namespace, r.Labels, r.Fields); err != nil {
 		return Parameters
 	}
 	kind := wire.Kind{

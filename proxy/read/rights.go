@@ -9,11 +9,10 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/query"
 )
 
-func (r *read) asked() query.Asked {
-	return query.Asked{Route: r.Route, Path: r.Path, Labels: r.Labels, Fields: r.Fields}
+func (r *read) asked() exchange.Asked {
+	return exchange.Asked{Route: r.Route, Path: r.Path, Labels: r.Labels, Fields: r.Fields}
 }
 
 // authorize checks whether the caller, or the impersonated user, may read, and refuses the read if

@@ -9,10 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/watchproxy/watchproxy/proxy/query"
+	"github.com/watchproxy/watchproxy/bench/cachetest"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -50,7 +49,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.filter, err = filter.New(r.resource, "a", selector, nil); err != nil {
+			if r.filter, err = object.NewFilter(r.resource, "a", selector, nil); err != nil {
 				t.Fatal(err)
 			}
 			from, to := r.filter.KeyRange(r.resource)
@@ -81,11 +80,11 @@ func TestSelectionIsTheFilters(t *testing.T) {
 // selecting gives a read a selector, and returns the number of selected objects.
 func selecting(tb testing.TB, r *read, parameters string) int {
 	tb.Helper()
-	p, err := query.Parse(parameters)
+	p, err := exchange.Parse(parameters)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if r.filter, err = filter.New(r.resource, "a", p.Labels, p.Fields); err != nil {
+	if r.filter, err = object.NewFilter(r.resource, "a", p.Labels, p.Fields); err != nil {
 		tb.Fatal(err)
 	}
 	snapshot := cachetest.Snapshot(tb, r.cache)

@@ -15,14 +15,13 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/table"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -105,7 +104,7 @@ func (j *joined) read(include wire.Include, encoding string) *read {
 	rows := &table.Rows{Rules: j.tables.Of(j.rows), Cache: j.rows, Context: j.t.Context()}
 	return &read{
 		meter:   fair.NewMeter(j.t.Context(), nil, nil, false),
-		Request: &exchange.Request{Header: http.Header{"Accept-Encoding": {encoding}}, Memory: j.memory.Holding("")}, Params: query.Params{Include: include}, Route: exchange.Route{Namespace: "a"},
+		Request: &exchange.Request{Header: http.Header{"Accept-Encoding": {encoding}}, Memory: j.memory.Holding("")}, Params: exchange.Params{Include: include}, Route: exchange.Route{Namespace: "a"},
 		cache: j.objects, resource: j.objects.Resource(), filter: cachetest.Filter(j.t, j.objects),
 		form: wire.NewTable(configMaps, include, rows, nil), rows: rows, choice: wire.Choice{Table: true},
 		derived: j.derived,

@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/watchproxy/watchproxy/watchcache/age"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // lag is the maximum time from the rendering of a row upstream to its arrival here.
@@ -16,7 +16,7 @@ func explains(since time.Time, text string, arrived time.Time) bool {
 	if duration.HumanDuration(arrived.Sub(since)) == text {
 		return true
 	}
-	for at := age.Skew; at >= -lag; at -= time.Second {
+	for at := object.ClockSkew; at >= -lag; at -= time.Second {
 		if duration.HumanDuration(arrived.Add(at).Sub(since)) == text {
 			return true
 		}

@@ -13,8 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/watchproxy/watchproxy/watchcache/age"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -196,12 +195,12 @@ func TestAgesAreRecognized(t *testing.T) {
 	random := rand.New(rand.NewPCG(cachetest.Seed(t), 0))
 	for range 10_000 {
 		text := duration.HumanDuration(time.Duration(random.Int64N(int64(20 * year))))
-		if !age.LooksLike(text) || !age.LooksLike(text+" ago") || !age.LooksLike("in "+text) || !age.LooksLike("12 ("+text+" ago)") {
+		if !object.LooksLikeAge(text) || !object.LooksLikeAge(text+" ago") || !object.LooksLikeAge("in "+text) || !object.LooksLikeAge("12 ("+text+" ago)") {
 			t.Fatal(text)
 		}
 	}
 	for _, text := range []string{"", "0", "12", "m", "5 m", "5M", "1/1", "10.0.0.1", "v1.36.3", "5mm", "s5", "<none>", "a (b ago)", "12345678901d"} {
-		if age.LooksLike(text) {
+		if object.LooksLikeAge(text) {
 			t.Errorf("%q", text)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/watchproxy/watchproxy/watchcache/age"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // errUnexplained says that a cell looks like an age, but no timestamp explains it.
@@ -61,7 +61,7 @@ func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (s
 		c = r.columns[i]
 	}
 	// Most cells are no ages, so this comes first.
-	if cell.Type != gjson.String || !age.LooksLike(cell.Str) {
+	if cell.Type != gjson.String || !object.LooksLikeAge(cell.Str) {
 		return since, "", "", nil
 	}
 	text := cell.Str

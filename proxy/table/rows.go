@@ -10,7 +10,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -147,7 +146,7 @@ func (r *Rows) AgesEnd() int { return r.agesEnd }
 func (r *Rows) Keep(rv uint64) (release func(), err error) {
 	// No object wakes the cursor.
 	nobody := fields.OneTermEqualSelector("metadata.name", "watchproxy.dev:none")
-	nothing, err := filter.New(r.Cache.Resource(), "", nil, nobody)
+	nothing, err := object.NewFilter(r.Cache.Resource(), "", nil, nobody)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -25,7 +24,7 @@ type Rules struct {
 	// ID is the number of the rules. The rules of a later epoch or cache have a higher ID.
 	ID    uint64
 	epoch uint64
-	clock *age.Clock
+	clock *object.Clock
 	// doubted is the time at which a row last did not match the rules; nil if all have matched.
 	doubted atomic.Pointer[time.Time]
 	log     *zap.Logger

@@ -13,13 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
@@ -31,7 +30,7 @@ type rights struct {
 	*testing.T
 	sync.Mutex
 	cache   *watchcache.Cache
-	filter  *filter.Filter
+	filter  *object.Filter
 	eras    *grants.Eras
 	allowed map[string]bool
 	delay   time.Duration
@@ -40,7 +39,7 @@ type rights struct {
 func newRights(t *testing.T, allowed ...string) *rights {
 	t.Helper()
 	cache, _ := cachetest.Roomy(t)
-	f, err := filter.New(cache.Resource(), "", nil, nil)
+	f, err := object.NewFilter(cache.Resource(), "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,12 +15,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
@@ -64,7 +63,7 @@ func TestLargeEventsAreShared(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f, err := filter.New(cache.Resource(), "a", selector, nil)
+			f, err := object.NewFilter(cache.Resource(), "a", selector, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -274,7 +273,7 @@ func TestLongGap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Filter, err = filter.New(cache.Resource(), "", selector, nil); err != nil {
+	if p.Filter, err = object.NewFilter(cache.Resource(), "", selector, nil); err != nil {
 		t.Fatal(err)
 	}
 	if p.Cursor, err = cache.WatchAfter(p.Filter, initial); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
@@ -36,7 +36,7 @@ const (
 type Params struct {
 	Cache  *watchcache.Cache
 	Cursor *watchcache.Cursor
-	Filter *filter.Filter
+	Filter *object.Filter
 	Form   wire.Form
 	Choice wire.Choice // the choice from which Form was made
 	// State walks the initial state of the watch; nil for none. Before each part of it is written,
@@ -130,7 +130,7 @@ func (w *Watch) Run(ctx context.Context, out *exchange.ChunkWriter) {
 // Abandon implements exchange.Stream.
 func (w *Watch) Abandon() { w.Close() }
 
-// cheapCost is the maximum cost of a filter that a pump evaluates (filter.Filter.Cost).
+// cheapCost is the maximum cost of a filter that a pump evaluates (object.Filter.Cost).
 const cheapCost = 32
 
 // Cheap reports whether a pump may work on the watch. All other watches of the pump wait while the

@@ -12,8 +12,6 @@ import (
 
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/watchproxy/watchproxy/watchcache/object/labelset"
 )
 
 var (
@@ -37,7 +35,7 @@ type Object struct {
 	raw    []byte // as a list item
 	rv     uint64
 	uid    string
-	labels labelset.Set
+	labels labelSet
 	fields []string // values of the kept Resource.Fields
 	lead   int32    // offset of the object itself in raw
 	rvAt   int32    // offset of metadata.resourceVersion's digits in raw
@@ -162,7 +160,7 @@ func (o *Object) place(r *Resource, namespace, name string) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("%w: no metadata.name", ErrMalformed)
-	case r.Encoding != Protobuf && !Exact(name):
+	case r.Encoding != Protobuf && !exact(name):
 		return fmt.Errorf("%w: metadata.name %q is not exact in JSON", ErrMalformed, name)
 	}
 	if r.Namespaced != (namespace != "") {
@@ -173,9 +171,9 @@ func (o *Object) place(r *Resource, namespace, name string) error {
 	return nil
 }
 
-// Exact reports whether a text is UTF-8 and contains no U+FFFD, so that no other text is the same in
+// exact reports whether a text is UTF-8 and contains no U+FFFD, so that no other text is the same in
 // JSON.
-func Exact(s string) bool { return !strings.ContainsRune(s, utf8.RuneError) }
+func exact(s string) bool { return !strings.ContainsRune(s, utf8.RuneError) }
 
 // longObject is the length from which all fields are kept. Each watch with a selector reads the field
 // of each changed object, and a read of a long object takes up to a millisecond.
@@ -257,7 +255,7 @@ func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err er
 		case "resourceVersion":
 			rv = v
 		case "labels":
-			o.labels, labelled = labelset.Read(v)
+			o.labels, labelled = readLabels(v)
 		}
 		return true
 	})

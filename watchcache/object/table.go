@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
-
-	"github.com/watchproxy/watchproxy/watchcache/age"
 )
 
 // Columns are the columns of a resource's Tables.
@@ -26,7 +24,7 @@ type Columns struct {
 	// first path belongs to the second column.
 	Paths []string
 	// Clock is compared with the clock of the upstream that computes the ages.
-	Clock *age.Clock
+	Clock *Clock
 }
 
 // ErrColumns means that the columns of upstream's Tables have changed since the cache was created.

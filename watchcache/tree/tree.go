@@ -14,7 +14,7 @@ import (
 const (
 	// PageMax is the maximum number of objects on a page. Encodings derived from objects are cached
 	// per page. Larger pages compress better. With smaller pages, an update invalidates fewer
-	// derived bytes.
+	// derived bytes. A selection of a page's objects has a bit for each of them ([object.Filter]).
 	PageMax = 64
 	// fanout is the maximum number of children of an inner node.
 	fanout = 32

@@ -13,7 +13,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // agedUpstream is another proxy. While it is aged, it answers some reads with the state that it had
@@ -106,7 +105,7 @@ func TestAgedAnswers(t *testing.T) {
 				} else if c.ledger || !errors.Is(err, client.ErrAged) {
 					t.Error(err)
 				}
-				time.Sleep(servers.Steady)
+				time.Sleep(client.Steady)
 				if after := cached.Cache().Stats(); after.Epoch != before.Epoch {
 					t.Errorf("epoch %d became %d", before.Epoch, after.Epoch)
 				}

@@ -6,7 +6,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
@@ -34,7 +33,7 @@ func (fs *Feeds) proveClock() {
 			case right && wrong:
 				fs.Log.Info("this machine's clock agrees with upstream's again")
 			case !right && !wrong:
-				fs.Log.Warn("this machine's clock may differ from upstream's; upstream answers Tables", zap.Duration("allowed", age.Skew))
+				fs.Log.Warn("this machine's clock may differ from upstream's; upstream answers Tables", zap.Duration("allowed", object.ClockSkew))
 			}
 			wrong = !right
 			break

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
@@ -82,7 +81,7 @@ func TestClockIsProved(t *testing.T) {
 		for _, ahead := range []time.Duration{0, -4 * time.Second, time.Second, time.Hour, 0} {
 			d.ahead.Store(int64(ahead))
 			time.Sleep(2 * proofAge)
-			if _, right := clock.Now(); right != (ahead.Abs() <= age.Skew) {
+			if _, right := clock.Now(); right != (ahead.Abs() <= object.ClockSkew) {
 				t.Errorf("%v ahead: right is %v", ahead, right)
 			}
 		}

@@ -11,8 +11,7 @@
 //   - fresh: proves that caches are up to date
 //   - feed: the loop that keeps one cache up to date with upstream
 //   - discovery: upstream's resources, and changes of CustomResourceDefinitions and APIServices
-//   - servers: the choice between several apiservers, and the feeds' turns after an outage
-//   - client: requests to an apiserver and its responses
+//   - client: requests to the apiservers and their responses, and the choice between several of them
 //   - ledger: which resource was written at which revision of etcd
 //
 // # What upstream sees

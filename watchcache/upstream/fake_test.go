@@ -23,7 +23,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // fakeUpstream is an apiserver for one resource, configmaps, behind an http.RoundTripper. It stores
@@ -267,7 +266,7 @@ func metadataFrame(rev uint64) []byte {
 func newFeeds(t *testing.T, way http.RoundTripper, registry prometheus.Registerer, options feed.Options, log *zap.Logger) *Feeds {
 	t.Helper()
 	metrics := NewMetrics(registry)
-	alone, err := servers.New(t.Context(), []servers.Server{{Base: fakeURL, Transport: way}}, metrics.Servers, metrics.Client, zap.NewNop())
+	alone, err := client.NewServers(t.Context(), []client.Server{{Base: fakeURL, Transport: way}}, metrics.Servers, metrics.Client, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 var (
@@ -31,7 +30,7 @@ var (
 // its feed.
 type Feeds struct {
 	*feed.Upstream
-	servers *servers.Set
+	servers *client.Servers
 	metrics *Metrics
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -57,7 +56,7 @@ type Feeds struct {
 }
 
 // NewFeeds returns an empty set. Stop ends it.
-func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, options feed.Options, log *zap.Logger) *Feeds {
+func NewFeeds(client *client.Client, servers *client.Servers, metrics *Metrics, options feed.Options, log *zap.Logger) *Feeds {
 	fs := &Feeds{servers: servers, metrics: metrics}
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
 	fs.Upstream = &feed.Upstream{

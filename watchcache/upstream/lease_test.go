@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 var events = schema.GroupVersionResource{Version: "v1", Resource: "events"}
@@ -75,7 +75,7 @@ func TestLeaseExpiresSlowly(t *testing.T) {
 					synctest.Wait()
 					if !follows {
 						wantAll(t, cursor, nil)
-						time.Sleep(batch.Quiet)
+						time.Sleep(feed.BatchQuiet)
 						synctest.Wait()
 					}
 					wantAll(t, cursor, want)

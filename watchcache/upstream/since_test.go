@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
@@ -117,9 +116,9 @@ func (f *fakeUpstream) since(rev uint64) (events []string) {
 	return events
 }
 
-func mustFilter(t *testing.T, c *watchcache.Cache) *filter.Filter {
+func mustFilter(t *testing.T, c *watchcache.Cache) *object.Filter {
 	t.Helper()
-	f, err := filter.New(c.Resource(), "", nil, nil)
+	f, err := object.NewFilter(c.Resource(), "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

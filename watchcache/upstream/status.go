@@ -11,7 +11,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // FeedStatus is a summary of one feed.
@@ -54,14 +53,14 @@ type Metrics struct {
 	fresh *fresh.Metrics
 	// Client counts requests to upstream. Servers describes upstream's servers.
 	Client  *client.Metrics
-	Servers *servers.Metrics
+	Servers *client.ServerMetrics
 }
 
 // NewMetrics registers the feeds' counters.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	return &Metrics{
 		feed: feed.NewMetrics(r), fresh: fresh.NewMetrics(r),
-		Client: client.NewMetrics(r), Servers: servers.NewMetrics(r),
+		Client: client.NewMetrics(r), Servers: client.NewServerMetrics(r),
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // After a restore, upstream refuses a watch from a future resourceVersion, or accepts it. An accepted
@@ -28,7 +28,7 @@ func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 				cursor := watchAll(t, cache)
 				f.restore(110, oldest)
 				f.cutStreams(false)
-				time.Sleep(servers.Steady)
+				time.Sleep(client.Steady)
 				if _, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
 					t.Errorf("the old watch goes on: %v", err)
 				}

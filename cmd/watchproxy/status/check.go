@@ -8,8 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"time"
-
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 )
 
 // lostFor is how long a healthy feed may have lost upstream. Streams break occasionally, and feeds
@@ -32,7 +30,7 @@ func report(ctx context.Context, base string, s *Status, stdout, stderr io.Write
 		fmt.Fprintln(stderr, "watchproxy: not healthy:", why)
 	}
 	if len(reasons) > 0 {
-		return command.ErrReported
+		return ErrUnhealthy
 	}
 	_, err = fmt.Fprintln(stdout, "healthy")
 	return err

@@ -9,12 +9,9 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
-
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 )
 
 const (
@@ -28,9 +25,6 @@ const (
 type client struct{ url, authority, serverName, tokenFile string }
 
 func (c *client) run(ctx context.Context, out io.Writer) error {
-	if !strings.HasPrefix(c.url, "https://") {
-		return command.Misused("--as-client %q: must be an https URL", c.url)
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var last error

@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 	"github.com/watchproxy/watchproxy/config"
 )
 
@@ -27,10 +26,14 @@ const (
 
 type flags struct {
 	admin  string
+	base   string // the parsed admin
 	output string
 	check  bool
 	client client
 }
+
+// ErrUnhealthy says that a proxy is not healthy. The command has printed the reasons.
+var ErrUnhealthy = errors.New("the proxy is not healthy")
 
 // Command returns the command status.
 func Command() *cobra.Command {
@@ -54,26 +57,13 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 		Example: `  watchproxy status --check || echo "look after the proxy"
   watchproxy status -o json`,
 		Args: cobra.NoArgs,
+		// An error before RunE is one of the command line.
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return f.validate(cmd.Flags().Changed) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			given := cmd.Flags().Changed
-			for _, flag := range []string{"certificate-authority", "tls-server-name", "token-file"} {
-				if given(flag) && !given("as-client") {
-					return command.Misused("--%s needs --as-client", flag)
-				}
-			}
-			if given("as-client") && !f.check {
-				return command.Misused("--as-client needs --check")
-			}
-			if given("as-client") {
+			if f.client.url != "" {
 				return f.client.run(cmd.Context(), cmd.OutOrStdout())
 			}
-			if f.output != "" && f.output != "json" {
-				return command.Misused("--output %q: must be json, or not given", f.output)
-			}
-			base, err := adminURL(f.admin)
-			if err != nil {
-				return err
-			}
+			base := f.base
 			text, s, err := fetch(cmd.Context(), base)
 			switch {
 			case err != nil:
@@ -101,6 +91,26 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 	return cmd
 }
 
+// validate checks the flags. given reports whether a flag is given.
+func (f *flags) validate(given func(flag string) bool) (err error) {
+	for _, flag := range []string{"certificate-authority", "tls-server-name", "token-file"} {
+		if given(flag) && !given("as-client") {
+			return fmt.Errorf("--%s needs --as-client", flag)
+		}
+	}
+	if given("as-client") && !f.check {
+		return errors.New("--as-client needs --check")
+	}
+	if given("as-client") && !strings.HasPrefix(f.client.url, "https://") {
+		return fmt.Errorf("--as-client %q: must be an https URL", f.client.url)
+	}
+	if f.output != "" && f.output != "json" {
+		return fmt.Errorf("--output %q: must be json, or not given", f.output)
+	}
+	f.base, err = adminURL(f.admin)
+	return err
+}
+
 func adminURL(admin string) (string, error) {
 	text := admin
 	if !strings.Contains(text, "://") {
@@ -108,7 +118,7 @@ func adminURL(admin string) (string, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", command.Misused("--admin %q: must be the URL of a proxy's admin address, as in http://127.0.0.1:8002", admin)
+		return "", fmt.Errorf("--admin %q: must be the URL of a proxy's admin address, as in http://127.0.0.1:8002", admin)
 	}
 	return strings.TrimSuffix(u.String(), "/"), nil
 }

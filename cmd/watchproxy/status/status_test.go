@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/cmd/watchproxy/command"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
@@ -250,7 +249,7 @@ func TestCheck(t *testing.T) {
 		s := serving(t, report, test.notReady)
 		var stdout, stderr bytes.Buffer
 		err := executeWith(t.Context(), &stdout, &stderr, "--admin", s.URL, "--check")
-		if healthy := len(test.want) == 0; healthy && (err != nil || stdout.String() != "healthy\n") || !healthy && (!errors.Is(err, command.ErrReported) || stdout.Len() > 0) {
+		if healthy := len(test.want) == 0; healthy && (err != nil || stdout.String() != "healthy\n") || !healthy && (!errors.Is(err, ErrUnhealthy) || stdout.Len() > 0) {
 			t.Errorf("%s: %v, %s", name, err, &stdout)
 		}
 		lines := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")

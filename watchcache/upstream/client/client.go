@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
-	"github.com/watchproxy/watchproxy/watchcache/age"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -27,7 +26,7 @@ import (
 type Client struct {
 	Base  *url.URL
 	HTTP  *http.Client
-	Clock age.Clock // compared with upstream's by all responses
+	Clock object.Clock // compared with upstream's by all responses
 	// Compresses is true if upstream compressed the latest watch that began with the state.
 	Compresses atomic.Bool
 	metrics    *Metrics
@@ -170,8 +169,8 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	return path + "/" + gvr.Resource
 }
 
-// Namespaces is the resource namespaces, which exists in every cluster.
-var Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+// namespaceResource is the resource namespaces, which exists in every cluster.
+var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
 // ServerVersion returns the version that upstream's apiserver had at since or later. Another version
 // may write other bytes for the same objects. An emulated version counts as another one. There is one

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/list"
 )
 
 // The media types of the two encodings.
@@ -53,7 +52,7 @@ func readProtoList(body io.Reader, item func([]byte)) (kind runtime.TypeMeta, me
 	if short || !bytes.Equal(prefix, ProtobufPrefix) {
 		return kind, meta, fmt.Errorf("%w: not protobuf: %.20q", object.ErrMalformed, prefix[:n])
 	}
-	return list.Protobuf(body, item)
+	return ReadProtoItems(body, item)
 }
 
 // readEnvelope reads the envelope of a protobuf message: a prefix and a runtime.Unknown, which

@@ -20,8 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -121,11 +120,11 @@ func TestWireFields(t *testing.T) {
 			t.Errorf("%s: %d of %d fields are found in %s", gvr, len(onWire.Fields), len(written.Fields), kind)
 		}
 		for range 50 {
-			object := reflect.New(kind)
-			fill.Fill(object.Interface())
-			object.Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(metav1.ObjectMeta{Name: "one", ResourceVersion: "7"}))
-			object.Elem().FieldByName("TypeMeta").SetZero()
-			text, err := json.Marshal(object.Interface())
+			value := reflect.New(kind)
+			fill.Fill(value.Interface())
+			value.Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(metav1.ObjectMeta{Name: "one", ResourceVersion: "7"}))
+			value.Elem().FieldByName("TypeMeta").SetZero()
+			text, err := json.Marshal(value.Interface())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,7 +132,7 @@ func TestWireFields(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := onWire.ParseObject(message(t, object.Interface().(interface{ Marshal() ([]byte, error) })))
+			b, err := onWire.ParseObject(message(t, value.Interface().(interface{ Marshal() ([]byte, error) })))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,8 +143,8 @@ func TestWireFields(t *testing.T) {
 				}
 				for _, value := range values {
 					selector := fields.OneTermEqualSelector(f.Name, value)
-					inJSON, err1 := filter.New(written, "", nil, selector)
-					inProto, err2 := filter.New(onWire, "", nil, selector)
+					inJSON, err1 := object.NewFilter(written, "", nil, selector)
+					inProto, err2 := object.NewFilter(onWire, "", nil, selector)
 					if err := errors.Join(err1, err2); err != nil {
 						t.Fatal(err)
 					}

@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/list"
 )
 
 // frameReader reads frames. Each frame consists of a four-byte big-endian length and that many
@@ -39,7 +38,7 @@ func (f *frameReader) Next() ([]byte, error) {
 		return nil, fmt.Errorf("%w: watch event of %d bytes", object.ErrMalformed, n)
 	}
 	var err error
-	f.buf, err = list.ReadSized(f.r, kept(f.buf), int(n))
+	f.buf, err = readSized(f.r, kept(f.buf), int(n))
 	return f.buf, err
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/list"
 )
 
 const (
@@ -139,9 +138,9 @@ func readPage(r *object.Resource, body io.Reader, each func(*object.Object) erro
 	if r.Encoding == object.Table {
 		items = "rows"
 	}
-	src, err := list.JSON(body, items, item)
+	src, err := readJSONItems(body, items, item)
 	switch {
-	case errors.Is(err, list.ErrNotJSON):
+	case errors.Is(err, errNotJSON):
 		err = fmt.Errorf("%w: list of %s is not JSON", object.ErrMalformed, r.GVR.Resource)
 	case err != nil:
 		err = fmt.Errorf("list upstream: %w", err)

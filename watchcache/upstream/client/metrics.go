@@ -3,12 +3,11 @@ package client
 import (
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/watchproxy/watchproxy/watchcache/upstream/statuscode"
 )
 
 // Metrics contains the metrics of requests to upstream.
@@ -48,7 +47,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int) {
-	m.requests.WithLabelValues(verb, statuscode.Label(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
+	m.requests.WithLabelValues(verb, codeLabel(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
 }
 
 // body counts the bytes that are read from the body of a feed's request.
@@ -82,7 +81,7 @@ func (t *measured) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.RoundTripper.RoundTrip(req)
 	code, method := "<error>", knownMethod(req.Method)
 	if err == nil {
-		code = statuscode.Label(resp.StatusCode)
+		code = codeLabel(resp.StatusCode)
 	}
 	t.metrics.sent.WithLabelValues(code, method, req.URL.Host).Inc()
 	t.metrics.seconds.WithLabelValues(method, req.URL.Host).Observe(time.Since(began).Seconds())
@@ -101,4 +100,14 @@ func knownMethod(method string) string {
 		return http.MethodGet
 	}
 	return "other"
+}
+
+// codeLabel returns the label of a status code. An aggregated API may answer with any code, so a code
+// that net/http does not know has its class as its label, such as 5xx.
+func codeLabel(code int) string {
+	if code == 0 || http.StatusText(code) != "" {
+		return strconv.Itoa(code)
+	}
+	const class = 100
+	return strconv.Itoa(code/class) + "xx"
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // Followed is a collection on which upstream's responses for other resources depend: the
@@ -27,7 +26,7 @@ import (
 // value means that there is no object.
 type Followed[V comparable] struct {
 	Client *client.Client
-	Health *servers.Health
+	Health *client.Health
 	Log    *zap.Logger
 	Begin  sync.Once
 
@@ -94,7 +93,7 @@ func (f *Followed[V]) Known(name string) (now V, ok bool) {
 // Run follows the collection until ctx ends. If upstream forbids this, Run tries again later. Until
 // then, a feed detects a change only by the end of its watch, or by its self-check.
 func (f *Followed[V]) Run(ctx context.Context) {
-	again := servers.NewRetry(f.Health)
+	again := client.NewRetry(f.Health)
 	wasRefused := false
 	for {
 		// It takes no turn, because cached custom resources may be wrong while the definitions and

@@ -11,7 +11,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
@@ -87,7 +86,7 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
 	case p.Next != "":
 		return client.ErrPartial
 	}
-	err = f.Write(epoch, func() error { f.listed.Store(listed); return f.cache.FastForward(batch.Compact(changes), p.RV) })
+	err = f.Write(epoch, func() error { f.listed.Store(listed); return f.cache.FastForward(compact(changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.Interrupt(err) // the feed relists
 	}

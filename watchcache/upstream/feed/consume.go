@@ -7,7 +7,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
@@ -56,11 +55,11 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	apply := func(changes []watchcache.Change, received time.Time) error {
 		return f.Write(epoch, func() error { return f.cache.Apply(changes, received) })
 	}
-	var whole batch.Whole
+	var whole wholeFunc
 	if f.cache.Resource().NoWatchCache {
-		whole = batch.Counted(f.cache, f.Client)
+		whole = counted(f.cache, f.Client)
 	}
-	events := batch.New(f.tasks.Context, apply, whole, func(err error) { f.Interrupt(err) })
+	events := NewBatch(f.tasks.Context, apply, whole, func(err error) { f.Interrupt(err) })
 	defer events.Close()
 	publish := func() error {
 		err := events.Publish()

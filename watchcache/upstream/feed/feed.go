@@ -14,8 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/liveness"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/tasks"
 )
 
 var (
@@ -51,8 +49,8 @@ type Feed struct {
 	lastUsed  atomic.Int64  // moment
 	listed    atomic.Uint64 // the resourceVersion of the newest object in the last list; 0 in a new state
 
-	liveness.Signs
-	tasks  *tasks.Tasks // other than the run loop
+	Signs
+	tasks  *tasks       // other than the run loop
 	resume resumePoints // revisions where the feed may begin
 
 	writing struct {
@@ -99,7 +97,7 @@ const (
 func New(ctx context.Context, u *Upstream, key Key, asked time.Time, limits watchcache.Limits) *Feed {
 	gvr := key.GVR
 	f := &Feed{
-		Upstream: u, Key: key, loop: loop{asked: asked, limits: limits}, tasks: tasks.New(ctx),
+		Upstream: u, Key: key, loop: loop{asked: asked, limits: limits}, tasks: newTasks(ctx),
 		Log:        u.Log.With(zap.Inline(key)),
 		Aggregated: u.Options.Load().Resources[gvr.GroupResource()].Aggregated,
 		life:       life{started: make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{})},

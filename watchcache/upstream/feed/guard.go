@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // NoteAnswer records the result of a request that was sent at began. If upstream did not respond, a
@@ -24,7 +23,7 @@ func (f *Feed) NoteAnswer(ctx context.Context, began time.Time, err error) {
 }
 
 func (f *Feed) awaitAnswer(ctx context.Context) {
-	for again := servers.NewRetry(f.Health); ; {
+	for again := client.NewRetry(f.Health); ; {
 		end, err := f.Health.Turn(ctx)
 		if err != nil {
 			return

@@ -14,10 +14,8 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/batch"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // WatchLife is the shortest timeout that kube-apiserver gives a watch by default.
@@ -25,7 +23,7 @@ const WatchLife = 30 * time.Minute
 
 // follow syncs and watches until ctx ends or an error stops the feed.
 func (f *Feed) follow(ctx context.Context) error {
-	for again := servers.NewRetry(f.Health); ; {
+	for again := client.NewRetry(f.Health); ; {
 		endTurn, err := f.turn(ctx)
 		if err != nil {
 			return err
@@ -179,7 +177,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 // that is impossible, a new epoch of the cache. adopt returns the feed's epoch for the following
 // changes.
 func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err error) {
-	objects := batch.Compact(changes)
+	objects := compact(changes)
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	if f.writing.phase == stopped {
@@ -228,7 +226,7 @@ func (f *Feed) describeAgain(ctx context.Context) error {
 // one that wrote the cached state. It cuts the stream if the two differ. The stream goes on meanwhile,
 // because a relist would skip events.
 func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, cut context.CancelCauseFunc) {
-	for backoff := servers.Reconnect; client.Sleep(ctx, max(checkAfter, backoff.Step())); {
+	for backoff := client.Reconnect; client.Sleep(ctx, max(checkAfter, backoff.Step())); {
 		if !f.askServer(ctx, AskTimeout, since) {
 			return
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // resumePoints selects the revision at which a feed begins, if clients resume from revisions before
@@ -96,7 +95,7 @@ func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 // loop read the present state.
 func (f *Feed) settle(ctx context.Context, upstreamAt uint64) {
 	defer close(f.life.settled)
-	backoff, interrupted := servers.Reconnect, false
+	backoff, interrupted := client.Reconnect, false
 	for tries := 1; ctx.Err() == nil; tries++ {
 		err := f.catchUp(ctx, upstreamAt)
 		if err == nil {

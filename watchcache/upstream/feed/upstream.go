@@ -14,20 +14,18 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/liveness"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // Upstream contains what all feeds share.
 type Upstream struct {
 	Client  *client.Client
-	Health  *servers.Health
+	Health  *client.Health
 	Names   *discovery.Discovery
 	Ledger  ledger.Ledger
 	Metrics *Metrics
 	Log     *zap.Logger
 	Options atomic.Pointer[Options]
-	answers liveness.Responsiveness
+	answers responsiveness
 }
 
 // Options contains the options of all feeds.

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache/waiters"
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // Ledger records which resource used each revision of etcd. Watches show these revisions.
@@ -48,7 +48,7 @@ type Ledger struct {
 		era     uint64                // counts the calls of Forget
 		members map[Owner]*membership // of the resources that upstream serves
 	}
-	noted waiters.Waiters
+	noted watchcache.Waiters
 }
 
 // ledgerSize is the number of revisions in the ledger. At 16 bytes each, they use one MiB.

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
+)
+
+// This file has the common parts of the commands: exit codes and errors of the command line.
+//
+// An error before a command runs is an error of the command line: an unknown command, flag or
+// argument, or incompatible flags. The errors of misused are errors of the command line, too. They
+// have their own exit code, because running the same command again cannot help.
+
+// The exit codes (see exitCodes).
+const (
+	exitFailed  = 1
+	exitMisused = 2
+)
+
+// exitCodes describes the exit codes of all commands.
+const exitCodes = `Exit codes: 0 if the command succeeds, 2 if the command line is wrong (an unknown
+command, flag or argument, a missing or malformed value), 1 for all other errors, such as
+those of the configuration.`
+
+// errReported makes a command fail that has already printed the error.
+var errReported = errors.New("already reported")
+
+// failure is an error of a command that ran. All other errors are errors of the command line.
+type failure struct{ error }
+
+// Unwrap returns the command's error.
+func (f failure) Unwrap() error { return f.error }
+
+type misuse struct{ error }
+
+// Unwrap returns the error from the command.
+func (m misuse) Unwrap() error { return m.error }
+
+// misused returns an error of the command line that was detected only by the running command.
+func misused(format string, values ...any) error { return misuse{fmt.Errorf(format, values...)} }
+
+// runCommand executes the command line and returns the exit code. It prints an error on one line.
+func runCommand(ctx context.Context, root *cobra.Command, stderr io.Writer) (exitCode int) {
+	cmd, err := root.ExecuteContextC(ctx)
+	var ran failure
+	var wrong misuse
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errReported), errors.Is(err, status.ErrUnhealthy):
+		return exitFailed
+	case errors.As(err, &ran) && !errors.As(err, &wrong):
+		fmt.Fprintln(stderr, "watchproxy:", oneLine(err))
+		return exitFailed
+	}
+	fmt.Fprintf(stderr, "watchproxy: %s (see '%s --help')\n", oneLine(err), cmd.CommandPath())
+	return exitMisused
+}
+
+// oneLine joins the lines of an error. For example, errors of the YAML parser have several lines.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// prepareRoot adds the common parts to a root command and to all its subcommands.
+func prepareRoot(root *cobra.Command) {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.Long += "\n\n" + exitCodes
+	for _, cmd := range root.Commands() {
+		prepare(cmd)
+	}
+}
+
+func prepare(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && cmd.RunE == nil { // cobra would print help for an unknown subcommand, and succeed
+		cmd.Args, cmd.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := run(cmd, args); err != nil {
+				return failure{err}
+			}
+			return nil
+		}
+	}
+	for _, c := range cmd.Commands() {
+		prepare(c)
+	}
+}

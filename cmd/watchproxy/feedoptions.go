@@ -1,0 +1,123 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+)
+
+const (
+	// logEvents is the maximum number of events in a log.
+	logEvents = 100_000
+	// feedIdleTimeout is how long a cache is kept without requests or open watches.
+	feedIdleTimeout = 30 * time.Minute
+	// maxProbes limits the proofs of freshness, a second. All current readers share a probe. A probe
+	// costs kube-apiserver and etcd one or two milliseconds of processor time, and a list or a short
+	// watch as much as several.
+	maxProbes = 400
+)
+
+// feedOptions returns the options of the feeds. namespace is that of the proxy's service account.
+func feedOptions(c config.Cache, namespace string) feed.Options {
+	o := feed.Options{
+		Limits: watchcache.Limits{
+			Age:    c.Log.MaxAge.Duration,
+			Events: logEvents,
+			Bytes:  c.Log.MaxBytes.Value(),
+		},
+		OwnNamespace: namespace,
+		IdleTimeout:  feedIdleTimeout,
+		SelfCheck:    c.SelfCheckInterval.Duration,
+		MaxProbes:    maxProbes,
+		Ledger:       *c.ConsistentReads.Ledger,
+		Resources:    map[schema.GroupResource]feed.ResourceOptions{},
+	}
+	for _, r := range c.Exclude {
+		o.Excluded = append(o.Excluded, schema.ParseGroupResource(r))
+	}
+	for _, r := range c.Resources {
+		o.Resources[schema.ParseGroupResource(r.Name)] = feed.ResourceOptions{
+			ForwardConsistent: r.ConsistentReads == config.Forward,
+			Aggregated:        r.Aggregated,
+			MaxAge:            r.MaxAge.Duration,
+		}
+	}
+	o.Scopes, o.OtherScopes = scopesOf(c.Scopes)
+	return o
+}
+
+// scopesOf returns the scopes of each resource, and of all other resources, the narrowest first.
+func scopesOf(configured []config.Scope) (of map[schema.GroupResource][]object.Scope, others []object.Scope) {
+	of = map[schema.GroupResource][]object.Scope{}
+	for _, c := range configured {
+		scopes := scopesIn(c.Expanded())
+		if len(c.Resources) == 0 {
+			others = append(others, scopes...)
+		}
+		for _, name := range c.Resources {
+			gr := schema.ParseGroupResource(name)
+			of[gr] = append(of[gr], scopes...)
+		}
+	}
+	for gr := range of {
+		sortScopes(of[gr])
+	}
+	sortScopes(others)
+	return of, others
+}
+
+// scopesIn returns a scope for each namespace.
+func scopesIn(c config.Scope) (scopes []object.Scope) {
+	namespaces := c.Namespaces
+	if len(namespaces) == 0 {
+		namespaces = []string{""}
+	}
+	for _, namespace := range namespaces {
+		s, err := object.NewScope(namespace, c.FieldSelector, c.LabelSelector)
+		if err != nil {
+			panic(fmt.Sprintf("BUG: valid configuration: %v", err))
+		}
+		scopes = append(scopes, s)
+	}
+	return scopes
+}
+
+// warmFeeds returns the caches that are filled at the start.
+func warmFeeds(c config.Cache) (parts []upstream.Part) {
+	for _, s := range c.Scopes {
+		if !s.Warm {
+			continue
+		}
+		for _, scope := range scopesIn(s.Expanded()) {
+			for _, name := range s.Resources {
+				parts = append(parts, upstream.Part{Resource: schema.ParseGroupResource(name), Scope: scope})
+			}
+		}
+	}
+	return parts
+}
+
+// sortScopes puts a scope before the scopes that contain it.
+func sortScopes(scopes []object.Scope) {
+	slices.SortStableFunc(scopes, func(a, b object.Scope) int { return cmp.Compare(requirements(b), requirements(a)) })
+}
+
+func requirements(s object.Scope) (n int) {
+	if s.Namespace != "" {
+		n++
+	}
+	fs, _ := fields.ParseSelector(s.Fields)
+	ls, _ := labels.ParseToRequirements(s.Labels)
+	return n + len(fs.Requirements()) + len(ls)
+}

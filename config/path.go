@@ -1,0 +1,78 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// This file parses the paths of fields in Kubernetes objects, such as spec.nodeName,
+// metadata.labels["app.kubernetes.io/name"] or status.conditions[*].type.
+//
+// A path begins with a name. Further steps are .NAME, ["KEY"], ['KEY'] or [*]. A name contains
+// neither dots, brackets, quotes nor spaces. A key contains any text except its own quote. [*]
+// selects all items of a list; there is no way to select a single item.
+
+// PathStep leads from a value to a member or to the items of the value.
+type PathStep struct {
+	// Key is the key of a member of an object. It is empty if Items is set.
+	Key string
+	// Items selects all items of a list, written [*].
+	Items bool
+}
+
+// Path is the way from an object to a field. It has at least one step, and the first one is a
+// member of the object.
+type Path []PathStep
+
+const (
+	// stepSpecial are the characters that a name does not contain: dots, brackets, quotes and spaces.
+	stepSpecial = `.\[\]"'\s\v\x{85}\p{Z}`
+	stepChar    = `[^` + stepSpecial + `]`
+)
+
+var (
+	firstStep = regexp.MustCompile(`^[^*${` + stepSpecial + `]`)
+	nextStep  = regexp.MustCompile(`^(?:\.(` + stepChar + `+)|\["([^"]*)"\]|\['([^']*)'\]|\[\*\])`)
+	stepName  = regexp.MustCompile(`^` + stepChar + `+$`)
+)
+
+// ParsePath reads a path. An error contains the position of the first wrong step, counted in bytes from 1,
+// and the ways to write a step.
+func ParsePath(text string) (p Path, err error) {
+	if !firstStep.MatchString(text) {
+		return nil, errors.New("position 1: must begin with the name of a field, as spec.nodeName does")
+	}
+	for rest := "." + text; rest != ""; {
+		step := nextStep.FindStringSubmatch(rest)
+		if step == nil || step[1] == "*" {
+			return nil, fmt.Errorf("position %d: must be a step: .NAME, [\"KEY\"] for other characters than those of a name, "+
+				"or [*] for all items of a list", len(text)-len(rest)+1)
+		}
+		p, rest = append(p, PathStep{Key: step[1] + step[2] + step[3], Items: step[0] == "[*]"}), rest[len(step[0]):]
+	}
+	return p, nil
+}
+
+// String returns the path as Parse reads it. If there are several ways to write a step, it returns
+// the shortest.
+func (p Path) String() string {
+	var b strings.Builder
+	for i, s := range p {
+		switch {
+		case s.Items:
+			b.WriteString("[*]")
+		case stepName.MatchString(s.Key) && s.Key != "*":
+			if i > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(s.Key)
+		case strings.Contains(s.Key, `"`):
+			b.WriteString("['" + s.Key + "']")
+		default:
+			b.WriteString(`["` + s.Key + `"]`)
+		}
+	}
+	return b.String()
+}

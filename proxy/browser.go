@@ -1,0 +1,68 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// refuseBrowser refuses requests that a web page may have made a browser send. Requests with a
+// bearer token are exempt.
+func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+	if req.Identity != nil && req.Identity.Token {
+		return nil
+	}
+	reason := access.ReasonHost
+	if s.hostFits(req) {
+		reason = pageReason(req, rt)
+	}
+	if reason == "" {
+		return nil
+	}
+	refusal = req.Fail(forbiddenPage(reason, access.OwnOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
+	access.IsolatePage(refusal.Header)
+	refusal.Close = true // no user's limit counts this connection
+	return refusal
+}
+
+// hostFits reports whether a request's Host is safe: web pages cannot make this name resolve to the
+// proxy (DNS rebinding). With TLS, a page's own name would not match the certificate.
+func (s *Server) hostFits(req *exchange.Request) bool {
+	o := s.options.Load()
+	return access.LoopbackHost(req.Host) || o.Access != nil && o.TLS != nil || o.AnyHost && !access.MaybeBrowser(req.Header)
+}
+
+// pageReason returns the reason to refuse a request that a web page may have made a browser send,
+// or "" to accept it.
+func pageReason(req *exchange.Request, rt *exchange.Route) string {
+	if reason := access.ForeignPage(req.Header, req.TLS != nil, req.Host); reason != "" {
+		return reason
+	}
+	if access.FromBrowser(req.Header) && interactive(req, rt) {
+		return access.ReasonInteractive
+	}
+	return ""
+}
+
+// interactive reports whether a request controls a container or node: exec, attach, port-forward,
+// other upgrades, and the kubelet's own API. Browsers may not send such a request even from a page
+// with the proxy's origin, because pages of proxied services have this origin.
+func interactive(req *exchange.Request, rt *exchange.Route) bool {
+	switch rt.Subresource {
+	case "attach", "exec", "portforward":
+		return true
+	case "proxy":
+		return rt.GVR.Resource == "nodes"
+	}
+	return rt.Verb != "watch" && req.WantsUpgrade()
+}
+
+// forbiddenPage returns the Status for a request that a web page may have made a browser send.
+func forbiddenPage(reason, to string) metav1.Status {
+	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(access.PageRefusals[reason], strconv.Quote(to)))
+}

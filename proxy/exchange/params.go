@@ -1,0 +1,136 @@
+package exchange
+
+import (
+	"errors"
+	"math"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// ErrDoubtful says that upstream must interpret a parameter.
+var ErrDoubtful = errors.New("a parameter is left to upstream")
+
+// Params are the query parameters that the cache understands. If a parameter is repeated, the first
+// value counts.
+type Params struct {
+	Labels labels.Selector // nil selects everything
+	Fields fields.Selector
+	Watch  bool
+
+	RV      uint64
+	RVGiven bool // resourceVersion is set and not empty
+	Match   string
+	Limit   int64
+	Token   string // the parameter continue
+
+	Timeout time.Duration // the parameter timeout, 0 if not set
+
+	Include      wire.Include // for Tables
+	IncludeGiven bool
+
+	Bookmarks     bool
+	InitialEvents *bool
+	WatchSeconds  int64 // timeoutSeconds, 0 if not set
+}
+
+// timeoutLeast is the shortest timeout of a read that the cache answers. Upstream may fail at a
+// shorter timeout, while the cache would answer in time.
+const timeoutLeast = 100 * time.Millisecond
+
+// Parse reads a query. For unknown, malformed and doubtful parameters the error is ErrDoubtful.
+func Parse(query string) (Params, error) {
+	var p Params
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return p, ErrDoubtful
+	}
+	for name, all := range values {
+		if err := p.set(name, all[0]); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// Want returns the selection of a read.
+func (p *Params) Want(rt Route) object.Want {
+	w := object.Want{Namespace: rt.Namespace, Name: rt.Name, Fields: p.Fields, Labels: p.Labels}
+	if rt.IsNamespace() {
+		w.Namespace = ""
+	}
+	return w
+}
+
+func (p *Params) set(name, value string) (err error) {
+	switch name {
+	case "labelSelector", "fieldSelector":
+		err = p.selectBy(name, value)
+	case "resourceVersion":
+		if p.RVGiven = value != ""; p.RVGiven {
+			p.RV, err = object.ParseResourceVersion(value)
+		}
+	case "resourceVersionMatch":
+		p.Match = value
+	case "limit":
+		p.Limit, err = strconv.ParseInt(value, 10, 64)
+		p.Limit = max(p.Limit, 0)
+	case "continue":
+		p.Token = value
+	case "watch":
+		p.Watch = ParseBool(value)
+	case "allowWatchBookmarks":
+		p.Bookmarks = ParseBool(value)
+	case "sendInitialEvents":
+		b := ParseBool(value)
+		p.InitialEvents = &b
+	case "timeoutSeconds":
+		p.WatchSeconds, err = strconv.ParseInt(value, 10, 64)
+		if p.WatchSeconds < 0 || p.WatchSeconds > math.MaxInt64/int64(time.Second) { // then the duration overflows
+			err = ErrDoubtful
+		}
+	case "timeout":
+		if value != "" {
+			p.Timeout, err = time.ParseDuration(value)
+			p.Timeout = max(p.Timeout, 0) // as in kube-apiserver
+			if p.Timeout > 0 && p.Timeout < timeoutLeast {
+				err = ErrDoubtful
+			}
+		}
+	case "includeObject":
+		if p.Include, p.IncludeGiven = wire.ParseInclude(value); !p.IncludeGiven {
+			err = ErrDoubtful
+		}
+	case "pretty":
+	default:
+		err = ErrDoubtful
+	}
+	if err != nil {
+		return ErrDoubtful
+	}
+	return nil
+}
+
+// selectorTerms limits the requirements and values of a selector. Reads with longer selectors are
+// forwarded. A selector as long as a URI would hold 1.3 MiB while a watch is open, and need 0.1 ms
+// for each object.
+const selectorTerms = 1000
+
+func (p *Params) selectBy(kind, selector string) (err error) {
+	if strings.Count(selector, ",") >= selectorTerms {
+		return ErrDoubtful
+	}
+	if kind == "labelSelector" {
+		p.Labels, err = labels.Parse(selector)
+	} else {
+		p.Fields, err = fields.ParseSelector(selector)
+	}
+	return err
+}
