@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -207,3 +208,10 @@ var (
 		yaml.MappingNode:  "an object",
 	}
 )
+
+//go:embed schema.json
+var schema []byte
+
+// Schema returns the JSON schema (draft 2020-12) of a configuration file. It does not contain
+// constraints between several fields; Validate checks these.
+func Schema() []byte { return schema }

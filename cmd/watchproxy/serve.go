@@ -330,3 +330,10 @@ type opener struct{ *upstream.Feeds }
 func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (read.Feed, error) {
 	return o.Feeds.Open(ctx, gvr, w, encoding, since)
 }
+
+// listen listens on an address.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // its sockets may lack the options that package conn sets
+	return lc.Listen(ctx, "tcp", address)
+}

@@ -1,10 +1,22 @@
 package exchange
 
 import (
-	"k8s.io/apiserver/pkg/storage"
+	"encoding/base64"
+	"encoding/json"
 
-	"github.com/watchproxy/watchproxy/watchcache/object"
+	"k8s.io/apiserver/pkg/storage"
 )
+
+// continueToken is kube-apiserver's own continue token: unpadded base64url of this JSON. So a list
+// that began here can continue at the apiserver or at another replica. The reverse also works.
+type continueToken struct {
+	APIVersion      string `json:"v"`
+	ResourceVersion int64  `json:"rv"`
+	// StartKey is the first key of the page, relative to the listed prefix: "namespace/name" in all
+	// namespaces, "name" in one namespace. The apiserver's cache writes a leading slash, and etcd
+	// does not. Both read both forms.
+	StartKey string `json:"start"`
+}
 
 // EncodeToken returns the token of the page after an object, in the form of the apiserver's cache.
 // For a resource without that cache, it uses the form of etcd. The parameter last is the object's
@@ -14,7 +26,11 @@ func EncodeToken(last string, rv uint64, etcd bool) string {
 	if etcd {
 		start = start[1:]
 	}
-	return object.EncodeToken(start, rv)
+	data, err := json.Marshal(continueToken{"meta.k8s.io/v1", int64(rv), start})
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return base64.RawURLEncoding.EncodeToString(data)
 }
 
 // DecodeToken returns the start of a page, relative to the listed prefix, and its resourceVersion.

@@ -9,7 +9,7 @@
 //	Conn     one connection; its goroutine reads frames
 //	stream   one request and its response; a handler's goroutine, none once a watch is open
 //	pump     lets connections write the events of all their watches, each in one write
-//	frame    frames (frame.go), headers (header.go) and windows (window.go)
+//	frame    frames (frame.go) and headers (header.go)
 //	upload   the body of a request
 //
 // # Writes

@@ -1,11 +1,14 @@
 package feed
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
@@ -167,4 +170,40 @@ func (b *Batch) publishHeld(arrivals uint64) error {
 	}
 	b.mu.complete = len(b.mu.changes)
 	return b.publishLocked()
+}
+
+// compact turns the changes that arrived during a list into a state, sorted by key. The last change
+// of each object counts.
+func compact(changes []watchcache.Change) []*object.Object {
+	byKey := func(a, b watchcache.Change) int { return cmp.Compare(a.Object.Key(), b.Object.Key()) }
+	if !slices.IsSortedFunc(changes, byKey) {
+		slices.SortStableFunc(changes, byKey)
+	}
+	objects := make([]*object.Object, 0, len(changes))
+	for i, c := range changes {
+		last := i == len(changes)-1 || changes[i+1].Object.Key() != c.Object.Key()
+		if last && !c.Deleted {
+			objects = append(objects, c.Object)
+		}
+	}
+	return objects
+}
+
+// askTimeout limits the wait for a response from upstream.
+const askTimeout = 5 * time.Second
+
+// counted returns a wholeFunc for a cache. The cache has the state before the revision. Upstream
+// counts the objects that are left at the revision, so its response is small. If the revision has
+// deleted the whole state, it has no further deletions.
+func counted(cache *watchcache.Cache, upstream *client.Client) wholeFunc {
+	return func(ctx context.Context, rv uint64, deletions int) bool {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		before, err := cache.SnapshotAt(cache.Stats().ResourceVersion)
+		if err != nil || before.Len() <= deletions {
+			return err == nil
+		}
+		left, err := upstream.CountAt(ctx, cache.Resource(), rv)
+		return err == nil && left == before.Len()-deletions
+	}
 }

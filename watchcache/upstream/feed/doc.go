@@ -9,8 +9,8 @@
 //
 //   - catchup.go: brings a cache to upstream's revision faster than the watch stream does
 //   - compare.go: compares caches with upstream
-//   - since.go: starts a feed at an earlier resourceVersion, for clients of a replaced proxy
-//   - guard.go: detects lost and silent streams (signs.go)
+//   - resume.go: starts a feed at an earlier resourceVersion, for clients of a replaced proxy
+//   - watchdog.go: detects lost and silent streams (signs.go)
 //   - batch.go: publishes the events that arrive together, whole revisions only
 //
 // With each new stream, the feed asks for the apiserver's version (loop.go). Another version may write
