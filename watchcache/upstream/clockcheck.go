@@ -19,21 +19,21 @@ const proofAge = 10 * time.Second
 func (fs *Feeds) proveClock() {
 	for wrong := false; client.Sleep(fs.ctx, proofAge); {
 		for _, f := range fs.list() {
-			if f.Encoding != object.Table {
+			if f.Feed.Encoding != object.Table {
 				continue
 			}
-			if !fs.Client.Clock.Proved(proofAge) {
+			if !fs.shared.Client.Clock.Proved(proofAge) {
 				ctx, cancel := context.WithTimeout(fs.ctx, client.ProbeTimeout)
-				_, err := fs.Client.Probe(ctx, "probe", f.Cache().Resource())
+				_, err := fs.shared.Client.Probe(ctx, "probe", f.Cache().Resource())
 				cancel()
-				fs.Log.Debug("compared the clock with upstream's", zap.Error(err))
+				fs.shared.Log.Debug("compared the clock with upstream's", zap.Error(err))
 			}
-			_, right := fs.Client.Clock.Now()
+			_, right := fs.shared.Client.Clock.Now()
 			switch {
 			case right && wrong:
-				fs.Log.Info("this machine's clock agrees with upstream's again")
+				fs.shared.Log.Info("this machine's clock agrees with upstream's again")
 			case !right && !wrong:
-				fs.Log.Warn("this machine's clock may differ from upstream's; upstream answers Tables", zap.Duration("allowed", object.ClockSkew))
+				fs.shared.Log.Warn("this machine's clock may differ from upstream's; upstream answers Tables", zap.Duration("allowed", object.ClockSkew))
 			}
 			wrong = !right
 			break

@@ -113,8 +113,8 @@ func TestMadeUpNames(t *testing.T) {
 		}
 		feeds.mu.Lock()
 		defer feeds.mu.Unlock()
-		if n := len(feeds.mu.feeds) + len(feeds.mu.refused) + len(feeds.mu.forbidden); n != 0 || len(feeds.Names.Mu.Documents) != known {
-			t.Errorf("%d names are kept, %d documents", n, len(feeds.Names.Mu.Documents))
+		if n := len(feeds.mu.feeds) + len(feeds.mu.refused) + len(feeds.mu.forbidden); n != 0 || len(feeds.shared.Names.Mu.Documents) != known {
+			t.Errorf("%d names are kept, %d documents", n, len(feeds.shared.Names.Mu.Documents))
 		}
 		if n, err := testutil.GatherAndCount(registry); err != nil || n > 100 || logs.Len() != 0 {
 			t.Errorf("%d series, %d lines are logged: %v", n, logs.Len(), err)
@@ -152,11 +152,11 @@ func TestDiscoveryFails(t *testing.T) {
 		upstream.fails = false
 		upstream.mu.Unlock()
 		gvr := gvrOf("apps", "v1", "r")
-		if err := feeds.Names.Serves(t.Context(), gvr); !errors.Is(err, discovery.ErrNotServed) || !feeds.Names.Lacks(gvr) {
+		if err := feeds.shared.Names.Serves(t.Context(), gvr); !errors.Is(err, discovery.ErrNotServed) || !feeds.shared.Names.Lacks(gvr) {
 			t.Errorf("got %v", err)
 		}
 		time.Sleep(discovery.AskedAgain + 1)
-		if feeds.Names.Lacks(gvr) {
+		if feeds.shared.Names.Lacks(gvr) {
 			t.Error("what upstream said long ago still counts")
 		}
 	})

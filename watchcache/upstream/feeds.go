@@ -29,7 +29,7 @@ var (
 // Feeds is the set of running feeds. Reads enter by Open. The first request for a resource starts
 // its feed.
 type Feeds struct {
-	*feed.Upstream
+	shared  *feed.Shared
 	servers *client.Servers
 	metrics *Metrics
 	ctx     context.Context
@@ -59,11 +59,11 @@ type Feeds struct {
 func NewFeeds(client *client.Client, servers *client.Servers, metrics *Metrics, options feed.Options, log *zap.Logger) *Feeds {
 	fs := &Feeds{servers: servers, metrics: metrics}
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
-	fs.Upstream = &feed.Upstream{
+	fs.shared = &feed.Shared{
 		Client: client, Health: servers.Health, Names: discovery.New(fs.ctx, client, &fs.running, log), Metrics: metrics.feed, Log: log,
 	}
-	fs.Options.Store(&options)
-	fs.keeper = fresh.NewKeeper(fs.Upstream, metrics.fresh, fs.list)
+	fs.shared.Options.Store(&options)
+	fs.keeper = fresh.NewKeeper(fs.shared, metrics.fresh, fs.list)
 	fs.keeper.SetBudget(options.MaxProbes)
 	fs.mu.feeds = map[feed.Key]*fresh.Feed{}
 	fs.mu.refused = map[feed.Key]refusal{}
@@ -103,8 +103,8 @@ func (fs *Feeds) open(ctx context.Context, key feed.Key, since uint64) (*fresh.F
 
 // use waits until a feed's cache is filled.
 func use(ctx context.Context, f *fresh.Feed, since uint64) error {
-	f.Use(since)
-	return f.Soon(ctx)
+	f.Feed.Use(since)
+	return f.Feed.Soon(ctx)
 }
 
 // enter returns the running feed of a resource. If there is none and upstream serves the resource,
@@ -117,7 +117,7 @@ func (fs *Feeds) enter(ctx context.Context, key feed.Key) (*fresh.Feed, error) {
 	if f != nil || err != nil {
 		return f, err
 	}
-	if err := fs.Names.Serves(ctx, key.GVR); err != nil {
+	if err := fs.shared.Names.Serves(ctx, key.GVR); err != nil {
 		return nil, err
 	}
 	return fs.feed(key, asked)
@@ -137,8 +137,8 @@ func (fs *Feeds) feedLocked(key feed.Key, asked time.Time) (*fresh.Feed, error) 
 	}
 	delete(fs.mu.refused, key)
 	key = key.Clone() // the feed must not keep the request's strings
-	limits := fs.mu.pressure.limits(fs.Options.Load().Limits)
-	f := fs.keeper.New(feed.New(fs.ctx, fs.Upstream, key, asked, limits))
+	limits := fs.mu.pressure.limits(fs.shared.Options.Load().Limits)
+	f := fs.keeper.New(feed.New(fs.ctx, fs.shared, key, asked, limits))
 	fs.mu.feeds[key] = f
 	fs.running.Go(func() { fs.own(f) })
 	fs.running.Go(func() { fs.reconfigure(f) })
@@ -148,7 +148,7 @@ func (fs *Feeds) feedLocked(key feed.Key, asked time.Time) (*fresh.Feed, error) 
 // lookLocked returns the running feed of a resource, or the reason why there is no feed. If a feed
 // can be started, lookLocked returns nil and no error.
 func (fs *Feeds) lookLocked(key feed.Key) (*fresh.Feed, error) {
-	switch options := fs.Options.Load(); {
+	switch options := fs.shared.Options.Load(); {
 	case options.Excludes(key.GVR):
 		return nil, ErrExcluded
 	case !covers(options, key):
@@ -160,7 +160,7 @@ func (fs *Feeds) lookLocked(key feed.Key) (*fresh.Feed, error) {
 	if fs.ctx.Err() != nil {
 		return nil, errStopped
 	}
-	if f := fs.mu.feeds[feed.Key{GVR: key.GVR, Scope: key.Scope}]; key.Encoding == object.Protobuf && f != nil && f.Started() && f.Cache().Resource().SelfDescribing {
+	if f := fs.mu.feeds[feed.Key{GVR: key.GVR, Scope: key.Scope}]; key.Encoding == object.Protobuf && f != nil && f.Feed.Started() && f.Cache().Resource().SelfDescribing {
 		return nil, fmt.Errorf("%w: %s is a custom one", object.ErrNoEncoding, key.GVR) // known without a request to upstream
 	}
 	if err := fs.refusedLocked(key); err != nil {
@@ -174,21 +174,21 @@ func (fs *Feeds) lookLocked(key feed.Key) (*fresh.Feed, error) {
 
 // own runs a feed. When the feed ends, own removes it from the set, unless giveUp has removed it.
 func (fs *Feeds) own(f *fresh.Feed) {
-	err := f.Run(func() { fs.started(f) })
+	err := f.Feed.Run(func() { fs.started(f) })
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.mu.feeds[f.Key] != f {
+	if fs.mu.feeds[f.Feed.Key] != f {
 		return
 	}
-	delete(fs.mu.feeds, f.Key)
+	delete(fs.mu.feeds, f.Feed.Key)
 	if err != nil {
 		pause := pauseAfter(err)
 		level := zap.InfoLevel
-		if forbidden := apierrors.IsForbidden(err); fs.knownForbiddenLocked(f.GVR, forbidden) && forbidden {
+		if forbidden := apierrors.IsForbidden(err); fs.knownForbiddenLocked(f.Feed.GVR, forbidden) && forbidden {
 			level = zap.DebugLevel
 		}
-		f.Log.Log(level, "not cached; requests are forwarded", zap.Error(err), zap.Duration("for", pause))
-		fs.refuseLocked(f.Key, err, pause)
+		f.Feed.Log.Log(level, "not cached; requests are forwarded", zap.Error(err), zap.Duration("for", pause))
+		fs.refuseLocked(f.Feed.Key, err, pause)
 	}
 }
 
@@ -200,11 +200,11 @@ func (fs *Feeds) started(f *fresh.Feed) {
 		return
 	}
 	fs.services.Begin.Do(func() { fs.running.Go(func() { fs.services.Run(fs.ctx) }) })
-	server, ok := fs.services.Known(discovery.ServiceName(f.GVR.GroupVersion()))
-	outdated := ok && server != discovery.Local && !f.Aggregated
-	if was, custom := f.Definition(); custom {
+	server, ok := fs.services.Known(discovery.ServiceName(f.Feed.GVR.GroupVersion()))
+	outdated := ok && server != discovery.Local && !f.Feed.Aggregated
+	if was, custom := f.Feed.Definition(); custom {
 		fs.definitions.Begin.Do(func() { fs.running.Go(func() { fs.definitions.Run(fs.ctx) }) })
-		now, ok := fs.definitions.Known(discovery.DefinitionName(f.GVR))
+		now, ok := fs.definitions.Known(discovery.DefinitionName(f.Feed.GVR))
 		outdated = outdated || ok && now.After(was)
 	}
 	if outdated {
@@ -216,8 +216,8 @@ func (fs *Feeds) started(f *fresh.Feed) {
 func (fs *Feeds) moved(name, was, now string) {
 	aggregated := now != "" && now != discovery.Local
 	for _, f := range fs.list() {
-		if discovery.ServiceName(f.GVR.GroupVersion()) == name && (f.Aggregated && was != "" || !f.Aggregated && aggregated) {
-			f.Log.Info("another server serves the resource", zap.String("before", was), zap.String("now", now))
+		if discovery.ServiceName(f.Feed.GVR.GroupVersion()) == name && (f.Feed.Aggregated && was != "" || !f.Feed.Aggregated && aggregated) {
+			f.Feed.Log.Info("another server serves the resource", zap.String("before", was), zap.String("now", now))
 			fs.abandon(f)
 		}
 	}
@@ -226,8 +226,8 @@ func (fs *Feeds) moved(name, was, now string) {
 // redefined abandons the feeds of a custom resource whose definition changed.
 func (fs *Feeds) redefined(name string, _, now discovery.Version) {
 	for _, f := range fs.list() {
-		if was, custom := f.Definition(); custom && was != now && discovery.DefinitionName(f.GVR) == name {
-			f.Log.Info("definition changed", zap.Int64("generation", now.Generation))
+		if was, custom := f.Feed.Definition(); custom && was != now && discovery.DefinitionName(f.Feed.GVR) == name {
+			f.Feed.Log.Info("definition changed", zap.Int64("generation", now.Generation))
 			fs.abandon(f)
 		}
 	}
@@ -239,10 +239,10 @@ func (fs *Feeds) abandon(f *fresh.Feed) { fs.giveUp(f, feed.ErrServedAnew, settl
 func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	f.Abandon()
-	if fs.mu.feeds[f.Key] == f {
-		delete(fs.mu.feeds, f.Key)
-		fs.refuseLocked(f.Key, reason, pause)
+	f.Feed.Abandon()
+	if fs.mu.feeds[f.Feed.Key] == f {
+		delete(fs.mu.feeds, f.Feed.Key)
+		fs.refuseLocked(f.Feed.Key, reason, pause)
 	}
 }
 
@@ -253,7 +253,7 @@ const settling = 2 * time.Second
 // retireIdle stops feeds that have not been used for IdleTimeout.
 func (fs *Feeds) retireIdle() {
 	for {
-		idle := fs.Options.Load().IdleTimeout
+		idle := fs.shared.Options.Load().IdleTimeout
 		if idle <= 0 {
 			idle = math.MaxInt64
 		}
@@ -261,9 +261,9 @@ func (fs *Feeds) retireIdle() {
 			return
 		}
 		for _, f := range fs.list() {
-			if f.Idle() > idle {
-				f.Log.Info("stopping idle feed")
-				f.Stop()
+			if f.Feed.Idle() > idle {
+				f.Feed.Log.Info("stopping idle feed")
+				f.Feed.Stop()
 			}
 		}
 	}
@@ -275,11 +275,11 @@ func (fs *Feeds) list() []*fresh.Feed {
 	defer fs.mu.Unlock()
 	feeds := make([]*fresh.Feed, 0, len(fs.mu.feeds))
 	for _, f := range fs.mu.feeds {
-		if f.Started() {
+		if f.Feed.Started() {
 			feeds = append(feeds, f)
 		}
 	}
-	slices.SortFunc(feeds, func(a, b *fresh.Feed) int { return slices.Compare(a.Sorted(), b.Sorted()) })
+	slices.SortFunc(feeds, func(a, b *fresh.Feed) int { return slices.Compare(a.Feed.Sorted(), b.Feed.Sorted()) })
 	return feeds
 }
 
@@ -290,9 +290,9 @@ var errReconfigured = errors.New("the resource is cached in another way now")
 // newly excluded, the feed and its watches end. If a resource's Aggregated option changes, its feed
 // starts again. All other feeds continue.
 func (fs *Feeds) SetOptions(options feed.Options) {
-	options.SelfCheck = fs.Options.Load().SelfCheck
+	options.SelfCheck = fs.shared.Options.Load().SelfCheck
 	fs.mu.Lock()
-	fs.Options.Store(&options)
+	fs.shared.Options.Store(&options)
 	fs.keeper.SetBudget(options.MaxProbes)
 	clear(fs.mu.refused) // the reasons may be outdated
 	for _, f := range fs.mu.feeds {
@@ -304,15 +304,15 @@ func (fs *Feeds) SetOptions(options feed.Options) {
 // reconfigure applies the current options to a feed, once it has started. It is also called for
 // each new feed, because the options may have changed during the start.
 func (fs *Feeds) reconfigure(f *fresh.Feed) {
-	if f.Start(fs.ctx) != nil {
+	if f.Feed.Start(fs.ctx) != nil {
 		return
 	}
-	options := fs.Options.Load()
+	options := fs.shared.Options.Load()
 	switch {
-	case options.Excludes(f.GVR), !covers(options, f.Key):
+	case options.Excludes(f.Feed.GVR), !covers(options, f.Feed.Key):
 		fs.giveUp(f, ErrExcluded, 0)
-		f.Stop()
-	case options.Resources[f.GVR.GroupResource()].Aggregated != f.Aggregated:
+		f.Feed.Stop()
+	case options.Resources[f.Feed.GVR.GroupResource()].Aggregated != f.Feed.Aggregated:
 		fs.giveUp(f, errReconfigured, 0)
 	default:
 		fs.shed(f)

@@ -247,7 +247,7 @@ func TestRequestsKeepToTheBudget(t *testing.T) {
 				f := newFake()
 				fill(f, c.objects)
 				feeds := start(t, f)
-				options := *feeds.Options.Load()
+				options := *feeds.shared.Options.Load()
 				options.MaxProbes = budget
 				feeds.SetOptions(options)
 				sources := []*fresh.Feed{openFrom(t, feeds)}

@@ -75,7 +75,7 @@ func TestWatchesThatKeepBreaking(t *testing.T) {
 			if i%4 == 0 || i < 100 {
 				readFresh(t, f, source)
 			}
-			if source.Ledger.Has(source.Owner) {
+			if source.Feed.Shared.Ledger.Has(source.Feed.Owner) {
 				covered++
 			}
 			time.Sleep(500 * time.Millisecond)
@@ -123,7 +123,7 @@ func TestRefusedResources(t *testing.T) {
 		source := ledgerFeed(t, f)
 		readFor(t, f, source, 9*time.Minute)
 		for _, resource := range []string{"configmaps", "events", "leases"} {
-			if o := ledger.OwnerOf(schema.GroupResource{Resource: resource}); !source.Ledger.Has(o) {
+			if o := ledger.OwnerOf(schema.GroupResource{Resource: resource}); !source.Feed.Shared.Ledger.Has(o) {
 				t.Errorf("no evidence of %s", resource)
 			}
 		}

@@ -94,7 +94,7 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 		abandoned.Abandon()
 		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(100, true)+"}\n"+`{"type":"BOOKMARK","object":`+bookmarkJSON(101, false)+"}\n"), nil
 	}))
-	abandoned = feed.New(t.Context(), feeds.Upstream, feed.Key{GVR: configmaps}, time.Now(), watchcache.Limits{})
+	abandoned = feed.New(t.Context(), feeds.shared, feed.Key{GVR: configmaps}, time.Now(), watchcache.Limits{})
 	if err := abandoned.Run(func() {}); err != nil {
 		t.Error(err)
 	}

@@ -43,10 +43,10 @@ func (fs *Feeds) shed(f *fresh.Feed) {
 	fs.mu.Lock()
 	shed := fs.mu.pressure
 	fs.mu.Unlock()
-	f.Cache().SetLimits(shed.limits(fs.Options.Load().Limits))
-	_ = f.Trim() // if this fails, the feed has ended or begins a new epoch
+	f.Cache().SetLimits(shed.limits(fs.shared.Options.Load().Limits))
+	_ = f.Feed.Trim() // if this fails, the feed has ended or begins a new epoch
 	if shed.NoNewFeeds && !f.Cache().Stats().Ready {
-		f.Log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
+		f.Feed.Log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
 		fs.giveUp(f, ErrNoMemory, noMemoryPause)
 	}
 }
@@ -81,7 +81,7 @@ func (fs *Feeds) GiveUpLargest() {
 		if size > most {
 			largest, most = f, size
 		}
-		if f.Age() < noMemoryPause {
+		if f.Feed.Age() < noMemoryPause {
 			if sumYoung += size; size > mostYoung {
 				young, mostYoung = f, size
 			}
@@ -93,7 +93,7 @@ func (fs *Feeds) GiveUpLargest() {
 	if largest == nil {
 		return
 	}
-	largest.Log.Warn("the largest cache is given up, because memory is short; requests are forwarded; raise memoryBudget, or exclude the resource (cache.exclude)",
+	largest.Feed.Log.Warn("the largest cache is given up, because memory is short; requests are forwarded; raise memoryBudget, or exclude the resource (cache.exclude)",
 		zap.Int64("bytes", most), zap.Duration("for", noMemoryPause))
 	fs.giveUp(largest, ErrNoMemory, noMemoryPause)
 }

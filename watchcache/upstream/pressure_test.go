@@ -67,7 +67,7 @@ func TestStartingFeedIsShed(t *testing.T) {
 		f.delays(10 * time.Second)
 		go func() { _, _ = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0) }()
 		synctest.Wait()
-		options := *feeds.Options.Load()
+		options := *feeds.shared.Options.Load()
 		options.Limits.Events = 1000
 		feeds.SetOptions(options)
 		feeds.SetMemoryPressure(MemoryPressure{Logs: 0.5})
@@ -156,7 +156,7 @@ func TestYoungFeedIsGivenUpFirst(t *testing.T) {
 		for _, f := range []*fresh.Feed{c.open(t, 1, unit+unit/3), old, c.open(t, 2, unit+unit/4)} {
 			c.feeds.GiveUpLargest()
 			synctest.Wait()
-			if _, err := c.feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
+			if _, err := c.feeds.Open(t.Context(), f.Feed.GVR, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
 				t.Errorf("%s is not given up in its turn: %v", f, err)
 			}
 		}
@@ -169,7 +169,7 @@ func TestLargestFeedIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCaches(t)
 		small, middle, large := c.open(t, 0, 1), c.open(t, 1, 2*unit), c.open(t, 2, unit, 2*unit-1)
-		warming := c.feeds.Warm([]Part{{Resource: large.GVR.GroupResource()}})
+		warming := c.feeds.Warm([]Part{{Resource: large.Feed.GVR.GroupResource()}})
 		time.Sleep(time.Minute)
 		if got := c.feeds.Bytes(); got < 5*unit || got > 6*unit {
 			t.Errorf("all caches take %d bytes", got)
@@ -184,7 +184,7 @@ func TestLargestFeedIsGivenUp(t *testing.T) {
 				t.Errorf("without %s, its watch: %v", next, err)
 			}
 			for _, f := range []*fresh.Feed{small, middle, large} {
-				if again, err := c.feeds.Open(t.Context(), f.GVR, object.Want{}, object.JSON, 0); errors.Is(err, ErrNoMemory) != over[f] || !over[f] && again != f {
+				if again, err := c.feeds.Open(t.Context(), f.Feed.GVR, object.Want{}, object.JSON, 0); errors.Is(err, ErrNoMemory) != over[f] || !over[f] && again != f {
 					t.Errorf("without %s, opening %s: %v", next, f, err)
 				}
 			}
@@ -199,6 +199,6 @@ func TestLargestFeedIsGivenUp(t *testing.T) {
 		if c.feeds.ShortOfMemory() {
 			t.Error("memory stays short")
 		}
-		openOf(t, c.feeds, large.GVR)
+		openOf(t, c.feeds, large.Feed.GVR)
 	})
 }

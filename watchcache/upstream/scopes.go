@@ -33,7 +33,7 @@ var ErrOutOfScope = errors.New("the read goes beyond the scopes of the caches")
 // candidates returns the scopes that may answer a read, the preferred one first. If forbidden is true,
 // the second one is for the case that upstream forbids the first one.
 func (fs *Feeds) candidates(gvr schema.GroupVersionResource, w object.Want) (scopes []object.Scope, forbidden bool) {
-	o := fs.Options.Load()
+	o := fs.shared.Options.Load()
 	if configured := o.ScopesOf(gvr.GroupResource()); len(configured) > 0 {
 		for _, s := range configured {
 			if s.Contains(w) {
@@ -65,7 +65,7 @@ func covers(o *feed.Options, key feed.Key) bool {
 // history, a new feed begins its history there.
 func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (*fresh.Feed, error) {
 	if w.Split {
-		if namespaced, err := fs.Names.Namespaced(ctx, gvr); err != nil || !namespaced {
+		if namespaced, err := fs.shared.Names.Namespaced(ctx, gvr); err != nil || !namespaced {
 			return nil, cmp.Or(err, ErrOutOfScope)
 		}
 	}
@@ -96,7 +96,7 @@ func (fs *Feeds) ready(key feed.Key, scopes []object.Scope) *fresh.Feed {
 	for i, scope := range scopes {
 		key.Scope = scope
 		f := fs.mu.feeds[key]
-		if f == nil || !f.Started() || !f.Cache().Stats().Ready {
+		if f == nil || !f.Feed.Started() || !f.Cache().Stats().Ready {
 			continue
 		}
 		for _, key.Scope = range scopes[:i] {
@@ -116,7 +116,7 @@ func tooWide(err error) bool {
 // resources, for resources that were recently missing or not cacheable, and for reads beyond all
 // scopes.
 func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
-	if fs.Options.Load().Excludes(gvr) {
+	if fs.shared.Options.Load().Excludes(gvr) {
 		return false
 	}
 	scopes, forbidden := fs.candidates(gvr, w)
@@ -132,7 +132,7 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 	for _, scope := range scopes {
 		refused := fs.refusedLocked(feed.Key{GVR: gvr, Scope: scope})
 		if refused == nil || errors.Is(refused, feed.ErrServedAnew) {
-			return !fs.Names.Lacks(gvr)
+			return !fs.shared.Names.Lacks(gvr)
 		}
 		if forbidden && !tooWide(refused) {
 			return false
@@ -149,5 +149,5 @@ func (fs *Feeds) AnswersGets(gvr schema.GroupVersionResource, w object.Want, enc
 		scopes = scopes[:min(1, len(scopes))] // Open waits for the narrowest
 	}
 	f := fs.ready(feed.Key{GVR: gvr, Encoding: encoding}, scopes)
-	return f != nil && f.ServesConsistent() && f.Settled() && f.AnswersGets()
+	return f != nil && f.ServesConsistent() && f.Feed.Settled() && f.AnswersGets()
 }

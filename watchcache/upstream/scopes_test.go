@@ -57,7 +57,7 @@ func TestNarrowFeed(t *testing.T) {
 		n.set("a", "1")
 		feeds := start(t, n, ownNamespace)
 		f, err := feeds.Open(t.Context(), configmaps, inNamespace, object.JSON, 0)
-		if err != nil || f.Scope != (object.Scope{Namespace: "ns"}) || f.Cache().Stats().Objects != 1 {
+		if err != nil || f.Feed.Scope != (object.Scope{Namespace: "ns"}) || f.Cache().Stats().Objects != 1 {
 			t.Fatalf("%v, %v", f, err)
 		}
 		for _, w := range []object.Want{{}, {Namespace: "other"}, {Fields: fields.ParseSelectorOrDie("metadata.namespace=ns")}} {
@@ -99,7 +99,7 @@ func TestNarrowFeed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if !f.Scope.Whole() {
+		if !f.Feed.Scope.Whole() {
 			t.Errorf("after upstream has allowed the whole: %s", f)
 		}
 	})
@@ -119,14 +119,14 @@ func TestConfiguredScope(t *testing.T) {
 		if _, err := feeds.Open(t.Context(), configmaps, inNamespace, object.JSON, 0); !errors.Is(err, ErrOutOfScope) || feeds.Caches(configmaps, inNamespace) {
 			t.Errorf("beyond: %v", err)
 		}
-		if f, err := feeds.Open(t.Context(), configmaps, w, object.JSON, 0); err != nil || f.Scope != node {
+		if f, err := feeds.Open(t.Context(), configmaps, w, object.JSON, 0); err != nil || f.Feed.Scope != node {
 			t.Fatalf("%v, %v", f, err)
 		}
 		if all := feeds.Status(); len(all) != 1 || all[0].Scope != node || !all[0].Ready {
 			t.Errorf("%+v", all)
 		}
 		// Without scopes, nothing would read this cache.
-		feeds.SetOptions(feed.Options{Limits: feeds.Options.Load().Limits})
+		feeds.SetOptions(feed.Options{Limits: feeds.shared.Options.Load().Limits})
 		time.Sleep(time.Minute)
 		if all := feeds.Status(); len(all) != 0 {
 			t.Errorf("after another configuration: %+v", all)
@@ -167,14 +167,14 @@ func TestLostRights(t *testing.T) {
 			}
 			n.narrow.Store(0)
 			time.Sleep(time.Minute)
-			if f, err := read(); status == http.StatusForbidden && (err != nil || f.Scope != (object.Scope{Namespace: "ns"})) {
+			if f, err := read(); status == http.StatusForbidden && (err != nil || f.Feed.Scope != (object.Scope{Namespace: "ns"})) {
 				t.Errorf("given back in part: %v, %v", f, err)
 			}
 			n.wide.Store(0)
 			time.Sleep(time.Minute)
 			_, _ = read() // tries the whole
 			time.Sleep(time.Second)
-			if f, err := read(); err != nil || !f.Scope.Whole() {
+			if f, err := read(); err != nil || !f.Feed.Scope.Whole() {
 				t.Errorf("given back: %v, %v", f, err)
 			}
 		})

@@ -36,7 +36,7 @@ func (fs *Feeds) check(f *fresh.Feed) {
 	}
 	ctx, cancel := context.WithTimeout(fs.ctx, checkLimit)
 	defer cancel()
-	if differs, err := f.SelfCheck(ctx); differs {
-		f.Interrupt(err)
+	if differs, err := f.Feed.SelfCheck(ctx); differs {
+		f.Feed.Interrupt(err)
 	}
 }

@@ -38,7 +38,7 @@ func TestSelfCheck(t *testing.T) {
 				synctest.Wait() // the stream has caught up
 				c.spoil(f)
 				feeds.check(feeds.list()[0])
-				if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
+				if got := testutil.ToFloat64(feeds.shared.Metrics.Checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
 					t.Errorf("%v checks are %s", got, c.outcome)
 				}
 				f.stall(false)
@@ -70,7 +70,7 @@ func TestSelfCheckOfAnEarlierState(t *testing.T) {
 			f.cutStreams(true)
 		})
 		feeds.check(feeds.list()[0])
-		if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", "inconclusive")); got != 1 {
+		if got := testutil.ToFloat64(feeds.shared.Metrics.Checks.WithLabelValues("", "v1", "configmaps", "inconclusive")); got != 1 {
 			t.Errorf("%v checks are inconclusive", got)
 		}
 		reached(t, f, cache)
@@ -123,7 +123,7 @@ func TestOtherTablesDiffer(t *testing.T) {
 			d.found.Store(c.now)
 			d.wide.Store(c.wide)
 			feeds.check(f)
-			if got := testutil.ToFloat64(feeds.Metrics.Checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
+			if got := testutil.ToFloat64(feeds.shared.Metrics.Checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
 				t.Errorf("%+v: %v checks", c, got)
 			}
 			time.Sleep(time.Minute)

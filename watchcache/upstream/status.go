@@ -29,7 +29,7 @@ func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.GVR, f.Encoding, f.Scope, lost, time.Now().Add(-f.Quiet()), f.Cache().Stats(), f.Cache()})
+		all = append(all, FeedStatus{f.Feed.GVR, f.Feed.Encoding, f.Feed.Scope, lost, time.Now().Add(-f.Feed.Quiet()), f.Cache().Stats(), f.Cache()})
 	}
 	return all
 }
@@ -41,7 +41,7 @@ func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
 	defer fs.mu.Unlock()
 	for key, f := range fs.mu.feeds {
 		if key.GVR == gvr {
-			age = max(age, f.Unreachable())
+			age = max(age, f.Feed.Unreachable())
 		}
 	}
 	return age

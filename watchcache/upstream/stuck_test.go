@@ -53,7 +53,7 @@ func TestPatience(t *testing.T) {
 				f := newFake()
 				f.set("a", "1")
 				feeds := start(t, f)
-				if err := feeds.Names.Serves(t.Context(), configmaps); err != nil {
+				if err := feeds.shared.Names.Serves(t.Context(), configmaps); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(2 * time.Second) // readiness was asked, and a new feed asks for the version again
@@ -116,7 +116,7 @@ func TestManyReadsOfAStuckFeed(t *testing.T) {
 		f := newFake()
 		f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": time.Hour, "origin": takes} })
 		feeds := start(t, f)
-		if err := feeds.Names.Serves(t.Context(), configmaps); err != nil {
+		if err := feeds.shared.Names.Serves(t.Context(), configmaps); err != nil {
 			t.Fatal(err)
 		}
 		var readers sync.WaitGroup
@@ -146,7 +146,7 @@ func TestReadsOfAQueuedFeed(t *testing.T) {
 			f.set("a", "1")
 			feeds := start(t, f)
 			for range 8 {
-				end, err := feeds.Health.Turn(t.Context())
+				end, err := feeds.shared.Health.Turn(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +185,7 @@ func TestSilentStateIsReadInPages(t *testing.T) {
 		}
 		f.stall(false)
 		reached(t, f, open(t, feeds))
-		if got := testutil.ToFloat64(feeds.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "no-state")); got != 1 {
+		if got := testutil.ToFloat64(feeds.shared.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "no-state")); got != 1 {
 			t.Errorf("%v relists", got)
 		}
 

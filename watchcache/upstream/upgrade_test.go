@@ -97,8 +97,8 @@ func TestUpgrade(t *testing.T) {
 				if _, _, err := cursor.Poll(nil, 100); errors.Is(err, watchcache.ErrEnded) != c.rewrites || err != nil && !c.rewrites {
 					t.Errorf("the watch: %v", err)
 				}
-				if got := testutil.ToFloat64(feeds.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "upgraded")) +
-					testutil.ToFloat64(feeds.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "expired")); got != c.relists {
+				if got := testutil.ToFloat64(feeds.shared.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "upgraded")) +
+					testutil.ToFloat64(feeds.shared.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "expired")); got != c.relists {
 					t.Errorf("%v relists, want %v", got, c.relists)
 				}
 			})
@@ -181,7 +181,7 @@ func TestUpgradeWithoutComparison(t *testing.T) {
 				d.locked(func() { d.mu.compacted = d.mu.rev })
 			}
 			time.Sleep(time.Minute)
-			if n := testutil.ToFloat64(feeds.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "upgraded")); n != 1 {
+			if n := testutil.ToFloat64(feeds.shared.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "upgraded")); n != 1 {
 				t.Errorf("encoding %v: %v relists", encoding, n)
 			}
 		})

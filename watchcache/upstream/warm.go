@@ -61,7 +61,7 @@ func (fs *Feeds) warm(w *Warming, p Part) {
 		}
 		if text := err.Error(); text != told && !errors.Is(err, watchcache.ErrNoProgress) {
 			told = text
-			fs.Log.Warn("a cache that has to be warm cannot be filled; /readyz fails until it is", zap.Stringer("resource", p.Resource), zap.Stringer("scope", p.Scope), zap.Error(err))
+			fs.shared.Log.Warn("a cache that has to be warm cannot be filled; /readyz fails until it is", zap.Stringer("resource", p.Resource), zap.Stringer("scope", p.Scope), zap.Error(err))
 		}
 		if !client.Sleep(fs.ctx, coldRetry) {
 			return
@@ -73,7 +73,7 @@ func (fs *Feeds) warm(w *Warming, p Part) {
 }
 
 func (fs *Feeds) fill(ctx context.Context, p Part) error {
-	gvr, err := fs.Names.Preferred(ctx, p.Resource)
+	gvr, err := fs.shared.Names.Preferred(ctx, p.Resource)
 	if err != nil {
 		return err
 	}

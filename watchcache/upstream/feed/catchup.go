@@ -52,7 +52,7 @@ func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 // Probe returns [ErrWentBack].
 func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
 	known := f.cache.Stats().Newest
-	p, err := f.Client.Probe(ctx, "probe", f.cache.Resource())
+	p, err := f.Shared.Client.Probe(ctx, "probe", f.cache.Resource())
 	if err == nil && p.RV < known {
 		err = fmt.Errorf("%w: from %d to %d", ErrWentBack, known, p.RV)
 	}
@@ -74,7 +74,7 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
 	_, epoch := f.Position()
 	var changes []watchcache.Change
 	listed := uint64(0)
-	p, err := f.Client.Page(ctx, f.cache.Resource(), client.At(rv, "NotOlderThan"), func(o *object.Object) error {
+	p, err := f.Shared.Client.Page(ctx, f.cache.Resource(), client.At(rv, "NotOlderThan"), func(o *object.Object) error {
 		changes, listed = append(changes, watchcache.Change{Object: o}), max(listed, o.ResourceVersion())
 		return nil
 	})
@@ -105,7 +105,7 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 		defer cancel() // the cache has reached rv, or ctx has ended
 		_, _ = f.cache.WaitFresh(ctx, rv)
 	})
-	resp, err := f.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "side-watch", f.cache.Resource(), url.Values{
+	resp, err := f.Shared.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "side-watch", f.cache.Resource(), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"},
 		"resourceVersion": {strconv.FormatUint(from, 10)},
 		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},

@@ -70,7 +70,7 @@ func (f *Feed) SelfCheck(ctx context.Context) (differs bool, err error) {
 		outcome = "inconclusive"
 		f.Log.Debug("self-check", zap.Error(err))
 	}
-	f.Metrics.Checks.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()
+	f.Shared.Metrics.Checks.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()
 	return differs, err
 }
 
@@ -78,7 +78,7 @@ func (f *Feed) SelfCheck(ctx context.Context) (differs bool, err error) {
 func (f *Feed) sameDescription(ctx context.Context) error {
 	before := f.described
 	r := &before.Resource
-	now, _, err := f.Names.Describe(ctx, discovery.Question{
+	now, _, err := f.Shared.Names.Describe(ctx, discovery.Question{
 		GVR: r.GVR, Encoding: r.Encoding, Scope: r.Scope, Aggregated: f.Aggregated, Since: time.Now(),
 	})
 	if c := &now.Resource.Columns; c.Empty == "" || r.Columns.Empty == "" { // unknown, because there was a row
@@ -101,9 +101,9 @@ func (f *Feed) sameObjects(ctx context.Context, rv uint64) error {
 	}
 	var theirs []object.State
 	if r := f.cache.Resource(); f.Aggregated || r.Encoding == object.Table {
-		theirs, err = f.Client.MetadataAt(ctx, r, rv)
+		theirs, err = f.Shared.Client.MetadataAt(ctx, r, rv)
 	} else {
-		_, err = f.Client.EachPage(ctx, f.cache, rv, "Exact", func(o *object.Object) error {
+		_, err = f.Shared.Client.EachPage(ctx, f.cache, rv, "Exact", func(o *object.Object) error {
 			theirs = append(theirs, o.State())
 			was := ours.Get(o.Key())
 			same := was != nil && was.UID() == o.UID() && was.ResourceVersion() == o.ResourceVersion()
@@ -128,7 +128,7 @@ func (f *Feed) sameObjects(ctx context.Context, rv uint64) error {
 // equal.
 func (f *Feed) Confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := f.Position()
-	list, err := f.Client.Metadata(ctx, f.cache.Resource(), rv)
+	list, err := f.Shared.Client.Metadata(ctx, f.cache.Resource(), rv)
 	if err != nil {
 		return false, err
 	}

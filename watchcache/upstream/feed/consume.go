@@ -57,13 +57,13 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	}
 	var whole wholeFunc
 	if f.cache.Resource().NoWatchCache {
-		whole = counted(f.cache, f.Client)
+		whole = counted(f.cache, f.Shared.Client)
 	}
 	events := NewBatch(f.tasks.Context, apply, whole, func(err error) { f.Interrupt(err) })
 	defer events.Close()
 	publish := func() error {
 		err := events.Publish()
-		f.Uses(f.Owner, used...)
+		f.Shared.Uses(f.Owner, used...)
 		used = used[:0]
 		return err
 	}

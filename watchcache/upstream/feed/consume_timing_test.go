@@ -49,7 +49,7 @@ func BenchmarkConsume(b *testing.B) {
 	}
 	cache := watchcache.New(pods, watchcache.Limits{Age: time.Minute, Events: 10_000, Bytes: 64 << 20})
 	cache.Reset(nil, 1)
-	f := &Feed{Upstream: &Upstream{}, cache: cache}
+	f := &Feed{Shared: &Shared{}, cache: cache}
 	b.ReportAllocs()
 	b.ResetTimer()
 	if err := f.consume(client.NewJSONStream(&changes{from: 1, to: 1 + uint64(b.N), spec: spec}), 0, func() {}); err != nil {

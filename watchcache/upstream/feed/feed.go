@@ -36,7 +36,7 @@ var (
 // Feed keeps the cache of one resource up to date with upstream. Its run loop follows one watch. A
 // reader that needs the most recent state can make the feed catch up faster (see catchup.go).
 type Feed struct {
-	*Upstream
+	Shared *Shared
 	Key
 	Owner      ledger.Owner // zero if the ledger does not cover the resource
 	Aggregated bool         // an aggregated API may serve the resource
@@ -94,10 +94,10 @@ const (
 )
 
 // New returns a feed for a client that sent its request at asked. Run starts the feed.
-func New(ctx context.Context, u *Upstream, key Key, asked time.Time, limits watchcache.Limits) *Feed {
+func New(ctx context.Context, u *Shared, key Key, asked time.Time, limits watchcache.Limits) *Feed {
 	gvr := key.GVR
 	f := &Feed{
-		Upstream: u, Key: key, loop: loop{asked: asked, limits: limits}, tasks: newTasks(ctx),
+		Shared: u, Key: key, loop: loop{asked: asked, limits: limits}, tasks: newTasks(ctx),
 		Log:        u.Log.With(zap.Inline(key)),
 		Aggregated: u.Options.Load().Resources[gvr.GroupResource()].Aggregated,
 		life:       life{started: make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{})},
@@ -114,7 +114,7 @@ func New(ctx context.Context, u *Upstream, key Key, asked time.Time, limits watc
 func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 
 // CompressesWatches reports whether upstream compresses watches that begin with the state.
-func (f *Feed) CompressesWatches() bool { return !f.Aggregated && f.Client.Compresses.Load() }
+func (f *Feed) CompressesWatches() bool { return !f.Aggregated && f.Shared.Client.Compresses.Load() }
 
 // Warnings are the Warning headers in every response from upstream about the resource.
 func (f *Feed) Warnings() []string { return f.described.Warnings }
@@ -201,7 +201,7 @@ func (f *Feed) Soon(ctx context.Context) error {
 		case f.life.queued.Load(), quiet() < patience, settles && quiet() < MostPatience:
 			continue // the proxy itself lets a queued feed wait
 		case !settles:
-			patience = min(max(patience, patiently*f.answers.Measure(ctx, f.Client, MostPatience-Patience, Patience/4)), MostPatience)
+			patience = min(max(patience, patiently*f.Shared.answers.Measure(ctx, f.Shared.Client, MostPatience-Patience, Patience/4)), MostPatience)
 		}
 		ended := closed(f.life.started) && f.cache == nil // the next turn says why
 		if quiet() >= patience && !ended && ctx.Err() == nil {
@@ -245,7 +245,7 @@ func (f *Feed) Run(started func()) error {
 	if f.loop.server != "" {
 		f.Touch()
 	}
-	d, at, err := f.Names.Describe(ctx, discovery.Question{
+	d, at, err := f.Shared.Names.Describe(ctx, discovery.Question{
 		GVR: f.GVR, Encoding: f.Encoding, Scope: f.Scope, Aggregated: f.Aggregated, Since: f.loop.asked, Answered: f.Touch,
 	})
 	if err != nil {

@@ -23,7 +23,7 @@ const WatchLife = 30 * time.Minute
 
 // follow syncs and watches until ctx ends or an error stops the feed.
 func (f *Feed) follow(ctx context.Context) error {
-	for again := client.NewRetry(f.Health); ; {
+	for again := client.NewRetry(f.Shared.Health); ; {
 		endTurn, err := f.turn(ctx)
 		if err != nil {
 			return err
@@ -49,7 +49,7 @@ func (f *Feed) follow(ctx context.Context) error {
 		took := time.Since(began)
 		next, reason := f.verdict(ctx, err)
 		answered := client.Answered(err) || errors.Is(err, discovery.ErrNotServed)
-		if next == stopped && f.cache.Stats().Ready && answered && f.Health.IsReturning() {
+		if next == stopped && f.cache.Stats().Ready && answered && f.Shared.Health.IsReturning() {
 			next, reason = f.phase(), ""
 		}
 		switch {
@@ -59,7 +59,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			continue
 		case reason != "":
 			f.Log.Info("relisting", zap.String("reason", reason), zap.Error(err))
-			f.Metrics.Relists.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, reason).Inc()
+			f.Shared.Metrics.Relists.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, reason).Inc()
 			f.enter(next)
 		case err != nil:
 			f.Failed(err, errors.Is(err, errSilent))
@@ -77,7 +77,7 @@ func (f *Feed) turn(ctx context.Context) (endTurn func(), err error) {
 	f.life.queued.Store(true)
 	defer f.life.queued.Store(false)
 	defer f.Touch()
-	return f.Health.Turn(ctx)
+	return f.Shared.Health.Turn(ctx)
 }
 
 // sync reads the whole state. If the state came from a stream, sync continues to follow that
@@ -91,7 +91,7 @@ func (f *Feed) sync(ctx context.Context, paged bool, endTurn func()) error {
 		notOlderThan = s.ResourceVersion()
 	}
 	if paged {
-		changes, rv, err := f.Client.List(ctx, f.cache, notOlderThan, "NotOlderThan")
+		changes, rv, err := f.Shared.Client.List(ctx, f.cache, notOlderThan, "NotOlderThan")
 		if err == nil {
 			_, err = f.adopt(changes, rv)
 		}
@@ -132,7 +132,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	opened := time.Now()
-	resp, err := f.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "watch", f.cache.Resource(), query)
+	resp, err := f.Shared.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "watch", f.cache.Resource(), query)
 	if err != nil {
 		return client.CauseOf(ctx, err)
 	}
@@ -146,7 +146,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 	s := client.NewStream(resp.Body, f.cache.Resource())
 	if epoch == 0 {
 		if !f.Aggregated {
-			f.Client.Compresses.Store(resp.Uncompressed)
+			f.Shared.Client.Compresses.Store(resp.Uncompressed)
 		}
 		filling, filled := context.WithCancel(ctx)
 		dog.Go(func() { f.guardFill(filling, cancel) })
@@ -165,7 +165,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 	defer f.interruptible(nil)
 	err = f.consume(s, epoch, f.Alive)
 	if wanted.Err() == nil && (err != nil || time.Since(opened) < WatchLife) {
-		f.Ledger.Forget() // the next stream may come from a restored etcd
+		f.Shared.Ledger.Forget() // the next stream may come from a restored etcd
 	}
 	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < WatchLife {
 		err = errCutShort
@@ -230,7 +230,7 @@ func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, c
 		if !f.askServer(ctx, AskTimeout, since) {
 			return
 		}
-		endTurn, err := f.Health.Turn(ctx)
+		endTurn, err := f.Shared.Health.Turn(ctx)
 		if err != nil {
 			return
 		}
@@ -261,7 +261,7 @@ func (f *Feed) askServer(ctx context.Context, most time.Duration, since time.Tim
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	server, err := f.Client.ServerVersion(ctx, since)
+	server, err := f.Shared.Client.ServerVersion(ctx, since)
 	if err != nil {
 		f.Log.Debug("upstream does not tell its version", zap.Error(err))
 		return false

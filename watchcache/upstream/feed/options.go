@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// Upstream contains what all feeds share.
-type Upstream struct {
+// Shared contains what all feeds share.
+type Shared struct {
 	Client  *client.Client
 	Health  *client.Health
 	Names   *discovery.Discovery
@@ -78,7 +78,7 @@ func (o *Options) ScopesOf(gr schema.GroupResource) []object.Scope {
 }
 
 // Uses records in the ledger that a resource has used revisions.
-func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
+func (u *Shared) Uses(o ledger.Owner, rvs ...uint64) {
 	if err := u.Ledger.Note(o, rvs...); err != nil {
 		u.Log.Warn("the ledger starts over, and excludes two resources the second time", zap.Error(err))
 	}

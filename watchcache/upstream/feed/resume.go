@@ -160,7 +160,7 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 		return err
 	}
 	defer end()
-	changes, _, err := f.Client.List(ctx, f.cache, rv, "Exact")
+	changes, _, err := f.Shared.Client.List(ctx, f.cache, rv, "Exact")
 	if err == nil {
 		_, err = f.adopt(changes, rv)
 	}
@@ -192,7 +192,7 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	if f.cache.Bookmark() != nil {
 		return nil
 	}
-	e, err := f.Client.FirstBookmark(ctx, f.cache.Resource(), sideWatchSeconds)
+	e, err := f.Shared.Client.FirstBookmark(ctx, f.cache.Resource(), sideWatchSeconds)
 	if apierrors.IsInvalid(err) {
 		return nil // without streamed states, upstream sends no such bookmark
 	}

@@ -17,14 +17,14 @@ func (f *Feed) NoteAnswer(ctx context.Context, began time.Time, err error) {
 	case err == nil:
 		f.Answered()
 	case client.NoAnswer(err) && ctx.Err() == nil && f.Unanswered(began):
-		f.Health.Doubt()
+		f.Shared.Health.Doubt()
 		f.Go(f.awaitAnswer)
 	}
 }
 
 func (f *Feed) awaitAnswer(ctx context.Context) {
-	for again := client.NewRetry(f.Health); ; {
-		end, err := f.Health.Turn(ctx)
+	for again := client.NewRetry(f.Shared.Health); ; {
+		end, err := f.Shared.Health.Turn(ctx)
 		if err != nil {
 			return
 		}

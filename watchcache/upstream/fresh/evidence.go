@@ -28,9 +28,9 @@ func (k *Keeper) link(ctx context.Context) {
 	defer cancel()
 	all, busy := map[ledger.Owner]*object.Resource{}, map[ledger.Owner]bool{}
 	for _, f := range k.feeds() {
-		if f.Owner != (ledger.Owner{}) {
-			all[f.Owner] = f.Cache().Resource()
-			busy[f.Owner] = busy[f.Owner] || f.busy()
+		if f.Feed.Owner != (ledger.Owner{}) {
+			all[f.Feed.Owner] = f.Cache().Resource()
+			busy[f.Feed.Owner] = busy[f.Feed.Owner] || f.busy()
 		}
 	}
 	for o, w := range k.watches {
@@ -39,7 +39,7 @@ func (k *Keeper) link(ctx context.Context) {
 		}
 	}
 	order := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(o ledger.Owner) bool {
-		return o == reference || !k.Ledger.Undecided(o)
+		return o == reference || !k.shared.Ledger.Undecided(o)
 	})
 	if len(order) == 0 || all[reference] == nil {
 		return
@@ -59,7 +59,7 @@ func (k *Keeper) link(ctx context.Context) {
 		if err := k.probes.Wait(ctx); err != nil {
 			return
 		}
-		p, err := k.Client.Probe(ctx, ledgerVerb, all[o])
+		p, err := k.shared.Client.Probe(ctx, ledgerVerb, all[o])
 		switch {
 		case err == nil:
 			readings = append(readings, ledger.Reading{Of: o, RV: p.RV})
@@ -71,8 +71,8 @@ func (k *Keeper) link(ctx context.Context) {
 		}
 	}
 	k.linked = readings[0].RV
-	for _, o := range k.Ledger.Attest(readings) {
-		k.Log.Warn("resource is in another etcd; the ledger excludes it",
+	for _, o := range k.shared.Ledger.Attest(readings) {
+		k.shared.Log.Warn("resource is in another etcd; the ledger excludes it",
 			zap.Stringer("resource", o.Value()))
 	}
 }

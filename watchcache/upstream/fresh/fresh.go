@@ -24,7 +24,7 @@ var errSlow = fmt.Errorf("%w: a side watch is needed", ErrNotFresh)
 
 // Feed is a feed whose cache can be proved up to date.
 type Feed struct {
-	*feed.Feed
+	Feed   *feed.Feed
 	keeper *Keeper
 
 	mu struct {
@@ -47,8 +47,23 @@ func (k *Keeper) New(f *feed.Feed) *Feed {
 	return &Feed{Feed: f, keeper: k, probing: probing, helping: make(chan struct{}, 1)}
 }
 
+// Cache returns the feed's cache.
+func (f *Feed) Cache() *watchcache.Cache { return f.Feed.Cache() }
+
+// Warnings are the Warning headers in every response from upstream about the resource.
+func (f *Feed) Warnings() []string { return f.Feed.Warnings() }
+
+// Lost reports whether the feed has lost upstream, and for how long.
+func (f *Feed) Lost() (age time.Duration, lost bool) { return f.Feed.Lost() }
+
+// CompressesWatches reports whether upstream compresses watches that begin with the state.
+func (f *Feed) CompressesWatches() bool { return f.Feed.CompressesWatches() }
+
+// String names the feed.
+func (f *Feed) String() string { return f.Feed.String() }
+
 func (f *Feed) options() feed.ResourceOptions {
-	return f.Options.Load().Resources[f.GVR.GroupResource()]
+	return f.Feed.Shared.Options.Load().Resources[f.Feed.GVR.GroupResource()]
 }
 
 // ServesConsistent reports whether the cache serves reads of the most recent state. The
@@ -105,7 +120,7 @@ func (f *Feed) Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, erro
 	}
 	f.keeper.metrics.freshRead(by, time.Since(began))
 	if by != current && by != failed {
-		f.keeper.noteReader(f.Owner, by == carried)
+		f.keeper.noteReader(f.Feed.Owner, by == carried)
 	}
 	if err != nil {
 		return watchcache.Snapshot{}, err
@@ -162,7 +177,7 @@ func (f *Feed) join(readers int) (*run, error) {
 		r := &run{
 			asked: make(chan struct{}), slow: make(chan struct{}), done: make(chan struct{}),
 		}
-		if !f.Go(func(ctx context.Context) { f.begin(ctx, r) }) {
+		if !f.Feed.Go(func(ctx context.Context) { f.begin(ctx, r) }) {
 			return nil, fmt.Errorf("%w: %s has ended", ErrNotFresh, f)
 		}
 		f.mu.next = r
@@ -196,12 +211,12 @@ func (f *Feed) begin(ctx context.Context, r *run) {
 	}
 	if err != nil {
 		r.by = failed
-		f.Log.Debug("cache could not be brought up to date", zap.Error(err))
+		f.Feed.Log.Debug("cache could not be brought up to date", zap.Error(err))
 	} else {
 		f.note(proof{began, q.rv, q.era})
 	}
 	f.failing.Store(err != nil)
-	f.keeper.metrics.ran(f.GVR, r)
+	f.keeper.metrics.ran(f.Feed.GVR, r)
 	r.rv, r.err = q.rv, err
 	close(r.done)
 }

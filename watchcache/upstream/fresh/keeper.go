@@ -40,7 +40,7 @@ const ledgerReaders = 30
 // writes a second, the list of a quiet collection takes some milliseconds. At the apiserver, many
 // take 100 ms (make bench, group recent).
 type Keeper struct {
-	*feed.Upstream
+	shared  *feed.Shared
 	feeds   func() []*Feed // returns the feeds that have a cache
 	metrics *Metrics
 	probes  *rate.Limiter // the budget of all feeds, in probes
@@ -63,9 +63,9 @@ type Keeper struct {
 }
 
 // NewKeeper returns a Keeper for the feeds that the function feeds returns.
-func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper {
+func NewKeeper(u *feed.Shared, metrics *Metrics, feeds func() []*Feed) *Keeper {
 	return &Keeper{
-		Upstream: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0),
+		shared: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0),
 	}
 }
 
@@ -106,7 +106,7 @@ func (k *Keeper) wanted() bool {
 	defer k.mu.Unlock()
 	now := time.Now()
 	return k.mu.readers >= ledgerReaders && now.Sub(k.mu.last) < Needed &&
-		now.After(k.mu.resting) && k.Options.Load().Ledger
+		now.After(k.mu.resting) && k.shared.Options.Load().Ledger
 }
 
 // over reports whether the ledger is no longer needed.
@@ -115,10 +115,10 @@ func (k *Keeper) over() bool {
 	defer k.mu.Unlock()
 	if time.Since(k.mu.proved) > 2*Needed {
 		k.mu.resting = time.Now().Add(rest)
-		k.Log.Info("ledger of revisions proves nothing; pausing it", zap.Duration("for", rest))
+		k.shared.Log.Info("ledger of revisions proves nothing; pausing it", zap.Duration("for", rest))
 		return true
 	}
-	return time.Since(k.mu.last) > Needed || !k.Options.Load().Ledger
+	return time.Since(k.mu.last) > Needed || !k.shared.Options.Load().Ledger
 }
 
 // events is the resource that askEvents probes.
@@ -132,17 +132,17 @@ var events = object.Resource{
 // The caller then probes the feed's own resource, for which half of the time is left. ctx is
 // canceled if the feed stops.
 func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok bool) {
-	if !k.Ledger.Has(ledger.OwnerOf(events.GVR.GroupResource())) {
+	if !k.shared.Ledger.Has(ledger.OwnerOf(events.GVR.GroupResource())) {
 		return 0, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout/2)
 	defer cancel()
-	p, err := k.Client.Probe(ctx, "probe", &events)
+	p, err := k.shared.Client.Probe(ctx, "probe", &events)
 	if errors.Is(err, context.Canceled) {
 		return 0, false
 	}
 	if err != nil || p.RV < known {
-		k.Ledger.Forget() // events may have moved to another etcd, or may take long to answer again
+		k.shared.Ledger.Forget() // events may have moved to another etcd, or may take long to answer again
 		return 0, false
 	}
 	return p.RV, true
@@ -152,8 +152,8 @@ func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok boo
 // history that they have followed. Those of another etcd do so in vain.
 func (k *Keeper) wentBack(reason error) {
 	for _, f := range k.feeds() {
-		if f.Owner != (ledger.Owner{}) {
-			f.Interrupt(reason)
+		if f.Feed.Owner != (ledger.Owner{}) {
+			f.Feed.Interrupt(reason)
 		}
 	}
 }
@@ -171,14 +171,14 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) keep(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	k.watches = map[ledger.Owner]*ledgerWatch{}
-	k.Ledger.Begin()
+	k.shared.Ledger.Begin()
 	k.mu.Lock()
 	k.mu.proved = time.Now()
 	k.mu.Unlock()
 	defer func() {
 		cancel()
 		k.running.Wait()
-		k.Ledger.End()
+		k.shared.Ledger.End()
 	}()
 	k.running.Go(func() { k.closeHoles(ctx) })
 	var resources []object.Resource
@@ -191,7 +191,7 @@ func (k *Keeper) keep(ctx context.Context) {
 			if now, err := k.local(ctx, resources); err == nil {
 				resources, known = now, time.Now()
 			} else if ctx.Err() == nil {
-				k.Log.Debug("cannot list the ledger's resources", zap.Error(err))
+				k.shared.Log.Debug("cannot list the ledger's resources", zap.Error(err))
 			}
 		}
 		k.fit(ctx, resources)
@@ -204,21 +204,21 @@ func (k *Keeper) keep(ctx context.Context) {
 
 // local returns the resources that upstream serves itself.
 func (k *Keeper) local(ctx context.Context, known []object.Resource) ([]object.Resource, error) {
-	end, err := k.Health.Turn(ctx)
+	end, err := k.shared.Health.Turn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
 	ctx, cancel := context.WithTimeout(ctx, discovery.Timeout)
 	defer cancel()
-	return k.Names.Local(ctx, known)
+	return k.shared.Names.Local(ctx, known)
 }
 
 // closeHoles begins runs for caches that the ledger cannot prove current: caches before a hole and,
 // in a new era, all caches. So readers do not have to wait for these runs.
 func (k *Keeper) closeHoles(ctx context.Context) {
 	for client.Sleep(ctx, holeWait) {
-		noted := k.Ledger.Wait()
+		noted := k.shared.Ledger.Wait()
 		for _, f := range k.feeds() {
 			if !f.busy() {
 				continue
@@ -253,13 +253,13 @@ func (k *Keeper) closeHole(ctx context.Context, f *Feed, at uint64) {
 // revision before the hole. It is 0 if upstream itself has not shown the cache's state in this era
 // yet.
 func (k *Keeper) unproved(f *Feed) (at uint64, unproved bool) {
-	if f.Cache().Resource().NoWatchCache || !k.Ledger.Has(f.Owner) {
+	if f.Cache().Resource().NoWatchCache || !k.shared.Ledger.Has(f.Feed.Owner) {
 		return 0, false
 	}
-	era, highest := k.Ledger.Position(f.Owner)
+	era, highest := k.shared.Ledger.Position(f.Feed.Owner)
 	if !f.Carries(era) {
 		return 0, true
 	}
 	at = f.Cache().Stats().Newest
-	return at, at < highest && !k.Ledger.Proves(era, f.Owner, at, highest)
+	return at, at < highest && !k.shared.Ledger.Proves(era, f.Feed.Owner, at, highest)
 }

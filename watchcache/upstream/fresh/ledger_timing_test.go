@@ -18,14 +18,14 @@ import (
 
 // BenchmarkLedger measures the cost of the events of a ledger watch, including decoding.
 func BenchmarkLedger(b *testing.B) {
-	u := &feed.Upstream{}
+	u := &feed.Shared{}
 	l := &u.Ledger
 	l.Begin()
 	one, two := ledger.OwnerOf(schema.GroupResource{Resource: "one"}), ledger.OwnerOf(schema.GroupResource{Resource: "two"})
 	for rv := uint64(1); rv <= ledger.EvidenceEnough; rv++ {
 		l.Attest([]ledger.Reading{{Of: one, RV: rv}, {Of: two, RV: rv}, {Of: one, RV: rv}})
 	}
-	k := &Keeper{Upstream: u}
+	k := &Keeper{shared: u}
 	const from, events = 1_000_000_000, 10_000
 	var stream []byte
 	for rv := range uint64(events) {

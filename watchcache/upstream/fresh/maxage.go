@@ -49,7 +49,7 @@ func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	f.read.Store(watchcache.Moment(time.Now()))
 	f.keeper.metrics.freshRead("max-age", 0)
 	if age > f.options().MaxAge/2 && f.ahead.CompareAndSwap(false, true) {
-		f.Go(func(ctx context.Context) {
+		f.Feed.Go(func(ctx context.Context) {
 			defer f.ahead.Store(false)
 			_, _ = f.share(ctx, true, 0)
 		})

@@ -53,17 +53,17 @@ func (q *question) price(s watchcache.Stats) (probes int) {
 func (f *Feed) Carries(era uint64) bool {
 	last := f.proof()
 	return !last.at.IsZero() && last.era == era &&
-		!f.Cache().Resource().NoWatchCache && f.Ledger.Has(f.Owner)
+		!f.Cache().Resource().NoWatchCache && f.Feed.Shared.Ledger.Has(f.Feed.Owner)
 }
 
 // ask reads upstream's revision. If the cache has seen a higher one, etcd was restored, and ask
 // returns [feed.ErrWentBack].
 func (f *Feed) ask(ctx context.Context) (q question, err error) {
 	began, runs := time.Now(), ctx
-	defer func() { f.NoteAnswer(runs, began, err) }()
+	defer func() { f.Feed.NoteAnswer(runs, began, err) }()
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
-	q.era, q.noted = f.Ledger.Position(f.Owner)
+	q.era, q.noted = f.Feed.Shared.Ledger.Position(f.Feed.Owner)
 	if f.Carries(q.era) {
 		rv, ok := f.keeper.askEvents(ctx, max(f.Cache().Stats().Newest, q.noted))
 		if ok {
@@ -80,19 +80,19 @@ func (f *Feed) ask(ctx context.Context) (q question, err error) {
 // resource is not, this takes up to 100 ms. If the ledger had noted a higher revision, that history
 // is lost. If the probe of events had returned a higher one, events are in another etcd.
 func (f *Feed) askOwn(ctx context.Context, q *question) error {
-	rv, err := f.Probe(ctx)
+	rv, err := f.Feed.Probe(ctx)
 	if err == nil && rv < q.noted {
 		err = fmt.Errorf("%w: from %d to %d", feed.ErrWentBack, q.noted, rv)
 	}
 	back := errors.Is(err, feed.ErrWentBack)
 	if back {
-		f.Interrupt(err)
+		f.Feed.Interrupt(err)
 	}
 	if back && q.noted > 0 {
 		f.keeper.wentBack(err)
 	}
 	if back || err == nil && rv < q.rv {
-		f.Ledger.Forget()
+		f.Feed.Shared.Ledger.Forget()
 	}
 	q.rv, q.own = rv, true
 	return err
@@ -120,7 +120,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if f.Reaches(ctx, q.rv, 0) {
+	if f.Feed.Reaches(ctx, q.rv, 0) {
 		return shared, nil
 	}
 	if err := f.keeper.probes.WaitN(ctx, q.price(stats)); err != nil {
@@ -134,7 +134,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 			return by, nil
 		}
 	}
-	return f.CatchUp(ctx, q.rv)
+	return f.Feed.CatchUp(ctx, q.rv)
 }
 
 // settles waits until the ledger or the stream shows the state at q's revision. It returns "" if
@@ -143,7 +143,7 @@ func (f *Feed) settles(ctx context.Context, q question) (by string) {
 	ctx, cancel := context.WithTimeout(ctx, streamWait)
 	defer cancel()
 	for {
-		noted, published := f.Ledger.Wait(), f.Cache().Published()
+		noted, published := f.Feed.Shared.Ledger.Wait(), f.Cache().Published()
 		switch {
 		case f.proves(q):
 			return carried
@@ -162,13 +162,13 @@ func (f *Feed) settles(ctx context.Context, q question) (by string) {
 // proves publishes the newest state as the state at q's revision, if the ledger proves that nothing
 // has changed. It reports whether it did.
 func (f *Feed) proves(q question) bool {
-	_, epoch := f.Position()
+	_, epoch := f.Feed.Position()
 	newest := f.Cache().Stats().Newest
-	if newest >= q.rv || !f.Carries(q.era) || !f.Ledger.Proves(q.era, f.Owner, newest, q.rv) {
+	if newest >= q.rv || !f.Carries(q.era) || !f.Feed.Shared.Ledger.Proves(q.era, f.Feed.Owner, newest, q.rv) {
 		return false
 	}
 	done := false
-	err := f.Write(epoch, func() error {
+	err := f.Feed.Write(epoch, func() error {
 		done = f.Cache().Carry(newest, q.rv)
 		return nil
 	})

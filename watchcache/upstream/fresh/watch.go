@@ -37,16 +37,16 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) {
 	fed := map[ledger.Owner]bool{}
 	for _, f := range k.feeds() {
 		if f.Cache().Stats().Ready {
-			fed[f.Owner] = true
+			fed[f.Feed.Owner] = true
 		}
 	}
 	wanted := map[ledger.Owner]bool{}
 	for i := range resources {
 		r := &resources[i]
 		o := ledger.OwnerOf(r.GVR.GroupResource())
-		scopes := k.Options.Load().ScopesOf(r.GVR.GroupResource())
+		scopes := k.shared.Options.Load().ScopesOf(r.GVR.GroupResource())
 		narrowed := len(scopes) > 0 && !slices.ContainsFunc(scopes, object.Scope.Whole)
-		if fed[o] || wanted[o] || narrowed || k.Options.Load().Excludes(r.GVR) {
+		if fed[o] || wanted[o] || narrowed || k.shared.Options.Load().Excludes(r.GVR) {
 			continue
 		}
 		wanted[o] = true
@@ -88,7 +88,7 @@ func (k *Keeper) follow(ctx context.Context, w *ledgerWatch) {
 			continue
 		}
 		if lived > 0 {
-			k.Ledger.Forget()
+			k.shared.Ledger.Forget()
 			k.moved.Store(true)
 		}
 		if lived > Needed {
@@ -99,7 +99,7 @@ func (k *Keeper) follow(ctx context.Context, w *ledgerWatch) {
 			pause = rest
 		}
 		w.pausing.Store(true)
-		k.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR),
+		k.shared.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR),
 			zap.Duration("again", pause), zap.Error(err))
 	}
 }
@@ -115,7 +115,7 @@ func refused(err error) bool {
 func (k *Keeper) watch(
 	ctx context.Context, w *ledgerWatch, life time.Duration,
 ) (lived time.Duration, err error) {
-	end, err := k.Health.Turn(ctx)
+	end, err := k.shared.Health.Turn(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -124,7 +124,7 @@ func (k *Keeper) watch(
 		return 0, err
 	}
 	asking, cancel := context.WithTimeout(ctx, feed.AskTimeout)
-	p, err := k.Client.Probe(asking, ledgerVerb, w.resource)
+	p, err := k.shared.Client.Probe(asking, ledgerVerb, w.resource)
 	cancel()
 	if err != nil {
 		return 0, err
@@ -134,7 +134,7 @@ func (k *Keeper) watch(
 		"resourceVersion": {strconv.FormatUint(p.RV, 10)},
 		"timeoutSeconds":  {strconv.Itoa(int(life.Seconds()))},
 	}
-	resp, err := k.Client.GetCollection(ctx, AcceptMetadataEvents, ledgerVerb, w.resource, query)
+	resp, err := k.shared.Client.GetCollection(ctx, AcceptMetadataEvents, ledgerVerb, w.resource, query)
 	if err != nil {
 		return 0, err
 	}
@@ -164,7 +164,7 @@ func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 			return err
 		}
 		if shown.Reached(rv) && e.Kind != "BOOKMARK" {
-			k.Uses(o, rv)
+			k.shared.Uses(o, rv)
 		}
 	}
 }

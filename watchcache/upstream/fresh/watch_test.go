@@ -17,7 +17,7 @@ func TestRelistedEventsDoNotCount(t *testing.T) {
 	const from = 100
 	one := ledger.OwnerOf(schema.GroupResource{Resource: "one"})
 	two := ledger.OwnerOf(schema.GroupResource{Resource: "two"})
-	u := &feed.Upstream{}
+	u := &feed.Shared{}
 	u.Ledger.Begin()
 	for rv := uint64(1); rv <= ledger.EvidenceEnough; rv++ {
 		u.Ledger.Attest([]ledger.Reading{{Of: one, RV: rv}, {Of: two, RV: rv}, {Of: one, RV: rv}})
@@ -26,7 +26,7 @@ func TestRelistedEventsDoNotCount(t *testing.T) {
 	for _, rv := range []uint64{from, from + 3, from + 2, from + 5} {
 		stream = append(stream, metadataFrame(rv)...)
 	}
-	k := &Keeper{Upstream: u}
+	k := &Keeper{shared: u}
 	s := client.NewProtoStream(bytes.NewReader(stream), &metadataOnly, ledgerBuffer)
 	if err := k.read(s, one, from); err != nil {
 		t.Fatal(err)
