@@ -65,7 +65,7 @@ func serveUntil(t *testing.T, protocol string, auditor *audit.Auditor, upstream 
 	o := testOptions()
 	o.Drain, o.Audit = drain, auditor
 	l := newRawListener()
-	s := NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	s := NewServer(Parts{forwardsAll{}, forwards, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()

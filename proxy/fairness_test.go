@@ -400,7 +400,7 @@ func TestOneProcessorStaysFree(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for processors, want := range map[int]int{1: 1, 2: 1, 8: 7} {
 		runtime.GOMAXPROCS(processors)
-		s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), testOptions(), metrics.New(prometheus.NewRegistry()), zap.NewNop())
+		s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, testOptions())
 		taken := 0
 		for s.queues.reads.Short.Try("a", 1) {
 			taken++

@@ -22,7 +22,7 @@ func TestStaleSlots(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions()
 			o.Access = &access.Access{}
-			s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+			s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
 			defer s.life.cut()
 			admit := func(name string) (leave func(), refusal *exchange.Response) {
 				req := &exchange.Request{Method: http.MethodGet, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}

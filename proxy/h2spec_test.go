@@ -28,7 +28,7 @@ func TestH2Spec(t *testing.T) {
 		t.Fatal(err)
 	}
 	options := Options{Limits: testLimits(), AnyHost: true, TLS: selfSigned()}
-	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), options, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, options)
 	s.listening = s.listen(welcoming{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var serving sync.WaitGroup

@@ -164,8 +164,14 @@ func TestPanicGivesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(oneFeed{feed: &rawFeed{c}}, forwards, newStore(t, 1<<20),
-		Options{Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute}}, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	parts := Parts{
+		oneFeed{feed: &rawFeed{c}},
+		forwards, newStore(t, 1<<20),
+		metrics.New(prometheus.NewRegistry()), zap.NewNop(),
+	}
+	s := NewServer(parts, Options{
+		Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute},
+	})
 	client := &watchingClient{}
 	for _, sent := range []string{"GET " + lateTarget, "GET /api/v1/namespaces/a/pods/x", "GET /version", "POST /api/v1/namespaces/a/configmaps"} {
 		method, target, _ := strings.Cut(sent, " ")
@@ -231,7 +237,7 @@ func (*watchingClient) Interrupt() {}
 func TestLateSlotsAreShared(t *testing.T) {
 	o := testOptions()
 	o.Access = &access.Access{}
-	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
 	defer s.life.cut()
 	admit := func(name string) (n int) {
 		for ok := true; ok; {

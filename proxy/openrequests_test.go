@@ -89,7 +89,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 func TestRefusedRequestHasNoMemory(t *testing.T) {
 	o := testOptions()
 	o.Memory = 1
-	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), o, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
 	req := &exchange.Request{Method: http.MethodGet, Target: podsPath, Path: podsPath, Host: "localhost", Conn: noConn{}, Header: http.Header{}}
 	rt := exchange.ParseRoute(req.Method, req.Path)
 	if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusTooManyRequests || req.Memory != nil {

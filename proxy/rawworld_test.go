@@ -54,7 +54,7 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	registry := prometheus.NewRegistry()
 	const long = time.Minute
 	options := Options{Options: read.Options{SyncTimeout: long}, Stall: long, Limits: testLimits()}
-	s := NewServer(w, forwards, newStore(tb, 1<<20), options, metrics.New(registry), zap.NewNop())
+	s := NewServer(Parts{w, forwards, newStore(tb, 1<<20), metrics.New(registry), zap.NewNop()}, options)
 	s.listening = s.listen(&noting{s, w, nil})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	server := &http.Server{Handler: http.HandlerFunc(w.apiserver), ErrorLog: log.New(io.Discard, "", 0)}

@@ -139,7 +139,7 @@ func serveBefore(t *testing.T, l net.Listener, feeds read.Feeds, upstream *rest.
 // serveThrough is serveBefore with a forwarder.
 func serveThrough(t *testing.T, l net.Listener, feeds read.Feeds, forwards *forward.Forwarder, options Options, registry *prometheus.Registry, logger *zap.Logger) *Server {
 	t.Helper()
-	s := NewServer(feeds, forwards, newStore(t, 1<<20), options, metrics.New(registry), logger)
+	s := NewServer(Parts{feeds, forwards, newStore(t, 1<<20), metrics.New(registry), logger}, options)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -120,20 +120,33 @@ type queues struct {
 	heads           conn.Heads // what connections hold
 }
 
+// Parts are what a server is made of.
+type Parts struct {
+	Feeds    read.Feeds
+	Forwards *forward.Forwarder
+	Derived  *derived.Store
+	Metrics  *metrics.Metrics
+	Log      *zap.Logger
+}
+
 // NewServer returns a server; Serve runs it.
-func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *metrics.Metrics, log *zap.Logger) *Server {
-	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log, remarks: newRemarkLog()}
+func NewServer(of Parts, options Options) *Server {
+	s := &Server{
+		feeds: of.Feeds, forwards: of.Forwards, metrics: of.Metrics, log: of.Log, remarks: newRemarkLog(),
+	}
 	s.options.Store(&options)
 	s.life.begin()
 	s.divide(&options)
-	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
+	s.limits.metrics, s.limits.limits = of.Metrics, func() exchange.Limits { return s.options.Load().Limits }
 	s.sharing = &forward.Sharing{
-		Send: s.forward, Serving: s.life.ctx, Shared: metrics.Shared.Inc,
+		Send: s.forward, Serving: s.life.ctx, Shared: of.Metrics.Shared.Inc,
 		Crowded: func() bool { return 2*s.queues.forwards.Taken() > s.queues.forwards.Capacity },
 	}
 	s.reader = read.New(read.Config{
-		Feeds: feeds, Derived: store, Memory: s.queues.memory, Slots: s.queues.reads, Limits: &s.limits, Lag: s.metrics.Lag, Panicked: s.reviewPanicked, Log: log,
-		Options: func() read.Options { return s.options.Load().Options }, Draining: s.life.draining, DrainShare: s.drainShare,
+		Feeds: of.Feeds, Derived: of.Derived, Memory: s.queues.memory, Slots: s.queues.reads,
+		Limits: &s.limits, Lag: of.Metrics.Lag, Panicked: s.reviewPanicked, Log: of.Log,
+		Options:  func() read.Options { return s.options.Load().Options },
+		Draining: s.life.draining, DrainShare: s.drainShare,
 	})
 	s.listening = s.listen(s)
 	return s

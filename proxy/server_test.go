@@ -174,7 +174,7 @@ func TestAccessLogIsShort(t *testing.T) {
 
 // A reload changes how long a watch may wait for its client.
 func TestSetOptionsChangesStall(t *testing.T) {
-	s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), testOptions(), metrics.New(prometheus.NewRegistry()), zap.NewNop())
+	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, testOptions())
 	o := testOptions()
 	o.Stall = 7 * time.Minute
 	if s.SetOptions(o); s.options.Load().Stall != o.Stall {

@@ -21,7 +21,7 @@ func TestStrangersCost(t *testing.T) {
 	for _, audits := range []*audit.Auditor{nil, auditor} {
 		options := testOptions()
 		options.Access, options.Audit = judging(t), audits
-		s := NewServer(forwardsAll{}, nil, newStore(t, 1<<20), options, metrics.New(prometheus.NewRegistry()), zap.NewNop())
+		s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, options)
 		cost := func(target, accept string) float64 {
 			return testing.AllocsPerRun(10, func() {
 				req := &exchange.Request{Method: http.MethodGet, Target: target, Host: "localhost", Conn: noConn{}, Header: http.Header{}}

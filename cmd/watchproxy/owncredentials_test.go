@@ -71,7 +71,7 @@ func TestNewTokenAfterRefusal(t *testing.T) {
 				t.Fatal(err)
 			}
 			metrics := upstream.NewMetrics(prometheus.NewRegistry())
-			behind, err := connect(t.Context(), config.Upstream{Kubeconfig: kubeconfig}, "127.0.0.1:1", 1<<16, metrics, zap.NewNop())
+			behind, err := connect(t.Context(), &config.ProxyConfiguration{Upstream: config.Upstream{Kubeconfig: kubeconfig}, Listen: "127.0.0.1:1"}, 1<<16, metrics, zap.NewNop())
 			if err != nil {
 				t.Fatal(err)
 			}

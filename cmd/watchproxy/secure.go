@@ -26,19 +26,29 @@ import (
 // authenticate clients.
 const secureLimit = 30 * time.Second
 
-// secure sets the options for authentication and TLS, of clients and of operators. It reloads
-// certificates and CAs when they change, until stop is called. wait waits for the goroutines that
-// reload them.
-func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, options *proxy.Options, operators *admin.Options,
-	registry prometheus.Registerer, log *zap.Logger,
-) (wait, stop func(), err error) {
+// security is what authentication and TLS set.
+type security struct {
+	clients   *proxy.Options
+	operators *admin.Options
+	registry  prometheus.Registerer
+}
+
+// set sets the options for authentication and TLS. It reloads certificates and CAs when they change,
+// until stop is called, which waits for the goroutines that reload them.
+func (s *security) set(
+	ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, log *zap.Logger,
+) (stop func(), err error) {
+	options, operators := s.clients, s.operators
 	klog.SetLogger(zapr.NewLogger(ofLibraries(log)))
 	var running sync.WaitGroup
-	following, cease := context.WithCancel(context.WithoutCancel(ctx))
+	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	cease := func() {
+		cancel()
+		running.Wait()
+	}
 	defer func() {
 		if err != nil {
 			cease()
-			running.Wait()
 		}
 	}()
 	var ca *access.ClientCA
@@ -50,19 +60,19 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 		ctx, cancel := context.WithTimeout(ctx, secureLimit)
 		defer cancel()
 		if err := access.CheckRights(ctx, rc); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", field, err)
+			return nil, fmt.Errorf("%s: %w", field, err)
 		}
 		if ca, err = clientCA(ctx, c.Authentication.X509.ClientCAFile, rc, log); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		reviews, err := access.New(rc, ca, access.Options{
 			Anonymous: c.Authentication.Anonymous.Enabled,
 			TokenTTL:  c.Authentication.Webhook.CacheTTL.Duration,
 			AllowTTL:  c.Authorization.Webhook.CacheAuthorizedTTL.Duration,
 			DenyTTL:   c.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
-		}, registry)
+		}, s.registry)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", field, err)
+			return nil, fmt.Errorf("%s: %w", field, err)
 		}
 		if c.Authentication.Mode == config.Delegated {
 			options.Access = reviews
@@ -74,25 +84,28 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 	if c.TLS != nil {
 		pair, err := pair(ctx, c, behind, log)
 		if err != nil {
-			return nil, nil, fmt.Errorf("tls: %w", err)
+			return nil, fmt.Errorf("tls: %w", err)
 		}
 		certificates, err := access.NewCertificates(pair, ca)
 		if err != nil {
-			return nil, nil, fmt.Errorf("tls: %w", err)
+			return nil, fmt.Errorf("tls: %w", err)
 		}
 		running.Go(func() { certificates.Run(following) })
 		options.TLS, expiring.Serving = certificates.Config(), certificates
+		if c.AdminTLS() {
+			operators.TLS = options.TLS
+		}
 	}
-	registry.MustRegister(expiring)
+	s.registry.MustRegister(expiring)
 	if ca != nil { // start after the certificates have registered as listeners
 		running.Go(func() { ca.Run(following) })
 		ctx, cancel := context.WithTimeout(ctx, secureLimit)
 		defer cancel()
 		if err := ca.Wait(ctx); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return running.Wait, cease, nil
+	return cease, nil
 }
 
 // reviewing returns the field that requires reviews of credentials by the apiserver, or "".

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	stdlog "log"
@@ -172,7 +171,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
 	feedMetrics := upstream.NewMetrics(registry)
-	behind, err := connect(ctx, c.Upstream, c.Listen, streamWindow(budget.Limit), feedMetrics, log)
+	behind, err := connect(ctx, c, streamWindow(budget.Limit), feedMetrics, log)
 	if err != nil {
 		return err
 	}
@@ -197,11 +196,11 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
 	options.AnyHost = options.NeedsToken
 	var operators admin.Options
-	secured, stop, err := secure(ctx, c, behind, &options, &operators, registry, log)
+	secured := security{clients: &options, operators: &operators, registry: registry}
+	stop, err := secured.set(ctx, c, behind, log)
 	if err != nil {
 		return err
 	}
-	defer secured()
 	defer stop()
 	auditor, closeLog, err := auditing(c, registry, log)
 	if err != nil {
@@ -212,7 +211,9 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	served := metrics.New(registry)
 	fields := newViewFields(c.Views, feeds.Status, log)
 	defer inBackground(ctx, fields.run)()
-	server := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
+	server := proxy.NewServer(proxy.Parts{
+		Feeds: opener{feeds}, Forwards: forwards, Derived: derived, Metrics: served, Log: log,
+	}, options)
 	began := time.Now()
 	operators.Status = func(figures prometheus.Gatherer) (any, error) {
 		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Began: began}
@@ -235,11 +236,13 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		server.SetOptions(serverOptions(c, budget.Connections()))
 	}
 	defer inBackground(ctx, reloads.run)()
-	return run(ctx, c, server, admin, options.TLS, log)
+	return run(ctx, c, server, admin, log)
 }
 
 // run listens, prints the addresses, and serves until ctx ends and the proxy has drained.
-func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, of *admin.Admin, certificates *tls.Config, log *zap.Logger) error {
+func run(
+	ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, of *admin.Admin, log *zap.Logger,
+) error {
 	var lc net.ListenConfig
 	clients, err := listen(ctx, c.Listen)
 	if err != nil {
@@ -249,15 +252,11 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	if err != nil {
 		return errors.Join(fmt.Errorf("adminListen: %w", err), clients.Close())
 	}
-	bounded := admin.Bounded(operators)
-	if c.AdminTLS() {
-		bounded = admin.Secure(bounded, certificates)
-	}
 	adminServer := of.Server()
 	adminFailed := make(chan error, 1)
 	adminServer.IdleTimeout = adminIdle
 	adminServer.ErrorLog = stdlog.New(connectionErrors{log.WithOptions(zap.WrapCore(seldom))}, "", 0)
-	go func() { adminFailed <- adminServer.Serve(bounded) }()
+	go func() { adminFailed <- adminServer.Serve(of.Listener(operators)) }()
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -37,8 +37,10 @@ type apiserver struct {
 
 // connect determines upstream's servers and sends upstream a request. So the start fails if an
 // address or a credential is wrong.
-func connect(ctx context.Context, u config.Upstream, listen string, window int, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
-	configs, err := restConfigs(u, listen)
+func connect(
+	ctx context.Context, c *config.ProxyConfiguration, window int, metrics *upstream.Metrics, log *zap.Logger,
+) (*apiserver, error) {
+	configs, err := restConfigs(c.Upstream, c.Listen)
 	if err != nil {
 		return nil, err
 	}

@@ -92,7 +92,7 @@ func TestChecksShareTheConnection(t *testing.T) {
 	}
 	u := config.Upstream{Kubeconfig: kubeconfigFor(t, addresses[0]), Servers: addresses}
 	metrics := upstream.NewMetrics(prometheus.NewRegistry())
-	behind, err := connect(t.Context(), u, "127.0.0.1:1", 1<<16, metrics, zap.NewNop())
+	behind, err := connect(t.Context(), &config.ProxyConfiguration{Upstream: u, Listen: "127.0.0.1:1"}, 1<<16, metrics, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

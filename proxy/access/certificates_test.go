@@ -27,7 +27,7 @@ func (a authority) VerifyOptions() (x509.VerifyOptions, bool) {
 	return x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}, true
 }
 
-// The owner of a certificate has its common name, is authenticated, and is impersonated upstream. Package chain
+// The owner of a certificate has its common name, is authenticated, and is impersonated upstream. chain.go
 // tests when a certificate is verified.
 func TestCertificates(t *testing.T) {
 	text, _, err := cert.GenerateSelfSignedCertKey("client", nil, nil)

@@ -5,11 +5,12 @@
 // the probes do not. Secure lets one port speak TLS for requests with credentials and plain HTTP
 // for probes.
 //
-// Package browser detects requests that a web page may have made a browser send. A request with a
+// Requests that a web page may have made a browser send are refused. A request with a
 // reviewed bearer token is exempt, because browsers never add a token on their own.
 package admin
 
 import (
+	"crypto/tls"
 	"embed"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type Admin struct {
 	mux      *http.ServeMux
 	guard    guard
 	figures  *figures
+	tls      *tls.Config
 	handlers chan struct{} // has an element for each running handler, except those of probes
 }
 
@@ -50,6 +52,8 @@ type Options struct {
 	Open []string
 	// Restricted serves only Open on loopback addresses, too.
 	Restricted bool
+	// TLS is nil for plain HTTP. With TLS, the server accepts both.
+	TLS *tls.Config
 	// Access reviews all other requests, except requests on loopback addresses. If it is nil, these
 	// requests are refused.
 	Access Access
@@ -69,11 +73,21 @@ const (
 	profiles     = debug + "pprof/"
 )
 
+// Listener returns a listener for the server, with a bounded number of connections, and with TLS if
+// the options have it. It takes ownership of inner.
+func (a *Admin) Listener(inner net.Listener) net.Listener {
+	if a.tls == nil {
+		return bounded(inner)
+	}
+	return secure(bounded(inner), a.tls)
+}
+
 // New returns the admin handler. It serves the gathered metrics.
 func New(gathered prometheus.Gatherer, options Options) *Admin {
 	a := &Admin{
 		mux: http.NewServeMux(), figures: newFigures(gathered),
 		guard:    guard{options.Everybody, options.Open, options.Access, options.Restricted},
+		tls:      options.TLS,
 		handlers: make(chan struct{}, handlersMost),
 	}
 	a.mux.HandleFunc("GET /metrics", a.figures.serveMetrics)

@@ -22,11 +22,11 @@ type boundedListener struct {
 	}
 }
 
-// Bounded returns a listener with at most 32 open connections. If there are more, the oldest
+// bounded returns a listener with at most 32 open connections. If there are more, the oldest
 // connection of the client address with the most connections is closed. Otherwise a few clients
 // that send nothing, or a client that opens connections as fast as it can, could block the
 // kubelet's probes, and the kubelet would end the proxy. Accept is for one goroutine.
-func Bounded(inner net.Listener) net.Listener {
+func bounded(inner net.Listener) net.Listener {
 	return &boundedListener{Listener: inner}
 }
 

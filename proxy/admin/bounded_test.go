@@ -51,7 +51,7 @@ func TestBoundedClosesTheCrowd(t *testing.T) {
 		"same client": {"192.0.2.1", true},
 	} {
 		var inner callers
-		l := Bounded(&inner)
+		l := bounded(&inner)
 		open := func(address string, port int) *caller {
 			inner.next = &caller{address: fmt.Sprintf("%s:%d", address, port)}
 			if _, err := l.Accept(); err != nil {
@@ -89,7 +89,7 @@ func TestUntilClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				inner := &caller{address: "192.0.2.1:1"}
-				conn, err := Bounded(&callers{next: inner}).Accept()
+				conn, err := bounded(&callers{next: inner}).Accept()
 				if err != nil {
 					t.Fatal(err)
 				}

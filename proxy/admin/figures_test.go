@@ -79,7 +79,7 @@ func flood(t *testing.T, took time.Duration, do func(*flooded)) {
 		handler.ServeHTTP(w, r)
 	})
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(Bounded(f.listener)) }()
+	go func() { ended <- server.Serve(bounded(f.listener)) }()
 	do(f)
 	if err := server.Close(); err != nil {
 		t.Error(err)

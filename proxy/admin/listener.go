@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Secure returns a listener whose connections speak either TLS with the given configuration or
+// secure returns a listener whose connections speak either TLS with the given configuration or
 // plain HTTP. The first byte of a connection shows the protocol. So the kubelet's probes need no
 // credentials and no second port, while requests with credentials are encrypted. The listener takes
 // ownership of inner.
-func Secure(inner net.Listener, config *tls.Config) net.Listener {
+func secure(inner net.Listener, config *tls.Config) net.Listener {
 	l := &eitherListener{Listener: inner, config: withoutHTTP2(config), found: make(chan accepted)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.running.Go(l.run)

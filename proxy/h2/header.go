@@ -43,9 +43,8 @@ func (e *encoder) field(name, value string) {
 	_ = e.fields.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: once})
 }
 
-// AppendAnswer appends the header of a response, in frames of up to most bytes. A negative length
-// means that the length is unknown. If end is true, the response has no body.
-func (e *encoder) AppendAnswer(b []byte, id uint32, resp *exchange.Response, length int64, end bool, most int) []byte {
+// answer encodes the header of a response. A negative length means that the length is unknown.
+func (e *encoder) answer(resp *exchange.Response, length int64) {
 	e.block.Reset()
 	e.field(":status", strconv.Itoa(resp.Status))
 	for name, values := range resp.Header {
@@ -63,16 +62,16 @@ func (e *encoder) AppendAnswer(b []byte, id uint32, resp *exchange.Response, len
 	if resp.Header.Get("Date") == "" {
 		e.field("date", time.Now().UTC().Format(http.TimeFormat))
 	}
-	return e.appendBlock(b, id, end, most)
 }
 
-// AppendContinue appends 100 Continue, which asks the client for the body that it announced.
-func (e *encoder) AppendContinue(b []byte, id uint32, most int) []byte {
+// goOn encodes 100 Continue, which asks the client for the body that it announced.
+func (e *encoder) goOn() {
 	e.block.Reset()
 	e.field(":status", strconv.Itoa(http.StatusContinue))
-	return e.appendBlock(b, id, false, most)
 }
 
+// appendBlock appends what was encoded, in frames of up to most bytes. If end is true, no body
+// follows.
 func (e *encoder) appendBlock(b []byte, id uint32, end bool, most int) []byte {
 	var flags http2.Flags
 	if end {

@@ -83,7 +83,8 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 // appendHeaderLocked appends the HEADERS of a response.
 func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int64, end bool) {
 	s.headed = true
-	c.mu.buf = c.mu.encoder.AppendAnswer(c.bufLocked(), s.id, resp, length, end, c.mu.frameMax)
+	c.mu.encoder.answer(resp, length)
+	c.mu.buf = c.mu.encoder.appendBlock(c.bufLocked(), s.id, end, c.mu.frameMax)
 	if end {
 		c.endedLocked(s)
 	}
@@ -156,7 +157,8 @@ func NewStrangers() *fair.Pool { return fair.NewPool(strangersMax, true) }
 func (c *Conn) goOn(s *stream) {
 	c.mu.Lock()
 	if s.err == nil && c.mu.err == nil && !s.headed {
-		c.mu.buf = c.mu.encoder.AppendContinue(c.bufLocked(), s.id, c.mu.frameMax)
+		c.mu.encoder.goOn()
+		c.mu.buf = c.mu.encoder.appendBlock(c.bufLocked(), s.id, false, c.mu.frameMax)
 	}
 	c.unlock()
 	c.flush()

@@ -18,7 +18,7 @@ func (c *Client) FirstBookmark(ctx context.Context, r *object.Resource, timeoutS
 	} {
 		query.Set(name, value)
 	}
-	resp, err := c.GetAs(ctx, AcceptOf(r.Encoding), "probe", r.GVR, path, query)
+	resp, err := c.Send(ctx, Get{"probe", r.GVR, path, query, AcceptOf(r.Encoding)})
 	if err != nil {
 		return Event{}, err
 	}

@@ -47,28 +47,37 @@ func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
 // MaxErrorBody is the maximum number of bytes that are read from an error's body.
 const MaxErrorBody = 64 << 10
 
-// GetAs sends one GET request. Every status except 200 becomes an error of apimachinery's
-// api/errors. The caller must close the body. GetAs requests a response that is not from a cache,
-// such as that of a lower proxy with a maxAge. Any other response is [ErrAged].
-func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
+// Get is a GET request.
+type Get struct {
+	Verb   string // in metrics
+	GVR    schema.GroupVersionResource
+	Path   string
+	Query  url.Values
+	Accept string
+}
+
+// Send sends one request. Every status except 200 becomes an error of apimachinery's api/errors. The
+// caller must close the body. Send requests a response that is not from a cache, such as that of a
+// lower proxy with a maxAge. Any other response is [ErrAged].
+func (c *Client) Send(ctx context.Context, g Get) (*http.Response, error) {
 	u := *c.Base
-	u.Path = strings.TrimSuffix(u.Path, "/") + path
-	u.RawQuery = query.Encode()
+	u.Path = strings.TrimSuffix(u.Path, "/") + g.Path
+	u.RawQuery = g.Query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("request upstream %s: %w", path, err)
+		return nil, fmt.Errorf("request upstream %s: %w", g.Path, err)
 	}
-	req.Header.Set("Accept", accept)
+	req.Header.Set("Accept", g.Accept)
 	req.Header.Set("User-Agent", UserAgent)
 	req.Header.Set("Cache-Control", "no-cache")
 	sent := time.Now()
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
-		c.metrics.request(verb, gvr, 0)
-		return nil, fmt.Errorf("%s upstream: %w", verb, err)
+		c.metrics.request(g.Verb, g.GVR, 0)
+		return nil, fmt.Errorf("%s upstream: %w", g.Verb, err)
 	}
-	c.metrics.request(verb, gvr, resp.StatusCode)
-	resp.Body = c.metrics.body(gvr, resp.Body)
+	c.metrics.request(g.Verb, g.GVR, resp.StatusCode)
+	resp.Body = c.metrics.body(g.GVR, resp.Body)
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		c.Clock.Note(sent, time.Now(), date)
 	}
@@ -77,15 +86,18 @@ func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.Grou
 	}
 	if age := resp.Header.Get("Age"); age != "" {
 		_ = resp.Body.Close() // it is not read
-		return nil, fmt.Errorf("%s upstream: %w, of age %.20q", verb, ErrAged, age)
+		return nil, fmt.Errorf("%s upstream: %w, of age %.20q", g.Verb, ErrAged, age)
 	}
 	return resp, nil
 }
 
-// GetCollection is like GetAs, for the collection of a resource within its scope. It adds the scope's
+// GetCollection is like Send, for the collection of a resource within its scope. It adds the scope's
 // selectors to query.
 func (c *Client) GetCollection(ctx context.Context, accept, verb string, r *object.Resource, query url.Values) (*http.Response, error) {
-	return c.GetAs(ctx, accept, verb, r.GVR, ResourcePath(r.GVR, r.Scope.Namespace), within(r.Scope, query))
+	return c.Send(ctx, Get{
+		Verb: verb, GVR: r.GVR, Accept: accept,
+		Path: ResourcePath(r.GVR, r.Scope.Namespace), Query: within(r.Scope, query),
+	})
 }
 
 // within adds a scope's selectors to a query.
@@ -100,7 +112,7 @@ func within(s object.Scope, query url.Values) url.Values {
 
 // Read reads a JSON document.
 func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path string, into any) error {
-	resp, err := c.GetAs(ctx, MimeJSON, "discover", gvr, path, nil)
+	resp, err := c.Send(ctx, Get{Verb: "discover", GVR: gvr, Path: path, Accept: MimeJSON})
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func TestReceivedBytes(t *testing.T) {
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("0123456789"))}, nil
 	}), NewMetrics(registry))
 	for _, most := range []int64{7, 100} {
-		resp, err := c.GetAs(t.Context(), MimeJSON, "list", configmaps, "/", nil)
+		resp, err := c.Send(t.Context(), Get{Verb: "list", GVR: configmaps, Path: "/", Accept: MimeJSON})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ const maxProbeBody = 4 << 20
 func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
 	path, query := nothing(r)
 	query.Set("limit", "1")
-	resp, err := c.GetAs(ctx, AcceptOf(r.Encoding), verb, r.GVR, path, query)
+	resp, err := c.Send(ctx, Get{verb, r.GVR, path, query, AcceptOf(r.Encoding)})
 	if apierrors.IsNotAcceptable(err) {
 		return Probe{}, fmt.Errorf("%w: %w", object.ErrNoEncoding, err)
 	}

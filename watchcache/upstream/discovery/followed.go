@@ -142,8 +142,10 @@ func (f *Followed[V]) follow(ctx context.Context) error {
 	const verb, slack = "definitions", 30 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, followedLife+slack)
 	defer cancel()
-	path := client.ResourcePath(f.resource, "")
-	resp, err := f.Client.GetAs(ctx, f.acceptAll, verb, f.resource, path, nil)
+	get := client.Get{
+		Verb: verb, GVR: f.resource, Path: client.ResourcePath(f.resource, ""), Accept: f.acceptAll,
+	}
+	resp, err := f.Client.Send(ctx, get)
 	if err != nil {
 		return err
 	}
@@ -156,10 +158,12 @@ func (f *Followed[V]) follow(ctx context.Context) error {
 		return fmt.Errorf("list %s: %w", f.resource.Resource, err)
 	}
 
-	resp, err = f.Client.GetAs(ctx, f.acceptOne, verb, f.resource, path, url.Values{
-		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {list.Metadata.ResourceVersion},
-		"timeoutSeconds": {strconv.Itoa(int(followedLife.Seconds()))},
-	})
+	get.Accept, get.Query = f.acceptOne, url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"},
+		"resourceVersion": {list.Metadata.ResourceVersion},
+		"timeoutSeconds":  {strconv.Itoa(int(followedLife.Seconds()))},
+	}
+	resp, err = f.Client.Send(ctx, get)
 	if err != nil {
 		return err
 	}
