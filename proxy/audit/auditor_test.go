@@ -86,7 +86,7 @@ func openWatch(t *testing.T, ends *int) *watch.Watch {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &watch.Watch{Params: watch.Params{Cache: c, Cursor: cursor, Done: func() { *ends++ }}}
+	return &watch.Watch{Params: watch.Params{Feed: watch.Feed{Cache: c, Cursor: cursor}, Done: func() { *ends++ }}}
 }
 
 // Each kind of response has the same stages as in the apiserver's log. A response from upstream has

@@ -45,8 +45,8 @@ const added = "ADDED"
 
 // AddedEvents passes the objects of a span to write, as the first events of a watch, in compressed
 // form. Until write returns, other watches find the same segment, even if it is not kept.
-func (d *Store) AddedEvents(m *fair.Meter, span tree.Span, id FormID, form wire.Form, write func(*wire.Segment) error) error {
-	v := Variant{Form: id, Gzip: true, Events: true, Cost: fair.Compress}
+func (d *Store) AddedEvents(m *fair.Meter, span tree.Span, c wire.Choice, form wire.Form, write func(*wire.Segment) error) error {
+	v := Variant{Form: FormID{Choice: c}, Gzip: true, Events: true, Cost: fair.Compress}
 	p, err := d.Get(m, span, v, func() (_, events []byte, err error) {
 		for _, o := range span.Objects() {
 			if events, err = form.AppendEvent(events, added, o); err != nil {

@@ -94,8 +94,13 @@ func selecting(t *testing.T, c *watchcache.Cache, f *object.Filter, lifetime tim
 		}
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		resp.Stream = watch.New(watch.Params{
-			Cache: c, Cursor: cursor, Filter: f, Draining: context.Background(), Done: func() {}, Lifetime: lifetime,
-			Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
+			Plan: watch.Plan{
+				Filter: f, Lifetime: lifetime,
+				Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
+			},
+			Feed:   watch.Feed{Cache: c, Cursor: cursor},
+			Server: watch.Server{Draining: context.Background()},
+			Done:   func() {},
 		})
 		return resp
 	}

@@ -50,7 +50,12 @@ func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
 		t.Fatal(err)
 	}
 	return watch.Params{
-		Cache: c, Cursor: cursor, Filter: f, Draining: context.Background(), Done: func() {},
-		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
+		Plan: watch.Plan{
+			Filter: f,
+			Form:   wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
+		},
+		Feed:   watch.Feed{Cache: c, Cursor: cursor},
+		Server: watch.Server{Draining: context.Background()},
+		Done:   func() {},
 	}
 }

@@ -3,7 +3,6 @@ package read
 import (
 	"context"
 	"fmt"
-	"iter"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,7 +12,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // metered returns a read with a meter and an expensive selector.
@@ -87,8 +85,10 @@ func TestReadIsGivenUp(t *testing.T) {
 					return nil, err
 				}
 				p := watch.Params{
-					Cache: r.cache, Cursor: cursor, Filter: r.filter, Form: r.form, Draining: t.Context(), Done: func() {},
-					State: func() iter.Seq[tree.Span] { return r.selected().Ahead(snapshot.Tree) }, Meter: &r.meter, Bookmarks: true,
+					Plan:   watch.Plan{Filter: r.filter, Form: r.form, Bookmarks: true},
+					Feed:   watch.Feed{Cache: r.cache, Cursor: cursor, State: r.state(snapshot), Meter: &r.meter},
+					Server: watch.Server{Draining: t.Context()},
+					Done:   func() {},
 				}
 				w := watch.New(p)
 				defer w.Close()

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -38,7 +39,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	p, err := r.begin(ctx)
 	release := func() {}
 	if err == nil && r.rows != nil {
-		p.Meter, p.Await = &r.meter, r.rows.AwaitLate
+		p.Meter, p.Rows = &r.meter, r.rows
 		if release, err = rd.watchRows(r, p.Start); err != nil {
 			abandon(&p)
 		}
@@ -73,16 +74,19 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		release()
 		return refusal, nil
 	}
-	p.Cache, p.Form, p.Choice, p.Anew = r.cache, r.form, r.choice, r.narrowing != nil
-	p.Bookmarks, p.Lifetime, p.Lag, p.Panicked = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second, rd.Lag(r.Route), rd.Panicked
-	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
+	p.Cache, p.Form, p.Choice, p.Cost = r.cache, r.form, r.choice, r.cost()
+	p.Bookmarks, p.Anew = r.Bookmarks, r.narrowing != nil
+	p.Lifetime, p.DrainShare = time.Duration(r.WatchSeconds)*time.Second, rd.DrainShare()
+	p.Lag = rd.Lag(r.Route)
+	p.Server = watch.Server{Events: &rd.events, Draining: rd.Draining, Panicked: rd.Panicked}
+	p.Done = func() { release(); done() }
 	p.Unwritable = func() {
 		if metadata && (r.rows == nil || !r.rows.Failed()) {
 			rd.unwritable.add(r.cache)
 		}
 	}
-	if p.Events, p.Cost = &rd.events, r.cost(); !r.form.Verbatim() {
-		p.Hold = rd.holdEvent(r.User())
+	if !r.form.Verbatim() {
+		p.Room = eventRoom{rd.Memory, r.User(), rd.Draining}
 	}
 	if r.Identity != nil {
 		p.Recheck = rd.Options().Recheck
@@ -94,9 +98,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		gzipped(resp)
 		p.Compressed = true
 		if p.State != nil && !r.selective() && r.rows == nil {
-			p.StateSegment = func(span tree.Span, write func(*wire.Segment) error) error {
-				return r.derived.AddedEvents(&r.meter, span, r.formID(), r.form, write)
-			}
+			p.Derived = r.derived
 		}
 	}
 	resp.Stream = watch.New(p)
@@ -119,7 +121,7 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	}
 	p.Start = initial.ResourceVersion()
 	if r.WithState() {
-		p.State, p.Meter = func() iter.Seq[tree.Span] { return r.selected().Ahead(initial.Tree) }, &r.meter
+		p.State, p.Meter = r.state(initial), &r.meter
 	}
 	if p.Grants != nil {
 		p.Filter = p.Grants.Narrow(r.filter)
@@ -129,6 +131,15 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 		p.Grants.Close()
 	}
 	return p, err
+}
+
+// state walks the initial state of a watch. It is not refused once its objects are selected.
+func (r *read) state(initial watchcache.Snapshot) iter.Seq[tree.Span] {
+	return func(yield func(tree.Span) bool) {
+		selected := r.selected().Ahead(initial.Tree)
+		r.meter.End()
+		selected(yield)
+	}
 }
 
 // abandon gives up a watch that has not begun.
@@ -157,13 +168,18 @@ func (r *read) errorEvent(status metav1.Status, compressed bool) *exchange.Respo
 	return resp
 }
 
-// holdEvent returns a function that waits for memory for a large event of a user's watch. The watch's
-// request has ended when its events come.
-func (rd *Reader) holdEvent(user string) func(size int64) (release func(), err error) {
-	return func(size int64) (func(), error) {
-		event := rd.Memory.Holding(user)
-		return event.Free, event.Take(rd.Draining, size)
-	}
+// eventRoom has memory for the large events of a user's watch. The watch's request has ended when its
+// events come.
+type eventRoom struct {
+	of       *fair.Pool
+	user     string
+	draining context.Context //nolint:containedctx // it is the server's
+}
+
+// Hold implements watch.Room.
+func (r eventRoom) Hold(size int64) (release func(), err error) {
+	event := r.of.Holding(r.user)
+	return event.Free, event.Take(r.draining, size)
 }
 
 // unwritable has the caches with an object that a watch of metadata or of Tables could not write:

@@ -20,7 +20,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 const allowTTL, denyTTL = 20 * time.Second, 4 * time.Second
@@ -256,7 +255,7 @@ func TestStateEnds(t *testing.T) {
 				p, _ := r.opens()
 				initial := cachetest.Snapshot(t, r.cache)
 				began := time.Now()
-				p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "") }
+				p.State = initial.Spans("", "")
 				meter := fair.NewMeter(t.Context(), &exchange.Request{}, fair.NewSlots(1), false)
 				p.Meter, p.Recheck = &meter, 15*time.Second
 				p.Review = func(context.Context) error {

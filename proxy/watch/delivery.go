@@ -104,11 +104,9 @@ func (w *Watch) deliverLarge(out *exchange.ChunkWriter, late *lateRuns) (positio
 // writeState writes the initial state of the watch. If the client asked for bookmarks, a bookmark
 // follows.
 func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error {
-	state := w.State()
-	w.Meter.End() // of the selection: the rest is not refused
 	defer w.Meter.ReleaseSlot()
 	plain := w.plain(out)
-	for span := range state {
+	for span := range w.State {
 		if err := w.writeSpan(plain, span); err != nil {
 			if w.Grants != nil {
 				w.appendEnd(plain, err)
@@ -136,7 +134,7 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 // writeSpan writes a part of the initial state.
 func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) (err error) {
 	write, most := w.writePart, int64(exchange.PieceSize)
-	if w.StateSegment != nil {
+	if w.Derived != nil {
 		write, most = w.writeSegment, 1<<20 // which is compressed in one turn
 	}
 	for part := range span.Parts(most) {
@@ -150,7 +148,7 @@ func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) (err error)
 // writeSegment writes a compressed segment that watches share.
 func (w *Watch) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
 	made := false
-	err := w.StateSegment(part, func(s *wire.Segment) error {
+	err := w.Derived.AddedEvents(w.Meter, part, w.Choice, w.Form, func(s *wire.Segment) error {
 		made = true
 		return w.member.add(s)
 	})
@@ -166,7 +164,7 @@ func (w *Watch) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
 func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
 	if w.Choice.Table && !w.late {
 		w.Meter.ReleaseSlot()
-		w.late = !w.Await(part.Newest())
+		w.late = !w.Rows.AwaitLate(part.Newest())
 	}
 	if cost := w.stateCost(); cost > 0 {
 		if err := w.Meter.Spend(cost * part.Bytes()); err != nil {
@@ -253,7 +251,7 @@ func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire
 func (w *Watch) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
 	size := int64(len(o.Bytes()))
 	w.Meter.ReleaseSlot()
-	release, err := w.Hold(size)
+	release, err := w.Room.Hold(size)
 	if err != nil {
 		w.ends(endUnwritable)
 		return fmt.Errorf("no room for an event of %d bytes: %w", size, err)
@@ -281,7 +279,7 @@ func (w *Watch) unwritable(err error) error {
 // object's previous content with the resourceVersion of the change.
 func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	if w.Choice.Table {
-		w.Await(d.RV)
+		w.Rows.AwaitLate(d.RV)
 		size := len(d.Object.Bytes())
 		if size > exchange.PieceSize {
 			return w.putLarge(w.plain(out), d.Type, shownAt(d))
@@ -300,7 +298,7 @@ func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	if len(out.Buf)+e.size() > exchange.PieceSize {
 		w.Meter.ReleaseSlot() // before the wait for room, and for the client
 	}
-	release, err := e.held(w.Hold)
+	release, err := e.held(w.Room)
 	if err != nil {
 		w.ends(endUnwritable)
 		return fmt.Errorf("no room for an event of %d bytes: %w", e.size(), err)

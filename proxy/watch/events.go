@@ -66,15 +66,15 @@ type event struct {
 
 // held claims room for a large event, once for all watches that write it. Clients that do not read
 // keep its bytes, which are in no log. Only goroutines that may wait write large events.
-func (e *event) held(hold func(size int64) (release func(), err error)) (release func(), err error) {
+func (e *event) held(in Room) (release func(), err error) {
 	const large = 2 * exchange.PieceSize
-	if e.size() <= large || hold == nil {
+	if e.size() <= large || in == nil {
 		return func() {}, nil
 	}
 	e.writers.Lock()
 	defer e.writers.Unlock()
 	if e.writers.n == 0 {
-		if e.writers.release, err = hold(int64(e.size())); err != nil {
+		if e.writers.release, err = in.Hold(int64(e.size())); err != nil {
 			return nil, err
 		}
 	}

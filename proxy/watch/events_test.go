@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"math/rand/v2"
 	"net/http/httputil"
 	"runtime"
@@ -21,7 +20,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // ofSize returns an object with a label.
@@ -182,7 +180,7 @@ func tableParams(t *testing.T) (p Params, form *slotForm) {
 	p = paramsOf(t, cache, initial)
 	form = &slotForm{Form: p.Form, slots: slots}
 	p.Form, p.Choice, p.Meter, p.Cost = form, wire.Choice{Table: true}, &meter, fair.Turn
-	p.Await = func(uint64) bool { return true }
+	p.Rows = awaits(func(uint64) bool { return true })
 	return p, form
 }
 
@@ -193,13 +191,13 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 		p, form := tableParams(t)
 		slots := form.slots
 		arrived := make(chan struct{})
-		p.Await = func(uint64) bool {
+		p.Rows = awaits(func(uint64) bool {
 			if slots.Taken() > 0 {
 				t.Error("it waits for a row with a slot")
 			}
 			<-arrived
 			return true
-		}
+		})
 		out := &exchange.ChunkWriter{To: io.Discard, Unframed: true}
 		w := opened(t, p, out)
 		cachetest.Apply(t, p.Cache, cachetest.Sized(t, 2, 100))
@@ -230,12 +228,12 @@ func TestSlotOfAWideRow(t *testing.T) {
 	p, form := tableParams(t)
 	slots := form.slots
 	p.Form, p.Compressed = &wideForm{form}, true
-	p.Hold = func(int64) (func(), error) {
+	p.Room = holds(func(int64) (func(), error) {
 		if slots.Taken() > 0 {
 			t.Error("it waits for room with a slot")
 		}
 		return func() {}, nil
-	}
+	})
 	written := 0
 	out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
 		if slots.Taken() > 0 {
@@ -333,7 +331,7 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 		slots := form.slots
 		p.Compressed = compressed
 		var room, held int64 = 1 << 20, 0
-		p.Hold = func(size int64) (func(), error) {
+		p.Room = holds(func(size int64) (func(), error) {
 			if slots.Taken() > 0 {
 				t.Error("it waits for room with a slot")
 			}
@@ -341,7 +339,7 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 				return nil, context.DeadlineExceeded
 			}
 			return func() { held -= size }, nil
-		}
+		})
 		p.Unwritable = func() { t.Error("the form counts as unwritable") }
 		writes := 0
 		out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
@@ -409,14 +407,14 @@ func TestLargeObjectsOfAStateNeedRoom(t *testing.T) {
 	p := paramsOf(t, cache, initial)
 	p.Choice = wire.Choice{Partial: true}
 	p.Form = wire.NewForm(p.Choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})
-	p.Meter, p.Cost, p.State = &meter, fair.Turn, func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
+	p.Meter, p.Cost, p.State = &meter, fair.Turn, initial.Spans("", "\xff")
 	claims := 0
-	p.Hold = func(int64) (func(), error) {
+	p.Room = holds(func(int64) (func(), error) {
 		if claims++; slots.Taken() > 0 {
 			t.Error("it waits for room with a slot")
 		}
 		return func() {}, nil
-	}
+	})
 	opened(t, p, &exchange.ChunkWriter{To: io.Discard, Unframed: true})
 	if claims != 1 {
 		t.Errorf("%d claims", claims)

@@ -110,7 +110,7 @@ func TestLargeEventsOfFieldsNeedRoom(t *testing.T) {
 	watchOf := func(to writerFunc) func() bool {
 		p := paramsOf(t, cache, initial)
 		p.Choice, p.Form, p.Events = choice, wire.NewForm(choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}), events
-		p.Hold = func(size int64) (func(), error) {
+		p.Room = holds(func(size int64) (func(), error) {
 			if size < 300<<10 {
 				t.Errorf("a claim of %d bytes", size)
 			}
@@ -120,7 +120,7 @@ func TestLargeEventsOfFieldsNeedRoom(t *testing.T) {
 			claimed++
 			most = max(most, claimed)
 			return func() { claimed-- }, nil
-		}
+		})
 		p.Unwritable = func() { t.Error("upstream is to answer") }
 		out := &exchange.ChunkWriter{To: to, Unframed: true}
 		w := opened(t, p, out)

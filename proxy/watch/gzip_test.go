@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
-	"iter"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -15,7 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // arrived is a stream that calls starved when a client needs more bytes.
@@ -101,7 +99,7 @@ func compressedWatches(t *testing.T) {
 			p.Form, p.Choice, p.Events, p.Compressed, p.Bookmarks = wire.NewForm(choice, kind), choice, compressed, compressed != nil, true
 			p.Meter = new(fair.Meter)
 			if i > 0 {
-				p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
+				p.State = initial.Spans("", "\xff")
 			}
 			if compressed != nil {
 				if forms[choice] == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // incompressible returns a ConfigMap of random text. Compressed, it has about three quarters of its
@@ -94,7 +92,7 @@ func stateOf(t *testing.T, slots *fair.Pool) (p Params, objects int) {
 	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	p = paramsOf(t, c, initial)
 	p.Meter, p.Events, p.Compressed = &meter, new(Events), true
-	p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "\xff") }
+	p.State = initial.Spans("", "\xff")
 	return p, many
 }
 
@@ -108,12 +106,12 @@ func TestCompressedTableHoldsNoSlot(t *testing.T) {
 		p.Form, p.Choice = form, wire.Choice{Table: true}
 		last := p.Start // of the objects
 		p.Start += 1000 // the resource is quiet, so its rows do not get there
-		p.Await = func(rv uint64) bool {
+		p.Rows = awaits(func(rv uint64) bool {
 			if slots.Taken() > 0 || rv > last {
 				t.Errorf("it waits for %d, with %d slots; the last object has %d", rv, slots.Taken(), last)
 			}
 			return there
-		}
+		})
 		w := New(p)
 		if !w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true}) || there && form.taken != 1 {
 			t.Errorf("its rows are there: %t; it has %d slots", there, form.taken)

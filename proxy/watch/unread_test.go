@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // gated is a client that reads one write for each value from the channel take.
@@ -176,7 +174,7 @@ func TestStateEndsWithTheLog(t *testing.T) {
 		go func() {
 			defer close(ended)
 			p.Meter = &fair.Meter{}
-			p.State = func() iter.Seq[tree.Span] { return initial.Spans(p.Filter.KeyRange(c.Resource())) }
+			p.State = initial.Spans(p.Filter.KeyRange(c.Resource()))
 			w := New(p)
 			w.Run(t.Context(), &exchange.ChunkWriter{To: client, Unframed: true})
 		}()

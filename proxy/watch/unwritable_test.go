@@ -3,15 +3,16 @@ package watch
 import (
 	"errors"
 	"io"
-	"iter"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/watchproxy/watchproxy/bench/cachetest"
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // withoutOne is a form that cannot write one of the objects.
@@ -50,10 +51,11 @@ func TestUnwritableObjectEndsTheWatch(t *testing.T) {
 			meter := fair.NewMeter(t.Context(), &exchange.Request{}, nil, false)
 			p.Meter = &meter
 			if c.state {
-				p.State = func() iter.Seq[tree.Span] { return initial.Spans("", "") }
+				p.State = initial.Spans("", "")
 			}
 			if c.state && c.compressed {
-				p.StateSegment = func(tree.Span, func(*wire.Segment) error) error { return errOne }
+				p.Derived = derived.New(1<<20, prometheus.NewRegistry())
+				defer p.Derived.Close()
 			}
 			told := 0
 			p.Unwritable = func() { told++ }

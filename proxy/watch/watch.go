@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/grants"
@@ -32,50 +33,71 @@ const (
 	lifetimeFloor = 30 * time.Minute
 )
 
-// Params specify the events that a watch sends, and the lifetime of the watch.
-type Params struct {
-	Cache  *watchcache.Cache
-	Cursor *watchcache.Cursor
+// Plan is what a watch shows, in which form, and for how long.
+type Plan struct {
 	Filter *object.Filter
 	Form   wire.Form
 	Choice wire.Choice // the choice from which Form was made
-	// State walks the initial state of the watch; nil for none. Before each part of it is written,
-	// the watch waits in Meter, which shares the processors fairly between users. So do the events of
-	// Tables, which no other watch can use. Cost is the cost of making them, for each byte of their
-	// objects. Await waits for the row of an event at a resourceVersion. Hold claims memory for a large
-	// event that only this watch has.
-	State func() iter.Seq[tree.Span]
-	Meter *fair.Meter
-	Cost  int64
-	Await func(rv uint64) (there bool)
-	Hold  func(size int64) (release func(), err error)
-	// Events has the events that watches share. Compressed makes the watch one gzip member.
-	// StateSegment passes a part of the state in compressed form to write; without it, the watch
-	// compresses the state itself.
-	Events       *Events
-	Compressed   bool
-	StateSegment func(span tree.Span, write func(*wire.Segment) error) error
+	// Cost is the cost of making an event, for each byte of its object.
+	Cost int64
 	// Start is the resourceVersion at which the watch begins. Bookmarks are above it.
 	Start     uint64
 	Bookmarks bool
-	// Lifetime is the maximum duration of the watch; 0 means a random one.
-	Lifetime time.Duration
-	// Review checks that the client may still watch. It is called at the interval Recheck; 0 means
-	// never. If access was revoked, Review fails with exchange.ErrRevoked.
-	Review  func(context.Context) error
+	// Compressed makes the watch one gzip member.
+	Compressed bool
+	// Anew means that the client cannot resume the watch, so that it must begin with the state again.
+	Anew bool
+	// Lifetime is the maximum duration of the watch; 0 means a random one. The watch ends DrainShare
+	// after the server begins to drain.
+	Lifetime, DrainShare time.Duration
+	// Recheck is the interval between reviews of the client's right to watch; 0 means no reviews.
 	Recheck time.Duration
-	// Grants are the namespaces that the client may read; nil for all. Anew means that the client
-	// cannot resume the watch, so that it must begin with the state again.
+}
+
+// Feed is where a watch gets its events.
+type Feed struct {
+	Cache  *watchcache.Cache
+	Cursor *watchcache.Cursor
+	// State walks the initial state of the watch; nil for none. Before each part of it is written,
+	// the watch waits in Meter, which shares the processors fairly between users. So do the events of
+	// Tables, which no other watch can use.
+	State iter.Seq[tree.Span]
+	Meter *fair.Meter
+	// Derived has the parts of a compressed state that watches share; nil if this one shares none.
+	Derived *derived.Store
+	Rows    Rows // of a Table
+	Room    Room // for the copies of large events
+	// Grants are the namespaces that the client may read; nil for all.
 	Grants *grants.Watch
-	Anew   bool
-	// Panicked is called if Review panics.
-	Panicked func(reason any)
-	// Draining is a context that is cancelled when the server begins to drain. The watch ends
-	// DrainShare later.
-	Draining   context.Context //nolint:containedctx // it is the server's
-	DrainShare time.Duration
-	// Lag counts the lags of deliveries; nil for no counts.
-	Lag        *Lag
+	Lag    *Lag // counts the lags of deliveries; nil for no counts
+}
+
+// Rows are the rows of a Table.
+type Rows interface {
+	// AwaitLate waits for the row of an object at a resourceVersion.
+	AwaitLate(rv uint64) (there bool)
+}
+
+// Room has memory for large events that only one watch has.
+type Room interface {
+	Hold(size int64) (release func(), err error)
+}
+
+// Server is what all watches of a server share.
+type Server struct {
+	Events   *Events          // nil if no event is shared
+	Draining context.Context  //nolint:containedctx // ends when the server begins to drain
+	Panicked func(reason any) // called if a review panics
+}
+
+// Params are all that a watch needs.
+type Params struct {
+	Plan
+	Feed
+	Server
+	// Review checks that the client may still watch. If access was revoked, it fails with
+	// exchange.ErrRevoked.
+	Review     func(context.Context) error
 	Unwritable func() // called if an event cannot be written in the form
 	Done       func() // called when the watch ends
 }
@@ -164,7 +186,8 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 			return false
 		}
 	}
-	if w.State, w.StateSegment = nil, nil; w.Choice.Table {
+	w.State, w.Derived = nil, nil
+	if w.Choice.Table {
 		w.Meter.End() // events are not refused
 	} else {
 		w.Meter = nil

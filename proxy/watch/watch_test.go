@@ -175,11 +175,28 @@ func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Par
 		tb.Fatal(err)
 	}
 	return Params{
-		Cache: c, Cursor: cursor, Filter: f, Start: after.ResourceVersion(), Draining: context.Background(), Done: func() {},
-		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
-		Hold: func(int64) (func(), error) { return func() {}, nil },
+		Plan: Plan{
+			Filter: f, Start: after.ResourceVersion(),
+			Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
+		},
+		Feed: Feed{
+			Cache: c, Cursor: cursor,
+			Room: holds(func(int64) (func(), error) { return func() {}, nil }),
+		},
+		Server: Server{Draining: context.Background()},
+		Done:   func() {},
 	}
 }
+
+// holds is a Room.
+type holds func(size int64) (release func(), err error)
+
+func (h holds) Hold(size int64) (release func(), err error) { return h(size) }
+
+// awaits are the rows of a Table.
+type awaits func(rv uint64) (there bool)
+
+func (a awaits) AwaitLate(rv uint64) (there bool) { return a(rv) }
 
 // opened returns a watch that has begun. It is closed at the end.
 func opened(tb testing.TB, p Params, out *exchange.ChunkWriter) *Watch {
