@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
-	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // hotPath is a frequent operation with its budget of allocations.
@@ -39,7 +38,7 @@ func hotPaths(tb testing.TB) []hotPath {
 		}
 	}
 	zipped := *r
-	zipped.Request = &exchange.Request{Header: map[string][]string{"Accept-Encoding": {"gzip"}}}
+	zipped.Gzip = true
 	paged := *r
 	paged.Limit = 500
 	return []hotPath{

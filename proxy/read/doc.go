@@ -1,6 +1,9 @@
 // Package read answers gets, lists and watches from the caches, or reports why upstream must do so.
 //
-//	Reader.Answer ─► parameters ─► access ─► feed ─► fresh state ─► get | list | watch.New
+//	parse ─► plan ─► authorize ─► open ─► source ─► fresh ─► state ─► body, or watch.New
+//
+// A plan is what a read asks for (plan.go), a source is the feed and the form that answer it
+// (source.go). The first step that cannot go on says why upstream must answer ([Reason]).
 //
 // The cache answers a GET of a resource's canonical path under three conditions. The caller, or the
 // impersonated user, may read the resource. Package wire supports the form of the response. Every

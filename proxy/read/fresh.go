@@ -3,8 +3,6 @@ package read
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +34,7 @@ func (e *tooLargeError) Error() string { return e.status.Message }
 // not reached that version within futureWait, or does not say so.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began, wait := time.Now(), freshWait
-	if r.Timeout > 0 && r.Kind(r.Name) != wire.Watch { // upstream ignores the timeout of a watch
+	if r.Timeout > 0 && r.Kind != wire.Watch { // upstream ignores the timeout of a watch
 		wait = min(wait, r.Timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
@@ -46,10 +44,10 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 			return snapshot, nil
 		}
 	}
-	if !r.feed.ServesConsistent() && r.refusal == nil { // upstream has no list of some namespaces
+	if !r.feed.ServesConsistent() && !r.Alone { // upstream has no list of some namespaces
 		return watchcache.Snapshot{}, MostRecent
 	}
-	if !r.RVGiven && !r.limitsAge() {
+	if !r.RVGiven && !r.LimitsAge {
 		if snapshot, age, ok := r.feed.Recent(); ok {
 			r.age = age
 			return snapshot, nil
@@ -73,7 +71,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if !r.RVGiven || snapshot.ResourceVersion() >= r.RV {
 		return snapshot, nil
 	}
-	if r.Timeout > 0 && !r.alone() {
+	if r.Timeout > 0 && !r.Alone {
 		return snapshot, Parameters // upstream writes the error for a client's timeout
 	}
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
@@ -96,39 +94,9 @@ func (r *read) proven(ctx context.Context) (watchcache.Snapshot, error) {
 	return r.feed.Fresh(ctx, r.waits())
 }
 
-// waits reports whether the read waits for a proof that takes seconds. A list is forwarded instead, if
-// upstream may answer it. A watch would stay there for long.
-func (r *read) waits() bool { return r.Kind(r.Name) != wire.List || r.RVGiven || r.alone() }
-
-// limitsAge reports whether the client limits the age of the response. An upper proxy does so,
-// because a response of any age proves nothing.
-func (r *read) limitsAge() bool { return r.Header.Get("Cache-Control") != "" }
-
 // reached waits for the cache to reach the read's resourceVersion.
 func (r *read) reached(ctx context.Context, wait time.Duration) (watchcache.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	return r.cache.WaitFresh(ctx, r.RV)
-}
-
-// LostGrace is the time for which upstream may be lost without a warning: most streams recover.
-const LostGrace = time.Second
-
-// allowStale decides whether an out-of-date cache may answer. It forwards a read of the most recent
-// state, because upstream may be back.
-func (rd *Reader) allowStale(r *read) error {
-	age, lost := r.feed.Lost()
-	switch {
-	case !lost || age < LostGrace:
-		return nil
-	case rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, r.MostRecent():
-		return Lost
-	}
-	why := ""
-	if rd.Feeds.Lost(r.GVR) == 0 {
-		why = ", as it answers with errors"
-	}
-	text := fmt.Sprintf("watchproxy has not followed the apiserver for %s%s: this may be out of date", age.Truncate(time.Second), why)
-	r.warnings = append(slices.Clip(r.warnings), fmt.Sprintf("299 - %q", text))
-	return nil
 }

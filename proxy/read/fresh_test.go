@@ -59,7 +59,7 @@ func TestAllowStale(t *testing.T) {
 				feeds.since = 0
 			}
 			rd := &Reader{Config: Config{Feeds: feeds, Options: func() Options { return c.options }}}
-			err := rd.allowStale(r)
+			err := rd.allowStale(&r.plan, &r.source)
 			if errors.Is(err, Lost) != c.fails || !c.fails && err != nil {
 				t.Errorf("%v", err)
 			}

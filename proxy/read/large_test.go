@@ -29,7 +29,7 @@ func largeOf(t *testing.T, length int, choice wire.Choice, memory int64) (*read,
 		t.Fatalf("%d bytes", len(o.Bytes()))
 	}
 	cachetest.Apply(t, r.cache, o)
-	r.Name, r.Client = "big", exchange.Nobody{}
+	r.Kind, r.Name, r.Client = wire.Get, "big", exchange.Nobody{}
 	r.RVGiven = true
 	r.meter = fair.NewMeter(t.Context(), r.Request, fair.NewSlots(1), true)
 	r.Memory = fair.NewPool(memory, false).Holding("")
@@ -71,19 +71,19 @@ func TestLargeObjects(t *testing.T) {
 		}
 	}
 	r, o := largeOf(t, 1<<20, wire.Choice{}, 1<<30)
-	r.Header.Set("Accept-Encoding", "gzip")
+	r.Gzip = true
 	if resp, err := r.get(t.Context()); err != nil {
 		t.Error(err)
 	} else if want, err := r.form.AppendObject(nil, o); err != nil || string(unzipped(t, bodyOf(t, resp))) != string(want) {
 		t.Errorf("compressed: another body, %v", err)
 	}
 	r, _ = largeOf(t, 100<<10, wire.Choice{}, 2*exchange.SmallBody+100<<10) // too short to be compressed
-	r.Header.Set("Accept-Encoding", "gzip")
+	r.Gzip = true
 	if _, err := r.get(t.Context()); err != nil {
 		t.Errorf("not compressed: %v", err)
 	}
 	r, _ = largeOf(t, 1<<20, wire.Choice{}, 2<<20) // less than the body, the result and the compressor need
-	r.Header.Set("Accept-Encoding", "gzip")
+	r.Gzip = true
 	if _, err := r.get(t.Context()); !errors.Is(err, TooLarge) {
 		t.Errorf("compressed without room: %v", err)
 	}
@@ -165,7 +165,7 @@ func TestLargeRows(t *testing.T) {
 				var written strings.Builder
 				open := func() error {
 					r := j.read(wire.IncludeObject, "")
-					r.Watch, r.RV, r.WatchSeconds = true, 10, 60
+					r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 10, 60
 					resp, err := j.reader.watch(context.Background(), r)
 					if err == nil {
 						resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
@@ -186,7 +186,7 @@ func TestLargeRows(t *testing.T) {
 					t.Errorf("the second watch: %v", err)
 				}
 				r := j.read(wire.IncludeNone, "")
-				r.Name, r.RVGiven = "c-000000", true
+				r.Kind, r.Name, r.RVGiven = wire.Get, "c-000000", true
 				if _, err := r.get(t.Context()); errors.Is(err, TooLarge) == c.served {
 					t.Errorf("a get: %v", err)
 				}
@@ -205,7 +205,7 @@ func TestTurnsOfLargeObjectsAreDivided(t *testing.T) {
 	for _, gzip := range []bool{false, true} {
 		r, _ := largeOf(t, length, wire.Choice{Partial: true}, 1<<30)
 		if gzip {
-			r.Header.Set("Accept-Encoding", "gzip")
+			r.Gzip = true
 		}
 		for i := range objects {
 			cachetest.Apply(t, r.cache, objectOf(t, r.resource,

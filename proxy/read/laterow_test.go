@@ -77,7 +77,7 @@ func TestUnwritableRows(t *testing.T) {
 			if r.filter, err = object.NewFilter(r.resource, "a", nil, fields.ParseSelectorOrDie(selector)); err != nil {
 				t.Fatal(err)
 			}
-			r.Watch, r.RV, r.WatchSeconds = true, 10, 60
+			r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 10, 60
 			k := configMaps
 			k.Sorted = true
 			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows, nil)

@@ -33,16 +33,16 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 		return r.continued(ctx, from, to)
 	case !r.RVGiven && r.Match != "":
 		return nil, Parameters
-	case r.Limit > 0 && r.RVGiven && r.RV == 0 && r.resource.NoWatchCache && !r.alone():
+	case r.Limit > 0 && r.RVGiven && r.RV == 0 && r.resource.NoWatchCache && !r.Alone:
 		return nil, Parameters // upstream reads etcd, which handles limits differently
 	case r.RVGiven && r.RV == 0 && (r.Match == "" || r.Match == "NotOlderThan"):
 		r.Limit = 0
 		return r.notOlderThan(ctx, from, to)
-	case r.Limit > 0 && !r.alone() && (r.filter.Single() && r.RVGiven || r.Pinned(r.Route)):
+	case r.Limit > 0 && !r.Alone && (r.filter.Single() && r.RVGiven || r.Pinned(r.Route)):
 		return nil, Page // upstream reads etcd, or reads the page from one namespace
 	case r.Match == "" && r.Limit == 0, r.Match == "NotOlderThan" || !r.RVGiven:
 		return r.notOlderThan(ctx, from, to)
-	case r.Match == "Exact" && r.RV > 0 && (r.alone() || !r.filter.Single()), r.Match == "" && r.RV > 0:
+	case r.Match == "Exact" && r.RV > 0 && (r.Alone || !r.filter.Single()), r.Match == "" && r.RV > 0:
 		if _, err := r.fresh(ctx); err != nil {
 			return nil, err
 		}
@@ -115,13 +115,13 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 		return nil, Table
 	}
 	if last != nil && !r.filter.Single() {
-		if s := r.resource.Scope; !r.alone() && (s.Selects() || s.Namespace != "" && s.Namespace != r.Namespace) {
+		if s := r.resource.Scope; !r.Alone && (s.Selects() || s.Namespace != "" && s.Namespace != r.Namespace) {
 			return nil, Page // objects outside of the scope may follow
 		}
 		// Upstream counts all remaining objects in the collection, selected or not.
 		_, end := r.resource.KeyRange(r.Namespace)
 		if rest := int64(r.selected().Count(snapshot.Tree, last.Key()+"\x00", end)); rest > 0 {
-			if r.Indexed() && !r.alone() {
+			if r.Indexed() && !r.Alone {
 				return nil, Page
 			}
 			meta.Continue = exchange.EncodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache) + r.narrowing.Seal()

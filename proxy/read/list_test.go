@@ -25,12 +25,17 @@ var configMaps = wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVers
 func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot) {
 	tb.Helper()
 	cache, snapshot := cachetest.ConfigMaps(tb, objects)
-	return &read{
-		meter:   fair.NewMeter(tb.Context(), nil, nil, false),
-		Request: &exchange.Request{Header: http.Header{}}, Params: exchange.Params{Limit: limit}, Route: exchange.Route{Namespace: "a"},
-		cache: cache, resource: cache.Resource(), filter: cachetest.Filter(tb, cache),
-		form: wire.NewForm(wire.Choice{}, configMaps),
-	}, snapshot
+	return &read{answer: answer{
+		Request: &exchange.Request{Header: http.Header{}},
+		plan: plan{
+			Route: exchange.Route{Namespace: "a"}, Params: exchange.Params{Limit: limit}, Kind: wire.List,
+		},
+		source: source{
+			cache: cache, resource: cache.Resource(), filter: cachetest.Filter(tb, cache),
+			form: wire.NewForm(wire.Choice{}, configMaps),
+		},
+		meter: fair.NewMeter(tb.Context(), nil, nil, false),
+	}}, snapshot
 }
 
 // pageAt returns the response to a read from a key on.

@@ -19,7 +19,7 @@ func TestCompressorsAreCounted(t *testing.T) {
 		r.derived = newDerived(t, 1<<20)
 		selecting(t, r, "labelSelector=none!=x")
 		r.Memory = memory.Holding("")
-		r.Header.Set("Accept-Encoding", "gzip")
+		r.Gzip = true
 		from, to := r.filter.KeyRange(r.resource)
 		_, err := r.page(snapshot, from, to)
 		if fits := room >= compressorSize; fits != (err == nil) || !fits && !errors.Is(err, TooLarge) || fits && memory.Taken() != compressorSize {

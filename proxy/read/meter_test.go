@@ -21,7 +21,7 @@ func metered(t *testing.T, objects int, slots *fair.Pool) (*read, watchcache.Sna
 	r.derived = newDerived(t, 1<<20)
 	selecting(t, r, "labelSelector="+expensiveSelector())
 	r.Client = exchange.Nobody{}
-	r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, r.Kind(r.Name) != wire.Watch)
+	r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, r.Kind != wire.Watch)
 	return r, snapshot
 }
 

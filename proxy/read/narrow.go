@@ -21,9 +21,9 @@ func (rd *Reader) access() *access.Access { return rd.Options().Access }
 // narrow begins to narrow a read of all namespaces to those that its sender may read. A refusal is
 // upstream's answer to a read of all.
 func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err error) {
-	r.refusal = refusal
+	r.refusal, r.Alone = refusal, refusal != nil
 	r.narrowing, err = grants.New(grants.Config{
-		Access: rd.access, View: r.View, Asked: r.asked(), User: u, Watch: r.Kind(r.Name) == wire.Watch,
+		Access: rd.access, View: r.View, Asked: r.asked(r.Path), User: u, Watch: r.Kind == wire.Watch,
 	})
 	if err != nil {
 		return Credentials
@@ -38,18 +38,15 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 		return nil
 	}
 	if !r.resource.Namespaced && !exchange.IsNamespaces(r.GVR.GroupResource()) {
-		r.narrowing, r.resumes = nil, false
+		r.narrowing, r.Resumes = nil, false
 		return r.refusal
 	}
-	if r.resumes {
+	if r.Resumes {
 		return r.mustBegin()
 	}
 	r.narrowing.From(rd.grants, r.User(), r.cache, r.filter, &r.meter)
 	return nil
 }
-
-// alone reports whether upstream may not answer, because it would refuse the read.
-func (r *read) alone() bool { return r.refusal != nil }
 
 // mustBegin refuses a watch that would not begin with the state. Nobody can tell which namespaces its
 // client was shown before: perhaps by another replica, with another token, or before its user may
@@ -90,7 +87,7 @@ func (r *read) selected() *derived.Selected {
 }
 
 // selective reports whether the answer has parts of pages that other readers do not need.
-func (r *read) selective() bool { return r.filter.Selective() || !r.narrowing.All() }
+func (r *answer) selective() bool { return r.filter.Selective() || !r.narrowing.All() }
 
 // narrowFailure answers a narrowed read that failed. It is nil if upstream may answer, which knows
 // nothing of views: only if the sender may read all namespaces.

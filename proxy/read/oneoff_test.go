@@ -27,7 +27,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			r.derived = newDerived(t, 1<<20)
 			selecting(t, r, "labelSelector=none!=x")
 			r.Client = exchange.Nobody{}
-			r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, r.Kind(r.Name) != wire.Watch)
+			r.meter = fair.NewMeter(t.Context(), r.Request, &fair.Slots{Short: slots, Long: slots}, r.Kind != wire.Watch)
 			r.choice = wire.Choice{Partial: c.partial}
 			r.form = wire.NewForm(r.choice, configMaps)
 			whole := func() []byte {
@@ -37,7 +37,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			}
 			want := whole()
 			if c.zips {
-				r.Header.Set("Accept-Encoding", "gzip")
+				r.Gzip = true
 			}
 			got := whole()
 			if c.zips {
@@ -59,7 +59,7 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 		slots := fair.NewPool(1, false)
 		r, snapshot := metered(t, 5000, slots)
 		selecting(t, r, "labelSelector=none!=x")
-		r.Header.Set("Accept-Encoding", "gzip")
+		r.Gzip = true
 		resp := pageAt(t, r, snapshot, "a/")
 		r.meter.End()
 		if err := r.meter.Spend(fair.Turn); err != nil { // the first piece then needs a slot

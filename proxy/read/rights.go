@@ -11,10 +11,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-func (r *read) asked() exchange.Asked {
-	return exchange.Asked{Route: r.Route, Path: r.Path, Labels: r.Labels, Fields: r.Fields}
-}
-
 // authorize checks whether the caller, or the impersonated user, may read, and refuses the read if
 // not. If the review fails or the impersonation is in doubt, the read is forwarded, and upstream
 // decides.
@@ -30,7 +26,7 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	case err != nil:
 		return nil, Stale
 	}
-	attributes := r.asked().Attributes(u)
+	attributes := r.asked(r.Path).Attributes(u)
 	decision, reason, err := a.Authorize(ctx, attributes)
 	if err != nil {
 		return nil, Stale // nobody has decided

@@ -19,24 +19,23 @@ const (
 )
 
 // openTable opens the feeds of the objects and of their rows at the same time.
-func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
+func (rd *Reader) openTable(ctx context.Context, p *plan) (objects Feed, _ *table.Rows, err error) {
 	rows, failed := Feed(nil), error(nil)
 	var opening sync.WaitGroup
-	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, r.GVR, r.want(), object.Table, r.Since(r.Name)) })
-	r.feed, err = rd.Feeds.Open(ctx, r.GVR, r.want(), object.JSON, r.Since(r.Name))
+	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, p.GVR, p.want(), object.Table, p.Since(p.Name)) })
+	objects, err = rd.Feeds.Open(ctx, p.GVR, p.want(), object.JSON, p.Since(p.Name))
 	opening.Wait()
 	if err = errors.Join(err, failed); err != nil {
-		return err
+		return nil, nil, err
 	}
 	if rows.Cache().Resource().Encoding != object.Table {
-		return Table
+		return nil, nil, Table
 	}
 	rules := rd.tables.Of(rows.Cache())
 	if !rules.Usable() {
-		return Table
+		return nil, nil, Table
 	}
-	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache()}
-	return nil
+	return objects, &table.Rows{Rules: rules, Cache: rows.Cache()}, nil
 }
 
 // retried waits for a missing row, without a slot, and tries the read again. If a row is missing

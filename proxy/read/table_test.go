@@ -102,13 +102,21 @@ func (j *joined) apply(v version, deleted bool) {
 
 func (j *joined) read(include wire.Include, encoding string) *read {
 	rows := &table.Rows{Rules: j.tables.Of(j.rows), Cache: j.rows, Context: j.t.Context()}
-	return &read{
-		meter:   fair.NewMeter(j.t.Context(), nil, nil, false),
-		Request: &exchange.Request{Header: http.Header{"Accept-Encoding": {encoding}}, Memory: j.memory.Holding("")}, Params: exchange.Params{Include: include}, Route: exchange.Route{Namespace: "a"},
-		cache: j.objects, resource: j.objects.Resource(), filter: cachetest.Filter(j.t, j.objects),
-		form: wire.NewTable(configMaps, include, rows, nil), rows: rows, choice: wire.Choice{Table: true},
+	return &read{answer: answer{
+		Request: &exchange.Request{
+			Header: http.Header{"Accept-Encoding": {encoding}}, Memory: j.memory.Holding(""),
+		},
+		plan: plan{
+			Route: exchange.Route{Namespace: "a"}, Params: exchange.Params{Include: include},
+			Kind: wire.List, Gzip: wire.AcceptsGzip(encoding),
+		},
+		source: source{
+			cache: j.objects, resource: j.objects.Resource(), filter: cachetest.Filter(j.t, j.objects),
+			form: wire.NewTable(configMaps, include, rows, nil), rows: rows, choice: wire.Choice{Table: true},
+		},
 		derived: j.derived,
-	}
+		meter:   fair.NewMeter(j.t.Context(), nil, nil, false),
+	}}
 }
 
 func (j *joined) page(r *read) (*exchange.Response, error) {
@@ -136,7 +144,7 @@ func (j *joined) list(r *read, from string) gjson.Result {
 // watch returns what a watch after resourceVersion 10 writes. Once it is open, meanwhile runs.
 func (j *joined) watch(r *read, meanwhile func()) (written string) {
 	j.t.Helper()
-	r.Watch, r.RV, r.WatchSeconds = true, 10, 5
+	r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 10, 5
 	resp, err := j.reader.watch(j.t.Context(), r)
 	if err != nil {
 		j.t.Fatal(err)

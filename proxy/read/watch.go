@@ -90,7 +90,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	}
 	if r.Identity != nil {
 		p.Recheck = rd.Options().Recheck
-		p.Review = grants.Again(rd.access, r.Credentials(), r.asked(), r.narrowing)
+		p.Review = grants.Again(rd.access, r.Credentials(), r.asked(r.Path), r.narrowing)
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
@@ -151,7 +151,7 @@ func abandon(p *watch.Params) {
 }
 
 func (rd *Reader) gzipsWatch(r *read) bool {
-	return wire.AcceptsGzip(r.Header.Get("Accept-Encoding")) && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
+	return r.Gzip && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
 }
 
 // errorEvent returns a watch that consists of one ERROR event.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
 // After a relist a watch continues. It shows deletions at the last resourceVersion before the
@@ -27,7 +28,7 @@ func TestWatchAcrossARelist(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r, _ := pageOf(t, 2, 0)
 			r.Header.Set("User-Agent", agent)
-			r.Watch, r.RV, r.WatchSeconds = true, 3, 1
+			r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 3, 1
 			rd := New(Config{Limits: unlimited{}, Lag: uncounted, Draining: context.Background(), DrainShare: func() time.Duration { return 0 }})
 			resp, err := rd.watch(t.Context(), r)
 			if err != nil {

@@ -157,7 +157,7 @@ func TestYoungFeedIsGivenUpFirst(t *testing.T) {
 			c.feeds.GiveUpLargest()
 			synctest.Wait()
 			if _, err := c.feeds.Open(t.Context(), f.Feed.GVR, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
-				t.Errorf("%s is not given up in its turn: %v", f, err)
+				t.Errorf("%s is not given up in its turn: %v", f.Feed, err)
 			}
 		}
 	})
@@ -181,15 +181,15 @@ func TestLargestFeedIsGivenUp(t *testing.T) {
 			time.Sleep(time.Minute)
 			over[next] = true
 			if _, _, err := watch.Poll(nil, 1); !errors.Is(err, watchcache.ErrEnded) {
-				t.Errorf("without %s, its watch: %v", next, err)
+				t.Errorf("without %s, its watch: %v", next.Feed, err)
 			}
 			for _, f := range []*fresh.Feed{small, middle, large} {
 				if again, err := c.feeds.Open(t.Context(), f.Feed.GVR, object.Want{}, object.JSON, 0); errors.Is(err, ErrNoMemory) != over[f] || !over[f] && again != f {
-					t.Errorf("without %s, opening %s: %v", next, f, err)
+					t.Errorf("without %s, opening %s: %v", next.Feed, f.Feed, err)
 				}
 			}
 			if err := warming.Err(); err != nil {
-				t.Errorf("without %s, it is not ready: %v", next, err)
+				t.Errorf("without %s, it is not ready: %v", next.Feed, err)
 			}
 		}
 		if !c.feeds.ShortOfMemory() {

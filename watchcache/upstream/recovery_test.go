@@ -62,7 +62,7 @@ func wantFresh(t *testing.T, f *frail, feeds []*fresh.Feed) {
 	defer cancel()
 	for _, feed := range feeds {
 		if _, err := feed.Cache().WaitFresh(ctx, f.revision()); err != nil {
-			t.Fatalf("%s: %v", feed, err)
+			t.Fatalf("%s: %v", feed.Feed, err)
 		}
 	}
 	if took := time.Since(began); took > soon {
@@ -241,7 +241,7 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 		time.Sleep(soon)
 		for _, feed := range all {
 			if age, lost := feed.Lost(); lost {
-				t.Fatalf("%s: upstream is lost for %v, and it is back", feed, age)
+				t.Fatalf("%s: upstream is lost for %v, and it is back", feed.Feed, age)
 			}
 		}
 	})

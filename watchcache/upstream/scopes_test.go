@@ -100,7 +100,7 @@ func TestNarrowFeed(t *testing.T) {
 			}
 		}
 		if !f.Feed.Scope.Whole() {
-			t.Errorf("after upstream has allowed the whole: %s", f)
+			t.Errorf("after upstream has allowed the whole: %s", f.Feed)
 		}
 	})
 }

@@ -29,9 +29,9 @@ type Feed struct {
 
 	mu struct {
 		sync.Mutex
-		next  *run  // gathers readers; nil without waiting readers
-		proof proof // the latest proof
+		next *run // gathers readers; nil without waiting readers
 	}
+	proved  lastProof
 	probing chan time.Time // contains the time of the next probe, unless a run probes
 	helping chan struct{}  // contains a token while a run sends more than a probe
 	read    atomic.Int64   // moment when the last reader came
@@ -58,9 +58,6 @@ func (f *Feed) Lost() (age time.Duration, lost bool) { return f.Feed.Lost() }
 
 // CompressesWatches reports whether upstream compresses watches that begin with the state.
 func (f *Feed) CompressesWatches() bool { return f.Feed.CompressesWatches() }
-
-// String names the feed.
-func (f *Feed) String() string { return f.Feed.String() }
 
 func (f *Feed) options() feed.ResourceOptions {
 	return f.Feed.Shared.Options.Load().Resources[f.Feed.GVR.GroupResource()]
@@ -178,7 +175,7 @@ func (f *Feed) join(readers int) (*run, error) {
 			asked: make(chan struct{}), slow: make(chan struct{}), done: make(chan struct{}),
 		}
 		if !f.Feed.Go(func(ctx context.Context) { f.begin(ctx, r) }) {
-			return nil, fmt.Errorf("%w: %s has ended", ErrNotFresh, f)
+			return nil, fmt.Errorf("%w: %s has ended", ErrNotFresh, f.Feed)
 		}
 		f.mu.next = r
 	}
@@ -186,18 +183,13 @@ func (f *Feed) join(readers int) (*run, error) {
 	return f.mu.next, nil
 }
 
-// leave closes the next run to further readers.
-func (f *Feed) leave() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.next = nil
-}
-
 // begin waits until the run's probe may be sent, and brings the cache to the probe's revision.
 func (f *Feed) begin(ctx context.Context, r *run) {
 	client.Sleep(ctx, time.Until(<-f.probing)) // if ctx has ended, ask returns the error
 	_ = f.keeper.probes.Wait(ctx)
-	f.leave()
+	f.mu.Lock()
+	f.mu.next = nil // further readers need a later probe
+	f.mu.Unlock()
 	began := time.Now()
 	q, err := f.ask(ctx)
 	close(r.asked)
@@ -213,7 +205,7 @@ func (f *Feed) begin(ctx context.Context, r *run) {
 		r.by = failed
 		f.Feed.Log.Debug("cache could not be brought up to date", zap.Error(err))
 	} else {
-		f.note(proof{began, q.rv, q.era})
+		f.proved.note(proof{began, q.rv, q.era})
 	}
 	f.failing.Store(err != nil)
 	f.keeper.metrics.ran(f.Feed.GVR, r)

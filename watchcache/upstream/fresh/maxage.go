@@ -2,6 +2,7 @@ package fresh
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -23,20 +24,25 @@ func (p proof) age() time.Duration {
 	return max(now.Sub(p.at), now.Round(0).Sub(p.at.Round(0)))
 }
 
+// lastProof is the latest proof of a cache; the zero proof if there is none.
+type lastProof struct {
+	mu sync.Mutex
+	p  proof
+}
+
 // note records a proof, unless there is a later one.
-func (f *Feed) note(p proof) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !p.at.Before(f.mu.proof.at) {
-		f.mu.proof = p
+func (l *lastProof) note(p proof) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !p.at.Before(l.p.at) {
+		l.p = p
 	}
 }
 
-// proof returns the latest proof. It is the zero proof if there is none.
-func (f *Feed) proof() proof {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.proof
+func (l *lastProof) get() proof {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.p
 }
 
 // Recent returns the cached state if it is younger than the resource's maxAge. age is the state's
@@ -62,7 +68,7 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	if most <= 0 {
 		return s, 0, false
 	}
-	p := f.proof()
+	p := f.proved.get()
 	if age = p.age(); age > most {
 		return s, 0, false
 	}

@@ -51,7 +51,7 @@ func (q *question) price(s watchcache.Stats) (probes int) {
 // etcd deletes many of them at one revision, and the cache may have seen only some of those
 // deletions.
 func (f *Feed) Carries(era uint64) bool {
-	last := f.proof()
+	last := f.proved.get()
 	return !last.at.IsZero() && last.era == era &&
 		!f.Cache().Resource().NoWatchCache && f.Feed.Shared.Ledger.Has(f.Feed.Owner)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"runtime"
 	"testing"
 	"time"
@@ -22,10 +21,10 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(cachetest.Seed(t), 0))
 	const objects = 3000
 	r, _ := pageOf(t, objects, 0)
-	r.Header = http.Header{"Accept-Encoding": {"gzip"}}
+	r.Gzip = true
 	r.derived = newDerived(t, 1<<20)
 	plain := *r
-	plain.Request = &exchange.Request{Header: http.Header{}}
+	plain.Gzip = false
 	for step := range 40 {
 		o := objectOf(t, r.resource, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d","labels":{"x":"%x"}}}`,
 			random.IntN(objects), objects+2+step, random.Uint64())
@@ -54,7 +53,7 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 	const own = 1 << 10 // the bytes of a list besides its items
 	for _, encoding := range []string{"", "gzip"} {
 		r, snapshot := pageOf(t, objects, 0)
-		r.Header = http.Header{"Accept-Encoding": {encoding}}
+		r.Gzip = encoding != ""
 		r.choice = wire.Choice{Partial: true}
 		r.form = wire.NewForm(r.choice, configMaps)
 		r.derived = newDerived(t, 1) // too small to keep any piece

@@ -1,15 +1,18 @@
 package read
 
 import (
-	"errors"
 	"io"
+	"math"
+	"net/http"
 	"slices"
+	"strconv"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/table"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
@@ -22,6 +25,27 @@ const (
 	compressorSize = 1536 << 10
 )
 
+// respond returns a 200 response with kube-apiserver's usual headers.
+func (r *answer) respond() *exchange.Response {
+	resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+	resp.Header.Set("Content-Type", r.form.ContentType())
+	r.Stamp(resp)
+	return r.withAge(resp)
+}
+
+func (r *answer) fail(s metav1.Status) *exchange.Response {
+	return r.withAge(r.Fail(s, exchange.FromCache))
+}
+
+// withAge adds upstream's warnings. If the state may be out of date, it also adds the state's age.
+func (r *answer) withAge(resp *exchange.Response) *exchange.Response {
+	resp.Header["Warning"] = r.warnings
+	if r.age > 0 {
+		resp.Header.Set("Age", strconv.Itoa(int(math.Ceil(r.age.Seconds()))))
+	}
+	return resp
+}
+
 // render makes the response to a list in the negotiated form.
 //
 //	cached items, plain    straight from the cache, nothing is copied
@@ -29,7 +53,7 @@ const (
 //	metadata only          a piece for each page, made once, plain or compressed
 //	selected, gzip         compressed while it is written
 //	selected, metadata     made for this request
-func (r *read) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
+func (r *answer) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	if work := r.work(items); work > 0 {
 		return r.makeAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.compose(meta, items) })
 	}
@@ -38,7 +62,7 @@ func (r *read) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.R
 
 // makeAnswer makes a body for this read alone, in the memory of its request. The read gives its slot back
 // before it waits for the memory.
-func (r *read) makeAnswer(size int64, do func() (*exchange.Response, error)) (*exchange.Response, error) {
+func (r *answer) makeAnswer(size int64, do func() (*exchange.Response, error)) (*exchange.Response, error) {
 	r.meter.ReleaseSlot()
 	if r.Memory.Take(r.meter.Context(), size) != nil {
 		return nil, TooLarge
@@ -57,7 +81,7 @@ func (r *read) makeAnswer(size int64, do func() (*exchange.Response, error)) (*e
 
 // work returns the memory needed to make a list's body, as a multiple of the body's size. It is 0
 // if the body is made while it is written.
-func (r *read) work(items *derived.ListItems) int64 {
+func (r *answer) work(items *derived.ListItems) int64 {
 	switch {
 	case !r.selective() || r.form.Verbatim():
 		return 0
@@ -67,7 +91,7 @@ func (r *read) work(items *derived.ListItems) int64 {
 	return cutWork
 }
 
-func (r *read) compose(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
+func (r *answer) compose(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	body := &derived.List{Separator: items.Separator}
 	if r.form.Verbatim() {
 		body.Spans, body.Length = items.Spans, items.Size()
@@ -90,12 +114,7 @@ func (r *read) compose(meta wire.ListMeta, items *derived.ListItems) (*exchange.
 	return r.holdTable(r.listAnswer(body, body.Length), nil)
 }
 
-// compresses reports whether kube-apiserver would compress a body of this length.
-func (r *read) compresses(length int64) bool {
-	return length > wire.GzipThreshold && wire.AcceptsGzip(r.Header.Get("Accept-Encoding"))
-}
-
-func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
+func (r *answer) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 	resp := r.respond()
 	resp.List, resp.Length, resp.Turns = list, length, &r.meter
 	resp.State = r
@@ -103,10 +122,10 @@ func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 }
 
 // Stays implements fair.Stayer.
-func (r *read) Stays() bool { return r.cache.Stats().Since <= r.listed }
+func (r *answer) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
 // oneOff returns a list that is compressed while it is written.
-func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
+func (r *answer) oneOff(body *derived.List) (*exchange.Response, error) {
 	resp := r.listAnswer(&derived.OneOff{List: body, Meter: &r.meter}, -1)
 	gzipped(resp)
 	r.meter.ReleaseSlot()
@@ -117,7 +136,7 @@ func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 }
 
 // bytesAnswer returns a body that was made for this request alone.
-func (r *read) bytesAnswer(body []byte) (*exchange.Response, error) {
+func (r *answer) bytesAnswer(body []byte) (*exchange.Response, error) {
 	resp := r.respond()
 	if r.compresses(int64(len(body))) {
 		if err := r.meter.Spend(int64(len(body))); err != nil {
@@ -138,7 +157,7 @@ func gzipped(r *exchange.Response) {
 // derive makes items in a form that the cache does not hold. Selected items are made for this read
 // alone, in the memory of its request. Spans of whole pages are shared: even if many clients
 // read the list slowly, only one copy exists.
-func (r *read) derive(items *derived.ListItems, body *derived.List) error {
+func (r *answer) derive(items *derived.ListItems, body *derived.List) error {
 	runOf := r.derivedRun
 	if r.selective() {
 		runOf = r.selectedRun
@@ -154,7 +173,7 @@ func (r *read) derive(items *derived.ListItems, body *derived.List) error {
 	return nil
 }
 
-func (r *read) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
+func (r *answer) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
 	if err := r.meter.Spend(r.variant(first).Cost * span.Bytes()); err != nil {
 		return nil, err
 	}
@@ -162,38 +181,15 @@ func (r *read) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
 	return &derived.Piece{Plain: plain}, err
 }
 
-func (r *read) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
+func (r *answer) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
 	return r.derived.Get(&r.meter, span, r.variant(first), func() (_, plain []byte, err error) {
 		plain, err = derived.Items(r.form, span, first)
 		return nil, plain, err
 	})
 }
 
-// endOf returns the last bytes of a span's items. The next compressed segment may refer to these
-// bytes. They start at the span's start or later, because the items before the span differ between
-// lists. In a Table they start after the last age, because ages may have changed since the span was
-// compressed.
-func (r *read) endOf(span tree.Span) (end []byte, err error) {
-	if span.Page == nil {
-		return nil, nil
-	}
-	if r.rows != nil {
-		end, err = derived.Items(r.form, tree.Span{Page: span.Page, Lo: span.Hi - 1, Hi: span.Hi}, true)
-		return end[min(r.rows.AgesEnd(), len(end)):], err
-	}
-	return derived.EndOf(r.form, span)
-}
-
-// cost is how often the bytes of an item are touched for the form.
-func (r *read) cost() int64 {
-	if r.resource.SelfDescribing && !r.form.Verbatim() {
-		return fair.Decode
-	}
-	return 1
-}
-
 // variant describes the piece to make from a span of a list.
-func (r *read) variant(first bool) derived.Variant {
+func (r *answer) variant(first bool) derived.Variant {
 	v := derived.Variant{Form: r.formID(), First: first, Cost: r.cost()}
 	if r.rows != nil {
 		// ValidUntil resets its result, which may cover rows written earlier for another purpose.
@@ -203,14 +199,14 @@ func (r *read) variant(first bool) derived.Variant {
 	return v
 }
 
-func (r *read) formID() derived.FormID {
+func (r *answer) formID() derived.FormID {
 	return derived.FormID{Choice: r.choice, Include: r.Include}
 }
 
 // brief is the time for which ages must stay unchanged to make thorough compression worth its cost.
 const brief = 20 * time.Second
 
-func (r *read) segmented(items *derived.ListItems, body *derived.List) (*exchange.Response, error) {
+func (r *answer) segmented(items *derived.ListItems, body *derived.List) (*exchange.Response, error) {
 	segments, shares := make([]*wire.Segment, 0, len(items.Spans)+2), make([]*derived.Piece, 0, len(items.Spans))
 	segments = append(segments, wire.StoredSegment(body.Head))
 	for i, span := range items.Spans {
@@ -246,20 +242,9 @@ func (r *read) segmented(items *derived.ListItems, body *derived.List) (*exchang
 	return resp, nil
 }
 
-// unwritable returns the reason why the form could not be written.
-func (r *read) unwritable(err error) error {
-	if _, missing := errors.AsType[*table.MissingRowError](err); missing {
-		return err
-	}
-	if r.rows != nil {
-		return Table
-	}
-	return Form
-}
-
 // holdTable reserves room for a Table until it is written. A Table's pieces are dropped when their
 // ages change, so lists may hold different copies.
-func (r *read) holdTable(resp *exchange.Response, err error) (*exchange.Response, error) {
+func (r *answer) holdTable(resp *exchange.Response, err error) (*exchange.Response, error) {
 	if err != nil || r.rows == nil {
 		return resp, err
 	}
