@@ -65,15 +65,15 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 
 // awaitProgress gets a slot to forward a read whose cache makes no progress. While no slot is free,
 // it asks the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
-func (s *Server) awaitProgress(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Verdict) (_ read.Verdict, slot func()) {
+func (s *Server) awaitProgress(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Result) (_ read.Result, slot func()) {
 	most, slots, user := s.options.Load().SyncTimeout, s.fallbacks(rt.Verb), req.User()
-	for began := time.Now(); v.Reason == read.Stuck && ctx.Err() == nil && time.Since(began) < most; {
+	for began := time.Now(); v.Reason == read.NoProgress && ctx.Err() == nil && time.Since(began) < most; {
 		if slots.Try(user, 1) {
 			return v, sync.OnceFunc(func() { slots.Give(user, 1) })
 		}
 		round := time.Now()
 		v = s.reader.Answer(ctx, req, *rt)
-		if time.Since(round) < stuckRound {
+		if time.Since(round) < progressRound {
 			break // the client's own timeout is short
 		}
 	}

@@ -30,7 +30,7 @@
 //	admin/       /metrics, /livez, /readyz, /status and the status page
 //
 // [Server.Handle] checks a request and authenticates its caller. Then it asks the cache for a
-// [read.Verdict], and answers or forwards the request. [Server.Serve] drains at the end.
+// [read.Result], and answers or forwards the request. [Server.Serve] drains at the end.
 //
 // With authentication (package access) every request has a caller. Reviews authorize each response
 // from the cache for the caller or the impersonated user, with the apiserver's attributes. If a

@@ -158,8 +158,8 @@ const (
 	fallbackReads   = 64
 	fallbackWatches = 256
 	fallbackWait    = 10 * time.Second
-	// stuckRound is less than the time for which a read waits for a cache without progress.
-	stuckRound      = time.Second / 2
+	// progressRound is less than the time for which a read waits for a cache without progress.
+	progressRound   = time.Second / 2
 	tooManyForwards = "too many requests wait for the upstream apiserver"
 	// lostPatience is the maximum time for which a read waits for an upstream that feeds have lost.
 	lostPatience = 5 * time.Second

@@ -35,7 +35,7 @@ func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, closed f
 		if u.refuse() {
 			s.metrics.Limited.WithLabelValues("unread").Inc()
 			s.logUnread(req)
-			_ = u.ReadCloser.Close() // frees the window; the client is stuck in a write
+			_ = u.ReadCloser.Close() // frees the window; a write waits for the client
 		}
 	})
 	u.guard.Begin()

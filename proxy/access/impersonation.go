@@ -25,12 +25,12 @@ func newImpersonation(a authorizer.AuthorizerFunc) http.Handler {
 	reviewed := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := a(ctx, attributes)
 		if err != nil {
-			ctx.Value(verdictKey{}).(*verdict).failed = err
+			ctx.Value(recorderKey{}).(*recorder).failed = err
 		}
 		return decision, reason, nil
 	})
 	note := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		w.(*verdict).user, _ = request.UserFrom(req.Context())
+		w.(*recorder).user, _ = request.UserFrom(req.Context())
 	})
 	return impersonation.WithConstrainedImpersonation(note, reviewed, scheme.Codecs)
 }
@@ -50,9 +50,9 @@ func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Ref
 	if err != nil {
 		return nil, &Refusal{Code: http.StatusBadRequest, Header: http.Header{}, Body: []byte(err.Error() + "\n")}, nil
 	}
-	v := &verdict{Refusal: Refusal{Code: http.StatusOK, Header: http.Header{}}}
+	v := &recorder{Refusal: Refusal{Code: http.StatusOK, Header: http.Header{}}}
 	ctx := request.WithRequestInfo(request.WithUser(req.Context(), caller.User), info)
-	asked := req.WithContext(context.WithValue(ctx, verdictKey{}, v))
+	asked := req.WithContext(context.WithValue(ctx, recorderKey{}, v))
 	asked.Header = req.Header.Clone() // the filter deletes the headers that it has evaluated
 	a.filter.ServeHTTP(v, asked)
 	switch {
@@ -64,24 +64,24 @@ func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Ref
 	return nil, &v.Refusal, nil
 }
 
-// verdictKey is the context key of the verdict.
-type verdictKey struct{}
+// recorderKey is the context key of the recorder.
+type recorderKey struct{}
 
-// verdict is the filter's result.
-type verdict struct {
+// recorder is the filter's result.
+type recorder struct {
 	Refusal
 	user   user.Info
 	failed error // of a review
 }
 
 // Header implements http.ResponseWriter.
-func (v *verdict) Header() http.Header { return v.Refusal.Header }
+func (v *recorder) Header() http.Header { return v.Refusal.Header }
 
 // WriteHeader implements http.ResponseWriter.
-func (v *verdict) WriteHeader(code int) { v.Code = code }
+func (v *recorder) WriteHeader(code int) { v.Code = code }
 
 // Write implements http.ResponseWriter.
-func (v *verdict) Write(p []byte) (int, error) {
+func (v *recorder) Write(p []byte) (int, error) {
 	v.Body = append(v.Body, p...)
 	return len(p), nil
 }

@@ -149,7 +149,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		if err := c.WriteSoon(piece); err != nil {
 			return n, err
 		}
-		if err := c.Settle(); err != nil {
+		if err := c.Flush(); err != nil {
 			return n, err
 		}
 		n, p = n+len(piece), p[len(piece):]
@@ -157,7 +157,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteSoon writes a piece without waiting for the client. Earlier writes must be settled. TLS makes
+// WriteSoon writes a piece without waiting for the client. Earlier writes must be flushed. TLS makes
 // records of 16 KiB and would write each of them by itself.
 func (c *Conn) WriteSoon(p []byte) error {
 	const few = 4 << 10 // TLS makes one or two records of so many bytes
@@ -167,27 +167,27 @@ func (c *Conn) WriteSoon(p []byte) error {
 	}
 	c.socket.collect()
 	_, err := c.Conn.Write(p)
-	return cmp.Or(err, c.socket.flush())
+	return cmp.Or(err, c.socket.flushNow())
 }
 
-// Unsettled reports whether the socket keeps unwritten bytes.
-func (c *Conn) Unsettled() bool {
+// Unflushed reports whether the socket keeps unwritten bytes.
+func (c *Conn) Unflushed() bool {
 	c.socket.mu.Lock()
 	defer c.socket.mu.Unlock()
 	return c.socket.mu.left != nil
 }
 
-// Settle writes the bytes that the socket keeps, and waits for the client. If the guard has refused
+// Flush writes the bytes that the socket keeps, and waits for the client. If the guard has refused
 // the client room, the next write would fail, so this one fails, too.
-func (c *Conn) Settle() error {
-	if !c.Unsettled() {
+func (c *Conn) Flush() error {
+	if !c.Unflushed() {
 		return nil
 	}
 	if c.Stall > 0 {
 		_ = c.SetWriteDeadline(time.Now().Add(c.Stall)) // writes to a broken connection fail anyway
 	}
 	c.Guard.Begin()
-	err := c.socket.settle()
+	err := c.socket.flush()
 	if ok := c.Guard.End(); !ok {
 		return cmp.Or(err, os.ErrDeadlineExceeded)
 	}
@@ -243,7 +243,7 @@ const halfCloseTime = 5 * time.Second
 // Closing with unread bytes would reset the connection, and the reset could overtake the response.
 func (c *Conn) halfClose() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if ok && half.CloseWrite() == nil && c.Settle() == nil {
+	if ok && half.CloseWrite() == nil && c.Flush() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(halfCloseTime))
 		_, _ = io.Copy(io.Discard, c)
 	}

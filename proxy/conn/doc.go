@@ -6,9 +6,9 @@
 // ([Conn.WaitBelowTLS]).
 //
 // The pump of HTTP/2 writes many watches, so it must not wait for a client. [Conn.WriteSoon] keeps
-// the bytes that the kernel does not accept, up to leftMax, until [Conn.Settle] writes them. These
+// the bytes that the kernel does not accept, up to leftMax, until [Conn.Flush] writes them. These
 // bytes are kept below TLS, because TLS may write its own responses at any time. All other writes
-// settle at once.
+// flush at once.
 //
 // TLS makes records of 16 KiB and writes each by itself. The [Conn] collects those of a piece and
 // writes them once.

@@ -13,11 +13,11 @@ import (
 )
 
 // socket is the TCP connection below TLS. A write does not wait for the client: the socket keeps
-// the bytes that the kernel does not accept, and settle writes them. Two goroutines may write,
+// the bytes that the kernel does not accept, and flush writes them. Two goroutines may write,
 // because a TLS read can send a response while it holds TLS's own lock. If this response waited for
 // the client, the next writer would wait too.
 //
-// A writer writes one piece, and the next piece only after settle has written all of the first.
+// A writer writes one piece, and the next piece only after flush has written all of the first.
 // Besides one piece, the socket keeps only responses of TLS. A client that causes too many such
 // responses is disconnected.
 type socket struct {
@@ -42,7 +42,7 @@ type socket struct {
 	mu struct {
 		sync.Mutex
 		collects bool          // writes are kept until flush
-		settling bool          // settle writes what was kept; further writes are kept
+		flushing bool          // flush writes what was kept; further writes are kept
 		left     *bytes.Buffer // bytes that the kernel has not accepted, up to leftMax; nil for none
 		broken   error         // the error of a write that may have been partial
 	}
@@ -50,7 +50,7 @@ type socket struct {
 
 const (
 	// leftMax limits the kept bytes. Half of it is for an encrypted piece and a bookmark, and half
-	// for responses of TLS. While settle writes the kept bytes, only responses of TLS are added.
+	// for responses of TLS. While flush writes the kept bytes, only responses of TLS are added.
 	leftMax = 2 * exchange.PieceSize
 	// unsentMax limits the written bytes that the kernel has not sent yet: two pieces. Without this
 	// limit, the kernel keeps up to 4 MiB of the container's memory for each client that does not
@@ -87,11 +87,11 @@ func (s *socket) Write(p []byte) (n int, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.broken == nil && !s.mu.collects && !s.mu.settling && s.mu.left == nil {
+	if s.mu.broken == nil && !s.mu.collects && !s.mu.flushing && s.mu.left == nil {
 		n = s.writeNowLocked(p)
 	}
 	most := leftMax
-	if s.mu.settling {
+	if s.mu.flushing {
 		most -= exchange.PieceSize
 	}
 	rest := p[n:]
@@ -130,12 +130,12 @@ func (s *socket) collect() {
 	s.mu.collects = true
 }
 
-// flush writes what the kernel accepts of the bytes that were kept.
-func (s *socket) flush() error {
+// flushNow writes what the kernel accepts of the bytes that were kept.
+func (s *socket) flushNow() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.collects = false
-	if left := s.mu.left; left != nil && !s.mu.settling && s.mu.broken == nil {
+	if left := s.mu.left; left != nil && !s.mu.flushing && s.mu.broken == nil {
 		left.Next(s.writeNowLocked(left.Bytes()))
 		if left.Len() == 0 {
 			s.mu.left = nil
@@ -145,8 +145,8 @@ func (s *socket) flush() error {
 	return s.mu.broken
 }
 
-// settle writes the kept bytes, and waits for the client.
-func (s *socket) settle() error {
+// flush writes the kept bytes, and waits for the client.
+func (s *socket) flush() error {
 	for {
 		left, err := s.take()
 		if left == nil || err != nil {
@@ -168,7 +168,7 @@ func (s *socket) take() (*bytes.Buffer, error) {
 	defer s.mu.Unlock()
 	left := s.mu.left
 	s.mu.left = nil
-	s.mu.settling = left != nil && s.mu.broken == nil
+	s.mu.flushing = left != nil && s.mu.broken == nil
 	return left, s.mu.broken
 }
 

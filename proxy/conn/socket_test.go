@@ -66,7 +66,7 @@ func certificate(t *testing.T) []tls.Certificate {
 func TestNonblockingSocket(t *testing.T) {
 	client, server := inKernel(t)
 	var want bytes.Buffer
-	for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write remains
+	for i := 0; !server.Unflushed() || i%10 > 0; i++ { // more than one write remains
 		line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
 		want.Write(line)
 		if err := server.WriteSoon(line); err != nil {
@@ -121,9 +121,9 @@ func TestAnswersBesideWrites(t *testing.T) {
 						_, err = server.socket.Write(p[:size/2])
 						time.Sleep(time.Millisecond)
 						_, err2 := server.socket.Write(p[size/2:])
-						err = errors.Join(err, err2, server.socket.flush(), server.Settle())
+						err = errors.Join(err, err2, server.socket.flushNow(), server.Flush())
 					case 1:
-						err = errors.Join(server.WriteSoon(p), server.Settle())
+						err = errors.Join(server.WriteSoon(p), server.Flush())
 					default:
 						_, err = server.Write(p)
 					}
@@ -141,7 +141,7 @@ func TestAnswersBesideWrites(t *testing.T) {
 				answers.WriteString("=ANSWER.")
 			}
 			writing.Wait()
-			if err := server.Settle(); err != nil {
+			if err := server.Flush(); err != nil {
 				t.Error(err)
 			}
 			server.Close()
@@ -196,7 +196,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			if kept < 100 || name == "Write" && kept > exchange.PieceSize+100 {
 				t.Errorf("%s: %d bytes are kept", name, kept)
 			}
-			if !errors.Is(err, errUnread) || server.socket.flush() == nil {
+			if !errors.Is(err, errUnread) || server.socket.flushNow() == nil {
 				t.Errorf("%s: %v, and then it is written to", name, err)
 			}
 			server.Close()

@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// settleWait limits the wait for the reviews of all namespaces. The next read finds those that have
+	// decideWait limits the wait for the reviews of all namespaces. The next read finds those that have
 	// ended, while they count.
-	settleWait = 30 * time.Second
+	decideWait = 30 * time.Second
 	// nameCost is the cost of finding a decision that is remembered.
 	nameCost = 10_000
 )
 
-// Narrowing makes a read of all namespaces one of those that its sender may read. Until Settle has
+// Narrowing makes a read of all namespaces one of those that its sender may read. Until Decide has
 // found them, they are none.
 type Narrowing struct {
 	Config
@@ -79,10 +79,10 @@ func (n *Narrowing) From(s *Eras, sender string, c *watchcache.Cache, f *object.
 	n.key.User, n.key.Cache = sender, c
 }
 
-// Settle finds the namespaces in a state that the sender may see. It returns nil unless the read is a
+// Decide finds the namespaces in a state that the sender may see. It returns nil unless the read is a
 // watch that does not show all of them. The error is ErrUnreviewed, ErrTooMany, or that of the meter.
-func (n *Narrowing) Settle(ctx context.Context, state watchcache.Snapshot) (w *Watch, err error) {
-	ctx, cancel := context.WithTimeout(ctx, settleWait)
+func (n *Narrowing) Decide(ctx context.Context, state watchcache.Snapshot) (w *Watch, err error) {
+	ctx, cancel := context.WithTimeout(ctx, decideWait)
 	defer cancel()
 	n.selected.Meter.ReleaseSlot() // before the wait for reviews
 	all, err := n.Review(ctx, "")

@@ -63,7 +63,7 @@ func TestManyDecisionsTakeTurns(t *testing.T) {
 		const busy = 10 * time.Second
 		began := time.Now()
 		time.AfterFunc(busy, func() { slots.Give("other", 1) })
-		_, err = n.Settle(t.Context(), cachetest.Snapshot(t, cache))
+		_, err = n.Decide(t.Context(), cachetest.Snapshot(t, cache))
 		if took := time.Since(began); err != nil || took != busy || len(n.Shown()) > 0 {
 			t.Errorf("it took %v, and shows %v: %v", took, n.Shown(), err)
 		}

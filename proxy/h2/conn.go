@@ -67,8 +67,8 @@ const (
 	// wastedMax limits what waste counts of an unknown client, and also the refusals that do not end
 	// its connection.
 	wastedMax = 100
-	// stuckFree is the number of bytes of a watch that may be stuck without room.
-	stuckFree = 4 << 10
+	// unsentFree is the number of bytes of a watch that may stay unsent without room.
+	unsentFree = 4 << 10
 	// overdueAfter is how long a stream waits for more window than there is.
 	overdueAfter = 50 * time.Millisecond
 	// gatherLeast is the window of streams and of the connection from which a client does not run dry

@@ -35,11 +35,11 @@ type stream struct {
 	changed sync.Cond     // signaled when the stream can go on, or has ended
 	line    *list.List    // the connection's queue in which the stream waits, or nil
 	place   *list.Element
-	stuck   []byte      // bytes of a pumped watch that found no window
+	unsent  []byte      // bytes of a pumped watch that found no window
 	least   int64       // the window that the stream waits for; 0 if it does not wait
 	overdue *time.Timer // ends the wait for more window than there is
 	gathers bool        // reads are gathered, because the client returns the window in small steps
-	late    *time.Timer // resets the stream if it is stuck or its writer waits for too long
+	late    *time.Timer // resets the stream if it has unsent bytes or its writer waits for too long
 	pumped  *watch.Watch
 	out     *exchange.ChunkWriter
 	state   state
@@ -277,7 +277,7 @@ func (s *stream) fedLocked() {
 			s.c.net.Gather(gatherFor) // the client returns its window in small steps
 			s.gathers = true
 		}
-	case len(s.stuck) > 0:
+	case len(s.unsent) > 0:
 		s.wakeLocked()
 	default:
 		s.changed.Broadcast()

@@ -58,37 +58,37 @@ func (c *Conn) work(scratch *watch.Scratch) {
 		return
 	}
 	c.mu.writing = true
-	c.turnsLocked(scratch)
+	c.stepsLocked(scratch)
 	c.write(false)
 }
 
-// turnsLocked lets ready watches append events until the buffer is full. It must be called only by
+// stepsLocked lets ready watches append events until the buffer is full. It must be called only by
 // the writer.
-func (c *Conn) turnsLocked(scratch *watch.Scratch) {
+func (c *Conn) stepsLocked(scratch *watch.Scratch) {
 	for len(c.mu.ready) > 0 && len(c.mu.buf) < bufferMax {
 		s := c.mu.ready[0]
 		if c.mu.ready = c.mu.ready[1:]; len(c.mu.ready) == 0 {
 			c.mu.ready = nil
 		}
-		if len(s.stuck) > 0 || c.mu.waiting {
+		if len(s.unsent) > 0 || c.mu.waiting {
 			s.pumped.ClientWaited()
 		}
 		if errors.Is(s.err, watch.ErrStalled) {
 			s.pumped.Broken(s.err)
 		}
-		if !s.unstickLocked() {
+		if !s.sendUnsentLocked() {
 			s.state = resting
 			continue
 		}
 		s.state = working
 		c.unlock()
-		on, behind := s.turn(scratch)
+		on, behind := s.step(scratch)
 		c.mu.Lock()
 		switch {
 		case !on:
 			s.state = gone
 			c.running.Go(s.over)
-		case behind && len(s.stuck) == 0:
+		case behind && len(s.unsent) == 0:
 			s.state = gone // catchUp works on the watch
 			c.running.Go(s.catchUp)
 		case s.state == again:
@@ -100,24 +100,24 @@ func (c *Conn) turnsLocked(scratch *watch.Scratch) {
 	}
 }
 
-// unstickLocked appends stuck bytes, for which there was no window. It returns false if some bytes
-// are still stuck.
-func (s *stream) unstickLocked() bool {
-	if len(s.stuck) == 0 {
+// sendUnsentLocked appends unsent bytes, for which there was no window. It returns false if some bytes
+// are still unsent.
+func (s *stream) sendUnsentLocked() bool {
+	if len(s.unsent) == 0 {
 		return true
 	}
-	for len(s.stuck) > 0 && s.err == nil {
-		if s.starvesLocked(len(s.stuck)) {
+	for len(s.unsent) > 0 && s.err == nil {
+		if s.starvesLocked(len(s.unsent)) {
 			if s.ctx.Err() != nil {
 				break
 			}
 			s.parkLocked(true)
 			return false
 		}
-		s.stuck = s.stuck[s.c.appendDataLocked(s, s.stuck, bufferMax):]
+		s.unsent = s.unsent[s.c.appendDataLocked(s, s.unsent, bufferMax):]
 		s.openedLocked()
 	}
-	s.unstuckLocked()
+	s.takeUnsentLocked()
 	return true
 }
 
@@ -128,29 +128,29 @@ func (s *stream) parkLocked(again bool) {
 	}
 }
 
-// unstuckLocked returns the stuck bytes and removes them from the stream.
-func (s *stream) unstuckLocked() (rest []byte) {
-	rest, s.stuck = s.stuck, nil
+// takeUnsentLocked returns the unsent bytes and removes them from the stream.
+func (s *stream) takeUnsentLocked() (rest []byte) {
+	rest, s.unsent = s.unsent, nil
 	s.inTimeLocked()
 	s.leaveLocked()
 	return rest
 }
 
-func (s *stream) turn(scratch *watch.Scratch) (on, behind bool) {
+func (s *stream) step(scratch *watch.Scratch) (on, behind bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.c.server.Metrics.Panicked(s.c.server.Log, metrics.InWatch, p)
 			on = false
 		}
 	}()
-	return s.pumped.Turn(&s.ctx, s.out, scratch)
+	return s.pumped.Step(&s.ctx, s.out, scratch)
 }
 
 // catchUp works on a watch at the client's speed until no work is left.
 func (s *stream) catchUp() {
 	s.out.To = s
 	for {
-		on, behind := s.turn(nil)
+		on, behind := s.step(nil)
 		if !on {
 			s.over()
 			return
@@ -173,14 +173,14 @@ func (s *stream) over() {
 	s.pumped.Close()
 	s.closed(s.pumped.Reason())
 	s.c.mu.Lock()
-	rest := s.unstuckLocked()
+	rest := s.takeUnsentLocked()
 	s.c.unlock()
 	_, _ = s.Write(rest) // finish ignores a stream that has ended
 	s.c.finish(s)
 	s.close()
 }
 
-// eager writes without waiting for the client. Bytes for which there is no window become stuck.
+// eager writes without waiting for the client. Bytes for which there is no window stay unsent.
 type eager stream
 
 // Write implements io.Writer.
@@ -193,19 +193,19 @@ func (e *eager) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n := len(p)
-	for len(p) > 0 && len(s.stuck) == 0 && !s.starvesLocked(len(p)) {
+	for len(p) > 0 && len(s.unsent) == 0 && !s.starvesLocked(len(p)) {
 		p = p[c.appendDataLocked(s, p, bufferMax):]
 		s.openedLocked()
 	}
-	if len(s.stuck)+len(p) > stuckFree && !s.unread.Hold() {
+	if len(s.unsent)+len(p) > unsentFree && !s.unread.Hold() {
 		s.endLocked(watch.ErrStalled)
 		c.running.Go(s.stalled)
 		return 0, s.err
 	}
-	if len(p) > 0 && len(s.stuck) == 0 { // a window may arrive before the turn ends
+	if len(p) > 0 && len(s.unsent) == 0 { // a window may arrive before the step ends
 		s.late = s.stalls()
 		s.parkLocked(false)
 	}
-	s.stuck = append(s.stuck, p...)
+	s.unsent = append(s.unsent, p...)
 	return n, nil
 }

@@ -48,7 +48,7 @@ func (c *Conn) becomeWriter(mayWait bool) {
 
 // write must be called by the writer with the lock held. It writes the buffer once and releases the
 // lock. Bytes may remain because the caller must not wait, or because others have added some. Then
-// settle becomes the writer.
+// flushAll becomes the writer.
 func (c *Conn) write(mayWait bool) {
 	// The socket keeps the bytes that the kernel does not accept.
 	own := len(c.mu.buf) <= bufferMax
@@ -58,9 +58,9 @@ func (c *Conn) write(mayWait bool) {
 	if own && len(c.mu.buf) > 0 && c.mu.err == nil {
 		c.writeLocked(mayWait)
 	}
-	if c.mu.err == nil && (len(c.mu.buf) > 0 || c.net.Unsettled()) {
+	if c.mu.err == nil && (len(c.mu.buf) > 0 || c.net.Unflushed()) {
 		c.unlock()
-		c.running.Go(c.settle)
+		c.running.Go(c.flushAll)
 		return
 	}
 	c.restLocked()
@@ -72,7 +72,7 @@ func (c *Conn) writeLocked(mayWait bool) {
 	c.mu.buf, c.mu.pooled, c.mu.control = nil, nil, 0
 	if mayWait && len(c.mu.ready) > 0 { // long responses may leave no room later
 		scratch := watch.NewScratch()
-		c.turnsLocked(scratch)
+		c.stepsLocked(scratch)
 		scratch.Free()
 	}
 	c.unlock()
@@ -110,17 +110,17 @@ func (c *Conn) written() {
 	}
 }
 
-// settle is the writer until no bytes are left. It writes at the client's speed.
-func (c *Conn) settle() {
+// flushAll is the writer until no bytes are left. It writes at the client's speed.
+func (c *Conn) flushAll() {
 	c.mu.Lock()
-	for c.mu.err == nil && (len(c.mu.buf) > 0 || c.net.Unsettled()) {
-		if !c.net.Unsettled() {
+	for c.mu.err == nil && (len(c.mu.buf) > 0 || c.net.Unflushed()) {
+		if !c.net.Unflushed() {
 			c.writeLocked(true)
 			continue
 		}
 		c.mu.waiting = true
 		c.unlock()
-		err := c.net.Settle()
+		err := c.net.Flush()
 		c.mu.Lock()
 		c.failLocked(err)
 	}

@@ -23,7 +23,7 @@ import (
 // noticed only at the next write. CancelWhenGone reads meanwhile, and the next reader gets those
 // bytes.
 //
-// One goroutine at a time may read. Fasthttp uses the connection through a turn.
+// One goroutine at a time may read. Fasthttp uses the connection as a borrowed one (type borrowed).
 type client struct {
 	*conn.Conn
 	ahead []byte      // bytes that were read but not passed on
@@ -182,9 +182,9 @@ func (c *client) readOn(stopping context.Context) {
 	}
 }
 
-// turn is the time for which fasthttp has a connection. Its fields belong to fasthttp's goroutine:
+// borrowed is a connection that fasthttp has for a while. Its fields belong to fasthttp's goroutine:
 // after a hijack, another goroutine has the client.
-type turn struct {
+type borrowed struct {
 	*client
 	buffer   int64 // size of fasthttp's buffer for heads, in bytes
 	parsed   int64 // memory of the parsed head, in bytes
@@ -195,10 +195,10 @@ type turn struct {
 	abandon  func()
 }
 
-// Read implements net.Conn. Where fasthttp would wait for the next request, it ends fasthttp's turn.
+// Read implements net.Conn. Where fasthttp would wait for the next request, fasthttp gives the connection back.
 // Before fasthttp calls the handler, it waits for the beginning of a body. Meanwhile its memory counts
 // like a head.
-func (t *turn) Read(p []byte) (int, error) {
+func (t *borrowed) Read(p []byte) (int, error) {
 	switch {
 	case t.hijacked:
 		return 0, io.EOF
@@ -211,9 +211,9 @@ func (t *turn) Read(p []byte) (int, error) {
 	return t.client.Read(p)
 }
 
-// Close implements net.Conn. Fasthttp also calls it at the end of its turn, and drops a hijack if
+// Close implements net.Conn. Fasthttp also calls it when it gives the connection back, and drops a hijack if
 // the connection breaks before.
-func (t *turn) Close() error {
+func (t *borrowed) Close() error {
 	if t.returned {
 		return nil
 	}

@@ -41,7 +41,7 @@ func upload(length int) string {
 func TestCloseAbandonsAHijack(t *testing.T) {
 	_, server := conntest.Pipe(1)
 	n := 0
-	_ = (&turn{client: &client{Conn: conn.New(server)}, hijacked: true, abandon: func() { n++ }}).Close()
+	_ = (&borrowed{client: &client{Conn: conn.New(server)}, hijacked: true, abandon: func() { n++ }}).Close()
 	if n != 1 {
 		t.Errorf("abandoned %d times, want once", n)
 	}

@@ -6,7 +6,7 @@
 //
 //	Server   accepts connections, and drains them
 //	client   a connection over HTTP/1.1
-//	turn     the time for which fasthttp serves a client: serve ─► render
+//	borrowed a connection while fasthttp serves it: serve ─► render
 //
 // A stream takes the connection over from fasthttp and writes the chunks itself, in a goroutine of
 // its own. A second one waits below TLS for the client to leave. With a pump, as over HTTP/2, an

@@ -37,7 +37,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 
 		DisablePreParseMultipartForm: true,
 		ConnState: func(c net.Conn, state fasthttp.ConnState) {
-			t := c.(*turn)
+			t := c.(*borrowed)
 			switch state {
 			case fasthttp.StateIdle:
 				t.idle = true
@@ -75,7 +75,7 @@ func (s *Server) serveRequests(c *client, first bool) {
 		}
 		head := c.ahead[:c.head]
 		lines := bytes.Count(head, []byte("\n"))
-		server, t := s.http.short, &turn{client: c, buffer: shortHead, parsed: int64(lines) * lineSize}
+		server, t := s.http.short, &borrowed{client: c, buffer: shortHead, parsed: int64(lines) * lineSize}
 		switch {
 		case bytes.IndexAny(head, "?\n") > pathMost: // the head is too long for this server, which says 431
 		case c.head == 0 || c.head > shortHead:
@@ -114,7 +114,7 @@ func brokenBy(err error) zap.Field {
 // serve receives each request from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
-	c := fctx.Conn().(*turn)
+	c := fctx.Conn().(*borrowed)
 	c.handled = true
 	c.HeadEnds()
 	req := s.newRequest(fctx)
@@ -138,7 +138,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 
 func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 	h := &fctx.Request.Header
-	c := fctx.Conn().(*turn)
+	c := fctx.Conn().(*borrowed)
 	req := &exchange.Request{
 		Method: string(h.Method()),
 		Target: string(h.RequestURI()),
@@ -207,7 +207,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		// whose connection ends without a head may send the request again.
 		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil
 		if resp.Streaming {
-			fctx.Conn().(*turn).Stall = resp.Stall
+			fctx.Conn().(*borrowed).Stall = resp.Stall
 		}
 		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp, written: written}, int(resp.Length))
 	default:
@@ -226,7 +226,7 @@ type takeover func(c *client) (bytes int64, reusable bool)
 // run has a new goroutine. This frees fasthttp's request and its read buffer. Bytes of the next request
 // in that buffer are kept as read ahead.
 func (s *Server) hijack(fctx *fasthttp.RequestCtx, resp *exchange.Response, written func(int64), run takeover) {
-	t := fctx.Conn().(*turn)
+	t := fctx.Conn().(*borrowed)
 	s.serving.Add(1)
 	t.hijacked = true
 	t.abandon = func() {

@@ -124,7 +124,7 @@ func (c *cutter) named() {
 	if c.next = n.members[string(key)]; c.next == nil {
 		c.next = leaf(n.keep)
 	}
-	c.tells = n.turn.by != nil && string(key) == n.turn.key
+	c.tells = n.branch.by != nil && string(key) == n.branch.key
 }
 
 var leaves = [2]*node{{}, {keep: true}}
@@ -186,7 +186,7 @@ func (c *cutter) ended() {
 		return
 	}
 	top := &c.stack[len(c.stack)-1]
-	if n := top.node.turn.by[string(c.told)]; n != nil {
+	if n := top.node.branch.by[string(c.told)]; n != nil {
 		top.node = n
 	}
 	c.tells, c.told = false, c.told[:0]

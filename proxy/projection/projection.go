@@ -72,10 +72,10 @@ func newProjection(paths *node) *Projection {
 	whole := &node{keep: true, members: map[string]*node{}}
 	// A Table has its kind first. A custom resource may have this kind, too, after its apiVersion.
 	typed, named := *root, *root
-	named.turn = turn{"apiVersion", map[string]*node{`"meta.k8s.io/v1"`: table, `"meta.k8s.io/v1beta1"`: table}}
-	typed.turn = turn{"kind", map[string]*node{`"Table"`: &named}}
+	named.branch = branch{"apiVersion", map[string]*node{`"meta.k8s.io/v1"`: table, `"meta.k8s.io/v1beta1"`: table}}
+	typed.branch = branch{"kind", map[string]*node{`"Table"`: &named}}
 	events := &node{keep: true, members: map[string]*node{"object": &typed}}
-	events.turn = turn{"type", map[string]*node{`"BOOKMARK"`: whole, `"ERROR"`: whole}}
+	events.branch = branch{"type", map[string]*node{`"BOOKMARK"`: whole, `"ERROR"`: whole}}
 	p.shapes = [shapes]*node{
 		Object: &typed,
 		List:   {keep: true, members: map[string]*node{"items": {keep: true, items: root}, "rows": table.members["rows"]}},
@@ -89,11 +89,11 @@ type node struct {
 	keep    bool // whether a value stays for which there is no further node
 	members map[string]*node
 	items   *node
-	turn    turn
+	branch  branch
 }
 
-// turn has other nodes for the rest of an object, by the value of a member.
-type turn struct {
+// branch has other nodes for the rest of an object, by the value of a member.
+type branch struct {
 	key string
 	by  map[string]*node
 }

@@ -30,7 +30,7 @@ type tooLargeError struct{ status metav1.Status }
 func (e *tooLargeError) Error() string { return e.status.Message }
 
 // fresh returns a state that is not older than the read's resourceVersion, or the most recent state
-// if no resourceVersion is given. It fails with Stale or Stuck, or with *tooLargeError if upstream has
+// if no resourceVersion is given. It fails with Stale or NoProgress, or with *tooLargeError if upstream has
 // not reached that version within futureWait, or does not say so.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began, wait := time.Now(), freshWait
@@ -64,7 +64,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		case lost:
 			return snapshot, Lost // the freshness run has just detected the loss
 		case errors.Is(err, watchcache.ErrNoProgress):
-			return snapshot, Stuck
+			return snapshot, NoProgress
 		}
 		return snapshot, Stale
 	}

@@ -79,7 +79,7 @@ func (f *stillFeed) Fresh(ctx context.Context, waits bool) (s watchcache.Snapsho
 }
 
 // ask sends a GET with an Accept header, or with another header "Name: value".
-func (fs *stillFeeds) ask(t *testing.T, rd *Reader, target string, headers ...string) Verdict {
+func (fs *stillFeeds) ask(t *testing.T, rd *Reader, target string, headers ...string) Result {
 	t.Helper()
 	req := &exchange.Request{Method: http.MethodGet, Target: target, Header: http.Header{}}
 	for _, header := range headers {

@@ -82,7 +82,7 @@ func (r *read) prefix() string {
 func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err == nil {
-		_, err = r.settleGrants(snapshot)
+		_, err = r.decideGrants(snapshot)
 	}
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	if err != nil {
 		return nil, TooOld
 	}
-	if _, err := r.settleGrants(snapshot); err != nil {
+	if _, err := r.decideGrants(snapshot); err != nil {
 		return nil, err
 	}
 	return r.page(snapshot, from, to)

@@ -57,14 +57,14 @@ func (r *read) mustBegin() *exchange.Response {
 			"by sendInitialEvents=true with resourceVersionMatch=NotOlderThan, or without a resourceVersion"), exchange.FromProxy)
 }
 
-// settleGrants finds the namespaces that a narrowed read shows in a state. It fails if the earlier
+// decideGrants finds the namespaces that a narrowed read shows in a state. It fails if the earlier
 // pages of a list showed others. It returns nil unless the read is a watch that does not show all.
-func (r *read) settleGrants(state watchcache.Snapshot) (*grants.Watch, error) {
+func (r *read) decideGrants(state watchcache.Snapshot) (*grants.Watch, error) {
 	n := r.narrowing
 	if n == nil {
 		return nil, nil
 	}
-	w, err := n.Settle(r.meter.Context(), state)
+	w, err := n.Decide(r.meter.Context(), state)
 	if err != nil {
 		return nil, err
 	}

@@ -130,21 +130,21 @@ type read struct {
 }
 
 // Answer answers a read from the cache, or reports why upstream must answer.
-func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route) Verdict {
+func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route) Result {
 	r := &read{answer: answer{Request: req, plan: plan{Route: rt}, derived: rd.Derived}}
 	resp, err := rd.answer(ctx, r)
 	if err == nil {
-		return Verdict{Answer: resp}
+		return Result{Answer: resp}
 	}
 	if r.Resumes {
-		return Verdict{Answer: r.mustBegin()} // upstream must not answer, either
+		return Result{Answer: r.mustBegin()} // upstream must not answer, either
 	}
 	if r.narrowing != nil {
 		if resp = r.narrowFailure(err); resp != nil {
-			return Verdict{Answer: resp}
+			return Result{Answer: resp}
 		}
 	}
-	v := Verdict{Reason: cmp.Or(reasonOf(err), Uncached), Expired: r.tooEarly}
+	v := Result{Reason: cmp.Or(reasonOf(err), Uncached), Expired: r.tooEarly}
 	if v.Reason.Stale() && r.mostRecentGet() {
 		v.Reason = MostRecent // as if there were no cache
 	}

@@ -44,7 +44,7 @@ func (rd *Reader) open(ctx context.Context, p *plan) (s source, err error) {
 		case errors.Is(err, object.ErrNoEncoding):
 			continue
 		case errors.Is(err, watchcache.ErrNoProgress):
-			return s, Stuck
+			return s, NoProgress
 		case errors.Is(err, watchcache.ErrNotReady):
 			return s, Stale
 		case err != nil:

@@ -114,7 +114,7 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	}
 	initial, err := r.fresh(ctx)
 	if err == nil {
-		p.Grants, err = r.settleGrants(initial)
+		p.Grants, err = r.decideGrants(initial)
 	}
 	if err != nil {
 		return p, err

@@ -142,7 +142,7 @@ func TestRegranted(t *testing.T) {
 					out := &exchange.ChunkWriter{To: &written}
 					w := opened(t, p, out)
 					s := scratch(t, pumped)
-					if on, _ := w.Turn(t.Context(), out, s); !on || written.Len() > 0 {
+					if on, _ := w.Step(t.Context(), out, s); !on || written.Len() > 0 {
 						t.Fatalf("goes on: %v, wrote %s", on, written.Bytes())
 					}
 					r.sets("a", false)
@@ -150,7 +150,7 @@ func TestRegranted(t *testing.T) {
 					for range changes {
 						r.writes(false, "a/x")
 					}
-					on, _ := w.Turn(t.Context(), out, s)
+					on, _ := w.Step(t.Context(), out, s)
 					if got := events(written.Bytes()); on || !slices.Equal(got, []string{"ERROR 410"}) || w.Reason() != endRegranted {
 						t.Errorf("goes on: %v, reason %s, wrote %v", on, w.Reason(), got)
 					}
@@ -231,7 +231,7 @@ func (s *minutely) Write(p []byte) (int, error) {
 // A slow client does not get the rest of the initial state if the grants change, or if it has lost
 // its access.
 func TestStateEnds(t *testing.T) {
-	// At worst a review begins before from, its verdict is seen a piece later, and the next review
+	// At worst a review begins before from, its result is seen a piece later, and the next review
 	// needs two further pieces. The last piece is written before the end.
 	const from, most = 90 * time.Second, 5 * time.Minute
 	for _, test := range []struct {

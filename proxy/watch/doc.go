@@ -1,10 +1,11 @@
 // Package watch writes an open watch to its client.
 //
 // A [Watch] has a [Plan], which is data, and a [Feed] of events. It polls a cursor into the cache's
-// log and appends frames to a chunk writer. It does not use a socket itself. Over HTTP/2, a pump calls Turn (package h2). Over HTTP/1.1, and
-// with an expensive filter, a watch has its own goroutine, which calls Run.
+// log and appends frames to a chunk writer. It does not use a socket itself. Over HTTP/2, a pump calls
+// Step (package h2). Over HTTP/1.1, and with an expensive filter, a watch has its own goroutine, which
+// calls Run.
 //
-//	watchcache.Cursor ─► Turn ─► deliver ─► frames ─► exchange.ChunkWriter
+//	watchcache.Cursor ─► Step ─► deliver ─► frames ─► exchange.ChunkWriter
 //	                      └────► bookmarks, access reviews, deadline, drain
 //
 // Deadlines, bookmarks, reviews and the drain set a flag (maintenanceDue). A delivery only checks

@@ -88,7 +88,7 @@ func TestLargeEventsAreShared(t *testing.T) {
 			for i, w := range watches {
 				for behind := true; behind; {
 					var on bool
-					if on, behind = w.Turn(t.Context(), outs[i], nil); !on {
+					if on, behind = w.Step(t.Context(), outs[i], nil); !on {
 						t.Fatal(w.Reason())
 					}
 				}
@@ -141,9 +141,9 @@ func TestWatchesEndAfterAPanic(t *testing.T) {
 					t.Error("no panic")
 				}
 			}()
-			first.Turn(t.Context(), out, nil)
+			first.Step(t.Context(), out, nil)
 		}()
-		if on, _ := second.Turn(t.Context(), out, nil); on || second.Reason() != endUnwritable || unwritable != 1 {
+		if on, _ := second.Step(t.Context(), out, nil); on || second.Reason() != endUnwritable || unwritable != 1 {
 			t.Errorf("compressed %t: it goes on: %t, %q", compressed, on, second.Reason())
 		}
 		runtime.KeepAlive(e)
@@ -203,7 +203,7 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 		cachetest.Apply(t, p.Cache, cachetest.Sized(t, 2, 100))
 		ended := make(chan bool)
 		go func() {
-			on, _ := w.Turn(t.Context(), out, nil)
+			on, _ := w.Step(t.Context(), out, nil)
 			ended <- on
 		}()
 		synctest.Wait()
@@ -244,7 +244,7 @@ func TestSlotOfAWideRow(t *testing.T) {
 	})}
 	w := opened(t, p, out)
 	cachetest.Apply(t, p.Cache, cachetest.Sized(t, 2, 100))
-	if on, _ := w.Turn(t.Context(), out, nil); !on || form.taken != 1 || written < wideRow {
+	if on, _ := w.Step(t.Context(), out, nil); !on || form.taken != 1 || written < wideRow {
 		t.Errorf("it goes on: %t; %d slots were taken; %d bytes", on, form.taken, written)
 	}
 }
@@ -290,13 +290,13 @@ func TestLongGap(t *testing.T) {
 	w := opened(t, p, out)
 	s := NewScratch()
 	defer s.Free()
-	if on, behind := w.Turn(t.Context(), out, s); !on || !behind || got.Len() > 0 {
+	if on, behind := w.Step(t.Context(), out, s); !on || !behind || got.Len() > 0 {
 		t.Fatalf("the pump goes on: %t, is behind: %t, has written %d bytes", on, behind, got.Len())
 	}
 	s.Written()
 	for behind := true; behind; {
 		var on bool
-		if on, behind = w.Turn(t.Context(), out, nil); !on {
+		if on, behind = w.Step(t.Context(), out, nil); !on {
 			t.Fatal(w.Reason())
 		}
 	}
@@ -354,7 +354,7 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 			cachetest.Apply(t, p.Cache, cachetest.Sized(t, uint64(2+i), size)) //nolint:gosec // small
 			on, behind := true, true
 			for on && behind {
-				on, behind = w.Turn(t.Context(), out, nil)
+				on, behind = w.Step(t.Context(), out, nil)
 			}
 			if fits := int64(size) < room; on != fits || form.taken != 1 || fits && (held != 0 || writes == 0 && !compressed) {
 				t.Errorf("of %d bytes: it goes on: %t; %d slots were taken, %d bytes are held, %d writes", size, on, form.taken, held, writes)
@@ -440,10 +440,10 @@ func TestEventBecomesLongInPump(t *testing.T) {
 	w := opened(t, p, out)
 	s := NewScratch()
 	defer s.Free()
-	w.Turn(t.Context(), out, s) // what is due at first
+	w.Step(t.Context(), out, s) // what is due at first
 	for rv := range uint64(2) {
 		cachetest.Apply(t, cache, ofSize(t, 2+rv, "1", sharedFrom))
-		if on, _ := w.Turn(t.Context(), out, s); !on {
+		if on, _ := w.Step(t.Context(), out, s); !on {
 			t.Fatal(w.Reason())
 		}
 	}

@@ -50,7 +50,7 @@ func TestEventsOfFields(t *testing.T) {
 					if !c.pumped {
 						pumped = nil
 					}
-					if on, behind := w.Turn(t.Context(), outs[i], pumped); !on || behind {
+					if on, behind := w.Step(t.Context(), outs[i], pumped); !on || behind {
 						t.Fatal(w.Reason())
 					}
 				}
@@ -125,7 +125,7 @@ func TestLargeEventsOfFieldsNeedRoom(t *testing.T) {
 		out := &exchange.ChunkWriter{To: to, Unframed: true}
 		w := opened(t, p, out)
 		return func() bool {
-			on, _ := w.Turn(t.Context(), out, nil)
+			on, _ := w.Step(t.Context(), out, nil)
 			return on
 		}
 	}

@@ -135,9 +135,9 @@ func compressedWatches(t *testing.T) {
 			cachetest.Apply(t, c, o)
 		}
 		for _, w := range append(plain, packed...) {
-			on, behind := w.Turn(t.Context(), outs[w], s)
+			on, behind := w.Step(t.Context(), outs[w], s)
 			for on && behind {
-				on, behind = w.Turn(t.Context(), outs[w], nil)
+				on, behind = w.Step(t.Context(), outs[w], nil)
 			}
 			if !on {
 				t.Fatalf("the watch ends: %s", w.Reason())
@@ -157,7 +157,7 @@ func compressedWatches(t *testing.T) {
 	for i, w := range packed {
 		w.deadline = time.Now()
 		w.wake()
-		if on, _ := w.Turn(t.Context(), outs[w], s); on {
+		if on, _ := w.Step(t.Context(), outs[w], s); on {
 			t.Fatal("the watch goes on")
 		}
 		if read, err := decompressed(got[w].Bytes()); err != nil || len(read) < got[plain[i]].Len() {

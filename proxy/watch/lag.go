@@ -62,10 +62,10 @@ func (c *LagCounts) add(lag time.Duration, n uint64) {
 	c.nanos.Add(int64(lag) * int64(n)) //nolint:gosec // n is small
 }
 
-// slowWrites is the minimum duration of a turn's writes that counts as waiting for the client.
+// slowWrites is the minimum duration of a step's writes that counts as waiting for the client.
 const slowWrites = 100 * time.Millisecond
 
-// waits measures the writes of a turn, but not the rest of the turn, in which a Table may wait for
+// waits measures the writes of a step, but not the rest of the step, in which a Table may wait for
 // its rows.
 type waits struct {
 	to   io.Writer

@@ -48,7 +48,7 @@ func TestDeliveryLag(t *testing.T) {
 				w := opened(t, p, out)
 				s := scratch(t, pumped)
 				turn := func() {
-					if on, _ := w.Turn(t.Context(), out, s); !on {
+					if on, _ := w.Step(t.Context(), out, s); !on {
 						t.Fatal("it ends")
 					}
 					if pumped {
@@ -91,7 +91,7 @@ func TestLagOfSlowClients(t *testing.T) {
 		w := opened(t, p, out)
 		deliver := func(rv int) {
 			cachetest.Apply(t, c, cachetest.ConfigMap(t, 0, rv))
-			if on, behind := w.Turn(t.Context(), out, nil); !on || behind {
+			if on, behind := w.Step(t.Context(), out, nil); !on || behind {
 				t.Fatalf("goes on: %t, behind: %t", on, behind)
 			}
 		}
@@ -121,7 +121,7 @@ func TestLateRowsAreNotTheClients(t *testing.T) {
 		out := &exchange.ChunkWriter{To: io.Discard}
 		w := opened(t, p, out)
 		cachetest.Apply(t, c, cachetest.ConfigMap(t, 0, 10))
-		if on, behind := w.Turn(t.Context(), out, nil); !on || behind {
+		if on, behind := w.Step(t.Context(), out, nil); !on || behind {
 			t.Fatalf("goes on: %t, behind: %t", on, behind)
 		}
 		prompt, seconds := totals(&p.Lag.Prompt)

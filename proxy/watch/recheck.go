@@ -19,14 +19,14 @@ const (
 
 // recheck repeats the access review of an open watch. Kube-apiserver reviews a watch only at its
 // start. But the cache was read with the proxy's rights instead of the client's, so the right to a
-// watch must be checked again. A review fails without a verdict if upstream cannot be reached. Few
+// watch must be checked again. A review fails without a result if upstream cannot be reached. Few
 // new events arrive then, so the watch continues for recheckGrace.
 type recheck struct {
 	every     time.Duration // 0 means never
 	review    func(context.Context) error
 	due       time.Time
 	confirmed time.Time
-	verdict   chan error     // receives the result of the current review; nil if there is none
+	result    chan error     // receives the result of the current review; nil if there is none
 	running   sync.WaitGroup // the goroutine of the current review
 	cancel    func()         // ends the current review
 	wake      func()         // called when a review has ended
@@ -46,7 +46,7 @@ func nextReview(now time.Time, every time.Duration) time.Time {
 
 // next returns the time of the next review or the time otherwise, whichever is earlier.
 func (c *recheck) next(otherwise time.Time) time.Time {
-	if c.every > 0 && c.verdict == nil && c.due.Before(otherwise) {
+	if c.every > 0 && c.result == nil && c.due.Before(otherwise) {
 		return c.due
 	}
 	return otherwise
@@ -59,21 +59,21 @@ func (c *recheck) goesOn(ctx context.Context, now time.Time) bool {
 		return true
 	}
 	select {
-	case verdict := <-c.verdict:
-		if !c.end(verdict) {
+	case result := <-c.result:
+		if !c.end(result) {
 			return false
 		}
 	default:
 	}
-	if c.verdict == nil && !now.Before(c.due) {
+	if c.result == nil && !now.Before(c.due) {
 		c.begin(ctx)
 	}
 	return true
 }
 
 func (c *recheck) begin(ctx context.Context) {
-	verdict := make(chan error, 1)
-	c.verdict = verdict
+	result := make(chan error, 1)
+	c.result = result
 	ctx, c.cancel = context.WithCancel(ctx)
 	c.running.Go(func() {
 		err := errors.New("panic in a review")
@@ -81,7 +81,7 @@ func (c *recheck) begin(ctx context.Context) {
 			if p := recover(); p != nil { // a panic counts as a failed review
 				c.panicked(p)
 			}
-			verdict <- err
+			result <- err
 			c.wake()
 		}()
 		err = c.review(ctx)
@@ -89,15 +89,15 @@ func (c *recheck) begin(ctx context.Context) {
 }
 
 // end handles the result of a review and reports whether the watch continues.
-func (c *recheck) end(verdict error) bool {
-	c.verdict = nil
+func (c *recheck) end(result error) bool {
+	c.result = nil
 	c.cancel()
 	now := time.Now()
 	switch {
-	case verdict == nil:
+	case result == nil:
 		c.confirmed, c.due = now, nextReview(now, c.every)
 		return true
-	case errors.Is(verdict, exchange.ErrRevoked):
+	case errors.Is(result, exchange.ErrRevoked):
 		return false
 	}
 	c.due = now.Add(min(recheckRetry, c.every))

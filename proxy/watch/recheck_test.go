@@ -14,10 +14,10 @@ import (
 // it continues for a grace period.
 func TestRecheck(t *testing.T) {
 	for name, test := range map[string]struct {
-		every   time.Duration
-		verdict func(asked int) error
-		want    time.Duration // until the watch ends; 0 means never
-		slack   time.Duration
+		every  time.Duration
+		result func(asked int) error
+		want   time.Duration // until the watch ends; 0 means never
+		slack  time.Duration
 	}{
 		"confirmed": {time.Minute, func(int) error { return nil }, 0, 0},
 		"never":     {0, func(int) error { return exchange.ErrRevoked }, 0, 0},
@@ -37,7 +37,7 @@ func TestRecheck(t *testing.T) {
 				began := time.Now()
 				c := newRecheck(test.every, func(context.Context) error {
 					asked++
-					return test.verdict(asked)
+					return test.result(asked)
 				}, nil)
 				end := began.Add(time.Hour)
 				woken := make(chan struct{}, 1)

@@ -14,7 +14,7 @@ import (
 // selector and DELETED for another.
 const framesMax = 4
 
-// Scratch is memory that is needed only during a turn. Each working goroutine has its own. A pump's
+// Scratch is memory that is needed only during a step. Each working goroutine has its own. A pump's
 // scratch space holds up to framesMax pieces of 64 KiB.
 type Scratch struct {
 	deltas [deltasMax]watchcache.Delta
@@ -35,7 +35,7 @@ var scratches = sync.Pool{New: func() any { return new(Scratch) }}
 // NewScratch returns scratch space. The caller must call Free.
 func NewScratch() *Scratch { return scratches.Get().(*Scratch) }
 
-// Written counts the lags of the turns so far. It must be called soon after their bytes were
+// Written counts the lags of the steps so far. It must be called soon after their bytes were
 // written.
 func (s *Scratch) Written() { s.late.count() }
 

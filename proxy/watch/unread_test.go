@@ -125,7 +125,7 @@ func TestSmallEventsAreWrittenTogether(t *testing.T) {
 	client := &gated{take: make(chan struct{})}
 	close(client.take)
 	out := &exchange.ChunkWriter{To: client, Unframed: true}
-	on, behind := opened(t, p, out).Turn(t.Context(), out, nil)
+	on, behind := opened(t, p, out).Step(t.Context(), out, nil)
 	if writes, _ := client.writes(); !on || behind || writes != 1 || bytes.Count(client.got.Bytes(), []byte("\n")) != 100 {
 		t.Errorf("%d writes, behind %t", writes, behind)
 	}
@@ -158,7 +158,7 @@ func TestLargeEventIsNotCopied(t *testing.T) {
 	now := cachetest.Snapshot(t, c)
 	client := &aliasing{of: now.Get("a/c-000000").Item()}
 	out := &exchange.ChunkWriter{To: client}
-	if on, behind := opened(t, p, out).Turn(t.Context(), out, nil); !on || behind || client.shared < large || client.own > 200 {
+	if on, behind := opened(t, p, out).Step(t.Context(), out, nil); !on || behind || client.shared < large || client.own > 200 {
 		t.Errorf("%d shared bytes and %d of its own, behind %t", client.shared, client.own, behind)
 	}
 }

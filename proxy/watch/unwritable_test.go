@@ -68,7 +68,7 @@ func TestUnwritableObjectEndsTheWatch(t *testing.T) {
 			switch c.event {
 			case watchcache.Modified:
 				cachetest.Apply(t, cache, cachetest.ConfigMap(t, 1, 5))
-				w.Turn(t.Context(), out, nil)
+				w.Step(t.Context(), out, nil)
 			case watchcache.Deleted:
 				removal := watchcache.Delta{Type: c.event, RV: 9, Object: initial.Get("a/c-000001")}
 				_ = w.put(out, watchcache.Deleted, shownAt(&removal))

@@ -139,7 +139,7 @@ func (w *Watch) Run(ctx context.Context, out *exchange.ChunkWriter) {
 		return
 	}
 	for {
-		on, behind := w.Turn(ctx, out, nil)
+		on, behind := w.Step(ctx, out, nil)
 		if !on {
 			return
 		}
@@ -200,20 +200,20 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	return true
 }
 
-// wake makes the next turn check all deadlines.
+// wake makes the next step check all deadlines.
 func (w *Watch) wake() {
 	w.maintenanceDue.Store(true)
 	w.Cursor.Wake()
 }
 
-// Turn delivers new events and does all other work that is due. It reports whether the watch
+// Step delivers new events and does all other work that is due. It reports whether the watch
 // continues, and whether there are more events to deliver. A pump passes scratch space. A caller
 // whose writes may block passes nil, because a blocked write would keep the space in use.
-func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch) (on, behind bool) {
+func (w *Watch) Step(ctx context.Context, out *exchange.ChunkWriter, s *Scratch) (on, behind bool) {
 	if s == nil {
-		return w.waitingTurn(ctx, out)
+		return w.waitingStep(ctx, out)
 	}
-	on, behind = w.turn(ctx, out, s, &s.late)
+	on, behind = w.step(ctx, out, s, &s.late)
 	if w.Lag != nil {
 		s.late.sent(w.Lag, out.Sent-w.sent)
 		w.sent = out.Sent
@@ -228,13 +228,13 @@ func (w *Watch) countSent(out *exchange.ChunkWriter) {
 	}
 }
 
-// waitingTurn is a turn whose writes may wait for the client. If a write waits, the turn's events
+// waitingStep is a step whose writes may wait for the client. If a write waits, the step's events
 // count as slow.
-func (w *Watch) waitingTurn(ctx context.Context, out *exchange.ChunkWriter) (on, behind bool) {
+func (w *Watch) waitingStep(ctx context.Context, out *exchange.ChunkWriter) (on, behind bool) {
 	var late lateRuns
 	waits := &waits{to: out.To}
 	out.To = waits
-	on, behind = w.turn(ctx, out, nil, &late)
+	on, behind = w.step(ctx, out, nil, &late)
 	out.To = waits.to
 	if late.n > 0 {
 		if !w.slow && waits.took >= slowWrites {
@@ -255,7 +255,7 @@ func (w *Watch) waitingTurn(ctx context.Context, out *exchange.ChunkWriter) (on,
 // goroutine that works on the watch.
 func (w *Watch) ClientWaited() { w.slow = true }
 
-func (w *Watch) turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
+func (w *Watch) step(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
 	on, behind = w.work(ctx, out, s, late)
 	if !on && w.member != nil {
 		w.member.end()

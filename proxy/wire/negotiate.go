@@ -79,11 +79,11 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 			if !matches(&clauses[i], e.subtype) {
 				continue
 			}
-			c, verdict := choose(&clauses[i], e.mediaType, read)
-			if verdict == next {
+			c, use := choose(&clauses[i], e.mediaType, read)
+			if use == next {
 				continue
 			}
-			if verdict == upstream || c.MediaType == YAML || clauses[i].SubType == "*" && clauses[i].Type != "*" {
+			if use == upstream || c.MediaType == YAML || clauses[i].SubType == "*" && clauses[i].Type != "*" {
 				return choices // custom resources accept application/*, built-in resources do not
 			}
 			if clauses[i].Type == "*" && !strings.Contains(accept, "*/*") {
@@ -164,16 +164,16 @@ func matches(clause *goautoneg.Accept, subtype string) bool {
 // some clients send. A newer apiserver may know others, such as drop=metadata.managedFields.
 var understood = []string{"as", "g", "v", "sv", "stream", "pretty", "profile", "charset"}
 
-type verdict uint8
+type clauseResult uint8
 
 const (
-	take     verdict = iota
-	next             // kube-apiserver skips the clause
-	upstream         // upstream must answer
+	take     clauseResult = iota
+	next                  // kube-apiserver skips the clause
+	upstream              // upstream must answer
 )
 
 // choose evaluates one clause for one encoding.
-func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, verdict) {
+func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, clauseResult) {
 	c := Choice{MediaType: m}
 	p := clause.Params
 	if stream := p["stream"]; stream != "" && (m == YAML || stream != "watch") {
@@ -197,7 +197,7 @@ func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, verdict) 
 }
 
 // convert evaluates a clause that asks for another kind.
-func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
+func convert(c Choice, as, group, version string, read Read) (Choice, clauseResult) {
 	known := slices.Contains([]string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}, as)
 	wanted := "PartialObjectMetadata"
 	if read == List {
@@ -230,8 +230,8 @@ func NegotiateError(accept string, pretty bool) Choice {
 			if !matches(&clauses[i], e.subtype) {
 				continue
 			}
-			c, verdict := choose(&clauses[i], e.mediaType, Get)
-			if verdict == next || c.Partial || c.Table || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
+			c, use := choose(&clauses[i], e.mediaType, Get)
+			if use == next || c.Partial || c.Table || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
 				continue // a Status is not converted
 			}
 			c.Pretty = (c.Pretty || pretty) && c.MediaType == JSON

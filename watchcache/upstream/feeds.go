@@ -90,7 +90,7 @@ func (fs *Feeds) Stop() {
 // open returns the feed of a key once its cache may answer a read.
 func (fs *Feeds) open(ctx context.Context, key feed.Key, since uint64) (*fresh.Feed, error) {
 	f, err := fs.enter(ctx, key)
-	if errors.Is(err, feed.ErrServedAnew) && client.Sleep(ctx, settling) {
+	if errors.Is(err, feed.ErrServedAnew) && client.Sleep(ctx, changeDelay) {
 		// All watches of the resource have just ended, and their clients return immediately. A
 		// forwarded client would stay connected to upstream.
 		f, err = fs.enter(ctx, key)
@@ -233,7 +233,7 @@ func (fs *Feeds) redefined(name string, _, now discovery.Version) {
 	}
 }
 
-func (fs *Feeds) abandon(f *fresh.Feed) { fs.giveUp(f, feed.ErrServedAnew, settling) }
+func (fs *Feeds) abandon(f *fresh.Feed) { fs.giveUp(f, feed.ErrServedAnew, changeDelay) }
 
 // giveUp ends a feed immediately and remembers the reason for a while.
 func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
@@ -246,9 +246,9 @@ func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	}
 }
 
-// settling is how long requests for a custom resource wait after a change of its definition or
+// changeDelay is how long requests for a custom resource wait after a change of its definition or
 // server. Upstream needs this time to serve the new one.
-const settling = 2 * time.Second
+const changeDelay = 2 * time.Second
 
 // retireIdle stops feeds that have not been used for IdleTimeout.
 func (fs *Feeds) retireIdle() {

@@ -112,7 +112,7 @@ func TestAPIMoves(t *testing.T) {
 				if ended := err != nil; ended != tc.ends {
 					t.Errorf("the cache has ended: %t, %v", ended, err)
 				}
-				time.Sleep(2 * settling)
+				time.Sleep(2 * changeDelay)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				now, err := feeds.Open(ctx, widgets, object.Want{}, object.JSON, 0)
@@ -169,7 +169,7 @@ func TestServedInAnotherWayAlready(t *testing.T) {
 				_, _ = feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0)
 				time.Sleep(time.Minute) // meanwhile the others are read
 				for range 20 {
-					time.Sleep(2 * settling)
+					time.Sleep(2 * changeDelay)
 					if _, err := feeds.Open(t.Context(), widgets, object.Want{}, object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
 						t.Errorf("got %v", err)
 					}

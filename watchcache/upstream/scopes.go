@@ -149,5 +149,5 @@ func (fs *Feeds) AnswersGets(gvr schema.GroupVersionResource, w object.Want, enc
 		scopes = scopes[:min(1, len(scopes))] // Open waits for the narrowest
 	}
 	f := fs.ready(feed.Key{GVR: gvr, Encoding: encoding}, scopes)
-	return f != nil && f.ServesConsistent() && f.Feed.Settled() && f.AnswersGets()
+	return f != nil && f.ServesConsistent() && f.Feed.Serves() && f.AnswersGets()
 }

@@ -132,7 +132,7 @@ func (s *Servers) suspect(one *server) {
 }
 
 // failed records that a request to a server failed. If the server accepted a connection, the failure
-// may be the proxy's own, for example an unreadable key, so the verdict is left to the check.
+// may be the proxy's own, for example an unreadable key, so the check decides.
 func (s *Servers) failed(one *server, err error) {
 	s.suspect(one)
 	s.mu.Lock()
@@ -166,7 +166,7 @@ func (s *Servers) note(one *server, found checkResult) (ready bool) {
 		s.noteCredentials(one, found.code == http.StatusUnauthorized)
 	}
 	if !found.silent || one.mu.silent >= lostAfter {
-		s.judge(one, s.verdictLocked(one, found))
+		s.judge(one, s.reasonLocked(one, found))
 	}
 	now := s.current.Load()
 	bad := one.mu.silent >= lostAfter || errors.Is(one.mu.reason, errBehind)
@@ -176,9 +176,9 @@ func (s *Servers) note(one *server, found checkResult) (ready bool) {
 	return now.usable()
 }
 
-// verdictLocked returns why a server must not be used, or nil. A server that is not ready and still
+// reasonLocked returns why a server must not be used, or nil. A server that is not ready and still
 // serves may be used only if no other server is ready. The caller must hold mu.
-func (s *Servers) verdictLocked(one *server, found checkResult) error {
+func (s *Servers) reasonLocked(one *server, found checkResult) error {
 	behind := one.mu.behind
 	one.mu.behind = time.Time{}
 	ready := func(one *server) bool { return one.usable() && one.mu.unready.IsZero() }

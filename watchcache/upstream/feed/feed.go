@@ -76,9 +76,9 @@ type loop struct {
 type life struct {
 	queued  atomic.Bool   // Run waits for its turn
 	started chan struct{} // closed when the cache or err is set
-	// settled is closed when the cache may serve clients. A past state must reach the present first.
-	settled chan struct{}
-	done    chan struct{} // closed when Run has returned
+	// serves is closed when the cache may serve clients. A past state must reach the present first.
+	serves chan struct{}
+	done   chan struct{} // closed when Run has returned
 	// err is why the cache is missing or has ended. It is valid after started or done is closed.
 	err error
 }
@@ -100,7 +100,7 @@ func New(ctx context.Context, u *Shared, key Key, asked time.Time, limits watchc
 		Shared: u, Key: key, loop: loop{asked: asked, limits: limits}, tasks: newTasks(ctx),
 		Log:        u.Log.With(zap.Inline(key)),
 		Aggregated: u.Options.Load().Resources[gvr.GroupResource()].Aggregated,
-		life:       life{started: make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{})},
+		life:       life{started: make(chan struct{}), serves: make(chan struct{}), done: make(chan struct{})},
 	}
 	// An aggregated API may show another resource's objects. A scope shows some of the writes only.
 	if !f.Aggregated && key.Scope.Whole() {
@@ -145,8 +145,8 @@ func (f *Feed) Age() time.Duration { return time.Since(f.loop.asked) }
 // Started reports whether the feed has a cache and may be filling it.
 func (f *Feed) Started() bool { return closed(f.life.started) && f.cache != nil }
 
-// Settled reports whether the cache may serve clients as soon as it is filled.
-func (f *Feed) Settled() bool { return closed(f.life.settled) && f.cache != nil }
+// Serves reports whether the cache may serve clients as soon as it is filled.
+func (f *Feed) Serves() bool { return closed(f.life.serves) && f.cache != nil }
 
 func closed(c chan struct{}) bool {
 	select {
@@ -195,12 +195,12 @@ func (f *Feed) Soon(ctx context.Context) error {
 		err := f.Ready(slice)
 		over := err == nil || ctx.Err() != nil || slice.Err() == nil
 		cancel()
-		switch settles := f.Started() && !f.Settled(); {
+		switch behind := f.Started() && !f.Serves(); {
 		case over:
 			return err
-		case f.life.queued.Load(), quiet() < patience, settles && quiet() < MostPatience:
+		case f.life.queued.Load(), quiet() < patience, behind && quiet() < MostPatience:
 			continue // the proxy itself lets a queued feed wait
-		case !settles:
+		case !behind:
 			patience = min(max(patience, patiently*f.Shared.answers.Measure(ctx, f.Shared.Client, MostPatience-Patience, Patience/4)), MostPatience)
 		}
 		ended := closed(f.life.started) && f.cache == nil // the next turn says why
@@ -218,7 +218,7 @@ func (f *Feed) Ready(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-f.life.settled:
+	case <-f.life.serves:
 		_, err = f.cache.Snapshot()
 		if _, lost := f.Lost(); err != nil && !lost {
 			_, err = f.cache.WaitFresh(ctx, 0)
@@ -250,7 +250,7 @@ func (f *Feed) Run(started func()) error {
 	})
 	if err != nil {
 		f.life.err = err
-		close(f.life.settled)
+		close(f.life.serves)
 		close(f.life.started)
 		return f.ended()
 	}

@@ -47,7 +47,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			f.Failed(err, errors.Is(err, errSilent))
 		}
 		took := time.Since(began)
-		next, reason := f.verdict(ctx, err)
+		next, reason := f.nextPhase(ctx, err)
 		answered := client.Answered(err) || errors.Is(err, discovery.ErrNotServed)
 		if next == stopped && f.cache.Stats().Ready && answered && f.Shared.Health.IsReturning() {
 			next, reason = f.phase(), ""
@@ -282,9 +282,9 @@ const (
 // expired is the reason for a relist when upstream no longer has the history.
 const expired = "expired"
 
-// verdict decides the feed's next phase after a stream has ended. A nil err is a clean end. If it
+// nextPhase decides the feed's next phase after a stream has ended. A nil err is a clean end. If it
 // returns a reason, the feed reads the state again. Otherwise, the feed keeps its phase or stops.
-func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason string) {
+func (f *Feed) nextPhase(ctx context.Context, err error) (next phase, reason string) {
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrWentBack):

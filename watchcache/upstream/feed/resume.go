@@ -84,17 +84,17 @@ func (p *resumePoints) beginnings(at uint64) (all []uint64) {
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	f.resume.left = f.resume.beginnings(upstreamAt)
 	if !f.begin(ctx) {
-		close(f.life.settled)
+		close(f.life.serves)
 		return
 	}
 	f.resume.begun = true
-	f.Go(func(ctx context.Context) { f.settle(ctx, upstreamAt) })
+	f.Go(func(ctx context.Context) { f.reachPresent(ctx, upstreamAt) })
 }
 
-// settle lets the cache serve clients once it has caught up. After too many tries, it makes the run
+// reachPresent lets the cache serve clients once it has caught up. After too many tries, it makes the run
 // loop read the present state.
-func (f *Feed) settle(ctx context.Context, upstreamAt uint64) {
-	defer close(f.life.settled)
+func (f *Feed) reachPresent(ctx context.Context, upstreamAt uint64) {
+	defer close(f.life.serves)
 	backoff, interrupted := client.Reconnect, false
 	for tries := 1; ctx.Err() == nil; tries++ {
 		err := f.catchUp(ctx, upstreamAt)
@@ -131,7 +131,7 @@ func (f *Feed) begin(ctx context.Context) bool {
 // upstream lacks the history after the cached state. If it returns false, the feed reads the
 // present state.
 func (f *Feed) beginElsewhere(ctx context.Context) bool {
-	if !f.resume.begun || closed(f.life.settled) {
+	if !f.resume.begun || closed(f.life.serves) {
 		return false
 	}
 	f.enter(renewing)
@@ -147,9 +147,9 @@ const (
 	// catchUpTries is the number of attempts to reach upstream's revision. After these, the feed
 	// begins at the present.
 	catchUpTries = 3
-	// settleStream is how long a feed waits for the stream to deliver the changes since the past
+	// presentStream is how long a feed waits for the stream to deliver the changes since the past
 	// state. Then the feed opens a side watch.
-	settleStream = 100 * time.Millisecond
+	presentStream = 100 * time.Millisecond
 )
 
 func (f *Feed) readAt(ctx context.Context, rv uint64) error {
@@ -178,7 +178,7 @@ func (f *Feed) catchUp(ctx context.Context, rv uint64) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	if !f.Reaches(ctx, rv, settleStream) {
+	if !f.Reaches(ctx, rv, presentStream) {
 		if _, err := f.CatchUp(ctx, rv); err != nil {
 			return err
 		}

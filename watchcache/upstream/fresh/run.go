@@ -106,7 +106,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 	if stats.Newest >= q.rv {
 		return current, nil
 	}
-	if by := f.settles(ctx, *q); by != "" {
+	if by := f.awaitShown(ctx, *q); by != "" {
 		return by, nil
 	}
 	if !feed.IsSmall(stats) {
@@ -130,16 +130,16 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 		if err := f.askOwn(ctx, q); err != nil {
 			return "", err
 		}
-		if by := f.settles(ctx, *q); by != "" { // events that were late have come
+		if by := f.awaitShown(ctx, *q); by != "" { // events that were late have come
 			return by, nil
 		}
 	}
 	return f.Feed.CatchUp(ctx, q.rv)
 }
 
-// settles waits until the ledger or the stream shows the state at q's revision. It returns "" if
+// awaitShown waits until the ledger or the stream shows the state at q's revision. It returns "" if
 // neither does so in time.
-func (f *Feed) settles(ctx context.Context, q question) (by string) {
+func (f *Feed) awaitShown(ctx context.Context, q question) (by string) {
 	ctx, cancel := context.WithTimeout(ctx, streamWait)
 	defer cancel()
 	for {

@@ -27,7 +27,7 @@ const (
 
 // said returns the status and the age of an answer, the code of the only event of a watch, or the
 // reason why upstream must answer.
-func said(v Verdict) string {
+func said(v Result) string {
 	if v.Answer == nil {
 		return string(v.Reason)
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Verdict is a response from the cache, or the reason why upstream must answer.
-type Verdict struct {
+// Result is a response from the cache, or the reason why upstream must answer.
+type Result struct {
 	Answer *exchange.Response // nil if upstream must answer
 	Reason Reason             // why upstream must answer
 	// Expired is the response to an Early watch if too many such watches are already open upstream.
@@ -33,7 +33,7 @@ const (
 	TooOld      Reason = "too-old"        // before the cache's history
 	TooLarge    Reason = "too-large"      // making the response needs too much memory
 	Stale       Reason = "not-up-to-date" // the cache is out of date; many such reads may come
-	Stuck       Reason = "no-progress"    // like Stale, but the cache may soon be up to date
+	NoProgress  Reason = "no-progress"    // like Stale, but the cache may soon be up to date
 	Lost        Reason = "upstream-lost"  // like Stale, because upstream is lost
 	Early       Reason = "too-old-watch"  // a watch that starts before the cache's history
 )
@@ -45,4 +45,4 @@ func reasonOf(err error) Reason {
 }
 
 // Stale reports whether an up-to-date cache would answer.
-func (r Reason) Stale() bool { return r == Stale || r == Stuck || r == Lost }
+func (r Reason) Stale() bool { return r == Stale || r == NoProgress || r == Lost }
