@@ -152,7 +152,7 @@ func TestTwoUsersLeaveRoom(t *testing.T) {
 	for name, q := range map[string]*fair.Pool{
 		"forwards": s.queues.forwards, "stale reads": s.queues.fallbackReads, "stale watches": s.queues.fallbackWatches, "late watches": s.queues.late,
 		"memory": s.queues.memory, "lasting": s.queues.lasting, "unauthenticated": s.queues.strangers,
-		"heads": s.queues.heads.Strangers, "unread": s.queues.heads.Unread,
+		"heads": s.queues.begun, "unread": s.queues.unread,
 	} {
 		size := max(1, q.Capacity/100)
 		for more := true; more; {
@@ -208,11 +208,11 @@ func TestConnectionsOfStrangers(t *testing.T) {
 		unread := dialSlow(t, l, "h2")
 		go func() { _, _ = greet(unread) }()
 		time.Sleep(5 * time.Second)
-		heads := &s.queues.heads
-		if held := heads.Strangers.Taken(); held < 2*exchange.PieceSize || usersHold(s) != 0 {
+		begun := s.queues.begun
+		if held := begun.Taken(); held < 2*exchange.PieceSize || usersHold(s) != 0 {
 			t.Errorf("a stranger who does not read holds %d bytes, users hold %d", held, usersHold(s))
 		}
-		if !heads.Strangers.Try("stranger", heads.Strangers.Capacity-heads.Strangers.Taken()) {
+		if !begun.Try("stranger", begun.Capacity-begun.Taken()) {
 			t.Fatal("there is no room for strangers")
 		}
 		if code, err := clientTo(t, l, "h2").send(t.Context(), "reader", http.MethodPost, podsPath, strings.NewReader("{}")); code != http.StatusOK {
@@ -239,12 +239,12 @@ func TestWatchesLeaveRoomForRequests(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		get()
-		for _, pool := range []*fair.Pool{s.queues.lasting, s.queues.heads.Unread} {
+		for _, pool := range []*fair.Pool{s.queues.lasting, s.queues.unread} {
 			for i, users := 0, []string{"reader", "reader1", "reader2", "reader3"}; i < 1000; i++ {
 				pool.Try(users[i%len(users)], pool.Capacity/100)
 			}
 		}
-		s.queues.heads.Strangers.Try("stranger", s.queues.heads.Strangers.Capacity)
+		s.queues.begun.Try("stranger", s.queues.begun.Capacity)
 		get()
 		get("X-Long", strings.Repeat("x", 3<<10))
 		if code, err := client.send(t.Context(), "reader", http.MethodPost, podsPath, strings.NewReader(strings.Repeat("x", 200<<10))); code != http.StatusOK {

@@ -28,7 +28,7 @@ import (
 
 // usersHold returns the bytes that users hold.
 func usersHold(s *Server) int64 {
-	return s.queues.memory.Taken() + s.queues.lasting.Taken() + s.queues.heads.Unread.Taken()
+	return s.queues.memory.Taken() + s.queues.lasting.Taken() + s.queues.unread.Taken()
 }
 
 // A user's requests hold memory until they are answered. Beyond half of the memory for requests, they
@@ -247,7 +247,7 @@ func unreadCachedWatches(t *testing.T, protocol string, size int) {
 	cachetest.Apply(t, c, cachetest.Sized(t, 10, size))
 	time.Sleep(3 * time.Second)
 	synctest.Wait()
-	if held, n := s.queues.heads.Unread.Taken(), watchesOf(s)[""]; held > room || held < room*9/10 || n != most {
+	if held, n := s.queues.unread.Taken(), watchesOf(s)[""]; held > room || held < room*9/10 || n != most {
 		t.Errorf("%d bytes are held, %d watches are open, want %d and %d", held, n, room, most)
 	}
 	for _, client := range clients {

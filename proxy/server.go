@@ -14,12 +14,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/audit"
-	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
-	"github.com/watchproxy/watchproxy/proxy/h2"
 	"github.com/watchproxy/watchproxy/proxy/listen"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
@@ -117,7 +115,9 @@ type queues struct {
 	// which may last for hours. Otherwise a user would be refused requests because of others' watches.
 	memory, lasting *fair.Pool
 	strangers       *fair.Pool // memory of requests that are not authenticated yet, by network
-	heads           conn.Heads // what connections hold
+	// Of connections: begun is for what unknown clients have begun to send, and unread for what users'
+	// clients leave unread.
+	begun, unread *fair.Pool
 }
 
 // Parts are what a server is made of.
@@ -155,10 +155,15 @@ func NewServer(of Parts, options Options) *Server {
 // listen returns the listening server for a handler.
 func (s *Server) listen(h exchange.Handler) *listen.Server {
 	return listen.New(listen.Config{
-		Handler: h, Slots: s.queues.reads, Heads: &s.queues.heads, Metrics: s.metrics, Log: s.log, Serving: s.life.ctx, Cut: s.life.cut, Draining: s.life.draining, Drain: s.beginDrain, Stop: s.life.stop,
+		Handler: h, Slots: s.queues.reads, Metrics: s.metrics, Log: s.log,
+		Begun: s.queues.begun, Users: s.queues.memory, Unread: s.queues.unread,
+		Serving: s.life.ctx, Cut: s.life.cut,
+		Draining: s.life.draining, Drain: s.beginDrain, Stop: s.life.stop,
 		Options: func() listen.Options {
 			o := s.options.Load()
-			return listen.Options{Options: h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}, TLS: o.TLS, Drain: o.Drain}
+			return listen.Options{
+				Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance, TLS: o.TLS, Drain: o.Drain,
+			}
 		},
 	})
 }
@@ -176,7 +181,7 @@ func (s *Server) divide(options *Options) {
 	memory, strangers := cmp.Or(options.Memory, memorySize), cmp.Or(options.Strangers, strangersSize)
 	s.queues.memory, s.queues.lasting = fair.NewPool(memory, shared), fair.NewPool(memory, shared)
 	s.queues.strangers = fair.NewPool(strangers, true)
-	s.queues.heads = conn.Heads{Strangers: fair.NewPool(strangers/2, true), Users: s.queues.memory, Unread: fair.NewPool(memory/2, shared)}
+	s.queues.begun, s.queues.unread = fair.NewPool(strangers/2, true), fair.NewPool(memory/2, shared)
 	s.limits.lasting = s.queues.lasting
 	processors := max(1, runtime.GOMAXPROCS(0)-1) // one is left to cheap reads and the network
 	s.queues.reads = fair.NewSlots(int64(processors))

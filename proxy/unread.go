@@ -31,7 +31,7 @@ type unread struct {
 // the body is closed.
 func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, closed func()) io.ReadCloser {
 	u := &unread{ReadCloser: body, closed: closed}
-	u.guard = fair.NewGuard(s.options.Load().Window, func() (*fair.Pool, string) { return s.queues.heads.Unread, req.User() }, func() {
+	u.guard = fair.NewGuard(s.options.Load().Window, func() (*fair.Pool, string) { return s.queues.unread, req.User() }, func() {
 		if u.refuse() {
 			s.metrics.Limited.WithLabelValues("unread").Inc()
 			s.logUnread(req)

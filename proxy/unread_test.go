@@ -71,7 +71,7 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if held, ended := s.queues.heads.Unread.Taken()/o.Window, testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); held != room || ended != unread-room {
+		if held, ended := s.queues.unread.Taken()/o.Window, testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); held != room || ended != unread-room {
 			t.Errorf("%d watches hold room, %v have ended, want %d and %d", held, ended, room, unread-room)
 		}
 		if counted := watchesOf(s)[""]; open.Load() != room+1 || counted != unread+1 {
@@ -213,7 +213,7 @@ func clientCertificate(t *testing.T, name string) (*access.ClientCA, tls.Certifi
 func TestUnreadResponsesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, lines := logging(Options{Window: 8})
-		s.queues.heads.Unread = fair.NewPool(4, false)
+		s.queues.unread = fair.NewPool(4, false)
 		const ended = 10 * remarkBurst
 		req := &exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}}
 		for range ended {
@@ -235,15 +235,15 @@ func TestUnreadResponsesAreLogged(t *testing.T) {
 func TestUnreadBodyEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := logging(Options{Window: 1})
-		s.queues.heads.Unread = fair.NewPool(4, false)
+		s.queues.unread = fair.NewPool(4, false)
 		closed := 0
 		body := s.guardUnread(&exchange.Request{}, io.NopCloser(strings.NewReader("events")), func() { closed++ })
 		time.Sleep(time.Minute)
-		if taken := s.queues.heads.Unread.Taken(); taken != 1 {
+		if taken := s.queues.unread.Taken(); taken != 1 {
 			t.Errorf("%d bytes are held", taken)
 		}
-		if _, err := body.Read(make([]byte, 1)); err != nil || s.queues.heads.Unread.Taken() != 0 {
-			t.Errorf("%v, and %d bytes are held after a read", err, s.queues.heads.Unread.Taken())
+		if _, err := body.Read(make([]byte, 1)); err != nil || s.queues.unread.Taken() != 0 {
+			t.Errorf("%v, and %d bytes are held after a read", err, s.queues.unread.Taken())
 		}
 		time.Sleep(time.Minute)
 		for range 2 {
@@ -251,8 +251,8 @@ func TestUnreadBodyEndsOnce(t *testing.T) {
 		}
 		_, _ = body.Read(make([]byte, 1))
 		time.Sleep(time.Minute)
-		if s.queues.heads.Unread.Taken() != 0 || closed != 1 {
-			t.Errorf("%d bytes are held after the end, which was told %d times", s.queues.heads.Unread.Taken(), closed)
+		if s.queues.unread.Taken() != 0 || closed != 1 {
+			t.Errorf("%d bytes are held after the end, which was told %d times", s.queues.unread.Taken(), closed)
 		}
 	})
 }

@@ -18,10 +18,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/bench/conntest"
-	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/proxy/h2"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
@@ -62,9 +60,9 @@ func newServer(h handler, config *tls.Config, drain time.Duration) *Server {
 	limits := exchange.Limits{HeaderBytes: 64 << 10, Read: 2 * time.Minute, Write: time.Minute, Idle: 4 * time.Minute, Connections: 1000}
 	return New(Config{
 		Handler: h, Options: func() Options {
-			return Options{Options: h2.Options{Limits: limits, Stall: stall}, TLS: config, Drain: drain}
+			return Options{Limits: limits, Stall: stall, TLS: config, Drain: drain}
 		},
-		Slots: fair.NewSlots(1), Heads: &conn.Heads{Strangers: fair.NewPool(headsPart, true), Users: fair.NewPool(headsPart, true), Unread: fair.NewPool(headsPart, true)}, Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Slots: fair.NewSlots(1), Begun: fair.NewPool(headsPart, true), Users: fair.NewPool(headsPart, true), Unread: fair.NewPool(headsPart, true), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: serving, Cut: cut, Draining: draining, Drain: beginDrain, Stop: func() {},
 	})
 }

@@ -21,7 +21,11 @@ import (
 
 // Options are the settings of a listener.
 type Options struct {
-	h2.Options
+	Limits exchange.Limits
+	// Stall is the time for which a client may leave a watch unread before it is disconnected.
+	Stall time.Duration
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 ends its connection.
+	GoawayChance float64
 	// TLS is nil for plain HTTP. With TLS, clients choose between HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
 	// Drain is the time over which open watches are ended at shutdown.
@@ -33,10 +37,11 @@ type Config struct {
 	Handler exchange.Handler
 	Options func() Options
 	Slots   *fair.Slots // for long responses
-	// Heads is what the connections of clients hold; nil for no limit.
-	Heads   *conn.Heads
-	Metrics *metrics.Metrics
-	Log     *zap.Logger
+	// Begun, Users and Unread limit what the connections of clients hold (see conn.Heads); nil for no
+	// limit.
+	Begun, Users, Unread *fair.Pool
+	Metrics              *metrics.Metrics
+	Log                  *zap.Logger
 	// Cut ends Serving, and open connections are then closed. Drain ends Draining. Stop makes
 	// forwarded requests without a response fail.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
@@ -76,9 +81,14 @@ type Server struct {
 func New(c Config) *Server {
 	s := &Server{Config: c}
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
-	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Strangers: h2.NewStrangers(), Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
-		return c.Options().Options
-	}}
+	s.h2 = &h2.Server{
+		Handler: c.Handler, Slots: c.Slots, Strangers: h2.NewStrangers(), Metrics: c.Metrics, Log: c.Log,
+		Serving: c.Serving, Draining: c.Draining,
+		Options: func() h2.Options {
+			o := c.Options()
+			return h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}
+		},
+	}
 	return s
 }
 
@@ -94,8 +104,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Cut()
 	defer context.AfterFunc(s.Serving, s.conns.Cut)()
 	accepting := &conn.Listener{
-		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Heads: s.Heads, Ending: ctx.Done(), Refused: s.Metrics.ConnectionRefused, Log: s.Log,
+		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Ending: ctx.Done(),
+		Refused: s.Metrics.ConnectionRefused, Log: s.Log,
 		Limits: func() exchange.Limits { return s.Options().Limits },
+	}
+	if s.Begun != nil {
+		accepting.Heads = &conn.Heads{Strangers: s.Begun, Users: s.Users, Unread: s.Unread}
 	}
 	limits := accepting.Limits()
 	if most, _ := limits.Crowd(); most < limits.Connections {
