@@ -18,7 +18,7 @@ const module = "github.com/watchproxy/watchproxy/"
 // layers.
 var layers = []string{
 	"watchcache/object", "watchcache/tree", "watchcache",
-	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/discovery",
+	"watchcache/upstream/client", "watchcache/upstream/discovery",
 	"watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
 	"proxy/projection", "proxy/wire", "proxy/table", "proxy/fair", "proxy/access", "proxy/issuer",
 	"proxy/exchange", "proxy/derived", "proxy/grants", "proxy/watch", "proxy/audit", "proxy/read",

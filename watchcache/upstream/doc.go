@@ -8,11 +8,11 @@
 //
 // Each of these packages imports some of the packages listed after it:
 //
-//   - fresh: proves that caches are up to date
+//   - fresh: proves that caches are up to date, and records which resource was written at which
+//     revision of etcd
 //   - feed: the loop that keeps one cache up to date with upstream
 //   - discovery: upstream's resources, and changes of CustomResourceDefinitions and APIServices
 //   - client: requests to the apiservers and their responses, and the choice between several of them
-//   - ledger: which resource was written at which revision of etcd
 //
 // # What upstream sees
 //

@@ -16,7 +16,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // withLedger switches the ledger on.
@@ -34,7 +33,7 @@ func feedWithLedger(t *testing.T, f *fakeUpstream) (*Feeds, *fresh.Feed) {
 		same(t, f, readFresh(t, f, feed))
 		time.Sleep(100 * time.Millisecond)
 	}
-	if !feed.Feed.Shared.Ledger.Has(feed.Feed.Owner) {
+	if !feed.Keeper.Ledger.Has(feed.Feed.Owner) {
 		t.Fatal("no ledger")
 	}
 	return feeds, feed
@@ -82,17 +81,17 @@ func TestLedgerInANewEra(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		_, feed := feedWithLedger(t, f)
-		feed.Feed.Shared.Ledger.Forget() // simulates a broken ledger watch
+		feed.Keeper.Ledger.Forget() // simulates a broken ledger watch
 		carries := func() bool {
-			era, _ := feed.Feed.Shared.Ledger.Position(feed.Feed.Owner)
+			era, _ := feed.Keeper.Ledger.Position(feed.Feed.Owner)
 			return feed.Carries(era)
 		}
 		for range 20 {
 			f.other("leases")
 			time.Sleep(fresh.Every)
 		}
-		if !feed.Feed.Shared.Ledger.Has(feed.Feed.Owner) || !carries() {
-			t.Errorf("there is evidence: %t, and a state: %t", feed.Feed.Shared.Ledger.Has(feed.Feed.Owner), carries())
+		if !feed.Keeper.Ledger.Has(feed.Feed.Owner) || !carries() {
+			t.Errorf("there is evidence: %t, and a state: %t", feed.Keeper.Ledger.Has(feed.Feed.Owner), carries())
 		}
 	})
 }
@@ -107,7 +106,7 @@ func TestLedgerEnds(t *testing.T) {
 			t.Fatalf("%d watches", f.count("open"))
 		}
 		time.Sleep(fresh.Needed + 2*fresh.Every)
-		if n := f.count("open"); source.Feed.Shared.Ledger.Has(source.Feed.Owner) || n != 0 {
+		if n := f.count("open"); source.Keeper.Ledger.Has(source.Feed.Owner) || n != 0 {
 			t.Errorf("%d watches are open for nobody", n)
 		}
 		before := f.count("ledger")
@@ -141,12 +140,12 @@ func TestReadersDoNotWaitForOthersEvidence(t *testing.T) {
 		startLedger(t, f, feed)
 		f.delays(100 * time.Millisecond)
 		writes := 0
-		for ; !feed.Feed.Shared.Ledger.Has(feed.Feed.Owner) && writes < 100; writes++ {
+		for ; !feed.Keeper.Ledger.Has(feed.Feed.Owner) && writes < 100; writes++ {
 			f.other("leases")
 			readFresh(t, f, feed)
 			time.Sleep(5 * time.Second)
 		}
-		if most := 1 + ledger.EvidenceEnough; writes > most {
+		if most := 1 + fresh.EvidenceEnough; writes > most {
 			t.Errorf("evidence after %d writes, want %d at most", writes, most)
 		}
 	})
@@ -167,7 +166,7 @@ func TestEventsAreNotCarried(t *testing.T) {
 			time.Sleep(2 * time.Second)
 		}
 		readFresh(t, f, feed)
-		if era, _ := feed.Feed.Shared.Ledger.Position(feed.Feed.Owner); !feed.Carries(era) || events.Carries(era) {
+		if era, _ := feed.Keeper.Ledger.Position(feed.Feed.Owner); !feed.Carries(era) || events.Carries(era) {
 			t.Errorf("config maps: %t, events: %t", feed.Carries(era), events.Carries(era))
 		}
 	})
@@ -195,7 +194,7 @@ func TestEventsMoveAway(t *testing.T) {
 					if now := feed.Cache().Stats().Epoch; now != epoch {
 						t.Errorf("epoch %d instead of %d", now, epoch)
 					}
-					if !feed.Feed.Shared.Ledger.Has(feed.Feed.Owner) || feed.Feed.Shared.Ledger.Has(ledger.OwnerOf(events.GroupResource())) {
+					if !feed.Keeper.Ledger.Has(feed.Feed.Owner) || feed.Keeper.Ledger.Has(ownerOf(events.GroupResource())) {
 						t.Error("the ledger is of no use any more, or has the events")
 					}
 				})
@@ -222,10 +221,10 @@ func TestLedgerOutlivesItsWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		_, source := feedWithLedger(t, f)
-		era, _ := source.Feed.Shared.Ledger.Position(source.Feed.Owner)
+		era, _ := source.Keeper.Ledger.Position(source.Feed.Owner)
 		before := f.count("ledger")
 		readFor(t, f, source, 3*feed.WatchLife)
-		if now, _ := source.Feed.Shared.Ledger.Position(source.Feed.Owner); now != era || f.count("ledger") == before {
+		if now, _ := source.Keeper.Ledger.Position(source.Feed.Owner); now != era || f.count("ledger") == before {
 			t.Errorf("era %d after %d, %d more watches", now, era, f.count("ledger")-before)
 		}
 	})
@@ -266,11 +265,11 @@ func TestStoppedFeedLeavesTheLedger(t *testing.T) {
 		f := newFake()
 		feeds, feed := feedWithLedger(t, f)
 		f.delays(time.Second)
-		era, _ := feeds.shared.Ledger.Position(feed.Feed.Owner)
+		era, _ := feeds.keeper.Ledger.Position(feed.Feed.Owner)
 		go func() { _, _ = feed.Fresh(t.Context(), true) }()
 		time.Sleep(fresh.Every)
 		feed.Feed.Stop()
-		if now, _ := feeds.shared.Ledger.Position(feed.Feed.Owner); now != era {
+		if now, _ := feeds.keeper.Ledger.Position(feed.Feed.Owner); now != era {
 			t.Errorf("era %d after %d", now, era)
 		}
 	})
@@ -288,7 +287,7 @@ func TestLedgerAfterARestore(t *testing.T) {
 			same(t, f, readFresh(t, f, source))
 			time.Sleep(100 * time.Millisecond)
 		}
-		if era, _ := source.Feed.Shared.Ledger.Position(source.Feed.Owner); !source.Carries(era) {
+		if era, _ := source.Keeper.Ledger.Position(source.Feed.Owner); !source.Carries(era) {
 			t.Fatal("no ledger")
 		}
 		f.locked(func() { f.mu.others, f.mu.rev = nil, f.mu.rev-lost })
@@ -325,7 +324,7 @@ func TestRestoreThatTheLedgerNotices(t *testing.T) {
 			f.other("leases") // noted, and lost with the restore
 		}
 		synctest.Wait()
-		era, noted := source.Feed.Shared.Ledger.Position(source.Feed.Owner)
+		era, noted := source.Keeper.Ledger.Position(source.Feed.Owner)
 		if !source.Carries(era) || !other.Carries(era) || noted != at+20 {
 			t.Fatalf("carries: %t, %t; noted %d of %d", source.Carries(era), other.Carries(era), noted, at+20)
 		}
@@ -363,7 +362,7 @@ func TestRestoreBehindAFeed(t *testing.T) {
 			f.other("leases") // noted, and lost with the restore
 		}
 		synctest.Wait()
-		if era, noted := source.Feed.Shared.Ledger.Position(source.Feed.Owner); !source.Carries(era) || noted != at+10 {
+		if era, noted := source.Keeper.Ledger.Position(source.Feed.Owner); !source.Carries(era) || noted != at+10 {
 			t.Fatalf("carries: %t, noted %d of %d", source.Carries(era), noted, at+10)
 		}
 		f.stall(true)
@@ -382,23 +381,23 @@ func TestProbeOfAnEarlierEra(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		_, source := feedWithLedger(t, f)
-		source.Feed.Shared.Ledger.Forget()
+		source.Keeper.Ledger.Forget()
 		f.delays(100 * time.Millisecond)
 		var reader sync.WaitGroup
 		reader.Go(func() { readFresh(t, f, source) })
 		time.Sleep(50 * time.Millisecond)
-		source.Feed.Shared.Ledger.Forget()
-		for at := range uint64(ledger.EvidenceEnough) {
-			var readings []ledger.Reading
+		source.Keeper.Ledger.Forget()
+		for at := range uint64(fresh.EvidenceEnough) {
+			var readings []fresh.Reading
 			for _, resource := range []string{"namespaces", "configmaps", "events", "namespaces"} {
-				o := ledger.OwnerOf(schema.GroupResource{Resource: resource})
-				readings = append(readings, ledger.Reading{Of: o, RV: f.revision() + at})
+				o := ownerOf(schema.GroupResource{Resource: resource})
+				readings = append(readings, fresh.Reading{Of: o, RV: f.revision() + at})
 			}
-			source.Feed.Shared.Ledger.Attest(readings)
+			source.Keeper.Ledger.Attest(readings)
 		}
 		reader.Wait()
-		if era, _ := source.Feed.Shared.Ledger.Position(source.Feed.Owner); !source.Feed.Shared.Ledger.Has(source.Feed.Owner) || source.Carries(era) {
-			t.Errorf("evidence: %t, carries: %t", source.Feed.Shared.Ledger.Has(source.Feed.Owner), source.Carries(era))
+		if era, _ := source.Keeper.Ledger.Position(source.Feed.Owner); !source.Keeper.Ledger.Has(source.Feed.Owner) || source.Carries(era) {
+			t.Errorf("evidence: %t, carries: %t", source.Keeper.Ledger.Has(source.Feed.Owner), source.Carries(era))
 		}
 	})
 }
@@ -412,15 +411,15 @@ func TestLedgerIsTurnedOff(t *testing.T) {
 		options.Ledger = false
 		feeds.SetOptions(options)
 		time.Sleep(2 * fresh.Every)
-		era, _ := source.Feed.Shared.Ledger.Position(source.Feed.Owner)
+		era, _ := source.Keeper.Ledger.Position(source.Feed.Owner)
 		before := f.count("ledger")
 		for range 35 { // each waits for a side watch
 			f.other("leases")
 			readFresh(t, f, source)
 		}
-		now, _ := source.Feed.Shared.Ledger.Position(source.Feed.Owner)
-		if n := f.count("ledger") - before; source.Feed.Shared.Ledger.Has(source.Feed.Owner) || n != 0 || now != era {
-			t.Errorf("covered: %t, %d more watches, era %d after %d", source.Feed.Shared.Ledger.Has(source.Feed.Owner), n, now, era)
+		now, _ := source.Keeper.Ledger.Position(source.Feed.Owner)
+		if n := f.count("ledger") - before; source.Keeper.Ledger.Has(source.Feed.Owner) || n != 0 || now != era {
+			t.Errorf("covered: %t, %d more watches, era %d after %d", source.Keeper.Ledger.Has(source.Feed.Owner), n, now, era)
 		}
 	})
 }
@@ -434,7 +433,7 @@ func TestUselessLedgerRests(t *testing.T) {
 			f.other("leases")
 			f.elsewhere() // a hole before each read
 			_, _ = source.Fresh(t.Context(), false)
-			if source.Feed.Shared.Ledger.Has(ledger.OwnerOf(events.GroupResource())) {
+			if source.Keeper.Ledger.Has(ownerOf(events.GroupResource())) {
 				running[i/60/5]++
 			}
 			time.Sleep(time.Second)
@@ -573,7 +572,7 @@ func TestRelistedDeletionsDoNotCount(t *testing.T) {
 			}
 		}
 		for _, resource := range []string{"configmaps", "leases"} {
-			if o := ledger.OwnerOf(schema.GroupResource{Resource: resource}); !source.Feed.Shared.Ledger.Has(o) {
+			if o := ownerOf(schema.GroupResource{Resource: resource}); !source.Keeper.Ledger.Has(o) {
 				t.Errorf("the ledger excludes %s", resource)
 			}
 		}
@@ -653,3 +652,6 @@ func TestRunsWaitForTheirProof(t *testing.T) {
 		}
 	}
 }
+
+// ownerOf is here because many tests have a variable feed.
+var ownerOf = feed.OwnerOf

@@ -17,7 +17,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // ledgerFeed returns the feed of a large collection whose readers have started the ledger.
@@ -75,7 +74,7 @@ func TestWatchesThatKeepBreaking(t *testing.T) {
 			if i%4 == 0 || i < 100 {
 				readFresh(t, f, source)
 			}
-			if source.Feed.Shared.Ledger.Has(source.Feed.Owner) {
+			if source.Keeper.Ledger.Has(source.Feed.Owner) {
 				covered++
 			}
 			time.Sleep(500 * time.Millisecond)
@@ -123,7 +122,7 @@ func TestRefusedResources(t *testing.T) {
 		source := ledgerFeed(t, f)
 		readFor(t, f, source, 9*time.Minute)
 		for _, resource := range []string{"configmaps", "events", "leases"} {
-			if o := ledger.OwnerOf(schema.GroupResource{Resource: resource}); !source.Feed.Shared.Ledger.Has(o) {
+			if o := ownerOf(schema.GroupResource{Resource: resource}); !source.Keeper.Ledger.Has(o) {
 				t.Errorf("no evidence of %s", resource)
 			}
 		}

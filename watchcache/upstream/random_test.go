@@ -112,7 +112,7 @@ func (w *world) step() {
 		time.Sleep(time.Duration(w.random.IntN(500)) * time.Millisecond)
 	case 14:
 		w.rarely(15, func() { f.cutStreams(w.random.IntN(2) == 0) })
-		w.rarely(30, w.source.Feed.Shared.Ledger.Forget)
+		w.rarely(30, w.source.Keeper.Ledger.Forget)
 		w.rarely(40, func() {
 			f.locked(func() { f.mu.down = errDown })
 			time.Sleep(time.Duration(w.random.IntN(20)) * time.Second)

@@ -8,7 +8,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // batchMax is the number of events that are published even if more have arrived.
@@ -50,7 +49,7 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 // for every event. If the stream ends cleanly, consume returns nil.
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	at, _ := f.Position()
-	shown := ledger.Shown(at)
+	shown := Shown(at)
 	var used []uint64 // revisions for the ledger
 	apply := func(changes []watchcache.Change, received time.Time) error {
 		return f.Write(epoch, func() error { return f.cache.Apply(changes, received) })

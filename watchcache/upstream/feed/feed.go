@@ -13,7 +13,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 var (
@@ -38,8 +37,8 @@ var (
 type Feed struct {
 	Shared *Shared
 	Key
-	Owner      ledger.Owner // zero if the ledger does not cover the resource
-	Aggregated bool         // an aggregated API may serve the resource
+	Owner      Owner // zero if the ledger does not cover the resource
+	Aggregated bool  // an aggregated API may serve the resource
 	Log        *zap.Logger
 
 	loop      loop
@@ -104,7 +103,7 @@ func New(ctx context.Context, u *Shared, key Key, asked time.Time, limits watchc
 	}
 	// An aggregated API may show another resource's objects. A scope shows some of the writes only.
 	if !f.Aggregated && key.Scope.Whole() {
-		f.Owner = ledger.OwnerOf(gvr.GroupResource())
+		f.Owner = OwnerOf(gvr.GroupResource())
 	}
 	f.Use(0)
 	return f

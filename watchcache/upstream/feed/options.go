@@ -13,7 +13,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // Shared contains what all feeds share.
@@ -21,7 +20,7 @@ type Shared struct {
 	Client  *client.Client
 	Health  *client.Health
 	Names   *discovery.Discovery
-	Ledger  ledger.Ledger
+	Ledger  Ledger
 	Metrics *Metrics
 	Log     *zap.Logger
 	Options atomic.Pointer[Options]
@@ -78,7 +77,7 @@ func (o *Options) ScopesOf(gr schema.GroupResource) []object.Scope {
 }
 
 // Uses records in the ledger that a resource has used revisions.
-func (u *Shared) Uses(o ledger.Owner, rvs ...uint64) {
+func (u *Shared) Uses(o Owner, rvs ...uint64) {
 	if err := u.Ledger.Note(o, rvs...); err != nil {
 		u.Log.Warn("the ledger starts over, and excludes two resources the second time", zap.Error(err))
 	}

@@ -10,7 +10,8 @@
 // fresh.go shares the runs among readers, run.go is one run, and maxage.go spares a read its run
 // within a configured maxAge.
 //
-// The [Keeper] maintains the ledger (keeper.go). It watches the metadata of all resources
+// The [Ledger] records which resource used each revision of etcd. Feeds tell it (feed.Ledger). The
+// [Keeper] maintains it (keeper.go). It watches the metadata of all resources
 // (watch.go) and collects evidence that they share one etcd (evidence.go). A write to another
 // resource is called a foreign write.
 package fresh

@@ -10,7 +10,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // This file collects evidence that resources share one etcd.
@@ -19,16 +18,16 @@ import (
 const linkMost = 16
 
 // reference is the resource with which all others are compared.
-var reference = ledger.OwnerOf(schema.GroupResource{Resource: "namespaces"})
+var reference = feed.OwnerOf(schema.GroupResource{Resource: "namespaces"})
 
 // link collects evidence that the resources that feeds or the ledger watch share one etcd. Those
 // with readers come first. Without writes, there is no new evidence.
 func (k *Keeper) link(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
-	all, busy := map[ledger.Owner]*object.Resource{}, map[ledger.Owner]bool{}
+	all, busy := map[feed.Owner]*object.Resource{}, map[feed.Owner]bool{}
 	for _, f := range k.feeds() {
-		if f.Feed.Owner != (ledger.Owner{}) {
+		if f.Feed.Owner != (feed.Owner{}) {
 			all[f.Feed.Owner] = f.Cache().Resource()
 			busy[f.Feed.Owner] = busy[f.Feed.Owner] || f.busy()
 		}
@@ -38,13 +37,13 @@ func (k *Keeper) link(ctx context.Context) {
 			all[o] = w.resource
 		}
 	}
-	order := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(o ledger.Owner) bool {
-		return o == reference || !k.shared.Ledger.Undecided(o)
+	order := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(o feed.Owner) bool {
+		return o == reference || !k.Ledger.Undecided(o)
 	})
 	if len(order) == 0 || all[reference] == nil {
 		return
 	}
-	slices.SortFunc(order, func(a, b ledger.Owner) int {
+	slices.SortFunc(order, func(a, b feed.Owner) int {
 		switch {
 		case busy[a] == busy[b]:
 			return 0
@@ -54,15 +53,15 @@ func (k *Keeper) link(ctx context.Context) {
 		return 1
 	})
 	order = order[:min(len(order), linkMost)]
-	var readings []ledger.Reading
-	for i, o := range slices.Concat([]ledger.Owner{reference}, order, []ledger.Owner{reference}) {
+	var readings []Reading
+	for i, o := range slices.Concat([]feed.Owner{reference}, order, []feed.Owner{reference}) {
 		if err := k.probes.Wait(ctx); err != nil {
 			return
 		}
 		p, err := k.shared.Client.Probe(ctx, ledgerVerb, all[o])
 		switch {
 		case err == nil:
-			readings = append(readings, ledger.Reading{Of: o, RV: p.RV})
+			readings = append(readings, Reading{Of: o, RV: p.RV})
 		case o == reference:
 			return
 		}
@@ -71,7 +70,7 @@ func (k *Keeper) link(ctx context.Context) {
 		}
 	}
 	k.linked = readings[0].RV
-	for _, o := range k.shared.Ledger.Attest(readings) {
+	for _, o := range k.Ledger.Attest(readings) {
 		k.shared.Log.Warn("resource is in another etcd; the ledger excludes it",
 			zap.Stringer("resource", o.Value()))
 	}

@@ -25,7 +25,7 @@ var errSlow = fmt.Errorf("%w: a side watch is needed", ErrNotFresh)
 // Feed is a feed whose cache can be proved up to date.
 type Feed struct {
 	Feed   *feed.Feed
-	keeper *Keeper
+	Keeper *Keeper
 
 	mu struct {
 		sync.Mutex
@@ -44,7 +44,7 @@ type Feed struct {
 func (k *Keeper) New(f *feed.Feed) *Feed {
 	probing := make(chan time.Time, 1)
 	probing <- time.Time{}
-	return &Feed{Feed: f, keeper: k, probing: probing, helping: make(chan struct{}, 1)}
+	return &Feed{Feed: f, Keeper: k, probing: probing, helping: make(chan struct{}, 1)}
 }
 
 // Cache returns the feed's cache.
@@ -115,9 +115,9 @@ func (f *Feed) Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, erro
 	case failing && ctx.Err() != nil:
 		err = fmt.Errorf("%w: %w", watchcache.ErrNoProgress, err)
 	}
-	f.keeper.metrics.freshRead(by, time.Since(began))
+	f.Keeper.metrics.freshRead(by, time.Since(began))
 	if by != current && by != failed {
-		f.keeper.noteReader(f.Feed.Owner, by == carried)
+		f.Keeper.noteReader(f.Feed.Owner, by == carried)
 	}
 	if err != nil {
 		return watchcache.Snapshot{}, err
@@ -186,7 +186,7 @@ func (f *Feed) join(readers int) (*run, error) {
 // begin waits until the run's probe may be sent, and brings the cache to the probe's revision.
 func (f *Feed) begin(ctx context.Context, r *run) {
 	client.Sleep(ctx, time.Until(<-f.probing)) // if ctx has ended, ask returns the error
-	_ = f.keeper.probes.Wait(ctx)
+	_ = f.Keeper.probes.Wait(ctx)
 	f.mu.Lock()
 	f.mu.next = nil // further readers need a later probe
 	f.mu.Unlock()
@@ -208,7 +208,7 @@ func (f *Feed) begin(ctx context.Context, r *run) {
 		f.proved.note(proof{began, q.rv, q.era})
 	}
 	f.failing.Store(err != nil)
-	f.keeper.metrics.ran(f.Feed.GVR, r)
+	f.Keeper.metrics.ran(f.Feed.GVR, r)
 	r.rv, r.err = q.rv, err
 	close(r.done)
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // ledgerReaders is the number of readers within Needed that start the ledger. Each must have needed
@@ -40,6 +39,7 @@ const ledgerReaders = 30
 // writes a second, the list of a quiet collection takes some milliseconds. At the apiserver, many
 // take 100 ms (make bench, group recent).
 type Keeper struct {
+	Ledger  Ledger
 	shared  *feed.Shared
 	feeds   func() []*Feed // returns the feeds that have a cache
 	metrics *Metrics
@@ -58,15 +58,17 @@ type Keeper struct {
 	running sync.WaitGroup
 
 	// The following fields are used only by the goroutine of Run.
-	watches map[ledger.Owner]*ledgerWatch
+	watches map[feed.Owner]*ledgerWatch
 	linked  uint64 // revision of the reference resource at the last comparison
 }
 
 // NewKeeper returns a Keeper for the feeds that the function feeds returns.
 func NewKeeper(u *feed.Shared, metrics *Metrics, feeds func() []*Feed) *Keeper {
-	return &Keeper{
+	k := &Keeper{
 		shared: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0),
 	}
+	u.Ledger = &k.Ledger
+	return k
 }
 
 // SetBudget limits the probes per second that all feeds together send for consistent reads. Their
@@ -83,8 +85,8 @@ func (k *Keeper) SetBudget(perSecond int) {
 
 // noteReader records a reader of a resource who needed more than a probe. proved is true if the
 // ledger was enough. The ledger covers no scopes, so their readers do not need it.
-func (k *Keeper) noteReader(of ledger.Owner, proved bool) {
-	if of == (ledger.Owner{}) {
+func (k *Keeper) noteReader(of feed.Owner, proved bool) {
+	if of == (feed.Owner{}) {
 		return
 	}
 	k.mu.Lock()
@@ -132,7 +134,7 @@ var events = object.Resource{
 // The caller then probes the feed's own resource, for which half of the time is left. ctx is
 // canceled if the feed stops.
 func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok bool) {
-	if !k.shared.Ledger.Has(ledger.OwnerOf(events.GVR.GroupResource())) {
+	if !k.Ledger.Has(feed.OwnerOf(events.GVR.GroupResource())) {
 		return 0, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout/2)
@@ -142,7 +144,7 @@ func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok boo
 		return 0, false
 	}
 	if err != nil || p.RV < known {
-		k.shared.Ledger.Forget() // events may have moved to another etcd, or may take long to answer again
+		k.Ledger.Forget() // events may have moved to another etcd, or may take long to answer again
 		return 0, false
 	}
 	return p.RV, true
@@ -152,7 +154,7 @@ func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok boo
 // history that they have followed. Those of another etcd do so in vain.
 func (k *Keeper) wentBack(reason error) {
 	for _, f := range k.feeds() {
-		if f.Feed.Owner != (ledger.Owner{}) {
+		if f.Feed.Owner != (feed.Owner{}) {
 			f.Feed.Interrupt(reason)
 		}
 	}
@@ -170,15 +172,15 @@ func (k *Keeper) Run(ctx context.Context) {
 // keep runs the ledger until it is no longer needed.
 func (k *Keeper) keep(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	k.watches = map[ledger.Owner]*ledgerWatch{}
-	k.shared.Ledger.Begin()
+	k.watches = map[feed.Owner]*ledgerWatch{}
+	k.Ledger.Begin()
 	k.mu.Lock()
 	k.mu.proved = time.Now()
 	k.mu.Unlock()
 	defer func() {
 		cancel()
 		k.running.Wait()
-		k.shared.Ledger.End()
+		k.Ledger.End()
 	}()
 	k.running.Go(func() { k.closeHoles(ctx) })
 	var resources []object.Resource
@@ -218,7 +220,7 @@ func (k *Keeper) local(ctx context.Context, known []object.Resource) ([]object.R
 // in a new era, all caches. So readers do not have to wait for these runs.
 func (k *Keeper) closeHoles(ctx context.Context) {
 	for client.Sleep(ctx, holeWait) {
-		noted := k.shared.Ledger.Wait()
+		noted := k.Ledger.Wait()
 		for _, f := range k.feeds() {
 			if !f.busy() {
 				continue
@@ -253,13 +255,13 @@ func (k *Keeper) closeHole(ctx context.Context, f *Feed, at uint64) {
 // revision before the hole. It is 0 if upstream itself has not shown the cache's state in this era
 // yet.
 func (k *Keeper) unproved(f *Feed) (at uint64, unproved bool) {
-	if f.Cache().Resource().NoWatchCache || !k.shared.Ledger.Has(f.Feed.Owner) {
+	if f.Cache().Resource().NoWatchCache || !k.Ledger.Has(f.Feed.Owner) {
 		return 0, false
 	}
-	era, highest := k.shared.Ledger.Position(f.Feed.Owner)
+	era, highest := k.Ledger.Position(f.Feed.Owner)
 	if !f.Carries(era) {
 		return 0, true
 	}
 	at = f.Cache().Stats().Newest
-	return at, at < highest && !k.shared.Ledger.Proves(era, f.Feed.Owner, at, highest)
+	return at, at < highest && !k.Ledger.Proves(era, f.Feed.Owner, at, highest)
 }

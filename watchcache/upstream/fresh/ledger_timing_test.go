@@ -13,19 +13,17 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // BenchmarkLedger measures the cost of the events of a ledger watch, including decoding.
 func BenchmarkLedger(b *testing.B) {
-	u := &feed.Shared{}
-	l := &u.Ledger
+	k := NewKeeper(&feed.Shared{}, nil, nil)
+	l := &k.Ledger
 	l.Begin()
-	one, two := ledger.OwnerOf(schema.GroupResource{Resource: "one"}), ledger.OwnerOf(schema.GroupResource{Resource: "two"})
-	for rv := uint64(1); rv <= ledger.EvidenceEnough; rv++ {
-		l.Attest([]ledger.Reading{{Of: one, RV: rv}, {Of: two, RV: rv}, {Of: one, RV: rv}})
+	one, two := feed.OwnerOf(schema.GroupResource{Resource: "one"}), feed.OwnerOf(schema.GroupResource{Resource: "two"})
+	for rv := uint64(1); rv <= EvidenceEnough; rv++ {
+		l.Attest([]Reading{{Of: one, RV: rv}, {Of: two, RV: rv}, {Of: one, RV: rv}})
 	}
-	k := &Keeper{shared: u}
 	const from, events = 1_000_000_000, 10_000
 	var stream []byte
 	for rv := range uint64(events) {

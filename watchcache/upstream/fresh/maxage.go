@@ -53,7 +53,7 @@ func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 		return s, 0, false
 	}
 	f.read.Store(watchcache.Moment(time.Now()))
-	f.keeper.metrics.freshRead("max-age", 0)
+	f.Keeper.metrics.freshRead("max-age", 0)
 	if age > f.options().MaxAge/2 && f.ahead.CompareAndSwap(false, true) {
 		f.Feed.Go(func(ctx context.Context) {
 			defer f.ahead.Store(false)

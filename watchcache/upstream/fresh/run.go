@@ -53,7 +53,7 @@ func (q *question) price(s watchcache.Stats) (probes int) {
 func (f *Feed) Carries(era uint64) bool {
 	last := f.proved.get()
 	return !last.at.IsZero() && last.era == era &&
-		!f.Cache().Resource().NoWatchCache && f.Feed.Shared.Ledger.Has(f.Feed.Owner)
+		!f.Cache().Resource().NoWatchCache && f.Keeper.Ledger.Has(f.Feed.Owner)
 }
 
 // ask reads upstream's revision. If the cache has seen a higher one, etcd was restored, and ask
@@ -63,9 +63,9 @@ func (f *Feed) ask(ctx context.Context) (q question, err error) {
 	defer func() { f.Feed.NoteAnswer(runs, began, err) }()
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
-	q.era, q.noted = f.Feed.Shared.Ledger.Position(f.Feed.Owner)
+	q.era, q.noted = f.Keeper.Ledger.Position(f.Feed.Owner)
 	if f.Carries(q.era) {
-		rv, ok := f.keeper.askEvents(ctx, max(f.Cache().Stats().Newest, q.noted))
+		rv, ok := f.Keeper.askEvents(ctx, max(f.Cache().Stats().Newest, q.noted))
 		if ok {
 			q.rv = rv
 			return q, nil
@@ -89,10 +89,10 @@ func (f *Feed) askOwn(ctx context.Context, q *question) error {
 		f.Feed.Interrupt(err)
 	}
 	if back && q.noted > 0 {
-		f.keeper.wentBack(err)
+		f.Keeper.wentBack(err)
 	}
 	if back || err == nil && rv < q.rv {
-		f.Feed.Shared.Ledger.Forget()
+		f.Keeper.Ledger.Forget()
 	}
 	q.rv, q.own = rv, true
 	return err
@@ -123,7 +123,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 	if f.Feed.Reaches(ctx, q.rv, 0) {
 		return shared, nil
 	}
-	if err := f.keeper.probes.WaitN(ctx, q.price(stats)); err != nil {
+	if err := f.Keeper.probes.WaitN(ctx, q.price(stats)); err != nil {
 		return "", err
 	}
 	if !q.own {
@@ -143,7 +143,7 @@ func (f *Feed) awaitShown(ctx context.Context, q question) (by string) {
 	ctx, cancel := context.WithTimeout(ctx, streamWait)
 	defer cancel()
 	for {
-		noted, published := f.Feed.Shared.Ledger.Wait(), f.Cache().Published()
+		noted, published := f.Keeper.Ledger.Wait(), f.Cache().Published()
 		switch {
 		case f.proves(q):
 			return carried
@@ -164,7 +164,7 @@ func (f *Feed) awaitShown(ctx context.Context, q question) (by string) {
 func (f *Feed) proves(q question) bool {
 	_, epoch := f.Feed.Position()
 	newest := f.Cache().Stats().Newest
-	if newest >= q.rv || !f.Carries(q.era) || !f.Feed.Shared.Ledger.Proves(q.era, f.Feed.Owner, newest, q.rv) {
+	if newest >= q.rv || !f.Carries(q.era) || !f.Keeper.Ledger.Proves(q.era, f.Feed.Owner, newest, q.rv) {
 		return false
 	}
 	done := false

@@ -19,7 +19,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // ledgerBuffer is the read buffer of a watch, in bytes.
@@ -34,16 +33,16 @@ type ledgerWatch struct {
 
 // fit begins missing watches and ends unneeded ones.
 func (k *Keeper) fit(ctx context.Context, resources []object.Resource) {
-	fed := map[ledger.Owner]bool{}
+	fed := map[feed.Owner]bool{}
 	for _, f := range k.feeds() {
 		if f.Cache().Stats().Ready {
 			fed[f.Feed.Owner] = true
 		}
 	}
-	wanted := map[ledger.Owner]bool{}
+	wanted := map[feed.Owner]bool{}
 	for i := range resources {
 		r := &resources[i]
-		o := ledger.OwnerOf(r.GVR.GroupResource())
+		o := feed.OwnerOf(r.GVR.GroupResource())
 		scopes := k.shared.Options.Load().ScopesOf(r.GVR.GroupResource())
 		narrowed := len(scopes) > 0 && !slices.ContainsFunc(scopes, object.Scope.Whole)
 		if fed[o] || wanted[o] || narrowed || k.shared.Options.Load().Excludes(r.GVR) {
@@ -88,7 +87,7 @@ func (k *Keeper) follow(ctx context.Context, w *ledgerWatch) {
 			continue
 		}
 		if lived > 0 {
-			k.shared.Ledger.Forget()
+			k.Ledger.Forget()
 			k.moved.Store(true)
 		}
 		if lived > Needed {
@@ -142,14 +141,14 @@ func (k *Keeper) watch(
 	end()
 	opened := time.Now()
 	events := client.NewProtoStream(resp.Body, &metadataOnly, ledgerBuffer)
-	err = k.read(events, ledger.OwnerOf(w.resource.GVR.GroupResource()), p.RV)
+	err = k.read(events, feed.OwnerOf(w.resource.GVR.GroupResource()), p.RV)
 	return max(time.Since(opened), 1), err
 }
 
 // read records the revisions that a watch shows until it ends. The watch starts at the revision
 // from.
-func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
-	for shown := ledger.Shown(from); ; {
+func (k *Keeper) read(s client.Stream, o feed.Owner, from uint64) error {
+	for shown := feed.Shown(from); ; {
 		e, err := s.Next()
 		switch {
 		case errors.Is(err, io.EOF):

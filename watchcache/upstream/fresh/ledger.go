@@ -1,14 +1,12 @@
-package ledger
+package fresh
 
 import (
 	"fmt"
 	"maps"
 	"sync"
-	"unique"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // Ledger records which resource used each revision of etcd. Watches show these revisions.
@@ -45,8 +43,8 @@ type Ledger struct {
 		// proofs.
 		entries []ledgerEntry
 		highest uint64
-		era     uint64                // counts the calls of Forget
-		members map[Owner]*membership // of the resources that upstream serves
+		era     uint64                     // counts the calls of Forget
+		members map[feed.Owner]*membership // of the resources that upstream serves
 	}
 	noted watchcache.Waiters
 }
@@ -57,19 +55,7 @@ const ledgerSize = 1 << 16
 // ledgerEntry is a revision and its owner.
 type ledgerEntry struct {
 	rv uint64
-	by Owner
-}
-
-// Owner identifies a resource. All versions of a resource have the same Owner, because they show
-// the same objects. The zero Owner is no resource.
-type Owner = unique.Handle[schema.GroupResource]
-
-// OwnerOf returns the Owner of a resource. The two names of events are one resource.
-func OwnerOf(r schema.GroupResource) Owner {
-	if r.Group == "events.k8s.io" && r.Resource == "events" {
-		r.Group = ""
-	}
-	return unique.Make(r)
+	by feed.Owner
 }
 
 // Begin starts the ledger.
@@ -91,7 +77,7 @@ func (l *Ledger) forgetLocked() {
 	clear(l.mu.entries)
 	l.mu.highest = 0
 	l.mu.era++
-	maps.DeleteFunc(l.mu.members, func(_ Owner, m *membership) bool {
+	maps.DeleteFunc(l.mu.members, func(_ feed.Owner, m *membership) bool {
 		m.evidence = 0
 		return m.collisions == 0 && !m.apart // upstream may not serve the resource any more
 	})
@@ -109,7 +95,7 @@ func (l *Ledger) End() {
 // share the etcd of the reference resource (namespaces). It returns an error if another resource
 // has used one of the revisions. The two are in different etcds, or they show the same objects
 // under two names. In both cases, they prove nothing.
-func (l *Ledger) Note(o Owner, rvs ...uint64) error {
+func (l *Ledger) Note(o feed.Owner, rvs ...uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.entries == nil || len(rvs) == 0 || !l.mu.members[o].proved() {
@@ -136,7 +122,7 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) error {
 // Proves reports whether every revision in (after, upTo] was used by resources other than o. Then o
 // has not changed in between. upTo must have been read in the given era. If that era is over,
 // Proves returns false.
-func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
+func (l *Ledger) Proves(era uint64, o feed.Owner, after, upTo uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.entries == nil || l.mu.era != era || !l.mu.members[o].proved() ||
@@ -157,24 +143,11 @@ func (l *Ledger) Wait() <-chan struct{} { return l.noted.Wait() }
 // Position returns the era and the highest revision recorded in it. highest is 0 for a resource
 // without evidence that it shares the etcd of the reference resource. If a later consistent read
 // returns less than highest, etcd was restored.
-func (l *Ledger) Position(o Owner) (era, highest uint64) {
+func (l *Ledger) Position(o feed.Owner) (era, highest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.members[o].proved() {
 		highest = l.mu.highest
 	}
 	return l.mu.era, highest
-}
-
-// Shown is the highest revision that a watch has shown, or from which it starts. If upstream is
-// itself a proxy, it may have relisted. It then gives all deletions that the relist found the same
-// revision: the last revision before the relist. That revision may belong to any resource. So a
-// revision counts only if it is above all revisions that the watch has shown before.
-type Shown uint64
-
-// Reached records an event or a bookmark. It reports whether an event at rv counts.
-func (s *Shown) Reached(rv uint64) bool {
-	above := rv > uint64(*s)
-	*s = max(*s, Shown(rv))
-	return above
 }

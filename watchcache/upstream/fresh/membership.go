@@ -1,4 +1,6 @@
-package ledger
+package fresh
+
+import "github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 
 // This file determines which resources share one etcd. kube-apiserver may keep some resources in
 // another etcd (--etcd-servers-overrides), whose revisions are unrelated.
@@ -42,14 +44,14 @@ func (m *membership) proved() bool { return m != nil && !m.apart && m.evidence >
 
 // Reading is the revision of a consistent read.
 type Reading struct {
-	Of Owner
+	Of feed.Owner
 	RV uint64
 }
 
 // Attest records evidence from the readings of successive probes. The first and the last reading
 // are of the reference. Within one etcd, revisions never go back. Attest returns the resources that
 // turn out to be in another etcd.
-func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
+func (l *Ledger) Attest(readings []Reading) (apart []feed.Owner) {
 	first, last := readings[0], readings[len(readings)-1]
 	if last.RV < first.RV || last.RV-first.RV > evidenceWidth {
 		return nil // a restore or too many writes in between
@@ -57,7 +59,7 @@ func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.members == nil {
-		l.mu.members = map[Owner]*membership{}
+		l.mu.members = map[feed.Owner]*membership{}
 	}
 	for _, r := range readings {
 		m := l.mu.members[r.Of]
@@ -82,7 +84,7 @@ func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 }
 
 // Undecided reports whether a resource needs more evidence.
-func (l *Ledger) Undecided(o Owner) bool {
+func (l *Ledger) Undecided(o feed.Owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.mu.members[o]
@@ -90,7 +92,7 @@ func (l *Ledger) Undecided(o Owner) bool {
 }
 
 // Has reports whether the ledger covers a resource.
-func (l *Ledger) Has(o Owner) bool {
+func (l *Ledger) Has(o feed.Owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.entries != nil && l.mu.members[o].proved()

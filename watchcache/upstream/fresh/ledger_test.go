@@ -1,4 +1,4 @@
-package ledger
+package fresh
 
 import (
 	"math/rand/v2"
@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/bench/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // A ledger never proves anything false. This holds if resources write in any order, if watches show
@@ -153,7 +154,7 @@ func TestWideWindowsAreNoEvidence(t *testing.T) {
 	}
 }
 
-func owner(i int) Owner { return OwnerOf(schema.GroupResource{Resource: strconv.Itoa(i)}) }
+func owner(i int) feed.Owner { return feed.OwnerOf(schema.GroupResource{Resource: strconv.Itoa(i)}) }
 
 // members records evidence that n owners share the reference's etcd.
 func members(l *Ledger, n int) {
@@ -193,7 +194,7 @@ func TestLedgerForgetsEvidence(t *testing.T) {
 // The two names of events are one resource.
 func TestOwnersOfEvents(t *testing.T) {
 	core, other := schema.GroupResource{Resource: "events"}, schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
-	if OwnerOf(core) != OwnerOf(other) || OwnerOf(core) == OwnerOf(schema.GroupResource{Resource: "pods"}) {
+	if feed.OwnerOf(core) != feed.OwnerOf(other) || feed.OwnerOf(core) == feed.OwnerOf(schema.GroupResource{Resource: "pods"}) {
 		t.Error("they have two owners")
 	}
 }
