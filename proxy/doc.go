@@ -8,17 +8,16 @@
 // .github/ARCHITECTURE.md follows them function by function. Over HTTP/1.1, listen takes the place
 // of h2.
 //
-//	exchange/    requests, responses, routes, statuses: plain types
+//	exchange/    requests, parameters, responses, routes, statuses: plain types
 //	conn/        a client's connection below HTTP: TLS, heads of requests, writes that do not wait
 //	listen/      a listener, and HTTP/1.1
 //	h2/          HTTP/2: frames, streams, and the pump that writes its watches
 //	read/        gets, lists and watches from the caches
 //	table/       the rows of Tables: upstream's cells, with current ages
-//	query/       the parameters of a read
 //	derived/     bytes that are made once for each page of the cache
 //	watch/       an open watch
 //	forward/     forwarding, shared responses, tunnels
-//	access/      authentication and authorization
+//	access/      authentication and authorization; requests that web pages may have made
 //	grants/      the namespaces that a user may read, for views that show only those
 //	issuer/      the proxy's own certificates
 //	fair/        slots, processors and memory, shared by users
@@ -26,7 +25,6 @@
 //	wire/        encodings
 //	projection/  objects with only some of their fields
 //	metrics/     counts of requests
-//	browser/     requests that a web page may have made a browser send
 //	admin/       /metrics, /livez, /readyz, /status and the status page
 //
 // [Server.Handle] checks a request and authenticates its caller. Then it asks the cache for a

@@ -70,15 +70,15 @@ type chainAuthenticator struct {
 	states sync.Map // from weak.Pointer[tls.ConnectionState] to *result
 }
 
-// newChains returns an Authenticator. Roots returns the current authorities: a new pool after each
+// newChains returns a chainAuthenticator. Roots returns the current authorities: a new pool after each
 // change. User converts a verified chain to a user. Client returns the client that takes turns.
 func newChains(roots x509.VerifyOptionFunc, user x509.UserConversion, client func(*http.Request) string) *chainAuthenticator {
 	return &chainAuthenticator{roots: roots, user: user, client: client, turns: fair.NewPool(1, false)}
 }
 
 // AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
-// same pointer to its state. The error is ErrTooLong, the context's, that of a
-// deadline after waitMost, or that of the verification.
+// same pointer to its state. The error is errTooLong, the context's, that of a deadline after chainWait,
+// or that of the verification.
 func (a *chainAuthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return nil, false, nil

@@ -207,7 +207,7 @@ func TestLength(t *testing.T) {
 	}
 }
 
-// A request waits for its turn for waitMost, and so does another one of its connection.
+// A request waits for its turn for chainWait, and so does another one of its connection.
 func TestPatienceOfTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()

@@ -2,8 +2,7 @@
 //
 // Requests on a loopback address are served. For all other requests, the guard decides by the
 // apiserver's reviews (package access). So /metrics, the status and /debug need credentials, and
-// the probes do not. Secure lets one port speak TLS for requests with credentials and plain HTTP
-// for probes.
+// the probes do not. One port speaks TLS for requests with credentials and plain HTTP for probes.
 //
 // Requests that a web page may have made a browser send are refused. A request with a
 // reviewed bearer token is exempt, because browsers never add a token on their own.

@@ -13,7 +13,7 @@ import (
 // connections limits the open connections of the admin address.
 const connections = 32
 
-// boundedListener accepts a limited number of connections, see [Bounded].
+// boundedListener accepts a limited number of connections, see bounded.
 type boundedListener struct {
 	net.Listener
 	mu struct {

@@ -43,6 +43,7 @@ func (d *Store) Selection(m *fair.Meter, f *object.Filter, of *object.Resource) 
 
 // Of returns the matching objects of a span's page, as bits.
 func (s *Selection) Of(span tree.Span) (uint64, error) {
+	const _ uint = 64 - tree.PageMax // does not compile if a page can have more objects than there are bits
 	p := span.Page
 	if selected, ok := s.Known[p.ID()]; ok {
 		return selected, nil

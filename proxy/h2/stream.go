@@ -292,7 +292,7 @@ func (s *stream) stalls() *time.Timer {
 
 func (s *stream) stalled() { s.c.resetFor(s.id, http2.ErrCodeCancel, watch.ErrStalled) }
 
-// leastMost limits Least, in bytes.
+// leastMost limits least, in bytes.
 const leastMost = 64 << 10
 
 // least returns the window from which it is worth to send, for a sender that has left bytes to send

@@ -9,7 +9,7 @@ import (
 )
 
 // plan is what a read asks for: of which objects, from which state, in which form, and for whom. It
-// is data. parse and negotiate make it from a request, and authorize completes it.
+// is data. parse and negotiate make it from a request, and answer and authorize complete it.
 type plan struct {
 	exchange.Route
 	exchange.Params
@@ -22,7 +22,8 @@ type plan struct {
 	// Alone means that upstream may not answer, because it would refuse the read. The cache shows the
 	// namespaces that the client may read.
 	Alone bool
-	// Resumes means a watch in a view of namespaces that does not begin with the state.
+	// Resumes means a watch in a view of namespaces that does not begin with the state. Answer refuses
+	// it, unless upstream has to answer a read of this resource or with these parameters.
 	Resumes bool
 }
 
@@ -46,7 +47,6 @@ func parse(req *exchange.Request, rt exchange.Route) (p plan, err error) {
 	p.Kind = p.Params.Kind(rt.Name)
 	p.LimitsAge = req.Header.Get("Cache-Control") != ""
 	p.Gzip = wire.AcceptsGzip(req.Header.Get("Accept-Encoding"))
-	p.Resumes = req.Identity != nil && req.View.Narrows(rt) && p.Kind == wire.Watch && !p.WithState()
 	return p, err
 }
 

@@ -7,8 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // shown prints a plan: what is asked, from which state, and in which forms.
@@ -16,10 +21,11 @@ func shown(p *plan) string {
 	var b strings.Builder
 	kind := map[wire.Read]string{wire.Get: "get", wire.List: "list", wire.Watch: "watch"}[p.Kind]
 	fmt.Fprintf(&b, "%s %s", kind, p.GVR.Resource)
-	for name, value := range map[string]string{" in ": p.Namespace, " named ": p.Name} {
-		if value != "" {
-			b.WriteString(name + value)
-		}
+	if p.Namespace != "" {
+		b.WriteString(" in " + p.Namespace)
+	}
+	if p.Name != "" {
+		b.WriteString(" named " + p.Name)
 	}
 	switch {
 	case p.mostRecentGet() || p.MostRecent():
@@ -42,10 +48,11 @@ func shown(p *plan) string {
 			b.WriteString(" in protobuf")
 		}
 	}
-	for name, holds := range map[string]bool{", gzip": p.Gzip, ", limits the age": p.LimitsAge} {
-		if holds {
-			b.WriteString(name)
-		}
+	if p.Gzip {
+		b.WriteString(", gzip")
+	}
+	if p.LimitsAge {
+		b.WriteString(", limits the age")
 	}
 	return b.String()
 }
@@ -86,6 +93,39 @@ func TestPlans(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s with %q:\n%s, want\n%s", c.target, c.header, got, c.want)
+		}
+	}
+}
+
+// noCaches are feeds without any cache.
+type noCaches struct{ Feeds }
+
+func (noCaches) Caches(schema.GroupVersionResource, object.Want) bool { return false }
+
+// A watch that would resume in a view of namespaces is refused, but not if upstream has to answer all
+// such reads: of a resource without a cache, or with parameters that only upstream understands.
+func TestResumedWatchesAreRefused(t *testing.T) {
+	const resumes = "/api/v1/namespaces?watch=1&resourceVersion=7"
+	for _, c := range []struct {
+		target string
+		feeds  Feeds
+		want   Reason // none if it is refused
+	}{
+		{resumes, noCaches{}, Uncached},
+		{resumes + "&timeoutSeconds=x", &stillFeeds{}, Parameters},
+		{resumes + "&limit=5", &stillFeeds{}, ""},
+		{"/api/v1/namespaces?watch=1&resourceVersion=0", noCaches{}, Uncached},
+	} {
+		req := &exchange.Request{
+			Method: http.MethodGet, Target: c.target, Header: http.Header{},
+			Identity: &access.Caller{Token: true}, View: &exchange.View{Name: "mine", Allowed: true},
+		}
+		req.SplitTarget()
+		rd := New(Config{Feeds: c.feeds, Log: zap.NewNop()})
+		got := rd.Answer(t.Context(), req, exchange.ParseRoute(req.Method, req.Path))
+		refused := got.Answer != nil && got.Answer.Status == http.StatusMethodNotAllowed
+		if got.Reason != c.want || refused != (c.want == "") {
+			t.Errorf("%s: %q, refused: %t; want %q", c.target, got.Reason, refused, c.want)
 		}
 	}
 }

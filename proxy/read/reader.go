@@ -162,6 +162,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case err != nil:
 		return nil, Parameters
 	}
+	r.Resumes = r.Identity != nil && r.View.Narrows(r.Route) && r.Kind == wire.Watch && !r.WithState()
 	r.negotiate(r.Request, r.Header.Get("Accept"))
 	switch {
 	case !r.Answerable(r.Name):

@@ -53,7 +53,8 @@ func (rd *Reader) open(ctx context.Context, p *plan) (s source, err error) {
 		if err := s.prepare(p); err != nil {
 			return s, err
 		}
-		return s, rd.allowStale(p, &s)
+		err = rd.allowStale(p, &s)
+		return s, err
 	}
 	return s, Form
 }

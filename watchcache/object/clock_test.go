@@ -54,8 +54,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// If a clock's difference is within Skew, upstream's Dates never prove it wrong. If it is more than
-// a second above Skew, every fast response proves it.
+// If a clock's difference is within ClockSkew, upstream's Dates never prove it wrong. If it is more than
+// a second above ClockSkew, every fast response proves it.
 func TestClockBounds(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	for ahead := -5 * time.Second; ahead <= 5*time.Second; ahead += 50 * time.Millisecond {

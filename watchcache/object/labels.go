@@ -42,7 +42,7 @@ func (s *labelSet) Order() {
 	*s = kept
 }
 
-// Read reads the value of metadata.labels in JSON. It returns false if the value is not a map of
+// readLabels reads the value of metadata.labels in JSON. It returns false if the value is not a map of
 // strings.
 func readLabels(v gjson.Result) (set labelSet, ok bool) {
 	if v.Type == gjson.Null {

@@ -103,9 +103,10 @@ func knownMethod(method string) string {
 }
 
 // codeLabel returns the label of a status code. An aggregated API may answer with any code, so a code
-// that net/http does not know has its class as its label, such as 5xx.
+// that net/http does not know has its class as its label, such as 5xx. A proxy in between writes 499.
 func codeLabel(code int) string {
-	if code == 0 || http.StatusText(code) != "" {
+	const clientLeft = 499
+	if code == 0 || code == clientLeft || http.StatusText(code) != "" {
 		return strconv.Itoa(code)
 	}
 	const class = 100

@@ -97,7 +97,7 @@ type checkResult struct {
 }
 
 // ask checks a server: its /readyz, and its resourceVersion if there are other servers. If the server
-// has been unready for UnreadyPatience, ask also reports whether it answers the read.
+// has been unready for unreadyPatience, ask also reports whether it answers the read.
 func (s *Servers) ask(ctx context.Context, one *server) (found checkResult) {
 	s.mu.Lock()
 	found.before = s.mu.newest

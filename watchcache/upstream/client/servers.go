@@ -51,7 +51,7 @@ type server struct {
 	client *Client
 	check  chan struct{} // requests an immediate check
 
-	mu struct { // guarded by Set.mu
+	mu struct { // guarded by Servers.mu
 		reason       error     // why the server must not be used; nil if it may be used
 		silent       int       // unanswered checks in a row, without refused connections
 		behind       time.Time // since when the server has been behind; zero if it is not
@@ -113,7 +113,7 @@ func (s *Servers) askAll(ctx context.Context) {
 	}
 }
 
-// Client returns a client for the current server. transport must come from [Set.Transport].
+// Client returns a client for the current server. transport must come from [Servers.Transport].
 func (s *Servers) Client(transport http.RoundTripper, requests *Metrics) *Client {
 	return New(s.servers[0].Base, transport, requests)
 }
@@ -230,7 +230,7 @@ func (s *Servers) judge(one *server, reason error) {
 	s.log.Info("switched to another upstream server", zap.String("server", next.Base.Host), zap.String("before", now.Base.Host))
 }
 
-// usable reports whether the server may be used. The caller must hold Set.mu.
+// usable reports whether the server may be used. The caller must hold Servers.mu.
 func (one *server) usable() bool { return one.mu.reason == nil }
 
 // usable reports whether any server may be used. The caller must hold mu.

@@ -37,8 +37,8 @@ const (
 // When the stream ends, the held deletions are dropped. The next stream begins after the last
 // published revision and delivers them again.
 //
-// Add, Reached, Publish and Close are called by the goroutine that reads the stream. etcd bounds the number of held deletions: a lease of Events has
-// at most a thousand keys.
+// Add, Reached, Publish and Close are called by the goroutine that reads the stream. etcd bounds the
+// number of held deletions: a lease of Events has at most a thousand keys.
 type Batch struct {
 	apply  applyFunc
 	whole  wholeFunc
