@@ -4,11 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 )
 
 // outcome is the output of a command and its exit code.
@@ -93,6 +99,25 @@ func TestExitCodes(t *testing.T) {
 		}
 		if silent := map[bool]string{true: got.stderr, false: got.stdout}[want.code == 0]; silent != "" {
 			t.Errorf("%s: it also says %s", line, silent)
+		}
+	}
+}
+
+// A command that has printed why it failed adds nothing.
+func TestReportedErrors(t *testing.T) {
+	for err, want := range map[error]string{
+		errReported:                         "",
+		status.ErrUnhealthy:                 "",
+		errors.New("no such\nfile"):         "watchproxy: no such file\n",
+		fmt.Errorf("the cause: %w", io.EOF): "watchproxy: the cause: EOF\n",
+	} {
+		root := &cobra.Command{Use: "watchproxy"}
+		root.AddCommand(&cobra.Command{Use: "fail", RunE: func(*cobra.Command, []string) error { return err }})
+		prepareRoot(root)
+		root.SetArgs([]string{"fail"})
+		var stderr bytes.Buffer
+		if code := runCommand(t.Context(), root, &stderr); code != exitFailed || stderr.String() != want {
+			t.Errorf("%q: exit code %d, %q", err, code, &stderr)
 		}
 	}
 }

@@ -86,3 +86,25 @@ func TestSecure(t *testing.T) {
 		t.Errorf("a closed listener says %v", err)
 	}
 }
+
+// The listener of an Admin is bounded, with TLS and without.
+func TestListener(t *testing.T) {
+	for _, config := range []*tls.Config{nil, {MinVersion: tls.VersionTLS12}} {
+		inner, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newAdmin(Options{TLS: config}).Listener(inner)
+		either, secured := l.(*eitherListener)
+		below := l
+		if secured {
+			below = either.Listener
+		}
+		if _, ok := below.(*boundedListener); !ok || secured != (config != nil) {
+			t.Errorf("with TLS %t, it is %T above %T", config != nil, l, below)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

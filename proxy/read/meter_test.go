@@ -25,6 +25,32 @@ func metered(t *testing.T, objects int, slots *fair.Pool) (*read, watchcache.Sna
 	return r, snapshot
 }
 
+// Once the objects of a watch's state are selected, its first piece is written without a slot: others
+// may have them all.
+func TestFirstPieceOfAStateNeedsNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := fair.NewPool(1, false)
+		r, snapshot := metered(t, 5000, slots)
+		for range r.state(snapshot) {
+			if err := slots.Take(t.Context(), "other", 1); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- r.meter.Spend(fair.WriteSize) }()
+			if synctest.Wait(); len(ended) == 0 {
+				t.Error("it waits for a slot")
+			}
+			slots.Give("other", 1)
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			r.meter.ReleaseSlot()
+			return
+		}
+		t.Error("nothing is selected")
+	})
+}
+
 // A walk through a large collection ends its turn, and continues in a later turn.
 func TestExpensiveReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
