@@ -13,15 +13,30 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Answered implements exchange.Handler. It counts a request. When the response has been written,
-// Answered logs the request if it failed, was refused by a limit, was slow, or belongs to the
+// requestLog counts requests, and logs some of them.
+type requestLog struct {
+	options  *atomic.Pointer[Options]
+	metrics  *metrics.Metrics
+	log      *zap.Logger
+	remarks  *rate.Limiter // if everything fails, the first lines suffice
+	unlogged atomic.Int64  // lines that remarks did not allow since the last line
+}
+
+func newRequestLog(options *atomic.Pointer[Options], metrics *metrics.Metrics, log *zap.Logger) *requestLog {
+	remarks := rate.NewLimiter(remarkLines, remarkBurst)
+	return &requestLog{options: options, metrics: metrics, log: log, remarks: remarks}
+}
+
+// answered counts a request. When the response has been written,
+// answered logs the request if it failed, was refused by a limit, was slow, or belongs to the
 // sample.
-func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
-	s.metrics.Request(rt, resp, took)
+func (l *requestLog) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
+	l.metrics.Request(rt, resp, took)
 	if resp.Stream != nil {
-		return s.watchAnswered(req, rt, resp, took)
+		return l.watchAnswered(req, rt, resp, took)
 	}
 	began, long := time.Now().Add(-took), resp.Long()
 	if long {
@@ -31,39 +46,39 @@ func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchan
 		req.End()
 		req.Free()
 		whole := time.Since(began)
-		s.metrics.Written(rt, resp, whole, bytes)
+		l.metrics.Written(rt, resp, whole, bytes)
 		waited := whole
 		if long {
 			waited = took
 		}
-		switch remark := s.remark(req, resp, waited); {
+		switch remark := l.remark(req, resp, waited); {
 		case remark != "":
-			s.logRemark(remark, requestFields(req, rt, resp), took, zap.Duration("duration", whole), zap.Int64("bytes", bytes))
-		case s.isSampled():
-			s.log.Info("request", append(requestFields(req, rt, resp), zap.Duration("latency", took), zap.Duration("duration", whole), zap.Int64("bytes", bytes))...)
+			l.logRemark(remark, requestFields(req, rt, resp), took, zap.Duration("duration", whole), zap.Int64("bytes", bytes))
+		case l.isSampled():
+			l.log.Info("request", append(requestFields(req, rt, resp), zap.Duration("latency", took), zap.Duration("duration", whole), zap.Int64("bytes", bytes))...)
 		}
 	}
 }
 
-// watchAnswered is Answered for a watch from the cache. The returned function does not keep the
+// watchAnswered is answered for a watch from the cache. The returned function does not keep the
 // request in memory during the watch.
-func (s *Server) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
+func (l *requestLog) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
 	req.End()
 	req.Free()
-	if remark := s.remark(req, resp, took); remark != "" {
-		s.logRemark(remark, requestFields(req, rt, resp), took)
+	if remark := l.remark(req, resp, took); remark != "" {
+		l.logRemark(remark, requestFields(req, rt, resp), took)
 	}
-	if !s.isSampled() {
+	if !l.isSampled() {
 		return func(int64) {}
 	}
 	began, fields := time.Now().Add(-took), requestFields(req, rt, resp)
 	return func(bytes int64) {
-		s.log.Info("request", append(fields, zap.Duration("latency", took), zap.Duration("duration", time.Since(began)), zap.Int64("bytes", bytes))...)
+		l.log.Info("request", append(fields, zap.Duration("latency", took), zap.Duration("duration", time.Since(began)), zap.Int64("bytes", bytes))...)
 	}
 }
 
-func (s *Server) isSampled() bool {
-	sampling := s.options.Load().AccessLog
+func (l *requestLog) isSampled() bool {
+	sampling := l.options.Load().AccessLog
 	return sampling != 0 && rand.Float64() < sampling
 }
 
@@ -72,52 +87,42 @@ const slowRequest = 2 * time.Second
 
 // remark returns the message with which a request is logged outside the sample, or "" if it is not.
 // Slow requests of unknown clients are not logged, because such a client may read its refusal late.
-func (s *Server) remark(req *exchange.Request, resp *exchange.Response, took time.Duration) (message string) {
+func (l *requestLog) remark(req *exchange.Request, resp *exchange.Response, took time.Duration) (message string) {
 	own := resp.Source == exchange.FromProxy && resp.MetricStatus != exchange.ClientLeft
 	switch {
 	case own && resp.Status == http.StatusTooManyRequests:
 		message = "request refused"
 	case own && resp.Status >= http.StatusInternalServerError:
 		message = "request failed"
-	case took >= slowRequest && (req.Identity != nil || s.options.Load().Access == nil):
+	case took >= slowRequest && (req.Identity != nil || l.options.Load().Access == nil):
 		message = "slow request"
 	}
-	if message == "" || !s.remarks.allow() {
+	if message == "" || !l.allow() {
 		return ""
 	}
 	return message
 }
 
-func (s *Server) logRemark(message string, fields []zap.Field, latency time.Duration, more ...zap.Field) {
-	fields = append(append(fields, more...), zap.Duration("latency", latency), zap.Int64("unlogged", s.remarks.unlogged.Swap(0)))
-	s.log.Warn(message, fields...)
+func (l *requestLog) logRemark(message string, fields []zap.Field, latency time.Duration, more ...zap.Field) {
+	fields = append(append(fields, more...), zap.Duration("latency", latency), zap.Int64("unlogged", l.unlogged.Swap(0)))
+	l.log.Warn(message, fields...)
 }
 
 // logUnread logs that a response ended because its client does not read.
-func (s *Server) logUnread(req *exchange.Request) {
-	if s.remarks.allow() {
-		s.log.Warn("unread response ended", zap.String("user", short(req.User())), zap.String("sourceAddress", req.Address()),
-			zap.Int64("unlogged", s.remarks.unlogged.Swap(0)))
+func (l *requestLog) logUnread(req *exchange.Request) {
+	if l.allow() {
+		l.log.Warn("unread response ended", zap.String("user", short(req.User())), zap.String("sourceAddress", req.Address()),
+			zap.Int64("unlogged", l.unlogged.Swap(0)))
 	}
 }
 
-// remarkLog limits the lines of [Server.remark] and [Server.logUnread]. If everything fails, the
-// first lines suffice.
-type remarkLog struct {
-	lines    *rate.Limiter
-	unlogged atomic.Int64 // requests without a line since the last line
-}
-
-// remarkLines is the maximum rate of these lines, a second. remarkBurst is their maximum number at
+// remarkLines is the maximum rate of remarks and of lines of logUnread, a second. remarkBurst is their maximum number at
 // once.
 const remarkLines, remarkBurst = 5, 20
 
-func newRemarkLog() *remarkLog {
-	return &remarkLog{lines: rate.NewLimiter(remarkLines, remarkBurst)}
-}
-
-func (l *remarkLog) allow() bool {
-	if l.lines.Allow() {
+// allow reports whether a line may be logged.
+func (l *requestLog) allow() bool {
+	if l.remarks.Allow() {
 		return true
 	}
 	l.unlogged.Add(1)

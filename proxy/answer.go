@@ -18,7 +18,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		// Upstream must audit this request itself, so the request does not share another response.
 		t := &forward.Attempt{}
 		t.Hold(s.metrics.ForwardBegan(rt.Verb))
-		resp := s.forward(ctx, req, *rt, t)
+		resp := s.upstream.send(ctx, req, *rt, t)
 		t.ResponseBegins()
 		resp.Why = "audit"
 		return resp
@@ -43,20 +43,20 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 	case slot != nil:
 		t.Hold(slot)
 	case v.Reason.Stale():
-		leave, refusal := s.admitFallback(ctx, req, rt.Verb)
+		leave, refusal := s.limits.admitFallback(ctx, req, rt.Verb)
 		if refusal != nil {
 			return refusal
 		}
 		t.Hold(leave)
 	case v.Reason == read.Early:
-		leave, ok := s.admitLate(req)
+		leave, ok := s.limits.admitLate(req)
 		if !ok {
 			return v.Expired
 		}
 		t.Hold(leave)
 	}
 	t.Hold(s.metrics.ForwardBegan(rt.Verb))
-	resp := s.sharing.Forward(ctx, req, *rt, t)
+	resp := s.upstream.share(ctx, req, *rt, t)
 	if resp.Source == exchange.FromUpstream || !t.Sent.IsZero() { // otherwise the proxy has refused it
 		resp.Why = string(v.Reason)
 	}
@@ -66,7 +66,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 // awaitProgress gets a slot to forward a read whose cache makes no progress. While no slot is free,
 // it asks the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
 func (s *Server) awaitProgress(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Result) (_ read.Result, slot func()) {
-	most, slots, user := s.options.Load().SyncTimeout, s.fallbacks(rt.Verb), req.User()
+	most, slots, user := s.options.Load().SyncTimeout, s.limits.fallbacks(rt.Verb), req.User()
 	for began := time.Now(); v.Reason == read.NoProgress && ctx.Err() == nil && time.Since(began) < most; {
 		if slots.Try(user, 1) {
 			return v, sync.OnceFunc(func() { slots.Give(user, 1) })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,13 +15,20 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/forward"
 )
 
+// authentication finds out who sends a request, and for whom it acts.
+type authentication struct {
+	options  *atomic.Pointer[Options]
+	limits   *limiter
+	upstream *upstream
+}
+
 // authenticate sets req.Identity, or refuses the request.
-func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
+func (a *authentication) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
 	asked := req.AsSender(ctx)
-	caller, err := s.sender(req, asked)
+	caller, err := a.sender(req, asked)
 	switch {
 	case errors.Is(err, errUnauthenticated):
-		return s.limits.tooMany(req, "unauthenticated", err.Error())
+		return a.limits.tooMany(req, "unauthenticated", err.Error())
 	case errors.Is(err, access.ErrUnavailable):
 		return unreviewed(req)
 	case err != nil:
@@ -42,7 +50,7 @@ const (
 // (--cors-allowed-origins). Otherwise askOrigin returns nil, and the request is one like others without
 // credentials. Upstream sees nothing of the request but the question, and the client nothing but the
 // answer to it. As with a refusal, the connection of a stranger ends.
-func (s *Server) askOrigin(ctx context.Context, req *exchange.Request) *exchange.Response {
+func (a *authentication) askOrigin(ctx context.Context, req *exchange.Request) *exchange.Response {
 	const origin, method, headers = "Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"
 	h := req.Header
 	if req.Method != http.MethodOptions || len(h[origin]) != 1 || h.Get(origin) == "" || len(h[method]) != 1 || h.Get(method) == "" ||
@@ -50,10 +58,10 @@ func (s *Server) askOrigin(ctx context.Context, req *exchange.Request) *exchange
 		return nil
 	}
 	network := access.Network(req.Conn.RemoteAddr().String())
-	if !s.queues.origins.Try(network, 1) {
-		return s.limits.tooMany(req, "unauthenticated", "too many requests without credentials wait for the upstream apiserver")
+	if !a.limits.queues.origins.Try(network, 1) {
+		return a.limits.tooMany(req, "unauthenticated", "too many requests without credentials wait for the upstream apiserver")
 	}
-	defer s.queues.origins.Give(network, 1)
+	defer a.limits.queues.origins.Give(network, 1)
 	question := *req
 	question.Identity, question.Header = access.Unknown(), http.Header{}
 	for _, name := range []string{origin, method, headers, "User-Agent"} {
@@ -61,7 +69,7 @@ func (s *Server) askOrigin(ctx context.Context, req *exchange.Request) *exchange
 			question.Header[name] = h[name]
 		}
 	}
-	told := s.forwards.Send(ctx, context.Background(), s.life.stopping, &question, &forward.Attempt{Patience: originPatience})
+	told := a.upstream.forwards.Send(ctx, context.Background(), a.upstream.life.Stopping(), &question, &forward.Attempt{Patience: originPatience})
 	defer told.CloseBody()
 	if told.Source != exchange.FromUpstream || told.Status != http.StatusNoContent || told.Header["Access-Control-Allow-Origin"] == nil {
 		return nil
@@ -78,11 +86,11 @@ func (s *Server) askOrigin(ctx context.Context, req *exchange.Request) *exchange
 
 // impersonate sets the user for whom the request of a certificate's owner acts, or refuses it. The
 // request must be counted before, because its reviews may take long.
-func (s *Server) impersonate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
+func (a *authentication) impersonate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
 	if !req.Identity.ActsAsAnother() || !req.Impersonates() {
 		return nil
 	}
-	as, refused, err := s.options.Load().Access.Impersonate(req.Identity, req.AsHTTP(ctx))
+	as, refused, err := a.options.Load().Access.Impersonate(req.Identity, req.AsHTTP(ctx))
 	switch {
 	case err != nil:
 		return unreviewed(req)
@@ -102,17 +110,17 @@ var errUnauthenticated = errors.New("too many requests wait for authentication")
 // sender returns the sender of a request. Until it is known, the request holds a part of the memory
 // for such requests, because strangers may send any number of them. A request on the connection of a
 // known user counts as this user's, so that strangers cannot hinder it.
-func (s *Server) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
-	memory, holder, size := s.queues.strangers, access.Network(asked.RemoteAddr), req.Held()
+func (a *authentication) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
+	memory, holder, size := a.limits.queues.strangers, access.Network(asked.RemoteAddr), req.Held()
 	if user := req.Conn.User(); user != "" {
-		memory, holder = s.queues.memory, user
+		memory, holder = a.limits.queues.memory, user
 		asked = asked.WithContext(access.Known(asked.Context(), user))
 	}
 	if !memory.Try(holder, size) {
 		return nil, errUnauthenticated
 	}
 	defer memory.Give(holder, size)
-	return s.options.Load().Access.Authenticate(asked)
+	return a.options.Load().Access.Authenticate(asked)
 }
 
 // dropOwnToken removes the proxy's own bearer token from a request. Without authentication, requests
@@ -120,8 +128,7 @@ func (s *Server) sender(req *exchange.Request, asked *http.Request) (*access.Cal
 // pod's service account, as client-go's in-cluster configuration does. If the proxy needs a token,
 // only requests with its own token act as the proxy. Upstream judges other credentials, and requests
 // without credentials are refused.
-func (s *Server) dropOwnToken(req *exchange.Request) (refusal *exchange.Response) {
-	o := s.options.Load()
+func dropOwnToken(o *Options, req *exchange.Request) (refusal *exchange.Response) {
 	if values := req.Header["Authorization"]; o.OwnToken != nil && len(values) == 1 {
 		// The scheme has no case. Python's client writes it in lower case.
 		if scheme, token, _ := strings.Cut(values[0], " "); strings.EqualFold(scheme, "Bearer") && o.OwnToken(token) {

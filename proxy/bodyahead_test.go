@@ -36,12 +36,12 @@ func TestWaitingBodiesLetOthersPass(t *testing.T) {
 		if _, err := io.WriteString(rest, "{"); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "the first is upstream", func() bool { return s.queues.forwards.Taken() == 1 })
+		waitFor(t, "the first is upstream", func() bool { return s.limits.queues.forwards.Taken() == 1 })
 		const crowd = 3
 		for range crowd {
 			go post(struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 400<<10))})
 		}
-		waitFor(t, "the others wait", func() bool { return s.queues.forwards.Waiting() == crowd })
+		waitFor(t, "the others wait", func() bool { return s.limits.queues.forwards.Waiting() == crowd })
 		if _, err := io.WriteString(rest, strings.Repeat("x", 200<<10)); err != nil {
 			t.Error(err)
 		}

@@ -234,10 +234,10 @@ func TestReadersShareAFailure(t *testing.T) {
 				o.Memory = 64 << 20
 				s := serveThrough(t, l, forwardsAll{}, forwards, o, prometheus.NewRegistry(), zap.NewNop())
 				if test.full {
-					if !s.queues.memory.Try("another", o.Memory-(4<<20)) { // leaves room for requests
+					if !s.limits.queues.memory.Try("another", o.Memory-(4<<20)) { // leaves room for requests
 						t.Fatal("no room")
 					}
-					defer s.queues.memory.Give("another", o.Memory-(4<<20))
+					defer s.limits.queues.memory.Give("another", o.Memory-(4<<20))
 				}
 				held := usersHold(s)
 				client := clientTo(t, l, "h2")
@@ -256,7 +256,7 @@ func TestReadersShareAFailure(t *testing.T) {
 				if n := asked.Load(); n > readers/3 || failed.Load() < readers-1 {
 					t.Errorf("%d requests, %d of %d readers got %s", n, failed.Load(), readers, test.want)
 				}
-				if n := usersHold(s) - held + s.queues.forwards.Taken(); n != 0 {
+				if n := usersHold(s) - held + s.limits.queues.forwards.Taken(); n != 0 {
 					t.Errorf("%d bytes and slots are held", n)
 				}
 			})

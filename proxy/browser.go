@@ -13,12 +13,12 @@ import (
 
 // refuseBrowser refuses requests that a web page may have made a browser send. Requests with a
 // bearer token are exempt.
-func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+func refuseBrowser(o *Options, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	if req.Identity != nil && req.Identity.Token {
 		return nil
 	}
 	reason := access.ReasonHost
-	if s.hostFits(req) {
+	if hostFits(o, req) {
 		reason = pageReason(req, rt)
 	}
 	if reason == "" {
@@ -32,8 +32,7 @@ func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refus
 
 // hostFits reports whether a request's Host is safe: web pages cannot make this name resolve to the
 // proxy (DNS rebinding). With TLS, a page's own name would not match the certificate.
-func (s *Server) hostFits(req *exchange.Request) bool {
-	o := s.options.Load()
+func hostFits(o *Options, req *exchange.Request) bool {
 	return access.LoopbackHost(req.Host) || o.Access != nil && o.TLS != nil || o.AnyHost && !access.MaybeBrowser(req.Header)
 }
 

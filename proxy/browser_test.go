@@ -19,7 +19,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
@@ -368,8 +367,6 @@ func TestAmbientCredentials(t *testing.T) {
 		{"anonymous", &access.Caller{}, plain, "", "", false},
 	} {
 		t.Run(test.who+" "+test.origin, func(t *testing.T) {
-			s := &Server{metrics: metrics.New(prometheus.NewRegistry())}
-			s.options.Store(&test.options)
 			req := &exchange.Request{Method: http.MethodGet, Target: watchPath, Host: test.host, Header: http.Header{"User-Agent": {"Mozilla/5.0"}}, Identity: test.caller}
 			if test.options.TLS != nil {
 				req.TLS = &tls.ConnectionState{}
@@ -379,7 +376,7 @@ func TestAmbientCredentials(t *testing.T) {
 			}
 			req.SplitTarget()
 			rt := exchange.ParseRoute(req.Method, req.Path)
-			if refusal := s.refuseBrowser(req, &rt); (refusal != nil) != test.refused {
+			if refusal := refuseBrowser(&test.options, req, &rt); (refusal != nil) != test.refused {
 				t.Errorf("refused: %t", !test.refused)
 			}
 		})

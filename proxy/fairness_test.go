@@ -72,7 +72,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 		if n := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("forwards")); n != 0 {
 			t.Errorf("%v are refused", n)
 		}
-		waitFor(t, "nothing is held", func() bool { return s.queues.forwards.Taken() == 0 })
+		waitFor(t, "nothing is held", func() bool { return s.limits.queues.forwards.Taken() == 0 })
 	})
 }
 
@@ -86,7 +86,7 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 		defer close(gate)
 		first := dialTLS(t, address)
 		send(t, first, "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		waitFor(t, "upstream has the first", func() bool { return s.queues.forwards.Taken() == 1 })
+		waitFor(t, "upstream has the first", func() bool { return s.limits.queues.forwards.Taken() == 1 })
 		for name, request := range map[string]string{
 			"get":         "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 			"long create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n" + strings.Repeat("x", 200_000),
@@ -94,10 +94,10 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 		} {
 			leaver := dialTLS(t, address)
 			send(t, leaver, request)
-			waitFor(t, name+" waits", func() bool { return s.queues.forwards.Waiting() == 1 })
+			waitFor(t, name+" waits", func() bool { return s.limits.queues.forwards.Waiting() == 1 })
 			left := time.Now()
 			_ = leaver.Close()
-			waitFor(t, name+" does not wait any more", func() bool { return s.queues.forwards.Waiting() == 0 })
+			waitFor(t, name+" does not wait any more", func() bool { return s.limits.queues.forwards.Waiting() == 0 })
 			if took := time.Since(left); took > time.Second {
 				t.Errorf("%s waits for %s after its client has left", name, took)
 			}
@@ -110,10 +110,10 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 				t.Errorf("answered with %d", code)
 			}
 		})
-		waitFor(t, "a stream waits", func() bool { return s.queues.forwards.Waiting() == 1 })
+		waitFor(t, "a stream waits", func() bool { return s.limits.queues.forwards.Waiting() == 1 })
 		cancel()
 		asking.Wait()
-		waitFor(t, "it does not wait any more", func() bool { return s.queues.forwards.Waiting() == 0 })
+		waitFor(t, "it does not wait any more", func() bool { return s.limits.queues.forwards.Waiting() == 0 })
 	})
 }
 
@@ -124,11 +124,13 @@ func TestPatienceOfForwards(t *testing.T) {
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{queues: queues{forwards: fair.NewPool(1, false), givenUp: fair.NewPool(1, false)}}
-			s.limits.metrics = metrics.New(prometheus.NewRegistry())
+			s := &Server{limits: &limiter{
+				queues:  queues{forwards: fair.NewPool(1, false), givenUp: fair.NewPool(1, false)},
+				metrics: metrics.New(prometheus.NewRegistry()),
+			}}
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
-				_, refusal := s.admitForward(t.Context(), req, exchange.Route{Verb: "create"})
+				_, refusal := s.limits.admitForward(t.Context(), req, exchange.Route{Verb: "create"})
 				return refusal
 			}
 			if refusal := ask(); refusal != nil {
@@ -150,9 +152,9 @@ func TestTwoUsersLeaveRoom(t *testing.T) {
 	o.Access, o.Limits.Forwards = judging(t), 40
 	s, _ := serveTo(t, forwardsAll{}, http.NotFound, o)
 	for name, q := range map[string]*fair.Pool{
-		"forwards": s.queues.forwards, "stale reads": s.queues.fallbackReads, "stale watches": s.queues.fallbackWatches, "late watches": s.queues.late,
-		"memory": s.queues.memory, "lasting": s.queues.lasting, "unauthenticated": s.queues.strangers,
-		"heads": s.queues.begun, "unread": s.queues.unread,
+		"forwards": s.limits.queues.forwards, "stale reads": s.limits.queues.fallbackReads, "stale watches": s.limits.queues.fallbackWatches, "late watches": s.limits.queues.late,
+		"memory": s.limits.queues.memory, "lasting": s.limits.queues.lasting, "unauthenticated": s.limits.queues.strangers,
+		"heads": s.limits.queues.begun, "unread": s.limits.queues.unread,
 	} {
 		size := max(1, q.Capacity/100)
 		for more := true; more; {
@@ -183,15 +185,15 @@ func TestStrangersDoNotHinderKnownClients(t *testing.T) {
 				}
 			}
 			ask(known, http.MethodPost, http.StatusOK)
-			all := s.queues.strangers.Capacity - s.queues.strangers.Taken()
-			if !s.queues.strangers.Try("stranger", all) {
+			all := s.limits.queues.strangers.Capacity - s.limits.queues.strangers.Taken()
+			if !s.limits.queues.strangers.Try("stranger", all) {
 				t.Fatal("there is no room for strangers")
 			}
 			ask(known, http.MethodPost, http.StatusOK)
 			ask(unknown, http.MethodPost, http.StatusTooManyRequests)
-			s.queues.strangers.Give("stranger", all)
+			s.limits.queues.strangers.Give("stranger", all)
 			ask(unknown, http.MethodPost, http.StatusOK)
-			if taken := s.queues.strangers.Taken(); taken != 0 {
+			if taken := s.limits.queues.strangers.Taken(); taken != 0 {
 				t.Errorf("%d bytes are still held", taken)
 			}
 		}
@@ -208,7 +210,7 @@ func TestConnectionsOfStrangers(t *testing.T) {
 		unread := dialSlow(t, l, "h2")
 		go func() { _, _ = greet(unread) }()
 		time.Sleep(5 * time.Second)
-		begun := s.queues.begun
+		begun := s.limits.queues.begun
 		if held := begun.Taken(); held < 2*exchange.PieceSize || usersHold(s) != 0 {
 			t.Errorf("a stranger who does not read holds %d bytes, users hold %d", held, usersHold(s))
 		}
@@ -218,7 +220,7 @@ func TestConnectionsOfStrangers(t *testing.T) {
 		if code, err := clientTo(t, l, "h2").send(t.Context(), "reader", http.MethodPost, podsPath, strings.NewReader("{}")); code != http.StatusOK {
 			t.Errorf("a new client: %d, %v", code, err)
 		}
-		s.life.cut()
+		s.life.Cut()
 	})
 }
 
@@ -239,12 +241,12 @@ func TestWatchesLeaveRoomForRequests(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		get()
-		for _, pool := range []*fair.Pool{s.queues.lasting, s.queues.unread} {
+		for _, pool := range []*fair.Pool{s.limits.queues.lasting, s.limits.queues.unread} {
 			for i, users := 0, []string{"reader", "reader1", "reader2", "reader3"}; i < 1000; i++ {
 				pool.Try(users[i%len(users)], pool.Capacity/100)
 			}
 		}
-		s.queues.begun.Try("stranger", s.queues.begun.Capacity)
+		s.limits.queues.begun.Try("stranger", s.limits.queues.begun.Capacity)
 		get()
 		get("X-Long", strings.Repeat("x", 3<<10))
 		if code, err := client.send(t.Context(), "reader", http.MethodPost, podsPath, strings.NewReader(strings.Repeat("x", 200<<10))); code != http.StatusOK {
@@ -276,7 +278,7 @@ func TestForwardedWatchesLeaveRoom(t *testing.T) {
 		if got := client.open(t, podsPath, "Authorization", "Bearer reader", "X-Long", long); got.StatusCode != http.StatusOK {
 			t.Errorf("a list: %d", got.StatusCode)
 		}
-		s.life.cut()
+		s.life.Cut()
 	})
 }
 
@@ -316,7 +318,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				}
 				waiting := func(want int) {
 					t.Helper()
-					waitFor(t, "others wait for the same", func() bool { return s.sharing.Waiting() == want })
+					waitFor(t, "others wait for the same", func() bool { return s.upstream.sharing.Waiting() == want })
 				}
 				t.Cleanup(func() { close(gate) })
 				ask(t.Context())
@@ -354,7 +356,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				for _, one := range requests {
 					one.Free()
 				}
-				waitFor(t, "all is given back", func() bool { return usersHold(s) == 0 && s.queues.forwards.Taken() == 0 })
+				waitFor(t, "all is given back", func() bool { return usersHold(s) == 0 && s.limits.queues.forwards.Taken() == 0 })
 			})
 		})
 	}
@@ -373,7 +375,7 @@ func TestSharedAnswerForMany(t *testing.T) {
 			}
 			_, _ = w.Write(make([]byte, length))
 		}, o)
-		if !s.queues.forwards.Try("other", s.queues.forwards.Capacity/2+1) { // so that responses are read ahead
+		if !s.limits.queues.forwards.Try("other", s.limits.queues.forwards.Capacity/2+1) { // so that responses are read ahead
 			t.Fatal("no slot")
 		}
 		var all sync.WaitGroup
@@ -402,7 +404,7 @@ func TestOneProcessorStaysFree(t *testing.T) {
 		runtime.GOMAXPROCS(processors)
 		s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, testOptions())
 		taken := 0
-		for s.queues.reads.Short.Try("a", 1) {
+		for s.limits.queues.reads.Short.Try("a", 1) {
 			taken++
 		}
 		if taken != want {

@@ -39,12 +39,12 @@ func TestUnreadForwardIsCut(t *testing.T) {
 				s, l := serveForwards(t, endless(gaveUp), testLimits())
 				resp := clientTo(t, l, protocol).open(t, "/api/v1/pods")
 				time.Sleep(testLimits().Write - time.Second)
-				if n := s.queues.forwards.Taken(); n != 1 {
+				if n := s.limits.queues.forwards.Taken(); n != 1 {
 					t.Fatalf("%d slots are taken", n)
 				}
 				<-gaveUp
 				synctest.Wait()
-				if n := s.queues.forwards.Taken(); n != 0 {
+				if n := s.limits.queues.forwards.Taken(); n != 0 {
 					t.Errorf("%d slots are taken after the end", n)
 				}
 				if _, err := io.Copy(io.Discard, resp.Body); err == nil {
@@ -104,12 +104,12 @@ func TestSlotsOfForwards(t *testing.T) {
 				case <-time.After(testWait):
 					t.Fatal("upstream was not asked")
 				}
-				got := taken{slots: int(s.queues.forwards.Taken()), watches: watchesOf(s)[""]}
+				got := taken{slots: int(s.limits.queues.forwards.Taken()), watches: watchesOf(s)[""]}
 				if got != test.want {
 					t.Errorf("it takes %+v, want %+v", got, test.want)
 				}
 				_ = client.Close()
-				waitFor(t, "what was taken is given back", func() bool { return int(s.queues.forwards.Taken())+len(watchesOf(s)) == 0 })
+				waitFor(t, "what was taken is given back", func() bool { return int(s.limits.queues.forwards.Taken())+len(watchesOf(s)) == 0 })
 			})
 		})
 	}
@@ -141,7 +141,7 @@ func TestTunnelsAreCounted(t *testing.T) {
 				return client
 			}
 			first := answered(" 101 ")
-			if n, slots := usersHold(s), s.queues.forwards.Taken(); n < tunnelSize || slots != 0 {
+			if n, slots := usersHold(s), s.limits.queues.forwards.Taken(); n < tunnelSize || slots != 0 {
 				t.Errorf("%s takes %d bytes and %d slots", path, n, slots)
 			}
 			answered(" 429 ")
@@ -180,8 +180,8 @@ func TestForwardedWatchLeavesNothing(t *testing.T) {
 		o := testOptions()
 		o.TLS = nil
 		s, l := serveTo(t, forwardsAll{}, func(http.ResponseWriter, *http.Request) {}, o)
-		draining := &waitingForDrain{Context: s.life.draining}
-		s.life.draining = draining //nolint:fatcontext // once
+		draining := &waitingForDrain{Context: s.upstream.draining}
+		s.upstream.draining = draining //nolint:fatcontext // once
 		for i := range 3 {
 			c := dial(t, l)
 			send(t, c, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -242,7 +242,7 @@ func TestTunnelsDrain(t *testing.T) {
 		for range watches {
 			watching = append(watching, open("/api/v1/pods?watch=1"))
 		}
-		s.beginDrain()
+		s.life.Drain()
 		end, moments := time.Now().Add(o.Drain), map[time.Time]bool{}
 		for _, ended := range watching {
 			at := <-ended
@@ -279,7 +279,7 @@ func TestUnreadForwardsShareSlots(t *testing.T) {
 			unread = append(unread, client.open(t, podsPath+"/"+name))
 		}
 		synctest.Wait()
-		if n := s.queues.forwards.Taken(); n > int64(limits.Forwards)/2 {
+		if n := s.limits.queues.forwards.Taken(); n > int64(limits.Forwards)/2 {
 			t.Errorf("%d of %d slots are taken", n, limits.Forwards)
 		}
 		began := time.Now()
@@ -354,7 +354,7 @@ func TestSlowUploadsHoldNoSlots(t *testing.T) {
 				}
 				for range test.whole / pieceSize {
 					time.Sleep(time.Second / 2)
-					if n := s.queues.forwards.Taken(); n != 0 {
+					if n := s.limits.queues.forwards.Taken(); n != 0 {
 						t.Errorf("%d slots are taken by slow uploads", n)
 						break
 					}
@@ -367,8 +367,8 @@ func TestSlowUploadsHoldNoSlots(t *testing.T) {
 					t.Errorf("upstream has read %d bytes, want %d", got, want)
 				}
 				synctest.Wait()
-				if s.queues.forwards.Taken() != 0 || usersHold(s) != 0 {
-					t.Errorf("%d slots and %d bytes are taken after the end", s.queues.forwards.Taken(), usersHold(s))
+				if s.limits.queues.forwards.Taken() != 0 || usersHold(s) != 0 {
+					t.Errorf("%d slots and %d bytes are taken after the end", s.limits.queues.forwards.Taken(), usersHold(s))
 				}
 			})
 		})

@@ -23,10 +23,10 @@ func TestStaleSlots(t *testing.T) {
 			o := testOptions()
 			o.Access = &access.Access{}
 			s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
-			defer s.life.cut()
+			defer s.life.Cut()
 			admit := func(name string) (leave func(), refusal *exchange.Response) {
 				req := &exchange.Request{Method: http.MethodGet, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}
-				return s.admitFallback(t.Context(), req, verb)
+				return s.limits.admitFallback(t.Context(), req, verb)
 			}
 			var alice []func()
 			for range most / 2 {
@@ -56,7 +56,7 @@ func TestStaleSlots(t *testing.T) {
 			for _, leave := range append(alice, bob, bob) {
 				leave()
 			}
-			if n := s.queues.fallbackReads.Taken() + s.queues.fallbackWatches.Taken(); n != 0 {
+			if n := s.limits.queues.fallbackReads.Taken() + s.limits.queues.fallbackWatches.Taken(); n != 0 {
 				t.Errorf("%d slots are left over", n)
 			}
 		})

@@ -56,7 +56,9 @@ func (w *lateWorld) reset() {
 }
 
 // free reports whether all slots and counts are free.
-func (w *lateWorld) free() bool { return w.s.queues.late.Taken() == 0 && len(watchesOf(w.s)) == 0 }
+func (w *lateWorld) free() bool {
+	return w.s.limits.queues.late.Taken() == 0 && len(watchesOf(w.s)) == 0
+}
 
 // Whenever the client of a late watch leaves, its slot becomes free.
 func TestLateSlotsComeBack(t *testing.T) {
@@ -210,7 +212,7 @@ func TestPanicGivesBack(t *testing.T) {
 
 func wantNothingHeld(t *testing.T, s *Server, after string) {
 	t.Helper()
-	held := fmt.Sprint(s.queues.late.Taken(), s.queues.forwards.Taken(), usersHold(s), watchesOf(s), s.sharing.Waiting())
+	held := fmt.Sprint(s.limits.queues.late.Taken(), s.limits.queues.forwards.Taken(), usersHold(s), watchesOf(s), s.upstream.sharing.Waiting())
 	if held != "0 0 0 map[] 0" {
 		t.Errorf("after %s: %s", after, held)
 	}
@@ -238,10 +240,10 @@ func TestLateSlotsAreShared(t *testing.T) {
 	o := testOptions()
 	o.Access = &access.Access{}
 	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
-	defer s.life.cut()
+	defer s.life.Cut()
 	admit := func(name string) (n int) {
 		for ok := true; ok; {
-			if _, ok = s.admitLate(&exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}); ok {
+			if _, ok = s.limits.admitLate(&exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}); ok {
 				n++
 			}
 		}

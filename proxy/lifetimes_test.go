@@ -162,9 +162,9 @@ func TestUpstreamSwitchesToNothing(t *testing.T) {
 			if name != "upload" { // its connection cannot be used again
 				ask("GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n", http.StatusOK)
 			}
-			for end := time.Now().Add(time.Minute); s.queues.forwards.Taken() != 0 || len(watchesOf(s)) != 0; time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(time.Minute); s.limits.queues.forwards.Taken() != 0 || len(watchesOf(s)) != 0; time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(end) {
-					t.Fatalf("%d slots, watches %v are held after the response", s.queues.forwards.Taken(), watchesOf(s))
+					t.Fatalf("%d slots, watches %v are held after the response", s.limits.queues.forwards.Taken(), watchesOf(s))
 				}
 			}
 		})
@@ -201,7 +201,7 @@ func TestPanicWithinAResponse(t *testing.T) {
 					t.Errorf("%+v, %v", resp, err)
 				}
 				synctest.Wait()
-				if n, waits := s.queues.forwards.Taken(), s.sharing.Waiting(); n != 0 || waits != 0 || usersHold(s) != 0 {
+				if n, waits := s.limits.queues.forwards.Taken(), s.upstream.sharing.Waiting(); n != 0 || waits != 0 || usersHold(s) != 0 {
 					t.Errorf("%d slots are held, %d readers wait, %d bytes are taken", n, waits, usersHold(s))
 				}
 			})
@@ -337,8 +337,8 @@ func TestGoneBeforeItsRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if n, watches := open.Load(), watchesOf(s); n != 0 || len(watches) != 0 || s.queues.forwards.Taken() != 0 || s.Connections() != 0 {
-			t.Errorf("%d requests are open upstream, %v watches, %d slots, %d connections", n, watches, s.queues.forwards.Taken(), s.Connections())
+		if n, watches := open.Load(), watchesOf(s); n != 0 || len(watches) != 0 || s.limits.queues.forwards.Taken() != 0 || s.Connections() != 0 {
+			t.Errorf("%d requests are open upstream, %v watches, %d slots, %d connections", n, watches, s.limits.queues.forwards.Taken(), s.Connections())
 		}
 	})
 }
@@ -379,8 +379,8 @@ func TestLeaderOfLongResponseLeaves(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		if n := open.Load(); n != 0 || s.queues.forwards.Taken() != 0 || s.Connections() != 0 {
-			t.Errorf("%d requests are open upstream, %d slots are taken, %d connections are open", n, s.queues.forwards.Taken(), s.Connections())
+		if n := open.Load(); n != 0 || s.limits.queues.forwards.Taken() != 0 || s.Connections() != 0 {
+			t.Errorf("%d requests are open upstream, %d slots are taken, %d connections are open", n, s.limits.queues.forwards.Taken(), s.Connections())
 		}
 	})
 }

@@ -1,10 +1,13 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -42,11 +45,59 @@ func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 
 // limiter enforces the limits of clients.
 type limiter struct {
-	limits               func() exchange.Limits
-	metrics              *metrics.Metrics
-	connections, watches perUserCounts
-	lasting              *fair.Pool // memory of open watches
+	options     *atomic.Pointer[Options]
+	metrics     *metrics.Metrics
+	connections perUserCounts
+	watches     perUserCounts
+	queues      queues
 }
+
+// queues are what users share, and limit what each of them may use.
+type queues struct {
+	forwards *fair.Pool  // forwarded requests
+	reads    *fair.Slots // turns of expensive reads from the cache, and of writing long bodies
+	givenUp  *fair.Pool  // requests that clients have just given up
+	// fallbackReads and fallbackWatches are for what upstream answers because a cache is out of date.
+	fallbackReads, fallbackWatches *fair.Pool
+	late                           *fair.Pool // see lateMax
+	origins                        *fair.Pool // see originsMost
+	// Of users: memory is for requests, which pass, and lasting for watches, logs and upgraded requests,
+	// which may last for hours. Otherwise a user would be refused requests because of others' watches.
+	memory, lasting *fair.Pool
+	strangers       *fair.Pool // memory of requests that are not authenticated yet, by network
+	// Of connections: begun is for what unknown clients have begun to send, and unread for what users'
+	// clients leave unread.
+	begun, unread *fair.Pool
+}
+
+func newLimiter(options *atomic.Pointer[Options], metrics *metrics.Metrics) *limiter {
+	return &limiter{options: options, metrics: metrics, queues: newQueues(options.Load())}
+}
+
+// newQueues returns the slots and memory that users share. Without authentication all clients count as
+// one user, without a limit for each user.
+func newQueues(options *Options) queues {
+	shared := options.Access != nil
+	memory := cmp.Or(options.Memory, memorySize)
+	strangers := cmp.Or(options.Strangers, strangersSize)
+	processors := max(1, runtime.GOMAXPROCS(0)-1) // one is left to cheap reads and the network
+	return queues{
+		forwards:        fair.NewPool(int64(options.Limits.Forwards), shared),
+		reads:           fair.NewSlots(int64(processors)),
+		givenUp:         fair.NewPool(givenUpMost, shared),
+		fallbackReads:   fair.NewPool(fallbackReads, shared),
+		fallbackWatches: fair.NewPool(fallbackWatches, shared),
+		late:            fair.NewPool(lateMax, shared),
+		origins:         fair.NewPool(originsMost, shared),
+		memory:          fair.NewPool(memory, shared),
+		lasting:         fair.NewPool(memory, shared),
+		strangers:       fair.NewPool(strangers, true),
+		begun:           fair.NewPool(strangers/2, true),
+		unread:          fair.NewPool(memory/2, shared),
+	}
+}
+
+func (l *limiter) limits() exchange.Limits { return l.options.Load().Limits }
 
 // admit counts the request's connection against its user's limit, or refuses the request.
 func (l *limiter) admit(req *exchange.Request) (refusal *exchange.Response) {
@@ -96,25 +147,28 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
 // request only if the user has given up too many requests. With authentication, users share the slots.
-func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
+func (l *limiter) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	user := req.User()
-	if !s.mayGiveUp(user) {
-		return nil, s.limits.tooMany(req, "given_up", tooManyGivenUp)
+	if !l.mayGiveUp(user) {
+		return nil, l.tooMany(req, "given_up", tooManyGivenUp)
 	}
 	if lasting(rt) {
-		return s.limits.AdmitWatch(req) // an open watch uses memory but no slot
+		return l.AdmitWatch(req) // an open watch uses memory but no slot
 	}
-	if !s.queues.forwards.Try(user, 1) {
+	if !l.queues.forwards.Try(user, 1) {
 		req.Body.ReadAhead()
 		ctx, stop := req.Attended(ctx)
-		err := s.queues.forwards.Take(ctx, user, 1)
+		err := l.queues.forwards.Take(ctx, user, 1)
 		stop()
 		if err != nil {
-			return nil, s.limits.GaveUp(req, err, "forwards", tooManyForwards)
+			return nil, l.GaveUp(req, err, "forwards", tooManyForwards)
 		}
 	}
-	return sync.OnceFunc(func() { s.queues.forwards.Give(user, 1) }), nil
+	return sync.OnceFunc(func() { l.queues.forwards.Give(user, 1) }), nil
 }
+
+// crowded reports whether many forwarded requests are in flight.
+func (l *limiter) crowded() bool { return 2*l.queues.forwards.Taken() > l.queues.forwards.Capacity }
 
 // givenUpMost limits the forwarded requests that clients have given up within givenUpTime, and that
 // upstream may still work on. Users share connections upstream, and kube-apiserver ends a connection
@@ -126,18 +180,18 @@ const (
 )
 
 // mayGiveUp reports whether a user may send a request that its client may give up.
-func (s *Server) mayGiveUp(user string) bool {
-	if !s.queues.givenUp.Try(user, 1) {
+func (l *limiter) mayGiveUp(user string) bool {
+	if !l.queues.givenUp.Try(user, 1) {
 		return false
 	}
-	s.queues.givenUp.Give(user, 1)
+	l.queues.givenUp.Give(user, 1)
 	return true
 }
 
 // countGivenUp counts a request that its client has given up.
-func (s *Server) countGivenUp(user string) {
-	if s.queues.givenUp.Try(user, 1) {
-		time.AfterFunc(givenUpTime, func() { s.queues.givenUp.Give(user, 1) })
+func (l *limiter) countGivenUp(user string) {
+	if l.queues.givenUp.Try(user, 1) {
+		time.AfterFunc(givenUpTime, func() { l.queues.givenUp.Give(user, 1) })
 	}
 }
 
@@ -168,21 +222,21 @@ const (
 // admitFallback waits for the slot of a read that falls back to upstream. With authentication, users
 // share the slots. A watch holds its slot while it is open. Without a slot, the client is asked to
 // retry, because the cache may answer then.
-func (s *Server) admitFallback(ctx context.Context, req *exchange.Request, verb string) (leave func(), refusal *exchange.Response) {
-	slots, user := s.fallbacks(verb), req.User()
+func (l *limiter) admitFallback(ctx context.Context, req *exchange.Request, verb string) (leave func(), refusal *exchange.Response) {
+	slots, user := l.fallbacks(verb), req.User()
 	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
 	defer cancel()
 	if err := slots.Take(ctx, user, 1); err != nil {
-		return nil, s.limits.GaveUp(req, err, "fallbacks", tooManyForwards)
+		return nil, l.GaveUp(req, err, "fallbacks", tooManyForwards)
 	}
 	return sync.OnceFunc(func() { slots.Give(user, 1) }), nil
 }
 
-func (s *Server) fallbacks(verb string) *fair.Pool {
+func (l *limiter) fallbacks(verb string) *fair.Pool {
 	if verb == "watch" {
-		return s.queues.fallbackWatches
+		return l.queues.fallbackWatches
 	}
-	return s.queues.fallbackReads
+	return l.queues.fallbackReads
 }
 
 // lateMax limits the forwarded watches that begin before a cache's history. Upstream can serve
@@ -192,7 +246,7 @@ func (s *Server) fallbacks(verb string) *fair.Pool {
 const lateMax = 32
 
 // admitLate returns a slot if one is free. With authentication, users share the slots.
-func (s *Server) admitLate(req *exchange.Request) (leave func(), ok bool) {
+func (l *limiter) admitLate(req *exchange.Request) (leave func(), ok bool) {
 	user := req.User()
-	return func() { s.queues.late.Give(user, 1) }, s.queues.late.Try(user, 1)
+	return func() { l.queues.late.Give(user, 1) }, l.queues.late.Try(user, 1)
 }

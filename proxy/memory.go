@@ -22,32 +22,32 @@ const (
 // holdRequest counts the memory of a request until its response has been written. Otherwise a
 // client could fill the memory with requests that wait, or whose responses it does not read: each of
 // its connections may have a thousand streams. A watch from the cache counts until it begins.
-func (s *Server) holdRequest(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
-	size, memory := req.Held()+selectorSize(req), s.queues.memory
+func (l *limiter) holdRequest(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+	size, memory := req.Held()+selectorSize(req), l.queues.memory
 	switch {
 	case req.WantsUpgrade():
-		size, memory = size+tunnelSize, s.queues.lasting
+		size, memory = size+tunnelSize, l.queues.lasting
 	case lasting(*rt):
-		size, memory = size+copySize, s.queues.lasting
+		size, memory = size+copySize, l.queues.lasting
 	}
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		size += exchange.SmallBody // the response, which must not be refused after upstream's work
 	}
 	holding := memory.Holding(req.User())
 	if !holding.Try(size) {
-		return s.tooManyOpen(req)
+		return l.tooManyOpen(req)
 	}
 	req.Memory = holding
 	return nil
 }
 
-func (s *Server) tooManyOpen(req *exchange.Request) *exchange.Response {
-	return s.limits.tooMany(req, "requests", "too many requests are open")
+func (l *limiter) tooManyOpen(req *exchange.Request) *exchange.Response {
+	return l.tooMany(req, "requests", "too many requests are open")
 }
 
 // holdResponse counts a response until it has been written: the body of a read, and long headers,
 // which a pod may have chosen.
-func (s *Server) holdResponse(req *exchange.Request, resp *exchange.Response) *exchange.Response {
+func (l *limiter) holdResponse(req *exchange.Request, resp *exchange.Response) *exchange.Response {
 	size := int64(0)
 	if n := int64(len(resp.Bytes)); n > bytesFree && req.Method == http.MethodGet {
 		size += n
@@ -62,7 +62,7 @@ func (s *Server) holdResponse(req *exchange.Request, resp *exchange.Response) *e
 	if !req.OnlyReads() { // 429 would say that upstream has not executed the request
 		return forward.LongHeader()
 	}
-	return s.tooManyOpen(req)
+	return l.tooManyOpen(req)
 }
 
 // roomForBody makes room for a body that is longer than exchange.BodyAhead. If there is none, the body
@@ -84,7 +84,7 @@ func roomForBody(req *exchange.Request) {
 // credentials, and the event for the audit log.
 func (l *limiter) holdWatch(req *exchange.Request) (giveBack func(), ok bool) {
 	user, size := req.User(), watchSize+req.HeadSize()+selectorSize(req)
-	return func() { l.lasting.Give(user, size) }, l.lasting.Try(user, size)
+	return func() { l.queues.lasting.Give(user, size) }, l.queues.lasting.Try(user, size)
 }
 
 // selectorSize estimates the memory of the parsed selectors in a long query.

@@ -28,7 +28,7 @@ import (
 
 // usersHold returns the bytes that users hold.
 func usersHold(s *Server) int64 {
-	return s.queues.memory.Taken() + s.queues.lasting.Taken() + s.queues.unread.Taken()
+	return s.limits.queues.memory.Taken() + s.limits.queues.lasting.Taken() + s.limits.queues.unread.Taken()
 }
 
 // A user's requests hold memory until they are answered. Beyond half of the memory for requests, they
@@ -60,7 +60,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		ask("greedy")
-		if n := s.queues.memory.Taken(); refused.Load() == 0 || answered.Load() != 0 || n > most/2 || n < most/4 {
+		if n := s.limits.queues.memory.Taken(); refused.Load() == 0 || answered.Load() != 0 || n > most/2 || n < most/4 {
 			t.Errorf("%d bytes are held, %d requests were refused, %d answered", n, refused.Load(), answered.Load())
 		}
 		before := refused.Load()
@@ -247,7 +247,7 @@ func unreadCachedWatches(t *testing.T, protocol string, size int) {
 	cachetest.Apply(t, c, cachetest.Sized(t, 10, size))
 	time.Sleep(3 * time.Second)
 	synctest.Wait()
-	if held, n := s.queues.unread.Taken(), watchesOf(s)[""]; held > room || held < room*9/10 || n != most {
+	if held, n := s.limits.queues.unread.Taken(), watchesOf(s)[""]; held > room || held < room*9/10 || n != most {
 		t.Errorf("%d bytes are held, %d watches are open, want %d and %d", held, n, room, most)
 	}
 	for _, client := range clients {
@@ -264,8 +264,6 @@ func unreadCachedWatches(t *testing.T, protocol string, size int) {
 // watches are refused, and another user's are not.
 func TestMemoryOfWatchesIsBounded(t *testing.T) {
 	s, _ := logging(Options{Options: read.Options{Access: &access.Access{}}, Memory: 2 << 20, Limits: testLimits()})
-	s.divide(s.options.Load())
-	s.limits.metrics, s.limits.limits = s.metrics, func() exchange.Limits { return testLimits() }
 	open := func(by, target string) (done func(), ok bool) {
 		done, refusal := s.limits.AdmitWatch(&exchange.Request{Target: target, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: by}}})
 		return done, refusal == nil

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,8 +26,15 @@ import (
 // logging returns a server that only logs.
 func logging(o Options) (*Server, *observer.ObservedLogs) {
 	core, lines := observer.New(zap.InfoLevel)
-	s := &Server{metrics: metrics.New(prometheus.NewRegistry()), log: zap.New(core), remarks: newRemarkLog()}
+	s := &Server{
+		options: new(atomic.Pointer[Options]),
+		metrics: metrics.New(prometheus.NewRegistry()),
+		log:     zap.New(core),
+	}
 	s.options.Store(&o)
+	s.limits = newLimiter(s.options, s.metrics)
+	s.requests = newRequestLog(s.options, s.metrics, s.log)
+	s.upstream = &upstream{options: s.options, limits: s.limits, requests: s.requests}
 	return s, lines
 }
 

@@ -85,7 +85,7 @@ func TestStuckCache(t *testing.T) {
 				if got := forwarded.Load(); got != test.forwarded {
 					t.Errorf("%d reads were forwarded, want %d", got, test.forwarded)
 				}
-				if n := s.queues.fallbackReads.Taken(); n != 0 {
+				if n := s.limits.queues.fallbackReads.Taken(); n != 0 {
 					t.Errorf("%d slots are left over", n)
 				}
 			})
@@ -101,7 +101,7 @@ type leaving struct {
 
 // Err implements context.Context.
 func (l leaving) Err() error {
-	if l.s.queues.fallbackReads.Taken() > 0 {
+	if l.s.limits.queues.fallbackReads.Taken() > 0 {
 		return context.Canceled
 	}
 	return l.Context.Err()
@@ -117,7 +117,7 @@ func TestLeavesWithASlot(t *testing.T) {
 		req.SplitTarget()
 		rt := exchange.ParseRoute(req.Method, req.Path)
 		s.answer(leaving{t.Context(), s}, req, &rt).CloseBody()
-		if n := s.queues.fallbackReads.Taken(); n != 0 {
+		if n := s.limits.queues.fallbackReads.Taken(); n != 0 {
 			t.Errorf("%d slots are left over", n)
 		}
 	})
@@ -129,7 +129,7 @@ func TestStuckCacheAndShortTimeout(t *testing.T) {
 		c, _ := cachetest.ConfigMaps(t, 1)
 		var opened atomic.Int64
 		s, l := serveFeeds(t, oneFeed{feed: silentFeed{&rawFeed{c}}, opening: func(context.Context) { opened.Add(1) }}, http.NotFound, testLimits(), nil)
-		for s.queues.fallbackReads.Try("a", 1) {
+		for s.limits.queues.fallbackReads.Try("a", 1) {
 		}
 		began := time.Now()
 		_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeout=100ms")

@@ -357,7 +357,7 @@ func TestFailuresOfUpstream(t *testing.T) {
 						client := rest.AnonymousClientConfig(clientConfig(protocol, func(context.Context, string, string) (net.Conn, error) { return l.Dial() }))
 						proxied := u.request(t, client, request.verb, request.body)
 						synctest.Wait()
-						if n := usersHold(s) + s.queues.forwards.Taken(); n != 0 {
+						if n := usersHold(s) + s.limits.queues.forwards.Taken(); n != 0 {
 							t.Errorf("after the request, %d bytes and slots are held", n)
 						}
 

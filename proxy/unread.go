@@ -29,17 +29,17 @@ type unread struct {
 
 // guardUnread returns a body whose unread bytes count as the user's memory. closed is called when
 // the body is closed.
-func (s *Server) guardUnread(req *exchange.Request, body io.ReadCloser, closed func()) io.ReadCloser {
-	u := &unread{ReadCloser: body, closed: closed}
-	u.guard = fair.NewGuard(s.options.Load().Window, func() (*fair.Pool, string) { return s.queues.unread, req.User() }, func() {
-		if u.refuse() {
-			s.metrics.Limited.WithLabelValues("unread").Inc()
-			s.logUnread(req)
-			_ = u.ReadCloser.Close() // frees the window; a write waits for the client
+func (u *upstream) guardUnread(req *exchange.Request, body io.ReadCloser, closed func()) io.ReadCloser {
+	b := &unread{ReadCloser: body, closed: closed}
+	b.guard = fair.NewGuard(u.options.Load().Window, func() (*fair.Pool, string) { return u.limits.queues.unread, req.User() }, func() {
+		if b.refuse() {
+			u.limits.metrics.Limited.WithLabelValues("unread").Inc()
+			u.requests.logUnread(req)
+			_ = b.ReadCloser.Close() // frees the window; a write waits for the client
 		}
 	})
-	u.guard.Begin()
-	return u
+	b.guard.Begin()
+	return b
 }
 
 // refuse ends the body. It returns false if the body has already ended.

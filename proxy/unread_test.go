@@ -71,7 +71,7 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if held, ended := s.queues.unread.Taken()/o.Window, testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); held != room || ended != unread-room {
+		if held, ended := s.limits.queues.unread.Taken()/o.Window, testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); held != room || ended != unread-room {
 			t.Errorf("%d watches hold room, %v have ended, want %d and %d", held, ended, room, unread-room)
 		}
 		if counted := watchesOf(s)[""]; open.Load() != room+1 || counted != unread+1 {
@@ -111,13 +111,13 @@ func TestUnauthenticatedRequestsAreBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		each := int64(2*head + exchange.BodyAhead)
-		taken, most := s.queues.strangers.Taken(), s.queues.strangers.Capacity/2
+		taken, most := s.limits.queues.strangers.Taken(), s.limits.queues.strangers.Capacity/2
 		refused := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unauthenticated"))
 		if taken > most || taken < most-2*each || refused < connections { // a refusal ends its connection
 			t.Errorf("%v requests are refused, the others hold %d of %d bytes", refused, taken, most)
 		}
 		close(reviewed)
-		waitFor(t, "the requests hold nothing", func() bool { return s.queues.strangers.Taken() == 0 })
+		waitFor(t, "the requests hold nothing", func() bool { return s.limits.queues.strangers.Taken() == 0 })
 	})
 }
 
@@ -169,7 +169,7 @@ func TestImpersonatingRequestsAreBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		each := int64(2*head + exchange.BodyAhead)
-		taken, most := s.queues.memory.Taken(), s.queues.memory.Capacity/2
+		taken, most := s.limits.queues.memory.Taken(), s.limits.queues.memory.Capacity/2
 		refused := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("requests")) +
 			testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unauthenticated"))
 		if admitted := connections*streams - int64(refused); taken > most || admitted == 0 || admitted*each > taken {
@@ -213,11 +213,11 @@ func clientCertificate(t *testing.T, name string) (*access.ClientCA, tls.Certifi
 func TestUnreadResponsesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, lines := logging(Options{Window: 8})
-		s.queues.unread = fair.NewPool(4, false)
+		s.limits.queues.unread = fair.NewPool(4, false)
 		const ended = 10 * remarkBurst
 		req := &exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}}
 		for range ended {
-			defer s.guardUnread(req, io.NopCloser(strings.NewReader("events")), func() {}).Close()
+			defer s.upstream.guardUnread(req, io.NopCloser(strings.NewReader("events")), func() {}).Close()
 		}
 		time.Sleep(time.Minute)
 		if n := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("unread")); n != ended || lines.Len() != remarkBurst {
@@ -235,15 +235,15 @@ func TestUnreadResponsesAreLogged(t *testing.T) {
 func TestUnreadBodyEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := logging(Options{Window: 1})
-		s.queues.unread = fair.NewPool(4, false)
+		s.limits.queues.unread = fair.NewPool(4, false)
 		closed := 0
-		body := s.guardUnread(&exchange.Request{}, io.NopCloser(strings.NewReader("events")), func() { closed++ })
+		body := s.upstream.guardUnread(&exchange.Request{}, io.NopCloser(strings.NewReader("events")), func() { closed++ })
 		time.Sleep(time.Minute)
-		if taken := s.queues.unread.Taken(); taken != 1 {
+		if taken := s.limits.queues.unread.Taken(); taken != 1 {
 			t.Errorf("%d bytes are held", taken)
 		}
-		if _, err := body.Read(make([]byte, 1)); err != nil || s.queues.unread.Taken() != 0 {
-			t.Errorf("%v, and %d bytes are held after a read", err, s.queues.unread.Taken())
+		if _, err := body.Read(make([]byte, 1)); err != nil || s.limits.queues.unread.Taken() != 0 {
+			t.Errorf("%v, and %d bytes are held after a read", err, s.limits.queues.unread.Taken())
 		}
 		time.Sleep(time.Minute)
 		for range 2 {
@@ -251,8 +251,8 @@ func TestUnreadBodyEndsOnce(t *testing.T) {
 		}
 		_, _ = body.Read(make([]byte, 1))
 		time.Sleep(time.Minute)
-		if s.queues.unread.Taken() != 0 || closed != 1 {
-			t.Errorf("%d bytes are held after the end, which was told %d times", s.queues.unread.Taken(), closed)
+		if s.limits.queues.unread.Taken() != 0 || closed != 1 {
+			t.Errorf("%d bytes are held after the end, which was told %d times", s.limits.queues.unread.Taken(), closed)
 		}
 	})
 }

@@ -41,7 +41,7 @@ func TestAnswersThatCannotBeCut(t *testing.T) {
 			if resp.StatusCode == http.StatusOK && err == nil || bytes.Contains(body, []byte("secret")) {
 				t.Errorf("%s: %d %s, %v", name, resp.StatusCode, body, err)
 			}
-			if synctest.Wait(); s.queues.forwards.Taken() != 0 {
+			if synctest.Wait(); s.limits.queues.forwards.Taken() != 0 {
 				t.Errorf("%s: a slot is taken", name)
 			}
 		})

@@ -15,11 +15,14 @@ import (
 type Coalescer[A any] struct {
 	mu struct {
 		sync.Mutex
-		next map[string]*flight[A] // by key, while a flight is under way; it may have no readers
+		next map[string]*Flight[A] // by key, while a flight is under way; it may have no readers
 	}
 }
 
-type flight[A any] struct {
+// Flight is a request upstream. Whoever leads it must call Land.
+type Flight[A any] struct {
+	of      *Coalescer[A]
+	key     string
 	lead    chan struct{} // makes one waiting reader the leader
 	landed  chan struct{} // closed when answer is set
 	answer  A
@@ -29,21 +32,26 @@ type flight[A any] struct {
 // lateAfter limits a reader's wait for its flight to begin. It equals kube-apiserver's own limit.
 const lateAfter = time.Minute
 
-func newFlight[A any]() *flight[A] {
-	return &flight[A]{lead: make(chan struct{}, 1), landed: make(chan struct{})}
+func (fs *Coalescer[A]) newFlight(key string) *Flight[A] {
+	return &Flight[A]{
+		of:     fs,
+		key:    key,
+		lead:   make(chan struct{}, 1),
+		landed: make(chan struct{}),
+	}
 }
 
 // join returns the flight that may answer a new request, and whether the caller leads this flight.
-func (fs *Coalescer[A]) join(key string) (f *flight[A], leads bool) {
+func (fs *Coalescer[A]) join(key string) (f *Flight[A], leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.mu.next == nil {
-		fs.mu.next = map[string]*flight[A]{}
+		fs.mu.next = map[string]*Flight[A]{}
 	}
 	f = fs.mu.next[key]
 	if f == nil {
-		fs.mu.next[key] = newFlight[A]()
-		return newFlight[A](), true
+		fs.mu.next[key] = fs.newFlight(key)
+		return fs.newFlight(key), true
 	}
 	f.waiting++
 	return f, false
@@ -56,7 +64,7 @@ func (fs *Coalescer[A]) proceedLocked(key string) {
 		delete(fs.mu.next, key)
 		return
 	}
-	fs.mu.next[key] = newFlight[A]()
+	fs.mu.next[key] = fs.newFlight(key)
 	f.lead <- struct{}{}
 }
 
@@ -70,32 +78,33 @@ func (fs *Coalescer[A]) Waiting() (n int) {
 	return n
 }
 
-// land gives a flight's answer to its readers and may begin the next flight.
-func (fs *Coalescer[A]) land(key string, f *flight[A], answer A) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
+// Land gives the answer to the readers of the flight, and may begin the next flight. If the answer is
+// zero, each of them must send its own request.
+func (f *Flight[A]) Land(answer A) {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
 	f.answer = answer
 	close(f.landed)
-	fs.proceedLocked(key)
+	f.of.proceedLocked(f.key)
 }
 
 // leave removes a waiting reader. A flight without readers does not begin.
-func (fs *Coalescer[A]) leave(key string, f *flight[A]) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
+func (f *Flight[A]) leave() {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
 	if f.waiting--; f.waiting > 0 {
 		return
 	}
 	select {
 	case <-f.lead:
-		fs.proceedLocked(key)
+		f.of.proceedLocked(f.key)
 	default:
 	}
 }
 
 // await waits until the caller leads a flight that it has joined, or the flight has landed. Otherwise the
 // caller has left.
-func (fs *Coalescer[A]) await(ctx context.Context, key string, f *flight[A]) (leads, landed bool) {
+func (f *Flight[A]) await(ctx context.Context) (leads, landed bool) {
 	late := time.NewTimer(lateAfter)
 	defer late.Stop()
 	for {
@@ -105,51 +114,43 @@ func (fs *Coalescer[A]) await(ctx context.Context, key string, f *flight[A]) (le
 		case <-f.landed:
 			return false, true
 		case <-late.C:
-			if fs.begun(key, f) {
+			if f.begun() {
 				continue
 			}
 		case <-ctx.Done():
 		}
-		fs.leave(key, f)
+		f.leave()
 		return false, false
 	}
 }
 
-func (fs *Coalescer[A]) begun(key string, f *flight[A]) bool {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.mu.next[key] != f
+func (f *Flight[A]) begun() bool {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	return f.of.mu.next[f.key] != f
 }
 
-// crowd reports whether several readers share a flight that has begun. No further reader can join
+// Crowded reports whether several readers share a flight that has begun. No further reader can join
 // such a flight.
-func (fs *Coalescer[A]) crowd(f *flight[A]) bool {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
+func (f *Flight[A]) Crowded() bool {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
 	return f.waiting > 1
 }
 
-// Share returns the answer to a new request, from the caller's own flight or from another flight.
-// If the answer is zero, it cannot be shared, and the caller must send its own request. fly sends the
-// request. Its argument reports whether several readers wait, and all reports whether its answer is for
-// them, too. flew reports whether the caller called fly. If ctx ends while the caller waits, the answer is
-// zero.
-func (fs *Coalescer[A]) Share(ctx context.Context, key string, fly func(crowd bool) (_ A, all bool)) (answer A, flew bool) {
-	f, leads := fs.join(key)
-	if !leads {
-		leads, landed := fs.await(ctx, key, f)
-		switch {
-		case landed:
-			return f.answer, false
-		case !leads:
-			return answer, false
-		}
+// Join returns the answer of another flight, or a flight that the caller leads. If it returns neither,
+// the caller must send a request of its own, or ctx has ended.
+func (fs *Coalescer[A]) Join(ctx context.Context, key string) (answer A, leads *Flight[A]) {
+	f, first := fs.join(key)
+	if first {
+		return answer, f
 	}
-	var common A
-	defer func() { fs.land(key, f, common) }() // after a panic, too
-	answer, all := fly(fs.crowd(f))
-	if all {
-		common = answer
+	next, landed := f.await(ctx)
+	switch {
+	case next:
+		return answer, f
+	case landed:
+		return f.answer, nil
 	}
-	return answer, true
+	return answer, nil
 }

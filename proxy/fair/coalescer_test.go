@@ -14,6 +14,22 @@ import (
 
 type answer struct{ value int64 }
 
+// share returns the answer of a flight. If the caller leads it, fly sends the request. all says that its
+// answer is for all readers.
+func (fs *Coalescer[A]) share(ctx context.Context, key string, fly func(crowd bool) (_ A, all bool)) (_ A, flew bool) {
+	answer, flight := fs.Join(ctx, key)
+	if flight == nil {
+		return answer, false
+	}
+	answer, all := fly(flight.Crowded())
+	if all {
+		flight.Land(answer)
+	} else {
+		flight.Land(*new(A))
+	}
+	return answer, true
+}
+
 // A shared response belongs to a request that was sent after all its readers arrived. Upstream sees
 // one request at a time.
 func TestSharedAnswersAreConsistent(t *testing.T) {
@@ -36,7 +52,7 @@ func TestSharedAnswersAreConsistent(t *testing.T) {
 				before := written.Add(1) // a write that was just acknowledged
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				got, flew := fs.Share(ctx, "key", func(bool) (*answer, bool) {
+				got, flew := fs.share(ctx, "key", func(bool) (*answer, bool) {
 					if n := flying.Add(1); n > 1 {
 						t.Errorf("%d requests at a time", n)
 					}
@@ -81,7 +97,7 @@ func TestHungFlight(t *testing.T) {
 			for range 3 {
 				readers.Go(func() {
 					began := time.Now()
-					got, flew := fs.Share(t.Context(), "key", func(bool) (*answer, bool) {
+					got, flew := fs.share(t.Context(), "key", func(bool) (*answer, bool) {
 						time.Sleep(takes)
 						return &answer{}, true
 					})
@@ -107,7 +123,7 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		var flown atomic.Int64
 		var all sync.WaitGroup
 		all.Go(func() {
-			fs.Share(t.Context(), "key", func(bool) (*answer, bool) {
+			fs.share(t.Context(), "key", func(bool) (*answer, bool) {
 				flown.Add(1)
 				time.Sleep(time.Minute)
 				return nil, false
@@ -118,7 +134,7 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		var left sync.WaitGroup
 		for range 20 {
 			left.Go(func() {
-				if got, flew := fs.Share(ctx, "key", func(bool) (*answer, bool) { flown.Add(1); return nil, false }); got != nil || flew {
+				if got, flew := fs.share(ctx, "key", func(bool) (*answer, bool) { flown.Add(1); return nil, false }); got != nil || flew {
 					t.Error("a reader that left has flown")
 				}
 			})

@@ -119,9 +119,7 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 			err = cause // some transports do not tell it
 		}
 		harmless := !x.sent.Load() || x.OnlyReads()
-		if x.sent.Load() && (gone || broken != nil) && x.attempt.GivenUp != nil {
-			x.attempt.GivenUp()
-		}
+		x.attempt.GivenUp = x.sent.Load() && (gone || broken != nil)
 		switch {
 		case broken != nil:
 			return broken
@@ -160,9 +158,9 @@ type Attempt struct {
 	Sent     time.Time     // zero if this request was not sent upstream
 	Lasts    bool          // the request has no time limit: watches, logs, exec, …
 	Relayed  bool          // a pod, service or node answers, through the apiserver
-	// GivenUp is called if the client leaves, or its request turns out to be malformed, before the
-	// response of a request that was sent. It may be nil.
-	GivenUp func()
+	// GivenUp is true if the client has left, or its request has turned out to be malformed, before
+	// the response of a request that was sent.
+	GivenUp bool
 
 	begun atomic.Bool
 }

@@ -22,94 +22,101 @@ const (
 	shareWait = time.Minute
 )
 
-// Sharing forwards requests. Equal reads share a response.
+// Sharing lets equal reads share a response.
 type Sharing struct {
-	// Send admits a request and sends it upstream by a Forwarder. It releases the attempt's
-	// admission when the request ends.
-	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) *exchange.Response
-	// Serving ends when the server ends.
-	Serving context.Context //nolint:containedctx // it is the server's
-	// Shared counts a request that was answered without being sent upstream.
-	Shared func()
-	// Crowded reports whether many requests are in flight. Responses are then read completely
-	// before they are written, so that slow clients do not hold the slots of requests.
-	Crowded func() bool
-
 	flights fair.Coalescer[*exchange.Response]
 }
 
-// Forward forwards a request. It reads a short response completely before it returns.
-func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) *exchange.Response {
-	defer t.ResponseBegins()
-	resp := s.share(ctx, req, rt, t)
-	if resp.Streaming || req.Method == http.MethodHead || !rt.Resource || !KubernetesOwn(rt.GVR.Group) {
-		return resp
+// Join returns the response to an equal read, or a flight that the caller leads. If it returns neither,
+// the caller must forward the request by itself. With a response, the attempt has ended.
+func (s *Sharing) Join(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) (*exchange.Response, *Flight) {
+	key, ok := shareKey(req, rt)
+	if !ok {
+		return nil, nil
 	}
-	if rt.Plain {
-		resp.BufferSmall()
+	resp, leads := s.flights.Join(ctx, key)
+	switch {
+	case leads != nil:
+		return nil, &Flight{flight: leads, req: req}
+	case ctx.Err() != nil:
+		t.Release()
+		return exchange.ClientGone(), nil
+	case resp == nil:
+		return nil, nil
 	}
-	if resp.Reader != nil && resp.Kept == nil && s.Crowded() {
-		if kept, whole, _ := buffer(resp, req.Memory, req.Memory.Try); whole {
-			resp.Kept = kept
-			return shared(resp)
-		}
+	t.Release()
+	one := shared(resp)
+	one.Unseen = true
+	if one.Header.Get("Audit-Id") != "" { // only in the request that upstream has seen
+		one.Header.Set("Audit-Id", req.AuditID())
 	}
-	return resp
+	return one, nil
 }
 
 // Waiting returns the number of requests that wait for the response to another request or for their
 // turn.
 func (s *Sharing) Waiting() int { return s.flights.Waiting() }
 
-// share forwards a request. Equal reads share the response.
-func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) *exchange.Response {
-	key, ok := shareKey(req, rt)
-	if !ok {
-		return s.Send(ctx, req, rt, t)
-	}
-	common := false
-	resp, flew := s.flights.Share(ctx, key, func(crowd bool) (_ *exchange.Response, all bool) {
-		if !crowd {
-			return s.Send(ctx, req, rt, t), false
-		}
-		ours := *req
-		ours.Client = exchange.Nobody{} // other readers still wait if this client leaves
-		bounded, cancel := context.WithCancelCause(s.Serving)
-		late := time.AfterFunc(shareWait, func() { cancel(context.DeadlineExceeded) })
-		t.Hold(func() { cancel(nil) })
-		resp := s.Send(bounded, &ours, rt, t)
-		resp.BufferSmall()
-		kept, whole, err := buffer(resp, req.Memory, func(size int64) bool { return req.Memory.Take(bounded, size) == nil })
-		late.Stop() // a longer response has no time limit
-		switch {
-		case err != nil: // otherwise each reader would send its own request
-			resp.CloseBody()
-			resp, whole = exchange.StatusResponse(unanswered(err, true, true), exchange.FromProxy), true
-		case !whole:
-			resp.Reader = watched{resp.Reader, req.Client.CancelWhenGone(func() { cancel(nil) })}
-		}
-		resp.Kept, common = kept, whole
-		return resp, whole
-	})
+// Flight is a read that is sent upstream, and whose response several readers may get. It must land.
+type Flight struct {
+	flight *fair.Flight[*exchange.Response]
+	req    *exchange.Request
+	answer *exchange.Response // for the other readers; nil if each must send a request
+
+	// Of a flight with several readers: ctx ends with cancel, which late calls after shareWait.
+	ctx    context.Context //nolint:containedctx // it is the flight's
+	cancel context.CancelCauseFunc
+	late   *time.Timer
+}
+
+// Crowded reports whether the flight has several readers.
+func (f *Flight) Crowded() bool { return f.flight.Crowded() }
+
+// Land gives the response to the other readers.
+func (f *Flight) Land() { f.flight.Land(f.answer) }
+
+// Request returns the request to send if several readers wait, and a context that does not end when
+// the client of one of them leaves. The context ends with serving, and with the attempt's admission.
+func (f *Flight) Request(serving context.Context, t *Attempt) (context.Context, *exchange.Request) {
+	f.ctx, f.cancel = context.WithCancelCause(serving)
+	f.late = time.AfterFunc(shareWait, func() { f.cancel(context.DeadlineExceeded) })
+	t.Hold(func() { f.cancel(nil) })
+	ours := *f.req
+	ours.Client = exchange.Nobody{}
+	return f.ctx, &ours
+}
+
+// Share reads the response for all readers, and returns that of the flight's own client. A response
+// that is too long to share is only for this client.
+func (f *Flight) Share(resp *exchange.Response) *exchange.Response {
+	memory := f.req.Memory
+	resp.BufferSmall()
+	take := func(size int64) bool { return memory.Take(f.ctx, size) == nil }
+	kept, whole, err := buffer(resp, memory, take)
+	f.late.Stop() // a longer response has no time limit
 	switch {
-	case !flew && ctx.Err() != nil:
-		t.Release()
-		return exchange.ClientGone()
-	case !flew && resp == nil:
-		return s.Send(ctx, req, rt, t)
-	case !flew:
-		t.Release()
-		s.Shared()
-		one := shared(resp)
-		one.Unseen = true
-		if one.Header.Get("Audit-Id") != "" { // only in the request that upstream has seen
-			one.Header.Set("Audit-Id", req.AuditID())
-		}
-		return one
-	case common:
-		return shared(resp)
+	case err != nil: // otherwise each reader would send its own request
+		resp.CloseBody()
+		resp = exchange.StatusResponse(unanswered(err, true, true), exchange.FromProxy)
+	case !whole:
+		unwatch := f.req.Client.CancelWhenGone(func() { f.cancel(nil) })
+		resp.Reader = watched{resp.Reader, unwatch}
+		return resp
 	}
-	return resp
+	resp.Kept = kept
+	f.answer = resp
+	return shared(resp)
+}
+
+// ReadAhead reads a short response to its end, so that a slow client does not hold the slot of its
+// request. It does nothing if there is no room for the response.
+func ReadAhead(resp *exchange.Response, memory *fair.Holding) *exchange.Response {
+	kept, whole, _ := buffer(resp, memory, memory.Try)
+	if !whole {
+		return resp
+	}
+	resp.Kept = kept
+	return shared(resp)
 }
 
 // shareWork is the peak memory to read a response, as a multiple of its length: the buffer is

@@ -73,22 +73,31 @@ func TestShareKey(t *testing.T) {
 	}
 }
 
-func newSharing(t *testing.T) *Sharing {
-	return &Sharing{Serving: t.Context(), Shared: func() {}, Crowded: func() bool { return false }}
-}
-
-func (s *Sharing) list(ctx context.Context) *exchange.Response {
+// list lists pods, and shares the response that send gets.
+func (s *Sharing) list(ctx context.Context, a *Attempt, send func(context.Context, *Attempt) *exchange.Response) *exchange.Response {
 	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
-	return s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), &Attempt{})
+	resp, flight := s.Join(ctx, req, exchange.ParseRoute(req.Method, req.Path), a)
+	switch {
+	case resp != nil:
+		return resp
+	case flight == nil:
+		return send(ctx, a)
+	}
+	defer flight.Land()
+	if !flight.Crowded() {
+		return send(ctx, a)
+	}
+	ctx, _ = flight.Request(context.Background(), a)
+	return flight.Share(send(ctx, a))
 }
 
 // Upstream has seen one of the requests that share a response. This request keeps upstream's
 // Audit-Id, which is also in upstream's audit log. The other requests have their own.
 func TestAuditIDsOfASharedAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate, sent, s := make(chan struct{}), 0, newSharing(t)
-		s.Send = func(_ context.Context, _ *exchange.Request, _ exchange.Route, t *Attempt) *exchange.Response {
-			defer t.Release()
+		gate, sent, s := make(chan struct{}), 0, &Sharing{}
+		send := func(_ context.Context, a *Attempt) *exchange.Response {
+			defer a.Release()
 			if sent++; sent == 1 {
 				<-gate
 			}
@@ -100,7 +109,7 @@ func TestAuditIDsOfASharedAnswer(t *testing.T) {
 		var all sync.WaitGroup
 		var answers [4]*exchange.Response
 		for i := range answers {
-			all.Go(func() { answers[i] = s.list(t.Context()) })
+			all.Go(func() { answers[i] = s.list(t.Context(), &Attempt{}, send) })
 			synctest.Wait()
 		}
 		close(gate)
@@ -124,9 +133,9 @@ func TestAuditIDsOfASharedAnswer(t *testing.T) {
 // and one whose client leaves. The sent one has ended then.
 func TestSharingRequestsAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate, s := make(chan struct{}), newSharing(t)
+		gate, s := make(chan struct{}), &Sharing{}
 		var sent []context.Context
-		s.Send = func(ctx context.Context, _ *exchange.Request, _ exchange.Route, a *Attempt) *exchange.Response {
+		send := func(ctx context.Context, a *Attempt) *exchange.Response {
 			defer a.Release()
 			if sent = append(sent, ctx); len(sent) == 1 {
 				<-gate
@@ -143,10 +152,7 @@ func TestSharingRequestsAreReleased(t *testing.T) {
 			if i == 2 {
 				ctx = leaving
 			}
-			all.Go(func() {
-				req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
-				s.share(ctx, req, exchange.ParseRoute(req.Method, req.Path), toldOf(&Attempt{}, func() { released[i]++ }))
-			})
+			all.Go(func() { s.list(ctx, toldOf(&Attempt{}, func() { released[i]++ }), send) })
 			synctest.Wait()
 		}
 		leave()

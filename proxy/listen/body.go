@@ -32,7 +32,7 @@ func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
 			_ = b.Close()
 		}
 	}()
-	n, err := b.resp.WriteBody(b.server.Serving, w, b.req, b.server.Slots)
+	n, err := b.resp.WriteBody(b.server.Life.Serving(), w, b.req, b.server.Slots)
 	returned = true
 	b.bytes += n
 	return n, err

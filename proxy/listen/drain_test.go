@@ -80,7 +80,6 @@ func TestDrain(t *testing.T) {
 	}{"plain": {nil, false}, "plain, known": {nil, true}, "TLS": {config, false}, "TLS, known": {config, true}} {
 		t.Run(name, func(t *testing.T) {
 			talk(t, answers(test.known), test.config, unbuffered, func(p *peer) {
-				drain := p.server.Options().Drain
 				dial := func() net.Conn {
 					c := p.dial()
 					if test.config != nil {
@@ -121,9 +120,9 @@ func TestDrain(t *testing.T) {
 					}
 				}
 				ended("idle", idle, roundTripMax)
-				time.Sleep(drain - time.Since(began))
+				time.Sleep(drainTime - time.Since(began))
 				asks("a first request", fresh, true)
-				ended("silent", silent, drain+lastAnswer)
+				ended("silent", silent, drainTime+lastAnswer)
 			})
 		})
 	}
@@ -141,7 +140,7 @@ func TestDrainEnds(t *testing.T) {
 		began := time.Now()
 		p.drain()
 		_, _ = io.ReadAll(p)
-		if took := time.Since(began); took != p.server.Options().Drain+drainGrace {
+		if took := time.Since(began); took != drainTime+drainGrace {
 			t.Errorf("it took %v", took)
 		}
 	})

@@ -27,7 +27,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		Handler:               s.serve,
 		Concurrency:           1 << 20,
 		ReadBufferSize:        head,
-		ReadTimeout:           s.Options().Limits.Read,
+		ReadTimeout:           s.limits().Read,
 		StreamRequestBody:     true,
 		KeepHijackedConns:     true,
 		MaxRequestBodySize:    exchange.BodyAhead,
@@ -43,7 +43,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 				t.idle = true
 				t.Resume()
 			case fasthttp.StateActive:
-				t.idle, t.handled, t.Stall = false, false, s.Options().Limits.Write
+				t.idle, t.handled, t.Stall = false, false, s.limits().Write
 			default:
 			}
 		},
@@ -68,7 +68,7 @@ func (s *Server) serveConn(c *conn.Conn) {
 // an unknown client waits in a new goroutine each time, because the stack of this one may be large.
 func (s *Server) serveRequests(c *client, first bool) {
 	for ; ; first = false {
-		if err := c.await(first, s.Options().Limits); err != nil {
+		if err := c.await(first, s.limits()); err != nil {
 			s.countRefused(err)
 			_ = c.Close() // all bytes have been written
 			return
@@ -79,7 +79,7 @@ func (s *Server) serveRequests(c *client, first bool) {
 		switch {
 		case bytes.IndexAny(head, "?\n") > pathMost: // the head is too long for this server, which says 431
 		case c.head == 0 || c.head > shortHead:
-			server, t.buffer = s.http.long, int64(s.Options().Limits.HeaderBytes)
+			server, t.buffer = s.http.long, int64(s.limits().HeaderBytes)
 		}
 		if err := server.ServeConn(t); err != nil {
 			s.countRefused(err)
@@ -124,10 +124,10 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 		fctx.SetConnectionClose() // fasthttp honors only a lower-case close without other values
 	}
 	if resp == nil {
-		resp = s.Handler.Handle(s.Serving, req, &rt)
+		resp = s.Handler.Handle(s.Life.Serving(), req, &rt)
 	}
 	s.render(fctx, req, rt, resp, s.Handler.Answered(req, rt, resp, time.Since(began)))
-	if resp.Close || s.Draining.Err() != nil {
+	if resp.Close || s.Life.Draining().Err() != nil {
 		fctx.SetConnectionClose()
 	}
 	if req.Body != nil && !req.Body.Ended.Load() {
@@ -161,7 +161,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 	// Fasthttp's -1 means chunked, and -2 means no body.
 	if length := int64(h.ContentLength()); length > 0 || length == -1 {
 		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.ended, Length: length}
-		req.Body.Extend = func() { c.ReadUntil(req.Body.Deadline(s.Options().Limits.Read)) }
+		req.Body.Extend = func() { c.ReadUntil(req.Body.Deadline(s.limits().Read)) }
 	} else {
 		c.ReadUntil(time.Time{}) // fasthttp set the deadline for the headers
 	}
@@ -176,7 +176,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	var run takeover
 	switch {
 	case resp.Stream != nil:
-		last := old || req.EndsConnection() || req.Body != nil || s.Draining.Err() != nil
+		last := old || req.EndsConnection() || req.Body != nil || s.Life.Draining().Err() != nil
 		run = func(c *client) (int64, bool) {
 			return s.runStream(c, rt, resp, old, last || len(c.ahead) > 0)
 		}
@@ -278,7 +278,7 @@ func (s *Server) writeUnframed(c *client, req *exchange.Request, resp *exchange.
 		c.Stall = resp.Stall
 	}
 	if writeHead(c, resp, true) == nil {
-		bytes, _ = resp.WriteBody(s.Serving, c, req, s.Slots) // client or upstream may be gone
+		bytes, _ = resp.WriteBody(s.Life.Serving(), c, req, s.Slots) // client or upstream may be gone
 	}
 	return bytes
 }
@@ -288,9 +288,9 @@ func (s *Server) writeUnframed(c *client, req *exchange.Request, resp *exchange.
 func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response, old, last bool) (bytes int64, whole bool) {
 	ended := s.Metrics.WatchOpened(rt)
 	defer func() { ended(resp.Stream.Reason()) }()
-	ctx, cancel := context.WithCancel(s.Serving)
+	ctx, cancel := context.WithCancel(s.Life.Serving())
 	defer cancel()
-	c.Stall = s.Options().Stall
+	c.Stall = s.options.Load().Stall
 	c.Guard = fair.NewGuard(2*exchange.PieceSize, c.UnreadIn, func() { c.LimitWrites(time.Now()) })
 	defer func() { c.Guard = nil }()
 	if !old {

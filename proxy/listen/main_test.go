@@ -53,18 +53,18 @@ const unbuffered = 8 << 10
 // stall is the time for which a client may leave a watch unread.
 const stall = 3 * time.Minute
 
+// drainTime is the time over which the server of a peer drains.
+const drainTime = time.Minute
+
 // newServer returns a server that is not running yet.
 func newServer(h handler, config *tls.Config, drain time.Duration) *Server {
-	serving, cut := context.WithCancel(context.Background())
-	draining, beginDrain := context.WithCancel(serving)
+	life := exchange.NewLife()
+	life.SetDrainTime(drain)
 	limits := exchange.Limits{HeaderBytes: 64 << 10, Read: 2 * time.Minute, Write: time.Minute, Idle: 4 * time.Minute, Connections: 1000}
 	return New(Config{
-		Handler: h, Options: func() Options {
-			return Options{Limits: limits, Stall: stall, TLS: config, Drain: drain}
-		},
+		Handler: h, Life: life,
 		Slots: fair.NewSlots(1), Begun: fair.NewPool(headsPart, true), Users: fair.NewPool(headsPart, true), Unread: fair.NewPool(headsPart, true), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
-		Serving: serving, Cut: cut, Draining: draining, Drain: beginDrain, Stop: func() {},
-	})
+	}, Options{Limits: limits, Stall: stall, TLS: config})
 }
 
 // runs runs a server until end is called. end waits until the server has drained.
@@ -97,7 +97,7 @@ type peer struct {
 func talk(t *testing.T, h handler, config *tls.Config, unread int, do func(p *peer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p := &peer{t: t, server: newServer(h, config, time.Minute), l: conntest.Listen(unread)}
+		p := &peer{t: t, server: newServer(h, config, drainTime), l: conntest.Listen(unread)}
 		begin, end := p.server.runs(t, p.l)
 		p.drain = begin
 		p.raw = p.dial()

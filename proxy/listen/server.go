@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -28,24 +29,18 @@ type Options struct {
 	GoawayChance float64
 	// TLS is nil for plain HTTP. With TLS, clients choose between HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
-	// Drain is the time over which open watches are ended at shutdown.
-	Drain time.Duration
 }
 
 // Config has the parts of a Server.
 type Config struct {
 	Handler exchange.Handler
-	Options func() Options
+	Life    *exchange.Life
 	Slots   *fair.Slots // for long responses
 	// Begun, Users and Unread limit what the connections of clients hold (see conn.Heads); nil for no
 	// limit.
 	Begun, Users, Unread *fair.Pool
 	Metrics              *metrics.Metrics
 	Log                  *zap.Logger
-	// Cut ends Serving, and open connections are then closed. Drain ends Draining. Stop makes
-	// forwarded requests without a response fail.
-	Serving, Draining context.Context //nolint:containedctx // they are the server's
-	Cut, Drain, Stop  context.CancelFunc
 }
 
 // shortHead is the maximum length of a request's head, in bytes, for a connection with a small
@@ -69,6 +64,7 @@ const (
 // Server serves the connections of one listener.
 type Server struct {
 	Config
+	options atomic.Pointer[Options]
 	conns   conn.Set
 	h2      *h2.Server
 	serving sync.WaitGroup // connections
@@ -78,19 +74,31 @@ type Server struct {
 }
 
 // New returns a server. Serve runs it.
-func New(c Config) *Server {
+func New(c Config, options Options) *Server {
 	s := &Server{Config: c}
-	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
+	s.SetOptions(options)
+	s.http.short = s.newHTTP1(shortHead)
+	s.http.long = s.newHTTP1(options.Limits.HeaderBytes)
 	s.h2 = &h2.Server{
-		Handler: c.Handler, Slots: c.Slots, Strangers: h2.NewStrangers(), Metrics: c.Metrics, Log: c.Log,
-		Serving: c.Serving, Draining: c.Draining,
+		Handler:   c.Handler,
+		Slots:     c.Slots,
+		Strangers: h2.NewStrangers(),
+		Metrics:   c.Metrics,
+		Log:       c.Log,
+		Serving:   c.Life.Serving(),
+		Draining:  c.Life.Draining(),
 		Options: func() h2.Options {
-			o := c.Options()
+			o := s.options.Load()
 			return h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}
 		},
 	}
 	return s
 }
+
+// SetOptions changes the options of the running server, except TLS.
+func (s *Server) SetOptions(o Options) { s.options.Store(&o) }
+
+func (s *Server) limits() exchange.Limits { return s.options.Load().Limits }
 
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
@@ -101,17 +109,17 @@ func (s *Server) Connections() int { return s.conns.Len() }
 // further request for one round trip. It ends watches over the drain time, waits for requests, and
 // closes the remaining connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	defer s.Cut()
-	defer context.AfterFunc(s.Serving, s.conns.Cut)()
+	defer s.Life.Cut()
+	defer context.AfterFunc(s.Life.Serving(), s.conns.Cut)()
 	accepting := &conn.Listener{
-		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Ending: ctx.Done(),
+		Listener: l, TLS: s.options.Load().TLS, Open: &s.conns, Ending: ctx.Done(),
 		Refused: s.Metrics.ConnectionRefused, Log: s.Log,
-		Limits: func() exchange.Limits { return s.Options().Limits },
+		Limits: s.limits,
 	}
 	if s.Begun != nil {
 		accepting.Heads = &conn.Heads{Strangers: s.Begun, Users: s.Users, Unread: s.Unread}
 	}
-	limits := accepting.Limits()
+	limits := s.limits()
 	if most, _ := limits.Crowd(); most < limits.Connections {
 		s.Log.Warn("the limit of open files allows for fewer connections than maxConnections",
 			zap.Int("wanted", limits.Connections), zap.Int("connections", most))
@@ -121,7 +129,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	select {
 	case err := <-failed:
 		if ctx.Err() == nil {
-			s.Cut()
+			s.Life.Cut()
 			s.serving.Wait()
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)
 		}
@@ -133,16 +141,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 // end drains the server.
 func (s *Server) end(ctx context.Context, l *conn.Listener, accepting <-chan error) error {
-	began, most := time.Now(), s.Options().Drain
+	began := time.Now()
 	stage := func(what string) {
 		s.Log.Info(what, zap.Float64("seconds", time.Since(began).Seconds()))
 	}
 	stage("draining: ending watches")
-	s.Drain()
+	most := s.Life.Drain()
 	limit, cancel := context.WithTimeout(ctx, most+drainGrace)
 	defer cancel()
-	defer context.AfterFunc(limit, s.Cut)()
-	defer time.AfterFunc(most+lastAnswer, s.Stop).Stop()
+	defer context.AfterFunc(limit, s.Life.Cut)()
+	defer time.AfterFunc(most+lastAnswer, s.Life.Stop).Stop()
 	waits := conn.Drain{First: began.Add(most + lastAnswer), Next: min(most, roundTripMax)}
 	s.conns.Drain(waits)
 	err := l.Drain(waits.Next)

@@ -1,0 +1,151 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/forward"
+)
+
+// upstream sends requests to the apiserver within their users' limits.
+type upstream struct {
+	forwards *forward.Forwarder
+	sharing  forward.Sharing
+	options  *atomic.Pointer[Options]
+	limits   *limiter
+	requests *requestLog
+	life     *exchange.Life
+	draining context.Context //nolint:containedctx // it is the server's
+}
+
+// share forwards a request. Equal reads share a response. It reads a short response completely before it
+// returns.
+func (u *upstream) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt) *exchange.Response {
+	defer t.ResponseBegins()
+	resp, flight := u.sharing.Join(ctx, req, rt, t)
+	switch {
+	case resp != nil && resp.Unseen:
+		u.limits.metrics.Shared.Inc()
+	case resp != nil: // the client has left
+	case flight != nil:
+		resp = u.fly(ctx, flight, req, rt, t)
+	default:
+		resp = u.send(ctx, req, rt, t)
+	}
+	if resp.Streaming || req.Method == http.MethodHead || !rt.Resource || !forward.KubernetesOwn(rt.GVR.Group) {
+		return resp
+	}
+	if rt.Plain {
+		resp.BufferSmall()
+	}
+	if resp.Reader != nil && resp.Kept == nil && u.limits.crowded() {
+		return forward.ReadAhead(resp, req.Memory)
+	}
+	return resp
+}
+
+// fly sends a read whose response other readers may get.
+func (u *upstream) fly(
+	ctx context.Context, f *forward.Flight, req *exchange.Request, rt exchange.Route, t *forward.Attempt,
+) *exchange.Response {
+	defer f.Land() // after a panic, too
+	if !f.Crowded() {
+		return u.send(ctx, req, rt, t)
+	}
+	ctx, ours := f.Request(u.life.Serving(), t)
+	return f.Share(u.send(ctx, ours, rt, t))
+}
+
+// bodyMax limits the body of a request for kube-apiserver, in bytes. It is kube-apiserver's own limit.
+const bodyMax = 3 << 20
+
+// send sends a request upstream. It releases the attempt's admission when the request ends. When the
+// server drains, a forwarded watch ends within the drain time, like a watch from the cache.
+func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt) *exchange.Response {
+	sent := false
+	defer func() {
+		if !sent { // after a refusal or a panic
+			t.Release()
+		}
+	}()
+	if rt.Subresource != "proxy" && req.Body != nil {
+		// An aggregated API may accept longer bodies, and its responses may begin before a body without
+		// a length ends. Lasting requests have no slot, so their number is not limited.
+		aggregated := rt.Resource && !forward.KubernetesOwn(rt.GVR.Group)
+		switch known := req.Body.Length >= 0; {
+		case req.Body.Length <= bodyMax && (known || !aggregated):
+			req.Body.Most, req.Body.Keep = bodyMax, (known || rt.Resource) && !lasting(rt)
+		case !aggregated:
+			return req.Fail(exchange.BodyTooLarge(bodyMax), exchange.FromProxy)
+		}
+	}
+	if req.Body != nil && req.Body.Keep {
+		// The body is read before the request takes a slot, because otherwise a few slow clients could
+		// hold all slots. It can also be sent again after upstream has refused it with GOAWAY.
+		roomForBody(req)
+		req.Body.Fill()
+		if refusal := req.BrokenBody(); refusal != nil {
+			return refusal
+		}
+	}
+	t.Lasts, t.Relayed = lasting(rt), rt.Subresource == "proxy"
+	admitted, refusal := u.limits.admitForward(ctx, req, rt)
+	if refusal != nil {
+		return refusal
+	}
+	if !t.Lasts {
+		t.Hold(admitted)
+		if req.WantsUpgrade() { // once upstream accepts it, a refusal would come too late
+			counted, refusal := u.limits.AdmitWatch(req)
+			if refusal != nil {
+				return refusal
+			}
+			t.Hold(counted)
+		}
+		sent = true
+		resp := u.attempt(ctx, context.Background(), req, t)
+		if resp.Tunnel != nil {
+			admitted() // an upgraded connection has no time limit, so it holds no slot
+		}
+		return resp
+	}
+	// A response with a body counts as a watch until its client has it, or has left.
+	var body atomic.Bool
+	t.Hold(func() {
+		if !body.Load() {
+			admitted()
+		}
+	})
+	over := context.Background()
+	if rt.Verb == "watch" {
+		drained, end := context.WithCancel(context.Background())
+		undrain := context.AfterFunc(u.draining, func() { time.AfterFunc(u.life.DrainShare(), end) })
+		over = drained
+		t.Hold(func() { undrain() })
+	}
+	sent = true
+	resp := u.attempt(ctx, over, req, t)
+	if resp.Streaming = true; resp.Reader == nil {
+		return resp
+	}
+	body.Store(true)
+	if rt.Verb == "watch" {
+		o := u.options.Load()
+		resp.Stall = min(o.Stall, o.Limits.Write) // upstream's transport holds what is not read
+		forward.WholeLines(resp, forward.KubernetesOwn(rt.GVR.Group))
+	}
+	resp.Reader = u.guardUnread(req, resp.Reader, admitted)
+	return resp
+}
+
+// attempt sends a request, and counts it if its client gives it up. The response ends when over ends.
+func (u *upstream) attempt(ctx, over context.Context, req *exchange.Request, t *forward.Attempt) *exchange.Response {
+	resp := u.forwards.Send(ctx, over, u.life.Stopping(), req, t)
+	if t.GivenUp {
+		u.limits.countGivenUp(req.User())
+	}
+	return resp
+}
