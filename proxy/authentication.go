@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,7 @@ type authentication struct {
 
 // authenticate sets req.Identity, or refuses the request.
 func (a *authentication) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
-	asked := req.AsSender(ctx)
+	asked := asSender(ctx, req)
 	caller, err := a.sender(req, asked)
 	switch {
 	case errors.Is(err, errUnauthenticated):
@@ -36,6 +37,20 @@ func (a *authentication) authenticate(ctx context.Context, req *exchange.Request
 	}
 	req.Identity = caller
 	return nil
+}
+
+// asSender returns the part of a request that authenticates its sender. It does not parse the path and
+// query of a client that is not known yet.
+func asSender(ctx context.Context, req *exchange.Request) *http.Request {
+	sender := &http.Request{
+		Method:     req.Method,
+		URL:        &url.URL{Path: "/"},
+		RequestURI: "/",
+		RemoteAddr: req.Address(),
+		Header:     req.Header,
+		TLS:        req.TLS,
+	}
+	return sender.WithContext(ctx)
 }
 
 const (

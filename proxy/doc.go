@@ -34,7 +34,7 @@
 // from the cache for the caller or the impersonated user, with the apiserver's attributes. If a
 // review fails, the read is forwarded. A forwarded request has its caller's token and none of the
 // proxy's credentials. For a certificate, the proxy impersonates its user. Only requests with the
-// same credentials share responses. See also [exchange.Request.HidesIdentity].
+// same credentials share responses. See also [exchange.HidesIdentity].
 //
 // Without authentication the proxy serves only loopback addresses, with its own
 // rights. It forwards requests with Impersonate headers. It also forwards requests with an

@@ -172,7 +172,7 @@ func (s *Server) Connections() int { return s.listening.Connections() }
 
 // Handle implements exchange.Handler.
 func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
-	req.Ended = s.metrics.Began(req.Method)
+	req.InFlight = s.metrics.Began(req.Method)
 	o := s.options.Load()
 	enterView(o.Views, req, rt)
 	if o.Audit == nil {
@@ -215,7 +215,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 // refuse makes the early checks: size, sender, host, limits, impersonation. Until the sender is
 // known, it parses nothing but the credentials.
 func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
-	if req.HidesIdentity() {
+	if exchange.HidesIdentity(req.Header) {
 		return req.Fail(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"), exchange.FromProxy)
 	}
 	if s.options.Load().Access != nil {

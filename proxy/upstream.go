@@ -87,7 +87,7 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 		// hold all slots. It can also be sent again after upstream has refused it with GOAWAY.
 		roomForBody(req)
 		req.Body.Fill()
-		if refusal := req.BrokenBody(); refusal != nil {
+		if refusal := forward.BrokenBody(req); refusal != nil {
 			return refusal
 		}
 	}

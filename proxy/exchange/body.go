@@ -13,36 +13,40 @@ import (
 // because fasthttp would read the rest as the next request.
 type Body struct {
 	From   io.Reader
-	Cut    *atomic.Bool // the client has ended the connection; nil if From reports the end itself
-	Length int64        // in bytes, -1 if unknown
+	Client Deadliner     // limits the time of reads from From; nil for no limit
+	Pause  time.Duration // the time for which the client may send nothing
+	Shared bool          // all bodies of the connection share one window, as over HTTP/2
+	Length int64         // in bytes, -1 if unknown
+	Most   int64         // maximum length, in bytes; 0 means no limit
+	Keep   bool          // the body may be read before the request is sent, and kept until the response
+	Room   int64         // memory for a body that is kept, if it is longer than BodyAhead
+	Ended  atomic.Bool   // all bytes have been read
+
 	read   int64
-	Ended  atomic.Bool           // all bytes have been read
-	AtEnd  atomic.Bool           // From has returned io.EOF, so nobody reads from it again
+	began  time.Time             // the time of the first read
 	broken atomic.Pointer[error] // set if the client's body is malformed or too long
 	halted atomic.Bool           // the proxy interrupts the client
-	Most   int64                 // maximum length, in bytes; 0 means no limit
-	Keep   bool                  // the body may be read before the request is sent, and kept until the response
-	Room   int64                 // memory for a body that is kept, if it is longer than BodyAhead
-	Extend func()                // called before each read; may be nil
-	began  time.Time             // the time of the first read
-	// Suspend removes the deadline of reads. It is nil over HTTP/1, because fasthttp reads ahead
-	// there.
-	Suspend func()
-	ahead   []byte // bytes that ReadAhead has read
-	after   error  // the last error of ReadAhead
+	ahead  []byte                // bytes that ReadAhead has read
+	after  error                 // the last error of ReadAhead
+}
+
+// Deadliner is a client that must send the next bytes of a body in time.
+type Deadliner interface {
+	// ReadUntil makes reads fail after t, unless t is zero.
+	ReadUntil(t time.Time)
 }
 
 // BodyAhead is the number of bytes of a body that are read before the request is forwarded.
 const BodyAhead = 64 << 10
 
-// ReadAhead reads the beginning of a body over HTTP/2 while its request waits. All bodies of a
-// connection share one window, so an unread body would block all other bodies.
+// ReadAhead reads the beginning of a body while its request waits, if an unread body would block all
+// other bodies of the connection.
 func (b *Body) ReadAhead() {
-	if b == nil || b.Suspend == nil {
+	if b == nil || !b.Shared {
 		return
 	}
 	b.fill(BodyAhead)
-	b.Suspend()
+	b.Client.ReadUntil(time.Time{})
 	b.began = time.Time{} // the wait does not count as the client's time
 }
 
@@ -89,16 +93,15 @@ func (b *Body) fill(most int) {
 // without a limit, such as a stream to a pod, may be slower.
 const leastTime, leastRate = time.Minute, 16 << 10
 
-// Deadline returns the time by which more bytes of a body must arrive. The client may pause for at
-// most pause.
-func (b *Body) Deadline(pause time.Duration) time.Time {
+// deadline returns the time by which more bytes of a body must arrive.
+func (b *Body) deadline() time.Time {
 	now := time.Now()
 	if b.began.IsZero() {
 		b.began = now
 	}
-	until := now.Add(pause)
+	until := now.Add(b.Pause)
 	if b.Most > 0 {
-		whole := b.began.Add(max(pause, leastTime) + time.Duration(b.read/leastRate)*time.Second)
+		whole := b.began.Add(max(b.Pause, leastTime) + time.Duration(b.read/leastRate)*time.Second)
 		if whole.Before(until) {
 			return whole
 		}
@@ -117,18 +120,6 @@ func (b *Body) Failure() error {
 	return *b.broken.Load()
 }
 
-// BrokenBody returns the response to a request whose body is malformed or too long, or nil.
-func (r *Request) BrokenBody() *Response {
-	switch err := r.Body.Failure(); {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrBodyTooLarge):
-		return r.Fail(BodyTooLarge(r.Body.Most), FromProxy)
-	default:
-		return StatusResponse(BadRequest("request body: "+err.Error()), FromProxy)
-	}
-}
-
 // Read implements io.Reader.
 func (b *Body) Read(p []byte) (int, error) {
 	if len(b.ahead) > 0 {
@@ -143,8 +134,8 @@ func (b *Body) Read(p []byte) (int, error) {
 }
 
 func (b *Body) readMore(p []byte) (int, error) {
-	if b.Extend != nil {
-		b.Extend()
+	if b.Client != nil {
+		b.Client.ReadUntil(b.deadline())
 	}
 	n, err := b.From.Read(p)
 	b.read += int64(n)
@@ -153,11 +144,6 @@ func (b *Body) readMore(p []byte) (int, error) {
 		b.broken.Store(&err)
 		return n, err
 	}
-	if b.Length < 0 && errors.Is(err, io.EOF) && b.Cut != nil && b.Cut.Load() {
-		// If the connection ends between two chunks, fasthttp treats the end as the last chunk.
-		err = io.ErrUnexpectedEOF
-	}
-	b.AtEnd.Store(errors.Is(err, io.EOF))
 	switch {
 	case errors.Is(err, io.EOF), b.read == b.Length:
 		b.Ended.Store(true)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 )
 
 // A body that is longer than declared, with room for what is declared, can be read again and again.
@@ -22,6 +23,10 @@ func TestFillALongerBody(t *testing.T) {
 		}
 	}
 }
+
+type untimed struct{}
+
+func (untimed) ReadUntil(time.Time) {}
 
 // Whole returns bodies that are short and complete. Read returns all of the others.
 func TestWhole(t *testing.T) {
@@ -47,7 +52,7 @@ func TestWhole(t *testing.T) {
 			sent := strings.Repeat("a", test.sent)
 			b := &Body{From: io.MultiReader(strings.NewReader(sent), iotest.ErrReader(test.ends)), Length: test.length, Keep: test.kept}
 			if http2 {
-				b.Suspend = func() {}
+				b.Shared, b.Client = true, untimed{}
 				b.ReadAhead()
 			}
 			whole := b.Whole()

@@ -39,8 +39,8 @@ type Request struct {
 	// View is the view in whose path the request came, or nil. The other fields are those of the
 	// same request without a view.
 	View *View
-	// Ended is called when the request is no longer in flight. The handler sets it; it may be nil.
-	Ended func()
+	// InFlight counts the request until End. It is nil for a request that does not count.
+	InFlight interface{ Dec() }
 	// Memory is what counts for the request until Free. Before the request is admitted, it is nil.
 	Memory *fair.Holding
 	// Decided is the decision on a response from the cache, for the audit log.
@@ -55,11 +55,11 @@ type Decision struct {
 	Reason  string
 }
 
-// End calls Ended once.
+// End says that the request is no longer in flight.
 func (r *Request) End() {
-	if r.Ended != nil {
-		r.Ended()
-		r.Ended = nil
+	if r.InFlight != nil {
+		r.InFlight.Dec()
+		r.InFlight = nil
 	}
 }
 
@@ -105,10 +105,10 @@ func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?"
 // Pretty reports whether upstream would indent the response.
 func (r *Request) Pretty() bool { return wire.Pretty(r.Query, r.Header.Get("User-Agent")) }
 
-// HidesIdentity reports whether the client declares an identity header hop-by-hop. A proxy would
-// have to drop such a header, and upstream would then attribute the request to another user.
-func (r *Request) HidesIdentity() bool {
-	for _, v := range r.Header.Values("Connection") {
+// HidesIdentity reports whether a header declares an identity header hop-by-hop. A proxy would have to
+// drop that one, and upstream would then attribute the request to another user.
+func HidesIdentity(header http.Header) bool {
+	for _, v := range header.Values("Connection") {
 		for token := range strings.SplitSeq(v, ",") {
 			if isIdentity(http.CanonicalHeaderKey(strings.TrimSpace(token))) {
 				return true
@@ -129,49 +129,10 @@ func (r *Request) WantsUpgrade() bool {
 	return r.Body == nil && r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
-// IgnoreUpgrade removes the offer of HTTP/2 without TLS (h2c), which Java's client and curl --http2
-// add to each request. Neither the proxy nor upstream accepts it. Other offers may be for a pod
-// behind a proxy subresource, so they remain.
-func (r *Request) IgnoreUpgrade() {
-	if !httpguts.HeaderValuesContainsToken(r.Header["Upgrade"], "h2c") {
-		return
-	}
-	delete(r.Header, "Upgrade")
-	var kept []string
-	for _, value := range r.Header["Connection"] {
-		for token := range strings.SplitSeq(value, ",") {
-			switch token = strings.TrimSpace(token); http.CanonicalHeaderKey(token) {
-			case "Upgrade":
-			case "Http2-Settings":
-				delete(r.Header, "Http2-Settings")
-			default:
-				kept = append(kept, token)
-			}
-		}
-	}
-	delete(r.Header, "Connection")
-	if len(kept) > 0 {
-		r.Header["Connection"] = []string{strings.Join(kept, ", ")}
-	}
-}
-
 // OnlyReads reports whether upstream may execute the request twice without harm. An upgrade may
 // execute a command in a pod, whatever its method is.
 func (r *Request) OnlyReads() bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && !r.WantsUpgrade()
-}
-
-// EndsConnection reports whether upstream would close the connection after the request. Net/http
-// treats spaces like commas here.
-func (r *Request) EndsConnection() bool {
-	for _, value := range r.Header.Values("Connection") {
-		for _, token := range strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' }) {
-			if strings.EqualFold(token, "close") {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // bearerProtocol is the prefix of the WebSocket protocol in which browsers send a bearer token.
@@ -233,20 +194,13 @@ func (r *Request) AsHTTP(ctx context.Context) *http.Request {
 	return asked.WithContext(ctx)
 }
 
-// AsSender returns the part of the request that authenticates its sender, for package access. It
-// does not parse the path and query of a client that is not known yet.
-func (r *Request) AsSender(ctx context.Context) *http.Request {
-	sender := &http.Request{Method: r.Method, URL: &url.URL{Path: "/"}, RequestURI: "/", RemoteAddr: address(r.Conn), Header: r.Header, TLS: r.TLS}
-	return sender.WithContext(ctx)
-}
-
 // AheadMax limits the bytes that are read ahead of pipelined requests.
 const AheadMax = 64 << 10
 
 // Attended returns a context that ends when the client leaves or its timeout is over. Stop must be
 // called before the connection is read again.
 func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithTimeout(ctx, r.waits())
+	ctx, cancel := context.WithTimeout(ctx, waits(r.Query))
 	if r.Client == nil || r.Body != nil && !r.Body.Ended.Load() && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
 		return ctx, cancel // the client is not watched, because the rest of the body may exceed AheadMax
 	}
@@ -259,8 +213,8 @@ func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func())
 
 // waits returns the time for which a request may wait for its turn: requestWait, or the client's
 // timeout if that is shorter.
-func (r *Request) waits() time.Duration {
-	timeout, _ := wire.Parameter(r.Query, "timeout") // a malformed query may still have one
+func waits(query string) time.Duration {
+	timeout, _ := wire.Parameter(query, "timeout") // a malformed query may still have one
 	if bound, err := time.ParseDuration(timeout); err == nil && bound > 0 {
 		return min(bound, requestWait)
 	}

@@ -112,7 +112,7 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *http.Response, err error) *exchange.Response {
 	if err != nil {
 		gone := x.ended.Load() == left || context.Cause(client) == context.Canceled //nolint:errorlint // other causes do not mean that the client left
-		broken := x.BrokenBody()                                                    // before the proxy itself interrupts the body
+		broken := BrokenBody(x.Request)                                             // before the proxy itself interrupts the body
 		_ = out.Body.Close()                                                        // some transports do not close it
 		x.finish()
 		if cause := context.Cause(client); cause != nil {
@@ -304,4 +304,16 @@ func unanswered(err error, sent, harmless bool) metav1.Status {
 	}
 	return exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
 		"the connection to the upstream apiserver broke before its response, so the request may have been executed")
+}
+
+// BrokenBody returns the response to a request whose body is malformed or too long, or nil.
+func BrokenBody(req *exchange.Request) *exchange.Response {
+	switch err := req.Body.Failure(); {
+	case err == nil:
+		return nil
+	case errors.Is(err, exchange.ErrBodyTooLarge):
+		return req.Fail(exchange.BodyTooLarge(req.Body.Most), exchange.FromProxy)
+	default:
+		return exchange.StatusResponse(exchange.BadRequest("request body: "+err.Error()), exchange.FromProxy)
+	}
 }

@@ -70,9 +70,13 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 		s.receive()
 		s.body.Declared = contentLength(req.Header)
 		s.body.Expects = strings.EqualFold(req.Header.Get("Expect"), "100-continue")
-		req.Body = &exchange.Body{From: s.body, Length: s.body.Declared}
-		req.Body.Extend = func() { s.body.Deadline(req.Body.Deadline(c.server.Options().Limits.Read)) }
-		req.Body.Suspend = func() { s.body.Deadline(time.Time{}) }
+		req.Body = &exchange.Body{
+			From:   s.body,
+			Client: s.body,
+			Pause:  c.server.Options().Limits.Read,
+			Shared: true,
+			Length: s.body.Declared,
+		}
 	}
 	c.running.Go(func() { c.handle(s, req) })
 }

@@ -85,8 +85,8 @@ func (b *upload) Fail(err error) (unwanted int64) {
 	return unwanted
 }
 
-// Deadline makes reads fail after t, unless t is zero.
-func (b *upload) Deadline(t time.Time) {
+// ReadUntil implements exchange.Deadliner.
+func (b *upload) ReadUntil(t time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.late.Stop()

@@ -4,9 +4,29 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"sync/atomic"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
+
+// requestBody is a request's body while fasthttp reads it.
+type requestBody struct {
+	from    io.Reader
+	client  *client
+	chunked bool
+	atEnd   atomic.Bool // from has returned io.EOF, so nobody reads from it again
+}
+
+// Read implements io.Reader. If the connection ends between two chunks, fasthttp treats the end as the
+// last chunk.
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	if b.chunked && errors.Is(err, io.EOF) && b.client.ended.Load() {
+		err = io.ErrUnexpectedEOF
+	}
+	b.atEnd.Store(errors.Is(err, io.EOF))
+	return n, err
+}
 
 // bodyStream is a list or a reader that fasthttp writes.
 type bodyStream struct {

@@ -120,7 +120,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	req := s.newRequest(fctx)
 	resp := rejectMalformed(&fctx.Request.Header, req.Header)
 	rt := exchange.ParseRoute(req.Method, req.Path)
-	if req.EndsConnection() {
+	if endsConnection(req.Header) {
 		fctx.SetConnectionClose() // fasthttp honors only a lower-case close without other values
 	}
 	if resp == nil {
@@ -157,11 +157,15 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		name := http.CanonicalHeaderKey(string(name))
 		req.Header[name] = append(req.Header[name], string(value))
 	}
-	req.IgnoreUpgrade()
+	ignoreUpgrade(req.Header)
 	// Fasthttp's -1 means chunked, and -2 means no body.
 	if length := int64(h.ContentLength()); length > 0 || length == -1 {
-		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.ended, Length: length}
-		req.Body.Extend = func() { c.ReadUntil(req.Body.Deadline(s.limits().Read)) }
+		req.Body = &exchange.Body{
+			From:   &requestBody{from: fctx.RequestBodyStream(), client: c.client, chunked: length < 0},
+			Client: c,
+			Pause:  s.limits().Read,
+			Length: length,
+		}
 	} else {
 		c.ReadUntil(time.Time{}) // fasthttp set the deadline for the headers
 	}
@@ -176,14 +180,14 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	var run takeover
 	switch {
 	case resp.Stream != nil:
-		last := old || req.EndsConnection() || req.Body != nil || s.Life.Draining().Err() != nil
+		last := old || endsConnection(req.Header) || req.Body != nil || s.Life.Draining().Err() != nil
 		run = func(c *client) (int64, bool) {
 			return s.runStream(c, rt, resp, old, last || len(c.ahead) > 0)
 		}
 	case resp.Tunnel != nil:
 		run = func(c *client) (int64, bool) { return runTunnel(c, resp) }
 	// A hijack drops the request's body, which upstream's transport must not read then.
-	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && (req.Body == nil || req.Body.AtEnd.Load())):
+	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && (req.Body == nil || req.Body.From.(*requestBody).atEnd.Load())):
 		run = func(c *client) (int64, bool) { return s.writeUnframed(c, req, resp), false }
 	}
 	if run != nil {

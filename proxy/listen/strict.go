@@ -40,3 +40,42 @@ func rejectMalformed(h *fasthttp.RequestHeader, header http.Header) *exchange.Re
 	}
 	return nil
 }
+
+// ignoreUpgrade removes the offer of HTTP/2 without TLS (h2c), which Java's client and curl --http2
+// add to each request. Neither the proxy nor upstream accepts it. Other offers may be for a pod
+// behind a proxy subresource, so they remain.
+func ignoreUpgrade(header http.Header) {
+	if !httpguts.HeaderValuesContainsToken(header["Upgrade"], "h2c") {
+		return
+	}
+	delete(header, "Upgrade")
+	var kept []string
+	for _, value := range header["Connection"] {
+		for token := range strings.SplitSeq(value, ",") {
+			switch token = strings.TrimSpace(token); http.CanonicalHeaderKey(token) {
+			case "Upgrade":
+			case "Http2-Settings":
+				delete(header, "Http2-Settings")
+			default:
+				kept = append(kept, token)
+			}
+		}
+	}
+	delete(header, "Connection")
+	if len(kept) > 0 {
+		header["Connection"] = []string{strings.Join(kept, ", ")}
+	}
+}
+
+// endsConnection reports whether upstream would close the connection after the request. Net/http
+// treats spaces like commas here.
+func endsConnection(header http.Header) bool {
+	for _, value := range header.Values("Connection") {
+		for _, token := range strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' }) {
+			if strings.EqualFold(token, "close") {
+				return true
+			}
+		}
+	}
+	return false
+}

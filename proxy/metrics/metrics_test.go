@@ -129,7 +129,7 @@ func TestCounts(t *testing.T) {
 	get, post := m.Began(http.MethodGet), m.Began(http.MethodPost)
 	ended, open := m.WatchOpened(route), m.WatchOpened(route)
 	ended("timeout")
-	get()
+	get.Dec()
 	m.Lag(route).Bytes.Add(77)
 	m.Panicked(zap.NewNop(), InWatch, "reason")
 	const want = `
@@ -157,6 +157,6 @@ watchproxy_watches{group="",resource="pods",version="v1"} 1
 	if n := testutil.ToFloat64(m.watches.ends.WithLabelValues("", "v1", "pods", "timeout")); n != 1 {
 		t.Errorf("%v watches have timed out", n)
 	}
-	post()
+	post.Dec()
 	open("client")
 }

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
@@ -13,8 +15,8 @@ const (
 	readOnly = "readOnly"
 )
 
-// Began counts a request in flight until ended is called.
-func (m *Metrics) Began(method string) (ended func()) {
+// Began counts a request in flight. The returned gauge must be decremented when it ends.
+func (m *Metrics) Began(method string) prometheus.Gauge {
 	kind := mutating
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
@@ -22,7 +24,7 @@ func (m *Metrics) Began(method string) (ended func()) {
 	}
 	gauge := m.inFlight.WithLabelValues(kind)
 	gauge.Inc()
-	return gauge.Dec
+	return gauge
 }
 
 // Request counts an answered request. If the response is long-running, took is the time until the

@@ -1,12 +1,14 @@
-package exchange
+package listen
 
 import (
 	"net/http"
 	"reflect"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// IgnoreUpgrade removes the offer of h2c and nothing else, and a request with a body does not want
+// ignoreUpgrade removes the offer of h2c and nothing else, and a request with a body does not want
 // to leave HTTP.
 func TestUpgrades(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -35,9 +37,9 @@ func TestUpgrades(t *testing.T) {
 		},
 		"nothing": {http.Header{"Connection": {"keep-alive"}}, http.Header{"Connection": {"keep-alive"}}, false},
 	} {
-		for _, body := range []*Body{nil, {}} {
-			r := &Request{Header: test.header.Clone(), Body: body}
-			r.IgnoreUpgrade()
+		for _, body := range []*exchange.Body{nil, {}} {
+			r := &exchange.Request{Header: test.header.Clone(), Body: body}
+			ignoreUpgrade(r.Header)
 			if got := r.WantsUpgrade(); got != (test.wants && body == nil) || !reflect.DeepEqual(r.Header, test.want) {
 				t.Errorf("%s, body %t: %v, leaves HTTP: %t", name, body != nil, r.Header, got)
 			}
