@@ -82,7 +82,7 @@ func TestReloadReadsOnce(t *testing.T) {
 // A refused file changes nothing, and the next file is compared with the configuration in effect.
 func TestRefusedReload(t *testing.T) {
 	level, refused := "info", newRefusedGauge(prometheus.NewRegistry())
-	flags := &serveFlags{preset: func(*config.ProxyConfiguration) error { return nil }}
+	flags := &serveFlags{}
 	r := &reloader{
 		parse: flags.configuration, running: config.Default(), log: zap.NewNop(), refused: refused,
 		apply: func(c *config.ProxyConfiguration) { level = c.LogLevel },

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 	"github.com/watchproxy/watchproxy/config"
@@ -35,14 +36,14 @@ import (
 type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
 	certFile, privateKeyFile, authentication                   string
-	preset                                                     func(*config.ProxyConfiguration) error
+	sidecar                                                    bool
 }
 
 func newServe() *cobra.Command {
 	return serving(&cobra.Command{
 		Use:   "serve",
 		Short: "Serve clients from caches of an apiserver",
-	}, config.Default().Listen, func(*config.ProxyConfiguration) error { return nil })
+	}, config.Default().Listen, false)
 }
 
 // sidecarListen is the default address of a sidecar.
@@ -57,28 +58,30 @@ the certificate itself, and publishes its CA and the pod's token in a volume (se
 tls.sidecar in 'watchproxy config schema'). Applications that mount this volume at
 /var/run/secrets/kubernetes.io/serviceaccount and have KUBERNETES_SERVICE_HOST=127.0.0.1
 and KUBERNETES_SERVICE_PORT=6443 use the sidecar as their apiserver.`,
-	}, sidecarListen, func(c *config.ProxyConfiguration) error {
-		if c.Listen == "" {
-			c.Listen = sidecarListen
-		}
-		if c.TLS == nil {
-			c.TLS = &config.TLS{Sidecar: &config.Sidecar{}}
-		}
-		if c.TLS.Sidecar == nil {
-			return errors.New("configuration: tls: a sidecar makes its own certificate: leave out certFile, privateKeyFile and generated, or use watchproxy serve")
-		}
-		return nil
-	})
+	}, sidecarListen, true)
 	for _, own := range []string{"tls-cert-file", "tls-private-key-file"} {
 		cmd.Flags().Lookup(own).Hidden = true // it makes its own certificate
 	}
 	return cmd
 }
 
-// serving completes a command that serves clients. listen is its default address. preset sets the
-// command's own defaults.
-func serving(cmd *cobra.Command, listen string, preset func(*config.ProxyConfiguration) error) *cobra.Command {
-	f := serveFlags{preset: preset}
+// sidecarDefaults sets the defaults of a sidecar.
+func sidecarDefaults(c *config.ProxyConfiguration) error {
+	if c.Listen == "" {
+		c.Listen = sidecarListen
+	}
+	if c.TLS == nil {
+		c.TLS = &config.TLS{Sidecar: &config.Sidecar{}}
+	}
+	if c.TLS.Sidecar == nil {
+		return errors.New("configuration: tls: a sidecar makes its own certificate: leave out certFile, privateKeyFile and generated, or use watchproxy serve")
+	}
+	return nil
+}
+
+// serving completes a command that serves clients. listen is its default address.
+func serving(cmd *cobra.Command, listen string, sidecar bool) *cobra.Command {
+	f := serveFlags{sidecar: sidecar}
 	d := config.Default()
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -148,8 +151,10 @@ func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, err
 	if f.certFile != "" || f.privateKeyFile != "" {
 		c.TLS = &config.TLS{CertFile: f.certFile, PrivateKeyFile: f.privateKeyFile}
 	}
-	if err := f.preset(c); err != nil {
-		return nil, err
+	if f.sidecar {
+		if err := sidecarDefaults(c); err != nil {
+			return nil, err
+		}
 	}
 	c.SetDefaults()
 	if err := c.Validate(); err != nil {
@@ -209,8 +214,8 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	defer closeLog()
 	options.Audit, options.Views = auditor, viewsOf(c.Views)
 	served := metrics.New(registry)
-	fields := newViewFields(c.Views, feeds.Status, log)
-	defer inBackground(ctx, fields.run)()
+	fields := newViewFields(c.Views, log)
+	defer inBackground(ctx, func(ctx context.Context) { fields.run(ctx, feeds.Status) })()
 	server := proxy.NewServer(proxy.Parts{
 		Feeds: opener{feeds}, Forwards: forwards, Derived: derived, Metrics: served, Log: log,
 	}, options)
@@ -223,8 +228,11 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 		}
 		return report, err
 	}
-	operators.Credentials = behind.servers.Credentials
-	operators.Cold = feeds.Warm(warmFeeds(c.Cache)).Err
+	warm := feeds.Warm(warmFeeds(c.Cache))
+	operators.Ready = []healthz.HealthChecker{
+		healthz.NamedCheck("caches", func(*http.Request) error { return warm.Err() }),
+		healthz.NamedCheck("credentials", func(*http.Request) error { return behind.servers.Credentials() }),
+	}
 	admin := admin.New(registry, operators)
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_connections", Help: "Open connections of clients.",

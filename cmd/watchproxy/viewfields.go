@@ -28,7 +28,6 @@ const (
 // looked at, because a wrong path is never shown in protobuf (see projection.Projection.Message).
 type viewFields struct {
 	wanted  []wantedField // found in no look; only look uses it
-	feeds   func() []upstream.FeedStatus
 	log     *zap.Logger
 	unfound atomic.Pointer[[]status.UnfoundField] // by the last look
 }
@@ -39,8 +38,8 @@ type wantedField struct {
 	logged bool
 }
 
-func newViewFields(views []config.View, feeds func() []upstream.FeedStatus, log *zap.Logger) *viewFields {
-	v := &viewFields{feeds: feeds, log: log}
+func newViewFields(views []config.View, log *zap.Logger) *viewFields {
+	v := &viewFields{log: log}
 	v.unfound.Store(new([]status.UnfoundField))
 	for _, view := range views {
 		for _, field := range slices.Concat(view.Fields, view.Drop) {
@@ -56,16 +55,16 @@ func newViewFields(views []config.View, feeds func() []upstream.FeedStatus, log 
 }
 
 // run looks until ctx ends or all fields are found.
-func (v *viewFields) run(ctx context.Context) {
+func (v *viewFields) run(ctx context.Context, feeds func() []upstream.FeedStatus) {
 	for wait := firstLook; len(v.wanted) > 0 && client.Sleep(ctx, wait); wait = lookInterval {
-		v.look()
+		v.look(feeds())
 	}
 }
 
 // look looks at a sample of each cache, and logs each field that no object has once.
-func (v *viewFields) look() {
+func (v *viewFields) look(feeds []upstream.FeedStatus) {
 	filled := map[string]bool{} // by resource
-	for _, f := range v.feeds() {
+	for _, f := range feeds {
 		state, err := f.Cache.Snapshot()
 		if err != nil || f.Encoding != object.JSON {
 			continue

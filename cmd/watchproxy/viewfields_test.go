@@ -51,10 +51,10 @@ func TestUnfoundFields(t *testing.T) {
 		{Name: "all", Drop: []string{"data.b"}},
 	}
 	var feeds []upstream.FeedStatus
-	v := newViewFields(views, func() []upstream.FeedStatus { return feeds }, zap.New(core))
+	v := newViewFields(views, zap.New(core))
 	expect := func(logs int, want ...status.UnfoundField) {
 		t.Helper()
-		v.look()
+		v.look(feeds)
 		if got := *v.unfound.Load(); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -107,9 +107,9 @@ func TestFieldsAreSampledEverywhere(t *testing.T) {
 		cache := watchcache.New(r, watchcache.Limits{})
 		cache.Reset(objects, 1)
 		fields := []string{"part0", "part1", "part2", "part3"}
-		feeds := func() []upstream.FeedStatus { return []upstream.FeedStatus{{GVR: r.GVR, Cache: cache}} }
-		v := newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: fields}}, feeds, zap.NewNop())
-		v.look()
+		feeds := []upstream.FeedStatus{{GVR: r.GVR, Cache: cache}}
+		v := newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: fields}}, zap.NewNop())
+		v.look(feeds)
 		if got, want := len(*v.unfound.Load()), 4-min(n, 4); got != want {
 			t.Errorf("%d objects: %d fields are unfound, want %d", n, got, want)
 		}
@@ -119,9 +119,9 @@ func TestFieldsAreSampledEverywhere(t *testing.T) {
 // A look does not copy objects. While nothing is found, it allocates little more than the result.
 func TestLookAllocatesLittle(t *testing.T) {
 	feed := feedOf(t, "pods", `,"spec":{"text":"`+strings.Repeat("x", 10_000)+`"}`, fieldSample)
-	feeds := func() []upstream.FeedStatus { return []upstream.FeedStatus{feed} }
-	v := newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: []string{"spec.a", "status.b"}}}, feeds, zap.NewNop())
-	if n := testing.AllocsPerRun(10, v.look); n > 20 {
+	feeds := []upstream.FeedStatus{feed}
+	v := newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: []string{"spec.a", "status.b"}}}, zap.NewNop())
+	if n := testing.AllocsPerRun(10, func() { v.look(feeds) }); n > 20 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -138,10 +138,10 @@ func TestLooks(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), firstLook+2*lookInterval+time.Second)
 		defer cancel()
-		newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: []string{"spec.a"}}}, feeds, zap.NewNop()).run(ctx)
+		newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: []string{"spec.a"}}}, zap.NewNop()).run(ctx, feeds)
 		if want := []time.Duration{firstLook, firstLook + lookInterval, firstLook + 2*lookInterval}; !slices.Equal(at, want) {
 			t.Errorf("looked at %v, want %v", at, want)
 		}
-		newViewFields([]config.View{{Name: "v", Fields: []string{"spec.a"}}}, nil, zap.NewNop()).run(t.Context())
+		newViewFields([]config.View{{Name: "v", Fields: []string{"spec.a"}}}, zap.NewNop()).run(t.Context(), nil)
 	})
 }

@@ -64,7 +64,7 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 		decisions: newDecisions(client.AuthorizationV1(), options),
 	}
 	if clientCA != nil {
-		a.certificates = group.NewAuthenticatedGroupAdder(newChains(clientCA.content.VerifyOptions, x509.CommonNameUserConversion, network))
+		a.certificates = group.NewAuthenticatedGroupAdder(newChains(clientCA.content.VerifyOptions, x509.CommonNameUserConversion))
 	}
 	if options.Anonymous {
 		a.anonymous = anonymous.NewAuthenticator(nil)

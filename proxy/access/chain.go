@@ -65,15 +65,14 @@ var errTooLong = errors.New("too many certificates")
 type chainAuthenticator struct {
 	roots  x509.VerifyOptionFunc
 	user   x509.UserConversion
-	client func(*http.Request) string
 	turns  *fair.Pool
 	states sync.Map // from weak.Pointer[tls.ConnectionState] to *result
 }
 
 // newChains returns a chainAuthenticator. Roots returns the current authorities: a new pool after each
-// change. User converts a verified chain to a user. Client returns the client that takes turns.
-func newChains(roots x509.VerifyOptionFunc, user x509.UserConversion, client func(*http.Request) string) *chainAuthenticator {
-	return &chainAuthenticator{roots: roots, user: user, client: client, turns: fair.NewPool(1, false)}
+// change. User converts a verified chain to a user.
+func newChains(roots x509.VerifyOptionFunc, user x509.UserConversion) *chainAuthenticator {
+	return &chainAuthenticator{roots: roots, user: user, turns: fair.NewPool(1, false)}
 }
 
 // AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
@@ -101,7 +100,7 @@ func (a *chainAuthenticator) AuthenticateRequest(req *http.Request) (*authentica
 	}
 	if !r.holds(options.Roots) {
 		if len(req.TLS.PeerCertificates) > 1 {
-			client := a.client(req)
+			client := network(req)
 			if err := a.turns.Take(ctx, client, 1); err != nil {
 				return nil, false, fmt.Errorf("wait for the verification of certificates: %w", err)
 			}

@@ -70,7 +70,7 @@ func newChainTrial(t *testing.T, root *identity) *trial {
 	w := &trial{judge: func(string) error { return nil }}
 	w.chainAuthenticator = newChains(func() (certificates.VerifyOptions, bool) {
 		return certificates.VerifyOptions{Roots: w.pool, KeyUsages: []certificates.ExtKeyUsage{certificates.ExtKeyUsageClientAuth}}, w.pool != nil
-	}, x509.CommonNameUserConversion, func(req *http.Request) string { return req.RemoteAddr })
+	}, x509.CommonNameUserConversion)
 	w.trust(root)
 	return w
 }

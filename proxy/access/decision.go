@@ -51,25 +51,42 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 	if err != nil {
 		return decision{}, err
 	}
-	q := question[decision]{client: spec.User, key: sha256.Sum256(encoded), bytes: len(encoded), due: d.known.due}
+	q := decisionQuestion{of: d, key: sha256.Sum256(encoded), size: len(encoded), spec: spec, client: spec.User}
 	if u, ok := attributes.GetUser().(*impersonated); ok {
 		q.client = u.by
 	}
-	q.known = func() (decision, bool) { return d.known.get(q.key) }
-	q.review = func(ctx context.Context) (decision, error) {
-		found, err := d.review(ctx, spec)
-		if err != nil {
-			return decision{}, err
-		}
-		ttl := d.ttl(found)
-		found.until = time.Now().Add(ttl)
-		if found.Decision == authorizer.DecisionAllow {
-			found.until = time.Now().Add(max(ttl, countsLeast))
-		}
-		d.known.put(q.client, q.key, found, len(found.reason), ttl)
-		return found, nil
-	}
 	return d.reviews.answer(ctx, q)
+}
+
+// decisionQuestion asks whether a user may send a request.
+type decisionQuestion struct {
+	of     *decisions
+	key    key
+	size   int // of the encoded spec, in bytes
+	spec   *authorizationv1.SubjectAccessReviewSpec
+	client string
+}
+
+func (q decisionQuestion) known() (decision, bool) { return q.of.known.get(q.key) }
+
+func (q decisionQuestion) due() bool { return q.of.known.due(q.key) }
+
+func (q decisionQuestion) place() place {
+	return place{q.key, q.of.reviews.turns, q.client, q.size}
+}
+
+func (q decisionQuestion) review(ctx context.Context) (decision, error) {
+	found, err := q.of.review(ctx, q.spec)
+	if err != nil {
+		return decision{}, err
+	}
+	ttl := q.of.ttl(found)
+	found.until = time.Now().Add(ttl)
+	if found.Decision == authorizer.DecisionAllow {
+		found.until = time.Now().Add(max(ttl, countsLeast))
+	}
+	q.of.known.put(q.client, q.key, found, len(found.reason), ttl)
+	return found, nil
 }
 
 // ttl returns the time for which a decision may be used.

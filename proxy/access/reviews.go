@@ -51,16 +51,23 @@ func newTurns() *turns {
 }
 
 // question is a client's request for a review.
-type question[V any] struct {
-	client string
+type question[V any] interface {
+	// known returns the remembered outcome, if there is one.
+	known() (V, bool)
+	// due reports whether the remembered outcome should be renewed.
+	due() bool
+	// review asks upstream, and remembers the outcome.
+	review(ctx context.Context) (V, error)
+	// place returns where the review waits.
+	place() place
+}
+
+// place is where a review waits, and who waits for it. Equal requests have the same key.
+type place struct {
 	key    key
+	turns  *turns
+	client string
 	bytes  int // the size of the request
-	known  func() (V, bool)
-	due    func(key) bool
-	review func(ctx context.Context) (V, error)
-	// turn returns the turns for which the question waits, and the client that waits. If it is nil,
-	// these are the turns of all.
-	turn func() (of *turns, client string)
 }
 
 // answer returns a remembered outcome, or waits for a turn and sends a review. If the client that
@@ -68,13 +75,13 @@ type question[V any] struct {
 // renewed in the background.
 func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err error) {
 	if found, ok := q.known(); ok {
-		if q.due(q.key) {
-			r.begin(&q, q.review)
+		if q.due() {
+			r.begin(q.place(), q.review)
 		}
 		return found, nil
 	}
 	select {
-	case a := <-r.begin(&q, func(ctx context.Context) (V, error) {
+	case a := <-r.begin(q.place(), func(ctx context.Context) (V, error) {
 		if found, ok := q.known(); ok {
 			return found, nil // another review has just found it
 		}
@@ -87,18 +94,14 @@ func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err er
 }
 
 // begin starts a review without waiting for its outcome.
-func (r *reviews[V]) begin(q *question[V], review func(context.Context) (V, error)) <-chan singleflight.Result {
-	return r.flights.DoChan(string(q.key[:]), func() (any, error) {
+func (r *reviews[V]) begin(at place, review func(context.Context) (V, error)) <-chan singleflight.Result {
+	return r.flights.DoChan(string(at.key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
 		defer cancel()
-		of, client := r.turns, q.client
-		if q.turn != nil {
-			of, client = q.turn()
-		}
-		if err := of.wait(ctx, client, int64(q.bytes)+waitCost); err != nil {
+		if err := at.turns.wait(ctx, at.client, int64(at.bytes)+waitCost); err != nil {
 			return *new(V), fmt.Errorf("wait for one of %d slots: %w", reviewsMax, err)
 		}
-		defer of.slots.Give(client, 1)
+		defer at.turns.slots.Give(at.client, 1)
 		return review(ctx)
 	})
 }

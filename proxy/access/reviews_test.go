@@ -17,8 +17,8 @@ func TestFloodOfReviews(t *testing.T) {
 		r := newReviews[bool]()
 		asks := func(of string, i, bytes int) <-chan error {
 			done := make(chan error, 1)
-			q := question[bool]{client: of, key: keyOf(of, fmt.Sprint(i)), bytes: bytes}
-			results := r.begin(&q, func(context.Context) (bool, error) {
+			at := place{keyOf(of, fmt.Sprint(i)), r.turns, of, bytes}
+			results := r.begin(at, func(context.Context) (bool, error) {
 				time.Sleep(takes)
 				return true, nil
 			})
@@ -55,8 +55,8 @@ func TestLateReviewsDoNotBegin(t *testing.T) {
 		r := newReviews[bool]()
 		begin := func(of string, takes time.Duration) (begun *bool, done <-chan error) {
 			begun, ended := new(bool), make(chan error, 1)
-			q := question[bool]{client: of, key: keyOf(of)}
-			results := r.begin(&q, func(context.Context) (bool, error) {
+			at := place{keyOf(of), r.turns, of, 0}
+			results := r.begin(at, func(context.Context) (bool, error) {
 				*begun = true
 				time.Sleep(takes)
 				return true, nil

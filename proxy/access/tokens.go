@@ -82,31 +82,45 @@ func network(req *http.Request) string { return Network(req.RemoteAddr) }
 
 // AuthenticateToken implements authenticator.Token.
 func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	k := sha256.Sum256(append(t.salt[:], token...))
-	from, _ := ctx.Value(networkKey{}).(string)
-	resp, err := t.reviews.answer(ctx, question[*authenticator.Response]{
-		client: from, key: k, bytes: len(token), due: t.good.due,
-		known:  func() (*authenticator.Response, bool) { return t.remembered(k) },
-		review: func(ctx context.Context) (*authenticator.Response, error) { return t.ask(ctx, from, k, token) },
-		turn: func() (*turns, string) {
-			if owner, ok := t.good.last(k); ok {
-				return t.owners, owner.User.GetName()
-			}
-			if user, ok := ctx.Value(knownKey{}).(string); ok { // of the connection, whose token is new
-				return t.owners, user
-			}
-			return t.reviews.turns, from
-		},
-	})
+	q := tokenQuestion{of: t, key: sha256.Sum256(append(t.salt[:], token...)), token: token}
+	q.network, _ = ctx.Value(networkKey{}).(string)
+	q.user, _ = ctx.Value(knownKey{}).(string)
+	resp, err := t.reviews.answer(ctx, q)
 	return resp, resp != nil && err == nil, err
 }
 
-// ask reviews a token and remembers the outcome. Only a complete answer is one: upstream may end
-// while it answers, and what stands in front of it may send something else.
-func (t *tokens) ask(ctx context.Context, from string, k key, token string) (*authenticator.Response, error) {
+// tokenQuestion asks whose token it is.
+type tokenQuestion struct {
+	of      *tokens
+	key     key
+	token   string
+	network string // the client's
+	user    string // of the connection; empty if it is not known
+}
+
+func (q tokenQuestion) known() (*authenticator.Response, bool) { return q.of.remembered(q.key) }
+
+func (q tokenQuestion) due() bool { return q.of.good.due(q.key) }
+
+// place implements question. A token that was good waits as its owner, and a new one as the user of its
+// connection.
+func (q tokenQuestion) place() place {
+	if owner, ok := q.of.good.last(q.key); ok {
+		return place{q.key, q.of.owners, owner.User.GetName(), len(q.token)}
+	}
+	if q.user != "" {
+		return place{q.key, q.of.owners, q.user, len(q.token)}
+	}
+	return place{q.key, q.of.reviews.turns, q.network, len(q.token)}
+}
+
+// review implements question. Only a complete answer is an outcome: upstream may end while it answers,
+// and what stands in front of it may send something else.
+func (q tokenQuestion) review(ctx context.Context) (*authenticator.Response, error) {
+	t := q.of
 	var status authenticationv1.TokenReviewStatus
 	err := persist(ctx, func() error {
-		answer, err := t.client.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+		answer, err := t.client.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: q.token}}, metav1.CreateOptions{})
 		if err == nil {
 			status = answer.Status
 		}
@@ -117,11 +131,11 @@ func (t *tokens) ask(ctx context.Context, from string, k key, token string) (*au
 		return nil, fmt.Errorf("%w: %w", errReview, err)
 	case status.Authenticated:
 		resp := &authenticator.Response{User: userOf(&status.User)}
-		t.good.put(resp.User.GetName(), k, resp, sizeOf(resp.User), t.ttl)
+		t.good.put(resp.User.GetName(), q.key, resp, sizeOf(resp.User), t.ttl)
 		return resp, nil
 	}
-	t.good.drop(k) // the token is no longer valid
-	t.bad.put(from, k, nil, 0, min(t.ttl, refusedTTL))
+	t.good.drop(q.key) // the token is no longer valid
+	t.bad.put(q.network, q.key, nil, 0, min(t.ttl, refusedTTL))
 	return nil, nil
 }
 

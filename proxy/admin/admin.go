@@ -41,10 +41,8 @@ type Admin struct {
 type Options struct {
 	// Status returns the status, which is served as JSON. It reads the metrics from its argument.
 	Status func(prometheus.Gatherer) (any, error)
-	// Cold returns an error until the caches that have to be warm are filled. It may be nil.
-	Cold func() error
-	// Credentials returns an error while upstream refuses the proxy's own credentials. It may be nil.
-	Credentials func() error
+	// Ready are checks of /readyz beside the server's own.
+	Ready []healthz.HealthChecker
 	// Everybody allows requests from any address without authentication.
 	Everybody bool
 	// Open lists the paths that are served without authentication.
@@ -97,13 +95,7 @@ func New(gathered prometheus.Gatherer, options Options) *Admin {
 		healthz.NamedCheck("startup", func(*http.Request) error { return a.unless(starting, "watchproxy does not listen yet") }),
 		healthz.NamedCheck("shutdown", func(*http.Request) error { return a.unless(draining, "watchproxy is draining") }),
 	}
-	if options.Cold != nil {
-		ready = append(ready, healthz.NamedCheck("caches", func(*http.Request) error { return options.Cold() }))
-	}
-	if options.Credentials != nil {
-		ready = append(ready, healthz.NamedCheck("credentials", func(*http.Request) error { return options.Credentials() }))
-	}
-	healthz.InstallReadyzHandler(gets{a.mux}, ready...)
+	healthz.InstallReadyzHandler(gets{a.mux}, append(ready, options.Ready...)...)
 	servePage(a.mux)
 	a.serveProfiles()
 	return a

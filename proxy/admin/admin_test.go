@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apiserver/pkg/server/healthz"
+
 	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
@@ -86,7 +88,10 @@ func TestAdminVisits(t *testing.T) {
 // accepts its credentials. It is alive all the time. Each check tells its reason.
 func TestProbes(t *testing.T) {
 	var cold, refused error
-	admin := newAdmin(Options{Everybody: true, Cold: func() error { return cold }, Credentials: func() error { return refused }})
+	admin := newAdmin(Options{Everybody: true, Ready: []healthz.HealthChecker{
+		healthz.NamedCheck("caches", func(*http.Request) error { return cold }),
+		healthz.NamedCheck("credentials", func(*http.Request) error { return refused }),
+	}})
 	for _, step := range []struct {
 		enter         func()
 		failing, says string // a check
