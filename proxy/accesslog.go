@@ -30,51 +30,83 @@ func newRequestLog(options *atomic.Pointer[Options], metrics *metrics.Metrics, l
 	return &requestLog{options: options, metrics: metrics, log: log, remarks: remarks}
 }
 
-// answered counts a request. When the response has been written,
-// answered logs the request if it failed, was refused by a limit, was slow, or belongs to the
-// sample.
-func (l *requestLog) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
+// answered counts a request, before its response is written. Once it has been written, the request is
+// logged if it failed, was refused by a limit, was slow, or belongs to the sample.
+func (l *requestLog) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	l.metrics.Request(rt, resp, took)
 	if resp.Stream != nil {
-		return l.watchAnswered(req, rt, resp, took)
+		l.watchAnswered(req, rt, resp, took)
+		return
 	}
-	began, long := time.Now().Add(-took), resp.Long()
-	if long {
+	if resp.Long() {
 		req.End()
 	}
-	return func(bytes int64) {
-		req.End()
-		req.Free()
-		whole := time.Since(began)
-		l.metrics.Written(rt, resp, whole, bytes)
-		waited := whole
-		if long {
-			waited = took
-		}
-		switch remark := l.remark(req, resp, waited); {
-		case remark != "":
-			l.logRemark(remark, requestFields(req, rt, resp), took, zap.Duration("duration", whole), zap.Int64("bytes", bytes))
-		case l.isSampled():
-			l.log.Info("request", append(requestFields(req, rt, resp), zap.Duration("latency", took), zap.Duration("duration", whole), zap.Int64("bytes", bytes))...)
-		}
-	}
+	resp.Release = &delivery{log: l, req: req, rt: rt, resp: resp, began: time.Now().Add(-took), took: took}
 }
 
-// watchAnswered is answered for a watch from the cache. The returned function does not keep the
-// request in memory during the watch.
-func (l *requestLog) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
+// delivery is a response that is being written.
+type delivery struct {
+	log   *requestLog
+	req   *exchange.Request
+	rt    exchange.Route
+	resp  *exchange.Response
+	began time.Time
+	took  time.Duration // until the response
+}
+
+// Written implements exchange.Release.
+func (d *delivery) Written(bytes int64) {
+	l := d.log
+	d.req.End()
+	d.req.Free()
+	whole := time.Since(d.began)
+	l.metrics.Written(d.rt, d.resp, whole, bytes)
+	waited := whole
+	if d.resp.Long() {
+		waited = d.took
+	}
+	remark := l.remark(d.req, d.resp, waited)
+	if remark == "" && !l.isSampled() {
+		return
+	}
+	fields := requestFields(d.req, d.rt, d.resp)
+	if remark != "" {
+		l.logRemark(remark, fields, d.took, zap.Duration("duration", whole), zap.Int64("bytes", bytes))
+		return
+	}
+	l.logSample(fields, d.took, whole, bytes)
+}
+
+// watchAnswered is answered for a watch from the cache. It does not keep the request in memory during
+// the watch.
+func (l *requestLog) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	req.End()
 	req.Free()
 	if remark := l.remark(req, resp, took); remark != "" {
 		l.logRemark(remark, requestFields(req, rt, resp), took)
 	}
-	if !l.isSampled() {
-		return func(int64) {}
+	if l.isSampled() {
+		resp.Release = &sampledWatch{l, requestFields(req, rt, resp), time.Now().Add(-took), took}
 	}
-	began, fields := time.Now().Add(-took), requestFields(req, rt, resp)
-	return func(bytes int64) {
-		l.log.Info("request", append(fields, zap.Duration("latency", took), zap.Duration("duration", time.Since(began)), zap.Int64("bytes", bytes))...)
-	}
+}
+
+// sampledWatch is an open watch that will be logged.
+type sampledWatch struct {
+	log    *requestLog
+	fields []zap.Field
+	began  time.Time
+	took   time.Duration // until its beginning
+}
+
+// Written implements exchange.Release.
+func (w *sampledWatch) Written(bytes int64) {
+	w.log.logSample(w.fields, w.took, time.Since(w.began), bytes)
+}
+
+// logSample logs a request of the sample.
+func (l *requestLog) logSample(fields []zap.Field, took, whole time.Duration, bytes int64) {
+	fields = append(fields, zap.Duration("latency", took), zap.Duration("duration", whole), zap.Int64("bytes", bytes))
+	l.log.Info("request", fields...)
 }
 
 func (l *requestLog) isSampled() bool {

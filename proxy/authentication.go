@@ -85,7 +85,7 @@ func (a *authentication) askOrigin(ctx context.Context, req *exchange.Request) *
 		}
 	}
 	told := a.upstream.forwards.Send(ctx, context.Background(), a.upstream.life.Stopping(), &question, &forward.Attempt{Patience: originPatience})
-	defer told.CloseBody()
+	defer told.Close(0)
 	if told.Source != exchange.FromUpstream || told.Status != http.StatusNoContent || told.Header["Access-Control-Allow-Origin"] == nil {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (a *authentication) askOrigin(ctx context.Context, req *exchange.Request) *
 			answer.Header[name] = values
 		}
 	}
-	answer.Close = req.Conn.User() == ""
+	answer.Last = req.Conn.User() == ""
 	return answer
 }
 
@@ -164,6 +164,6 @@ func unreviewed(req *exchange.Request) *exchange.Response {
 
 func unauthorized(req *exchange.Request) *exchange.Response {
 	refusal := req.Fail(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), exchange.FromProxy)
-	refusal.Close = true // no user's limit counts this connection
+	refusal.Last = true // no user's limit counts this connection
 	return refusal
 }

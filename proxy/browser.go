@@ -26,7 +26,7 @@ func refuseBrowser(o *Options, req *exchange.Request, rt *exchange.Route) (refus
 	}
 	refusal = req.Fail(forbiddenPage(reason, access.OwnOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
 	access.IsolatePage(refusal.Header)
-	refusal.Close = true // no user's limit counts this connection
+	refusal.Last = true // no user's limit counts this connection
 	return refusal
 }
 

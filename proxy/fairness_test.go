@@ -139,7 +139,7 @@ func TestPatienceOfForwards(t *testing.T) {
 			began := time.Now()
 			refusal := ask()
 			if waited := time.Since(began); refusal == nil || refusal.Status != http.StatusTooManyRequests || refusal.Header.Get("Retry-After") == "" ||
-				waited != want || refusal.Close {
+				waited != want || refusal.Last {
 				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
 			}
 		})

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -62,7 +61,5 @@ func (welcoming) Handle(_ context.Context, req *exchange.Request, _ *exchange.Ro
 	return resp
 }
 
-// Answered implements exchange.Handler.
-func (welcoming) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) (written func(int64)) {
-	return func(int64) {}
-}
+// Refused implements exchange.Handler.
+func (welcoming) Refused(*exchange.Request, exchange.Route, *exchange.Response) {}

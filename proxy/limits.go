@@ -133,7 +133,7 @@ func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *excha
 func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchange.Response {
 	l.metrics.Limited.WithLabelValues(limit).Inc()
 	resp := req.Fail(exchange.TooManyRequests(message), exchange.FromProxy)
-	resp.Close = limit == "connections" || limit == "user_connections"
+	resp.Last = limit == "connections" || limit == "user_connections"
 	return resp
 }
 

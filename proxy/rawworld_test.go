@@ -55,7 +55,7 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	const long = time.Minute
 	options := Options{Options: read.Options{SyncTimeout: long}, Stall: long, Limits: testLimits()}
 	s := NewServer(Parts{w, forwards, newStore(tb, 1<<20), metrics.New(registry), zap.NewNop()}, options)
-	s.listening = s.listen(&noting{s, w, nil})
+	s.listening = s.listen(&noting{s, w})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	server := &http.Server{Handler: http.HandlerFunc(w.apiserver), ErrorLog: log.New(io.Discard, "", 0)}
 	var running sync.WaitGroup
@@ -72,28 +72,25 @@ func newParserDiff(tb testing.TB) *parserDiff {
 // noting records every request that the proxy reads, including refused requests.
 type noting struct {
 	*Server
-	w    *parserDiff
-	last *exchange.Request
+	w *parserDiff
 }
 
 // Handle implements exchange.Handler.
 func (n *noting) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
-	n.last = req
 	n.w.begin(req)
-	return n.Server.Handle(ctx, req, rt)
-}
-
-// Answered implements exchange.Handler.
-func (n *noting) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(int64)) {
-	if req != n.last {
-		n.w.begin(req)
-	}
+	resp := n.Server.Handle(ctx, req, rt)
 	if resp.Stream != nil {
 		n.w.mu.Lock()
 		n.w.mu.client.leave()
 		n.w.mu.Unlock()
 	}
-	return n.Server.Answered(req, rt, resp, took)
+	return resp
+}
+
+// Refused implements exchange.Handler.
+func (n *noting) Refused(req *exchange.Request, rt exchange.Route, resp *exchange.Response) {
+	n.w.begin(req)
+	n.Server.Refused(req, rt, resp)
 }
 
 // begin records a request that the proxy has read.

@@ -172,7 +172,15 @@ func (s *Server) Connections() int { return s.listening.Connections() }
 
 // Handle implements exchange.Handler.
 func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+	began := time.Now()
 	req.InFlight = s.metrics.Began(req.Method)
+	resp := s.audited(ctx, req, rt)
+	s.requests.answered(req, *rt, resp, time.Since(began))
+	return resp
+}
+
+// audited answers a request, and writes its events if upstream does not.
+func (s *Server) audited(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	o := s.options.Load()
 	enterView(o.Views, req, rt)
 	if o.Audit == nil {
@@ -186,9 +194,9 @@ func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return resp
 }
 
-// Answered implements exchange.Handler.
-func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) (written func(bytes int64)) {
-	return s.requests.answered(req, rt, resp, took)
+// Refused implements exchange.Handler.
+func (s *Server) Refused(req *exchange.Request, rt exchange.Route, resp *exchange.Response) {
+	s.requests.answered(req, rt, resp, 0)
 }
 
 // recovered turns a panic in f into an error response. Otherwise one bad request could end all

@@ -62,7 +62,8 @@ func TestAccessLog(t *testing.T) {
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		resp.Header.Set("Audit-Id", "of the client")
 		for range 1000 {
-			s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)(4321)
+			s.requests.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
+			resp.Close(4321)
 		}
 		if n := lines.Len(); n < want[0] || n > want[1] {
 			t.Errorf("%d of 1000 were logged with a probability of %v", n, sampling)
@@ -94,9 +95,9 @@ func TestRemarks(t *testing.T) {
 			Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}},
 		}
 		answer := func(resp *exchange.Response, latency, writing time.Duration) (logged []string) {
-			written := s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, latency)
+			s.requests.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, latency)
 			time.Sleep(writing)
-			written(1)
+			resp.Close(1)
 			for _, line := range lines.TakeAll() {
 				if line.Level == zap.WarnLevel {
 					if name := line.ContextMap()["user"]; name != "alice" {
@@ -137,9 +138,10 @@ func TestRemarks(t *testing.T) {
 		for want, a := range []*access.Access{{}, nil} { // without access, all clients are known
 			s.options.Store(&Options{Options: read.Options{Access: a}})
 			stranger := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}, Conn: from{address: "192.0.2.7:4711"}}
-			written := s.Answered(stranger, exchange.ParseRoute(http.MethodGet, stranger.Path), unauthorized(stranger), 0)
+			refusal := unauthorized(stranger)
+			s.requests.answered(stranger, exchange.ParseRoute(http.MethodGet, stranger.Path), refusal, 0)
 			time.Sleep(time.Minute)
-			written(1)
+			refusal.Close(1)
 			if got := len(lines.TakeAll()); got != want {
 				t.Errorf("%d lines of a client without credentials, want %d", got, want)
 			}
@@ -153,7 +155,8 @@ func TestRemarks(t *testing.T) {
 			t.Errorf("%d of 1000 slow requests at once were logged", logged)
 		}
 		time.Sleep(time.Second)
-		s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), list, 2*time.Second)(1)
+		s.requests.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), list, 2*time.Second)
+		list.Close(1)
 		if got := lines.All()[0].ContextMap()["unlogged"]; got != int64(1000-remarkBurst) {
 			t.Errorf("the next line tells of %v more", got)
 		}
@@ -173,7 +176,8 @@ func TestAccessLogIsShort(t *testing.T) {
 	}
 	resp := exchange.NewResponse(http.StatusNotFound, exchange.FromUpstream)
 	resp.Header.Set("Audit-Id", long)
-	s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)(0)
+	s.requests.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
+	resp.Close(0)
 	const most = 8 << 10
 	if line := fmt.Sprint(lines.All()[0].ContextMap()); len(line) > most {
 		t.Errorf("a line has %d bytes", len(line))

@@ -118,7 +118,7 @@ func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, recei
 	resp.Abandon()
 	failure := req.Fail(exchange.Failure(http.StatusInternalServerError, metav1.StatusReasonInternalError,
 		"Internal error occurred: failed to store audit event"), exchange.FromProxy)
-	failure.Close = resp.Close
+	failure.Last = resp.Last
 	return failure
 }
 

@@ -259,9 +259,8 @@ const requestWait = time.Minute
 type Handler interface {
 	// Handle answers a request. It may replace the route, as that of a view, and does not panic.
 	// Over HTTP/2, ctx ends when the client leaves. Over HTTP/1.1 it does not: see Request.Client.
+	// The response must be closed, for a request without Memory perhaps before it is written.
 	Handle(ctx context.Context, req *Request, rt *Route) *Response
-	// Answered must be called before a response is written, even for a malformed request. written
-	// must be called once, after the response was written or given up, with the number of bytes of
-	// its body. For a request without Memory it may be called before.
-	Answered(req *Request, rt Route, resp *Response, took time.Duration) (written func(bytes int64))
+	// Refused counts the response to input that is not a request.
+	Refused(req *Request, rt Route, resp *Response)
 }

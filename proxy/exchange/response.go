@@ -41,10 +41,19 @@ type Response struct {
 	// Kept is the memory of Reader's bytes, which other responses have, too; nil for none.
 	Kept  *fair.Common
 	Turns *fair.Meter // provides the turns to write List; nil for none
-	Close bool        // the connection must close
+	Last  bool        // the connection must close
+	// Release gives back what the request holds. It is nil for nothing.
+	Release Release
 	// State is the state that List is written from, or nil. A list that takes long ends once the state
 	// does not stay.
 	State fair.Stayer
+}
+
+// Release is what a request holds until its response has been written: memory, and its place in metrics
+// and in the log.
+type Release interface {
+	// Written is called once, with the number of bytes of the body.
+	Written(bytes int64)
 }
 
 // NewResponse returns a response without a body.
@@ -129,14 +138,18 @@ func (r *Response) Abandon() {
 	case r.Tunnel != nil:
 		r.Tunnel.Abandon()
 	}
-	r.CloseBody()
+	r.Close(0)
 }
 
-// CloseBody releases the list or the reader. It must be called after the body was written, or if
-// the body will not be written.
-func (r *Response) CloseBody() {
+// Close releases the resources of a response, of whose body so many bytes have been written. Whoever
+// writes the response must call it. Further calls do nothing.
+func (r *Response) Close(bytes int64) {
 	if r.Reader != nil {
 		_ = r.Reader.Close() // the body was read to its end, or is not needed
+	}
+	if r.Release != nil {
+		r.Release.Written(bytes)
+		r.Release = nil
 	}
 }
 

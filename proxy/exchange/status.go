@@ -107,7 +107,7 @@ func StatusResponse(s metav1.Status, from Source) *Response {
 // ends after the response.
 func NoRequest(status metav1.Status) *Response {
 	resp := StatusResponse(status, FromProxy)
-	resp.Close = true
+	resp.Last = true
 	return resp
 }
 

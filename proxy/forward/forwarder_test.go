@@ -96,7 +96,7 @@ func TestConnectionsOfEachKind(t *testing.T) {
 			attempt := &Attempt{Lasts: test.lasts, Relayed: strings.Contains(name, "a pod")}
 			resp := f.Send(t.Context(), context.Background(), context.Background(), req, attempt)
 			body, err := io.ReadAll(resp.Reader)
-			resp.CloseBody()
+			resp.Close(0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +163,7 @@ func TestDrainWithinAnEvent(t *testing.T) {
 		if rest, err := io.ReadAll(resp.Reader); len(rest) > 0 || !errors.Is(err, tc.want) {
 			t.Errorf("%s %q: then %q, %v, want %v", tc.contentType, tc.sent, rest, err, tc.want)
 		}
-		resp.CloseBody()
+		resp.Close(0)
 	}
 }
 
@@ -289,6 +289,6 @@ func TestUploadOverlapsResponse(t *testing.T) {
 		if got, err := io.ReadAll(resp.Reader); err != nil || string(got) != fmt.Sprint(rest, nil) {
 			t.Errorf("with %q: upstream received %s, %v", token, got, err)
 		}
-		resp.CloseBody()
+		resp.Close(0)
 	}
 }

@@ -177,7 +177,7 @@ func TestRefusalOfTheProxyItself(t *testing.T) {
 			if says, err = io.ReadAll(resp.Reader); err != nil {
 				t.Error(name, err)
 			}
-			resp.CloseBody()
+			resp.Close(0)
 		}
 		if resp.Status != test.code || !slices.Equal(upstream.sent, test.sent) || ends != 1 {
 			t.Errorf("%s: %d after %q, ended %d times; want %d after %q", name, resp.Status, upstream.sent, ends, test.code, test.sent)

@@ -96,7 +96,7 @@ func (f *Flight) Share(resp *exchange.Response) *exchange.Response {
 	f.late.Stop() // a longer response has no time limit
 	switch {
 	case err != nil: // otherwise each reader would send its own request
-		resp.CloseBody()
+		resp.Close(0)
 		resp = exchange.StatusResponse(unanswered(err, true, true), exchange.FromProxy)
 	case !whole:
 		unwatch := f.req.Client.CancelWhenGone(func() { f.cancel(nil) })

@@ -87,11 +87,15 @@ type written struct {
 	n *atomic.Int64
 }
 
-// Answered implements Handler.
-func (w written) Answered(req *exchange.Request, _ exchange.Route, _ *exchange.Response, _ time.Duration) func(int64) {
-	req.Memory = fair.NewPool(1, false).Holding("")
-	return func(int64) { w.n.Add(1) }
+// Handle implements Handler.
+func (w written) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+	resp := w.handler.Handle(ctx, req, rt)
+	req.Memory, resp.Release = fair.NewPool(1, false).Holding(""), w
+	return resp
 }
+
+// Written implements exchange.Release.
+func (w written) Written(int64) { w.n.Add(1) }
 
 // Responses to a client that does not read need only a little more memory than the buffer.
 func TestUnreadAnswersAreBounded(t *testing.T) {
@@ -234,7 +238,7 @@ func TestStrangersAreBounded(t *testing.T) {
 			requests <- weak.Make(req)
 			<-release
 			resp := says("Unauthorized")
-			resp.Status, resp.Close = 401, true
+			resp.Status, resp.Last = 401, true
 			return resp
 		}, options())
 		var all []*script

@@ -28,13 +28,18 @@ type handler func(context.Context, *exchange.Request) *exchange.Response
 
 // Handle implements Handler.
 func (h handler) Handle(ctx context.Context, req *exchange.Request, _ *exchange.Route) *exchange.Response {
-	return h(ctx, req)
+	resp := h(ctx, req)
+	resp.Release = freeing{req}
+	return resp
 }
 
-// Answered implements Handler. As the proxy's, the returned function keeps the request.
-func (handler) Answered(req *exchange.Request, _ exchange.Route, _ *exchange.Response, _ time.Duration) (written func(int64)) {
-	return func(int64) { req.Free() }
-}
+// Refused implements Handler.
+func (handler) Refused(*exchange.Request, exchange.Route, *exchange.Response) {}
+
+// freeing keeps a request, as the proxy does.
+type freeing struct{ req *exchange.Request }
+
+func (f freeing) Written(int64) { f.req.Free() }
 
 const (
 	// unread is the number of unread bytes that a connection holds.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
-	"time"
 
 	"golang.org/x/net/http2"
 
@@ -17,10 +16,11 @@ import (
 
 // handle answers a request.
 func (c *Conn) handle(s *stream, req *exchange.Request) {
-	pumped, written, bytes := false, func(int64) {}, int64(0)
+	var resp *exchange.Response
+	pumped, bytes := false, int64(0)
 	defer func() {
-		if !pumped {
-			written(bytes)
+		if !pumped && resp != nil {
+			resp.Close(bytes)
 		}
 	}()
 	defer func() {
@@ -37,22 +37,20 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		return
 	}
 	req.Client = s
-	began := time.Now()
 	rt := exchange.ParseRoute(req.Method, req.Path)
 	if rand.Float64() < c.server.Options().GoawayChance {
 		c.drain()
 	}
-	resp := c.server.Handler.Handle(&s.ctx, req, &rt)
-	written = c.server.Handler.Answered(req, rt, resp, time.Since(began))
+	resp = c.server.Handler.Handle(&s.ctx, req, &rt)
 	head := req.Method == http.MethodHead || resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
 	switch {
 	case resp.Stream != nil:
-		pumped, bytes = c.stream(s, rt, resp, written)
+		pumped, bytes = c.stream(s, rt, resp)
 	case resp.Tunnel != nil:
 		resp.Tunnel.Abandon() // HTTP/2 has no upgrade
 		c.reset(s.id, http2.ErrCodeInternal)
 	case resp.List != nil, resp.Reader != nil:
-		defer resp.CloseBody()
+		defer func() { resp.Close(bytes) }() // before the stream ends
 		s.more = resp.List != nil
 		if resp.Streaming {
 			s.stall = resp.Stall
@@ -72,8 +70,7 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 			bytes = int64(len(resp.Bytes))
 		}
 		if req.Memory == nil { // refused before it counted, so only the response may wait for the client
-			written(bytes)
-			written = func(int64) {} // no longer refers to the request
+			resp.Close(bytes) // no longer refers to the request
 			s.Interrupt()
 		}
 		c.small(s, resp, head)
@@ -119,7 +116,7 @@ func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) 
 // that has served a user, the streams on their way are the user's, so they are not ignored.
 func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 	switch known := c.net.Known(); {
-	case known && resp.Close:
+	case known && resp.Last:
 		c.drain()
 	case !known:
 		c.mu.Lock()
@@ -203,8 +200,8 @@ func (c *Conn) finish(s *stream) {
 	c.flush()
 }
 
-// stream begins an endless body. It returns true if a pump writes the rest and then calls written.
-func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response, written func(int64)) (pumped bool, bytes int64) {
+// stream begins an endless body. It returns true if a pump writes the rest and then closes the response.
+func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response) (pumped bool, bytes int64) {
 	s.stall = c.server.Options().Stall
 	s.unread = fair.NewGuard(exchange.PieceSize, c.net.UnreadIn, s.stalled)
 	c.head(s, resp, -1, false)
@@ -232,7 +229,7 @@ func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response, wri
 	s.pumped, s.out = w, out
 	s.closed = func(reason string) {
 		ended(reason)
-		written(int64(out.Sent))
+		resp.Close(int64(out.Sent))
 	}
 	c.unlock()
 	out.To = (*eager)(s)

@@ -149,11 +149,11 @@ func (s *script) answers(watch handler) handler {
 		case "SLOW":
 			time.Sleep(2 * drainGrace)
 		case "DENY":
-			resp.Status, resp.Close = http.StatusUnauthorized, true
+			resp.Status, resp.Last = http.StatusUnauthorized, true
 		case "BUSY":
 			resp.Status = http.StatusServiceUnavailable
 		case "EARLY", "LAST": // are answered before their bodies were read
-			resp.Status, resp.Close = http.StatusRequestEntityTooLarge, req.Method == "LAST"
+			resp.Status, resp.Last = http.StatusRequestEntityTooLarge, req.Method == "LAST"
 		case "PART":
 			_, _ = req.Body.Read(make([]byte, 1))
 			resp.Status = http.StatusRequestEntityTooLarge

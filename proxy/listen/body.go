@@ -33,9 +33,7 @@ type bodyStream struct {
 	server *Server
 	req    *exchange.Request
 	resp   *exchange.Response
-	// written is called once, when the body was written or given up.
-	written func(bytes int64)
-	bytes   int64
+	bytes  int64
 }
 
 // Read implements io.Reader.
@@ -72,10 +70,6 @@ func (*bodyStream) SupportsBodyWriteTo() bool { return true }
 
 // Close implements io.Closer.
 func (b *bodyStream) Close() error {
-	b.resp.CloseBody()
-	if b.written != nil {
-		b.written(b.bytes)
-		b.written = nil
-	}
+	b.resp.Close(b.bytes)
 	return nil
 }

@@ -191,8 +191,19 @@ type borrowed struct {
 	idle     bool  // a request was answered, and fasthttp has not begun the next one
 	returned bool  // fasthttp gives the connection back, which stays open
 	handled  bool  // fasthttp has called the handler of a request
-	hijacked bool  // a stream or a tunnel takes the connection over
-	abandon  func()
+	hijacked *hijacked
+}
+
+// hijacked is a stream or a tunnel that takes the connection over.
+type hijacked struct {
+	resp    *exchange.Response
+	running *sync.WaitGroup // has this one
+}
+
+// abandon must be called if the connection breaks before that.
+func (h *hijacked) abandon() {
+	h.resp.Abandon()
+	h.running.Done()
 }
 
 // Read implements net.Conn. Where fasthttp would wait for the next request, fasthttp gives the connection back.
@@ -200,7 +211,7 @@ type borrowed struct {
 // like a head.
 func (t *borrowed) Read(p []byte) (int, error) {
 	switch {
-	case t.hijacked:
+	case t.hijacked != nil:
 		return 0, io.EOF
 	case t.idle:
 		t.returned = true
@@ -217,8 +228,8 @@ func (t *borrowed) Close() error {
 	if t.returned {
 		return nil
 	}
-	if t.abandon != nil {
-		t.abandon()
+	if t.hijacked != nil {
+		t.hijacked.abandon()
 	}
 	return t.client.Close()
 }

@@ -36,14 +36,23 @@ func upload(length int) string {
 	return strings.Replace(put[:len(put)-1], "1\r\n\r\n", fmt.Sprint(length, "\r\n\r\n"), 1)
 }
 
+// counted counts releases.
+type counted int
+
+func (c *counted) Written(int64) { *c++ }
+
 // If the connection breaks before a hijack begins, fasthttp drops the hijack, and what it would have
 // released is released.
 func TestCloseAbandonsAHijack(t *testing.T) {
 	_, server := conntest.Pipe(1)
-	n := 0
-	_ = (&borrowed{client: &client{Conn: conn.New(server)}, hijacked: true, abandon: func() { n++ }}).Close()
-	if n != 1 {
-		t.Errorf("abandoned %d times, want once", n)
+	var released counted
+	var running sync.WaitGroup
+	running.Add(1)
+	taken := &hijacked{&exchange.Response{Release: &released}, &running}
+	_ = (&borrowed{client: &client{Conn: conn.New(server)}, hijacked: taken}).Close()
+	running.Wait()
+	if released != 1 {
+		t.Errorf("released %d times, want once", released)
 	}
 }
 

@@ -113,7 +113,6 @@ func brokenBy(err error) zap.Field {
 
 // serve receives each request from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
-	began := time.Now()
 	c := fctx.Conn().(*borrowed)
 	c.handled = true
 	c.HeadEnds()
@@ -125,9 +124,11 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	}
 	if resp == nil {
 		resp = s.Handler.Handle(s.Life.Serving(), req, &rt)
+	} else {
+		s.Handler.Refused(req, rt, resp)
 	}
-	s.render(fctx, req, rt, resp, s.Handler.Answered(req, rt, resp, time.Since(began)))
-	if resp.Close || s.Life.Draining().Err() != nil {
+	s.render(fctx, req, rt, resp)
+	if resp.Last || s.Life.Draining().Err() != nil {
 		fctx.SetConnectionClose()
 	}
 	if req.Body != nil && !req.Body.Ended.Load() {
@@ -174,7 +175,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 
 // render passes a response to fasthttp. A small response then already counts as written, because it
 // is written without waiting.
-func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exchange.Route, resp *exchange.Response, written func(int64)) {
+func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exchange.Route, resp *exchange.Response) {
 	// HTTP/1.0 has no chunks, so the end of the connection ends the body.
 	old := !fctx.Request.Header.IsHTTP11()
 	var run takeover
@@ -191,7 +192,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		run = func(c *client) (int64, bool) { return s.writeUnframed(c, req, resp), false }
 	}
 	if run != nil {
-		s.hijack(fctx, resp, written, run)
+		s.hijack(fctx, resp, run)
 		return
 	}
 	fctx.SetStatusCode(resp.Status)
@@ -202,10 +203,9 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	}
 	switch {
 	case resp.Reader != nil && req.Method == http.MethodHead:
-		resp.CloseBody() // fasthttp would write the end of a body
+		resp.Close(0) // fasthttp would write the end of a body
 		fctx.Response.SkipBody = true
 		fctx.Response.Header.SetContentLength(int(resp.Length))
-		written(0)
 	case resp.List != nil, resp.Reader != nil:
 		// The head of a forwarded response must be written at once: no event may follow, and a client
 		// whose connection ends without a head may send the request again.
@@ -213,10 +213,10 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		if resp.Streaming {
 			fctx.Conn().(*borrowed).Stall = resp.Stall
 		}
-		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp, written: written}, int(resp.Length))
+		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp}, int(resp.Length))
 	default:
 		fctx.Response.SetBodyRaw(resp.Bytes)
-		written(int64(len(resp.Bytes)))
+		resp.Close(int64(len(resp.Bytes)))
 	}
 }
 
@@ -229,33 +229,28 @@ type takeover func(c *client) (bytes int64, reusable bool)
 //
 // run has a new goroutine. This frees fasthttp's request and its read buffer. Bytes of the next request
 // in that buffer are kept as read ahead.
-func (s *Server) hijack(fctx *fasthttp.RequestCtx, resp *exchange.Response, written func(int64), run takeover) {
+func (s *Server) hijack(fctx *fasthttp.RequestCtx, resp *exchange.Response, run takeover) {
 	t := fctx.Conn().(*borrowed)
 	s.serving.Add(1)
-	t.hijacked = true
-	t.abandon = func() {
-		resp.Abandon()
-		written(0)
-		s.serving.Done()
-	}
+	t.hijacked = &hijacked{resp: resp, running: &s.serving}
 	fctx.HijackSetNoResponse(true)
 	fctx.Hijack(func(buffered net.Conn) {
 		if rest, _ := io.ReadAll(buffered); len(rest) > 0 { // from memory
 			t.ahead = append(rest, t.ahead...)
 		}
-		go s.runHijacked(t.client, written, run)
+		go s.runHijacked(t.client, resp, run)
 	})
 }
 
 // runHijacked writes a response to its end. Serve waits for it. Then it closes the connection, or
 // serves its next request in a new goroutine, because the stack of this one may be large.
-func (s *Server) runHijacked(c *client, written func(int64), run takeover) {
+func (s *Server) runHijacked(c *client, resp *exchange.Response, run takeover) {
 	bytes, reusable := int64(0), false
 	defer func() {
 		if p := recover(); p != nil {
 			s.Metrics.Panicked(s.Log, metrics.InStream, p)
 		}
-		written(bytes)
+		resp.Close(bytes)
 		if reusable {
 			s.serving.Go(func() { s.serveRequests(c, false) })
 		} else {
@@ -277,7 +272,7 @@ func runTunnel(c *client, resp *exchange.Response) (bytes int64, reusable bool) 
 
 // writeUnframed writes a response of unknown length without chunks, for HTTP/1.0.
 func (s *Server) writeUnframed(c *client, req *exchange.Request, resp *exchange.Response) (bytes int64) {
-	defer resp.CloseBody()
+	defer func() { resp.Close(bytes) }()
 	if resp.Streaming {
 		c.Stall = resp.Stall
 	}

@@ -41,10 +41,8 @@ func (h handler) Handle(_ context.Context, req *exchange.Request, _ *exchange.Ro
 	return h(req)
 }
 
-// Answered implements Handler.
-func (handler) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) (written func(int64)) {
-	return func(int64) {}
-}
+// Refused implements Handler.
+func (handler) Refused(*exchange.Request, exchange.Route, *exchange.Response) {}
 
 // unbuffered is the number of unread bytes that a connection in memory holds. It is less than a
 // large event.

@@ -34,7 +34,7 @@ func TestTablesNeedAClock(t *testing.T) {
 				t.Errorf("%v ahead: %v", ahead, err)
 			}
 			if err == nil {
-				resp.CloseBody()
+				resp.Close(0)
 			}
 		}
 	})

@@ -214,7 +214,7 @@ func TestTurnsOfLargeObjectsAreDivided(t *testing.T) {
 			r.meter, r.resource.SelfDescribing = fair.NewMeter(t.Context(), turns, fair.NewSlots(1), false), true
 			r.derived = derived.New(1<<30, prometheus.NewRegistry())
 			from, _ := r.filter.KeyRange(r.resource)
-			pageAt(t, r, cachetest.Snapshot(t, r.cache), from).CloseBody()
+			pageAt(t, r, cachetest.Snapshot(t, r.cache), from).Close(0)
 			r.meter.End()
 			r.derived.Close()
 			if turns.n*most < (i+1)*length {

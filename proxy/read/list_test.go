@@ -52,7 +52,7 @@ func pageAt(tb testing.TB, r *read, snapshot watchcache.Snapshot, from string) *
 // bodyOf writes and closes a response's body, and returns it.
 func bodyOf(t *testing.T, resp *exchange.Response) []byte {
 	t.Helper()
-	defer resp.CloseBody()
+	defer resp.Close(0)
 	if resp.List == nil && resp.Reader == nil {
 		return resp.Bytes
 	}

@@ -220,7 +220,7 @@ func TestTablesHoldRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := plain.Length
-			plain.CloseBody()
+			plain.Close(0)
 			for memory, broken := range map[int64]error{want: nil, want - 1: TooLarge} {
 				j.memory = fair.NewPool(memory, false)
 				r := j.read(wire.IncludeMetadata, encoding)
