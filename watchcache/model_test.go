@@ -129,8 +129,7 @@ func (m *model) run(steps int) {
 func (m *model) apply(n int) {
 	m.t.Helper()
 	if m.stream == nil {
-		apply := func(changes []watchcache.Change, _ time.Time) error { return m.cache.Apply(changes, m.now) }
-		m.stream = feed.NewBatch(m.t.Context(), apply, m.whole, func(err error) { m.t.Errorf("held deletions: %v", err) })
+		m.stream = feed.NewBatch(m.t.Context(), publisher{m}, true)
 		m.sent = max(0, m.up.index(m.rv())-m.r.IntN(4))
 	}
 	for _, w := range m.up.writes[m.sent:min(m.sent+n, len(m.up.writes))] {
@@ -173,8 +172,19 @@ func (m *model) quiet() {
 	synctest.Wait()
 }
 
-// whole counts upstream's objects, as a feed does.
-func (m *model) whole(_ context.Context, rv uint64, deletions int) bool {
+// publisher gets the events of the stream.
+type publisher struct{ *model }
+
+// Apply implements feed.Publisher.
+func (m publisher) Apply(changes []watchcache.Change, _ time.Time) error {
+	return m.cache.Apply(changes, m.now)
+}
+
+// Interrupt implements feed.Publisher.
+func (m publisher) Interrupt(err error) { m.t.Errorf("held deletions: %v", err) }
+
+// Whole implements feed.Publisher. It counts upstream's objects, as a feed does.
+func (m publisher) Whole(_ context.Context, rv uint64, deletions int) bool {
 	return len(m.up.at(rv)) == len(m.up.at(m.rv()))-deletions
 }
 

@@ -66,7 +66,7 @@ func newBudget(size *resource.Quantity, log *zap.Logger) *budget {
 
 // Of sets the feeds and the derived bytes that are to keep to the budget.
 func (b *budget) Of(feeds *upstream.Feeds, derived *derived.Store) {
-	b.feeds, b.derived = feeds, derived
+	b.feeds, b.derived = feeds.Memory, derived
 }
 
 // Users returns the limit of the memory of users' requests, in bytes. 0 means the default. Watches, logs

@@ -61,7 +61,7 @@ func connect(
 		several[i].Base = a.bases[i]
 		if len(configs) > 1 {
 			dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext)
-			rc.Dial, several[i].Cut = dialer.DialContext, dialer.CloseAll
+			rc.Dial, several[i].Connections = dialer.DialContext, dialer
 		}
 		transport, err := transportFor(rc, window, metrics.Client)
 		if err != nil {

@@ -15,25 +15,27 @@ const proofAge = 10 * time.Second
 
 // proveClock compares this machine's clock with upstream's while there are feeds of rows. Any
 // response of upstream compares the clocks. If none has come for a while, or this machine's time
-// was changed, proveClock sends a probe.
-func (fs *Feeds) proveClock() {
-	for wrong := false; client.Sleep(fs.ctx, proofAge); {
-		for _, f := range fs.list() {
+// was changed, proveClock sends a probe. It returns when the life of the feeds ends.
+func proveClock(all *feedSet) {
+	upstream, log := all.shared.Client, all.shared.Log
+	for wrong := false; client.Sleep(all.ctx, proofAge); {
+		for _, f := range all.Started() {
 			if f.Feed.Encoding != object.Table {
 				continue
 			}
-			if !fs.shared.Client.Clock.Proved(proofAge) {
-				ctx, cancel := context.WithTimeout(fs.ctx, client.ProbeTimeout)
-				_, err := fs.shared.Client.Probe(ctx, "probe", f.Cache().Resource())
+			if !upstream.Clock.Proved(proofAge) {
+				ctx, cancel := context.WithTimeout(all.ctx, client.ProbeTimeout)
+				_, err := upstream.Probe(ctx, "probe", f.Cache().Resource())
 				cancel()
-				fs.shared.Log.Debug("compared the clock with upstream's", zap.Error(err))
+				log.Debug("compared the clock with upstream's", zap.Error(err))
 			}
-			_, right := fs.shared.Client.Clock.Now()
+			_, right := upstream.Clock.Now()
 			switch {
 			case right && wrong:
-				fs.shared.Log.Info("this machine's clock agrees with upstream's again")
+				log.Info("this machine's clock agrees with upstream's again")
 			case !right && !wrong:
-				fs.shared.Log.Warn("this machine's clock may differ from upstream's; upstream answers Tables", zap.Duration("allowed", object.ClockSkew))
+				log.Warn("this machine's clock may differ from upstream's; upstream answers Tables",
+					zap.Duration("allowed", object.ClockSkew))
 			}
 			wrong = !right
 			break

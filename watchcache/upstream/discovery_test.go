@@ -111,9 +111,9 @@ func TestMadeUpNames(t *testing.T) {
 		if len(upstream.asked) != known || upstream.mostSame != 1 || upstream.most > discovery.Max {
 			t.Errorf("%d documents were asked for, %d at a time, the same %d at a time", len(upstream.asked), upstream.most, upstream.mostSame)
 		}
-		feeds.mu.Lock()
-		defer feeds.mu.Unlock()
-		if n := len(feeds.mu.feeds) + len(feeds.mu.refused) + len(feeds.mu.forbidden); n != 0 || len(feeds.shared.Names.Mu.Documents) != known {
+		feeds.set.mu.Lock()
+		defer feeds.set.mu.Unlock()
+		if n := len(feeds.set.mu.feeds) + len(feeds.set.mu.refusals.byKey) + len(feeds.set.mu.refusals.forbidden); n != 0 || len(feeds.shared.Names.Mu.Documents) != known {
 			t.Errorf("%d names are kept, %d documents", n, len(feeds.shared.Names.Mu.Documents))
 		}
 		if n, err := testutil.GatherAndCount(registry); err != nil || n > 100 || logs.Len() != 0 {

@@ -1,10 +1,10 @@
 // Package upstream manages the feeds. There is one list+watch loop per resource, regardless of the
 // number of clients.
 //
-// [Feeds] starts feeds on first use and returns their caches. It remembers for a while which
-// resources cannot be cached, and stops idle feeds. The first client that requests a resource in
-// protobuf starts a second feed for the resource. Custom resources have no protobuf form: upstream
-// responds with 406, and Feeds remembers object.ErrNoEncoding for a while.
+// [Feeds] starts feeds on first use and returns their caches. Its feedSet remembers for a while
+// which resources cannot be cached, and stops idle feeds. The first client that requests a resource
+// in protobuf starts a second feed for the resource. Custom resources have no protobuf form:
+// upstream responds with 406, and the feedSet remembers object.ErrNoEncoding for a while.
 //
 // Each of these packages imports some of the packages listed after it:
 //
@@ -16,15 +16,12 @@
 //
 // # What upstream sees
 //
-// All feeds share discovery. It consists of the list of groups and one document per group and
-// version. At most one read of each document is in flight, and the document's content is used for
-// two seconds. Only resources in discovery get a feed.
+// All feeds share discovery, whose documents are used for two seconds. Only resources in discovery
+// get a feed.
 //
 // Each feed sends one probe and one watch, and one more probe before it resumes a broken watch. The
 // probe is a list that matches nothing. Its resourceVersion comes from a linearizable read. Even an
-// empty list distinguishes built-in types from custom resources. In a list of a built-in
-// type, the first key is "kind", and items have no "kind". In lists of custom resources, the keys
-// are sorted, and items have a "kind".
+// empty list distinguishes built-in types from custom resources (see client.Probe).
 //
 // Normally, the watch itself delivers the initial state (sendInitialEvents), so no list is needed.
 // If upstream refuses sendInitialEvents (422), the feed lists in pages. Kube-apiserver 1.33 with its

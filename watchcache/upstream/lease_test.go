@@ -122,7 +122,7 @@ func TestMissedDeletion(t *testing.T) {
 				f.set("o001", "new")
 				want = []string{fmt.Sprintf("DELETED o001 %d", at), fmt.Sprintf("ADDED o001 %d", at+2)}
 			} else {
-				feeds.check(feeds.list()[0])
+				check(feeds.ctx, feeds.set.Started()[0])
 			}
 			time.Sleep(time.Minute)
 			same(t, f, readSnapshot(t, cache))

@@ -33,6 +33,9 @@ type apiServices struct {
 	service       string // "-" if there is none
 }
 
+// local is the service of APIs that the apiserver serves itself.
+const local = string(discovery.Local)
+
 func newAPIServices(service string) *apiServices {
 	absent := func(*http.Request) (*http.Response, error) {
 		return reply(404, `{"kind":"Status","reason":"NotFound","code":404}`), nil
@@ -42,7 +45,7 @@ func newAPIServices(service string) *apiServices {
 
 func (a *apiServices) json(service string) string {
 	spec := `{}`
-	if service != discovery.Local {
+	if service != local {
 		spec = fmt.Sprintf(`{"service":{"namespace":"ns","name":%q}}`, service)
 	}
 	return `{"kind":"APIService","metadata":{"name":"v1.example.com"},"spec":` + spec + `}`
@@ -86,14 +89,14 @@ func TestAPIMoves(t *testing.T) {
 		aggregated bool // cached although another server serves it
 		ends, not  bool // the cache ends; the API is not cached any more
 	}{
-		"to an aggregated server":         {from: discovery.Local, to: "other", ends: true, not: true},
+		"to an aggregated server":         {from: local, to: "other", ends: true, not: true},
 		"from one server to another":      {from: "one", to: "other", aggregated: true, ends: true},
-		"back from an aggregated server":  {from: "one", to: discovery.Local, aggregated: true, ends: true},
-		"a welcome aggregated server":     {from: discovery.Local, to: "other", aggregated: true, ends: true},
+		"back from an aggregated server":  {from: "one", to: local, aggregated: true, ends: true},
+		"a welcome aggregated server":     {from: local, to: "other", aggregated: true, ends: true},
 		"the aggregated API is gone":      {from: "one", to: "-", aggregated: true, ends: true},
-		"nothing of importance":           {from: discovery.Local, to: discovery.Local},
+		"nothing of importance":           {from: local, to: local},
 		"nothing of importance elsewhere": {from: "one", to: "one", aggregated: true},
-		"the definition's API is gone":    {from: discovery.Local, to: "-"}, // its definition tells more
+		"the definition's API is gone":    {from: local, to: "-"}, // its definition tells more
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -127,7 +130,7 @@ func TestAPIMoves(t *testing.T) {
 // A watch of the APIServices that is silent and has no end is not trusted for long.
 func TestAPIMovesInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPIServices(discovery.Local)
+		a := newAPIServices(local)
 		feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
 			if strings.HasSuffix(req.URL.Path, "/apiservices") && req.URL.Query().Has("watch") {
 				resp, _ := piped(req)
@@ -151,7 +154,7 @@ func TestServedInAnotherWayAlready(t *testing.T) {
 	for name, upstream := range map[string]func() http.RoundTripper{
 		"an APIService": func() http.RoundTripper {
 			moved := newAPIServices("other")
-			moved.stale = discovery.Local
+			moved.stale = local
 			return moved
 		},
 		"a definition": func() http.RoundTripper {
@@ -185,7 +188,7 @@ func TestAPIServicesRefused(t *testing.T) {
 	for status, times := range map[int]int{http.StatusForbidden: 1, http.StatusNotFound: 0} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newAPIServices(discovery.Local)
+				a := newAPIServices(local)
 				core, logs := observer.New(zap.WarnLevel)
 				feeds := newFeeds(t, a, prometheus.NewRegistry(), feed.Options{}, zap.New(core))
 				defer feeds.Stop()
@@ -198,7 +201,7 @@ func TestAPIServicesRefused(t *testing.T) {
 				if n := logs.FilterMessage("following apiservices broke").Len(); n != times {
 					t.Errorf("said %d times", n)
 				}
-				a.become(discovery.Local)
+				a.become(local)
 				time.Sleep(time.Hour)
 				f := openOf(t, feeds, widgets)
 				a.locked(func() { a.refuse = 0 })

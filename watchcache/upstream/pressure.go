@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -26,43 +27,44 @@ type MemoryPressure struct {
 // attempt costs upstream a full read.
 const noMemoryPause = 10 * time.Minute
 
+// Memory tells how much memory the caches use, and makes them save it.
+type Memory struct {
+	feeds    *feedSet
+	shedding sync.Mutex // held while shed runs
+}
+
 // SetMemoryPressure sets how feeds save memory from now on.
-func (fs *Feeds) SetMemoryPressure(shed MemoryPressure) {
-	fs.mu.Lock()
-	fs.mu.pressure = shed
-	fs.mu.Unlock()
-	for _, f := range fs.list() {
-		fs.shed(f)
+func (m *Memory) SetMemoryPressure(shed MemoryPressure) {
+	m.feeds.saving.Store(&shed)
+	for _, f := range m.feeds.Started() {
+		m.shed(f)
 	}
 }
 
-// shed applies the present memory pressure to a started feed.
-func (fs *Feeds) shed(f *fresh.Feed) {
-	fs.shedding.Lock() // otherwise an older value could be applied last
-	defer fs.shedding.Unlock()
-	fs.mu.Lock()
-	shed := fs.mu.pressure
-	fs.mu.Unlock()
-	f.Cache().SetLimits(shed.limits(fs.shared.Options.Load().Limits))
-	_ = f.Feed.Trim() // if this fails, the feed has ended or begins a new epoch
+func (m *Memory) shed(f *fresh.Feed) {
+	m.shedding.Lock() // otherwise an older value could be applied last
+	defer m.shedding.Unlock()
+	shed := m.feeds.saving.Load()
+	f.Cache().SetLimits(shed.limits(m.feeds.shared.Options.Load().Limits))
+	_ = f.Feed.Writer.Trim() // if this fails, the feed has ended or begins a new epoch
 	if shed.NoNewFeeds && !f.Cache().Stats().Ready {
-		f.Feed.Log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
-		fs.giveUp(f, ErrNoMemory, noMemoryPause)
+		f.Feed.Log.Warn("not cached; requests are forwarded",
+			zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
+		m.feeds.giveUp(f, ErrNoMemory, noMemoryPause)
 	}
 }
 
 // objectCost is the memory of a cached object in addition to its bytes.
 const objectCost = 256
 
-// sizeOf estimates the memory of a feed's cache, in bytes.
 func sizeOf(f *fresh.Feed) int64 {
 	s := f.Cache().Stats()
 	return s.Bytes + s.LogBytes + objectCost*int64(s.Objects)
 }
 
 // Bytes estimates the memory of all caches, in bytes.
-func (fs *Feeds) Bytes() (sum int64) {
-	for _, f := range fs.list() {
+func (m *Memory) Bytes() (sum int64) {
+	for _, f := range m.feeds.Started() {
 		sum += sizeOf(f)
 	}
 	return sum
@@ -72,22 +74,22 @@ func (fs *Feeds) Bytes() (sum int64) {
 // noMemoryPause. If caches that have begun in that time take more than a sixteenth of all, it ends the
 // largest of them. Otherwise a user who makes the proxy fill more caches could end the old cache that all
 // others use.
-func (fs *Feeds) GiveUpLargest() {
+func (m *Memory) GiveUpLargest() {
 	const part = 16
 	var largest, young *fresh.Feed
 	var most, mostYoung, sumYoung int64
-	for _, f := range fs.list() {
+	for _, f := range m.feeds.Started() {
 		size := sizeOf(f)
 		if size > most {
 			largest, most = f, size
 		}
-		if f.Feed.Age() < noMemoryPause {
+		if f.Feed.Usage.Age() < noMemoryPause {
 			if sumYoung += size; size > mostYoung {
 				young, mostYoung = f, size
 			}
 		}
 	}
-	if sumYoung > fs.Bytes()/part {
+	if sumYoung > m.Bytes()/part {
 		largest, most = young, mostYoung
 	}
 	if largest == nil {
@@ -95,20 +97,11 @@ func (fs *Feeds) GiveUpLargest() {
 	}
 	largest.Feed.Log.Warn("the largest cache is given up, because memory is short; requests are forwarded; raise memoryBudget, or exclude the resource (cache.exclude)",
 		zap.Int64("bytes", most), zap.Duration("for", noMemoryPause))
-	fs.giveUp(largest, ErrNoMemory, noMemoryPause)
+	m.feeds.giveUp(largest, ErrNoMemory, noMemoryPause)
 }
 
 // ShortOfMemory reports whether requests for a resource are forwarded because memory was short.
-func (fs *Feeds) ShortOfMemory() bool {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	for _, r := range fs.mu.refused {
-		if errors.Is(r.err, ErrNoMemory) && time.Now().Before(r.until) {
-			return true
-		}
-	}
-	return false
-}
+func (m *Memory) ShortOfMemory() bool { return m.feeds.refusedFor(ErrNoMemory) }
 
 func (s MemoryPressure) limits(l watchcache.Limits) watchcache.Limits {
 	if s.Logs >= 1 || s.Logs <= 0 {

@@ -45,11 +45,11 @@ func TestLogsAreShed(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		before := feed.Cache().Stats()
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 1.0 / 1000})
+		feeds.Memory.SetMemoryPressure(MemoryPressure{Logs: 1.0 / 1000})
 		if n := feed.Cache().Stats().LogEvents; n < 400 {
 			t.Errorf("%d small events are left", n)
 		}
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 1.0 / 10_000})
+		feeds.Memory.SetMemoryPressure(MemoryPressure{Logs: 1.0 / 10_000})
 		after := feed.Cache().Stats()
 		if before.LogEvents < 2000 || after.LogEvents > 300 || after.Since <= before.Since || after.ResourceVersion != before.ResourceVersion {
 			t.Errorf("from %+v to %+v", before, after)
@@ -70,7 +70,7 @@ func TestStartingFeedIsShed(t *testing.T) {
 		options := *feeds.shared.Options.Load()
 		options.Limits.Events = 1000
 		feeds.SetOptions(options)
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 0.5})
+		feeds.Memory.SetMemoryPressure(MemoryPressure{Logs: 0.5})
 		time.Sleep(time.Minute)
 		feed := openFrom(t, feeds)
 		if got := feed.Cache().Limits().Events; got != 500 {
@@ -94,7 +94,7 @@ func TestNoNewFeeds(t *testing.T) {
 			opened <- err
 		}()
 		time.Sleep(time.Second)
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
+		feeds.Memory.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
 		if err := <-opened; err == nil {
 			t.Error("its cache was handed out")
 		}
@@ -108,7 +108,7 @@ func TestNoNewFeeds(t *testing.T) {
 		f.stall(false)
 		f.set("new", "1")
 		same(t, f, readFresh(t, f, old))
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
+		feeds.Memory.SetMemoryPressure(MemoryPressure{Logs: 1})
 		refused(object.Protobuf, configmaps, false)
 		refused(object.JSON, events, true)
 		time.Sleep(noMemoryPause)
@@ -154,7 +154,7 @@ func TestYoungFeedIsGivenUpFirst(t *testing.T) {
 		old := c.open(t, 0, 32*unit)
 		time.Sleep(noMemoryPause)
 		for _, f := range []*fresh.Feed{c.open(t, 1, unit+unit/3), old, c.open(t, 2, unit+unit/4)} {
-			c.feeds.GiveUpLargest()
+			c.feeds.Memory.GiveUpLargest()
 			synctest.Wait()
 			if _, err := c.feeds.Open(t.Context(), f.Feed.GVR, object.Want{}, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
 				t.Errorf("%s is not given up in its turn: %v", f.Feed, err)
@@ -171,13 +171,13 @@ func TestLargestFeedIsGivenUp(t *testing.T) {
 		small, middle, large := c.open(t, 0, 1), c.open(t, 1, 2*unit), c.open(t, 2, unit, 2*unit-1)
 		warming := c.feeds.Warm([]Part{{Resource: large.Feed.GVR.GroupResource()}})
 		time.Sleep(time.Minute)
-		if got := c.feeds.Bytes(); got < 5*unit || got > 6*unit {
+		if got := c.feeds.Memory.Bytes(); got < 5*unit || got > 6*unit {
 			t.Errorf("all caches take %d bytes", got)
 		}
 		over := map[*fresh.Feed]bool{}
 		for _, next := range []*fresh.Feed{large, middle, small} {
 			watch := watchAll(t, next.Cache())
-			c.feeds.GiveUpLargest()
+			c.feeds.Memory.GiveUpLargest()
 			time.Sleep(time.Minute)
 			over[next] = true
 			if _, _, err := watch.Poll(nil, 1); !errors.Is(err, watchcache.ErrEnded) {
@@ -192,11 +192,11 @@ func TestLargestFeedIsGivenUp(t *testing.T) {
 				t.Errorf("without %s, it is not ready: %v", next.Feed, err)
 			}
 		}
-		if !c.feeds.ShortOfMemory() {
+		if !c.feeds.Memory.ShortOfMemory() {
 			t.Error("requests are forwarded for another reason")
 		}
 		time.Sleep(noMemoryPause)
-		if c.feeds.ShortOfMemory() {
+		if c.feeds.Memory.ShortOfMemory() {
 			t.Error("memory stays short")
 		}
 		openOf(t, c.feeds, large.Feed.GVR)

@@ -115,7 +115,7 @@ func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 				}
 				time.Sleep(longEnough)
 				for i := range manyFeeds {
-					if got := testutil.ToFloat64(feeds.metrics.feed.Relists.WithLabelValues("", "v1", resourceName(i), "expired")); got != 1 {
+					if got := testutil.ToFloat64(feeds.shared.Metrics.Relists.WithLabelValues("", "v1", resourceName(i), "expired")); got != 1 {
 						t.Errorf("feed %d has relisted %v times", i, got)
 					}
 				}

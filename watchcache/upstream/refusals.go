@@ -20,38 +20,47 @@ type refusal struct {
 	until time.Time
 }
 
-// refusalsMax is the maximum number of refusals.
-const refusalsMax = 2000
-
-func (fs *Feeds) refuseLocked(key feed.Key, reason error, pause time.Duration) {
-	refused := fs.mu.refused
-	if len(refused) >= refusalsMax {
-		maps.DeleteFunc(refused, func(_ feed.Key, r refusal) bool { return !time.Now().Before(r.until) })
-	}
-	if len(refused) >= refusalsMax {
-		clear(refused)
-	}
-	refused[key.Clone()] = refusal{reason, time.Now().Add(pause)}
+// refusals are the reasons why resources have no feed. The lock of feedSet guards them.
+type refusals struct {
+	byKey map[feed.Key]refusal // at most refusalsMax
+	// forbidden contains the resources that upstream last refused with 403, at most refusalsMax.
+	forbidden map[schema.GroupVersionResource]struct{}
 }
 
-// refusedLocked returns the reason why a key had no feed recently, or nil.
-func (fs *Feeds) refusedLocked(key feed.Key) error {
-	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
-		return r.err
+const refusalsMax = 2000
+
+func newRefusals() refusals {
+	return refusals{map[feed.Key]refusal{}, map[schema.GroupVersionResource]struct{}{}}
+}
+
+func (r *refusals) note(key feed.Key, reason error, pause time.Duration) {
+	if len(r.byKey) >= refusalsMax {
+		over := func(_ feed.Key, old refusal) bool { return !time.Now().Before(old.until) }
+		maps.DeleteFunc(r.byKey, over)
+	}
+	if len(r.byKey) >= refusalsMax {
+		clear(r.byKey)
+	}
+	r.byKey[key.Clone()] = refusal{reason, time.Now().Add(pause)}
+}
+
+// of returns the reason why a key had no feed recently, or nil.
+func (r *refusals) of(key feed.Key) error {
+	if old, ok := r.byKey[key]; ok && time.Now().Before(old.until) {
+		return old.err
 	}
 	return nil
 }
 
-// knownForbiddenLocked records whether upstream forbids a resource, and reports whether that was
-// already known. So the log contains one message per resource instead of one per encoding and
-// attempt.
-func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden bool) (known bool) {
-	_, known = fs.mu.forbidden[gvr]
+// knownForbidden records whether upstream forbids a resource, and reports whether that was already
+// known. So the log contains one message per resource instead of one per encoding and attempt.
+func (r *refusals) knownForbidden(gvr schema.GroupVersionResource, forbidden bool) (known bool) {
+	_, known = r.forbidden[gvr]
 	switch {
 	case !forbidden:
-		delete(fs.mu.forbidden, gvr)
-	case !known && len(fs.mu.forbidden) < refusalsMax:
-		fs.mu.forbidden[gvr] = struct{}{}
+		delete(r.forbidden, gvr)
+	case !known && len(r.forbidden) < refusalsMax:
+		r.forbidden[gvr] = struct{}{}
 	}
 	return known
 }

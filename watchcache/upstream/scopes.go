@@ -32,8 +32,9 @@ var ErrOutOfScope = errors.New("the read goes beyond the scopes of the caches")
 
 // candidates returns the scopes that may answer a read, the preferred one first. If forbidden is true,
 // the second one is for the case that upstream forbids the first one.
-func (fs *Feeds) candidates(gvr schema.GroupVersionResource, w object.Want) (scopes []object.Scope, forbidden bool) {
-	o := fs.shared.Options.Load()
+func candidates(
+	o *feed.Options, gvr schema.GroupVersionResource, w object.Want,
+) (scopes []object.Scope, forbidden bool) {
 	if configured := o.ScopesOf(gvr.GroupResource()); len(configured) > 0 {
 		for _, s := range configured {
 			if s.Contains(w) {
@@ -70,7 +71,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w ob
 		}
 	}
 	err := ErrOutOfScope
-	scopes, forbidden := fs.candidates(gvr, w)
+	scopes, forbidden := candidates(fs.shared.Options.Load(), gvr, w)
 	key := feed.Key{GVR: gvr, Encoding: encoding}
 	if forbidden && len(scopes) > 1 {
 		if f := fs.ready(key, scopes); f != nil {
@@ -91,20 +92,11 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w ob
 // ready returns the feed of the first scope whose cache is filled, or nil. It starts the feeds of the
 // scopes before, unless upstream has recently refused them.
 func (fs *Feeds) ready(key feed.Key, scopes []object.Scope) *fresh.Feed {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	for i, scope := range scopes {
-		key.Scope = scope
-		f := fs.mu.feeds[key]
-		if f == nil || !f.Feed.Started() || !f.Cache().Stats().Ready {
-			continue
-		}
-		for _, key.Scope = range scopes[:i] {
-			_, _ = fs.feedLocked(key, time.Now())
-		}
-		return f
+	f, at := fs.set.filled(key, scopes)
+	for _, key.Scope = range scopes[:at] {
+		_, _ = fs.feed(key, time.Now())
 	}
-	return nil
+	return f
 }
 
 // tooWide reports whether the proxy might be allowed to read a narrower scope.
@@ -116,21 +108,16 @@ func tooWide(err error) bool {
 // resources, for resources that were recently missing or not cacheable, and for reads beyond all
 // scopes.
 func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
-	if fs.shared.Options.Load().Excludes(gvr) {
+	options := fs.shared.Options.Load()
+	if options.Excludes(gvr) {
 		return false
 	}
-	scopes, forbidden := fs.candidates(gvr, w)
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	for _, scope := range scopes {
-		for _, encoding := range []object.Encoding{object.JSON, object.Protobuf, object.Table} {
-			if fs.mu.feeds[feed.Key{GVR: gvr, Encoding: encoding, Scope: scope}] != nil {
-				return true
-			}
-		}
+	scopes, forbidden := candidates(options, gvr, w)
+	if fs.set.has(gvr, scopes) {
+		return true
 	}
 	for _, scope := range scopes {
-		refused := fs.refusedLocked(feed.Key{GVR: gvr, Scope: scope})
+		refused := fs.set.refusal(feed.Key{GVR: gvr, Scope: scope})
 		if refused == nil || errors.Is(refused, feed.ErrServedAnew) {
 			return !fs.shared.Names.Lacks(gvr)
 		}
@@ -144,10 +131,10 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 // AnswersGets reports, without waiting, whether a feed may answer a get of the most recent state (see
 // [fresh.Feed.AnswersGets]).
 func (fs *Feeds) AnswersGets(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding) bool {
-	scopes, forbidden := fs.candidates(gvr, w)
+	scopes, forbidden := candidates(fs.shared.Options.Load(), gvr, w)
 	if !forbidden {
 		scopes = scopes[:min(1, len(scopes))] // Open waits for the narrowest
 	}
 	f := fs.ready(feed.Key{GVR: gvr, Encoding: encoding}, scopes)
-	return f != nil && f.ServesConsistent() && f.Feed.Serves() && f.AnswersGets()
+	return f != nil && f.ServesConsistent() && f.Feed.Progress.Serves() && f.AnswersGets()
 }

@@ -9,34 +9,34 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// checkAll compares all feeds with upstream, one after another, once per interval.
-func (fs *Feeds) checkAll(interval time.Duration) {
+// checkAll compares all feeds with upstream, one after another, once per interval, until the
+// life of the feeds ends.
+func checkAll(all *feedSet, interval time.Duration) {
 	for {
-		feeds := fs.list()
+		feeds := all.Started()
 		pause := interval / time.Duration(len(feeds)+1)
-		if !client.Sleep(fs.ctx, pause/2+rand.N(pause+1)) {
+		if !client.Sleep(all.ctx, pause/2+rand.N(pause+1)) {
 			return
 		}
 		for _, f := range feeds {
-			fs.check(f)
-			if !client.Sleep(fs.ctx, pause/2+rand.N(pause+1)) {
+			check(all.ctx, f)
+			if !client.Sleep(all.ctx, pause/2+rand.N(pause+1)) {
 				return
 			}
 		}
 	}
 }
 
-// checkLimit limits the duration of a periodic check.
 const checkLimit = time.Minute
 
 // check compares a feed with upstream. If the two differ, the feed reads the state again.
-func (fs *Feeds) check(f *fresh.Feed) {
+func check(ctx context.Context, f *fresh.Feed) {
 	if stats := f.Cache().Stats(); !stats.Ready {
 		return
 	}
-	ctx, cancel := context.WithTimeout(fs.ctx, checkLimit)
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
-	if differs, err := f.Feed.SelfCheck(ctx); differs {
-		f.Feed.Interrupt(err)
+	if differs, err := f.Feed.SelfCheck.Run(ctx); differs {
+		f.Feed.Main.Interrupt(err)
 	}
 }

@@ -37,7 +37,7 @@ func TestSelfCheck(t *testing.T) {
 				epoch := cache.Stats().Epoch
 				synctest.Wait() // the stream has caught up
 				c.spoil(f)
-				feeds.check(feeds.list()[0])
+				check(feeds.ctx, feeds.set.Started()[0])
 				if got := testutil.ToFloat64(feeds.shared.Metrics.Checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
 					t.Errorf("%v checks are %s", got, c.outcome)
 				}
@@ -69,7 +69,7 @@ func TestSelfCheckOfAnEarlierState(t *testing.T) {
 			f.elsewhere()
 			f.cutStreams(true)
 		})
-		feeds.check(feeds.list()[0])
+		check(feeds.ctx, feeds.set.Started()[0])
 		if got := testutil.ToFloat64(feeds.shared.Metrics.Checks.WithLabelValues("", "v1", "configmaps", "inconclusive")); got != 1 {
 			t.Errorf("%v checks are inconclusive", got)
 		}
@@ -83,7 +83,7 @@ func TestSelfChecksComeByThemselves(t *testing.T) {
 		f := newFake()
 		f.set("a", "1")
 		feeds := start(t, f)
-		feeds.running.Go(func() { feeds.checkAll(time.Hour) })
+		feeds.running.Go(func() { checkAll(feeds.set, time.Hour) })
 		open(t, feeds)
 		time.Sleep(10 * time.Hour)
 		if got := f.count("list"); got < 5 || got > 20 {
@@ -122,7 +122,7 @@ func TestOtherTablesDiffer(t *testing.T) {
 			f := open()
 			d.found.Store(c.now)
 			d.wide.Store(c.wide)
-			feeds.check(f)
+			check(feeds.ctx, f)
 			if got := testutil.ToFloat64(feeds.shared.Metrics.Checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
 				t.Errorf("%+v: %v checks", c, got)
 			}

@@ -27,24 +27,25 @@ type FeedStatus struct {
 // Status returns a summary of each feed, in a stable order.
 func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
-	for _, f := range fs.list() {
+	for _, f := range fs.set.Started() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.Feed.GVR, f.Feed.Encoding, f.Feed.Scope, lost, time.Now().Add(-f.Feed.Quiet()), f.Cache().Stats(), f.Cache()})
+		all = append(all, FeedStatus{
+			GVR:      f.Feed.GVR,
+			Encoding: f.Feed.Encoding,
+			Scope:    f.Feed.Scope,
+			Lost:     lost,
+			LastSign: time.Now().Add(-f.Feed.Signs.Quiet()),
+			Stats:    f.Cache().Stats(),
+			Cache:    f.Cache(),
+		})
 	}
 	return all
 }
 
 // Lost returns, without waiting, how long a resource's feeds have been unable to reach upstream. It
 // is 0 if upstream can be reached or if there is no feed.
-func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	for key, f := range fs.mu.feeds {
-		if key.GVR == gvr {
-			age = max(age, f.Feed.Unreachable())
-		}
-	}
-	return age
+func (fs *Feeds) Lost(gvr schema.GroupVersionResource) time.Duration {
+	return fs.set.unreachable(gvr)
 }
 
 // Metrics contains the feeds' metrics.

@@ -24,7 +24,8 @@ type Part struct {
 
 // Warming is the filling of caches before the first request. Afterwards, these caches count as used.
 type Warming struct {
-	mu struct {
+	feeds *Feeds
+	mu    struct {
 		sync.Mutex
 		cold map[Part]error // the last error
 	}
@@ -41,43 +42,45 @@ const warmUse = 10 * time.Minute
 // Warm begins to fill the caches of parts, as JSON, in the newest stable version. Each part is tried
 // until it succeeds.
 func (fs *Feeds) Warm(parts []Part) *Warming {
-	w := &Warming{}
+	w := &Warming{feeds: fs}
 	w.mu.cold = map[Part]error{}
 	for _, p := range parts {
 		w.mu.cold[p] = nil
 	}
 	for _, p := range parts { // the map is shared from here on
-		fs.running.Go(func() { fs.warm(w, p) })
+		fs.running.Go(func() { w.warm(fs.ctx, p) })
 	}
 	return w
 }
 
-func (fs *Feeds) warm(w *Warming, p Part) {
+func (w *Warming) warm(ctx context.Context, p Part) {
 	for told := ""; ; {
-		err := fs.fill(fs.ctx, p)
+		err := w.fill(ctx, p)
 		w.note(p, err)
 		if err == nil {
 			break
 		}
 		if text := err.Error(); text != told && !errors.Is(err, watchcache.ErrNoProgress) {
 			told = text
-			fs.shared.Log.Warn("a cache that has to be warm cannot be filled; /readyz fails until it is", zap.Stringer("resource", p.Resource), zap.Stringer("scope", p.Scope), zap.Error(err))
+			const cold = "a cache that has to be warm cannot be filled; /readyz fails until it is"
+			w.feeds.shared.Log.Warn(cold, zap.Stringer("resource", p.Resource),
+				zap.Stringer("scope", p.Scope), zap.Error(err))
 		}
-		if !client.Sleep(fs.ctx, coldRetry) {
+		if !client.Sleep(ctx, coldRetry) {
 			return
 		}
 	}
-	for client.Sleep(fs.ctx, warmUse) {
-		_ = fs.fill(fs.ctx, p)
+	for client.Sleep(ctx, warmUse) {
+		_ = w.fill(ctx, p)
 	}
 }
 
-func (fs *Feeds) fill(ctx context.Context, p Part) error {
-	gvr, err := fs.shared.Names.Preferred(ctx, p.Resource)
+func (w *Warming) fill(ctx context.Context, p Part) error {
+	gvr, err := w.feeds.shared.Names.Preferred(ctx, p.Resource)
 	if err != nil {
 		return err
 	}
-	_, err = fs.open(ctx, feed.Key{GVR: gvr, Scope: p.Scope}, 0)
+	_, err = w.feeds.open(ctx, feed.Key{GVR: gvr, Scope: p.Scope}, 0)
 	return err
 }
 

@@ -40,7 +40,7 @@ func TestWarm(t *testing.T) {
 		}
 		n.locked(func() { n.mu.down = nil })
 		time.Sleep(24 * time.Hour)
-		if n := len(feeds.list()); n != 2 {
+		if n := len(feeds.set.Started()); n != 2 {
 			t.Errorf("after a day without clients there are %d caches", n)
 		}
 	})

@@ -152,7 +152,6 @@ func statusError(resp *http.Response) error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// readStatus decodes a Status from JSON or protobuf.
 func readStatus(body []byte) (status metav1.Status, ok bool) {
 	var envelope runtime.Unknown
 	if readEnvelope(body, &envelope) == nil {

@@ -18,7 +18,7 @@ const (
 // the checks ask it. All feeds continue when upstream is back.
 //
 // A feed cannot determine why its request or stream failed, so it raises a doubt. Then no feed may
-// send a request until a check that started after the doubt has found a server ready (see [Set]).
+// send a request until a check that started after the doubt has found a server ready (see [Servers]).
 // If upstream is ready, the failure concerns only this feed, and the feed backs off. Without
 // doubts, each feed had only its own back-off. Then 50 feeds sent 90 requests a second during an
 // outage, and took ten seconds to recover afterwards (make restarts).
@@ -96,7 +96,6 @@ func (h *Health) Doubt() {
 
 func (h *Health) doubtedLocked() bool { return h.mu.doubts > h.mu.solved }
 
-// isDoubted reports whether feeds wait for a check.
 func (h *Health) isDoubted() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,7 +130,6 @@ func (h *Health) checked(raised uint64, ready bool) (doubted bool) {
 	return h.doubtedLocked()
 }
 
-// isAway reports whether the last check failed.
 func (h *Health) isAway() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -89,7 +89,6 @@ func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Pr
 	return p, nil
 }
 
-// isOwn reports whether a warning is about the proxy's own credentials.
 func (c *Client) isOwn(warning string) bool {
 	own := c.own.Load()
 	return own != nil && slices.Contains(*own, warning)

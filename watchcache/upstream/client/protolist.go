@@ -74,7 +74,6 @@ func (p *protoReader) list(end int, meta *metav1.ListMeta, item func([]byte)) er
 	return nil
 }
 
-// message reads a field that is decoded.
 func (p *protoReader) message(size int, into interface{ Unmarshal([]byte) error }) error {
 	value, err := p.bytes(size)
 	if err != nil {

@@ -85,7 +85,6 @@ func (s *Servers) conclude(one *server, found checkResult, raised uint64) {
 	}
 }
 
-// checkResult is the result of a check.
 type checkResult struct {
 	rv      uint64 // 0 if it cannot be read
 	before  uint64 // the highest revision of any server before the check

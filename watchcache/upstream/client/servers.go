@@ -18,8 +18,9 @@ import (
 type Server struct {
 	Base      *url.URL          // the path, if any, is prepended to every request path
 	Transport http.RoundTripper // adds the proxy's credentials
-	// Cut closes all connections to the server. A set of one server does not call it.
-	Cut func()
+	// Connections are all connections to the server, such as those of client-go's
+	// connrotation.Dialer. A set of one server does not need them.
+	Connections interface{ CloseAll() }
 }
 
 // Servers is the set of apiservers that share one etcd. It uses one server at a time. If that server
@@ -45,7 +46,6 @@ type Servers struct {
 	}
 }
 
-// server is the state of one server.
 type server struct {
 	Server
 	client *Client
@@ -123,7 +123,6 @@ func (s *Servers) alone() bool { return len(s.servers) == 1 }
 // Current returns the address of the current server, as host:port.
 func (s *Servers) Current() string { return s.current.Load().Base.Host }
 
-// suspect requests an immediate check of a server.
 func (s *Servers) suspect(one *server) {
 	select {
 	case one.check <- struct{}{}:
@@ -171,7 +170,7 @@ func (s *Servers) note(one *server, found checkResult) (ready bool) {
 	now := s.current.Load()
 	bad := one.mu.silent >= lostAfter || errors.Is(one.mu.reason, errBehind)
 	if bad && now != one && now.usable() && now.mu.silent == 0 {
-		one.Cut() // but not if the network of all servers fails
+		one.Connections.CloseAll() // but not if the network of all servers fails
 	}
 	return now.usable()
 }

@@ -92,7 +92,7 @@ func (a *apiserver) stop() {
 }
 
 // wayTo returns a transport to one of the servers, and a function that cuts its connections.
-func wayTo(t *testing.T, a *apiserver) (*http.Transport, func()) {
+func wayTo(t *testing.T, a *apiserver) (*http.Transport, *connrotation.Dialer) {
 	t.Helper()
 	dialer := connrotation.NewDialer(func(_ context.Context, network, address string) (net.Conn, error) {
 		if c, err := a.network.Dial(); err == nil && address == a.name+":80" {
@@ -102,7 +102,7 @@ func wayTo(t *testing.T, a *apiserver) (*http.Transport, func()) {
 	})
 	transport := &http.Transport{DialContext: dialer.DialContext}
 	t.Cleanup(transport.CloseIdleConnections)
-	return transport, dialer.CloseAll
+	return transport, dialer
 }
 
 // serversOf follows some servers until the end of the test.
@@ -134,8 +134,8 @@ func openServers(t *testing.T, of ...*apiserver) (*Servers, error) {
 	t.Helper()
 	var servers []Server
 	for _, a := range of {
-		way, cut := wayTo(t, a)
-		servers = append(servers, Server{&url.URL{Scheme: "http", Host: a.name}, way, cut})
+		way, dialer := wayTo(t, a)
+		servers = append(servers, Server{&url.URL{Scheme: "http", Host: a.name}, way, dialer})
 	}
 	registry := prometheus.NewRegistry()
 	return NewServers(t.Context(), servers, NewServerMetrics(registry), NewMetrics(registry), zap.NewNop())

@@ -25,7 +25,6 @@ type Stream interface {
 	Buffered() bool
 }
 
-// streamBuffer is the read buffer of a stream, in bytes.
 const streamBuffer = 64 << 10
 
 // NewStream reads watch events in the encoding of the resource.

@@ -2,8 +2,10 @@ package discovery
 
 import (
 	"context"
+	"encoding/json"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,6 +24,12 @@ type Version struct {
 	Generation int64
 }
 
+func (Version) parse(object []byte) (Version, error) {
+	var o metav1.PartialObjectMetadata
+	err := json.Unmarshal(object, &o)
+	return Version{o.UID, o.Generation}, err
+}
+
 // After reports whether a definition with version v may have changed since it had version before.
 func (v Version) After(before Version) bool {
 	return v.UID != before.UID || v.Generation > before.Generation
@@ -36,7 +44,6 @@ type Definition struct {
 	converted  bool     // a webhook may convert objects
 }
 
-// customResourceDefinition has the fields of a definition that Define reads.
 type customResourceDefinition struct {
 	Metadata struct {
 		UID        types.UID

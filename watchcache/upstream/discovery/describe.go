@@ -3,10 +3,12 @@ package discovery
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
@@ -23,14 +25,14 @@ type Question struct {
 	GVR        schema.GroupVersionResource
 	Encoding   object.Encoding
 	Scope      object.Scope
-	Aggregated bool      // an aggregated API may serve the resource
-	Since      time.Time // the discovery documents are requested then or later
-	Answered   func()    // called between the steps, unless it is nil
+	Aggregated bool          // an aggregated API may serve the resource
+	Since      time.Time     // the discovery documents are requested then or later
+	Heard      *atomic.Int64 // gets the moment of each answer between the steps, unless it is nil
 }
 
-func (q *Question) answered() {
-	if q.Answered != nil {
-		q.Answered()
+func (q *Question) heard() {
+	if q.Heard != nil {
+		q.Heard.Store(watchcache.Moment(time.Now()))
 	}
 }
 
@@ -43,7 +45,7 @@ func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, a
 	if err != nil {
 		return is, 0, err
 	}
-	q.answered()
+	q.heard()
 	if scope.Namespace != "" && !found.Namespaced {
 		return is, 0, fmt.Errorf("%w: %s has no namespaces", ErrNotCacheable, gvr)
 	}
@@ -52,7 +54,7 @@ func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, a
 		if custom, err = d.checkLocal(ctx, &q); err != nil {
 			return is, 0, err
 		}
-		q.answered()
+		q.heard()
 	}
 	is.Resource = object.Resource{
 		GVR: gvr, Kind: found.Kind, Namespaced: found.Namespaced,
@@ -69,7 +71,7 @@ func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, a
 		r.Columns.Definitions, r.Columns.Empty, r.Columns.Clock, r.Fields = p.Columns, p.EmptyRows, &d.client.Clock, nil
 		objects := *r
 		objects.Encoding = object.JSON
-		q.answered()
+		q.heard()
 		p, err = d.client.Probe(ctx, "probe", &objects)
 	}
 	if err != nil {
@@ -85,7 +87,7 @@ func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, a
 	if p.SelfDescribing {
 		// Define is called before the first object is read. So no object is older than the
 		// definition.
-		q.answered()
+		q.heard()
 		defined, err := Define(ctx, d.client, gvr)
 		if err != nil {
 			return is, 0, err

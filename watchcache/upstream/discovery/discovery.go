@@ -181,7 +181,6 @@ func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 	return doc
 }
 
-// fetch fills a document.
 func (d *Discovery) fetch(gv schema.GroupVersion, doc *document) error {
 	ctx, cancel := context.WithTimeout(d.ctx, Timeout)
 	defer cancel()
@@ -221,7 +220,6 @@ func (d *Discovery) fetchGroups(ctx context.Context, doc *document) error {
 	return nil
 }
 
-// over reports whether the document's request has ended.
 func (doc *document) over() bool {
 	select {
 	case <-doc.done:

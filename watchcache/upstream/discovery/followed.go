@@ -22,24 +22,34 @@ import (
 )
 
 // Followed is a collection on which upstream's responses for other resources depend: the
-// definitions of custom resources, or the APIServices. V is what matters of an object. The zero
-// value means that there is no object.
-type Followed[V comparable] struct {
-	Client *client.Client
-	Health *client.Health
-	Log    *zap.Logger
-	Begin  sync.Once
+// definitions of custom resources, or the APIServices.
+type Followed[V Value[V]] struct {
+	Begin sync.Once // of Run
 
+	client               *client.Client
+	health               *client.Health
+	log                  *zap.Logger
 	resource             schema.GroupVersionResource
 	acceptAll, acceptOne string // the forms of a list and of a watch
-	parse                func(object []byte) (V, error)
-	changed              func(name string, was, now V)
 
 	mu struct {
 		sync.Mutex
 		known     map[string]V
 		following bool // known contains all objects
 	}
+}
+
+// Value is what matters of an object. The zero value means that there is no object.
+type Value[V any] interface {
+	comparable
+	// parse reads the value from an object in JSON.
+	parse(object []byte) (V, error)
+}
+
+// Change is a change of an object's value.
+type Change[V any] struct {
+	Name     string
+	Was, Now V
 }
 
 // Definitions follows the metadata of all CustomResourceDefinitions. The schemas are not read,
@@ -52,30 +62,23 @@ type Followed[V comparable] struct {
 // resourceVersions with different bytes. So a feed is abandoned as soon as Definitions sees the
 // change, and requests wait until upstream serves the new definition. If a watch of a custom
 // resource ends early, the feed relists and compares bytes.
-func Definitions(changed func(name string, was, now Version)) *Followed[Version] {
+func Definitions(c *client.Client, h *client.Health, log *zap.Logger) *Followed[Version] {
 	return &Followed[Version]{
-		resource: definitionResource, changed: changed,
+		client: c, health: h, log: log,
+		resource:  definitionResource,
 		acceptAll: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
 		acceptOne: "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
-		parse: func(object []byte) (Version, error) {
-			var o metav1.PartialObjectMetadata
-			err := json.Unmarshal(object, &o)
-			return Version{o.UID, o.Generation}, err
-		},
 	}
 }
 
-// Services follows the APIServices. The value is the service that serves an API, or [Local]. When
-// an API moves to another server, upstream's open watches of the old server's objects stay open and
-// silent, but new requests go to the new server.
-func Services(changed func(name, was, now string)) *Followed[string] {
-	return &Followed[string]{
-		resource: apiservices, changed: changed, acceptAll: "application/json", acceptOne: "application/json",
-		parse: func(object []byte) (string, error) {
-			var o apiService
-			err := json.Unmarshal(object, &o)
-			return o.server(), err
-		},
+// Services follows the APIServices. When an API moves to another server, upstream's open watches of
+// the old server's objects stay open and silent, but new requests go to the new server.
+func Services(c *client.Client, h *client.Health, log *zap.Logger) *Followed[Server] {
+	return &Followed[Server]{
+		client: c, health: h, log: log,
+		resource:  apiservices,
+		acceptAll: "application/json",
+		acceptOne: "application/json",
 	}
 }
 
@@ -90,19 +93,20 @@ func (f *Followed[V]) Known(name string) (now V, ok bool) {
 	return now, ok
 }
 
-// Run follows the collection until ctx ends. If upstream forbids this, Run tries again later. Until
-// then, a feed detects a change only by the end of its watch, or by its self-check.
-func (f *Followed[V]) Run(ctx context.Context) {
-	again := client.NewRetry(f.Health)
+// Run follows the collection until ctx ends, and calls changed for each change. If upstream forbids
+// this, Run tries again later. Until then, a feed detects a change only by the end of its watch, or
+// by its self-check.
+func (f *Followed[V]) Run(ctx context.Context, changed func(Change[V])) {
+	again := client.NewRetry(f.health)
 	wasRefused := false
 	for {
 		// It takes no turn, because cached custom resources may be wrong while the definitions and
 		// the APIServices are unknown.
-		if f.Health.Wait(ctx) != nil {
+		if f.health.Wait(ctx) != nil {
 			return
 		}
 		began := time.Now()
-		err := f.follow(ctx)
+		err := f.follow(ctx, changed)
 		if ctx.Err() != nil {
 			return
 		}
@@ -113,7 +117,7 @@ func (f *Followed[V]) Run(ctx context.Context) {
 			if apierrors.IsNotFound(err) || refused && wasRefused {
 				level = zap.DebugLevel
 			}
-			f.Log.Log(level, "following "+f.resource.Resource+" broke", zap.Error(err))
+			f.log.Log(level, "following "+f.resource.Resource+" broke", zap.Error(err))
 		}
 		if wasRefused = refused; refused && !client.Sleep(ctx, refusedPause) {
 			return
@@ -134,7 +138,7 @@ func (f *Followed[V]) setFollowing(on bool) {
 }
 
 // follow lists and watches until the watch ends.
-func (f *Followed[V]) follow(ctx context.Context) error {
+func (f *Followed[V]) follow(ctx context.Context, changed func(Change[V])) error {
 	var list struct {
 		Metadata metav1.ListMeta
 		Items    []json.RawMessage
@@ -145,14 +149,14 @@ func (f *Followed[V]) follow(ctx context.Context) error {
 	get := client.Get{
 		Verb: verb, GVR: f.resource, Path: client.ResourcePath(f.resource, ""), Accept: f.acceptAll,
 	}
-	resp, err := f.Client.Send(ctx, get)
+	resp, err := f.client.Send(ctx, get)
 	if err != nil {
 		return err
 	}
 	err = json.NewDecoder(resp.Body).Decode(&list)
 	_ = resp.Body.Close() // read to its end, or broken
 	if err == nil {
-		err = f.replace(list.Items)
+		err = f.replace(list.Items, changed)
 	}
 	if err != nil {
 		return fmt.Errorf("list %s: %w", f.resource.Resource, err)
@@ -163,7 +167,7 @@ func (f *Followed[V]) follow(ctx context.Context) error {
 		"resourceVersion": {list.Metadata.ResourceVersion},
 		"timeoutSeconds":  {strconv.Itoa(int(followedLife.Seconds()))},
 	}
-	resp, err = f.Client.Send(ctx, get)
+	resp, err = f.client.Send(ctx, get)
 	if err != nil {
 		return err
 	}
@@ -174,8 +178,12 @@ func (f *Followed[V]) follow(ctx context.Context) error {
 		if err != nil {
 			return client.Ended(err, false)
 		}
-		if err := f.apply(e); err != nil {
+		c, err := f.apply(e)
+		if err != nil {
 			return err
+		}
+		if c.Was != c.Now {
+			changed(c)
 		}
 	}
 }
@@ -184,51 +192,47 @@ func (f *Followed[V]) follow(ctx context.Context) error {
 // does not end it.
 const followedLife = 5 * time.Minute
 
-func (f *Followed[V]) apply(e client.Event) error {
+func (f *Followed[V]) apply(e client.Event) (c Change[V], err error) {
 	switch e.Kind {
 	case "BOOKMARK":
-		return nil
+		return c, nil
 	case "ERROR":
-		return client.EventError(e, object.JSON)
+		return c, client.EventError(e, object.JSON)
 	}
-	var none V
 	name, now, err := f.read(e.Object)
 	if err != nil {
-		return err
+		return c, err
 	}
 	if e.Kind == "DELETED" {
+		var none V
 		now = none
 	}
-	f.set(name, now)
-	return nil
+	return f.set(name, now), nil
 }
 
 func (f *Followed[V]) read(object []byte) (name string, now V, err error) {
-	now, err = f.parse(object)
-	if name = gjson.GetBytes(object, "metadata.name").Str; err != nil || name == "" {
+	now, err = now.parse(object)
+	name = gjson.GetBytes(object, "metadata.name").Str
+	if err != nil || name == "" {
 		err = errors.Join(errors.New("object without metadata"), err)
 	}
 	return name, now, err
 }
 
-// set records a value and calls changed if it is new.
-func (f *Followed[V]) set(name string, now V) {
+func (f *Followed[V]) set(name string, now V) Change[V] {
 	var none V
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	was := f.mu.known[name]
 	if now == none {
 		delete(f.mu.known, name)
 	} else {
 		f.mu.known[name] = now
 	}
-	f.mu.Unlock()
-	if was != now {
-		f.changed(name, was, now)
-	}
+	return Change[V]{name, was, now}
 }
 
-// replace records all objects at once.
-func (f *Followed[V]) replace(items []json.RawMessage) error {
+func (f *Followed[V]) replace(items []json.RawMessage, changed func(Change[V])) error {
 	f.mu.Lock()
 	gone := maps.Clone(f.mu.known)
 	if f.mu.known == nil {
@@ -241,11 +245,13 @@ func (f *Followed[V]) replace(items []json.RawMessage) error {
 			return err
 		}
 		delete(gone, name)
-		f.set(name, now)
+		if c := f.set(name, now); c.Was != now {
+			changed(c)
+		}
 	}
-	var none V
 	for name := range gone {
-		f.set(name, none)
+		var none V
+		changed(f.set(name, none))
 	}
 	f.setFollowing(true)
 	return nil

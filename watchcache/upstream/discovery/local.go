@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,22 +22,29 @@ import (
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
-// apiService has the fields of an APIService that matter here.
 type apiService struct {
 	Spec struct {
 		Service *struct{ Namespace, Name string }
 	}
 }
 
-// Local is the server of an API that the apiserver serves itself.
-const Local = "Local"
+// Server is the service that serves an API, or [Local].
+type Server string
 
-// server returns the service that serves the API, or Local.
-func (s *apiService) server() string {
+// Local is the server of an API that the apiserver serves itself.
+const Local Server = "Local"
+
+func (Server) parse(object []byte) (Server, error) {
+	var s apiService
+	err := json.Unmarshal(object, &s)
+	return s.server(), err
+}
+
+func (s *apiService) server() Server {
 	if s.Spec.Service == nil {
 		return Local
 	}
-	return s.Spec.Service.Namespace + "/" + s.Spec.Service.Name
+	return Server(s.Spec.Service.Namespace + "/" + s.Spec.Service.Name)
 }
 
 // ServiceName is the name of the APIService of a group and version.
@@ -80,7 +88,7 @@ func (d *Discovery) checkLocal(ctx context.Context, q *Question) (custom bool, e
 	if !groups.lists(apiservices.GroupVersion()) {
 		return false, nil // there is no aggregator
 	}
-	q.answered()
+	q.heard()
 	var service apiService
 	unknown := d.client.Read(ctx, apiservices, client.ResourcePath(apiservices, "")+"/"+ServiceName(gvr.GroupVersion()), &service)
 	switch {
@@ -99,7 +107,7 @@ func (d *Discovery) checkLocal(ctx context.Context, q *Question) (custom bool, e
 	if scheme.Scheme.IsVersionRegistered(gvr.GroupVersion()) {
 		return false, nil
 	}
-	q.answered()
+	q.heard()
 	crd, err := Define(ctx, d.client, gvr)
 	switch {
 	case err != nil:
@@ -183,7 +191,6 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 	return all, ctx.Err()
 }
 
-// of returns the resources of a group and version.
 func of(all []object.Resource, gv schema.GroupVersion) []object.Resource {
 	return slices.DeleteFunc(slices.Clone(all), func(r object.Resource) bool { return r.GVR.GroupVersion() != gv })
 }

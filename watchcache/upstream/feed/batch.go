@@ -32,7 +32,7 @@ const (
 //
 //   - a later revision or a bookmark has arrived, or
 //   - the stream has been quiet for [BatchQuiet], and upstream has no more deletions at the
-//     revision (see wholeFunc).
+//     revision (see [Publisher]).
 //
 // When the stream ends, the held deletions are dropped. The next stream begins after the last
 // published revision and delivers them again.
@@ -40,14 +40,10 @@ const (
 // Add, Reached, Publish and Close are called by the goroutine that reads the stream. etcd bounds the
 // number of held deletions: a lease of Events has at most a thousand keys.
 type Batch struct {
-	apply  applyFunc
-	whole  wholeFunc
-	failed func(error)
-
-	ctx    context.Context //nolint:containedctx // the life of the stream
-	stop   context.CancelFunc
-	asking sync.WaitGroup
-	mu     struct {
+	to    Publisher
+	holds bool
+	tasks *tasks // the goroutine that asks
+	mu    struct {
 		sync.Mutex
 		changes  []watchcache.Change
 		complete int       // the number of changes whose revisions are complete; the others are held
@@ -60,26 +56,26 @@ type Batch struct {
 	}
 }
 
-// applyFunc publishes changes. The first of them arrived at received. Calls do not overlap.
-type applyFunc func(changes []watchcache.Change, received time.Time) error
+// Publisher gets the events of a batch. Its calls do not overlap, but those of Whole may overlap
+// the others.
+type Publisher interface {
+	// Apply publishes changes. The first of them arrived at received.
+	Apply(changes []watchcache.Change, received time.Time) error
+	// Whole asks upstream whether a revision consists of this number of deletions.
+	Whole(ctx context.Context, rv uint64, deletions int) bool
+	// Interrupt ends the stream after Apply has failed for held deletions. The reader of the stream
+	// does not know of that failure.
+	Interrupt(reason error)
+}
 
-// wholeFunc asks upstream whether a revision consists of this number of deletions.
-type wholeFunc func(ctx context.Context, rv uint64, deletions int) bool
-
-// NewBatch returns an empty batch. If whole is nil, every event has a revision of its own, and nothing
-// is held back. The batch calls whole in a goroutine of its own until Close. If apply then fails,
-// it calls failed, which has to end the stream.
-func NewBatch(ctx context.Context, apply applyFunc, whole wholeFunc, failed func(error)) *Batch {
-	b := &Batch{apply: apply, whole: whole, failed: failed}
-	b.ctx, b.stop = context.WithCancel(ctx)
-	return b
+// NewBatch returns an empty batch. Unless it holds, every event has a revision of its own, and
+// nothing is held back. The batch asks in a goroutine of its own until Close.
+func NewBatch(ctx context.Context, to Publisher, holds bool) *Batch {
+	return &Batch{to: to, holds: holds, tasks: newTasks(ctx)}
 }
 
 // Close drops the events that are not published.
-func (b *Batch) Close() {
-	b.stop()
-	b.asking.Wait()
-}
+func (b *Batch) Close() { b.tasks.End() }
 
 // Add adds an event. It returns the number of events that are not published yet.
 func (b *Batch) Add(c watchcache.Change) int {
@@ -93,10 +89,13 @@ func (b *Batch) Add(c watchcache.Change) int {
 		b.mu.complete, b.mu.last = n, rv
 	}
 	b.mu.changes = append(b.mu.changes, c)
-	if b.whole == nil || !c.Deleted {
+	if !b.holds || !c.Deleted {
 		b.mu.complete = n + 1
-	} else if b.mu.arrived = time.Now(); b.mu.complete == n {
-		b.mu.held = b.mu.arrived
+	} else {
+		b.mu.arrived = time.Now()
+		if b.mu.complete == n {
+			b.mu.held = b.mu.arrived
+		}
 	}
 	b.mu.arrivals++
 	return n + 1
@@ -117,8 +116,7 @@ func (b *Batch) Publish() error {
 	defer b.mu.Unlock()
 	err := b.publishLocked()
 	if len(b.mu.changes) > 0 && !b.mu.asks {
-		b.mu.asks = true
-		b.asking.Go(b.ask)
+		b.mu.asks = b.tasks.Go(b.ask)
 	}
 	return err
 }
@@ -128,7 +126,7 @@ func (b *Batch) publishLocked() error {
 	if n == 0 {
 		return nil
 	}
-	err := b.apply(b.mu.changes[:n], b.mu.received)
+	err := b.to.Apply(b.mu.changes[:n], b.mu.received)
 	rest := copy(b.mu.changes, b.mu.changes[n:])
 	clear(b.mu.changes[rest:])
 	b.mu.changes, b.mu.complete, b.mu.received = b.mu.changes[:rest], 0, b.mu.held
@@ -137,8 +135,8 @@ func (b *Batch) publishLocked() error {
 
 // ask publishes the held deletions once the stream is quiet and upstream has no more deletions at
 // their revision. It returns when nothing is held.
-func (b *Batch) ask() {
-	for pause, next := BatchQuiet, BatchQuiet; client.Sleep(b.ctx, pause); pause = next {
+func (b *Batch) ask(ctx context.Context) {
+	for pause, next := BatchQuiet, BatchQuiet; client.Sleep(ctx, pause); pause = next {
 		b.mu.Lock()
 		arrivals, rv, held, complete := b.mu.arrivals, b.mu.last, len(b.mu.changes), b.mu.complete
 		quiet := time.Since(b.mu.arrived)
@@ -150,18 +148,17 @@ func (b *Batch) ask() {
 		case complete > 0, quiet < BatchQuiet:
 			next = max(BatchQuiet-quiet, time.Millisecond)
 			continue
-		case !b.whole(b.ctx, rv, held):
+		case !b.to.Whole(ctx, rv, held):
 			next = min(max(2*pause, BatchQuiet), askMost)
 			continue
 		}
 		if err := b.publishHeld(arrivals); err != nil {
-			b.failed(err)
+			b.to.Interrupt(err)
 			return
 		}
 	}
 }
 
-// publishHeld publishes the held deletions unless more events have arrived.
 func (b *Batch) publishHeld(arrivals uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,23 +184,4 @@ func compact(changes []watchcache.Change) []*object.Object {
 		}
 	}
 	return objects
-}
-
-// askTimeout limits the wait for a response from upstream.
-const askTimeout = 5 * time.Second
-
-// counted returns a wholeFunc for a cache. The cache has the state before the revision. Upstream
-// counts the objects that are left at the revision, so its response is small. If the revision has
-// deleted the whole state, it has no further deletions.
-func counted(cache *watchcache.Cache, upstream *client.Client) wholeFunc {
-	return func(ctx context.Context, rv uint64, deletions int) bool {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
-		defer cancel()
-		before, err := cache.SnapshotAt(cache.Stats().ResourceVersion)
-		if err != nil || before.Len() <= deletions {
-			return err == nil
-		}
-		left, err := upstream.CountAt(ctx, cache.Resource(), rv)
-		return err == nil && left == before.Len()-deletions
-	}
 }

@@ -23,35 +23,44 @@ type reader struct {
 	*Batch
 	t         *testing.T
 	mu        sync.Mutex
-	published []string // one entry for each call of apply
+	published []string // one entry for each call of Apply
 	asked     []string
-	size      int   // the number of deletions at the revision
-	fails     error // of apply
+	size      int // the number of deletions at the revision
+	whole     func(context.Context, uint64, int) bool
+	fails     error // of Apply
 	failed    error
 }
+
+// Apply implements Publisher.
+func (r *reader) Apply(changes []watchcache.Change, received time.Time) error {
+	var all []string
+	for _, c := range changes {
+		all = append(all, fmt.Sprintf("%s@%d", c.Object.Name()[len("c-00000"):], c.Object.ResourceVersion()))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.published = append(r.published, strings.Join(all, " ")+received.Format(" 05.000"))
+	return r.fails
+}
+
+// Whole implements Publisher.
+func (r *reader) Whole(ctx context.Context, rv uint64, deletions int) bool {
+	if r.whole != nil {
+		return r.whole(ctx, rv, deletions)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, fmt.Sprintf("%d of %d", deletions, rv))
+	return deletions == r.size
+}
+
+// Interrupt implements Publisher.
+func (r *reader) Interrupt(reason error) { r.failed = reason }
 
 func read(t *testing.T, holds bool) *reader {
 	t.Helper()
 	r := &reader{t: t}
-	var whole wholeFunc
-	if holds {
-		whole = func(_ context.Context, rv uint64, deletions int) bool {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.asked = append(r.asked, fmt.Sprintf("%d of %d", deletions, rv))
-			return deletions == r.size
-		}
-	}
-	r.Batch = NewBatch(t.Context(), func(changes []watchcache.Change, received time.Time) error {
-		var all []string
-		for _, c := range changes {
-			all = append(all, fmt.Sprintf("%s@%d", c.Object.Name()[len("c-00000"):], c.Object.ResourceVersion()))
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.published = append(r.published, strings.Join(all, " ")+received.Format(" 05.000"))
-		return r.fails
-	}, whole, func(err error) { r.failed = err })
+	r.Batch = NewBatch(t.Context(), r, holds)
 	t.Cleanup(r.Close)
 	return r
 }

@@ -14,14 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// This file brings a cache to a given upstream revision faster than the main stream does.
-//
-// Normally, a quiet collection gets one bookmark a minute. A side watch is a second watch, with
-// timeoutSeconds=3. It gets a bookmark after one to two seconds. This bookmark has the revision of
-// the preceding probe, because the probe makes the apiserver ask etcd for the progress of this
-// resource's watch. The apiserver's cache has then reached that revision. So a list that asks for a
-// state not older than that revision does not wait.
-
 const (
 	// AskTimeout limits the wait for a response from upstream.
 	AskTimeout = 5 * time.Second
@@ -36,23 +28,35 @@ const (
 // IsSmall reports whether a collection is listed as a whole to catch up.
 func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.Bytes <= smallBytes }
 
-// CatchUp brings the cache to rv or later with a request of its own. It returns the kind of request
-// that succeeded.
-func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
-	if IsSmall(f.cache.Stats()) {
-		return "list", f.fastForward(ctx, rv)
-	}
-	if f.cache.Resource().NoWatchCache {
-		return "", errors.New("upstream sends no bookmarks for the resource")
-	}
-	return "side-watch", f.sideWatch(ctx, rv)
+// CatchUp brings a cache to a given upstream revision faster than the main stream does.
+//
+// Normally, a quiet collection gets one bookmark a minute. A side watch is a second watch, with
+// timeoutSeconds=3. It gets a bookmark after one to two seconds. This bookmark has the revision of
+// the preceding probe, because the probe makes the apiserver ask etcd for the progress of this
+// resource's watch. The apiserver's cache has then reached that revision. So a list that asks for a
+// state not older than that revision does not wait.
+type CatchUp struct {
+	*Collection
+	writer *Writer
+	main   *MainStream
 }
 
-// Probe reads upstream's revision. If that revision is below a revision that readers have seen,
-// Probe returns [ErrWentBack].
-func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
-	known := f.cache.Stats().Newest
-	p, err := f.Shared.Client.Probe(ctx, "probe", f.cache.Resource())
+// To brings the cache to rv or later. It returns the kind of request that succeeded.
+func (c *CatchUp) To(ctx context.Context, rv uint64) (by string, err error) {
+	if IsSmall(c.writer.cache.Stats()) {
+		return "list", c.fastForward(ctx, rv)
+	}
+	if c.writer.cache.Resource().NoWatchCache {
+		return "", errors.New("upstream sends no bookmarks for the resource")
+	}
+	return "side-watch", c.sideWatch(ctx, rv)
+}
+
+// Probe reads upstream's revision. If that revision is below a revision that readers of the cache
+// have seen, Probe returns [ErrWentBack].
+func Probe(ctx context.Context, c *client.Client, cache *watchcache.Cache) (rv uint64, err error) {
+	known := cache.Stats().Newest
+	p, err := c.Probe(ctx, "probe", cache.Resource())
 	if err == nil && p.RV < known {
 		err = fmt.Errorf("%w: from %d to %d", ErrWentBack, known, p.RV)
 	}
@@ -61,20 +65,21 @@ func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
 
 // Reaches waits for at most patience until readers see a state at rv or later. It reports whether
 // they do.
-func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) bool {
+func Reaches(ctx context.Context, cache *watchcache.Cache, rv uint64, patience time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err := f.cache.WaitFresh(ctx, rv)
+	_, err := cache.WaitFresh(ctx, rv)
 	return err == nil
 }
 
 // fastForward lists the collection and lets readers see the listed state, which is not older than
 // rv. Upstream's cache must already have reached rv.
-func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
-	_, epoch := f.Position()
+func (c *CatchUp) fastForward(ctx context.Context, rv uint64) error {
+	_, epoch := c.writer.Position()
 	var changes []watchcache.Change
 	listed := uint64(0)
-	p, err := f.Shared.Client.Page(ctx, f.cache.Resource(), client.At(rv, "NotOlderThan"), func(o *object.Object) error {
+	resource, query := c.writer.cache.Resource(), client.At(rv, "NotOlderThan")
+	p, err := c.Shared.Client.Page(ctx, resource, query, func(o *object.Object) error {
 		changes, listed = append(changes, watchcache.Change{Object: o}), max(listed, o.ResourceVersion())
 		return nil
 	})
@@ -86,35 +91,41 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
 	case p.Next != "":
 		return client.ErrPartial
 	}
-	err = f.Write(epoch, func() error { f.listed.Store(listed); return f.cache.FastForward(compact(changes), p.RV) })
+	err = c.writer.Write(epoch, func() error {
+		c.writer.listed.Store(listed)
+		return c.writer.cache.FastForward(compact(changes), p.RV)
+	})
 	if errors.Is(err, watchcache.ErrDiverged) {
-		f.Interrupt(err) // the feed relists
+		c.main.Interrupt(err) // the feed relists
 	}
 	return err
 }
 
 // sideWatch opens a second watch at the end of the log. It applies the events that the main stream
 // has not delivered yet, up to a bookmark. The cache later drops the main stream's copies.
-func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
-	from, epoch := f.Position()
+func (c *CatchUp) sideWatch(ctx context.Context, rv uint64) error {
+	from, epoch := c.writer.Position()
 	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer cancel()
 	waiting.Go(func() {
 		defer cancel() // the cache has reached rv, or ctx has ended
-		_, _ = f.cache.WaitFresh(ctx, rv)
+		_, _ = c.writer.cache.WaitFresh(ctx, rv)
 	})
-	resp, err := f.Shared.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "side-watch", f.cache.Resource(), url.Values{
+	resource, accept := c.writer.cache.Resource(), client.AcceptOf(c.Encoding)
+	resp, err := c.Shared.Client.GetCollection(ctx, accept, "side-watch", resource, url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"},
 		"resourceVersion": {strconv.FormatUint(from, 10)},
 		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
 	})
 	if err == nil {
 		defer resp.Body.Close() //nolint:errcheck // read to its end, or no longer needed
-		err = f.consume(client.NewStream(resp.Body, f.cache.Resource()), epoch, func() {})
+		s := client.NewStream(resp.Body, resource)
+		r := &streamReader{c.Collection, c.writer, c.main, epoch}
+		err = r.readEvents(ctx, s, new(Signs)) // the signs of the feed are of its main stream
 	}
-	if f.Reaches(ctx, rv, 0) {
+	if Reaches(ctx, c.writer.cache, rv, 0) {
 		return nil
 	}
 	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)

@@ -49,10 +49,14 @@ func BenchmarkConsume(b *testing.B) {
 	}
 	cache := watchcache.New(pods, watchcache.Limits{Age: time.Minute, Events: 10_000, Bytes: 64 << 20})
 	cache.Reset(nil, 1)
-	f := &Feed{Shared: &Shared{Ledger: noLedger{}}, cache: cache, tasks: newTasks(b.Context())}
+	f := &streamReader{
+		Collection: &Collection{Shared: &Shared{Ledger: noLedger{}}},
+		writer:     &Writer{cache: cache}, main: &MainStream{},
+	}
 	b.ReportAllocs()
 	b.ResetTimer()
-	if err := f.consume(client.NewJSONStream(&changes{from: 1, to: 1 + uint64(b.N), spec: spec}), 0, func() {}); err != nil {
+	s := client.NewJSONStream(&changes{from: 1, to: 1 + uint64(b.N), spec: spec})
+	if err := f.readEvents(b.Context(), s, new(Signs)); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")

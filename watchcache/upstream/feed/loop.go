@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,17 +19,68 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 )
 
+// loop belongs to Run.
+type loop struct {
+	limits    watchcache.Limits
+	beginning *beginning
+	paged     bool // upstream does not stream the initial state
+	listed    bool // the state was just read in pages
+	pages     bool // the next state is read in pages, because a stream did not bring it
+}
+
+// Run runs the feed. It returns nil after Stop. An error says why the resource is not cacheable.
+// Run calls started when the feed has started. At that time Run has not read a state, and the cache
+// does not serve clients yet.
+func (f *Feed) Run(started func()) error {
+	defer close(f.Progress.done)
+	defer f.tasks.Stop()
+	ctx := f.tasks.Context
+	// Whatever is read later is not older than this version.
+	if f.SelfCheck.askVersion(ctx, versionWait, time.Now().Add(-versionShared)) {
+		f.Writer.sameState(0)
+		f.Signs.Touch()
+	}
+	described, at, err := f.describe(ctx, f.Usage.asked, &f.Signs.last)
+	if err != nil {
+		f.Progress.err = err
+		close(f.Progress.serves)
+		close(f.Progress.started)
+		return f.unlessStopped(err)
+	}
+	f.Signs.Alive()
+	f.Described, f.Writer.cache = described, watchcache.New(described.Resource, f.loop.limits)
+	close(f.Progress.started)
+	started()
+	if f.loop.beginning.inThePast(ctx, f.Usage, at) {
+		f.Go(func(ctx context.Context) { f.loop.beginning.reachPresent(ctx, at) })
+	} else {
+		close(f.Progress.serves)
+	}
+	err = f.unlessStopped(f.follow(ctx))
+	f.tasks.End()
+	f.Abandon()
+	return err
+}
+
+// unlessStopped returns the reason why the feed ended, or nil after Stop.
+func (f *Feed) unlessStopped(err error) error {
+	if f.tasks.Context.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // WatchLife is the shortest timeout that kube-apiserver gives a watch by default.
 const WatchLife = 30 * time.Minute
 
 // follow syncs and watches until ctx ends or an error stops the feed.
 func (f *Feed) follow(ctx context.Context) error {
 	for again := client.NewRetry(f.Shared.Health); ; {
-		endTurn, err := f.turn(ctx)
+		endTurn, err := f.Progress.turn(ctx)
 		if err != nil {
 			return err
 		}
-		began, now := time.Now(), f.phase()
+		began, now := time.Now(), f.Writer.phase()
 		paged := now != watching && (f.loop.paged || f.loop.pages)
 		if now == watching {
 			err = f.watch(ctx, endTurn)
@@ -43,41 +95,34 @@ func (f *Feed) follow(ctx context.Context) error {
 		if f.loop.listed = paged && err == nil; f.loop.listed {
 			continue // the state came from a list; no stream was open yet
 		}
-		if f.cache.Stats().Ready { // upstream counts as lost until the next stream succeeds
-			f.Failed(err, errors.Is(err, errSilent))
+		if f.Writer.cache.Stats().Ready { // upstream counts as lost until the next stream succeeds
+			f.Signs.Failed(err, errors.Is(err, errSilent))
 		}
 		took := time.Since(began)
 		next, reason := f.nextPhase(ctx, err)
-		answered := client.Answered(err) || errors.Is(err, discovery.ErrNotServed)
-		if next == stopped && f.cache.Stats().Ready && answered && f.Shared.Health.IsReturning() {
-			next, reason = f.phase(), ""
+		refused := client.Answered(err) || errors.Is(err, discovery.ErrNotServed)
+		early := refused && f.Shared.Health.IsReturning()
+		if next == stopped && early && f.Writer.cache.Stats().Ready {
+			next, reason = f.Writer.phase(), ""
 		}
 		switch {
 		case next == stopped:
 			return err
-		case reason == expired && f.beginElsewhere(ctx):
+		case reason == expired && f.loop.beginning.elsewhere(ctx):
 			continue
 		case reason != "":
 			f.Log.Info("relisting", zap.String("reason", reason), zap.Error(err))
-			f.Shared.Metrics.Relists.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, reason).Inc()
-			f.enter(next)
+			f.Shared.Metrics.Relists.WithLabelValues(
+				f.GVR.Group, f.GVR.Version, f.GVR.Resource, reason).Inc()
+			f.Writer.enter(next)
 		case err != nil:
-			f.Failed(err, errors.Is(err, errSilent))
+			f.Signs.Failed(err, errors.Is(err, errSilent))
 			f.Log.Warn("upstream watch broke", zap.Error(err))
 		}
 		if !again.After(ctx, took, err) {
 			return ctx.Err()
 		}
 	}
-}
-
-// turn waits for the run loop's turn to ask upstream for much. endTurn must be called once upstream
-// has accepted a watch, or the state has been read.
-func (f *Feed) turn(ctx context.Context) (endTurn func(), err error) {
-	f.life.queued.Store(true)
-	defer f.life.queued.Store(false)
-	defer f.Touch()
-	return f.Shared.Health.Turn(ctx)
 }
 
 // sync reads the whole state. If the state came from a stream, sync continues to follow that
@@ -87,15 +132,11 @@ func (f *Feed) sync(ctx context.Context, paged bool, endTurn func()) error {
 		return err
 	}
 	notOlderThan := uint64(0)
-	if s, err := f.cache.Snapshot(); err == nil && f.phase() != renewing {
+	if s, err := f.Writer.cache.Snapshot(); err == nil && f.Writer.phase() != renewing {
 		notOlderThan = s.ResourceVersion()
 	}
 	if paged {
-		changes, rv, err := f.Shared.Client.List(ctx, f.cache, notOlderThan, "NotOlderThan")
-		if err == nil {
-			_, err = f.adopt(changes, rv)
-		}
-		return err
+		return f.list(ctx, notOlderThan)
 	}
 	query := url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}
 	if notOlderThan > 0 {
@@ -104,16 +145,25 @@ func (f *Feed) sync(ctx context.Context, paged bool, endTurn func()) error {
 	return f.stream(ctx, query, 0, endTurn)
 }
 
+// list reads the whole state in pages.
+func (f *Feed) list(ctx context.Context, notOlderThan uint64) error {
+	changes, rv, err := f.Shared.Client.List(ctx, f.Writer.cache, notOlderThan, "NotOlderThan")
+	if err == nil {
+		_, err = f.Writer.adopt(changes, rv)
+	}
+	return err
+}
+
 // watch follows the changes after the cache's resourceVersion.
 func (f *Feed) watch(ctx context.Context, endTurn func()) error {
-	if _, lost := f.Lost(); lost && f.wentBack(ctx) {
+	if _, lost := f.Signs.Lost(); lost && wentBack(ctx, f.Shared.Client, f.Writer.cache) {
 		// A restored etcd reuses resourceVersions for other content. If it has not reached the
 		// cache's resourceVersion yet, kube-apiserver accepts the watch and skips all events up to
 		// that resourceVersion. So the feed probes first. If etcd is already past it, later changes
 		// that do not fit the cache, or a self-check, detect the restore.
 		return ErrWentBack
 	}
-	rv, epoch := f.Position()
+	rv, epoch := f.Writer.Position()
 	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, endTurn)
 }
 
@@ -123,161 +173,194 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f.Touch()
-	var dog sync.WaitGroup
-	dog.Go(func() { f.guard(ctx, cancel) })
-	defer dog.Wait()
+	f.Signs.Touch()
+	dog := watchdog{f.Shared.Client, f.Writer, f.Signs}
+	var guards sync.WaitGroup
+	guards.Go(func() { dog.guard(ctx, cancel) })
+	defer guards.Wait()
 	defer cancel(nil)
 
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	opened := time.Now()
-	resp, err := f.Shared.Client.GetCollection(ctx, client.AcceptOf(f.Encoding), "watch", f.cache.Resource(), query)
+	resource, accept := f.Writer.cache.Resource(), client.AcceptOf(f.Encoding)
+	resp, err := f.Shared.Client.GetCollection(ctx, accept, "watch", resource, query)
 	if err != nil {
 		return client.CauseOf(ctx, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or no longer needed
-	f.Alive()
+	f.Signs.Alive()
 	if err := client.CheckEncoding(resp, f.Encoding); err != nil {
 		return err
 	}
-	f.resume.opened.Store(watchcache.Moment(time.Now()))
-	defer f.resume.opened.Store(0)
-	s := client.NewStream(resp.Body, f.cache.Resource())
+	f.Main.opened.Store(watchcache.Moment(time.Now()))
+	defer f.Main.opened.Store(0)
+	s := client.NewStream(resp.Body, resource)
+	r := &streamReader{f.Collection, f.Writer, f.Main, epoch}
 	if epoch == 0 {
 		if !f.Aggregated {
 			f.Shared.Client.Compresses.Store(resp.Uncompressed)
 		}
 		filling, filled := context.WithCancel(ctx)
-		dog.Go(func() { f.guardFill(filling, cancel) })
-		epoch, err = f.consumeInitial(s)
+		guards.Go(func() { dog.guardFill(filling, cancel) })
+		err = r.readState(s, f.Signs)
 		if filled(); err != nil {
 			return client.CauseOf(ctx, err)
 		}
-	} else if !f.loop.listed { // otherwise versions that take turns would cause one list after another
+	} else if !f.loop.listed { // otherwise two versions in turn would cause one list after another
 		since := time.Now()
-		dog.Go(func() { f.checkServer(ctx, epoch, since, cancel) })
+		guards.Go(func() { f.SelfCheck.checkVersion(ctx, epoch, since, cancel) })
 	}
 	endTurn()
 	// The stream is not interruptible before. If a freshness run detects an error before, the state
 	// that is being read corrects it.
-	f.interruptible(cancel)
-	defer f.interruptible(nil)
-	err = f.consume(s, epoch, f.Alive)
+	f.Main.interruptible(cancel)
+	defer f.Main.interruptible(nil)
+	err = r.readEvents(ctx, s, f.Signs)
 	if wanted.Err() == nil && (err != nil || time.Since(opened) < WatchLife) {
 		f.Shared.Ledger.Forget() // the next stream may come from a restored etcd
 	}
-	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < WatchLife {
+	if err == nil && resource.SelfDescribing && time.Since(opened) < WatchLife {
 		err = errCutShort
 	}
 	return client.CauseOf(ctx, err)
 }
 
-// adopt writes a newly read state to the cache. The state becomes events for the differences or, if
-// that is impossible, a new epoch of the cache. adopt returns the feed's epoch for the following
-// changes.
-func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err error) {
-	objects := compact(changes)
-	f.writing.Lock()
-	defer f.writing.Unlock()
-	if f.writing.phase == stopped {
-		return 0, errOtherEpoch
-	}
-	if stats := f.cache.Stats(); stats.Ready && f.writing.phase != renewing {
-		if rv < stats.ResourceVersion {
-			return 0, fmt.Errorf("%w: %d, cached at %d", errOvertaken, rv, stats.ResourceVersion)
-		}
-		if f.writing.phase == correcting {
-			f.cache.Distrust()
-		}
-		err := f.cache.Replace(objects, rv, time.Now())
-		if err == nil {
-			return f.adoptedLocked(), nil
-		}
-		f.Log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
-	}
-	f.cache.Reset(objects, rv)
-	f.Log.Info("synced", zap.Int("objects", len(objects)), zap.Uint64("resourceVersion", rv))
-	return f.adoptedLocked(), nil
+// streamReader reads one stream into the cache.
+type streamReader struct {
+	*Collection
+	writer *Writer
+	main   *MainStream
+	epoch  uint64 // of the changes
 }
 
-// adoptedLocked records that the cache contains a new state.
-func (f *Feed) adoptedLocked() (epoch uint64) {
-	f.writing.phase, f.writing.server = watching, f.loop.server
-	f.listed.Store(0)
-	f.writing.epoch++
-	return f.writing.epoch
-}
+// batchMax is the number of events that are published even if more have arrived.
+const batchMax = 256
 
-// describeAgain is called before the state is read. The feed stops if upstream now serves the resource
-// in another way, by another version or from an aggregated API.
-func (f *Feed) describeAgain(ctx context.Context) error {
-	changed := f.askServer(ctx, versionWait, time.Now().Add(-versionShared))
-	if changed && f.Encoding == object.Table {
-		f.enter(renewing) // a relist does not compare cells
-	}
-	if !changed && (!f.cache.Stats().Ready || !f.cache.Resource().SelfDescribing) {
-		return nil // it was just described, or cannot change
-	}
-	return f.sameDescription(ctx)
-}
-
-// checkServer compares the cache with upstream if another version of the apiserver answers than the
-// one that wrote the cached state. It cuts the stream if the two differ. The stream goes on meanwhile,
-// because a relist would skip events.
-func (f *Feed) checkServer(ctx context.Context, epoch uint64, since time.Time, cut context.CancelCauseFunc) {
-	for backoff := client.Reconnect; client.Sleep(ctx, max(checkAfter, backoff.Step())); {
-		if !f.askServer(ctx, AskTimeout, since) {
-			return
-		}
-		endTurn, err := f.Shared.Health.Turn(ctx)
+// readState reads a stream's initial state (sendInitialEvents), up to the bookmark that ends it.
+func (r *streamReader) readState(s client.Stream, signs *Signs) error {
+	var changes []watchcache.Change
+	for {
+		e, err := s.Next()
 		if err != nil {
-			return
+			return client.Ended(err, true)
 		}
-		differs, err := true, errRewritten // the self-check does not compare cells
-		if f.Encoding != object.Table {
-			differs, err = f.SelfCheck(ctx)
-		}
-		endTurn()
-		if apierrors.IsResourceExpired(err) { // no state that could be compared is left
-			differs, err = true, errRewritten
-		}
-		switch {
-		case err == nil:
-			_ = f.Write(epoch, func() error { f.writing.server = f.loop.server; return nil }) // the epoch may be over
-			return
-		case differs:
-			cut(err)
-			return
+		signs.Alive()
+		switch e.Kind {
+		case "BOOKMARK":
+			rv, err := r.writer.bookmark(e)
+			if err != nil {
+				return err
+			}
+			if r.writer.cache.Resource().IsInitialEventsEnd(e.Object) {
+				r.epoch, err = r.writer.adopt(changes, rv)
+				return err
+			}
+		case "ERROR":
+			return client.EventError(e, r.Encoding)
+		default:
+			change, err := parseChange(r.writer.cache.Resource(), e)
+			if err != nil {
+				return err
+			}
+			change.Object = r.writer.cache.Known(change.Object) // so a relist holds no second copy
+			changes = append(changes, change)
 		}
 	}
 }
 
-// askServer reads the apiserver's version as of since or later. It reports whether another version
-// wrote the cached state. After an error, the next stream asks again.
-func (f *Feed) askServer(ctx context.Context, most time.Duration, since time.Time) (changed bool) {
-	if f.Aggregated {
-		return false // another server writes the objects
+// readEvents applies a stream's events to the epoch until the stream ends. Every event is a sign of
+// life. If the stream ends cleanly, readEvents returns nil.
+func (r *streamReader) readEvents(ctx context.Context, s client.Stream, signs *Signs) error {
+	at, _ := r.writer.Position()
+	shown := Shown(at)
+	var used []uint64 // revisions for the ledger
+	events := NewBatch(ctx, r, r.writer.cache.Resource().NoWatchCache)
+	defer events.Close()
+	publish := func() error {
+		err := events.Publish()
+		r.Shared.Uses(r.Owner, used...)
+		used = used[:0]
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, most)
+	for {
+		e, err := s.Next()
+		if err != nil {
+			return errors.Join(publish(), client.Ended(err, false))
+		}
+		signs.Alive()
+		waiting := 0
+		switch e.Kind {
+		case "BOOKMARK":
+			rv, err := r.writer.bookmark(e)
+			if err != nil {
+				return errors.Join(publish(), err)
+			}
+			events.Reached(rv)
+			shown.Reached(rv)
+			if err := publish(); err != nil {
+				return err
+			}
+			err = r.writer.Write(r.epoch, func() error {
+				r.writer.cache.Advance(rv, time.Now())
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		case "ERROR":
+			return errors.Join(publish(), client.EventError(e, r.Encoding))
+		default:
+			change, err := parseChange(r.writer.cache.Resource(), e)
+			if err != nil {
+				return errors.Join(publish(), err)
+			}
+			waiting = events.Add(change)
+			if rv := change.Object.ResourceVersion(); shown.Reached(rv) {
+				used = append(used, rv)
+			}
+		}
+		if waiting >= batchMax || !s.Buffered() {
+			if err := publish(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func parseChange(r *object.Resource, e client.Event) (watchcache.Change, error) {
+	switch e.Kind {
+	case "ADDED", "MODIFIED", "DELETED":
+	default:
+		err := fmt.Errorf("%w: watch event of type %q", object.ErrMalformed, e.Kind)
+		return watchcache.Change{}, err
+	}
+	o, err := r.ParseObject(client.AsListed(r, e.Object))
+	return watchcache.Change{Deleted: e.Kind == "DELETED", Object: o}, err
+}
+
+// Apply implements Publisher.
+func (r *streamReader) Apply(changes []watchcache.Change, received time.Time) error {
+	return r.writer.Write(r.epoch, func() error { return r.writer.cache.Apply(changes, received) })
+}
+
+// Interrupt implements Publisher.
+func (r *streamReader) Interrupt(reason error) { r.main.Interrupt(reason) }
+
+// Whole implements Publisher. The cache has the state before the revision. Upstream counts the
+// objects that are left at the revision, so its response is small. If the revision has deleted the
+// whole state, it has no further deletions.
+func (r *streamReader) Whole(ctx context.Context, rv uint64, deletions int) bool {
+	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
-	server, err := f.Shared.Client.ServerVersion(ctx, since)
-	if err != nil {
-		f.Log.Debug("upstream does not tell its version", zap.Error(err))
-		return false
+	cache := r.writer.cache
+	before, err := cache.SnapshotAt(cache.Stats().ResourceVersion)
+	if err != nil || before.Len() <= deletions {
+		return err == nil
 	}
-	f.writing.Lock()
-	defer f.writing.Unlock()
-	f.loop.server = server
-	return f.writing.server != server
+	left, err := r.Shared.Client.CountAt(ctx, cache.Resource(), rv)
+	return err == nil && left == before.Len()-deletions
 }
-
-const (
-	versionWait = time.Second // limits how long a state waits for the version
-	// versionShared is how old the version may be. A newer state is compared again with the next
-	// stream. checkAfter delays the question of a stream, so that streams share an answer.
-	versionShared, checkAfter = time.Second, time.Second
-)
 
 // expired is the reason for a relist when upstream no longer has the history.
 const expired = "expired"
@@ -305,30 +388,83 @@ func (f *Feed) nextPhase(ctx context.Context, err error) (next phase, reason str
 		return syncing, "diverged"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return syncing, expired
-	case (apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err) && f.phase() != watching) && !f.loop.paged:
+	case !f.loop.paged && (apierrors.IsInvalid(err) ||
+		apierrors.IsNotAcceptable(err) && f.Writer.phase() != watching):
 		f.loop.paged = true
 		return syncing, "no-streaming"
 	case errors.Is(err, errNoState):
 		f.loop.pages = true
-		return f.phase(), "no-state"
+		return f.Writer.phase(), "no-state"
 	case client.IsTooLarge(err):
 		// Either upstream lags behind the cache, or etcd was restored to an earlier state. Only a
 		// consistent read can distinguish these cases.
-		if f.wentBack(ctx) {
+		if wentBack(ctx, f.Shared.Client, f.Writer.cache) {
 			return renewing, "went-back"
 		}
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, discovery.ErrNotServed),
-		errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrColumns), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
+		errors.Is(err, ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable),
+		errors.Is(err, discovery.ErrNotServed), errors.Is(err, object.ErrNoEncoding),
+		errors.Is(err, object.ErrColumns), errors.Is(err, object.ErrOpaqueResourceVersion),
+		errors.Is(err, object.ErrMalformed):
 		return stopped, ""
 	}
-	return f.phase(), ""
+	return f.Writer.phase(), ""
 }
 
-func (f *Feed) wentBack(ctx context.Context) bool {
+// describeAgain is called before the state is read. The feed stops if upstream now serves the
+// resource in another way, by another version or from an aggregated API.
+func (f *Feed) describeAgain(ctx context.Context) error {
+	changed := f.SelfCheck.askVersion(ctx, versionWait, time.Now().Add(-versionShared))
+	if changed && f.Encoding == object.Table {
+		f.Writer.enter(renewing) // a relist does not compare cells
+	}
+	if !changed && (!f.Writer.cache.Stats().Ready || !f.Writer.cache.Resource().SelfDescribing) {
+		return nil // it was just described, or cannot change
+	}
+	return f.SelfCheck.sameDescription(ctx)
+}
+
+// wentBack reports whether upstream's revision is below the cache's revision.
+func wentBack(ctx context.Context, c *client.Client, cache *watchcache.Cache) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	_, err := f.Probe(ctx)
+	_, err := Probe(ctx, c, cache)
 	return errors.Is(err, ErrWentBack)
+}
+
+// MainStream is the watch that a feed follows, as others see it: whether it is open, and how to end
+// it. A side watch is not the main stream.
+type MainStream struct {
+	opened atomic.Int64 // moment when upstream accepted the watch; 0 without a watch
+	mu     struct {
+		sync.Mutex
+		cut context.CancelCauseFunc // nil until the stream has brought the state
+	}
+}
+
+// Interrupt ends the stream and passes the reason to the feed's loop. It reports whether there was
+// a stream to end.
+func (s *MainStream) Interrupt(reason error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.cut == nil {
+		return false
+	}
+	s.mu.cut(reason)
+	return true
+}
+
+// interruptible lets Interrupt end the stream by calling cut. With a nil cut, Interrupt has no
+// effect.
+func (s *MainStream) interruptible(cut context.CancelCauseFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.cut = cut
+}
+
+// openFor reports whether the stream has been open for at least d.
+func (s *MainStream) openFor(d time.Duration) bool {
+	opened := s.opened.Load()
+	return opened != 0 && watchcache.SinceMoment(opened) >= d
 }

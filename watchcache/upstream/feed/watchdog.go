@@ -9,39 +9,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// NoteAnswer records the result of a request that was sent at began. If upstream did not respond, a
-// task sends probes until any response comes. While upstream is down, the task takes turns with all
-// feeds.
-func (f *Feed) NoteAnswer(ctx context.Context, began time.Time, err error) {
-	switch {
-	case err == nil:
-		f.Answered()
-	case client.NoAnswer(err) && ctx.Err() == nil && f.Unanswered(began):
-		f.Shared.Health.Doubt()
-		f.Go(f.awaitAnswer)
-	}
-}
-
-func (f *Feed) awaitAnswer(ctx context.Context) {
-	for again := client.NewRetry(f.Shared.Health); ; {
-		end, err := f.Shared.Health.Turn(ctx)
-		if err != nil {
-			return
-		}
-		if f.Waits() { // the stream may have shown a sign of life since
-			probing, cancel := context.WithTimeout(ctx, AskTimeout)
-			_, err = f.Probe(probing)
-			cancel()
-		}
-		end()
-		if !client.NoAnswer(err) {
-			f.Answered()
-			return
-		}
-		if !again.After(ctx, 0, err) {
-			return
-		}
-	}
+// watchdog watches over one stream of a feed: it detects that the stream is lost or has fallen
+// silent.
+type watchdog struct {
+	client *client.Client
+	writer *Writer
+	signs  *Signs
 }
 
 const (
@@ -58,9 +31,9 @@ const fillSilence = 5 * time.Second
 
 // guardFill cuts a stream that is silent before its state is complete. guardFill returns when ctx
 // ends.
-func (f *Feed) guardFill(ctx context.Context, cut context.CancelCauseFunc) {
-	for client.Sleep(ctx, fillSilence-f.Quiet()) {
-		if f.Quiet() >= fillSilence {
+func (w *watchdog) guardFill(ctx context.Context, cut context.CancelCauseFunc) {
+	for client.Sleep(ctx, fillSilence-w.signs.Quiet()) {
+		if w.signs.Quiet() >= fillSilence {
 			cut(errNoState)
 			return
 		}
@@ -69,57 +42,63 @@ func (f *Feed) guardFill(ctx context.Context, cut context.CancelCauseFunc) {
 
 // guard cuts an open stream if upstream moves on and the stream does not, even if its server sends
 // old bookmarks. It passes the reason to cut. guard returns when ctx ends.
-func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
-	for client.Sleep(ctx, Silence-f.Quiet()) {
-		if at, _ := f.Position(); f.Quiet() < Silence && at >= f.listed.Load() {
+func (w *watchdog) guard(ctx context.Context, cut context.CancelCauseFunc) {
+	for client.Sleep(ctx, Silence-w.signs.Quiet()) {
+		if at, _ := w.writer.Position(); w.signs.Quiet() < Silence && at >= w.writer.listed.Load() {
 			continue
 		}
-		if err := f.check(ctx); err != nil {
+		if err := w.check(ctx); err != nil {
 			cut(err)
 			return
 		}
 	}
 }
 
-func (f *Feed) check(ctx context.Context) error {
-	listed := f.listed.Load()
+func (w *watchdog) check(ctx context.Context) error {
+	listed := w.writer.listed.Load()
 	probing, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	rv, err := f.Probe(probing)
+	rv, err := Probe(probing, w.client, w.writer.cache)
 	switch {
 	case errors.Is(err, ErrWentBack):
 		return err
 	case err != nil:
 		return fmt.Errorf("%w and upstream does not answer: %w", errSilent, err)
-	case !f.cache.Stats().Ready:
+	case !w.writer.cache.Stats().Ready:
 		return fmt.Errorf("%w before the initial state was complete", errSilent)
 	}
-	at, _ := f.Position()
+	at, _ := w.writer.Position()
 	if rv == at {
-		f.Touch()
+		w.signs.Touch()
 		return nil
 	}
-	if f.cache.Resource().NoWatchCache {
+	if w.writer.cache.Resource().NoWatchCache {
 		// Without a watch cache, upstream sends no bookmarks. A quiet stream then looks like a
 		// broken one.
-		if same, err := f.Confirm(probing, rv); err == nil && same {
-			f.Touch()
-			return f.Trim()
+		if same, err := w.confirm(probing, rv); err == nil && same {
+			w.signs.Touch()
+			return w.writer.Trim()
 		}
 	}
 	waited := client.Sleep(ctx, grace)
-	if now, _ := f.Position(); waited && (f.Quiet() > Silence || now < listed) {
+	if now, _ := w.writer.Position(); waited && (w.signs.Quiet() > Silence || now < listed) {
 		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, at, rv)
 	}
 	return nil
 }
 
-// Trim drops log events that are older than the log's age limit. Bookmarks from upstream have the
-// same effect.
-func (f *Feed) Trim() error {
-	_, epoch := f.Position()
-	return f.Write(epoch, func() error {
-		f.cache.Trim(time.Now())
+// confirm compares the log's newest state with upstream's state at rv or later. If they are equal,
+// readers get the cached state with upstream's resourceVersion. confirm reports whether they are
+// equal.
+func (w *watchdog) confirm(ctx context.Context, rv uint64) (same bool, err error) {
+	_, epoch := w.writer.Position()
+	list, err := w.client.Metadata(ctx, w.writer.cache.Resource(), rv)
+	if err != nil {
+		return false, err
+	}
+	err = w.writer.Write(epoch, func() error {
+		same = w.writer.cache.Confirm(list.States, list.RV)
 		return nil
 	})
+	return same, err
 }

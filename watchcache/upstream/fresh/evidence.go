@@ -26,7 +26,7 @@ func (k *Keeper) link(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
 	all, busy := map[feed.Owner]*object.Resource{}, map[feed.Owner]bool{}
-	for _, f := range k.feeds() {
+	for _, f := range k.feeds.Started() {
 		if f.Feed.Owner != (feed.Owner{}) {
 			all[f.Feed.Owner] = f.Cache().Resource()
 			busy[f.Feed.Owner] = busy[f.Feed.Owner] || f.busy()

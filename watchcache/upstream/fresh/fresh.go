@@ -51,13 +51,15 @@ func (k *Keeper) New(f *feed.Feed) *Feed {
 func (f *Feed) Cache() *watchcache.Cache { return f.Feed.Cache() }
 
 // Warnings are the Warning headers in every response from upstream about the resource.
-func (f *Feed) Warnings() []string { return f.Feed.Warnings() }
+func (f *Feed) Warnings() []string { return f.Feed.Described.Warnings }
 
 // Lost reports whether the feed has lost upstream, and for how long.
-func (f *Feed) Lost() (age time.Duration, lost bool) { return f.Feed.Lost() }
+func (f *Feed) Lost() (age time.Duration, lost bool) { return f.Feed.Signs.Lost() }
 
 // CompressesWatches reports whether upstream compresses watches that begin with the state.
-func (f *Feed) CompressesWatches() bool { return f.Feed.CompressesWatches() }
+func (f *Feed) CompressesWatches() bool {
+	return !f.Feed.Aggregated && f.Feed.Shared.Client.Compresses.Load()
+}
 
 func (f *Feed) options() feed.ResourceOptions {
 	return f.Feed.Shared.Options.Load().Resources[f.Feed.GVR.GroupResource()]
@@ -166,7 +168,6 @@ func (f *Feed) share(ctx context.Context, waits bool, readers int) (*run, error)
 	return r, nil
 }
 
-// join adds readers to the next run.
 func (f *Feed) join(readers int) (*run, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -41,7 +41,7 @@ const ledgerReaders = 30
 type Keeper struct {
 	Ledger  Ledger
 	shared  *feed.Shared
-	feeds   func() []*Feed // returns the feeds that have a cache
+	feeds   Feeds
 	metrics *Metrics
 	probes  *rate.Limiter // the budget of all feeds, in probes
 
@@ -62,8 +62,14 @@ type Keeper struct {
 	linked  uint64 // revision of the reference resource at the last comparison
 }
 
-// NewKeeper returns a Keeper for the feeds that the function feeds returns.
-func NewKeeper(u *feed.Shared, metrics *Metrics, feeds func() []*Feed) *Keeper {
+// Feeds is the table of feeds.
+type Feeds interface {
+	// Started returns the feeds that have a cache.
+	Started() []*Feed
+}
+
+// NewKeeper returns a Keeper for the feeds in a table.
+func NewKeeper(u *feed.Shared, metrics *Metrics, feeds Feeds) *Keeper {
 	k := &Keeper{
 		shared: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0),
 	}
@@ -111,7 +117,6 @@ func (k *Keeper) wanted() bool {
 		now.After(k.mu.resting) && k.shared.Options.Load().Ledger
 }
 
-// over reports whether the ledger is no longer needed.
 func (k *Keeper) over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,7 +128,6 @@ func (k *Keeper) over() bool {
 	return time.Since(k.mu.last) > Needed || !k.shared.Options.Load().Ledger
 }
 
-// events is the resource that askEvents probes.
 var events = object.Resource{
 	GVR:  schema.GroupVersionResource{Version: "v1", Resource: "events"},
 	Kind: "Event", Namespaced: true,
@@ -153,9 +157,9 @@ func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok boo
 // wentBack lets all feeds of whole resources read their states again, because upstream has lost a
 // history that they have followed. Those of another etcd do so in vain.
 func (k *Keeper) wentBack(reason error) {
-	for _, f := range k.feeds() {
+	for _, f := range k.feeds.Started() {
 		if f.Feed.Owner != (feed.Owner{}) {
-			f.Feed.Interrupt(reason)
+			f.Feed.Main.Interrupt(reason)
 		}
 	}
 }
@@ -169,7 +173,6 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// keep runs the ledger until it is no longer needed.
 func (k *Keeper) keep(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	k.watches = map[feed.Owner]*ledgerWatch{}
@@ -204,7 +207,6 @@ func (k *Keeper) keep(ctx context.Context) {
 	}
 }
 
-// local returns the resources that upstream serves itself.
 func (k *Keeper) local(ctx context.Context, known []object.Resource) ([]object.Resource, error) {
 	end, err := k.shared.Health.Turn(ctx)
 	if err != nil {
@@ -221,7 +223,7 @@ func (k *Keeper) local(ctx context.Context, known []object.Resource) ([]object.R
 func (k *Keeper) closeHoles(ctx context.Context) {
 	for client.Sleep(ctx, holeWait) {
 		noted := k.Ledger.Wait()
-		for _, f := range k.feeds() {
+		for _, f := range k.feeds.Started() {
 			if !f.busy() {
 				continue
 			}

@@ -52,7 +52,6 @@ type Ledger struct {
 // ledgerSize is the number of revisions in the ledger. At 16 bytes each, they use one MiB.
 const ledgerSize = 1 << 16
 
-// ledgerEntry is a revision and its owner.
 type ledgerEntry struct {
 	rv uint64
 	by feed.Owner

@@ -38,12 +38,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ran counts a run.
 func (m *Metrics) ran(of schema.GroupVersionResource, r *run) {
 	m.runs.WithLabelValues(of.Group, of.Version, of.Resource, r.by).Inc()
 }
 
-// freshRead counts a read and its wait for the outcome.
 func (m *Metrics) freshRead(by string, waited time.Duration) {
 	m.seconds.WithLabelValues(by).Observe(waited.Seconds())
 }

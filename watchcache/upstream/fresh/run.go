@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// The outcomes of runs, in the order in which a run tries them. [feed.Feed.CatchUp] has the others.
+// The outcomes of runs, in the order in which a run tries them. [feed.CatchUp] has the others.
 const (
 	current   = "current" // the cache had reached the revision already
 	carried   = "ledger"
@@ -80,13 +80,13 @@ func (f *Feed) ask(ctx context.Context) (q question, err error) {
 // resource is not, this takes up to 100 ms. If the ledger had noted a higher revision, that history
 // is lost. If the probe of events had returned a higher one, events are in another etcd.
 func (f *Feed) askOwn(ctx context.Context, q *question) error {
-	rv, err := f.Feed.Probe(ctx)
+	rv, err := feed.Probe(ctx, f.Feed.Shared.Client, f.Cache())
 	if err == nil && rv < q.noted {
 		err = fmt.Errorf("%w: from %d to %d", feed.ErrWentBack, q.noted, rv)
 	}
 	back := errors.Is(err, feed.ErrWentBack)
 	if back {
-		f.Feed.Interrupt(err)
+		f.Feed.Main.Interrupt(err)
 	}
 	if back && q.noted > 0 {
 		f.Keeper.wentBack(err)
@@ -120,7 +120,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if f.Feed.Reaches(ctx, q.rv, 0) {
+	if feed.Reaches(ctx, f.Cache(), q.rv, 0) {
 		return shared, nil
 	}
 	if err := f.Keeper.probes.WaitN(ctx, q.price(stats)); err != nil {
@@ -134,7 +134,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 			return by, nil
 		}
 	}
-	return f.Feed.CatchUp(ctx, q.rv)
+	return f.Feed.CatchUp.To(ctx, q.rv)
 }
 
 // awaitShown waits until the ledger or the stream shows the state at q's revision. It returns "" if
@@ -162,13 +162,13 @@ func (f *Feed) awaitShown(ctx context.Context, q question) (by string) {
 // proves publishes the newest state as the state at q's revision, if the ledger proves that nothing
 // has changed. It reports whether it did.
 func (f *Feed) proves(q question) bool {
-	_, epoch := f.Feed.Position()
+	_, epoch := f.Feed.Writer.Position()
 	newest := f.Cache().Stats().Newest
 	if newest >= q.rv || !f.Carries(q.era) || !f.Keeper.Ledger.Proves(q.era, f.Feed.Owner, newest, q.rv) {
 		return false
 	}
 	done := false
-	err := f.Feed.Write(epoch, func() error {
+	err := f.Feed.Writer.Write(epoch, func() error {
 		done = f.Cache().Carry(newest, q.rv)
 		return nil
 	})

@@ -31,10 +31,9 @@ type ledgerWatch struct {
 	pausing  atomic.Bool // the watch has ended, and is not open again yet
 }
 
-// fit begins missing watches and ends unneeded ones.
 func (k *Keeper) fit(ctx context.Context, resources []object.Resource) {
 	fed := map[feed.Owner]bool{}
-	for _, f := range k.feeds() {
+	for _, f := range k.feeds.Started() {
 		if f.Cache().Stats().Ready {
 			fed[f.Feed.Owner] = true
 		}
@@ -168,7 +167,6 @@ func (k *Keeper) read(s client.Stream, o feed.Owner, from uint64) error {
 	}
 }
 
-// ledgerVerb is the verb of the ledger's requests in metrics.
 const ledgerVerb = "ledger"
 
 // AcceptMetadataEvents requests watch events that contain only the metadata of objects.
