@@ -85,8 +85,8 @@ func (c *Conn) account(users *fair.Pool) (part *fair.Pool, who string) {
 type FrameReader struct {
 	Conn    *Conn
 	Free    int64
-	Refused func() // called if there is no room
-	read    int64  // bytes since the last FrameEnds
+	Refused bool  // there was no room
+	read    int64 // bytes since the last FrameEnds
 }
 
 // Read implements io.Reader.
@@ -97,7 +97,7 @@ func (r *FrameReader) Read(p []byte) (n int, err error) {
 		n, err = r.Conn.WaitBelowTLS(func() (int, error) { return r.Conn.Read(p) })
 	}
 	if r.read += int64(n); !r.Conn.HeadGrows(r.read - r.Free) {
-		r.Refused()
+		r.Refused = true
 		return 0, ErrHeads
 	}
 	return n, err

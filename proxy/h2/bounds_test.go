@@ -159,7 +159,7 @@ func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 	})
 }
 
-// widening gives a window as soon as a write to an eager stream has found no window.
+// widening gives a window as soon as a write to a pumped watch has found no window.
 type widening struct {
 	s    *stream
 	wide bool
@@ -167,10 +167,10 @@ type widening struct {
 
 // Write implements io.Writer.
 func (w *widening) Write(p []byte) (int, error) {
-	n, err := (*eager)(w.s).Write(p)
+	n, err := w.s.out.watch.Write(p)
 	if !w.wide {
 		w.wide = true
-		return n, w.s.c.windowUpdate(&http2.WindowUpdateFrame{FrameHeader: http2.FrameHeader{StreamID: w.s.id}, Increment: 1 << 20})
+		return n, w.s.c.reader.windowUpdate(&http2.WindowUpdateFrame{FrameHeader: http2.FrameHeader{StreamID: w.s.id}, Increment: 1 << 20})
 	}
 	return n, err
 }
@@ -187,9 +187,9 @@ func TestWindowWhileThePumpWorks(t *testing.T) {
 		s.play("WATCH@1. => settings ack 1:200")
 		st := <-streams
 		s.do(func() { s.mu.calls[1].given = 1 << 20 })
-		st.c.mu.Lock()
-		st.out.To = &widening{s: st}
-		st.c.mu.Unlock()
+		st.c.writer.mu.Lock()
+		st.out.watch.out.To = &widening{s: st}
+		st.c.writer.mu.Unlock()
 		s.play("event:1000 => 1:+1160")
 	})
 }

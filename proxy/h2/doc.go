@@ -6,19 +6,25 @@
 // µs of processor time for each watch with x/net's server, and 16 µs with this package. With 100
 // watches on a connection, the costs were 24 µs and 5 µs.
 //
-//	Conn     one connection; its goroutine reads frames
+//	Conn     one connection, which joins the following four
+//	reader   its goroutine: frames from the client, and what a client may not do
+//	writer   frames to the client, and who writes them; its lock guards the streams, too
+//	streams  the table of open streams, and GOAWAY
+//	intake   the window in which bodies are received
 //	stream   one request and its response; a handler's goroutine, none once a watch is open
+//	upload   the body of a request
+//	sender   the data of a response: the client's window, and the wait for it
+//	pumped   an open watch without a goroutine
 //	pump     lets connections write the events of all their watches, each in one write
 //	frame    frames (frame.go) and headers (header.go)
-//	upload   the body of a request
 //
 // # Writes
 //
-// Frames are appended to the connection's buffer under its lock, as far as the flow-control windows
-// allow. A goroutine that has appended frames becomes the writer if there is none, and writes the
-// buffer once. The writer waits for the client only if it is a handler's goroutine. A separate
-// goroutine writes remaining and new bytes, and lets watches append events between long responses.
-// So one write contains frames of several streams, and a slow connection delays all its streams.
+// Frames are appended to the writer's buffer under its lock, as far as the flow-control windows allow.
+// A goroutine that has appended frames writes the buffer once, if no other goroutine writes. It waits
+// for the client only if it is a handler's goroutine. A separate goroutine writes remaining and new
+// bytes, and lets watches append events between long responses. So one write contains frames of
+// several streams, and a slow connection delays all its streams.
 //
 // A stream that lacks room in the buffer or in the connection's window waits in a queue. Each
 // unlock of the connection wakes the first stream of a queue if there is room for it. A stream that

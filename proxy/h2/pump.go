@@ -12,8 +12,8 @@ import (
 type pump struct {
 	mu struct {
 		sync.Mutex
-		most    int     // maximum number of goroutines; 0 until the first connection is added
-		queue   []*Conn // starts at head
+		most    int       // maximum number of goroutines; 0 until the first connection is added
+		queue   []*writer // starts at head
 		head    int
 		running int
 	}
@@ -23,7 +23,7 @@ type pump struct {
 const pumpBatch = 16
 
 // add adds a connection to the queue. It does not block.
-func (p *pump) add(c *Conn) {
+func (p *pump) add(w *writer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := len(p.mu.queue); n == cap(p.mu.queue) && p.mu.head > n/2 {
@@ -31,7 +31,7 @@ func (p *pump) add(c *Conn) {
 		clear(p.mu.queue[rest:])
 		p.mu.queue, p.mu.head = p.mu.queue[:rest], 0
 	}
-	p.mu.queue = append(p.mu.queue, c)
+	p.mu.queue = append(p.mu.queue, w)
 	if p.mu.most == 0 {
 		p.mu.most = runtime.GOMAXPROCS(0)
 	}
@@ -43,7 +43,7 @@ func (p *pump) add(c *Conn) {
 
 // run works until the queue is empty.
 func (p *pump) run() {
-	var batch [pumpBatch]*Conn
+	var batch [pumpBatch]*writer
 	s := watch.NewScratch()
 	defer s.Free()
 	for {
@@ -51,8 +51,8 @@ func (p *pump) run() {
 		if n == 0 {
 			return
 		}
-		for _, c := range batch[:n] {
-			c.work(s)
+		for _, w := range batch[:n] {
+			w.work(s)
 		}
 		s.Written()
 		clear(batch[:n])
@@ -61,7 +61,7 @@ func (p *pump) run() {
 
 // take removes connections from the front of the queue. If the queue is empty, take counts the
 // goroutine as ended.
-func (p *pump) take(batch *[pumpBatch]*Conn) int {
+func (p *pump) take(batch *[pumpBatch]*writer) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Leave connections for the other goroutines.

@@ -15,8 +15,7 @@ type upload struct {
 	Declared int64 // declared length, -1 if it is unknown
 	Expects  bool  // the client waits for 100 Continue
 	id       uint32
-	goOn     func()
-	giveBack func(n int64, toStream bool)
+	client   uploader
 	mu       struct {
 		sync.Mutex
 		changed *sync.Cond
@@ -29,14 +28,24 @@ type upload struct {
 	}
 }
 
-// newUpload returns the body of a stream. window limits the bytes that have arrived and are not yet read.
-// goOn asks the client for the body. giveBack returns bytes to the window of the connection, and to
-// that of the stream if toStream is true.
-func newUpload(id uint32, window int64, goOn func(), giveBack func(n int64, toStream bool)) *upload {
-	b := &upload{Declared: -1, id: id, goOn: goOn, giveBack: giveBack}
+// uploader sends the body of a request.
+type uploader interface {
+	// goOn asks for the body that was announced (100 Continue).
+	goOn()
+	// giveBack returns bytes to the window of the connection, and to that of the stream if toStream
+	// is true.
+	giveBack(n int64, toStream bool)
+}
+
+// newUpload returns the body of a stream. window limits the bytes that have arrived and are not yet
+// read.
+func newUpload(id uint32, window int64, from uploader) *upload {
+	b := &upload{Declared: -1, id: id, client: from}
 	b.mu.changed = sync.NewCond(&b.mu)
 	b.mu.window = window
-	b.mu.late = time.AfterFunc(math.MaxInt64, func() { giveBack(b.Fail(os.ErrDeadlineExceeded), false) })
+	b.mu.late = time.AfterFunc(math.MaxInt64, func() {
+		b.client.giveBack(b.Fail(os.ErrDeadlineExceeded), false)
+	})
 	return b
 }
 
@@ -99,7 +108,7 @@ func (b *upload) ReadUntil(t time.Time) {
 func (b *upload) Read(p []byte) (int, error) {
 	if b.Expects {
 		b.Expects = false
-		b.goOn()
+		b.client.goOn()
 	}
 	b.mu.Lock()
 	for len(b.mu.data) == 0 && !b.mu.ended && b.mu.err == nil {
@@ -120,6 +129,53 @@ func (b *upload) Read(p []byte) (int, error) {
 	b.mu.window += int64(n)
 	ended := b.mu.ended
 	b.mu.Unlock()
-	b.giveBack(int64(n), !ended)
+	b.client.giveBack(int64(n), !ended)
 	return n, nil
+}
+
+// intake is the window in which a connection receives the bodies of all its requests.
+type intake struct {
+	w *writer // its lock guards the fields below
+
+	left int64 // bytes that the client may send
+	owed int64 // received bytes not yet returned by WINDOW_UPDATE
+}
+
+// giveBack returns received bytes to the window of the connection, and to the window of s unless s
+// is nil.
+func (i *intake) giveBack(s *stream, n int64) {
+	if n == 0 {
+		return
+	}
+	i.w.mu.Lock()
+	given := i.giveBackLocked(s, n)
+	i.w.floodLocked()
+	i.w.unlock()
+	if given {
+		i.w.flushSoon()
+	}
+}
+
+// giveBackLocked does the same as giveBack, and reports whether it appended a frame.
+func (i *intake) giveBackLocked(s *stream, n int64) (given bool) {
+	i.left += n
+	i.owed += n
+	given = i.returnLocked(0, &i.owed)
+	if s != nil && s.err == nil && !s.done {
+		s.owed += n
+		given = i.returnLocked(s.id, &s.owed) || given
+	}
+	return given
+}
+
+// returnLocked appends a WINDOW_UPDATE if there are enough owed bytes for a frame.
+func (i *intake) returnLocked(id uint32, owed *int64) bool {
+	const least = 4 << 10
+	if *owed < least {
+		return false
+	}
+	i.w.mu.buf = appendWindowUpdate(i.w.bufLocked(), id, *owed)
+	i.w.mu.control += resetSize
+	*owed = 0
+	return true
 }

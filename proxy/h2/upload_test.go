@@ -8,6 +8,15 @@ import (
 	"golang.org/x/net/http2"
 )
 
+// returned counts the bytes that an upload gives back.
+type returned int64
+
+// goOn implements uploader.
+func (*returned) goOn() {}
+
+// giveBack implements uploader.
+func (r *returned) giveBack(n int64, _ bool) { *r += returned(n) }
+
 // No reader gets a byte of a frame that makes a body longer than declared. A body that is shorter has
 // no end.
 func TestBodyOfAnotherLength(t *testing.T) {
@@ -22,8 +31,8 @@ func TestBodyOfAnotherLength(t *testing.T) {
 		{"longer at its end", []string{"abc", "de"}, 2, "abc"},
 		{"shorter", []string{"abc"}, 0, "abc"},
 	} {
-		given := int64(0)
-		b := newUpload(1, 10, func() {}, func(n int64, _ bool) { given += n })
+		var given returned
+		b := newUpload(1, 10, &given)
 		b.Declared = 4
 		var unwanted int64
 		var err error
@@ -37,7 +46,7 @@ func TestBodyOfAnotherLength(t *testing.T) {
 			t.Errorf("%s: %v, %d bytes are unwanted, ended: %t", c.name, err, unwanted, b.Ended())
 		}
 		p := make([]byte, 10)
-		if n, err := b.Read(p); string(p[:n]) != c.read || err != nil || given != int64(n) {
+		if n, err := b.Read(p); string(p[:n]) != c.read || err != nil || given != returned(n) {
 			t.Errorf("%s: read %q, %v, and gave back %d", c.name, p[:n], err, given)
 		}
 		b.Fail(broken)
@@ -45,7 +54,7 @@ func TestBodyOfAnotherLength(t *testing.T) {
 			t.Errorf("%s: then %d bytes, %v", c.name, n, err)
 		}
 	}
-	b := newUpload(1, 10, func() {}, func(int64, bool) {})
+	b := newUpload(1, 10, new(returned))
 	b.Declared = 4
 	if _, err := b.Add([]byte("abcd"), true, 4); err != nil {
 		t.Error(err)
