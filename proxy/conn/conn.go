@@ -16,14 +16,12 @@ import (
 
 // Conn is a client's connection. One goroutine at a time reads from it, and one writes.
 type Conn struct {
-	net.Conn // the socket, or TLS above it
-	socket   *socket
-	set      *Set
-	stranger stranger // the set's lock guards it
-	heads    *Heads   // nil counts nothing
-	head     headCount
-	crowded  bool // the limit of open connections is exceeded
-	Unread   bool // the response was sent before the whole request was read
+	net.Conn  // the socket, or TLS above it
+	socket    *socket
+	set       *Set
+	crowded   bool // the limit of open connections is exceeded
+	Account   Account
+	InputLeft bool // the response was sent before the whole request was read
 	// Stall is the time for which the client may leave a piece unread. After that, it is
 	// disconnected; 0 means never.
 	Stall time.Duration
@@ -37,17 +35,13 @@ type Conn struct {
 		first       bool      // the connection waits for its first request
 		waiting     time.Time // until then, it waits for a request; zero if it does not
 		drain       *Drain    // limits these waits; nil before the drain
-		closed      bool
-		user        string    // the user against whose limit this connection counts
-		counted     func()    // ends the count; nil if no user's limit counts the connection
-		shook       headCount // what TLS keeps of a stranger's handshake
 	}
 }
 
 // New returns the Conn of an accepted connection.
 func New(accepted net.Conn) *Conn {
 	s := newSocket(accepted)
-	return &Conn{Conn: s, socket: s}
+	return &Conn{Conn: s, socket: s, Account: Account{remote: accepted.RemoteAddr()}}
 }
 
 // handshakeTimeout limits the time of a TLS handshake.
@@ -64,24 +58,18 @@ func (c *Conn) Handshake() (protocol string, err error) {
 		return "", err
 	}
 	c.Wait(until, true)
-	read := int64(0)
-	c.socket.reading.count = func(n int) bool {
-		read += int64(n)
-		return read <= handshakeMost && c.HeadGrows(handshakeKept*(read-handshakeFree)+headFree)
-	}
 	records := &records{}
-	c.socket.shaking, c.socket.reading.records = true, records
+	c.socket.reading.records = records
+	c.socket.handshake = &handshake{account: &c.Account}
 	err = t.Handshake()
-	c.socket.shaking, c.socket.reading.count = false, nil
+	c.socket.handshake = nil
 	c.Waited()
 	if err != nil {
-		c.HeadEnds()
+		c.Account.HeadEnds()
 		return "", err
 	}
 	records.whole, records.idle = 0, 0
-	c.mu.Lock()
-	c.mu.shook, c.head = c.head, headCount{}
-	c.mu.Unlock()
+	c.Account.handshakeEnds()
 	state := t.ConnectionState()
 	c.TLSState = &state
 	return state.NegotiatedProtocol, t.SetDeadline(time.Time{})
@@ -92,46 +80,15 @@ func (c *Conn) Crowded() bool { return c.crowded }
 
 // HoldAs implements exchange.Conn.
 func (c *Conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool {
-	first, ok := c.holdAs(user, take)
+	first, ok := c.Account.holdAs(user, take)
 	if first && c.set != nil {
 		c.set.known(c)
 	}
 	return ok
 }
 
-// holdAs also reports whether the connection was a stranger's.
-func (c *Conn) holdAs(user string, take func() (giveBack func(), ok bool)) (first, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.closed || c.mu.counted != nil && c.mu.user == user {
-		return false, true // a handler may outlive its connection
-	}
-	counted, ok := take()
-	if !ok {
-		return false, false
-	}
-	if first = c.mu.counted == nil; !first {
-		c.mu.counted()
-	}
-	c.mu.shook.end() // a user has few connections
-	c.mu.user, c.mu.counted = user, counted
-	return first, true
-}
-
-// Known reports whether the connection counts against a user's limit. It does so once one of its
-// requests was authenticated.
-func (c *Conn) Known() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.counted != nil
-}
-
 // User implements exchange.Conn.
-func (c *Conn) User() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.user
-}
+func (c *Conn) User() string { return c.Account.user() }
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (n int, err error) {
@@ -215,38 +172,27 @@ func (c *Conn) ReadUntil(t time.Time) {
 	}
 }
 
-// Close implements net.Conn.
-func (c *Conn) Close() error {
-	if c.Unread {
-		c.halfClose()
-	}
-	c.HeadEnds()
-	if c.set != nil {
-		defer c.set.remove(c) // TLS may wait for a client that does not read, and Cut ends this wait
-	}
-	c.mu.Lock()
-	c.mu.closed = true
-	if c.mu.counted != nil {
-		c.mu.counted()
-		c.mu.counted = nil
-	}
-	c.mu.shook.end()
-	c.mu.Unlock()
-	return c.Conn.Close()
-}
-
 // halfCloseTime limits the time for which a client may continue sending its request after an early
 // response.
 const halfCloseTime = 5 * time.Second
 
-// halfClose ends the writing side and discards the client's input until the client hangs up.
-// Closing with unread bytes would reset the connection, and the reset could overtake the response.
-func (c *Conn) halfClose() {
-	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if ok && half.CloseWrite() == nil && c.Flush() == nil {
-		_ = c.SetReadDeadline(time.Now().Add(halfCloseTime))
-		_, _ = io.Copy(io.Discard, c)
+// Close implements net.Conn. If input is left, it ends the writing side first, and discards the
+// input until the client hangs up. Closing with unread bytes would reset the connection, and the
+// reset could overtake the response.
+func (c *Conn) Close() error {
+	if c.InputLeft {
+		half, ok := c.Conn.(interface{ CloseWrite() error })
+		if ok && half.CloseWrite() == nil && c.Flush() == nil {
+			_ = c.SetReadDeadline(time.Now().Add(halfCloseTime))
+			_, _ = io.Copy(io.Discard, c)
+		}
 	}
+	c.Account.HeadEnds()
+	if c.set != nil {
+		defer c.set.remove(c) // TLS may wait for a client that does not read, and Cut ends this wait
+	}
+	c.Account.close()
+	return c.Conn.Close()
 }
 
 var longAgo = time.Unix(1, 0)

@@ -82,7 +82,7 @@ func TestHandshakesAreHeld(t *testing.T) {
 			theirs, accepted := conntest.Pipe(unread)
 			heads := &Heads{Strangers: fair.NewPool(1<<20, true), Users: fair.NewPool(1<<20, true)}
 			c := New(accepted)
-			c.heads, c.Conn = heads, tls.Server(c.socket, &tls.Config{Certificates: certificate(t)})                          //nolint:gosec // a test
+			c.Account.heads, c.Conn = heads, tls.Server(c.socket, &tls.Config{Certificates: certificate(t)})                  //nolint:gosec // a test
 			client := tls.Client(theirs, &tls.Config{InsecureSkipVerify: true, ServerName: strings.Repeat("a", test.length)}) //nolint:gosec // a test
 			go func() { _ = client.HandshakeContext(t.Context()) }()
 			if _, err := c.Handshake(); errors.Is(err, ErrHeads) != test.refused {
@@ -112,7 +112,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 			defer client.Close()
 			heads := &Heads{Strangers: fair.NewPool(1<<20, true), Users: fair.NewPool(1<<20, true)}
 			c := New(accepted)
-			c.heads, c.Conn = heads, tls.Server(c.socket, &tls.Config{}) //nolint:gosec // a test
+			c.Account.heads, c.Conn = heads, tls.Server(c.socket, &tls.Config{}) //nolint:gosec // a test
 			if full {
 				heads.Strangers.Try("others", heads.Strangers.Capacity)
 			}
@@ -147,7 +147,7 @@ func TestRestOfAnUploadIsDiscarded(t *testing.T) {
 		}
 		closed := make(chan error, 1)
 		go func() {
-			c.Unread = true
+			c.InputLeft = true
 			closed <- c.Close()
 		}()
 		for i := range 100 {
@@ -181,7 +181,7 @@ func TestCutEndsClosing(t *testing.T) {
 		began, closed := time.Now(), make(chan struct{})
 		go func() {
 			defer close(closed)
-			c.Unread = true // waits for the client
+			c.InputLeft = true // waits for the client
 			_ = c.Close()
 		}()
 		synctest.Wait()

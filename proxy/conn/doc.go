@@ -1,23 +1,24 @@
 // Package conn handles a client's connection below HTTP. It accepts the connection, negotiates TLS,
 // limits its waits and writes, and counts it.
 //
-// A connection that waits costs a goroutine. With TLS, the goroutine waits for one byte below the
-// TLS layer, because a wait inside a TLS read keeps a large stack and a buffer
-// ([Conn.WaitBelowTLS]).
+// A connection that waits costs a goroutine. The goroutine waits for one byte below the TLS layer,
+// because a wait inside a TLS read keeps a large stack and a buffer ([Conn.WaitBelowTLS]). Over
+// HTTP/2, this ends once the client is known ([FrameReader]).
 //
 // The pump of HTTP/2 writes many watches, so it must not wait for a client. [Conn.WriteSoon] keeps
 // the bytes that the kernel does not accept, up to leftMax, until [Conn.Flush] writes them. These
-// bytes are kept below TLS, because TLS may write its own responses at any time. All other writes
-// flush at once.
+// bytes are kept below TLS, because TLS may write its own answers at any time, and those do not
+// wait either. [Conn.Write] waits until everything is written.
 //
 // TLS makes records of 16 KiB and writes each by itself. The [Conn] collects those of a piece and
 // writes them once.
 //
-// For a client that does not read, the kernel keeps at most two unsent pieces of 64 KiB
-// (TCP_NOTSENT_LOWAT). Without this limit, the kernel keeps up to 4 MiB for each client.
+// For a client that does not read, Linux keeps at most two unsent pieces of 64 KiB
+// (TCP_NOTSENT_LOWAT). Without this limit, it keeps up to 4 MiB for each client.
 //
-// A client that decodes a long response returns its HTTP/2 window in thousands of small frames. The
-// [Conn] reads them together, and the kernel wakes it only for many bytes (gather.go).
+// A client that decodes a long response returns its HTTP/2 window in thousands of small frames.
+// After [Conn.Gather], reads bring many of them together, and Linux wakes the reader only for many
+// bytes (gather.go).
 //
-// During a drain, [Drain] limits the waits for requests.
+// During a drain, [Drain] limits the waits for requests over HTTP/1.1 and for handshakes.
 package conn

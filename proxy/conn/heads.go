@@ -3,7 +3,6 @@ package conn
 import (
 	"errors"
 
-	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
@@ -32,26 +31,6 @@ type headCount struct {
 	size int64
 }
 
-// HeadGrows counts a head of size bytes. It returns false if there is no room for the head.
-func (c *Conn) HeadGrows(size int64) bool {
-	h := &c.head
-	more := size - headFree - h.size
-	if c.heads == nil || more <= 0 {
-		return true
-	}
-	if h.size == 0 {
-		h.from, h.who = c.account(c.heads.Users)
-	}
-	if !h.from.Try(h.who, more) {
-		return false
-	}
-	h.size += more
-	return true
-}
-
-// HeadEnds says that a head is complete, or that the connection ends.
-func (c *Conn) HeadEnds() { c.head.end() }
-
 // end gives back what was counted.
 func (h *headCount) end() {
 	if h.size > 0 {
@@ -60,23 +39,17 @@ func (h *headCount) end() {
 	}
 }
 
-// UnreadIn returns the part that counts the client's unread bytes, and the client. The part is nil if
-// there is no bound.
-func (c *Conn) UnreadIn() (part *fair.Pool, who string) {
-	if c.heads == nil {
-		return nil, ""
-	}
-	return c.account(c.heads.Unread)
+// handshake counts the bytes that a client sends while TLS shakes hands.
+type handshake struct {
+	account *Account
+	read    int64
 }
 
-// account returns the part that counts what a connection holds, which is users if the client is known.
-func (c *Conn) account(users *fair.Pool) (part *fair.Pool, who string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.counted != nil {
-		return users, c.mu.user
-	}
-	return c.heads.Strangers, access.Network(c.RemoteAddr().String())
+// grows returns false if there is no room for n more bytes.
+func (h *handshake) grows(n int) bool {
+	h.read += int64(n)
+	kept := handshakeKept*(h.read-handshakeFree) + headFree
+	return h.read <= handshakeMost && h.account.HeadGrows(kept)
 }
 
 // FrameReader reads for the framer of an HTTP/2 connection. Until the client is known, it waits
@@ -91,12 +64,12 @@ type FrameReader struct {
 
 // Read implements io.Reader.
 func (r *FrameReader) Read(p []byte) (n int, err error) {
-	if r.Conn.Known() {
+	if r.Conn.Account.Known() {
 		n, err = r.Conn.Read(p)
 	} else {
 		n, err = r.Conn.WaitBelowTLS(func() (int, error) { return r.Conn.Read(p) })
 	}
-	if r.read += int64(n); !r.Conn.HeadGrows(r.read - r.Free) {
+	if r.read += int64(n); !r.Conn.Account.HeadGrows(r.read - r.Free) {
 		r.Refused = true
 		return 0, ErrHeads
 	}
@@ -106,5 +79,5 @@ func (r *FrameReader) Read(p []byte) (n int, err error) {
 // FrameEnds says that a frame, or a header block, was read or broke off.
 func (r *FrameReader) FrameEnds() {
 	r.read = 0
-	r.Conn.HeadEnds()
+	r.Conn.Account.HeadEnds()
 }

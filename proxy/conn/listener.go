@@ -11,18 +11,18 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // Listener wraps each accepted connection in a *Conn. It survives transient errors and closes
-// connections beyond its limits.
+// connections beyond the limits.
 type Listener struct {
 	net.Listener
 	TLS     *tls.Config // nil for none
 	Open    *Set
 	Heads   *Heads
-	Limits  func() exchange.Limits
 	Ending  <-chan struct{} // closed when the listener must stop accepting
-	Refused func(reason string)
+	Metrics *metrics.Metrics
 	Log     *zap.Logger
 
 	failures int       // since the last accepted connection
@@ -33,40 +33,45 @@ type Listener struct {
 // spell is the time within which failures are logged only once. The same applies to refusals.
 const spell = time.Minute
 
-// Accept implements net.Listener.
-func (l *Listener) Accept() (net.Conn, error) {
+// Accept waits for the next connection, which Admit must allow before it is served.
+func (l *Listener) Accept() (*Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
-		if err != nil {
-			if !isTransient(err) || !l.pause(err) {
-				return nil, err
-			}
-			continue
+		if err == nil {
+			l.failures = 0
+			c := New(accepted)
+			c.Account.heads = l.Heads
+			return c, nil
 		}
-		l.failures = 0
-		c := New(accepted)
-		c.heads = l.Heads
-		most, all := l.Limits().Crowd()
-		open, gone, ok := l.Open.add(c, most, all)
-		if gone != nil {
-			l.Refused("limit")
-			_ = gone.socket.Close() // below TLS, because TLS would wait for a running write
+		if !isTransient(err) || !l.pause(err) {
+			return nil, err
 		}
-		if !ok {
-			l.Refused("limit")
-			if time.Since(l.refused) > spell {
-				l.Log.Warn("connections beyond the limit are refused", zap.Int("limit", all))
-			}
-			l.refused = time.Now()
-			_ = accepted.Close() // the connection was not used
-			continue
-		}
-		c.crowded = open > most
-		if l.TLS != nil {
-			c.Conn = tls.Server(c.socket, l.TLS)
-		}
-		return c, nil
 	}
+}
+
+// Admit reports whether the limits allow to serve a connection. If they do not, it closes the
+// connection.
+func (l *Listener) Admit(c *Conn, limits exchange.Limits) bool {
+	most, all := limits.Crowd()
+	open, gone, ok := l.Open.add(c, most, all)
+	if gone != nil {
+		l.Metrics.ConnectionRefused("limit")
+		_ = gone.socket.Close() // below TLS, because TLS would wait for a running write
+	}
+	if !ok {
+		l.Metrics.ConnectionRefused("limit")
+		if time.Since(l.refused) > spell {
+			l.Log.Warn("connections beyond the limit are refused", zap.Int("limit", all))
+		}
+		l.refused = time.Now()
+		_ = c.socket.Close() // the connection was not used
+		return false
+	}
+	c.crowded = open > most
+	if l.TLS != nil {
+		c.Conn = tls.Server(c.socket, l.TLS)
+	}
+	return true
 }
 
 // Drain makes Accept fail after d: until then, clients may not have noticed that they should connect
@@ -99,7 +104,7 @@ func (l *Listener) pause(err error) bool {
 	l.failed = time.Now()
 	wait := min(longest, first<<min(l.failures, doublings))
 	l.failures++
-	l.Refused("error")
+	l.Metrics.ConnectionRefused("error")
 	select {
 	case <-time.After(wait):
 		return true

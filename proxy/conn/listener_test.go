@@ -48,26 +48,35 @@ func (s *source) Accept() (net.Conn, error) {
 	return server, nil
 }
 
-func listenerOf(from net.Listener, limits exchange.Limits) (*Listener, *metrics.Metrics, *observer.ObservedLogs, chan struct{}) {
+func listenerOf(from net.Listener) (*Listener, *metrics.Metrics, *observer.ObservedLogs, chan struct{}) {
 	core, logs := observer.New(zap.InfoLevel)
 	metrics, ending := metrics.New(prometheus.NewRegistry()), make(chan struct{})
 	return &Listener{
-		Listener: from, Open: &Set{}, Limits: func() exchange.Limits { return limits }, Ending: ending,
-		Refused: metrics.ConnectionRefused, Log: zap.New(core),
+		Listener: from, Open: &Set{}, Ending: ending,
+		Metrics: metrics, Log: zap.New(core),
 	}, metrics, logs, ending
+}
+
+// admitted returns the next connection that is served.
+func (l *Listener) admitted(limits exchange.Limits) (*Conn, error) {
+	for {
+		if c, err := l.Accept(); err != nil || l.Admit(c, limits) {
+			return c, err
+		}
+	}
 }
 
 // Accept retries after transient errors, at growing intervals. It logs consecutive errors once.
 func TestAcceptGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &source{next: append(slices.Repeat([]any{syscall.EMFILE}, 10), nil, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOBUFS, syscall.ENOMEM)}
-		l, metrics, logs, _ := listenerOf(from, testLimits())
+		l, metrics, logs, _ := listenerOf(from)
 		for i := range 3 {
 			if i == 2 {
 				time.Sleep(2 * spell)
 				from.next = []any{syscall.EMFILE}
 			}
-			c, err := l.Accept()
+			c, err := l.admitted(testLimits())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,13 +103,13 @@ func TestAcceptGoesOn(t *testing.T) {
 // Accept returns all other errors. The server ends without waiting for the next attempt.
 func TestAcceptEnds(t *testing.T) {
 	for _, end := range []error{syscall.EBADF, syscall.EINVAL, net.ErrClosed} {
-		l, _, _, _ := listenerOf(&source{next: []any{end}}, testLimits())
+		l, _, _, _ := listenerOf(&source{next: []any{end}})
 		if _, err := l.Accept(); !errors.Is(err, end) {
 			t.Errorf("%v, want %v", err, end)
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		l, _, _, ending := listenerOf(&source{next: slices.Repeat([]any{syscall.EMFILE}, 1000)}, testLimits())
+		l, _, _, ending := listenerOf(&source{next: slices.Repeat([]any{syscall.EMFILE}, 1000)})
 		ended := make(chan error)
 		go func() {
 			_, err := l.Accept()
@@ -120,16 +129,16 @@ func TestAcceptEnds(t *testing.T) {
 func TestDescriptorsBoundConnections(t *testing.T) {
 	limits := testLimits()
 	limits.Descriptors = 16
-	l, metrics, _, _ := listenerOf(&source{next: append(make([]any, 20), syscall.EBADF)}, limits)
+	l, metrics, _, _ := listenerOf(&source{next: append(make([]any, 20), syscall.EBADF)})
 	var crowded int
-	var all []net.Conn
+	var all []*Conn
 	for {
-		c, err := l.Accept()
+		c, err := l.admitted(limits)
 		if err != nil {
 			break
 		}
 		all = append(all, c)
-		if c.(*Conn).crowded {
+		if c.crowded {
 			crowded++
 		}
 	}
@@ -162,20 +171,20 @@ func TestStrangersMakeRoom(t *testing.T) {
 		limits := testLimits()
 		limits.Connections = most
 		from := &source{}
-		l, metrics, _, _ := listenerOf(from, limits)
-		closed := func(c net.Conn) bool {
-			_ = c.(*Conn).socket.SetReadDeadline(time.Now())
-			_, err := c.(*Conn).socket.Read(make([]byte, 1))
+		l, metrics, _, _ := listenerOf(from)
+		closed := func(c *Conn) bool {
+			_ = c.socket.SetReadDeadline(time.Now())
+			_, err := c.socket.Read(make([]byte, 1))
 			return !errors.Is(err, os.ErrDeadlineExceeded)
 		}
 		accept := func(address string) *Conn {
 			t.Helper()
 			from.next = []any{address}
-			c, err := l.Accept()
+			c, err := l.admitted(limits)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return c.(*Conn)
+			return c
 		}
 		known := func(c *Conn) { c.HoldAs("user", func() (func(), bool) { return func() {}, true }) }
 		var greedy []*Conn
@@ -227,7 +236,7 @@ func TestKnownUsersKeepTheirConnections(t *testing.T) {
 		case !ok:
 			t.Fatal("the set is full")
 		case host == 0:
-			c.holdAs("user", func() (func(), bool) { return func() {}, true }) // the set does not know it yet
+			c.Account.holdAs("user", func() (func(), bool) { return func() {}, true }) // the set does not know it yet
 		case host < 3 && gone != nil, host == 3 && gone != all[1]:
 			t.Errorf("the connection %d ends another one", host)
 		}

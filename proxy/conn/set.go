@@ -17,7 +17,7 @@ import (
 type Set struct {
 	mu struct {
 		sync.Mutex
-		open     map[*Conn]struct{}
+		open     map[*Conn]stranger
 		networks map[string]*list.List // of strangers' *Conn, oldest first
 		drain    *Drain                // nil before the drain
 		cut      bool
@@ -28,11 +28,11 @@ type Set struct {
 // network has as many strangers. A handshake may take as long.
 const sayWho = handshakeTimeout
 
-// stranger is the place of a connection among those of strangers.
+// stranger is the place of a connection among those of strangers. It is zero for a user's.
 type stranger struct {
 	network string
 	since   time.Time
-	place   *list.Element // nil if the client is known
+	place   *list.Element
 }
 
 // Drain has the times for which connections wait for requests while the server drains.
@@ -51,7 +51,7 @@ func (s *Set) add(c *Conn, most, all int) (open int, gone *Conn, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.open == nil {
-		s.mu.open, s.mu.networks = map[*Conn]struct{}{}, map[string]*list.List{}
+		s.mu.open, s.mu.networks = map[*Conn]stranger{}, map[string]*list.List{}
 	}
 	network := access.Network(c.RemoteAddr().String())
 	if !s.mu.cut && len(s.mu.open) >= most {
@@ -65,8 +65,7 @@ func (s *Set) add(c *Conn, most, all int) (open int, gone *Conn, ok bool) {
 		of = list.New()
 		s.mu.networks[network] = of
 	}
-	c.stranger = stranger{network, time.Now(), of.PushBack(c)}
-	s.mu.open[c] = struct{}{}
+	s.mu.open[c] = stranger{network, time.Now(), of.PushBack(c)}
 	c.set = s
 	c.mu.drain = s.mu.drain // nothing waits for a request yet
 	return len(s.mu.open), gone, true
@@ -91,9 +90,9 @@ func (s *Set) makeRoomLocked(network string) *Conn {
 	for at := of.Front(); at != nil; at = of.Front() {
 		oldest := at.Value.(*Conn)
 		switch {
-		case oldest.Known(): // since this moment
+		case oldest.Account.Known(): // since this moment
 			s.knownLocked(oldest)
-		case of.Len() <= fair && time.Since(oldest.stranger.since) < sayWho:
+		case of.Len() <= fair && time.Since(s.mu.open[oldest].since) < sayWho:
 			return nil
 		default:
 			s.removeLocked(oldest)
@@ -110,8 +109,8 @@ func (s *Set) remove(c *Conn) {
 }
 
 func (s *Set) removeLocked(c *Conn) {
-	delete(s.mu.open, c)
 	s.knownLocked(c)
+	delete(s.mu.open, c)
 }
 
 // known says that a connection is a user's.
@@ -122,14 +121,15 @@ func (s *Set) known(c *Conn) {
 }
 
 func (s *Set) knownLocked(c *Conn) {
-	if c.stranger.place == nil {
+	as := s.mu.open[c]
+	if as.place == nil {
 		return
 	}
-	of := s.mu.networks[c.stranger.network]
-	if of.Remove(c.stranger.place); of.Len() == 0 {
-		delete(s.mu.networks, c.stranger.network)
+	of := s.mu.networks[as.network]
+	if of.Remove(as.place); of.Len() == 0 {
+		delete(s.mu.networks, as.network)
 	}
-	c.stranger = stranger{}
+	s.mu.open[c] = stranger{}
 }
 
 // Drain limits the waits for requests.

@@ -22,20 +22,17 @@ import (
 // responses is disconnected.
 type socket struct {
 	net.Conn
-	now     immediate // nil if the socket can only wait: then it keeps all writes
-	gather  gathering
-	shaking bool // TLS shakes hands, in one goroutine, and its writes wait
+	now       immediate // nil if the socket can only wait: then it keeps all writes
+	gather    gathering
+	handshake *handshake // nil unless TLS shakes hands, in one goroutine; its writes wait
 
 	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
 	// and, with TLS, a large stack. So a connection that may be silent for long waits for one byte
 	// below TLS. Then it reads the bytes that have arrived without waiting.
 	reading struct {
-		first  [1]byte
-		peeked bool // first was read but not yet passed to the reader
-		now    bool // reads do not wait but fail as after a deadline
-		// count is called with the number of bytes of each read. If it returns false, the read
-		// fails. It may be nil.
-		count   func(n int) bool
+		first   [1]byte
+		peeked  bool     // first was read but not yet passed to the reader
+		now     bool     // reads do not wait but fail as after a deadline
 		records *records // nil without TLS
 	}
 
@@ -82,7 +79,7 @@ func free(b *bytes.Buffer) {
 
 // Write implements net.Conn.
 func (s *socket) Write(p []byte) (n int, err error) {
-	if s.shaking {
+	if s.handshake != nil {
 		return s.Conn.Write(p)
 	}
 	s.mu.Lock()
@@ -196,14 +193,14 @@ func (s *socket) await() error {
 // Read implements net.Conn.
 func (s *socket) Read(p []byte) (n int, err error) {
 	r := s.reading.records
-	if r != nil && !r.want() && !s.shaking {
+	if r != nil && !r.want() && s.handshake == nil {
 		return 0, errNoData
 	}
 	n, err = s.read(p)
 	if r != nil {
 		r.read(p[:n])
 	}
-	if count := s.reading.count; count != nil && !count(n) {
+	if s.handshake != nil && !s.handshake.grows(n) {
 		return 0, ErrHeads
 	}
 	return n, err

@@ -6,7 +6,9 @@ import "time"
 // wait is below TLS.
 func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
 	for c.socket.now != nil {
-		n, err := c.readNow(read)
+		c.socket.reading.now = true
+		n, err := read()
+		c.socket.reading.now = false
 		if n > 0 || !isTimeout(err) {
 			return n, err
 		}
@@ -14,13 +16,6 @@ func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
 			return 0, err
 		}
 	}
-	return read()
-}
-
-// readNow calls read, which then does not wait.
-func (c *Conn) readNow(read func() (int, error)) (int, error) {
-	c.socket.reading.now = true
-	defer func() { c.socket.reading.now = false }()
 	return read()
 }
 

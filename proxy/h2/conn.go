@@ -114,7 +114,7 @@ func (s *Server) Serve(nc *conn.Conn) {
 	c.running.Wait()
 	written := c.writer.mu.err == errClosed //nolint:errorlint // no write has failed
 	if written && !errors.Is(err, io.EOF) {
-		nc.Unread = true // a TCP reset could overtake the last frames
+		nc.InputLeft = true // a TCP reset could overtake the last frames
 	}
 }
 
@@ -123,7 +123,7 @@ func (s *Server) open(nc *conn.Conn) (c *Conn, ended func()) {
 	o := s.Options()
 	nc.Stall = min(o.Stall, o.Limits.Write)
 	const most = bufferMax + 2*exchange.PieceSize
-	nc.Guard = fair.NewGuard(most, nc.UnreadIn, func() { nc.LimitWrites(time.Now()) })
+	nc.Guard = fair.NewGuard(most, nc.Account.UnreadIn, func() { nc.LimitWrites(time.Now()) })
 	c = &Conn{server: s, net: nc}
 	c.writer = newWriter(nc, &s.pump, &c.running)
 	c.streams = &streams{net: nc, w: c.writer, open: map[uint32]*stream{}, idle: time.Now()}
@@ -175,8 +175,7 @@ func (c *Conn) end(err error) {
 	w := c.writer
 	w.mu.Lock()
 	c.streams.endLocked(err)
-	w.unlock()
-	w.flush()
+	w.flushAndUnlock(true)
 	w.mu.Lock()
 	defer w.unlock()
 	for w.mu.writing { // ends, because each write has a deadline

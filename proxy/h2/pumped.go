@@ -11,10 +11,11 @@ import (
 // pumped is an open watch without a goroutine of its own: the pump lets it append its events, and
 // bytes for which there is no window stay unsent.
 type pumped struct {
-	s      *stream
-	watch  *watch.Watch
-	out    *exchange.ChunkWriter
-	closed func(reason string) // called at the end
+	s       *stream
+	watch   *watch.Watch
+	open    metrics.OpenWatch
+	release exchange.Release // nil for nothing
+	out     *exchange.ChunkWriter
 
 	// The writer's lock guards the fields from here on.
 	state  state
@@ -153,7 +154,10 @@ func (p *pumped) over() {
 	defer w.running.Done()
 	p.out.To = &s.out
 	p.watch.Close()
-	p.closed(p.watch.Reason())
+	p.open.Ended(p.watch.Reason())
+	if p.release != nil {
+		p.release.Written(int64(p.out.Sent))
+	}
 	w.mu.Lock()
 	rest := p.takeUnsentLocked()
 	w.unlock()

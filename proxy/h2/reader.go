@@ -109,7 +109,7 @@ func (r *reader) take(f http2.Frame, err error) error {
 // to 64 KiB of earlier fields (HPACK), so an unknown client is disconnected beyond wastedMax. A
 // change of all windows counts, too: it may wake all streams.
 func (r *reader) waste() error {
-	if r.wasted++; r.wasted > wastedMax && !r.net.Known() {
+	if r.wasted++; r.wasted > wastedMax && !r.net.Account.Known() {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	return nil
@@ -149,8 +149,7 @@ func (r *reader) ping(f *http2.PingFrame) error {
 	}
 	r.w.mu.Lock()
 	err := r.w.answerControlLocked(appendPing(r.w.bufLocked(), http2.FlagPingAck, f.Data))
-	r.w.unlock()
-	r.w.flushSoon()
+	r.w.flushAndUnlock(false)
 	return err
 }
 
@@ -172,8 +171,7 @@ func (r *reader) settings(f *http2.SettingsFrame) error {
 	if more != 0 && err == nil {
 		err = r.streams.widenLocked(more)
 	}
-	r.w.unlock()
-	r.w.flushSoon()
+	r.w.flushAndUnlock(false)
 	if more != 0 && err == nil {
 		err = r.waste()
 	}
@@ -203,8 +201,7 @@ func (r *reader) canceled(f *http2.RSTStreamFrame) error {
 	if s := r.streams.open[f.StreamID]; s != nil {
 		s.endLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
 	}
-	r.w.unlock()
-	r.w.flushSoon() // there may be a WINDOW_UPDATE for the rest of an upload
+	r.w.flushAndUnlock(false) // there may be a WINDOW_UPDATE for the rest of an upload
 	return cmp.Or(err, r.waste())
 }
 

@@ -127,7 +127,7 @@ func (s *stream) head(resp *exchange.Response, length int64, end bool) {
 // that has served a user, the streams on their way are the user's, so they are not ignored.
 func (s *stream) small(resp *exchange.Response, head bool) {
 	c := s.c
-	switch known := c.net.Known(); {
+	switch known := c.net.Account.Known(); {
 	case known && resp.Last:
 		c.streams.drain()
 	case !known:
@@ -160,8 +160,7 @@ func (s *stream) goOn() {
 		w.mu.peer.encoder.goOn()
 		s.appendBlockLocked(false)
 	}
-	w.unlock()
-	w.flush()
+	w.flushAndUnlock(true)
 }
 
 // whole writes a small response, in one write if possible.
@@ -201,22 +200,21 @@ func (s *stream) finish() {
 		w.mu.buf = appendEnd(w.bufLocked(), s.id)
 		s.endedLocked()
 	}
-	w.unlock()
-	w.flush()
+	w.flushAndUnlock(true)
 }
 
-// openStream begins an endless body. It returns true if the pump writes the rest, and then closes
-// the response.
+// openStream begins an endless body. It returns true if the pump writes the rest, and then releases
+// the request.
 func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump bool, bytes int64) {
 	c := s.c
 	s.out.stall = c.server.Options().Stall
-	s.out.unread = fair.NewGuard(exchange.PieceSize, c.net.UnreadIn, s.stalled)
+	s.out.unread = fair.NewGuard(exchange.PieceSize, c.net.Account.UnreadIn, s.stalled)
 	s.head(resp, -1, false)
-	ended := c.server.Metrics.WatchOpened(rt)
+	open := c.server.Metrics.WatchOpened(rt)
 	out := &exchange.ChunkWriter{To: &s.out, Unframed: true, Large: s.out.unread.Large}
 	w, ok := resp.Stream.(*watch.Watch)
 	if !ok || !w.Cheap() {
-		defer func() { ended(resp.Stream.Reason()) }()
+		defer func() { open.Ended(resp.Stream.Reason()) }()
 		c.writer.flush() // the first event may come much later
 		resp.Stream.Run(&s.ctx, out)
 		s.finish()
@@ -225,17 +223,14 @@ func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump 
 	defer func() {
 		if !onPump { // also if Open panicked
 			w.Close()
-			ended(w.Reason())
+			open.Ended(w.Reason())
 		}
 	}()
 	if !w.Open(&s.ctx, out) {
 		s.finish()
 		return false, int64(out.Sent)
 	}
-	p := &pumped{s: s, watch: w, out: out, closed: func(reason string) {
-		ended(reason)
-		resp.Close(int64(out.Sent))
-	}}
+	p := &pumped{s: s, watch: w, open: open, release: resp.Release, out: out}
 	out.To = p
 	c.running.Add(1)
 	c.writer.mu.Lock()

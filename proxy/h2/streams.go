@@ -78,8 +78,7 @@ func (t *streams) reset(id uint32, code http2.ErrCode, reason error) {
 		s.endLocked(errors.Join(http2.StreamError{StreamID: id, Code: code}, reason))
 	}
 	t.w.appendResetLocked(id, code)
-	t.w.unlock()
-	t.w.flushSoon()
+	t.w.flushAndUnlock(false)
 }
 
 // drain makes the client use another connection. The first GOAWAY announces the end, and the second
@@ -92,21 +91,17 @@ func (t *streams) drain() {
 		t.w.mu.buf = appendPing(t.w.mu.buf, 0, drainPing)
 		t.grace = time.AfterFunc(drainGrace, t.drained)
 	}
-	t.w.unlock()
-	t.w.flushSoon()
+	t.w.flushAndUnlock(false)
 }
 
 // drained makes the connection end with its last stream.
 func (t *streams) drained() {
 	t.w.mu.Lock()
-	idle := len(t.open) == 0
-	if t.grace == nil || t.refusing {
-		t.w.unlock()
-		return
+	idle := t.grace != nil && !t.refusing && len(t.open) == 0
+	if t.grace != nil {
+		t.refuseLocked()
 	}
-	t.refuseLocked()
-	t.w.unlock()
-	t.w.flushSoon()
+	t.w.flushAndUnlock(false)
 	if idle {
 		t.net.Interrupt()
 	}

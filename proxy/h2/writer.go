@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// writer has the frames of a connection that wait to be written. Its lock also guards the streams:
-// a stream changes when its frames are appended.
+// writer writes the frames of a connection, which wait in a buffer. Its lock also guards the
+// streams, because a stream changes when its frames are appended.
 type writer struct {
 	net     *conn.Conn
 	pump    *pump
@@ -66,9 +66,9 @@ func (w *writer) passLocked() {
 // wakeFirst wakes the first stream of a queue if the window is enough for it.
 func wakeFirst(line *list.List, window int64) {
 	if e := line.Front(); e != nil {
-		if d := e.Value.(*sender); window >= d.least {
-			d.leaveLocked()
-			d.wakeLocked()
+		if s := e.Value.(*sender); window >= s.least {
+			s.leaveLocked()
+			s.wakeLocked()
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (w *writer) floodLocked() {
 }
 
 func (w *writer) floodsLocked() bool {
-	return w.mu.control > controlMax || w.mu.control > controlUnknown && !w.net.Known()
+	return w.mu.control > controlMax || w.mu.control > controlUnknown && !w.net.Account.Known()
 }
 
 // queueLocked queues the connection if it has work for the pump. A goroutine that writes queues it
@@ -160,14 +160,19 @@ func (w *writer) stepsLocked(scratch *watch.Scratch) {
 }
 
 // flush writes the buffer and waits for the client. It does nothing if another goroutine writes.
-func (w *writer) flush() { w.write(true) }
+func (w *writer) flush() {
+	w.mu.Lock()
+	w.flushAndUnlock(true)
+}
 
 // flushSoon writes the buffer without waiting for the client.
-func (w *writer) flushSoon() { w.write(false) }
-
-// write writes the buffer unless another goroutine writes.
-func (w *writer) write(mayWait bool) {
+func (w *writer) flushSoon() {
 	w.mu.Lock()
+	w.flushAndUnlock(false)
+}
+
+// flushAndUnlock is flush or flushSoon with the lock held, which it releases.
+func (w *writer) flushAndUnlock(mayWait bool) {
 	if w.mu.writing {
 		w.unlock()
 		return

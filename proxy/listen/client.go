@@ -79,7 +79,7 @@ func (c *client) await(first bool, l exchange.Limits) error {
 		if c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return nil
 		}
-		if !c.HeadGrows(int64(cap(c.ahead))) {
+		if !c.Account.HeadGrows(int64(cap(c.ahead))) {
 			return conn.ErrHeads
 		}
 		from = max(0, len(c.ahead)-len(headEnd)+1)
@@ -117,7 +117,7 @@ func (c *client) Read(p []byte) (int, error) {
 		c.ahead, c.head = c.ahead[n:], max(0, c.head-n)
 		if len(c.ahead) == 0 {
 			c.ahead = nil
-			c.HeadEnds()
+			c.Account.HeadEnds()
 		}
 		return n, nil
 	}
@@ -170,8 +170,8 @@ func (c *client) readOn(stopping context.Context) {
 			case <-time.After(aheadGrace):
 			}
 		}
-		if full || !c.HeadGrows(int64(len(c.ahead))) {
-			c.err, c.Unread = errAhead, true
+		if full || !c.Account.HeadGrows(int64(len(c.ahead))) {
+			c.err, c.InputLeft = errAhead, true
 			return
 		}
 		_, err := c.WaitBelowTLS(c.readPiece)
@@ -216,7 +216,7 @@ func (t *borrowed) Read(p []byte) (int, error) {
 	case t.idle:
 		t.returned = true
 		return 0, io.EOF
-	case !t.handled && len(t.ahead) == 0 && !t.HeadGrows(t.buffer+t.parsed+bodyBegin):
+	case !t.handled && len(t.ahead) == 0 && !t.Account.HeadGrows(t.buffer+t.parsed+bodyBegin):
 		t.err = conn.ErrHeads
 	}
 	return t.client.Read(p)

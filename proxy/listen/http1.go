@@ -88,7 +88,7 @@ func (s *Server) serveRequests(c *client, first bool) {
 		if !t.returned { // a stream may already use the connection, or it is closed
 			return
 		}
-		if !c.Known() {
+		if !c.Account.Known() {
 			s.serving.Go(func() { s.serveRequests(c, false) })
 			return
 		}
@@ -115,7 +115,7 @@ func brokenBy(err error) zap.Field {
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	c := fctx.Conn().(*borrowed)
 	c.handled = true
-	c.HeadEnds()
+	c.Account.HeadEnds()
 	req := s.newRequest(fctx)
 	resp := rejectMalformed(&fctx.Request.Header, req.Header)
 	rt := exchange.ParseRoute(req.Method, req.Path)
@@ -133,7 +133,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	}
 	if req.Body != nil && !req.Body.Ended.Load() {
 		fctx.SetConnectionClose()
-		c.Unread = true
+		c.InputLeft = true
 	}
 }
 
@@ -264,7 +264,7 @@ func (s *Server) runHijacked(c *client, resp *exchange.Response, run takeover) {
 // runTunnel joins the client with upstream, after both have left HTTP.
 func runTunnel(c *client, resp *exchange.Response) (bytes int64, reusable bool) {
 	c.Stall = 0
-	c.HeadEnds()               // the tunnel uses the connection in two goroutines
+	c.Account.HeadEnds()       // the tunnel uses the connection in two goroutines
 	_, _ = c.Write(head(resp)) // the tunnel detects a client that has left
 	resp.Tunnel.Join(c)
 	return 0, false
@@ -285,12 +285,13 @@ func (s *Server) writeUnframed(c *client, req *exchange.Request, resp *exchange.
 // runStream writes an endless response, in chunks unless the client uses HTTP/1.0. It reports whether
 // another response may follow. If last is true, the response says that none follows.
 func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response, old, last bool) (bytes int64, whole bool) {
-	ended := s.Metrics.WatchOpened(rt)
-	defer func() { ended(resp.Stream.Reason()) }()
+	open := s.Metrics.WatchOpened(rt)
+	defer func() { open.Ended(resp.Stream.Reason()) }()
 	ctx, cancel := context.WithCancel(s.Life.Serving())
 	defer cancel()
 	c.Stall = s.options.Load().Stall
-	c.Guard = fair.NewGuard(2*exchange.PieceSize, c.UnreadIn, func() { c.LimitWrites(time.Now()) })
+	const most = 2 * exchange.PieceSize
+	c.Guard = fair.NewGuard(most, c.Account.UnreadIn, func() { c.LimitWrites(time.Now()) })
 	defer func() { c.Guard = nil }()
 	if !old {
 		resp.Header.Set("Transfer-Encoding", "chunked")

@@ -113,8 +113,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(s.Life.Serving(), s.conns.Cut)()
 	accepting := &conn.Listener{
 		Listener: l, TLS: s.options.Load().TLS, Open: &s.conns, Ending: ctx.Done(),
-		Refused: s.Metrics.ConnectionRefused, Log: s.Log,
-		Limits: s.limits,
+		Metrics: s.Metrics, Log: s.Log,
 	}
 	if s.Begun != nil {
 		accepting.Heads = &conn.Heads{Strangers: s.Begun, Users: s.Users, Unread: s.Unread}
@@ -170,12 +169,14 @@ func (s *Server) end(ctx context.Context, l *conn.Listener, accepting <-chan err
 }
 
 // accept accepts connections until Accept fails permanently.
-func (s *Server) accept(l net.Listener) error {
+func (s *Server) accept(l *conn.Listener) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return err
 		}
-		s.serving.Go(func() { s.serveConn(c.(*conn.Conn)) })
+		if l.Admit(c, s.limits()) {
+			s.serving.Go(func() { s.serveConn(c) })
+		}
 	}
 }

@@ -128,7 +128,7 @@ func TestCounts(t *testing.T) {
 	route := exchange.ParseRoute(http.MethodGet, "/api/v1/pods")
 	get, post := m.Began(http.MethodGet), m.Began(http.MethodPost)
 	ended, open := m.WatchOpened(route), m.WatchOpened(route)
-	ended("timeout")
+	ended.Ended("timeout")
 	get.Dec()
 	m.Lag(route).Bytes.Add(77)
 	m.Panicked(zap.NewNop(), InWatch, "reason")
@@ -158,5 +158,5 @@ watchproxy_watches{group="",resource="pods",version="v1"} 1
 		t.Errorf("%v watches have timed out", n)
 	}
 	post.Dec()
-	open("client")
+	open.Ended("client")
 }

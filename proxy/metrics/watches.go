@@ -42,15 +42,23 @@ func newWatches(bytes *prometheus.CounterVec) watches {
 
 func (w *watches) register(r prometheus.Registerer) { r.MustRegister(w.open, w.ends, w.lags) }
 
-// WatchOpened counts an open watch until ended is called. reason says why the watch ended.
-func (m *Metrics) WatchOpened(rt exchange.Route) (ended func(reason string)) {
+// OpenWatch is a watch that is counted as open.
+type OpenWatch struct {
+	metrics *Metrics
+	gvr     [3]string
+}
+
+// WatchOpened counts an open watch until it has ended.
+func (m *Metrics) WatchOpened(rt exchange.Route) OpenWatch {
 	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource}, rt, exchange.FromCache)
-	open := m.watches.open.WithLabelValues(gvr[:]...)
-	open.Inc()
-	return func(reason string) {
-		open.Dec()
-		m.watches.ends.WithLabelValues(gvr[0], gvr[1], gvr[2], reason).Inc()
-	}
+	m.watches.open.WithLabelValues(gvr[:]...).Inc()
+	return OpenWatch{m, gvr}
+}
+
+// Ended must be called when the watch has ended. reason says why.
+func (w OpenWatch) Ended(reason string) {
+	w.metrics.watches.open.WithLabelValues(w.gvr[:]...).Dec()
+	w.metrics.watches.ends.WithLabelValues(w.gvr[0], w.gvr[1], w.gvr[2], reason).Inc()
 }
 
 // Lag returns the counts of a resource's delivery lags.
