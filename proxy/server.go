@@ -115,11 +115,16 @@ func NewServer(of Parts, options Options) *Server {
 		upstream: s.upstream,
 	}
 	s.reader = read.New(read.Config{
-		Feeds: of.Feeds, Derived: of.Derived, Memory: s.limits.queues.memory, Slots: s.limits.queues.reads,
-		Limits: s.limits, Lag: of.Metrics.Lag, Panicked: s.reviewPanicked, Log: of.Log,
-		Options:  func() read.Options { return s.options.Load().Options },
-		Draining: s.life.Draining(), DrainShare: s.life.DrainShare,
-	})
+		Feeds:    of.Feeds,
+		Derived:  of.Derived,
+		Memory:   s.limits.queues.memory,
+		Slots:    s.limits.queues.reads,
+		Limits:   s.limits,
+		Metrics:  of.Metrics,
+		Log:      of.Log,
+		Draining: s.life.Draining(),
+		Drain:    s.life,
+	}, options.Options)
 	s.listening = s.listen(s)
 	return s
 }
@@ -159,13 +164,12 @@ func (s *Server) SetOptions(o Options) {
 	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
 	s.options.Store(&o)
 	s.life.SetDrainTime(o.Drain)
+	s.reader.SetOptions(o.Options)
 	s.listening.SetOptions(o.listening())
 }
 
 // Serve serves l until ctx ends, and then drains (see [listen.Server.Serve]).
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
-
-func (s *Server) reviewPanicked(reason any) { s.metrics.Panicked(s.log, metrics.InReview, reason) }
 
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.listening.Connections() }

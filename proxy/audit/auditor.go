@@ -256,15 +256,14 @@ func (e *event) write(resp *exchange.Response, panicked bool) bool {
 		return e.ProcessEventStage(e.ctx, auditapi.StagePanic)
 	case ok:
 		e.req = nil // an open watch does not need the request
-		done := w.Done
-		w.Done = func() {
-			done()
-			e.complete()
-		}
+		w.Audit = e
 		return true
 	}
 	return e.complete()
 }
+
+// WatchEnded implements watch.Auditor.
+func (e *event) WatchEnded() { e.complete() }
 
 func (e *event) complete() bool {
 	audit.AddAuditAnnotations(e.ctx, e.late...)

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -86,8 +87,17 @@ func openWatch(t *testing.T, ends *int) *watch.Watch {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &watch.Watch{Params: watch.Params{Feed: watch.Feed{Cache: c, Cursor: cursor}, Done: func() { *ends++ }}}
+	return watch.New(watch.Params{Feed: watch.Feed{Cache: c, Cursor: cursor}, Owner: (*owner)(ends)})
 }
+
+// owner counts the ends of a watch.
+type owner int
+
+func (*owner) Review(context.Context) error { return nil }
+
+func (*owner) Unwritable() {}
+
+func (o *owner) Done() { *o++ }
 
 // Each kind of response has the same stages as in the apiserver's log. A response from upstream has
 // no stages here, unless it is shared.

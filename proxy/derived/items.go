@@ -47,13 +47,13 @@ const added = "ADDED"
 // form. Until write returns, other watches find the same segment, even if it is not kept.
 func (d *Store) AddedEvents(m *fair.Meter, span tree.Span, c wire.Choice, form wire.Form, write func(*wire.Segment) error) error {
 	v := Variant{Form: FormID{Choice: c}, Gzip: true, Events: true, Cost: fair.Compress}
-	p, err := d.Get(m, span, v, func() (_, events []byte, err error) {
+	p, err := d.Get(m, span, v, func() (made Made, err error) {
 		for _, o := range span.Objects() {
-			if events, err = form.AppendEvent(events, added, o); err != nil {
-				return nil, nil, err
+			if made.Plain, err = form.AppendEvent(made.Plain, added, o); err != nil {
+				return made, err
 			}
 		}
-		return nil, events, nil
+		return made, nil
 	})
 	if err != nil {
 		return err

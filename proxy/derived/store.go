@@ -152,11 +152,16 @@ type Variant struct {
 	Events bool // events of a watch instead of items
 	// Cost is how often the bytes of the objects are touched to make the piece.
 	Cost int64
-	// Rows is the ID of the rules for a Table's rows; later caches have higher IDs. ValidUntil returns
-	// the time at which the ages in the new rows change.
-	Rows       uint64
-	ValidUntil func() time.Time
-	Brief      bool // the ages stay the same for only a few seconds
+	// Rows is the ID of the rules for a Table's rows; later caches have higher IDs.
+	Rows  uint64
+	Brief bool // the ages stay the same for only a few seconds
+}
+
+// Made is what a piece is made of.
+type Made struct {
+	Plain   []byte
+	Context []byte    // the end of the run before a compressed piece
+	Until   time.Time // at which ages in the piece change; zero for never
 }
 
 // FormID names a form of list items: a choice, and the part of their objects
@@ -167,10 +172,9 @@ type FormID struct {
 }
 
 // Get returns a piece, and makes it if necessary. If several readers need the same piece, one
-// reader makes it. produce returns the piece's bytes, and for a compressed piece also the end of
-// the run before it. Each reader first waits for its own turn, through its meter. So no reader
+// reader makes it from what produce returns. Each reader first waits for its own turn, through its meter. So no reader
 // waits for another reader's turn.
-func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
+func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (Made, error)) (*Piece, error) {
 	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, events: v.Events, first: v.First, rows: v.Rows}
 	if p := d.lookup(key); p != nil {
 		return p, nil
@@ -183,18 +187,15 @@ func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (conte
 		if p := d.lookup(key); p != nil {
 			return p, nil
 		}
-		context, plain, err := produce()
+		its, err := produce()
 		if err != nil {
 			return nil, err
 		}
-		p := &Piece{key: key}
-		if v.ValidUntil != nil {
-			p.Until = v.ValidUntil()
-		}
+		p := &Piece{key: key, Until: its.Until}
 		if v.Gzip {
-			p.Segment = wire.NewSegment(context, plain, v.Brief)
+			p.Segment = wire.NewSegment(its.Context, its.Plain, v.Brief)
 		} else {
-			p.Plain = slices.Clip(plain)
+			p.Plain = slices.Clip(its.Plain)
 		}
 		d.share(p)
 		d.keep(p)

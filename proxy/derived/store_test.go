@@ -57,11 +57,11 @@ func churn(t *testing.T, budget int64) {
 		var behind tree.Span
 		for span := range of.Spans("", "") {
 			v := Variant{Gzip: true, Behind: behind}
-			if _, err := d.Get(&fair.Meter{}, span, v, func() (context, plain []byte, err error) {
+			if _, err := d.Get(&fair.Meter{}, span, v, func() (Made, error) {
 				makes++
-				plain = make([]byte, size)
-				_, err = random.Read(plain)
-				return nil, plain, err
+				plain := make([]byte, size)
+				_, err := random.Read(plain)
+				return Made{Plain: plain}, err
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -121,9 +121,9 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 			_ = m.Spend(fair.Turn) // the next piece needs a slot
 			all.Go(func() {
 				for span := range snapshot.Spans(from, to) {
-					p, err := d.Get(&m, span, Variant{Form: FormID{Choice: wire.Choice{Partial: true}}, Cost: 1}, func() (_, plain []byte, err error) {
+					p, err := d.Get(&m, span, Variant{Form: FormID{Choice: wire.Choice{Partial: true}}, Cost: 1}, func() (Made, error) {
 						makes.Add(1)
-						return nil, make([]byte, 100), nil
+						return Made{Plain: make([]byte, 100)}, nil
 					})
 					if err != nil {
 						t.Error(err)
@@ -174,7 +174,7 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 	c, snapshot := cachetest.ConfigMaps(t, objects)
 	d := newStore(t, 1)
 	page := tree.Span{Page: &tree.Page{}}
-	if _, err := d.Get(&fair.Meter{}, page, Variant{}, func() (_, _ []byte, err error) { return nil, nil, io.EOF }); !errors.Is(err, io.EOF) {
+	if _, err := d.Get(&fair.Meter{}, page, Variant{}, func() (made Made, err error) { return made, io.EOF }); !errors.Is(err, io.EOF) {
 		t.Errorf("a piece that could not be made: %v", err)
 	}
 	snapshots := []watchcache.Snapshot{snapshot}
@@ -214,9 +214,9 @@ func readPages(t *testing.T, d *Store, snapshot watchcache.Snapshot, v Variant) 
 	t.Helper()
 	for span := range snapshot.Spans("", "") {
 		want := bytes.Repeat(fmt.Append(nil, span.Page.ID(), v.Form, v.First), 20+20*int(span.Page.ID()%10))
-		p, err := d.Get(&fair.Meter{}, span, v, func() (_, plain []byte, err error) {
+		p, err := d.Get(&fair.Meter{}, span, v, func() (Made, error) {
 			makes++
-			return nil, want, nil
+			return Made{Plain: want}, nil
 		})
 		if err != nil || !bytes.Equal(p.Plain, want) {
 			t.Errorf("%d bytes instead of %d, %v", len(p.Plain), len(want), err)

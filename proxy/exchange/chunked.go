@@ -13,8 +13,8 @@ import (
 // An idle stream holds no buffer. If a client does not read, its stream holds one piece. The next
 // piece is collected after the writer has sent this piece.
 type ChunkWriter struct {
-	To       io.Writer
-	Unframed bool // no chunks, as over HTTP/2 and HTTP/1.0
+	To        io.Writer
+	Unchunked bool // no chunks, as over HTTP/2 and HTTP/1.0
 	// Large is called before a large frame is written, with its length, and with 0 after that. It may
 	// be nil.
 	Large  func(size int64)
@@ -81,7 +81,7 @@ func (c *ChunkWriter) FlushWith(body, tail []byte) error {
 		defer c.Large(0)
 	}
 	size := len(c.Buf) - chunkHeader + len(body) + len(tail)
-	if !c.Unframed {
+	if !c.Unchunked {
 		tail = append(slices.Clip(tail), "\r\n"...)
 	}
 	if err := c.Write(c.headed(size)); err != nil {
@@ -96,7 +96,7 @@ func (c *ChunkWriter) FlushWith(body, tail []byte) error {
 // Chunk returns pending frames as a chunk.
 func (c *ChunkWriter) Chunk() []byte {
 	size := len(c.Buf) - chunkHeader
-	if !c.Unframed {
+	if !c.Unchunked {
 		c.Buf = append(c.Buf, "\r\n"...)
 	}
 	return c.headed(size)
@@ -104,7 +104,7 @@ func (c *ChunkWriter) Chunk() []byte {
 
 // headed returns pending frames after the head of a chunk of size bytes.
 func (c *ChunkWriter) headed(size int) []byte {
-	if c.Unframed {
+	if c.Unchunked {
 		return c.Buf[chunkHeader:]
 	}
 	head := strconv.AppendInt(make([]byte, 0, chunkHeader), int64(size), 16)
@@ -146,7 +146,7 @@ func (c *ChunkWriter) release() {
 
 // End writes the last chunk. If a write has failed, it returns the error of that write instead.
 func (c *ChunkWriter) End() error {
-	if c.Unframed || c.broken != nil {
+	if c.Unchunked || c.broken != nil {
 		return c.broken
 	}
 	_, err := io.WriteString(c.To, "0\r\n\r\n")

@@ -62,7 +62,7 @@ func TestChunksReadBackWhatWasWritten(t *testing.T) {
 func TestLargeFrames(t *testing.T) {
 	var w countingWriter
 	var told []int64
-	out := &ChunkWriter{To: &w, Unframed: true, Large: func(size int64) { told = append(told, size) }}
+	out := &ChunkWriter{To: &w, Unchunked: true, Large: func(size int64) { told = append(told, size) }}
 	var want int
 	for _, size := range []int{PieceSize - chunkHeader, 10, PieceSize + 1, 10} {
 		want += size

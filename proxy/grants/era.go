@@ -188,7 +188,7 @@ func (e *era) wakeWaiting() {
 	for w := range e.watches {
 		if w.waits {
 			w.waits = false
-			w.wake()
+			w.wakeLocked()
 		}
 	}
 }
@@ -250,6 +250,6 @@ func (e *era) endLocked() {
 		delete(e.of.mu.open, e.key)
 	}
 	for w := range e.watches {
-		w.wake()
+		w.wakeLocked()
 	}
 }

@@ -184,12 +184,12 @@ func TestAskWithoutAnswer(t *testing.T) {
 		u := newUpstream("a")
 		u.grant(true, "a")
 		w := u.opens(t, NewEras(), Key{}, "a")
-		w.Notify(func() {
+		w.Notify(wakes(func() {
 			w.woken.Add(1)
 			if w.era.said("a") == unknown {
 				go w.Ask("a") // as the watch does in its own goroutine
 			}
-		})
+		}))
 		u.fails("a")
 		time.Sleep(allowTTL)
 		if d := w.era.said("a"); d != unknown {

@@ -115,7 +115,7 @@ func (s *Eras) join(k Key, r Reviewer) (*Watch, error) {
 		s.mu.open[k] = e
 		s.countLocked(e, eraCost)
 	}
-	w := &Watch{era: e, wake: func() {}}
+	w := &Watch{era: e}
 	e.watches[w] = struct{}{}
 	return w, nil
 }

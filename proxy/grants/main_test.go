@@ -132,7 +132,7 @@ func (u *upstream) opens(t *testing.T, s *Eras, k Key, want ...string) *watcher 
 	}
 	counted := &watcher{Watch: w}
 	t.Cleanup(counted.close)
-	w.Notify(func() { counted.woken.Add(1) })
+	w.Notify(wakes(func() { counted.woken.Add(1) }))
 	return counted
 }
 
@@ -156,3 +156,8 @@ func (e *era) said(namespace string) string {
 	}
 	return denied
 }
+
+// wakes is a Waker.
+type wakes func()
+
+func (w wakes) Wake() { w() }

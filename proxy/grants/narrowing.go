@@ -43,7 +43,7 @@ type Narrowing struct {
 
 // Config says what a Narrowing is for.
 type Config struct {
-	Access func() *access.Access
+	Access *access.Access
 	View   *exchange.View
 	Asked  exchange.Asked
 	User   user.Info
@@ -156,7 +156,7 @@ func (n *Narrowing) review(ctx context.Context, verb, namespace string) (a Answe
 }
 
 func (n *Narrowing) may(ctx context.Context, asked exchange.Asked) (a Answer, err error) {
-	a.Allowed, a.Until, err = n.Access().Allows(ctx, asked.Attributes(n.User))
+	a.Allowed, a.Until, err = n.Access.Allows(ctx, asked.Attributes(n.User))
 	return a, err
 }
 
@@ -170,7 +170,7 @@ func (n *Narrowing) Namespaces() iter.Seq[string] {
 }
 
 // DenyTTL implements Reviewer.
-func (n *Narrowing) DenyTTL() time.Duration { return n.Access().DenyTTL() }
+func (n *Narrowing) DenyTTL() time.Duration { return n.Access.DenyTTL() }
 
 // All reports whether the sender may see all namespaces.
 func (n *Narrowing) All() bool { return n == nil || n.all }

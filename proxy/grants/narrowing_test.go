@@ -10,7 +10,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/bench/cachetest"
-	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -48,7 +47,7 @@ func TestManyDecisionsTakeTurns(t *testing.T) {
 		}
 		route := exchange.Route{GVR: cache.Resource().GVR, Verb: "list"}
 		n, err := New(Config{
-			Access: func() *access.Access { return a }, View: &exchange.View{Name: "v"},
+			Access: a, View: &exchange.View{Name: "v"},
 			Asked: exchange.Asked{Route: route}, User: &user.DefaultInfo{Name: "one"},
 		})
 		if err != nil {

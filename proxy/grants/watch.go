@@ -21,9 +21,12 @@ type Watch struct {
 	names []string
 	until time.Time // all of names are allowed
 	// Eras.mu guards these fields.
-	wake  func()
+	waker Waker // nil until Notify
 	waits bool
 }
+
+// Waker is woken when a watch has to look at its grants.
+type Waker interface{ Wake() }
 
 // Namespaces returns the namespaces that the watch shows in its state, sorted.
 func (w *Watch) Namespaces() []string { return w.names }
@@ -34,11 +37,18 @@ func (w *Watch) Narrow(f *object.Filter) *object.Filter { return f.Among(w.era) 
 // Over reports whether the watch must end, because a decision has changed.
 func (w *Watch) Over() bool { return w.era.over.Load() }
 
-// Notify sets the function that is called when the watch must end, and after Ask.
-func (w *Watch) Notify(wake func()) {
+// Notify sets what is woken when the watch must end, and after Ask.
+func (w *Watch) Notify(waker Waker) {
 	w.era.of.mu.Lock()
 	defer w.era.of.mu.Unlock()
-	w.wake = wake
+	w.waker = waker
+}
+
+// wakeLocked wakes the watch. Before Notify, nobody waits.
+func (w *Watch) wakeLocked() {
+	if w.waker != nil {
+		w.waker.Wake()
+	}
 }
 
 // Ask asks for the decision on a namespace. The watch is woken when there is one, and may have to ask
@@ -88,31 +98,37 @@ func (w *Watch) Close() {
 	}
 }
 
-// Again returns the review function of an open watch. If its error is not exchange.ErrRevoked, the
+// Right is the right to an open watch.
+type Right struct {
+	Access    *access.Access
+	Sender    exchange.Credentials
+	Asked     exchange.Asked
+	Narrowing *Narrowing // nil if the watch shows all namespaces
+}
+
+// Review checks that the sender still has the right. If its error is not exchange.ErrRevoked, the
 // review failed without a result. The decisions on the namespaces of a narrowed watch are renewed
 // elsewhere, so that its sender only has to be the same user still.
-func Again(a func() *access.Access, who exchange.Credentials, what exchange.Asked, n *Narrowing) func(context.Context) error {
-	return func(ctx context.Context) error {
-		a, sender := a(), who.AsHTTP(ctx)
-		caller, err := a.Authenticate(sender)
-		var u user.Info
-		if err == nil {
-			u, err = a.EffectiveUser(ctx, caller, sender.Header)
-		}
-		switch {
-		case errors.Is(err, access.ErrUnavailable):
-			return err
-		case err != nil:
-			return fmt.Errorf("%w: %w", exchange.ErrRevoked, err)
-		case !n.All() && n.isOf(u):
-			return nil
-		case !n.All():
-			return exchange.ErrRevoked
-		}
-		decision, _, err := a.Authorize(ctx, what.Attributes(u))
-		if decision == authorizer.DecisionAllow {
-			return nil
-		}
-		return cmp.Or(err, exchange.ErrRevoked)
+func (r *Right) Review(ctx context.Context) error {
+	sender, n := r.Sender.AsHTTP(ctx), r.Narrowing
+	caller, err := r.Access.Authenticate(sender)
+	var u user.Info
+	if err == nil {
+		u, err = r.Access.EffectiveUser(ctx, caller, sender.Header)
 	}
+	switch {
+	case errors.Is(err, access.ErrUnavailable):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", exchange.ErrRevoked, err)
+	case !n.All() && n.isOf(u):
+		return nil
+	case !n.All():
+		return exchange.ErrRevoked
+	}
+	decision, _, err := r.Access.Authorize(ctx, r.Asked.Attributes(u))
+	if decision == authorizer.DecisionAllow {
+		return nil
+	}
+	return cmp.Or(err, exchange.ErrRevoked)
 }

@@ -68,7 +68,7 @@ func (s *apiserver) access(t *testing.T) *access.Access {
 // impersonate, and when the impersonated user loses the right. It goes on while upstream does not
 // answer. A narrowed watch only needs the same user still, because its namespaces are reviewed
 // elsewhere.
-func TestAgain(t *testing.T) {
+func TestRight(t *testing.T) {
 	as := func(impersonated string) http.Header {
 		h := http.Header{"Authorization": {"Bearer token"}}
 		if impersonated != "" {
@@ -116,13 +116,13 @@ func TestAgain(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				again := Again(func() *access.Access { return a }, sender, what, n)
-				if err := again(t.Context()); err != nil {
+				again := Right{a, sender, what, n}
+				if err := again.Review(t.Context()); err != nil {
 					t.Fatalf("it does not begin: %v", err)
 				}
 				test.change(s)
 				time.Sleep(2 * time.Minute) // until all outcomes are forgotten
-				if err := again(t.Context()); !errors.Is(err, test.want) {
+				if err := again.Review(t.Context()); !errors.Is(err, test.want) {
 					t.Errorf("%v instead of %v", err, test.want)
 				}
 			})

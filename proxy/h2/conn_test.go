@@ -105,7 +105,6 @@ func selecting(t *testing.T, c *watchcache.Cache, f *object.Filter, lifetime tim
 			},
 			Feed:   watch.Feed{Cache: c, Cursor: cursor},
 			Server: watch.Server{Draining: context.Background()},
-			Done:   func() {},
 		})
 		return resp
 	}

@@ -123,7 +123,7 @@ func respond(w http.ResponseWriter, r *http.Request, answers handler) {
 	switch {
 	case err != nil:
 	case resp.Stream != nil:
-		resp.Stream.Run(r.Context(), &exchange.ChunkWriter{To: to, Unframed: true})
+		resp.Stream.Run(r.Context(), &exchange.ChunkWriter{To: to, Unchunked: true})
 	case resp.List != nil || resp.Reader != nil:
 		_, err = resp.WriteBody(r.Context(), to, req, nil)
 	}

@@ -211,7 +211,7 @@ func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump 
 	s.out.unread = fair.NewGuard(exchange.PieceSize, c.net.Account.UnreadIn, s.stalled)
 	s.head(resp, -1, false)
 	open := c.server.Metrics.WatchOpened(rt)
-	out := &exchange.ChunkWriter{To: &s.out, Unframed: true, Large: s.out.unread.Large}
+	out := &exchange.ChunkWriter{To: &s.out, Unchunked: true, Large: s.out.unread.Large}
 	w, ok := resp.Stream.(*watch.Watch)
 	if !ok || !w.Cheap() {
 		defer func() { open.Ended(resp.Stream.Reason()) }()
@@ -236,7 +236,7 @@ func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump 
 	c.writer.mu.Lock()
 	s.out.watch = p
 	c.writer.unlock()
-	w.Cursor.Notify(p.ready)
+	w.Notify(p.ready)
 	p.ready() // for events that arrived before Notify
 	return true, 0
 }

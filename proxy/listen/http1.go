@@ -299,7 +299,7 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 	if writeHead(c, resp, last) != nil {
 		cancel()
 	}
-	out := &exchange.ChunkWriter{To: c, Unframed: old, Large: c.Guard.Large}
+	out := &exchange.ChunkWriter{To: c, Unchunked: old, Large: c.Guard.Large}
 	func() {
 		defer c.CancelWhenGone(cancel)()
 		resp.Stream.Run(ctx, out)

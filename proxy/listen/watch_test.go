@@ -56,6 +56,5 @@ func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
 		},
 		Feed:   watch.Feed{Cache: c, Cursor: cursor},
 		Server: watch.Server{Draining: context.Background()},
-		Done:   func() {},
 	}
 }

@@ -182,9 +182,15 @@ func (r *answer) selectedRun(span tree.Span, first bool) (*derived.Piece, error)
 }
 
 func (r *answer) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
-	return r.derived.Get(&r.meter, span, r.variant(first), func() (_, plain []byte, err error) {
-		plain, err = derived.Items(r.form, span, first)
-		return nil, plain, err
+	return r.derived.Get(&r.meter, span, r.variant(first), func() (made derived.Made, err error) {
+		if r.rows == nil {
+			made.Plain, err = derived.Items(r.form, span, first)
+			return made, err
+		}
+		_ = r.rows.ValidUntil() // may cover rows written earlier for another purpose
+		made.Plain, err = derived.Items(r.form, span, first)
+		made.Until = r.rows.ValidUntil()
+		return made, err
 	})
 }
 
@@ -192,9 +198,7 @@ func (r *answer) derivedRun(span tree.Span, first bool) (*derived.Piece, error) 
 func (r *answer) variant(first bool) derived.Variant {
 	v := derived.Variant{Form: r.formID(), First: first, Cost: r.cost()}
 	if r.rows != nil {
-		// ValidUntil resets its result, which may cover rows written earlier for another purpose.
-		_ = r.rows.ValidUntil()
-		v.Rows, v.ValidUntil = r.rows.Rules.ID, r.rows.ValidUntil
+		v.Rows = r.rows.Rules.ID
 	}
 	return v
 }
@@ -212,23 +216,25 @@ func (r *answer) segmented(items *derived.ListItems, body *derived.List) (*excha
 	for i, span := range items.Spans {
 		v := r.variant(i == 0)
 		v.Gzip, v.Cost = true, fair.Compress
-		if v.ValidUntil != nil {
-			until := body.Shares[i].Until
-			v.ValidUntil = func() time.Time { return until }
+		var until time.Time
+		if r.rows != nil {
+			until = body.Shares[i].Until
 			v.Brief = !until.IsZero() && time.Until(until) < brief
 		}
 		if i > 0 {
 			v.Behind = items.Spans[i-1]
 		}
-		p, err := r.derived.Get(&r.meter, span, v, func() (context, plain []byte, err error) {
-			if context, err = r.endOf(v.Behind); err != nil {
-				return nil, nil, err
+		p, err := r.derived.Get(&r.meter, span, v, func() (made derived.Made, err error) {
+			made.Until = until
+			if made.Context, err = r.endOf(v.Behind); err != nil {
+				return made, err
 			}
 			if len(body.Pieces) > 0 {
-				return context, body.Pieces[i], nil
+				made.Plain = body.Pieces[i]
+				return made, nil
 			}
-			plain, err = derived.Items(r.form, span, i == 0)
-			return context, plain, err
+			made.Plain, err = derived.Items(r.form, span, i == 0)
+			return made, err
 		})
 		if err != nil {
 			return nil, r.unwritable(err)

@@ -58,7 +58,7 @@ func TestAllowStale(t *testing.T) {
 			if c.refused {
 				feeds.since = 0
 			}
-			rd := &Reader{Config: Config{Feeds: feeds, Options: func() Options { return c.options }}}
+			rd := New(Config{Feeds: feeds}, c.options)
 			err := rd.allowStale(&r.plan, &r.source)
 			if errors.Is(err, Lost) != c.fails || !c.fails && err != nil {
 				t.Errorf("%v", err)

@@ -102,9 +102,9 @@ func newStill(t *testing.T, gvr schema.GroupVersionResource, kind, empty string)
 	}
 	const memory = 1 << 30
 	return fs, New(Config{
-		Feeds: fs, Derived: newDerived(t, 1<<20), Memory: fair.NewPool(memory, false), Limits: unlimited{}, Lag: uncounted, Log: zap.NewNop(),
-		Options: func() Options { return Options{SyncTimeout: time.Second} }, Draining: t.Context(), DrainShare: func() time.Duration { return 0 },
-	})
+		Feeds: fs, Derived: newDerived(t, 1<<20), Memory: fair.NewPool(memory, false), Limits: unlimited{}, Metrics: uncounted{}, Log: zap.NewNop(),
+		Draining: t.Context(), Drain: atOnce{},
+	}, Options{SyncTimeout: time.Second})
 }
 
 // fill fills the caches with objects of annotations by "namespace/name". Upstream shows none of
@@ -162,7 +162,7 @@ func TestInternalMetadataOfBookmarks(t *testing.T) {
 				t.Fatalf("%+v", v)
 			}
 			var written strings.Builder
-			v.Answer.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
+			v.Answer.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unchunked: true})
 			if first, _, _ := strings.Cut(written.String(), "\n"); !strings.HasSuffix(first, want) {
 				t.Errorf("%q: got %s\nwant %s", include, first, want)
 			}

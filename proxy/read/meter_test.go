@@ -31,7 +31,8 @@ func TestFirstPieceOfAStateNeedsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots := fair.NewPool(1, false)
 		r, snapshot := metered(t, 5000, slots)
-		for range r.state(snapshot) {
+		state := watch.Initial{Selected: r.selected(), State: snapshot.Tree}
+		for range state.Spans(&r.meter) {
 			if err := slots.Take(t.Context(), "other", 1); err != nil {
 				t.Fatal(err)
 			}
@@ -111,10 +112,12 @@ func TestReadIsGivenUp(t *testing.T) {
 					return nil, err
 				}
 				p := watch.Params{
-					Plan:   watch.Plan{Filter: r.filter, Form: r.form, Bookmarks: true},
-					Feed:   watch.Feed{Cache: r.cache, Cursor: cursor, State: r.state(snapshot), Meter: &r.meter},
+					Plan: watch.Plan{Filter: r.filter, Form: r.form, Bookmarks: true},
+					Feed: watch.Feed{
+						Cache: r.cache, Cursor: cursor, Meter: &r.meter,
+						Initial: &watch.Initial{Selected: r.selected(), State: snapshot.Tree},
+					},
 					Server: watch.Server{Draining: t.Context()},
-					Done:   func() {},
 				}
 				w := watch.New(p)
 				defer w.Close()

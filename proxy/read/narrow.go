@@ -7,7 +7,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/grants"
@@ -15,15 +14,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// access returns what decides on access now, which a reload may replace.
-func (rd *Reader) access() *access.Access { return rd.Options().Access }
-
 // narrow begins to narrow a read of all namespaces to those that its sender may read. A refusal is
 // upstream's answer to a read of all.
 func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err error) {
 	r.refusal, r.Alone = refusal, refusal != nil
 	r.narrowing, err = grants.New(grants.Config{
-		Access: rd.access, View: r.View, Asked: r.asked(r.Path), User: u, Watch: r.Kind == wire.Watch,
+		Access: rd.options.Load().Access, View: r.View, Asked: r.asked(r.Path), User: u, Watch: r.Kind == wire.Watch,
 	})
 	if err != nil {
 		return Credentials

@@ -121,7 +121,7 @@ func TestResumedWatchesAreRefused(t *testing.T) {
 			Identity: &access.Caller{Token: true}, View: &exchange.View{Name: "mine", Allowed: true},
 		}
 		req.SplitTarget()
-		rd := New(Config{Feeds: c.feeds, Log: zap.NewNop()})
+		rd := New(Config{Feeds: c.feeds, Log: zap.NewNop()}, Options{})
 		got := rd.Answer(t.Context(), req, exchange.ParseRoute(req.Method, req.Path))
 		refused := got.Answer != nil && got.Answer.Status == http.StatusMethodNotAllowed
 		if got.Reason != c.want || refused != (c.want == "") {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -79,9 +80,24 @@ type Limiter interface {
 	GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response
 }
 
+// Metrics count what happens to reads. metrics.Metrics implements it.
+type Metrics interface {
+	// Lag returns what counts the delivery lags of a resource; nil for no counts.
+	Lag(rt exchange.Route) *watch.Lag
+	// Panicked counts a panic that the calling function has recovered, and logs it.
+	Panicked(log *zap.Logger, place string, reason any, fields ...zap.Field)
+}
+
+// Drain spreads the ends of watches over the time in which the server drains.
+type Drain interface {
+	// DrainShare returns the part of this time after which a watch ends.
+	DrainShare() time.Duration
+}
+
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
+	options    atomic.Pointer[Options]
 	unwritable unwritable
 	tables     table.Registry
 	grants     *grants.Eras // of views
@@ -90,24 +106,27 @@ type Reader struct {
 
 // Config has the parts of a Reader.
 type Config struct {
-	Feeds    Feeds
-	Derived  *derived.Store
-	Memory   *fair.Pool  // of users, for large events
-	Slots    *fair.Slots // for expensive reads
-	Options  func() Options
-	Limits   Limiter
-	Lag      func(rt exchange.Route) *watch.Lag // counts delivery lags; nil for no counts
-	Panicked func(reason any)                   // called if a review panics
-	Log      *zap.Logger
-	// Draining ends when the server begins to drain. Each watch ends DrainShare later.
-	Draining   context.Context //nolint:containedctx // it is the server's
-	DrainShare func() time.Duration
+	Feeds   Feeds
+	Derived *derived.Store
+	Memory  *fair.Pool  // of users, for large events
+	Slots   *fair.Slots // for expensive reads
+	Limits  Limiter
+	Metrics Metrics
+	Log     *zap.Logger
+	// Draining ends when the server begins to drain.
+	Draining context.Context //nolint:containedctx // it is the server's
+	Drain    Drain
 }
 
 // New returns a Reader.
-func New(c Config) *Reader {
-	return &Reader{Config: c, tables: table.Registry{Log: c.Log}, grants: grants.NewEras()}
+func New(c Config, o Options) *Reader {
+	rd := &Reader{Config: c, tables: table.Registry{Log: c.Log}, grants: grants.NewEras()}
+	rd.SetOptions(o)
+	return rd
 }
+
+// SetOptions changes the options. Open watches keep the old ones.
+func (rd *Reader) SetOptions(o Options) { rd.options.Store(&o) }
 
 // answer is a response in the making.
 type answer struct {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/table"
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -54,10 +55,10 @@ func (r *read) retried(ctx context.Context, err error, answer func(context.Conte
 	return resp, err
 }
 
-// watchRows prepares the rows for a watch from rv and keeps the feed of the rows until release is
-// called.
-func (rd *Reader) watchRows(r *read, rv uint64) (release func(), err error) {
-	r.rows.Context, r.rows.Wait, r.rows.Waits = rd.Draining, rowWatchWait, r.meter.ReleaseSlot
+// watchRows prepares the rows for a watch from rv. The cursor keeps the feed of the rows running until
+// it is closed.
+func (rd *Reader) watchRows(r *read, rv uint64) (*watchcache.Cursor, error) {
+	r.rows.Context, r.rows.Wait, r.rows.Slot = rd.Draining, rowWatchWait, &r.meter
 	if r.Bookmarks && r.rows.Cache.Bookmark() == nil {
 		return nil, Stale
 	}

@@ -52,7 +52,7 @@ func newJoined(t *testing.T) *joined {
 	j.rows.SetBookmark(b)
 	const memory = 1 << 30
 	j.memory = fair.NewPool(memory, false)
-	j.reader = New(Config{Memory: j.memory, Limits: unlimited{}, Lag: uncounted, Draining: t.Context(), DrainShare: func() time.Duration { return 0 }, Log: zap.NewNop()})
+	j.reader = New(Config{Memory: j.memory, Limits: unlimited{}, Metrics: uncounted{}, Draining: t.Context(), Drain: atOnce{}, Log: zap.NewNop()}, Options{})
 	return j
 }
 
@@ -151,7 +151,7 @@ func (j *joined) watch(r *read, meanwhile func()) (written string) {
 	}
 	meanwhile()
 	var to strings.Builder
-	resp.Stream.Run(j.t.Context(), &exchange.ChunkWriter{To: &to, Unframed: true})
+	resp.Stream.Run(j.t.Context(), &exchange.ChunkWriter{To: &to, Unchunked: true})
 	return to.String()
 }
 

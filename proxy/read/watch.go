@@ -3,7 +3,6 @@ package read
 import (
 	"context"
 	"errors"
-	"iter"
 	"math"
 	"runtime"
 	"sync"
@@ -15,10 +14,10 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/grants"
+	"github.com/watchproxy/watchproxy/proxy/table"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // feedAgent is the User-Agent of every proxy's feeds (client.UserAgent). The feeds of another proxy
@@ -37,10 +36,11 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
-	release := func() {}
+	owner := &owner{reader: rd, cache: r.cache, rows: r.rows, metadata: metadata}
 	if err == nil && r.rows != nil {
 		p.Meter, p.Rows = &r.meter, r.rows
-		if release, err = rd.watchRows(r, p.Start); err != nil {
+		owner.feed, err = rd.watchRows(r, p.Start)
+		if err != nil {
 			abandon(&p)
 		}
 		if err != nil && r.WithState() {
@@ -71,34 +71,36 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	done, refusal := rd.Limits.AdmitWatch(r.Request)
 	if refusal != nil {
 		abandon(&p)
-		release()
+		owner.release()
 		return refusal, nil
 	}
+	owner.done = done
+	p.Owner = owner
 	p.Cache, p.Form, p.Choice, p.Cost = r.cache, r.form, r.choice, r.cost()
 	p.Bookmarks, p.Anew = r.Bookmarks, r.narrowing != nil
-	p.Lifetime, p.DrainShare = time.Duration(r.WatchSeconds)*time.Second, rd.DrainShare()
-	p.Lag = rd.Lag(r.Route)
-	p.Server = watch.Server{Events: &rd.events, Draining: rd.Draining, Panicked: rd.Panicked}
-	p.Done = func() { release(); done() }
-	p.Unwritable = func() {
-		if metadata && (r.rows == nil || !r.rows.Failed()) {
-			rd.unwritable.add(r.cache)
-		}
-	}
+	p.Lifetime, p.DrainShare = time.Duration(r.WatchSeconds)*time.Second, rd.Drain.DrainShare()
+	p.Lag = rd.Metrics.Lag(r.Route)
+	p.Server = watch.Server{Events: &rd.events, Draining: rd.Draining}
 	if !r.form.Verbatim() {
 		p.Room = eventRoom{rd.Memory, r.User(), rd.Draining}
 	}
 	if r.Identity != nil {
-		p.Recheck = rd.Options().Recheck
-		p.Review = grants.Again(rd.access, r.Credentials(), r.asked(r.Path), r.narrowing)
+		o := rd.options.Load()
+		p.Recheck = o.Recheck
+		owner.right = &grants.Right{
+			Access:    o.Access,
+			Sender:    r.Credentials(),
+			Asked:     r.asked(r.Path),
+			Narrowing: r.narrowing,
+		}
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
 	if rd.gzipsWatch(r) {
 		gzipped(resp)
 		p.Compressed = true
-		if p.State != nil && !r.selective() && r.rows == nil {
-			p.Derived = r.derived
+		if p.Initial != nil && !r.selective() && r.rows == nil {
+			p.Initial.Derived = r.derived
 		}
 	}
 	resp.Stream = watch.New(p)
@@ -121,7 +123,8 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	}
 	p.Start = initial.ResourceVersion()
 	if r.WithState() {
-		p.State, p.Meter = r.state(initial), &r.meter
+		p.Initial = &watch.Initial{Selected: r.selected(), State: initial.Tree}
+		p.Meter = &r.meter
 	}
 	if p.Grants != nil {
 		p.Filter = p.Grants.Narrow(r.filter)
@@ -133,15 +136,6 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	return p, err
 }
 
-// state walks the initial state of a watch. It is not refused once its objects are selected.
-func (r *read) state(initial watchcache.Snapshot) iter.Seq[tree.Span] {
-	return func(yield func(tree.Span) bool) {
-		selected := r.selected().Ahead(initial.Tree)
-		r.meter.End()
-		selected(yield)
-	}
-}
-
 // abandon gives up a watch that has not begun.
 func abandon(p *watch.Params) {
 	p.Cursor.Close()
@@ -151,7 +145,7 @@ func abandon(p *watch.Params) {
 }
 
 func (rd *Reader) gzipsWatch(r *read) bool {
-	return r.Gzip && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
+	return r.Gzip && rd.options.Load().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
 }
 
 // errorEvent returns a watch that consists of one ERROR event.
@@ -177,9 +171,54 @@ type eventRoom struct {
 }
 
 // Hold implements watch.Room.
-func (r eventRoom) Hold(size int64) (release func(), err error) {
-	event := r.of.Holding(r.user)
-	return event.Free, event.Take(r.draining, size)
+func (r eventRoom) Hold(size int64) error {
+	return r.of.Holding(r.user).Take(r.draining, size)
+}
+
+// Free implements watch.Room.
+func (r eventRoom) Free(size int64) { r.of.Give(r.user, size) }
+
+// owner is what an open watch keeps of its read.
+type owner struct {
+	reader   *Reader
+	right    *grants.Right // nil if there are no reviews
+	cache    *watchcache.Cache
+	metadata bool               // the form has only metadata, or is a Table
+	rows     *table.Rows        // of a Table
+	feed     *watchcache.Cursor // keeps the feed of the rows running
+	done     func()             // gives back what the watch was admitted with
+}
+
+var errPanicked = errors.New("panic in a review")
+
+// Review implements watch.Owner. A panic counts as a failed review.
+func (o *owner) Review(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			o.reader.Metrics.Panicked(o.reader.Log, "review", p)
+			err = errPanicked
+		}
+	}()
+	return o.right.Review(ctx)
+}
+
+// Unwritable implements watch.Owner.
+func (o *owner) Unwritable() {
+	if o.metadata && (o.rows == nil || !o.rows.Failed()) {
+		o.reader.unwritable.add(o.cache)
+	}
+}
+
+// Done implements watch.Owner.
+func (o *owner) Done() {
+	o.release()
+	o.done()
+}
+
+func (o *owner) release() {
+	if o.feed != nil {
+		o.feed.Close()
+	}
 }
 
 // unwritable has the caches with an object that a watch of metadata or of Tables could not write:

@@ -29,7 +29,7 @@ func TestWatchAcrossARelist(t *testing.T) {
 			r, _ := pageOf(t, 2, 0)
 			r.Header.Set("User-Agent", agent)
 			r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 3, 1
-			rd := New(Config{Limits: unlimited{}, Lag: uncounted, Draining: context.Background(), DrainShare: func() time.Duration { return 0 }})
+			rd := New(Config{Limits: unlimited{}, Metrics: uncounted{}, Draining: context.Background(), Drain: atOnce{}}, Options{})
 			resp, err := rd.watch(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
@@ -46,7 +46,17 @@ func TestWatchAcrossARelist(t *testing.T) {
 	}
 }
 
-func uncounted(exchange.Route) *watch.Lag { return nil }
+// uncounted are Metrics that count no lags.
+type uncounted struct{ Metrics }
+
+// Lag implements Metrics.
+func (uncounted) Lag(exchange.Route) *watch.Lag { return nil }
+
+// atOnce is a Drain in which watches end at once.
+type atOnce struct{}
+
+// DrainShare implements Drain.
+func (atOnce) DrainShare() time.Duration { return 0 }
 
 // unlimited is a Limiter that refuses nothing.
 type unlimited struct{ Limiter }

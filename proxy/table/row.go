@@ -56,7 +56,7 @@ func appendQuoted(dst []byte, text string) []byte {
 // age returns the timestamp whose age a cell shows, and the text around that age. The timestamp is
 // zero if the cell does not change with time.
 func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (since time.Time, prefix, suffix string, err error) {
-	c := column{since: created} // upstream's rows of ipaddresses have an age without a column
+	c := column{age: sinceCreation} // upstream's rows of ipaddresses have an age without a column
 	if i < len(r.columns) {
 		c = r.columns[i]
 	}
@@ -69,8 +69,8 @@ func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (s
 		at := strings.LastIndexByte(inner, '(') + 1
 		text, prefix, suffix = inner[at:], inner[:at], " ago)"
 	}
-	if c.since != nil {
-		if t := c.since(item); !t.IsZero() && explains(t, text, arrived) {
+	if c.age != noAge {
+		if t := c.age.since(item); !t.IsZero() && explains(t, text, arrived) {
 			return t, prefix, suffix, nil
 		}
 	} else if r.custom || r.builtin && isValue(item, cell.Raw) {

@@ -27,6 +27,9 @@ func (e *MissingRowError) Error() string {
 // errClock means that this machine's clock may differ from upstream's, so ages are unknown.
 var errClock = errors.New("this machine's clock may differ from upstream's")
 
+// Slot is a turn of a read, which others may have while the read waits.
+type Slot interface{ ReleaseSlot() }
+
 // Rows joins the rows of one read with their objects. It implements wire.Rows.
 type Rows struct {
 	Rules *Rules
@@ -35,9 +38,8 @@ type Rows struct {
 	// is no wait and the row is missing.
 	Context context.Context //nolint:containedctx // it is the read's
 	Wait    time.Duration
-	// Waits is called before such a wait. It may be nil.
-	Waits  func()
-	failed bool // a row was missing, or did not belong to its object
+	Slot    Slot // is given back before such a wait; nil for none
+	failed  bool // a row was missing, or did not belong to its object
 	// agesEnd is the end of the last row's last age in the output.
 	agesEnd int
 	last    *object.Object // the last row appended
@@ -121,8 +123,8 @@ func (r *Rows) AwaitLate(rv uint64) (there bool) {
 	if s, err := r.Cache.Snapshot(); err == nil && s.ResourceVersion() >= rv {
 		return true
 	}
-	if r.Waits != nil {
-		r.Waits()
+	if r.Slot != nil {
+		r.Slot.ReleaseSlot()
 	}
 	return r.Await(r.Context, rv, r.Wait)
 }
@@ -141,20 +143,16 @@ func (r *Rows) Metadata(made []byte) ([]byte, error) {
 // change with time.
 func (r *Rows) AgesEnd() int { return r.agesEnd }
 
-// Keep keeps the feed of the rows running until release is called, because a feed without readers
-// may stop. It fails in the same cases as a watch from rv.
-func (r *Rows) Keep(rv uint64) (release func(), err error) {
+// Keep returns a cursor that keeps the feed of the rows running until it is closed, because a feed
+// without readers may stop. It fails in the same cases as a watch from rv.
+func (r *Rows) Keep(rv uint64) (*watchcache.Cursor, error) {
 	// No object wakes the cursor.
 	nobody := fields.OneTermEqualSelector("metadata.name", "watchproxy.dev:none")
 	nothing, err := object.NewFilter(r.Cache.Resource(), "", nil, nobody)
 	if err != nil {
 		return nil, err
 	}
-	cursor, err := r.Cache.Watch(nothing, rv)
-	if err != nil {
-		return nil, err
-	}
-	return cursor.Close, nil
+	return r.Cache.Watch(nothing, rv)
 }
 
 // ValidUntil returns the time until which the rows written since the last call stay the same. It is zero

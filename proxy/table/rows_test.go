@@ -14,7 +14,7 @@ func TestWaitsForRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cache, initial := cachetest.Roomy(t)
 		waits := 0
-		r := &Rows{Cache: cache, Context: context.Background(), Wait: time.Second, Waits: func() { waits++ }}
+		r := &Rows{Cache: cache, Context: context.Background(), Wait: time.Second, Slot: (*counted)(&waits)}
 		at := initial.ResourceVersion()
 		if !r.AwaitLate(at) || waits != 0 {
 			t.Errorf("it waits %d times for what is there", waits)
@@ -31,3 +31,8 @@ func TestWaitsForRows(t *testing.T) {
 		}
 	})
 }
+
+// counted counts how often a slot is given back.
+type counted int
+
+func (c *counted) ReleaseSlot() { *c++ }

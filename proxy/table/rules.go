@@ -56,11 +56,30 @@ func (r *Rules) doubt(row *object.Object, reason error) {
 	r.doubted.Store(&now)
 }
 
-// column is the rule of a column. If since is nil, the column's cells do not change with time.
+// column is the rule of a column.
 type column struct {
 	name string
-	// since returns the timestamp of the column's age, or the zero time.
-	since func(object []byte) time.Time
+	age  age
+}
+
+// age says since when a column's ages count.
+type age uint8
+
+const (
+	noAge            age = iota // the cells do not change with time
+	sinceCreation               // of the object
+	sinceTermination            // of one of a pod's containers, at the latest
+)
+
+// since returns the timestamp from which an object's age counts, or the zero time.
+func (a age) since(object []byte) time.Time {
+	switch a {
+	case sinceCreation:
+		return created(object)
+	case sinceTermination:
+		return terminated(object)
+	}
+	return time.Time{}
 }
 
 // forwarded has the resources whose Tables upstream must answer.
@@ -92,11 +111,11 @@ func newRules(r *object.Resource) *Rules {
 		date := rules.custom && definition.Get("type").Str == "date"
 		switch {
 		case date && showsCreation(r.Columns.Paths, i), rules.builtin && c.name == "Age":
-			c.since = created
+			c.age = sinceCreation
 		case date:
 			rules.left = true
 		case pods && c.name == "Restarts":
-			c.since = terminations
+			c.age = sinceTermination
 		}
 		rules.columns = append(rules.columns, c)
 	}
@@ -122,11 +141,11 @@ func timestamp(text string) (t time.Time, ok bool) {
 	return t, err == nil
 }
 
-// terminations returns the last time at which one of a pod's relevant containers ended, by
+// terminated returns the last time at which one of a pod's relevant containers ended, by
 // upstream's rules. While the pod initializes, the relevant containers are its init containers up
 // to the current one. After that, the relevant containers are its containers and the init
 // containers that restart.
-func terminations(pod []byte) time.Time {
+func terminated(pod []byte) time.Time {
 	restarts := map[string]bool{}
 	gjson.GetBytes(pod, "spec.initContainers").ForEach(func(_, c gjson.Result) bool {
 		restarts[c.Get("name").Str] = c.Get("restartPolicy").Str == "Always"

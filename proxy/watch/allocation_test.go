@@ -25,12 +25,12 @@ func TestEventAllocatesNothing(t *testing.T) {
 	cachetest.Apply(t, c, objects...) // all allocations except the delivery's
 	var one [1]watchcache.Delta
 	deliver := func() {
-		polled, _, err := w.Cursor.Poll(one[:0], 1)
+		polled, _, err := w.place.cursor.Poll(one[:0], 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range polled {
-			if err := w.append(out, &polled[i]); err != nil {
+			if err := w.encoder.append(out, &polled[i]); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -255,15 +255,15 @@ func TestStateEnds(t *testing.T) {
 				p, _ := r.opens()
 				initial := cachetest.Snapshot(t, r.cache)
 				began := time.Now()
-				p.State = initial.Spans("", "")
+				p.Initial = begins(p, initial)
 				meter := fair.NewMeter(t.Context(), &exchange.Request{}, fair.NewSlots(1), false)
 				p.Meter, p.Recheck = &meter, 15*time.Second
-				p.Review = func(context.Context) error {
+				p.Owner = &owner{review: func(context.Context) error {
 					if time.Since(began) >= from {
 						return test.revoked
 					}
 					return nil
-				}
+				}}
 				if test.regranted {
 					time.AfterFunc(from, func() { r.sets("a", false) })
 				}

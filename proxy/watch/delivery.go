@@ -1,23 +1,137 @@
 package watch
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"math"
-	"runtime"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/grants"
-	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // deltasMax is the maximum number of events in one poll of the log, and pumpDeltas the maximum in a
 // pump. A watch with more new events leaves the pump until it has caught up.
 const deltasMax, pumpDeltas = 128, 16
+
+// Step delivers new events and does all other work that is due. It reports whether the watch
+// continues, and whether there are more events to deliver. A pump passes scratch space. A caller
+// whose writes may block passes nil, because a blocked write would keep the space in use.
+func (w *Watch) Step(ctx context.Context, out *exchange.ChunkWriter, s *Scratch) (on, behind bool) {
+	if s == nil {
+		return w.waitingStep(ctx, out)
+	}
+	on, behind = w.step(ctx, out, s, &s.late)
+	w.lags.countIn(&s.late, out)
+	return on, behind
+}
+
+// waitingStep is a step whose writes may wait for the client. If a write waits, the step's events
+// count as slow.
+func (w *Watch) waitingStep(ctx context.Context, out *exchange.ChunkWriter) (on, behind bool) {
+	var late lateRuns
+	waits := &waits{to: out.To}
+	out.To = waits
+	on, behind = w.step(ctx, out, nil, &late)
+	out.To = waits.to
+	w.lags.countWaited(&late, waits.took)
+	w.lags.count(out)
+	w.lags.slow = w.lags.slow && behind
+	return on, behind
+}
+
+// ClientWaited records that events have waited because the client had not read earlier bytes. Until
+// the watch has caught up, its deliveries count as slow. ClientWaited must be called in the
+// goroutine that works on the watch.
+func (w *Watch) ClientWaited() { w.lags.slow = true }
+
+func (w *Watch) step(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
+	on, behind = w.work(ctx, out, s, late)
+	if !on {
+		w.encoder.end()
+	}
+	return on, behind && !w.place.waits
+}
+
+func (w *Watch) work(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
+	due := w.alarm.due.Swap(false) // must come before all checks
+	position, behind, err := w.deliver(out, s, late)
+	if s != nil {
+		w.lags.slow = w.lags.slow && behind
+	}
+	if err != nil {
+		w.Broken(err)
+		w.encoder.appendEnd(out, w.cache, err)
+		_ = w.encoder.flush(out) // writes earlier events
+		return false, false
+	}
+	// While the watch is behind, upstream may never have had a state at this position.
+	if due && !behind && w.appendBookmark(out, position) != nil {
+		w.reason = cmp.Or(w.reason, endUnwritable)
+		_ = w.encoder.flush(out)
+		return false, false
+	}
+	if err = w.encoder.flush(out); err != nil {
+		w.Broken(err)
+		return false, false
+	}
+	if due && !w.goesOn(ctx, out, position, behind) {
+		return false, false
+	}
+	return true, behind
+}
+
+// goesOn reports whether the watch continues. If so, it sets the alarm. Otherwise it writes what the
+// client has to know.
+func (w *Watch) goesOn(ctx context.Context, out *exchange.ChunkWriter, position uint64, behind bool) bool {
+	now := time.Now()
+	if !w.recheck.goesOn(ctx, now) { // the client then opens another watch and is refused
+		w.reason = cmp.Or(w.reason, endRevoked)
+		return false
+	}
+	gone := ctx.Err() != nil
+	if w.schedule.over(now, w.plan.DrainShare) || gone {
+		w.end(out, position, behind, gone)
+		return false
+	}
+	next := w.recheck.next(w.schedule.next())
+	switch {
+	case w.place.waits: // so does the bookmark
+		w.alarm.set(w.recheck.next(w.schedule.deadline))
+	case behind && !now.Before(next): // the bookmark waits until the client has caught up
+		w.alarm.due.Store(true)
+	default:
+		w.alarm.set(next)
+	}
+	return true
+}
+
+// end writes what the client has to know at the end of its time, of the drain, or when it has gone.
+func (w *Watch) end(out *exchange.ChunkWriter, position uint64, behind, gone bool) {
+	switch {
+	case gone:
+		w.reason = cmp.Or(w.reason, endClient)
+	case w.schedule.drains:
+		w.reason = cmp.Or(w.reason, endDrain)
+	default:
+		w.reason = cmp.Or(w.reason, endTimeout)
+	}
+	switch {
+	case w.plan.Anew && w.plan.Bookmarks && !gone: // otherwise the client would try to resume
+		w.encoder.appendEnd(out, w.cache, errAnew)
+	case behind && !gone:
+		w.encoder.appendEnd(out, w.cache, watchcache.ErrLagged)
+	case w.schedule.drains && !behind:
+		// The client can then continue at another replica from the latest resourceVersion. An older
+		// one may have expired there. The bookmark is sent even if its resourceVersion is not new: if
+		// a watch ends within a second without an event, client-go's informers treat the watch as
+		// broken and list again.
+		if b := w.cache.Bookmark(); b != nil && w.schedule.periodic {
+			_ = w.encoder.bookmark(out, b.Append(nil, max(position, w.plan.Start), false))
+		}
+	}
+	_ = w.encoder.flush(out) // the client may be gone
+}
 
 // deliver appends the new events that fit into a piece of 64 KiB, or writes a single event. If
 // behind is true, there are more events, and position is not valid. Only a pump passes scratch
@@ -32,303 +146,53 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (
 		pooled = scratches.Get().(*Scratch)
 		most = deltasMax
 	}
-	polled, position, err := w.poll(pooled.deltas[:0], most, exchange.PieceSize)
-	if s != nil && len(polled) == 1 && err == nil && out.Buf == nil && w.member == nil {
-		err = w.writeOne(out, &polled[0], s)
+	polled, position, err := w.place.poll(pooled.deltas[:0], most, exchange.PieceSize)
+	if s != nil && len(polled) == 1 && err == nil && out.Buf == nil && w.encoder.member == nil {
+		err = w.encoder.writeOne(out, &polled[0], s)
 	} else {
 		for i := range polled {
 			if err != nil { // after an error the client watches again, and upstream answers
 				break
 			}
-			err = w.append(out, &polled[i])
+			err = w.encoder.append(out, &polled[i])
 		}
 	}
-	w.Meter.ReleaseSlot()
+	w.encoder.meter.ReleaseSlot()
 	if err == nil {
-		w.noteLag(late, polled)
+		w.lags.note(late, polled)
 	}
 	clear(polled)
 	if s == nil {
 		scratches.Put(pooled)
-		if len(polled) == 0 && err == nil && w.Cursor.More() && !w.waits {
+		if len(polled) == 0 && err == nil && w.place.cursor.More() && !w.place.waits {
 			return w.deliverLarge(out, late)
 		}
 	}
-	return position, w.Cursor.More(), err
-}
-
-// poll is PollWithin. It fails if the grants were over after the poll. If there is no decision on the
-// namespace of the next event, it asks for one, and the watch waits until it is woken.
-func (w *Watch) poll(into []watchcache.Delta, limit, bytes int) (deltas []watchcache.Delta, position uint64, err error) {
-	deltas, position, err = w.Cursor.PollWithin(into, limit, bytes)
-	w.waits = false
-	switch {
-	case w.Grants == nil || err != nil:
-	case w.Grants.Over(): // see package grants
-		err = grants.ErrChanged
-	case len(deltas) == 0 && w.Cursor.Undecided() != "":
-		w.waits = true
-		w.Grants.Ask(w.Cursor.Undecided())
-	}
-	return deltas, position, err
-}
-
-// noteLag collects the arrival times of events that are about to be written.
-func (w *Watch) noteLag(late *lateRuns, polled []watchcache.Delta) {
-	switch {
-	case w.Lag == nil || len(polled) == 0:
-	case w.slow:
-		late.add(&w.Lag.Slow, polled, w.opened)
-	default:
-		late.add(&w.Lag.Prompt, polled, w.opened)
-	}
+	return position, w.place.cursor.More(), err
 }
 
 // deliverLarge is deliver for one event of any size.
 func (w *Watch) deliverLarge(out *exchange.ChunkWriter, late *lateRuns) (position uint64, behind bool, err error) {
-	defer w.Meter.ReleaseSlot()
-	polled, position, err := w.poll(make([]watchcache.Delta, 0, 1), 1, math.MaxInt)
+	defer w.encoder.meter.ReleaseSlot()
+	polled, position, err := w.place.poll(make([]watchcache.Delta, 0, 1), 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {
-		if d := &polled[0]; w.member != nil || w.Choice.Table || w.shares(d) {
-			err = w.append(out, d)
+		if d := &polled[0]; w.encoder.copies(d) {
+			err = w.encoder.append(out, d)
 		} else {
-			err = w.add(out, d.Type, shownAt(d))
+			err = w.encoder.add(out, d.Type, shownAt(d))
 		}
 		if err == nil {
-			w.noteLag(late, polled)
+			w.lags.note(late, polled)
 		}
 	}
-	return position, w.Cursor.More(), err
+	return position, w.place.cursor.More(), err
 }
 
-// writeState writes the initial state of the watch. If the client asked for bookmarks, a bookmark
-// follows.
-func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error {
-	defer w.Meter.ReleaseSlot()
-	plain := w.plain(out)
-	for span := range w.State {
-		if err := w.writeSpan(plain, span); err != nil {
-			if w.Grants != nil {
-				w.appendEnd(plain, err)
-			}
-			_ = w.flushAll(out) // writes earlier events
-			return err
-		}
-		if err := w.stays(ctx); err != nil {
-			w.appendEnd(plain, err)
-			_ = w.flushAll(out)
-			return err
-		}
+// appendBookmark adds a bookmark if one is due and its resourceVersion is new.
+func (w *Watch) appendBookmark(out *exchange.ChunkWriter, position uint64) error {
+	isNew := position > w.plan.Start && w.cache.Bookmark() != nil
+	if !w.schedule.takesBookmark(time.Now(), isNew) {
+		return nil
 	}
-	if w.Meter.Failed() != nil { // the selection failed
-		return w.Meter.Failed()
-	}
-	if w.Bookmarks {
-		if err := w.putBookmark(plain, w.Start, true); err != nil {
-			return err
-		}
-	}
-	return w.flushAll(out)
-}
-
-// writeSpan writes a part of the initial state.
-func (w *Watch) writeSpan(out *exchange.ChunkWriter, span tree.Span) (err error) {
-	write, most := w.writePart, int64(exchange.PieceSize)
-	if w.Derived != nil {
-		write, most = w.writeSegment, 1<<20 // which is compressed in one turn
-	}
-	for part := range span.Parts(most) {
-		if err = write(out, part); err != nil {
-			break
-		}
-	}
-	return err
-}
-
-// writeSegment writes a compressed segment that watches share.
-func (w *Watch) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
-	made := false
-	err := w.Derived.AddedEvents(w.Meter, part, w.Choice, w.Form, func(s *wire.Segment) error {
-		made = true
-		return w.member.add(s)
-	})
-	if err != nil && !made && w.Meter.Failed() == nil {
-		return w.unwritable(err)
-	}
-	return err
-}
-
-// writePart writes about a piece, for which it waits for a turn. It waits for rows without a slot, and
-// only for those of the objects: the rows of a quiet resource may stay at an older resourceVersion
-// than the state.
-func (w *Watch) writePart(out *exchange.ChunkWriter, part tree.Span) error {
-	if w.Choice.Table && !w.late {
-		w.Meter.ReleaseSlot()
-		w.late = !w.Rows.AwaitLate(part.Newest())
-	}
-	if cost := w.stateCost(); cost > 0 {
-		if err := w.Meter.Spend(cost * part.Bytes()); err != nil {
-			return err
-		}
-		if w.late {
-			w.Meter.ReleaseSlot()
-		}
-	}
-	if w.Grants != nil {
-		if w.Grants.Expired() {
-			w.Meter.ReleaseSlot() // before the wait for reviews
-		}
-		if err := w.Grants.Renew(w.Meter.Context()); err != nil {
-			return err
-		}
-	}
-	for _, o := range part.Objects() {
-		if err := w.add(out, watchcache.Added, o); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// stateCost is the cost of the initial state, for each of its bytes.
-func (w *Watch) stateCost() (cost int64) {
-	if w.member != nil {
-		cost = 1
-	}
-	if !w.Form.Verbatim() {
-		cost += w.Cost
-	}
-	return cost
-}
-
-// stays fails if the rest of the state need not be written. If the log has dropped the watch's
-// position, the watch would fail after the state anyway. So a state keeps replaced objects in
-// memory no longer than the log does.
-func (w *Watch) stays(ctx context.Context) error {
-	now := time.Now()
-	switch err := w.Cursor.Err(); {
-	case err != nil:
-		return err
-	case !now.Before(w.deadline):
-		return context.DeadlineExceeded
-	case !w.recheck.goesOn(ctx, now):
-		return exchange.ErrRevoked
-	}
-	return ctx.Err()
-}
-
-// add appends an event. If there is no room for the event, add flushes first. If an event is larger
-// than a piece and its form allows it, add writes the event from the cache's own bytes.
-func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
-	size := len(o.Bytes()) + watchcache.EventOverhead
-	if err := out.MakeRoom(size); err != nil {
-		return err
-	}
-	if size <= exchange.PieceSize {
-		return w.put(out, kind, o)
-	}
-	buf := out.Pending()
-	head, body, tail, ok := w.Form.SplitEvent(*buf, kind.String(), o)
-	if !ok {
-		return w.putLarge(out, kind, o)
-	}
-	*buf = head
-	return out.FlushWith(body, tail)
-}
-
-// put appends an event.
-func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) (err error) {
-	buf := out.Pending()
-	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o); err != nil {
-		return w.unwritable(err)
-	}
-	return nil
-}
-
-// putLarge is put for a large event of this watch alone, and writes it at once. It waits for room
-// without a slot, and for the client with neither. Without room the watch ends. The next watch may find
-// room: upstream does not answer it, because one user's watches would then decide for all users.
-func (w *Watch) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
-	size := int64(len(o.Bytes()))
-	w.Meter.ReleaseSlot()
-	release, err := w.Room.Hold(size)
-	if err != nil {
-		w.ends(endUnwritable)
-		return fmt.Errorf("no room for an event of %d bytes: %w", size, err)
-	}
-	defer release()
-	if err := w.Meter.Spend(w.Cost * size); err != nil {
-		return err
-	}
-	err = w.put(out, kind, o)
-	w.Meter.ReleaseSlot()
-	if err != nil {
-		return err
-	}
-	return out.Flush()
-}
-
-// unwritable ends the watch. The client watches again, and upstream answers.
-func (w *Watch) unwritable(err error) error {
-	w.ends(endUnwritable)
-	w.Unwritable()
-	return err
-}
-
-// append appends an event. If an object no longer matches the selector, the event contains the
-// object's previous content with the resourceVersion of the change.
-func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
-	if w.Choice.Table {
-		w.Rows.AwaitLate(d.RV)
-		size := len(d.Object.Bytes())
-		if size > exchange.PieceSize {
-			return w.putLarge(w.plain(out), d.Type, shownAt(d))
-		}
-		if err := w.Meter.Spend(w.Cost * int64(size)); err != nil {
-			return err
-		}
-	}
-	if w.member == nil && !w.shares(d) {
-		return w.put(out, d.Type, shownAt(d))
-	}
-	e, err := w.event(d)
-	if err != nil {
-		return w.unwritable(err)
-	}
-	if len(out.Buf)+e.size() > exchange.PieceSize {
-		w.Meter.ReleaseSlot() // before the wait for room, and for the client
-	}
-	release, err := e.held(w.Room)
-	if err != nil {
-		w.ends(endUnwritable)
-		return fmt.Errorf("no room for an event of %d bytes: %w", e.size(), err)
-	}
-	defer release()
-	switch {
-	case e.hidden:
-		d.Received = 0 // so that it does not count as delivered
-	case w.member != nil:
-		err = w.member.add(e.segment)
-	default:
-		err = out.Add(e.plain)
-	}
-	runtime.KeepAlive(e) // so that other watches find it meanwhile
-	return err
-}
-
-// shown is an object at the resourceVersion of an event.
-type shown struct {
-	*object.Object
-	written uint64 // the resourceVersion of its content
-}
-
-// Written implements wire.Object.
-func (s shown) Written() uint64 { return s.written }
-
-// shownAt returns the object of an event as the client receives it.
-func shownAt(d *watchcache.Delta) wire.Object {
-	if d.Object.ResourceVersion() != d.RV {
-		return shown{d.Object.At(d.RV), d.Object.ResourceVersion()}
-	}
-	return d.Object
+	return w.encoder.bookmark(out, w.cache.Bookmark().Append(nil, position, false))
 }

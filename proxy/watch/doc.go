@@ -1,15 +1,16 @@
 // Package watch writes an open watch to its client.
 //
-// A [Watch] has a [Plan], which is data, and a [Feed] of events. It polls a cursor into the cache's
-// log and appends frames to a chunk writer. It does not use a socket itself. Over HTTP/2, a pump calls
-// Step (package h2). Over HTTP/1.1, and with an expensive filter, a watch has its own goroutine, which
-// calls Run.
+// A [Watch] has a [Plan], which is data, a [Feed] of events, and an [Owner], who is told what happens
+// to it. It polls a cursor into the cache's log and appends events to a chunk writer. It does not use
+// a socket itself. Over HTTP/2, a pump calls Step (package h2). Over HTTP/1.1, and with an expensive
+// filter, a watch has its own goroutine, which calls Run.
 //
-//	watchcache.Cursor ─► Step ─► deliver ─► frames ─► exchange.ChunkWriter
-//	                      └────► bookmarks, access reviews, deadline, drain
+//	place ─► Step ─► encoder ─► exchange.ChunkWriter
+//	          └────► schedule (bookmarks, deadline, drain), recheck (access reviews)
 //
-// Deadlines, bookmarks, reviews and the drain set a flag (maintenanceDue). A delivery only checks
-// this flag. A select over all these cases took an eighth of a delivery's time.
+// The place is a cursor, and the grants that let it read on. Deadlines, bookmarks, reviews and the
+// drain set a flag of the alarm. A delivery only checks this flag. A select over all these cases took
+// an eighth of a delivery's time.
 //
 // [Lag] measures the time from an event's arrival until the event is written. Each end of a watch
 // has a reason ([Watch.Reason]).

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -32,6 +33,15 @@ var errAnew = errors.New("a watch of the namespaces that the user may read begin
 // ErrStalled is the error of a write whose bytes the client left unread for too long.
 var ErrStalled = errors.New("the client left a watch unread")
 
+// errNoRoom is the error of a large event that finds no memory.
+var errNoRoom = errors.New("no room")
+
+// unwritableError is the error of an event that cannot be written in the form of its watch. The
+// client watches again, and upstream answers.
+type unwritableError struct{ error }
+
+func (e *unwritableError) Unwrap() error { return e.error }
+
 var errPanicked = errors.New("an event could not be made because of a panic")
 
 // Reason implements exchange.Stream.
@@ -42,32 +52,31 @@ func (w *Watch) Reason() string {
 	return w.reason
 }
 
-// ends records the reason for which the watch ends. Only the first call counts.
-func (w *Watch) ends(reason string) {
-	if w.reason == "" {
-		w.reason = reason
-	}
-}
-
 // Broken records that a write or a poll failed. It must be called in the goroutine that works on
 // the watch.
 func (w *Watch) Broken(err error) {
-	switch {
-	case errors.Is(err, exchange.ErrRevoked):
-		w.ends(endRevoked)
-	case errors.Is(err, grants.ErrChanged), errors.Is(err, grants.ErrUnreviewed):
-		w.ends(endRegranted)
-	case errors.Is(err, watchcache.ErrTooOld):
-		w.ends(endGap)
-	case errors.Is(err, watchcache.ErrLagged):
-		w.ends(endLeftBehind)
-	case errors.Is(err, watchcache.ErrEnded):
-		w.ends(endRestarted)
-	case errors.Is(err, context.DeadlineExceeded):
-		w.ends(endTimeout)
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, ErrStalled):
-		w.ends(endStalled)
-	default:
-		w.ends(endClient)
+	_, unwritable := errors.AsType[*unwritableError](err)
+	if unwritable && w.owner != nil {
+		w.owner.Unwritable()
 	}
+	reason := endClient
+	switch {
+	case unwritable, errors.Is(err, errNoRoom):
+		reason = endUnwritable
+	case errors.Is(err, exchange.ErrRevoked):
+		reason = endRevoked
+	case errors.Is(err, grants.ErrChanged), errors.Is(err, grants.ErrUnreviewed):
+		reason = endRegranted
+	case errors.Is(err, watchcache.ErrTooOld):
+		reason = endGap
+	case errors.Is(err, watchcache.ErrLagged):
+		reason = endLeftBehind
+	case errors.Is(err, watchcache.ErrEnded):
+		reason = endRestarted
+	case errors.Is(err, context.DeadlineExceeded):
+		reason = endTimeout
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, ErrStalled):
+		reason = endStalled
+	}
+	w.reason = cmp.Or(w.reason, reason)
 }

@@ -18,34 +18,20 @@ import (
 // shares smaller events.
 const sharedFrom = 16 << 10
 
-// shares reports whether the bytes of an uncompressed event are not the cache's own, and large.
-func (w *Watch) shares(d *watchcache.Delta) bool {
-	size := len(d.Object.Bytes())
-	switch {
-	case w.Choice.Table || w.Events == nil: // a Table depends on its watch
-		return false
-	case w.Choice.Fields != nil:
-		return true // whether the event changes a field is found out only once
-	case w.Form.Verbatim():
-		return size > exchange.PieceSize && d.Object.ResourceVersion() != d.RV
-	}
-	return size > sharedFrom
-}
-
 // event returns the bytes of an event, which watches share.
-func (w *Watch) event(d *watchcache.Delta) (*event, error) {
-	if w.Choice.Table { // Tables of the same event may have other columns
-		e := new(event)
-		return e, e.write(w, d)
+func (e *encoder) event(d *watchcache.Delta) (*event, error) {
+	if e.plan.Choice.Table { // Tables of the same event may have other columns
+		own := new(event)
+		return own, own.write(e.plan, d)
 	}
-	e := w.Events.find(d, w.Choice, w.Compressed)
-	e.once.Do(func() {
-		e.err = errPanicked // unless write returns
-		if e.err = e.write(w, d); e.err == nil {
-			w.Events.keep(e, d)
+	shared := e.shared.find(d, e.plan.Choice, e.plan.Compressed)
+	shared.once.Do(func() {
+		shared.err = errPanicked // unless write returns
+		if shared.err = shared.write(e.plan, d); shared.err == nil {
+			e.shared.keep(shared, d)
 		}
 	})
-	return e, e.err
+	return shared, shared.err
 }
 
 // event is an event, compressed or not.
@@ -59,44 +45,55 @@ type event struct {
 	err     error
 	writers struct {
 		sync.Mutex
-		n       int
-		release func() // of the room for the bytes of a large event, while n > 0
+		n    int
+		room Room // which has the bytes of a large event, while n > 0
 	}
 }
 
-// held claims room for a large event, once for all watches that write it. Clients that do not read
+// hold claims room for a large event, once for all watches that write it. Clients that do not read
 // keep its bytes, which are in no log. Only goroutines that may wait write large events.
-func (e *event) held(in Room) (release func(), err error) {
-	const large = 2 * exchange.PieceSize
-	if e.size() <= large || in == nil {
-		return func() {}, nil
+func (e *event) hold(in Room) error {
+	if !e.needsRoom(in) {
+		return nil
 	}
 	e.writers.Lock()
 	defer e.writers.Unlock()
 	if e.writers.n == 0 {
-		if e.writers.release, err = in.Hold(int64(e.size())); err != nil {
-			return nil, err
+		if err := in.Hold(int64(e.size())); err != nil {
+			return err
 		}
+		e.writers.room = in
 	}
 	e.writers.n++
-	return func() {
-		e.writers.Lock()
-		defer e.writers.Unlock()
-		if e.writers.n--; e.writers.n == 0 {
-			e.writers.release()
-		}
-	}, nil
+	return nil
 }
 
-func (e *event) write(w *Watch, d *watchcache.Delta) error {
-	if w.Choice.Fields != nil && !w.Choice.Table && d.Prev != nil && hides(w.Form, d) {
+// free gives the room back if no other watch writes the event.
+func (e *event) free(in Room) {
+	if !e.needsRoom(in) {
+		return
+	}
+	e.writers.Lock()
+	defer e.writers.Unlock()
+	if e.writers.n--; e.writers.n == 0 {
+		e.writers.room.Free(int64(e.size()))
+	}
+}
+
+func (e *event) needsRoom(in Room) bool {
+	const large = 2 * exchange.PieceSize
+	return e.size() > large && in != nil
+}
+
+func (e *event) write(p *Plan, d *watchcache.Delta) error {
+	if p.Choice.Fields != nil && !p.Choice.Table && d.Prev != nil && hides(p.Form, d) {
 		e.hidden = true
 		return nil
 	}
-	plain, err := w.Form.AppendEvent(nil, d.Type.String(), shownAt(d))
+	plain, err := p.Form.AppendEvent(nil, d.Type.String(), shownAt(d))
 	switch {
 	case err != nil:
-	case w.Compressed:
+	case p.Compressed:
 		e.segment = wire.EventSegment(plain)
 	default:
 		e.plain = plain

@@ -77,7 +77,7 @@ func TestLargeEventsAreShared(t *testing.T) {
 					t.Fatal(err)
 				}
 				p.Filter, p.Form, p.Choice, p.Events = f, form, c.choice, events
-				outs = append(outs, &exchange.ChunkWriter{To: &got[i], Unframed: true})
+				outs = append(outs, &exchange.ChunkWriter{To: &got[i], Unchunked: true})
 				watches = append(watches, opened(t, p, outs[i]))
 			}
 			label, kind := "1", `"MODIFIED"`
@@ -124,11 +124,11 @@ func TestWatchesEndAfterAPanic(t *testing.T) {
 		choice := wire.Choice{Partial: true}
 		form := &panicsOnce{Form: wire.NewForm(choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})}
 		events, unwritable := new(Events), 0
-		out := &exchange.ChunkWriter{To: io.Discard, Unframed: true}
+		out := &exchange.ChunkWriter{To: io.Discard, Unchunked: true}
 		open := func() *Watch {
 			p := paramsOf(t, cache, initial)
 			p.Form, p.Choice, p.Events, p.Compressed = form, choice, events, compressed
-			p.Unwritable = func() { unwritable++ }
+			p.Owner = &owner{unwritable: func() { unwritable++ }}
 			return opened(t, p, out)
 		}
 		first, second := open(), open()
@@ -198,7 +198,7 @@ func TestEventsOfTablesTakeTurns(t *testing.T) {
 			<-arrived
 			return true
 		})
-		out := &exchange.ChunkWriter{To: io.Discard, Unframed: true}
+		out := &exchange.ChunkWriter{To: io.Discard, Unchunked: true}
 		w := opened(t, p, out)
 		cachetest.Apply(t, p.Cache, cachetest.Sized(t, 2, 100))
 		ended := make(chan bool)
@@ -228,14 +228,14 @@ func TestSlotOfAWideRow(t *testing.T) {
 	p, form := tableParams(t)
 	slots := form.slots
 	p.Form, p.Compressed = &wideForm{form}, true
-	p.Room = holds(func(int64) (func(), error) {
+	p.Room = &space{hold: func(int64) error {
 		if slots.Taken() > 0 {
 			t.Error("it waits for room with a slot")
 		}
-		return func() {}, nil
-	})
+		return nil
+	}}
 	written := 0
-	out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
+	out := &exchange.ChunkWriter{Unchunked: true, To: writerFunc(func(b []byte) (int, error) {
 		if slots.Taken() > 0 {
 			t.Error("it writes with a slot")
 		}
@@ -286,7 +286,7 @@ func TestLongGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got strings.Builder
-	out := &exchange.ChunkWriter{To: &got, Unframed: true}
+	out := &exchange.ChunkWriter{To: &got, Unchunked: true}
 	w := opened(t, p, out)
 	s := NewScratch()
 	defer s.Free()
@@ -319,7 +319,7 @@ func TestSlotAfterAPanic(t *testing.T) {
 			}
 		}()
 		cachetest.Apply(t, p.Cache, cachetest.Sized(t, 2, 100))
-		w.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true})
+		w.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unchunked: true})
 	}()
 }
 
@@ -331,18 +331,19 @@ func TestLargeEventsOfOneWatchNeedRoom(t *testing.T) {
 		slots := form.slots
 		p.Compressed = compressed
 		var room, held int64 = 1 << 20, 0
-		p.Room = holds(func(size int64) (func(), error) {
+		hold := func(size int64) error {
 			if slots.Taken() > 0 {
 				t.Error("it waits for room with a slot")
 			}
 			if held += size; held > room {
-				return nil, context.DeadlineExceeded
+				return context.DeadlineExceeded
 			}
-			return func() { held -= size }, nil
-		})
-		p.Unwritable = func() { t.Error("the form counts as unwritable") }
+			return nil
+		}
+		p.Room = &space{hold: hold, free: func(size int64) { held -= size }}
+		p.Owner = &owner{unwritable: func() { t.Error("the form counts as unwritable") }}
 		writes := 0
-		out := &exchange.ChunkWriter{Unframed: true, To: writerFunc(func(b []byte) (int, error) {
+		out := &exchange.ChunkWriter{Unchunked: true, To: writerFunc(func(b []byte) (int, error) {
 			if slots.Taken() > 0 || held == 0 && !compressed {
 				t.Errorf("%d bytes are written with %d slots, %d bytes of room", len(b), slots.Taken(), held)
 			}
@@ -384,7 +385,7 @@ func TestStatesInOtherFormsTakeTurns(t *testing.T) {
 			w := New(p)
 			defer w.Close()
 			ended := make(chan bool)
-			go func() { ended <- w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true}) }()
+			go func() { ended <- w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unchunked: true}) }()
 			synctest.Wait()
 			if form.n > 0 {
 				t.Errorf("%d objects are written without a turn", form.n)
@@ -407,15 +408,15 @@ func TestLargeObjectsOfAStateNeedRoom(t *testing.T) {
 	p := paramsOf(t, cache, initial)
 	p.Choice = wire.Choice{Partial: true}
 	p.Form = wire.NewForm(p.Choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"})
-	p.Meter, p.Cost, p.State = &meter, fair.Turn, initial.Spans("", "\xff")
+	p.Meter, p.Cost, p.Initial = &meter, fair.Turn, begins(p, initial)
 	claims := 0
-	p.Room = holds(func(int64) (func(), error) {
+	p.Room = &space{hold: func(int64) error {
 		if claims++; slots.Taken() > 0 {
 			t.Error("it waits for room with a slot")
 		}
-		return func() {}, nil
-	})
-	opened(t, p, &exchange.ChunkWriter{To: io.Discard, Unframed: true})
+		return nil
+	}}
+	opened(t, p, &exchange.ChunkWriter{To: io.Discard, Unchunked: true})
 	if claims != 1 {
 		t.Errorf("%d claims", claims)
 	}

@@ -38,7 +38,7 @@ func TestEventsOfFields(t *testing.T) {
 			for i := range n {
 				p := paramsOf(t, cache, initial)
 				p.Choice, p.Form, p.Events, p.Compressed, p.Lag = choice, form, events, c.compressed, lag
-				outs = append(outs, &exchange.ChunkWriter{To: &got[i], Unframed: true})
+				outs = append(outs, &exchange.ChunkWriter{To: &got[i], Unchunked: true})
 				watches = append(watches, opened(t, p, outs[i]))
 			}
 			s := NewScratch()
@@ -110,19 +110,20 @@ func TestLargeEventsOfFieldsNeedRoom(t *testing.T) {
 	watchOf := func(to writerFunc) func() bool {
 		p := paramsOf(t, cache, initial)
 		p.Choice, p.Form, p.Events = choice, wire.NewForm(choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}), events
-		p.Room = holds(func(size int64) (func(), error) {
+		hold := func(size int64) error {
 			if size < 300<<10 {
 				t.Errorf("a claim of %d bytes", size)
 			}
 			if !room {
-				return nil, io.ErrShortBuffer
+				return io.ErrShortBuffer
 			}
 			claimed++
 			most = max(most, claimed)
-			return func() { claimed-- }, nil
-		})
-		p.Unwritable = func() { t.Error("upstream is to answer") }
-		out := &exchange.ChunkWriter{To: to, Unframed: true}
+			return nil
+		}
+		p.Room = &space{hold: hold, free: func(int64) { claimed-- }}
+		p.Owner = &owner{unwritable: func() { t.Error("upstream is to answer") }}
+		out := &exchange.ChunkWriter{To: to, Unchunked: true}
 		w := opened(t, p, out)
 		return func() bool {
 			on, _ := w.Step(t.Context(), out, nil)

@@ -28,21 +28,13 @@ type member struct {
 	sum   wire.Sum
 }
 
-// compress begins the gzip member.
-func (w *Watch) compress(out *exchange.ChunkWriter) {
+// newMember begins a gzip member.
+func newMember(out *exchange.ChunkWriter) *member {
 	m := &member{out: out}
-	m.plain = exchange.ChunkWriter{To: m, Unframed: true}
-	w.member = m
+	m.plain = exchange.ChunkWriter{To: m, Unchunked: true}
 	buf := out.Pending()
 	*buf = append(*buf, wire.GzipHeader...)
-}
-
-// plain returns the writer of uncompressed frames.
-func (w *Watch) plain(out *exchange.ChunkWriter) *exchange.ChunkWriter {
-	if w.member == nil {
-		return out
-	}
-	return &w.member.plain
+	return m
 }
 
 // Write implements io.Writer. It compresses frames that belong to this watch alone.

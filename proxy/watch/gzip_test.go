@@ -99,7 +99,7 @@ func compressedWatches(t *testing.T) {
 			p.Form, p.Choice, p.Events, p.Compressed, p.Bookmarks = wire.NewForm(choice, kind), choice, compressed, compressed != nil, true
 			p.Meter = new(fair.Meter)
 			if i > 0 {
-				p.State = initial.Spans("", "\xff")
+				p.Initial = begins(p, initial)
 			}
 			if compressed != nil {
 				if forms[choice] == nil {
@@ -108,7 +108,7 @@ func compressedWatches(t *testing.T) {
 				p.Form = forms[choice]
 			}
 			to := new(bytes.Buffer)
-			out := &exchange.ChunkWriter{To: to, Unframed: true}
+			out := &exchange.ChunkWriter{To: to, Unchunked: true}
 			w := opened(t, p, out)
 			got[w], outs[w] = to, out
 			if compressed == nil {
@@ -155,8 +155,8 @@ func compressedWatches(t *testing.T) {
 		}
 	}
 	for i, w := range packed {
-		w.deadline = time.Now()
-		w.wake()
+		w.schedule.deadline = time.Now()
+		w.alarm.Wake()
 		if on, _ := w.Step(t.Context(), outs[w], s); on {
 			t.Fatal("the watch goes on")
 		}

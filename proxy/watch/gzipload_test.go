@@ -49,7 +49,7 @@ func TestCompressedLargeEvent(t *testing.T) {
 			for range n {
 				p := paramsOf(t, c, initial)
 				p.Form, p.Events, p.Compressed = form, &events, true
-				watches.Go(func() { New(p).Run(ctx, &exchange.ChunkWriter{To: client, Unframed: true}) })
+				watches.Go(func() { New(p).Run(ctx, &exchange.ChunkWriter{To: client, Unchunked: true}) })
 			}
 			synctest.Wait()
 			cachetest.Apply(t, c, incompressible(t, 2, size))
@@ -92,7 +92,7 @@ func stateOf(t *testing.T, slots *fair.Pool) (p Params, objects int) {
 	meter := fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 	p = paramsOf(t, c, initial)
 	p.Meter, p.Events, p.Compressed = &meter, new(Events), true
-	p.State = initial.Spans("", "\xff")
+	p.Initial = begins(p, initial)
 	return p, many
 }
 
@@ -113,7 +113,7 @@ func TestCompressedTableHoldsNoSlot(t *testing.T) {
 			return there
 		})
 		w := New(p)
-		if !w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unframed: true}) || there && form.taken != 1 {
+		if !w.Open(t.Context(), &exchange.ChunkWriter{To: io.Discard, Unchunked: true}) || there && form.taken != 1 {
 			t.Errorf("its rows are there: %t; it has %d slots", there, form.taken)
 		}
 		w.Close()

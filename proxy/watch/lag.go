@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -60,6 +61,55 @@ func (c *LagCounts) add(lag time.Duration, n uint64) {
 	}
 	c.buckets[i].Add(n)
 	c.nanos.Add(int64(lag) * int64(n)) //nolint:gosec // n is small
+}
+
+// lags counts the deliveries and bytes of one watch.
+type lags struct {
+	of     *Lag   // nil for no counts
+	opened int64  // the moment after which lags count
+	sent   uint64 // bytes that are counted
+	slow   bool   // events have waited for the client to read
+}
+
+// note collects the arrival times of events that are about to be written.
+func (l *lags) note(late *lateRuns, polled []watchcache.Delta) {
+	switch {
+	case l.of == nil || len(polled) == 0:
+	case l.slow:
+		late.add(&l.of.Slow, polled, l.opened)
+	default:
+		late.add(&l.of.Prompt, polled, l.opened)
+	}
+}
+
+// countIn counts the bytes of a pump's step, together with those of other watches.
+func (l *lags) countIn(late *lateRuns, out *exchange.ChunkWriter) {
+	if l.of != nil {
+		late.sent(l.of, out.Sent-l.sent)
+		l.sent = out.Sent
+	}
+}
+
+// count counts the bytes written so far.
+func (l *lags) count(out *exchange.ChunkWriter) {
+	if l.of != nil {
+		l.of.Bytes.Add(out.Sent - l.sent)
+		l.sent = out.Sent
+	}
+}
+
+// countWaited counts the deliveries of a step whose writes took so long.
+func (l *lags) countWaited(late *lateRuns, took time.Duration) {
+	if late.n == 0 {
+		return
+	}
+	if !l.slow && took >= slowWrites {
+		l.slow = true
+		for i := range late.n {
+			late.runs[i].to = &l.of.Slow
+		}
+	}
+	late.countAt(time.Now())
 }
 
 // slowWrites is the minimum duration of a step's writes that counts as waiting for the client.

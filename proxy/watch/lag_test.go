@@ -165,7 +165,8 @@ func TestReasons(t *testing.T) {
 			return drain
 		},
 		endRevoked: func(p *Params, _ *exchange.ChunkWriter, _ func()) func() {
-			p.Review, p.Recheck = func(context.Context) error { return exchange.ErrRevoked }, time.Minute
+			p.Owner = &owner{review: func(context.Context) error { return exchange.ErrRevoked }}
+			p.Recheck = time.Minute
 			return nil
 		},
 		endRestarted: func(p *Params, _ *exchange.ChunkWriter, _ func()) func() { return p.Cache.End },

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/grants"
 )
 
 const (
@@ -23,19 +24,23 @@ const (
 // new events arrive then, so the watch continues for recheckGrace.
 type recheck struct {
 	every     time.Duration // 0 means never
-	review    func(context.Context) error
+	by        reviewer
 	due       time.Time
 	confirmed time.Time
-	result    chan error     // receives the result of the current review; nil if there is none
-	running   sync.WaitGroup // the goroutine of the current review
-	cancel    func()         // ends the current review
-	wake      func()         // called when a review has ended
-	panicked  func(any)      // called if the review panics
+	result    chan error         // receives the result of the current review; nil if there is none
+	running   sync.WaitGroup     // the goroutine of the current review
+	cancel    context.CancelFunc // ends the current review
+	waker     grants.Waker       // is woken when a review has ended
 }
 
-func newRecheck(every time.Duration, review func(context.Context) error, panicked func(any)) recheck {
+// reviewer is the part of an Owner that a recheck needs.
+type reviewer interface {
+	Review(ctx context.Context) error
+}
+
+func newRecheck(every time.Duration, by reviewer, waker grants.Waker) recheck {
 	now := time.Now()
-	return recheck{every: every, review: review, panicked: panicked, confirmed: now, due: nextReview(now, every)}
+	return recheck{every: every, by: by, waker: waker, confirmed: now, due: nextReview(now, every)}
 }
 
 // nextReview spreads the reviews of watches that were opened together.
@@ -76,15 +81,8 @@ func (c *recheck) begin(ctx context.Context) {
 	c.result = result
 	ctx, c.cancel = context.WithCancel(ctx)
 	c.running.Go(func() {
-		err := errors.New("panic in a review")
-		defer func() {
-			if p := recover(); p != nil { // a panic counts as a failed review
-				c.panicked(p)
-			}
-			result <- err
-			c.wake()
-		}()
-		err = c.review(ctx)
+		result <- c.by.Review(ctx)
+		c.waker.Wake()
 	})
 }
 

@@ -35,13 +35,12 @@ func TestRecheck(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				asked := 0
 				began := time.Now()
-				c := newRecheck(test.every, func(context.Context) error {
+				woken := make(wakes, 1)
+				c := newRecheck(test.every, &owner{review: func(context.Context) error {
 					asked++
 					return test.result(asked)
-				}, nil)
+				}}, woken)
 				end := began.Add(time.Hour)
-				woken := make(chan struct{}, 1)
-				c.wake = func() { woken <- struct{}{} }
 				for time.Now().Before(end) && c.goesOn(t.Context(), time.Now()) {
 					select {
 					case <-woken:
@@ -60,3 +59,8 @@ func TestRecheck(t *testing.T) {
 		})
 	}
 }
+
+// wakes receives a value when it is woken.
+type wakes chan struct{}
+
+func (w wakes) Wake() { w <- struct{}{} }

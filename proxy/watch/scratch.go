@@ -9,22 +9,22 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// framesMax is the number of encoded events that a goroutine keeps for further watches. One event
-// may need several frames: watches have different forms, and the event may be ADDED for one
+// encodedMax is the number of encoded events that a goroutine keeps for further watches. One event
+// may have several encodings: watches have different forms, and the event may be ADDED for one
 // selector and DELETED for another.
-const framesMax = 4
+const encodedMax = 4
 
 // Scratch is memory that is needed only during a step. Each working goroutine has its own. A pump's
-// scratch space holds up to framesMax pieces of 64 KiB.
+// scratch space holds up to encodedMax pieces of 64 KiB.
 type Scratch struct {
 	deltas [deltasMax]watchcache.Delta
-	frames [framesMax]frame // the latest events, for other watches of the same form
-	next   int              // index of the next frame to replace
+	events [encodedMax]encoded // the latest events, for other watches of the same form
+	next   int                 // index of the next of events to replace
 	late   lateRuns
 }
 
-// frame is an event as HTTP/2 sends it.
-type frame struct {
+// encoded is an event as HTTP/2 sends it.
+type encoded struct {
 	choice wire.Choice
 	delta  watchcache.Delta
 	bytes  bytes.Buffer
@@ -42,31 +42,31 @@ func (s *Scratch) Written() { s.late.count() }
 // Free drops the references to objects and returns the space to the pool.
 func (s *Scratch) Free() {
 	s.Written()
-	for i := range s.frames {
-		s.frames[i].delta = watchcache.Delta{}
+	for i := range s.events {
+		s.events[i].delta = watchcache.Delta{}
 	}
 	scratches.Put(s)
 }
 
-// writeOne writes a single event, from a frame if the event has one. The writer must not retain the
+// writeOne writes a single event, which the goroutine may have encoded for another watch. The writer must not retain the
 // slice of bytes.
-func (w *Watch) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Scratch) error {
-	for i := range s.frames {
-		f := &s.frames[i]
-		if f.delta == *d && f.choice == w.Choice {
-			return out.Send(f.bytes.Bytes())
+func (e *encoder) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Scratch) error {
+	for i := range s.events {
+		known := &s.events[i]
+		if known.delta == *d && known.choice == e.plan.Choice {
+			return out.Send(known.bytes.Bytes())
 		}
 	}
-	if err := w.append(out, d); err != nil || out.Buf == nil { // an event may become longer than a piece
+	if err := e.append(out, d); err != nil || out.Buf == nil { // an event may become longer than a piece
 		return err
 	}
 	chunk := out.Chunk()
 	if len(chunk) <= exchange.PieceSize {
-		f := &s.frames[s.next]
-		s.next = (s.next + 1) % framesMax
-		f.choice, f.delta = w.Choice, *d
-		f.bytes.Reset()
-		f.bytes.Write(chunk)
+		known := &s.events[s.next]
+		s.next = (s.next + 1) % encodedMax
+		known.choice, known.delta = e.plan.Choice, *d
+		known.bytes.Reset()
+		known.bytes.Write(chunk)
 	}
 	return out.Write(chunk)
 }

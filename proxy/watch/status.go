@@ -2,12 +2,10 @@ package watch
 
 import (
 	"context"
-	"errors"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/grants"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -34,28 +32,3 @@ func (*OnlyError) Abandon() {}
 
 // Reason implements exchange.Stream.
 func (*OnlyError) Reason() string { return endExpired }
-
-// appendEnd writes an ERROR event if a new watch from the client's resourceVersion might succeed
-// but miss changes, or would be refused. There are five such cases. A cache that started again may reach that
-// resourceVersion by another history. A relist may have skipped changes that this watch cannot
-// deliver. The log may have left the watch behind between two deletions of one revision. The client
-// may read other namespaces now, or the watch is one that cannot be resumed.
-func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {
-	switch {
-	case errors.Is(err, grants.ErrChanged):
-	case errors.Is(err, exchange.ErrRevoked): // the client watches again and is refused
-		return
-	case w.Anew:
-		err = errAnew
-	case !errors.Is(err, watchcache.ErrTooOld):
-		now, gone := w.Cache.Snapshot()
-		inside := errors.Is(err, watchcache.ErrLagged) && w.Cache.Resource().NoWatchCache
-		if gone != nil || !inside && !errors.Is(err, watchcache.ErrEnded) {
-			return
-		}
-		err = &watchcache.TooOldError{From: w.Start, Oldest: now.ResourceVersion()}
-	}
-	buf, status := out.Pending(), Expired(w.Cache, err)
-	*buf = w.Form.AppendError(*buf, &status)
-	_ = out.Flush()
-}

@@ -63,7 +63,7 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 	go func() {
 		defer close(ended)
 		w := New(p)
-		w.Run(ctx, &exchange.ChunkWriter{To: client, Unframed: true})
+		w.Run(ctx, &exchange.ChunkWriter{To: client, Unchunked: true})
 	}()
 	rv, sizes := uint64(1), []int{}
 	happen := func(n int) {
@@ -124,7 +124,7 @@ func TestSmallEventsAreWrittenTogether(t *testing.T) {
 	}
 	client := &gated{take: make(chan struct{})}
 	close(client.take)
-	out := &exchange.ChunkWriter{To: client, Unframed: true}
+	out := &exchange.ChunkWriter{To: client, Unchunked: true}
 	on, behind := opened(t, p, out).Step(t.Context(), out, nil)
 	if writes, _ := client.writes(); !on || behind || writes != 1 || bytes.Count(client.got.Bytes(), []byte("\n")) != 100 {
 		t.Errorf("%d writes, behind %t", writes, behind)
@@ -174,9 +174,9 @@ func TestStateEndsWithTheLog(t *testing.T) {
 		go func() {
 			defer close(ended)
 			p.Meter = &fair.Meter{}
-			p.State = initial.Spans(p.Filter.KeyRange(c.Resource()))
+			p.Initial = begins(p, initial)
 			w := New(p)
-			w.Run(t.Context(), &exchange.ChunkWriter{To: client, Unframed: true})
+			w.Run(t.Context(), &exchange.ChunkWriter{To: client, Unchunked: true})
 		}()
 		synctest.Wait()
 		if writes, last := client.writes(); writes != 1 || last > exchange.PieceSize {

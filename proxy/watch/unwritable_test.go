@@ -51,14 +51,14 @@ func TestUnwritableObjectEndsTheWatch(t *testing.T) {
 			meter := fair.NewMeter(t.Context(), &exchange.Request{}, nil, false)
 			p.Meter = &meter
 			if c.state {
-				p.State = initial.Spans("", "")
+				p.Initial = begins(p, initial)
 			}
 			if c.state && c.compressed {
-				p.Derived = derived.New(1<<20, prometheus.NewRegistry())
-				defer p.Derived.Close()
+				p.Initial.Derived = derived.New(1<<20, prometheus.NewRegistry())
+				defer p.Initial.Derived.Close()
 			}
 			told := 0
-			p.Unwritable = func() { told++ }
+			p.Owner = &owner{unwritable: func() { told++ }}
 			w := New(p)
 			defer w.Close()
 			out := &exchange.ChunkWriter{To: io.Discard}
@@ -71,7 +71,7 @@ func TestUnwritableObjectEndsTheWatch(t *testing.T) {
 				w.Step(t.Context(), out, nil)
 			case watchcache.Deleted:
 				removal := watchcache.Delta{Type: c.event, RV: 9, Object: initial.Get("a/c-000001")}
-				_ = w.put(out, watchcache.Deleted, shownAt(&removal))
+				w.Broken(w.encoder.put(out, watchcache.Deleted, shownAt(&removal)))
 			}
 			if told != 1 || w.Reason() != endUnwritable {
 				t.Errorf("told %d times, %q", told, w.Reason())

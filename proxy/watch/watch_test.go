@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cachetest"
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -181,17 +182,49 @@ func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Par
 		},
 		Feed: Feed{
 			Cache: c, Cursor: cursor,
-			Room: holds(func(int64) (func(), error) { return func() {}, nil }),
+			Room: new(space),
 		},
 		Server: Server{Draining: context.Background()},
-		Done:   func() {},
 	}
 }
 
-// holds is a Room.
-type holds func(size int64) (release func(), err error)
+// space is a Room. Without functions, everything fits.
+type space struct {
+	hold func(size int64) error
+	free func(size int64)
+}
 
-func (h holds) Hold(size int64) (release func(), err error) { return h(size) }
+func (s *space) Hold(size int64) error {
+	if s.hold == nil {
+		return nil
+	}
+	return s.hold(size)
+}
+
+func (s *space) Free(size int64) {
+	if s.free != nil {
+		s.free(size)
+	}
+}
+
+// owner is an Owner of some functions.
+type owner struct {
+	review     func(context.Context) error
+	unwritable func()
+}
+
+func (o *owner) Review(ctx context.Context) error { return o.review(ctx) }
+
+func (o *owner) Unwritable() { o.unwritable() }
+
+func (*owner) Done() {}
+
+// begins returns the initial state of a watch that begins with all objects of a state.
+func begins(p Params, state watchcache.Snapshot) *Initial {
+	return &Initial{
+		Selected: &derived.Selected{Resource: p.Cache.Resource(), Filter: p.Filter}, State: state.Tree,
+	}
+}
 
 // awaits are the rows of a Table.
 type awaits func(rv uint64) (there bool)

@@ -70,7 +70,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	p.Draining, p.DrainShare = draining, share
 	reviews := 0
 	if random.IntN(2) == 0 {
-		p.Recheck, p.Review = time.Minute, func(ctx context.Context) error {
+		p.Recheck, p.Owner = time.Minute, &owner{review: func(ctx context.Context) error {
 			reviews++
 			select {
 			case <-ctx.Done():
@@ -81,7 +81,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 				return errors.New("no answer")
 			}
 			return nil
-		}
+		}}
 	}
 	got := func(read []byte) ([]byte, error) { return read, nil }
 	if random.IntN(2) == 0 {
@@ -93,7 +93,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	ended, took := make(chan struct{}), time.Duration(0)
 	go func() {
 		defer close(ended)
-		w.Run(ctx, &exchange.ChunkWriter{To: client, Unframed: true})
+		w.Run(ctx, &exchange.ChunkWriter{To: client, Unchunked: true})
 		took = time.Since(began)
 	}()
 	events := 0

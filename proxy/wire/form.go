@@ -78,13 +78,13 @@ const (
 func NewForm(c Choice, k Kind) Form {
 	switch {
 	case c.Partial && c.MediaType == Protobuf && !k.Protobuf:
-		return newPartialProtobuf(metadataFromJSON, c.Message)
+		return newPartialProtobuf(inJSONToProto, c.Message)
 	case c.Partial && c.MediaType == Protobuf:
-		return newPartialProtobuf(metadataField, c.Message)
+		return newPartialProtobuf(inField, c.Message)
 	case c.Partial && k.Sorted:
-		return &partialJSON{metadata: orderedMetadata, fields: c.Fields}
+		return &partialJSON{metadata: inUnordered, fields: c.Fields}
 	case c.Partial:
-		return &partialJSON{metadata: metadataMember, fields: c.Fields}
+		return &partialJSON{metadata: inMember, fields: c.Fields}
 	case c.MediaType == Protobuf:
 		return newProtobuf(k, c.Message)
 	}

@@ -19,6 +19,33 @@ var ErrUnknownMetadata = errors.New("metadata with fields that are not known her
 // partialAPIVersion is the group and version of PartialObjectMetadata.
 const partialAPIVersion = metaGroup + "/" + metaVersion
 
+// metadataIn says where an object in a cache has its metadata, and in which encoding the metadata is
+// needed.
+type metadataIn uint8
+
+const (
+	nowhere       metadataIn = iota
+	inMember                 // of JSON
+	inUnordered              // JSON, whose keys have another order than those of the Go type
+	inField                  // of protobuf
+	inJSONToProto            // JSON, and it is needed in protobuf
+)
+
+// read returns the metadata of an object.
+func (m metadataIn) read(object []byte) ([]byte, error) {
+	switch m {
+	case inMember:
+		return metadataMember(object)
+	case inUnordered:
+		return orderedMetadata(object)
+	case inField:
+		return metadataField(object)
+	case inJSONToProto:
+		return metadataFromJSON(object)
+	}
+	panic("BUG: a form of whole objects reads metadata")
+}
+
 // metadataMember cuts the metadata out of an object's JSON. The metadata of a built-in object
 // already has the final order.
 func metadataMember(object []byte) ([]byte, error) {
@@ -95,7 +122,7 @@ func metadataField(object []byte) ([]byte, error) {
 // partialJSON writes PartialObjectMetadata in JSON.
 type partialJSON struct {
 	inJSON
-	metadata func(object []byte) ([]byte, error)
+	metadata metadataIn
 	fields   *projection.Projection
 }
 
@@ -113,7 +140,7 @@ func (p *partialJSON) AppendItem(dst []byte, o Object) ([]byte, error) {
 }
 
 func (p *partialJSON) appendPartial(dst []byte, o Object) ([]byte, error) {
-	meta, err := p.metadata(o.Bytes())
+	meta, err := p.metadata.read(o.Bytes())
 	if err != nil {
 		return dst, err
 	}
@@ -164,17 +191,8 @@ func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
 }
 
 // newPartialProtobuf returns the form of PartialObjectMetadata in protobuf.
-func newPartialProtobuf(metadata func(object []byte) ([]byte, error), cut *projection.Message) *protoForm {
-	p := newProtobuf(Kind{Kind: partialKind, ListKind: partialLists, APIVersion: partialAPIVersion}, nil)
-	p.bookmark, p.convert = metadata, metadata
-	if cut != nil {
-		p.convert = func(object []byte) ([]byte, error) {
-			partial, err := metadata(object)
-			if err != nil {
-				return nil, err
-			}
-			return cut.Append(make([]byte, 0, len(partial)), partial)
-		}
-	}
+func newPartialProtobuf(metadata metadataIn, cut *projection.Message) *protoForm {
+	p := newProtobuf(Kind{Kind: partialKind, ListKind: partialLists, APIVersion: partialAPIVersion}, cut)
+	p.metadata = metadata
 	return p
 }

@@ -87,30 +87,38 @@ func (e *envelope) appendFrameHead(dst []byte, eventType string, message []byte)
 // protoForm writes a resource in protobuf.
 type protoForm struct {
 	object, list envelope
-	// convert makes a message of a cached object, and bookmark one of a bookmark. They are nil if
-	// the message is the object.
-	convert, bookmark func(object []byte) ([]byte, error)
+	metadata     metadataIn          // of PartialObjectMetadata; nowhere if the form has whole objects
+	cut          *projection.Message // nil for all fields
 }
 
 func newProtobuf(k Kind, cut *projection.Message) *protoForm {
-	p := &protoForm{object: newEnvelope(k.APIVersion, k.Kind), list: newEnvelope(k.APIVersion, k.ListKind)}
-	if cut != nil {
-		p.convert = func(object []byte) ([]byte, error) { return cut.Append(make([]byte, 0, len(object)), object) }
+	return &protoForm{
+		object: newEnvelope(k.APIVersion, k.Kind),
+		list:   newEnvelope(k.APIVersion, k.ListKind),
+		cut:    cut,
 	}
-	return p
 }
 
 func (p *protoForm) ContentType() string { return mimeProtobuf }
 func (p *protoForm) StreamType() string  { return mimeProtobufStream }
-func (p *protoForm) Verbatim() bool      { return p.convert == nil }
+func (p *protoForm) Verbatim() bool      { return p.metadata == nowhere && p.cut == nil }
 func (p *protoForm) Separator() string   { return "" }
 
 // message returns the message of an object.
 func (p *protoForm) message(o Object) ([]byte, error) {
-	if p.convert == nil {
-		return o.Bytes(), nil
+	message, err := p.partial(o.Bytes())
+	if err != nil || p.cut == nil {
+		return message, err
 	}
-	return p.convert(o.Bytes())
+	return p.cut.Append(make([]byte, 0, len(message)), message)
+}
+
+// partial returns an object's PartialObjectMetadata, or the object in a form of whole objects.
+func (p *protoForm) partial(object []byte) ([]byte, error) {
+	if p.metadata == nowhere {
+		return object, nil
+	}
+	return p.metadata.read(object)
 }
 
 func (p *protoForm) AppendItem(dst []byte, o Object) ([]byte, error) {
@@ -146,7 +154,7 @@ func (p *protoForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte,
 }
 
 func (p *protoForm) SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool) {
-	if p.convert != nil {
+	if !p.Verbatim() {
 		return dst, nil, nil, false
 	}
 	object := o.Bytes()
@@ -154,10 +162,8 @@ func (p *protoForm) SplitEvent(dst []byte, eventType string, o Object) (head, bo
 }
 
 func (p *protoForm) AppendBookmark(dst, object []byte) (_ []byte, err error) {
-	if p.bookmark != nil {
-		if object, err = p.bookmark(object); err != nil {
-			return dst, err
-		}
+	if object, err = p.partial(object); err != nil {
+		return dst, err
 	}
 	return p.object.appendFrame(dst, "BOOKMARK", object), nil
 }
