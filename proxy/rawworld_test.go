@@ -248,7 +248,7 @@ func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 			tb.Fatal(err)
 		}
 		cache := watchcache.New(resource, watchcache.Limits{Events: 1})
-		cache.Reset([]*object.Object{o}, rv)
+		cache.Writer().Reset([]*object.Object{o}, rv)
 		feeds[resource.GVR] = &rawFeed{cache}
 	}
 	return feeds

@@ -6,7 +6,7 @@ import "testing"
 
 func TestCursorPollAllocates(t *testing.T) {
 	c := New(*Pods, Roomy)
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	cursor := Watch(t, c, "a", 1)
 	if n := testing.AllocsPerRun(100, func() { _, _, _ = cursor.Poll(nil, 10) }); n != 0 {
 		t.Errorf("a poll of nothing allocates %v times", n)

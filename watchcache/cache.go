@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
@@ -36,8 +33,7 @@ var (
 // Cache is the versioned cache of one resource. The package documentation describes its structure
 // and guarantees.
 //
-// One goroutine at a time may call the writer methods: Reset, Apply, Advance, Distrust, Replace,
-// FastForward, Confirm, Carry, Trim, End. Any goroutine may call all other methods at any time.
+// Any goroutine may call its methods at any time. What changes the state is in [Writer].
 type Cache struct {
 	resource  object.Resource
 	limits    atomic.Pointer[Limits]
@@ -47,8 +43,7 @@ type Cache struct {
 	delivered atomic.Uint64
 	bookmark  atomic.Pointer[object.Bookmark]
 	ended     chan struct{}
-	ending    sync.Once
-	woken     []*Cursor // the writer's scratch space
+	writer    Writer
 }
 
 // New returns an empty cache. It is not ready until its first Reset.
@@ -56,23 +51,24 @@ func New(resource object.Resource, limits Limits) *Cache {
 	c := &Cache{resource: resource, ended: make(chan struct{})}
 	c.SetLimits(limits)
 	c.interests.resource = &c.resource
+	c.writer.cache = c
 	return c
 }
 
 // Limits returns the log's limits.
 func (c *Cache) Limits() Limits { return *c.limits.Load() }
 
-// SetLimits changes the log's limits. The next event or [Cache.Trim] drops excess events.
+// SetLimits changes the log's limits. The next event or [Writer.Trim] drops excess events.
 func (c *Cache) SetLimits(l Limits) { c.limits.Store(&l) }
+
+// Writer returns the only writer of the cache.
+func (c *Cache) Writer() *Writer { return &c.writer }
 
 // Resource returns the resource of the cache.
 func (c *Cache) Resource() *object.Resource { return &c.resource }
 
 // Bookmark returns the template for bookmarks, or nil if upstream has not sent a bookmark yet.
 func (c *Cache) Bookmark() *object.Bookmark { return c.bookmark.Load() }
-
-// SetBookmark sets the template for bookmarks.
-func (c *Cache) SetBookmark(b *object.Bookmark) { c.bookmark.Store(b) }
 
 // Snapshot returns the newest state, or [ErrNotReady].
 func (c *Cache) Snapshot() (Snapshot, error) {
@@ -140,170 +136,6 @@ func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 		return Snapshot{}, fmt.Errorf("%w: want %d, have %d and later", ErrTooOld, rv, v.since)
 	}
 	return Snapshot{v.treeAt(rv), rv, v.epoch}, nil
-}
-
-// Change is a change from upstream's watch.
-type Change struct {
-	Deleted bool
-	Object  *object.Object
-}
-
-// Reset begins a new epoch with the given state. The objects are sorted by key, and rv is their
-// resourceVersion. Cursors of the previous epoch end with [ErrEnded].
-func (c *Cache) Reset(objects []*object.Object, rv uint64) {
-	next := &view{epoch: 1, rv: rv, tree: c.build(objects), since: rv, first: 1, end: 1}
-	next.base = next.tree
-	if v := c.view.Load(); v != nil {
-		next.epoch = v.epoch + 1
-		next.abandoned = max(v.abandoned, v.newest().rv)
-		// A cursor that is being opened may have marks from the previous epoch. Sequence numbers
-		// continue, so those marks never match new events.
-		next.first, next.end = v.end, v.end
-	}
-	c.publish(next)
-	c.interests.each((*Cursor).Wake)
-}
-
-var slotSeed = maphash.MakeSeed()
-
-// build returns the tree of a state. At first, the trees of all caches of a resource have the same
-// slots.
-func (c *Cache) build(objects []*object.Object) tree.Tree {
-	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(c.resource.GVR, c.resource.Encoding)))
-}
-
-// Apply applies changes in upstream's order and drops repeated changes. The caller passes whole
-// revisions (see feed.Batch). If a change does not fit the state, or belongs to a revision that
-// readers have already seen, Apply returns [ErrDiverged], and the earlier changes stay applied.
-func (c *Cache) Apply(changes []Change, now time.Time) error {
-	v := c.filled()
-	next := *v
-	var err error
-	for _, change := range changes {
-		if next.repeats(change) {
-			continue
-		}
-		if rv := change.Object.ResourceVersion(); rv == v.rv {
-			err = fmt.Errorf("%w: %s changed at %d, which seemed complete", ErrDiverged, change.Object.Key(), rv)
-			break
-		}
-		var e Event
-		if e, err = next.change(change); err != nil {
-			break
-		}
-		e.at = Moment(now)
-		next.append(e)
-	}
-	c.commit(v, &next, now)
-	return err
-}
-
-// repeats reports whether the view already contains a change. The view contains every change with a
-// resourceVersion below the view's own. At the view's own resourceVersion, the object's state
-// decides, because one revision can contain several deletions. For example, etcd deletes all keys
-// of an expired lease at once, and in kube-apiserver many Events share a lease.
-func (v *view) repeats(change Change) bool {
-	o := change.Object
-	if o.ResourceVersion() != v.rv {
-		return o.ResourceVersion() < v.rv
-	}
-	was := v.tree.Get(o.Key())
-	if change.Deleted {
-		return was == nil
-	}
-	return was != nil && was.ResourceVersion() == o.ResourceVersion()
-}
-
-// change applies a change to v's tree and returns the event.
-func (v *view) change(change Change) (Event, error) {
-	o := change.Object
-	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
-	if change.Deleted {
-		e.Type = Deleted
-		e.after, e.Prev = v.tree.Delete(o.Key())
-	} else {
-		e.after, e.Prev = v.tree.Set(o)
-	}
-	switch {
-	case e.Prev == nil && change.Deleted:
-		return e, fmt.Errorf("%w: %s deleted at %d was not there", ErrDiverged, o.Key(), o.ResourceVersion())
-	case e.Prev != nil && e.Prev.UID() != o.UID():
-		return e, fmt.Errorf("%w: %s was replaced without a deletion before %d", ErrDiverged, o.Key(), o.ResourceVersion())
-	case e.Prev == nil:
-		e.Type = Added
-	}
-	return e, nil
-}
-
-// commit publishes next, the successor of v, unless nothing has changed. Before publication, it
-// marks the cursors that the new events may concern. Afterwards it signals them.
-func (c *Cache) commit(v, next *view, now time.Time) {
-	trimmed := *next // cursors that still need trimmed events need marks, too
-	trimmed.trim(c.Limits(), now)
-	if trimmed.rv >= trimmed.ahead.rv {
-		trimmed.ahead, trimmed.passed = Snapshot{}, nil
-	}
-	if trimmed.rv == v.rv && trimmed.end == v.end && trimmed.first == v.first && trimmed.since == v.since {
-		return
-	}
-	c.woken = c.interests.mark(next, v.end, func() { c.publish(&trimmed) }, c.woken)
-	for i, cursor := range c.woken {
-		cursor.Wake()
-		c.woken[i] = nil
-	}
-	c.woken = c.woken[:0]
-}
-
-func (c *Cache) publish(v *view) {
-	c.view.Store(v)
-	c.waiters.Release()
-}
-
-// filled returns the published view. Only writers may call it, after the first Reset.
-func (c *Cache) filled() *view {
-	v := c.view.Load()
-	if v == nil {
-		panic("BUG: write before Reset")
-	}
-	return v
-}
-
-// Advance records a bookmark: upstream has reached rv without further changes.
-func (c *Cache) Advance(rv uint64, now time.Time) {
-	v := c.filled()
-	next := *v
-	next.rv = max(v.rv, rv)
-	c.commit(v, &next, now)
-}
-
-// Distrust drops the log, because its states may be wrong, and the newest state may be wrong, too.
-// Watches and exact reads from these states are refused. Open watches that have read the whole log
-// continue, others end with [ErrLagged]. Replace or Reset must follow.
-func (c *Cache) Distrust() {
-	v := c.filled()
-	next := *v
-	next.segments, next.gaps, next.cost = nil, nil, 0
-	next.first, next.since, next.base, next.abandoned = v.end, v.rv+1, v.tree, max(v.abandoned, v.rv)
-	c.publish(&next)
-	c.interests.each((*Cursor).Wake)
-}
-
-// Trim drops events beyond the age limit. The writer calls it periodically. Otherwise a quiet cache
-// would keep old events.
-func (c *Cache) Trim(now time.Time) {
-	if v := c.view.Load(); v != nil {
-		next := *v
-		c.commit(v, &next, now)
-	}
-}
-
-// End empties the cache permanently. Cursors and waiters return [ErrEnded].
-func (c *Cache) End() {
-	c.ending.Do(func() {
-		close(c.ended)
-		c.view.Store(nil)
-		c.interests.each((*Cursor).Wake)
-	})
 }
 
 // Stats is a summary of a cache.

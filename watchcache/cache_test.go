@@ -21,7 +21,7 @@ func pod(name string, rv uint64) watchcache.Pod {
 // filled returns a cache at rv with these pods.
 func filled(rv uint64, pods ...watchcache.Pod) *watchcache.Cache {
 	c := watchcache.New(*watchcache.Pods, watchcache.Roomy)
-	c.Reset(objects(pods...), rv)
+	c.Writer().Reset(objects(pods...), rv)
 	return c
 }
 
@@ -83,14 +83,14 @@ func TestCacheNotReady(t *testing.T) {
 		}
 	}
 	check(watchcache.ErrNotReady)
-	c.Trim(watchcache.Noon)
+	c.Writer().Trim(watchcache.Noon)
 	if s := c.Stats(); s != (watchcache.Stats{}) {
 		t.Errorf("stats of an empty cache: %+v", s)
 	}
-	c.Reset(nil, 5)
+	c.Writer().Reset(nil, 5)
 	cursor := watchcache.Watch(t, c, "", 5)
-	c.End()
-	c.End()
+	c.Writer().End()
+	c.Writer().End()
 	check(watchcache.ErrEnded)
 	if _, _, err := cursor.Poll(nil, 1); !errors.Is(err, watchcache.ErrEnded) {
 		t.Errorf("Poll: %v, want ErrEnded", err)
@@ -114,8 +114,8 @@ func TestCacheApply(t *testing.T) {
 			t.Errorf("at %d: [%s] at %d, want [%s]", rv, got, s.ResourceVersion(), want)
 		}
 	}
-	c.Advance(20, watchcache.Noon)
-	c.Advance(15, watchcache.Noon)
+	c.Writer().Advance(20, watchcache.Noon)
+	c.Writer().Advance(15, watchcache.Noon)
 	wantPoll(t, cursor, 10, "", 20)
 	if _, err := c.SnapshotAt(9); !errors.Is(err, watchcache.ErrTooOld) {
 		t.Errorf("SnapshotAt(9): %v", err)
@@ -144,7 +144,7 @@ func TestCacheDiverged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := filled(10, pod("x", 5))
 			cursor := watchcache.Watch(t, c, "", 10)
-			err := c.Apply([]watchcache.Change{pod("y", 11).Set(), bad, pod("y", 13).Set()}, watchcache.Noon)
+			err := c.Writer().Apply([]watchcache.Change{pod("y", 11).Set(), bad, pod("y", 13).Set()}, watchcache.Noon)
 			if !errors.Is(err, watchcache.ErrDiverged) {
 				t.Fatalf("Apply: %v", err)
 			}
@@ -202,7 +202,7 @@ func TestHalfARevision(t *testing.T) {
 			wantPoll(t, open, 10, "DELETED x@20 20", 20)
 			listed, _ := c.Snapshot()
 			for _, rest := range []watchcache.Change{pod("y", 20).Delete(), pod("z", 20).Set(), pod("a", 20).Set()} {
-				if err := c.Apply([]watchcache.Change{rest}, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
+				if err := c.Writer().Apply([]watchcache.Change{rest}, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
 					t.Errorf("the rest of a published revision: %v", err)
 				}
 			}
@@ -210,12 +210,12 @@ func TestHalfARevision(t *testing.T) {
 				t.Errorf("one resourceVersion, two states: [%s], [%s], %v", names(listed), names(s), err)
 			}
 
-			c.Distrust()
+			c.Writer().Distrust()
 			removal := "DELETED y@21 21"
 			if rv > 21 {
 				removal = "DELETED y@20 20" // at the last resourceVersion before the gap
 			}
-			if err := c.Replace(objects(pod("z", 7)), rv, watchcache.Noon); err != nil {
+			if err := c.Writer().Replace(objects(pod("z", 7)), rv, watchcache.Noon); err != nil {
 				t.Fatal(err)
 			}
 			wantPoll(t, open, 10, removal, rv)
@@ -247,8 +247,8 @@ func TestHalfARevision(t *testing.T) {
 func TestDistrustWithoutADifference(t *testing.T) {
 	c := filled(10, pod("x", 5))
 	watchcache.Apply(t, c, pod("y", 20).Set())
-	c.Distrust()
-	if err := c.Replace(objects(pod("x", 5), pod("y", 20)), 20, watchcache.Noon); err != nil {
+	c.Writer().Distrust()
+	if err := c.Writer().Replace(objects(pod("x", 5), pod("y", 20)), 20, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
 	cursor := watchcache.Watch(t, c, "", 20)
@@ -265,8 +265,8 @@ func TestDistrustComparesBytes(t *testing.T) {
 	c := filled(10, pod("x", 5))
 	rewritten := pod("x", 5)
 	rewritten.Node = "n2"
-	c.Distrust()
-	if err := c.Replace(objects(rewritten), 20, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
+	c.Writer().Distrust()
+	if err := c.Writer().Replace(objects(rewritten), 20, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
 		t.Errorf("Replace: %v", err)
 	}
 }
@@ -274,7 +274,7 @@ func TestDistrustComparesBytes(t *testing.T) {
 func TestCursorPosition(t *testing.T) {
 	c := filled(10)
 	watchcache.Apply(t, c, pod("x", 12).Set(), pod("y", 15).Set(), pod("z", 16).Set())
-	c.Advance(18, watchcache.Noon)
+	c.Writer().Advance(18, watchcache.Noon)
 	cursor := watchcache.Watch(t, c, "", 10)
 	wantPoll(t, cursor, 0, "", 11)
 	wantPoll(t, cursor, 1, "ADDED x@12 12", 14)
@@ -316,16 +316,20 @@ func TestCacheWaitFresh(t *testing.T) {
 			}
 		}
 		ask(0, func() {}, 0, watchcache.ErrNotReady)
-		ask(5, func() { c.Reset(nil, 5) }, 5, nil)
+		ask(5, func() { c.Writer().Reset(nil, 5) }, 5, nil)
 		ask(6, func() { watchcache.Apply(t, c, pod("x", 7).Set()) }, 7, nil)
-		ask(10, func() { c.Advance(9, watchcache.Noon); synctest.Wait(); c.Advance(10, watchcache.Noon) }, 10, nil)
+		ask(10, func() {
+			c.Writer().Advance(9, watchcache.Noon)
+			synctest.Wait()
+			c.Writer().Advance(10, watchcache.Noon)
+		}, 10, nil)
 		ask(11, func() {
-			if err := c.Replace(objects(pod("x", 7)), 11, watchcache.Noon); err != nil {
+			if err := c.Writer().Replace(objects(pod("x", 7)), 11, watchcache.Noon); err != nil {
 				t.Fatal(err)
 			}
 		}, 11, nil)
 		ask(12, func() {}, 11, watchcache.ErrTooNew)
-		ask(12, c.End, 0, watchcache.ErrEnded)
+		ask(12, c.Writer().End, 0, watchcache.ErrEnded)
 	})
 }
 
@@ -345,11 +349,11 @@ func TestLogKeepsToItsLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := watchcache.New(*watchcache.Pods, test.limits)
-			c.Reset(nil, 1)
+			c.Writer().Reset(nil, 1)
 			for i := range events {
 				p := pod("x", uint64(2+i))
 				p.Pad = pad
-				if err := c.Apply([]watchcache.Change{p.Set()}, watchcache.Noon.Add(time.Duration(i)*time.Second)); err != nil {
+				if err := c.Writer().Apply([]watchcache.Change{p.Set()}, watchcache.Noon.Add(time.Duration(i)*time.Second)); err != nil {
 					t.Fatal(err)
 				}
 			}

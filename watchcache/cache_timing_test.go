@@ -21,7 +21,7 @@ func benchCache(b *testing.B) (*Cache, []*object.Object) {
 		}.Object()
 	}
 	c := New(*Pods, Limits{Age: time.Minute, Events: 10_000, Bytes: 64 << 20})
-	c.Reset(objects, 10_000)
+	c.Writer().Reset(objects, 10_000)
 	return c, objects
 }
 

@@ -12,7 +12,7 @@ import (
 // the pages of a list continue while the collection rests and others change.
 func TestSnapshotAtCarried(t *testing.T) {
 	c := filled(10, pod("x", 5))
-	if !c.Carry(10, 12) || !c.Carry(12, 15) {
+	if !c.Writer().Carry(10, 12) || !c.Writer().Carry(12, 15) {
 		t.Fatal("not carried")
 	}
 	at := func(rv uint64, want string) {
@@ -27,19 +27,19 @@ func TestSnapshotAtCarried(t *testing.T) {
 	if _, err := c.SnapshotAt(16); !errors.Is(err, watchcache.ErrTooNew) {
 		t.Errorf("SnapshotAt(16): %v", err)
 	}
-	if err := c.FastForward([]*object.Object{pod("x", 5).Object(), pod("y", 20).Object()}, 20); err != nil {
+	if err := c.Writer().FastForward([]*object.Object{pod("x", 5).Object(), pod("y", 20).Object()}, 20); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.SnapshotAt(18); !errors.Is(err, watchcache.ErrTooNew) {
 		t.Errorf("SnapshotAt(18): %v", err)
 	}
-	c.Carry(20, 22)
+	c.Writer().Carry(20, 22)
 	for rv := uint64(20); rv <= 22; rv++ {
 		at(rv, "x@5 y@20")
 	}
 	at(14, "x@5")
 	for rv := uint64(30); rv < 200; rv += 2 {
-		if err := c.FastForward([]*object.Object{pod("x", 5).Object()}, rv); err != nil {
+		if err := c.Writer().FastForward([]*object.Object{pod("x", 5).Object()}, rv); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,7 +53,7 @@ func TestSnapshotAtCarried(t *testing.T) {
 	watchcache.Apply(t, c, pod("y", 20).Set(), pod("y", 25).Delete())
 	at(24, "x@5 y@20")
 	at(100, "x@5")
-	c.Advance(300, watchcache.Noon)
+	c.Writer().Advance(300, watchcache.Noon)
 	at(99, "x@5")
 }
 
@@ -74,10 +74,10 @@ func TestRelistAtACarriedState(t *testing.T) {
 		{"gone, later", 20, objects(pod("x", 5)), nil},
 	} {
 		cache := filled(10, pod("x", 5), pod("y", 6))
-		cache.Carry(10, 15)
+		cache.Writer().Carry(10, 15)
 		cursor := watchcache.Watch(t, cache, "", 15)
-		cache.Distrust()
-		if err := cache.Replace(c.is, c.rv, watchcache.Noon); !errors.Is(err, c.want) {
+		cache.Writer().Distrust()
+		if err := cache.Writer().Replace(c.is, c.rv, watchcache.Noon); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if c.want != nil {

@@ -339,19 +339,19 @@ func (c *client) resumesElsewhere() {
 	lost := rv + c.m.r.Uint64N(min(up.rv-rv, 5)+1)
 	found := lost + c.m.r.Uint64N(up.rv-lost+1)
 	replica := watchcache.New(c.m.resource, watchcache.Roomy)
-	replica.Reset(up.at(rv).list(), rv)
+	replica.Writer().Reset(up.at(rv).list(), rv)
 	follow := func(after, upTo uint64) {
 		var changes []watchcache.Change
 		for _, w := range up.between(after, upTo) {
 			changes = append(changes, w.change())
 		}
-		if err := replica.Apply(changes, c.m.now); err != nil {
+		if err := replica.Writer().Apply(changes, c.m.now); err != nil {
 			c.fatalf("%v", err)
 		}
-		replica.Advance(upTo, c.m.now)
+		replica.Writer().Advance(upTo, c.m.now)
 	}
 	follow(rv, lost)
-	if replica.Replace(up.at(found).list(), found, c.m.now) != nil {
+	if replica.Writer().Replace(up.at(found).list(), found, c.m.now) != nil {
 		return // more deletions than revisions
 	}
 	follow(found, up.rv)

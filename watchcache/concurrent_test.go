@@ -107,7 +107,7 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 	}
 
 	c := watchcache.New(*watchcache.Pods, watchcache.Roomy)
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	var readers []*reader
 	var done sync.WaitGroup
 	for i, s := range append(selections, selections...) {
@@ -181,7 +181,7 @@ func checkHistory(t *testing.T, rd *reader, history []*write) {
 // So it is refused.
 func TestWatchAfterAnotherEpoch(t *testing.T) {
 	c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
-	c.Reset(nil, 1000)
+	c.Writer().Reset(nil, 1000)
 	state, err := c.Snapshot()
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestWatchAfterAnotherEpoch(t *testing.T) {
 	} else {
 		cursor.Close()
 	}
-	c.Reset(nil, 500)
+	c.Writer().Reset(nil, 500)
 	if _, err := c.WatchAfter(filter, state); !errors.Is(err, watchcache.ErrEnded) {
 		t.Errorf("got %v", err)
 	}

@@ -173,7 +173,7 @@ func (c *Cursor) Wake() {
 //
 // An error is final: [ErrEnded], [ErrLagged] or a [*TooOldError]. A [*TooOldError] means that a
 // relist skipped the cursor's start, or that it skipped changes that this watch cannot show safely
-// (see Cache.Replace).
+// (see Writer.Replace).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{math.MaxInt, limit, math.MaxInt, math.MaxInt})
 }

@@ -48,9 +48,9 @@ func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
 	trimmed.trim(c.Limits(), Noon)
 	publish := func() {
 		between()
-		c.publish(&trimmed)
+		c.Writer().publish(&trimmed)
 	}
-	for _, cursor := range c.interests.mark(&next, v.end, publish, nil) {
+	for _, cursor := range c.interests.markAndPublish(&next, v.end, publish, nil) {
 		cursor.Wake()
 	}
 }
@@ -61,7 +61,7 @@ func nothing() {}
 func TestCursorMarks(t *testing.T) {
 	for _, namespace := range []string{"", "a"} {
 		c := New(*Pods, Roomy)
-		c.Reset(nil, 1)
+		c.Writer().Reset(nil, 1)
 		cursor := Watch(t, c, namespace, 1)
 		wantDeltas(t, cursor, 10)
 		applyPods(t, c, func() {
@@ -90,13 +90,13 @@ func TestCursorMarks(t *testing.T) {
 // earlier epoch.
 func TestMarkOfAnEarlierEpoch(t *testing.T) {
 	c := New(*Pods, Roomy)
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	for rv := uint64(2); rv < 9; rv++ {
 		applyPods(t, c, nothing, web(rv))
 	}
 	cursor := Watch(t, c, "a", 8)
 	applyPods(t, c, nothing, web(9))
-	c.Reset(nil, 20)
+	c.Writer().Reset(nil, 20)
 	cursor.epoch, cursor.next, cursor.behind = c.view.Load().epoch, c.view.Load().end, true
 	cursor.Signalled()
 	wantDeltas(t, cursor, 10)
@@ -112,14 +112,14 @@ func TestMarkOfAnEarlierEpoch(t *testing.T) {
 // would miss them.
 func TestCursorStartSwallowedByGap(t *testing.T) {
 	c := New(*Pods, Roomy)
-	c.Reset([]*object.Object{web(5).Object()}, 10)
+	c.Writer().Reset([]*object.Object{web(5).Object()}, 10)
 	cursor := Watch(t, c, "", 15)
 	narrow := Watch(t, c, "b", 15)
 	atEnd := Watch(t, c, "", 20)
 	for _, cursor := range []*Cursor{cursor, narrow, atEnd} {
 		wantDeltas(t, cursor, 10)
 	}
-	if err := c.Replace(nil, 20, Noon); err != nil {
+	if err := c.Writer().Replace(nil, 20, Noon); err != nil {
 		t.Fatal(err)
 	}
 	for name, cursor := range map[string]*Cursor{"wide": cursor, "narrow": narrow} {
@@ -140,10 +140,10 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 // The same case, but the reader polls only after the log has dropped the gap.
 func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	c := New(*Pods, Limits{})
-	c.Reset([]*object.Object{web(5).Object()}, 10)
+	c.Writer().Reset([]*object.Object{web(5).Object()}, 10)
 	cursor := Watch(t, c, "b", 15)
 	wantDeltas(t, cursor, 10)
-	if err := c.Replace(nil, 20, Noon); err != nil {
+	if err := c.Writer().Replace(nil, 20, Noon); err != nil {
 		t.Fatal(err)
 	}
 	for rv := uint64(21); rv < 21+3*segmentLen; rv++ {
@@ -175,7 +175,7 @@ func TestCursorStopsAtUndecided(t *testing.T) {
 	}
 	for _, selected := range []bool{true, false} {
 		c := New(*Pods, Roomy)
-		c.Reset(nil, 1)
+		c.Writer().Reset(nil, 1)
 		d := decisions{"a": true}
 		late := labels.SelectorFromSet(labels.Set{"is": "late"})
 		all, err := c.Watch(Select(t, Pods, "", nil, nil).Among(d), 1)
@@ -222,7 +222,7 @@ func TestCursorStopsAtUndecided(t *testing.T) {
 // events.
 func TestCursorOutlivesLog(t *testing.T) {
 	c := New(*Pods, Limits{})
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	narrow, wide := Watch(t, c, "b", 1), Watch(t, c, "", 1)
 	wantDeltas(t, narrow, 10)
 	wantDeltas(t, wide, 10)
@@ -249,8 +249,8 @@ func TestCursorOutlivesLog(t *testing.T) {
 // stays at the log's end like others.
 func TestCursorAheadOutlivesLog(t *testing.T) {
 	c := New(*Pods, Limits{})
-	c.Reset(nil, 1)
-	c.Carry(1, 5)
+	c.Writer().Reset(nil, 1)
+	c.Writer().Carry(1, 5)
 	far, near := Watch(t, c, "b", 9), Watch(t, c, "b", 5)
 	closed, err := c.Watch(Select(t, Pods, "b", nil, nil), 4)
 	if err != nil {
@@ -268,7 +268,7 @@ func TestCursorAheadOutlivesLog(t *testing.T) {
 	}
 	for rv := uint64(2); rv < 6*segmentLen; rv++ {
 		if rv%2 == 0 || rv == 9 {
-			c.Advance(rv, Noon)
+			c.Writer().Advance(rv, Noon)
 		} else {
 			applyPods(t, c, nothing, web(rv))
 		}
@@ -291,8 +291,8 @@ func TestCursorFarAheadOutlivesLog(t *testing.T) {
 	const start = 5 * segmentLen
 	for _, far := range []uint64{start, start + 3*segmentLen} { // how far the log goes before the cursor polls again
 		c := New(*Pods, Limits{})
-		c.Reset(nil, 1)
-		c.Carry(1, start)
+		c.Writer().Reset(nil, 1)
+		c.Writer().Carry(1, start)
 		cursor := Watch(t, c, "", start)
 		wantDeltas(t, cursor, 10)
 		for rv := uint64(2); rv <= far; rv++ {
@@ -316,7 +316,7 @@ func TestCursorFarAheadOutlivesLog(t *testing.T) {
 // A batch can be longer than the log. A cursor that misses part of the batch must fail.
 func TestCursorLosesToBatch(t *testing.T) {
 	c := New(*Pods, Limits{})
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	narrow, other := Watch(t, c, "b", 1), Watch(t, c, "c", 1)
 	wantDeltas(t, narrow, 10)
 	wantDeltas(t, other, 10)
@@ -340,7 +340,7 @@ func TestCursorLosesToBatch(t *testing.T) {
 // there.
 func TestPollWithin(t *testing.T) {
 	c := New(*Pods, Roomy)
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	cursor := Watch(t, c, "a", 1)
 	wantDeltas(t, cursor, 10)
 	applyPods(t, c, nothing, web(2), web(3), web(4))
@@ -374,7 +374,7 @@ func TestPollWithin(t *testing.T) {
 // does not delay a goroutine that polls many cursors.
 func TestPollWithinLooksAtFew(t *testing.T) {
 	c := New(*Pods, Roomy)
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	f := Select(t, Pods, "", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
 	cursor, err := c.Watch(f, 1)
 	if err != nil {
@@ -403,7 +403,7 @@ func TestPollWithinStopsBeforeALongGap(t *testing.T) {
 	}
 	for _, n := range []int{pollLooks, pollLooks + 1} {
 		c := New(*Pods, Roomy)
-		c.Reset(nil, 1)
+		c.Writer().Reset(nil, 1)
 		cursor, err := c.Watch(Select(t, Pods, "", selector, nil), 1)
 		if err != nil {
 			t.Fatal(err)
@@ -413,7 +413,7 @@ func TestPollWithinStopsBeforeALongGap(t *testing.T) {
 		for i := range n {
 			relist = append(relist, Pod{Namespace: "a", Name: fmt.Sprintf("%06d", i), UID: "u", RV: uint64(2 + i)}.Object()) //nolint:gosec // small
 		}
-		if err := c.Replace(relist, uint64(2+n), Noon); err != nil { //nolint:gosec // small
+		if err := c.Writer().Replace(relist, uint64(2+n), Noon); err != nil { //nolint:gosec // small
 			t.Fatal(err)
 		}
 		for _, poll := range []struct{ limit, bytes, want int }{{10, 1 << 20, 10}, {1, math.MaxInt, 1}, {10, 1 << 20, 10}} {
@@ -431,7 +431,7 @@ func TestPollWithinStopsBeforeALongGap(t *testing.T) {
 // Err reports without a poll that the log has left a cursor behind.
 func TestCursorErr(t *testing.T) {
 	c := New(*Pods, Limits{})
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	cursor := Watch(t, c, "a", 1)
 	if err := cursor.Err(); err != nil {
 		t.Errorf("a new cursor: %v", err)
@@ -442,7 +442,7 @@ func TestCursorErr(t *testing.T) {
 	if err := cursor.Err(); !errors.Is(err, ErrLagged) {
 		t.Errorf("left behind: %v", err)
 	}
-	c.End()
+	c.Writer().End()
 	if err := cursor.Err(); !errors.Is(err, ErrEnded) {
 		t.Errorf("of a cache that has ended: %v", err)
 	}

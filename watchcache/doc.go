@@ -26,7 +26,7 @@
 //   - Exact: SnapshotAt(N) returns upstream's state at N, or an error.
 //
 // A relist after a lost watch (410) shows only the present state. It leaves a gap: resourceVersions
-// whose events are unknown. [Cache.Replace] turns the differences into events, so watches continue.
+// whose events are unknown. [Writer.Replace] turns the differences into events, so watches continue.
 // The removals come first, all at the last resourceVersion before the gap. The states between these
 // events may never have existed upstream.
 //
@@ -36,6 +36,6 @@
 //
 // A consistent read needs a state, but not the changes before it. If the feed's watch lags behind,
 // the writer requests a state from upstream and publishes it ahead of the log
-// ([Cache.FastForward]). Readers see that state immediately. Cursors still get every change in
+// ([Writer.FastForward]). Readers see that state immediately. Cursors still get every change in
 // order.
 package watchcache

@@ -15,14 +15,14 @@ import (
 //
 // If rv is not newer than the state that readers see, FastForward does nothing. If the objects
 // cannot be a later state of the cache, it returns [ErrDiverged] and changes nothing.
-func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
-	v := c.filled()
+func (w *Writer) FastForward(objects []*object.Object, rv uint64) error {
+	v := w.filled()
 	if rv <= v.newest().rv {
 		return nil
 	}
 	// Bytes of built-in objects may differ, because there may be two versions of kube-apiserver behind
 	// one address.
-	sets, deletions, err := v.difference(objects, rv, c.resource.SelfDescribing && c.resource.Encoding != object.Table)
+	sets, deletions, err := v.difference(objects, rv, w.cache.resource.SelfDescribing && w.cache.resource.Encoding != object.Table)
 	if err != nil {
 		return fmt.Errorf("fast-forward: %w", err)
 	}
@@ -33,16 +33,16 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	for _, o := range sets {
 		state, _ = state.Set(o)
 	}
-	c.runAhead(v, state, rv, rv)
+	w.runAhead(v, state, rv, rv)
 	return nil
 }
 
 // Confirm compares the log's newest state with upstream's list of object versions. The list is
 // sorted by key, and rv is its resourceVersion. If the log and the list contain the same versions
 // of the same objects, Confirm publishes the log's state as the state at rv, like
-// [Cache.FastForward]. It reports whether readers now see a state at rv or later.
-func (c *Cache) Confirm(states []object.State, rv uint64) bool {
-	v := c.filled()
+// [Writer.FastForward]. It reports whether readers now see a state at rv or later.
+func (w *Writer) Confirm(states []object.State, rv uint64) bool {
+	v := w.filled()
 	if rv <= v.newest().rv {
 		return true
 	}
@@ -50,15 +50,15 @@ func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	if _, differ := log.Differences(states, 0); differ > 0 {
 		return false
 	}
-	c.runAhead(v, v.tree, rv, rv)
+	w.runAhead(v, v.tree, rv, rv)
 	return true
 }
 
 // Carry publishes the newest state as the state at rv, if the newest state has the resourceVersion
 // since. The caller must have a proof that nothing changed between since and rv. Carry reports
 // whether it published the state.
-func (c *Cache) Carry(since, rv uint64) bool {
-	v := c.filled()
+func (w *Writer) Carry(since, rv uint64) bool {
+	v := w.filled()
 	newest := v.newest()
 	if newest.rv != since || rv <= since {
 		return false
@@ -66,12 +66,12 @@ func (c *Cache) Carry(since, rv uint64) bool {
 	if v.ahead.rv > v.rv {
 		since = v.aheadSince
 	}
-	c.runAhead(v, newest.Tree, since, rv)
+	w.runAhead(v, newest.Tree, since, rv)
 	return true
 }
 
 // runAhead publishes the state that upstream has had from since to rv.
-func (c *Cache) runAhead(v *view, state tree.Tree, since, rv uint64) {
+func (w *Writer) runAhead(v *view, state tree.Tree, since, rv uint64) {
 	next := *v
 	if v.ahead.rv > v.rv && since > v.ahead.rv {
 		known := v.passed
@@ -81,7 +81,7 @@ func (c *Cache) runAhead(v *view, state tree.Tree, since, rv uint64) {
 		next.passed = append(slices.Clip(known), passed{v.ahead, v.aheadSince})
 	}
 	next.ahead, next.aheadSince = Snapshot{state, rv, v.epoch}, since
-	c.publish(&next)
+	w.publish(&next)
 }
 
 // passed is a state that was ahead of the log, and still is. A list that began with it can

@@ -114,7 +114,7 @@ func Watch(tb testing.TB, c *Cache, namespace string, from uint64) *Cursor {
 // Apply applies changes at noon.
 func Apply(tb testing.TB, c *Cache, changes ...Change) {
 	tb.Helper()
-	if err := c.Apply(changes, Noon); err != nil {
+	if err := c.Writer().Apply(changes, Noon); err != nil {
 		tb.Fatal(err)
 	}
 }

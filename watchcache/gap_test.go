@@ -13,7 +13,7 @@ import (
 func jumped(t *testing.T, cached, listed pods) *watchcache.Cache {
 	t.Helper()
 	c := filled(10, cached...)
-	if err := c.Replace(objects(listed...), 20, watchcache.Noon); err != nil {
+	if err := c.Writer().Replace(objects(listed...), 20, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -110,7 +110,7 @@ func TestGapFinalField(t *testing.T) {
 		p.RV += 10
 		after = append(after, p.Object())
 	}
-	c.Reset(before, 10)
+	c.Writer().Reset(before, 10)
 	for fields, passes := range map[string]bool{"spec.nodeName=n1": true, "spec.nodeName!=n2": false} {
 		filter := watchcache.Select(t, &resource, "", nil, newSelection(t, "", "", fields).fields)
 		cursor, err := c.Watch(filter, 10)
@@ -124,7 +124,7 @@ func TestGapFinalField(t *testing.T) {
 			}
 		}()
 	}
-	if err := c.Replace(after, 20, watchcache.Noon); err != nil {
+	if err := c.Writer().Replace(after, 20, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -136,9 +136,9 @@ func TestGapTrimmed(t *testing.T) {
 		cached = append(cached, labelled(fmt.Sprintf("p%03d", i), 1, "web"))
 	}
 	c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
-	c.Reset(objects(cached...), 10)
+	c.Writer().Reset(objects(cached...), 10)
 	cursor := watchcache.Watch(t, c, "", 10)
-	if err := c.Replace(objects(labelled("new", 800, "web")), 1000, watchcache.Noon); err != nil {
+	if err := c.Writer().Replace(objects(labelled("new", 800, "web")), 1000, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
 	if s := c.Stats(); s.LogEvents >= 300 {
@@ -167,7 +167,7 @@ func TestGapWholeHistory(t *testing.T) {
 		cursor.WholeHistory()
 		wantPoll(t, cursor, 10, "", 10)
 	}
-	if err := c.Replace(objects(pod("a", 1)), 20, watchcache.Noon); err != nil {
+	if err := c.Writer().Replace(objects(pod("a", 1)), 20, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
 	watchcache.WantSignal(t, before)

@@ -116,13 +116,13 @@ func (x *interests) len() int {
 	return x.mu.count
 }
 
-// mark marks every cursor that may match an event with sequence number from or later, and then
-// publishes. It appends the cursors that the writer has to signal to woken.
+// markAndPublish marks every cursor that may match an event with sequence number from or later, and
+// then publishes. It appends the cursors that the writer has to signal to woken.
 //
 // Marking and publishing share one lock. Otherwise a new watch could load the view without the
 // events, and also miss their marks. A cursor with an earlier mark may need a signal, too: it may
 // be reading that mark right now, with a view that lacks the events.
-func (x *interests) mark(next *view, from uint64, publish func(), woken []*Cursor) []*Cursor {
+func (x *interests) markAndPublish(next *view, from uint64, publish func(), woken []*Cursor) []*Cursor {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.mu.count > 0 && from < next.end {

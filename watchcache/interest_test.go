@@ -70,7 +70,7 @@ func TestInterests(t *testing.T) {
 		fs        fields.Selector
 	}
 	c := New(*Pods, Roomy)
-	c.Reset(nil, 1)
+	c.Writer().Reset(nil, 1)
 	var watchers []watcher
 	state := map[string]Pod{}
 	for rv := uint64(2); rv < 3000; rv++ {

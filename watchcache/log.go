@@ -38,7 +38,7 @@ func (t EventType) String() string {
 // Event is one entry of the log.
 type Event struct {
 	Type EventType
-	// jumped means that a relist found the change (see Cache.Replace). A removal's RV is then the
+	// jumped means that a relist found the change (see Writer.Replace). A removal's RV is then the
 	// gap's first resourceVersion. Clients see the removal at the resourceVersion before the gap.
 	jumped bool
 	// RV is the change's position in the log. A watch that starts at RV does not get this change
@@ -71,7 +71,7 @@ type segment struct {
 }
 
 // gap is an interval of resourceVersions that a relist skipped, exclusive at both ends. The states
-// in a gap never existed upstream (see Cache.Replace).
+// in a gap never existed upstream (see Writer.Replace).
 type gap struct{ after, before uint64 }
 
 // view is a published state: the tree and the log that led to it. A view never changes. The writer

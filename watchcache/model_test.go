@@ -106,7 +106,7 @@ func (m *model) run(steps int) {
 		case n < 613:
 			m.restart()
 		case n < 620:
-			m.cache.Trim(m.now)
+			m.cache.Writer().Trim(m.now)
 		case n < 630:
 			m.fastForward()
 		case n < 645:
@@ -177,7 +177,7 @@ type publisher struct{ *model }
 
 // Apply implements feed.Publisher.
 func (m publisher) Apply(changes []watchcache.Change, _ time.Time) error {
-	return m.cache.Apply(changes, m.now)
+	return m.cache.Writer().Apply(changes, m.now)
 }
 
 // Interrupt implements feed.Publisher.
@@ -210,7 +210,7 @@ func (m *model) advance() {
 	if rv > m.rv() && m.r.IntN(2) == 0 {
 		rv = m.rv() + m.r.Uint64N(rv-m.rv()+1)
 	}
-	m.cache.Advance(rv, m.now)
+	m.cache.Writer().Advance(rv, m.now)
 }
 
 // replace performs a relist, sometimes of an older state.
@@ -223,11 +223,11 @@ func (m *model) replace() {
 	}
 	m.cut()
 	if m.r.IntN(4) == 0 {
-		m.cache.Distrust()
+		m.cache.Writer().Distrust()
 		m.abandoned = max(m.abandoned, from)
 		m.counts["distrust"]++
 	}
-	err := m.cache.Replace(m.up.at(rv).list(), rv, m.now)
+	err := m.cache.Writer().Replace(m.up.at(rv).list(), rv, m.now)
 	if errors.Is(err, watchcache.ErrDiverged) && !m.resource.NoWatchCache && m.sharedRevision(from, rv) {
 		m.reset() // more deletions than revisions
 		return
@@ -248,7 +248,7 @@ func (m *model) fastForward() {
 	rv := m.rv() + m.r.Uint64N(m.up.rv-m.rv()+1)
 	if m.r.IntN(2) == 0 {
 		m.confirm(rv)
-	} else if err := m.cache.FastForward(m.up.at(rv).list(), rv); err != nil {
+	} else if err := m.cache.Writer().FastForward(m.up.at(rv).list(), rv); err != nil {
 		m.t.Fatalf("FastForward to %d at %d: %v", rv, m.rv(), err)
 	} else if newest := m.cache.Stats().Newest; newest != max(seen, rv) {
 		m.t.Fatalf("FastForward to %d: readers see %d after %d", rv, newest, seen)
@@ -268,7 +268,7 @@ func (m *model) confirm(rv uint64) {
 	}
 	seen := m.cache.Stats().Newest >= rv
 	same := slices.Equal(m.up.at(rv).list(), m.up.at(m.rv()).list())
-	if got := m.cache.Confirm(states, rv); got != (seen || same) {
+	if got := m.cache.Writer().Confirm(states, rv); got != (seen || same) {
 		m.t.Fatalf("Confirm(%d) at %d: %t, seen %t, same %t", rv, m.rv(), got, seen, same)
 	}
 }
@@ -286,7 +286,7 @@ func (m *model) sharedRevision(after, upTo uint64) bool {
 func (m *model) reset() {
 	m.cut()
 	m.abandoned = max(m.abandoned, m.cache.Stats().Newest)
-	m.cache.Reset(m.up.now.list(), m.up.rv)
+	m.cache.Writer().Reset(m.up.now.list(), m.up.rv)
 	m.epoch++
 	m.gaps = nil
 	m.counts["reset"]++
@@ -306,11 +306,11 @@ func (m *model) restart() {
 	for _, c := range m.clients {
 		c.close()
 	}
-	m.cache.End()
+	m.cache.Writer().End()
 	m.cut()
 	rv := m.up.rv - m.r.Uint64N(min(m.up.rv-100, 200))
 	m.cache = watchcache.New(m.resource, m.cache.Limits())
-	m.cache.Reset(m.up.at(rv).list(), rv)
+	m.cache.Writer().Reset(m.up.at(rv).list(), rv)
 	m.abandoned, m.gaps = 0, nil
 	for _, c := range m.clients {
 		if rv := max(c.covered, c.start); c.epoch != m.epoch || len(c.recent) > 0 {
@@ -416,7 +416,7 @@ func (m *model) finish() {
 		m.quiet()
 	}
 	m.cut()
-	m.cache.Advance(m.up.rv, m.now)
+	m.cache.Writer().Advance(m.up.rv, m.now)
 	for _, c := range m.clients {
 		for c.poll(m.r, 7) || c.covered < m.up.rv {
 		}
@@ -426,5 +426,5 @@ func (m *model) finish() {
 	if n := m.cache.Stats().Cursors; n != 0 {
 		m.t.Errorf("%d cursors left", n)
 	}
-	m.cache.End()
+	m.cache.Writer().End()
 }

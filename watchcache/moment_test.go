@@ -15,7 +15,7 @@ func TestWatchFromAnAbandonedEpoch(t *testing.T) {
 	watchcache.Apply(t, c, pod("x", 30).Set())
 	waiting := watchcache.Watch(t, c, "", 30)
 	wantPoll(t, waiting, 10, "", 30)
-	c.Reset([]*object.Object{pod("x", 5).Object()}, 20)
+	c.Writer().Reset([]*object.Object{pod("x", 5).Object()}, 20)
 	watchcache.WantSignal(t, waiting)
 	for from, gone := range map[uint64]bool{10: true, 19: true, 20: false, 21: true, 30: true, 31: false} {
 		cursor, err := c.Watch(everything(t), from)

@@ -36,12 +36,12 @@ import (
 // same resourceVersion mean that upstream was upgraded or configured anew, that a definition has
 // changed, or that etcd was restored. In a new epoch, clients list again. Otherwise they would keep
 // the old bytes until the object changes.
-func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
-	v := c.filled()
+func (w *Writer) Replace(objects []*object.Object, rv uint64, now time.Time) error {
+	v := w.filled()
 	if rv < v.rv {
 		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, v.rv)
 	}
-	exact := c.resource.Encoding != object.Table
+	exact := w.cache.resource.Encoding != object.Table
 	sets, deletions, err := v.difference(objects, rv, exact)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 			return fmt.Errorf("%w: readers have seen another state at %d", ErrDiverged, rv)
 		}
 	}
-	if err := possible(sets, deletions, v.rv, rv, c.resource.NoWatchCache); err != nil {
+	if err := possible(sets, deletions, v.rv, rv, w.cache.resource.NoWatchCache); err != nil {
 		return err
 	}
 	next, jumped := *v, rv > v.rv+1
@@ -72,7 +72,7 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 		add(e)
 	}
 	for _, o := range sets {
-		if was := v.tree.Get(o.Key()); jumped && was != nil && was.UID() == o.UID() && !c.resource.Alike(was, o) {
+		if was := v.tree.Get(o.Key()); jumped && was != nil && was.UID() == o.UID() && !w.cache.resource.Alike(was, o) {
 			add(Event{Type: left, RV: v.rv + 1, Object: o, Prev: was, after: next.tree})
 		}
 	}
@@ -80,10 +80,10 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 		add(next.mustChange(Change{Object: o}))
 	}
 	next.rv = rv
-	c.commit(v, &next, now)
+	w.commit(v, &next, now)
 	if jumped {
 		// Wake all cursors: a cursor whose start lies inside the gap must end (see Cursor.Poll).
-		c.interests.each((*Cursor).Wake)
+		w.cache.interests.each((*Cursor).Wake)
 	}
 	return nil
 }

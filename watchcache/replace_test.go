@@ -39,7 +39,7 @@ func TestReplace(t *testing.T) {
 			c := filled(10, test.cached...)
 			cursor := watchcache.Watch(t, c, "", 10)
 			wantPoll(t, cursor, 10, "", 10)
-			if err := c.Replace(objects(test.listed...), test.rv, watchcache.Noon); err != nil {
+			if err := c.Writer().Replace(objects(test.listed...), test.rv, watchcache.Noon); err != nil {
 				t.Fatal(err)
 			}
 			wantPoll(t, cursor, 100, test.want, test.rv)
@@ -92,7 +92,7 @@ func TestReplaceDiverged(t *testing.T) {
 			c := filled(10, test.cached...)
 			cursor := watchcache.Watch(t, c, "", 10)
 			stats, before := c.Stats(), names(fresh(t, test.cached))
-			if err := c.Replace(objects(test.listed...), test.rv, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
+			if err := c.Writer().Replace(objects(test.listed...), test.rv, watchcache.Noon); !errors.Is(err, watchcache.ErrDiverged) {
 				t.Fatalf("Replace: %v, want ErrDiverged", err)
 			}
 			s, _ := c.Snapshot()
@@ -100,7 +100,7 @@ func TestReplaceDiverged(t *testing.T) {
 				t.Errorf("failed Replace changed the state to [%s], %+v", names(s), c.Stats())
 			}
 			wantPoll(t, cursor, 10, "", 10)
-			c.Advance(20, watchcache.Noon)
+			c.Writer().Advance(20, watchcache.Noon)
 			checkGap(t, c, 20, 20, 20)
 		})
 	}
@@ -123,9 +123,9 @@ func TestReplaceLeases(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := watchcache.New(events, watchcache.Roomy)
-			c.Reset(objects(pod("a", 5), pod("b", 6), pod("c", 7)), 10)
+			c.Writer().Reset(objects(pod("a", 5), pod("b", 6), pod("c", 7)), 10)
 			cursor := watchcache.Watch(t, c, "", 10)
-			err := c.Replace(objects(test.listed...), test.rv, watchcache.Noon)
+			err := c.Writer().Replace(objects(test.listed...), test.rv, watchcache.Noon)
 			if errors.Is(err, watchcache.ErrDiverged) != (test.want == "") {
 				t.Fatalf("Replace: %v", err)
 			}

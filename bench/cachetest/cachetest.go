@@ -32,7 +32,7 @@ func ConfigMaps(tb testing.TB, n int) (*watchcache.Cache, watchcache.Snapshot) {
 	for i := range all {
 		all[i] = ConfigMap(tb, i, i+1)
 	}
-	cache.Reset(all, uint64(n+1))
+	cache.Writer().Reset(all, uint64(n+1))
 	return cache, Snapshot(tb, cache)
 }
 
@@ -76,7 +76,7 @@ func Filter(tb testing.TB, c *watchcache.Cache) *object.Filter {
 func Roomy(tb testing.TB) (*watchcache.Cache, watchcache.Snapshot) {
 	tb.Helper()
 	cache := watchcache.New(Resource(), watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30})
-	cache.Reset(nil, 1)
+	cache.Writer().Reset(nil, 1)
 	return cache, Snapshot(tb, cache)
 }
 
@@ -94,7 +94,7 @@ func Apply(tb testing.TB, c *watchcache.Cache, objects ...*object.Object) {
 	for i, o := range objects {
 		changes[i].Object = o
 	}
-	if err := c.Apply(changes, time.Now()); err != nil {
+	if err := c.Writer().Apply(changes, time.Now()); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -106,7 +106,7 @@ func SetBookmark(tb testing.TB, c *watchcache.Cache) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c.SetBookmark(bookmark)
+	c.Writer().SetBookmark(bookmark)
 }
 
 // AnySize returns a random size from 1 to most bytes. All orders of magnitude are equally likely.

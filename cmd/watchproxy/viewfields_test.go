@@ -34,7 +34,7 @@ func feedOf(t *testing.T, resource, more string, n int) upstream.FeedStatus {
 		all = append(all, o)
 	}
 	cache := watchcache.New(r, watchcache.Limits{})
-	cache.Reset(all, 1)
+	cache.Writer().Reset(all, 1)
 	return upstream.FeedStatus{GVR: r.GVR, Cache: cache}
 }
 
@@ -105,7 +105,7 @@ func TestFieldsAreSampledEverywhere(t *testing.T) {
 			objects = append(objects, o)
 		}
 		cache := watchcache.New(r, watchcache.Limits{})
-		cache.Reset(objects, 1)
+		cache.Writer().Reset(objects, 1)
 		fields := []string{"part0", "part1", "part2", "part3"}
 		feeds := []upstream.FeedStatus{{GVR: r.GVR, Cache: cache}}
 		v := newViewFields([]config.View{{Name: "v", Resources: []string{"pods"}, Fields: fields}}, zap.NewNop())

@@ -91,7 +91,7 @@ func churn(t *testing.T, budget int64) {
 	}
 	makes = 0
 	again := watchcache.New(*c.Resource(), watchcache.Limits{})
-	again.Reset(slices.Collect(snapshot.Objects("", "")), snapshot.ResourceVersion())
+	again.Writer().Reset(slices.Collect(snapshot.Objects("", "")), snapshot.ResourceVersion())
 	snapshot = cachetest.Snapshot(t, again)
 	for range 5 {
 		readAll(snapshot)

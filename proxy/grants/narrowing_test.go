@@ -38,7 +38,7 @@ func TestManyDecisionsTakeTurns(t *testing.T) {
 			}
 			changes = append(changes, watchcache.Change{Object: o})
 		}
-		if err := cache.Apply(changes, time.Now()); err != nil {
+		if err := cache.Writer().Apply(changes, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		f, err := object.NewFilter(cache.Resource(), "", nil, nil)

@@ -130,7 +130,7 @@ func (m *machine) reset() {
 		s.cut = true
 	}
 	m.rv++
-	m.cache.Reset(nil, m.rv)
+	m.cache.Writer().Reset(nil, m.rv)
 }
 
 // checkLocked fails if bytes are wrong, or missing although the windows allow them. A window that is

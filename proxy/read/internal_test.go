@@ -128,8 +128,8 @@ func (fs *stillFeeds) fill(t *testing.T, annotations map[string]string) {
 		}
 		rows = append(rows, row)
 	}
-	fs.caches[object.JSON].Reset(objects, 10)
-	fs.caches[object.Table].Reset(rows, 10)
+	fs.caches[object.JSON].Writer().Reset(objects, 10)
+	fs.caches[object.Table].Writer().Reset(rows, 10)
 }
 
 const (
@@ -150,7 +150,7 @@ func TestInternalMetadataOfBookmarks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fs.caches[e].SetBookmark(b)
+			fs.caches[e].Writer().SetBookmark(b)
 		}
 		for include, want := range map[string]string{
 			"":         `"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"10","annotations":{"k8s.io/initial-events-end":"true"}}}}]}}`,

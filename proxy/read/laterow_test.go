@@ -36,7 +36,7 @@ func TestMissingRows(t *testing.T) {
 		late := version{0, 11, time.Now(), "y"}
 		cachetest.Apply(t, j.objects, j.object(late))
 		written := make(chan error, 1)
-		time.AfterFunc(rowWait/2, func() { written <- j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()) })
+		time.AfterFunc(rowWait/2, func() { written <- j.rows.Writer().Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()) })
 		if began := time.Now(); list() != nil || time.Since(began) != rowWait/2 {
 			t.Errorf("a list waited %v", time.Since(began))
 		}
@@ -64,8 +64,8 @@ func TestUnwritableRows(t *testing.T) {
 		r := cachetest.Resource()
 		r.SelfDescribing = true
 		j.objects = watchcache.New(r, j.rows.Limits())
-		j.objects.Reset(nil, 10)
-		j.rows.Reset(nil, 10)
+		j.objects.Writer().Reset(nil, 10)
+		j.rows.Writer().Reset(nil, 10)
 		o := objectOf(t, j.objects.Resource(),
 			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"creationTimestamp":%q,"fieldOfTomorrow":"1","name":"c-000000","namespace":"a","resourceVersion":"11","uid":"u"}}`,
 			time.Now().UTC().Format(time.RFC3339))

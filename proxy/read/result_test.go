@@ -186,7 +186,7 @@ func TestProofs(t *testing.T) {
 			fs.fill(t, map[string]string{"a/x": ""})
 			fs.fresh = test.proof
 			if strings.HasSuffix(test.query, "=12") {
-				time.AfterFunc(futureWait+time.Second/2, func() { fs.caches[object.JSON].Advance(12, time.Now()) })
+				time.AfterFunc(futureWait+time.Second/2, func() { fs.caches[object.JSON].Writer().Advance(12, time.Now()) })
 			}
 			began := time.Now()
 			got := said(fs.ask(t, rd, inA+test.query))

@@ -41,7 +41,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 				there[name] = !gone
 				changes = append(changes, watchcache.Change{Deleted: gone, Object: o})
 			}
-			if err := r.cache.Apply(changes, time.Now()); err != nil {
+			if err := r.cache.Writer().Apply(changes, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			snapshot := cachetest.Snapshot(t, r.cache)
@@ -106,7 +106,7 @@ func TestSelectorsAreToldApart(t *testing.T) {
 	resource.Fields = []object.Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}, Kept: true}}
 	o := objectOf(t, &resource, `{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"n1"},"status":{"phase":"Running"}}`)
 	r.resource, r.cache = &resource, watchcache.New(resource, watchcache.Limits{})
-	r.cache.Reset([]*object.Object{o}, 2)
+	r.cache.Writer().Reset([]*object.Object{o}, 2)
 	for range 3 {
 		for query, want := range map[string]int{
 			"fieldSelector=spec.nodeName%3Dn1,status.phase%3DRunning":                  1,

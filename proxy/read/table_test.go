@@ -49,7 +49,7 @@ func newJoined(t *testing.T) *joined {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j.rows.SetBookmark(b)
+	j.rows.Writer().SetBookmark(b)
 	const memory = 1 << 30
 	j.memory = fair.NewPool(memory, false)
 	j.reader = New(Config{Memory: j.memory, Limits: unlimited{}, Metrics: uncounted{}, Draining: t.Context(), Drain: atOnce{}, Log: zap.NewNop()}, Options{})
@@ -88,13 +88,13 @@ func (j *joined) reset(rv uint64, all ...version) {
 	for _, v := range all {
 		objects, rows = append(objects, j.object(v)), append(rows, j.row(v))
 	}
-	j.objects.Reset(objects, rv)
-	j.rows.Reset(rows, rv)
+	j.objects.Writer().Reset(objects, rv)
+	j.rows.Writer().Reset(rows, rv)
 }
 
 func (j *joined) apply(v version, deleted bool) {
 	for cache, o := range map[*watchcache.Cache]*object.Object{j.objects: j.object(v), j.rows: j.row(v)} {
-		if err := cache.Apply([]watchcache.Change{{Object: o, Deleted: deleted}}, time.Now()); err != nil {
+		if err := cache.Writer().Apply([]watchcache.Change{{Object: o, Deleted: deleted}}, time.Now()); err != nil {
 			j.t.Fatal(err)
 		}
 	}
@@ -279,7 +279,7 @@ func TestRowsOfWatches(t *testing.T) {
 			written := j.watch(j.read(include, ""), func() {
 				j.apply(v(1, 12, "last"), true)
 				for _, c := range []*watchcache.Cache{j.objects, j.rows} {
-					if err := c.Replace(nil, 20, time.Now()); err != nil {
+					if err := c.Writer().Replace(nil, 20, time.Now()); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -34,7 +34,7 @@ func TestWatchAcrossARelist(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := r.cache.Replace(nil, 20, time.Now()); err != nil {
+			if err := r.cache.Writer().Replace(nil, 20, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			var written bytes.Buffer

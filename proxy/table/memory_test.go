@@ -33,7 +33,7 @@ func TestMemoryOfRows(t *testing.T) {
 		}
 		objects[i] = o
 	}
-	c.Reset(objects, rows+1)
+	c.Writer().Reset(objects, rows+1)
 	clear(objects)
 	used := cachetest.Heap() - before
 	if used > most {

@@ -107,7 +107,7 @@ func (r *rights) writes(deleted bool, key string) {
 	o, err := r.cache.Resource().ParseObject(fmt.Appendf(nil,
 		`{"metadata":{"name":%q,"namespace":%q,"uid":%q,"resourceVersion":"%d"}}`, name, namespace, key, rv))
 	if err == nil {
-		err = r.cache.Apply([]watchcache.Change{{Deleted: deleted, Object: o}}, time.Now())
+		err = r.cache.Writer().Apply([]watchcache.Change{{Deleted: deleted, Object: o}}, time.Now())
 	}
 	if err != nil {
 		r.Fatal(err)
@@ -249,7 +249,7 @@ func TestStateEnds(t *testing.T) {
 				for i := range changes {
 					changes[i].Object = cachetest.ConfigMap(t, i, i+2)
 				}
-				if err := r.cache.Apply(changes, time.Now()); err != nil {
+				if err := r.cache.Writer().Apply(changes, time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				p, _ := r.opens()

@@ -282,7 +282,7 @@ func TestLongGap(t *testing.T) {
 	for i := range many {
 		objects = append(objects, cachetest.ConfigMap(t, i, 10+i))
 	}
-	if err := cache.Replace(objects, 10+many, cachetest.BeforeSleep(0)); err != nil {
+	if err := cache.Writer().Replace(objects, 10+many, cachetest.BeforeSleep(0)); err != nil {
 		t.Fatal(err)
 	}
 	var got strings.Builder

@@ -61,7 +61,7 @@ func TestEventsOfFields(t *testing.T) {
 				cachetest.Apply(t, cache, ofSize(t, uint64(2+rv), change.label, len(change.data)))
 				turn()
 			}
-			if err := cache.Apply([]watchcache.Change{{Deleted: true, Object: ofSize(t, 8, "1", 2)}}, cachetest.BeforeSleep(0)); err != nil {
+			if err := cache.Writer().Apply([]watchcache.Change{{Deleted: true, Object: ofSize(t, 8, "1", 2)}}, cachetest.BeforeSleep(0)); err != nil {
 				t.Fatal(err)
 			}
 			turn()

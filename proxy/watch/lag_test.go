@@ -169,7 +169,7 @@ func TestReasons(t *testing.T) {
 			p.Recheck = time.Minute
 			return nil
 		},
-		endRestarted: func(p *Params, _ *exchange.ChunkWriter, _ func()) func() { return p.Cache.End },
+		endRestarted: func(p *Params, _ *exchange.ChunkWriter, _ func()) func() { return p.Cache.Writer().End },
 	} {
 		t.Run(want, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

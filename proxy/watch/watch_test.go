@@ -73,7 +73,7 @@ func TestBookmarkAtTheEndWaits(t *testing.T) {
 			p := paramsOf(t, c, initial)
 			p.Bookmarks, p.Lifetime = true, test.lifetime
 			cachetest.SetBookmark(t, c)
-			progress := time.AfterFunc(test.moved, func() { c.Advance(p.Start+1, time.Now()) })
+			progress := time.AfterFunc(test.moved, func() { c.Writer().Advance(p.Start+1, time.Now()) })
 			defer progress.Stop()
 			var written bytes.Buffer
 			New(p).Run(t.Context(), &exchange.ChunkWriter{To: &written})
@@ -111,8 +111,8 @@ func TestDrainedWatchIsNeverSilent(t *testing.T) {
 // When the cache ends, the client receives no error, because its next watch shows the cause.
 func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 	for what, over := range map[string]func(*watchcache.Cache){
-		"begun anew": func(c *watchcache.Cache) { c.Reset(nil, 1) },
-		"ended":      (*watchcache.Cache).End,
+		"begun anew": func(c *watchcache.Cache) { c.Writer().Reset(nil, 1) },
+		"ended":      func(c *watchcache.Cache) { c.Writer().End() },
 	} {
 		t.Run(what, func(t *testing.T) {
 			c, initial := cachetest.ConfigMaps(t, 1)
@@ -137,7 +137,7 @@ func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 func TestWatchEndsInsideARevision(t *testing.T) {
 	const most = 300 // more than one poll delivers
 	for what, end := range map[string]func(*watchcache.Cache, *Params){
-		"left behind": func(c *watchcache.Cache, _ *Params) { c.Distrust() },
+		"left behind": func(c *watchcache.Cache, _ *Params) { c.Writer().Distrust() },
 		"timed out":   func(_ *watchcache.Cache, p *Params) { p.Lifetime = time.Nanosecond },
 	} {
 		for _, leases := range []bool{false, true} {
@@ -150,7 +150,7 @@ func TestWatchEndsInsideARevision(t *testing.T) {
 				for i := range most {
 					deletions = append(deletions, watchcache.Change{Deleted: true, Object: cachetest.ConfigMap(t, i, most+2)})
 				}
-				if err := c.Apply(deletions, time.Now()); err != nil {
+				if err := c.Writer().Apply(deletions, time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				end(c, &p)

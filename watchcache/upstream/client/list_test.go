@@ -253,7 +253,7 @@ func TestListBesideACache(t *testing.T) {
 			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {MimeJSON}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
 		}))
 		cache := watchcache.New(*list.r, watchcache.Limits{})
-		cache.Reset(objects, 9)
+		cache.Writer().Reset(objects, 9)
 		changes, rv, err := c.List(t.Context(), cache, 9, "NotOlderThan")
 		if err != nil || rv != 9 || len(changes) != 2 || asked != limit {
 			t.Fatalf("limit %s, want %s; %d changes at %d, %v", asked, limit, len(changes), rv, err)

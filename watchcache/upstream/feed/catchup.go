@@ -93,7 +93,7 @@ func (c *CatchUp) fastForward(ctx context.Context, rv uint64) error {
 	}
 	err = c.writer.Write(epoch, func() error {
 		c.writer.listed.Store(listed)
-		return c.writer.cache.FastForward(compact(changes), p.RV)
+		return c.writer.cache.Writer().FastForward(compact(changes), p.RV)
 	})
 	if errors.Is(err, watchcache.ErrDiverged) {
 		c.main.Interrupt(err) // the feed relists

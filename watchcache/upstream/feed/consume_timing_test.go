@@ -48,7 +48,7 @@ func BenchmarkConsume(b *testing.B) {
 		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", ListKind: "PodList", Namespaced: true,
 	}
 	cache := watchcache.New(pods, watchcache.Limits{Age: time.Minute, Events: 10_000, Bytes: 64 << 20})
-	cache.Reset(nil, 1)
+	cache.Writer().Reset(nil, 1)
 	f := &streamReader{
 		Collection: &Collection{Shared: &Shared{Ledger: noLedger{}}},
 		writer:     &Writer{cache: cache}, main: &MainStream{},

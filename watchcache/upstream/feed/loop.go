@@ -302,7 +302,7 @@ func (r *streamReader) readEvents(ctx context.Context, s client.Stream, signs *S
 				return err
 			}
 			err = r.writer.Write(r.epoch, func() error {
-				r.writer.cache.Advance(rv, time.Now())
+				r.writer.cache.Writer().Advance(rv, time.Now())
 				return nil
 			})
 			if err != nil {
@@ -341,7 +341,7 @@ func parseChange(r *object.Resource, e client.Event) (watchcache.Change, error) 
 
 // Apply implements Publisher.
 func (r *streamReader) Apply(changes []watchcache.Change, received time.Time) error {
-	return r.writer.Write(r.epoch, func() error { return r.writer.cache.Apply(changes, received) })
+	return r.writer.Write(r.epoch, func() error { return r.writer.cache.Writer().Apply(changes, received) })
 }
 
 // Interrupt implements Publisher.

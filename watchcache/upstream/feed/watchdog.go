@@ -97,7 +97,7 @@ func (w *watchdog) confirm(ctx context.Context, rv uint64) (same bool, err error
 		return false, err
 	}
 	err = w.writer.Write(epoch, func() error {
-		same = w.writer.cache.Confirm(list.States, list.RV)
+		same = w.writer.cache.Writer().Confirm(list.States, list.RV)
 		return nil
 	})
 	return same, err

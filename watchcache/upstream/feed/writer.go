@@ -70,7 +70,7 @@ func (w *Writer) Write(epoch uint64, change func() error) error {
 func (w *Writer) Trim() error {
 	_, epoch := w.Position()
 	return w.Write(epoch, func() error {
-		w.cache.Trim(time.Now())
+		w.cache.Writer().Trim(time.Now())
 		return nil
 	})
 }
@@ -92,16 +92,16 @@ func (w *Writer) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, er
 			return 0, fmt.Errorf("%w: %d, cached at %d", errOvertaken, rv, stats.ResourceVersion)
 		}
 		if w.mu.phase == correcting {
-			w.cache.Distrust()
+			w.cache.Writer().Distrust()
 		}
-		if err := w.cache.Replace(objects, rv, time.Now()); err != nil {
+		if err := w.cache.Writer().Replace(objects, rv, time.Now()); err != nil {
 			const broken = "relist does not continue the cached state; ending its watches"
 			w.log.Warn(broken, zap.Error(err))
 			continues = false
 		}
 	}
 	if !continues {
-		w.cache.Reset(objects, rv)
+		w.cache.Writer().Reset(objects, rv)
 		w.log.Info("synced", zap.Int("objects", len(objects)), zap.Uint64("resourceVersion", rv))
 	}
 	w.mu.phase, w.mu.server = watching, w.mu.answered
@@ -115,7 +115,7 @@ func (w *Writer) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, er
 func (w *Writer) bookmark(e client.Event) (uint64, error) {
 	b, rv, err := w.cache.Resource().ParseBookmark(e.Object)
 	if err == nil && !w.cache.Bookmark().Same(b) {
-		w.cache.SetBookmark(b)
+		w.cache.Writer().SetBookmark(b)
 	}
 	return rv, err
 }
@@ -160,5 +160,5 @@ func (w *Writer) end() {
 	defer w.mu.Unlock()
 	w.mu.phase = stopped
 	w.mu.epoch++
-	w.cache.End()
+	w.cache.Writer().End()
 }

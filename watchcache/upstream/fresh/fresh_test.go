@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // not use the new epoch's state as the run's result.
 func TestRunOfAnEpochThatIsOver(t *testing.T) {
 	c := watchcache.New(object.Resource{}, watchcache.Limits{})
-	c.Reset(nil, 100)
+	c.Writer().Reset(nil, 100)
 	if _, err := notOlderThan(c, 100); err != nil {
 		t.Fatal(err)
 	}

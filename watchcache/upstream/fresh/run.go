@@ -169,7 +169,7 @@ func (f *Feed) proves(q question) bool {
 	}
 	done := false
 	err := f.Feed.Writer.Write(epoch, func() error {
-		done = f.Cache().Carry(newest, q.rv)
+		done = f.Cache().Writer().Carry(newest, q.rv)
 		return nil
 	})
 	return err == nil && done

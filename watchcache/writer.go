@@ -1,0 +1,186 @@
+package watchcache
+
+import (
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
+)
+
+// Writer changes the state of a cache. One goroutine at a time may use it. Each method builds the next
+// state beside the published one, and publishes it with one store.
+type Writer struct {
+	cache  *Cache
+	ending sync.Once
+	woken  []*Cursor // scratch space
+}
+
+// Change is a change from upstream's watch.
+type Change struct {
+	Deleted bool
+	Object  *object.Object
+}
+
+// Reset begins a new epoch with the given state. The objects are sorted by key, and rv is their
+// resourceVersion. Cursors of the previous epoch end with [ErrEnded].
+func (w *Writer) Reset(objects []*object.Object, rv uint64) {
+	next := &view{epoch: 1, rv: rv, tree: build(&w.cache.resource, objects), since: rv, first: 1, end: 1}
+	next.base = next.tree
+	if v := w.cache.view.Load(); v != nil {
+		next.epoch = v.epoch + 1
+		next.abandoned = max(v.abandoned, v.newest().rv)
+		// A cursor that is being opened may have marks from the previous epoch. Sequence numbers
+		// continue, so those marks never match new events.
+		next.first, next.end = v.end, v.end
+	}
+	w.publish(next)
+	w.cache.interests.each((*Cursor).Wake)
+}
+
+var slotSeed = maphash.MakeSeed()
+
+// build returns the tree of a state. At first, the trees of all caches of a resource have the same
+// slots.
+func build(r *object.Resource, objects []*object.Object) tree.Tree {
+	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(r.GVR, r.Encoding)))
+}
+
+// Apply applies changes in upstream's order and drops repeated changes. The caller passes whole
+// revisions (see feed.Batch). If a change does not fit the state, or belongs to a revision that
+// readers have already seen, Apply returns [ErrDiverged], and the earlier changes stay applied.
+func (w *Writer) Apply(changes []Change, now time.Time) error {
+	v := w.filled()
+	next := *v
+	var err error
+	for _, change := range changes {
+		if next.repeats(change) {
+			continue
+		}
+		if rv := change.Object.ResourceVersion(); rv == v.rv {
+			err = fmt.Errorf("%w: %s changed at %d, which seemed complete", ErrDiverged, change.Object.Key(), rv)
+			break
+		}
+		var e Event
+		if e, err = next.change(change); err != nil {
+			break
+		}
+		e.at = Moment(now)
+		next.append(e)
+	}
+	w.commit(v, &next, now)
+	return err
+}
+
+// repeats reports whether the view already contains a change. The view contains every change with a
+// resourceVersion below the view's own. At the view's own resourceVersion, the object's state
+// decides, because one revision can contain several deletions. For example, etcd deletes all keys
+// of an expired lease at once, and in kube-apiserver many Events share a lease.
+func (v *view) repeats(change Change) bool {
+	o := change.Object
+	if o.ResourceVersion() != v.rv {
+		return o.ResourceVersion() < v.rv
+	}
+	was := v.tree.Get(o.Key())
+	if change.Deleted {
+		return was == nil
+	}
+	return was != nil && was.ResourceVersion() == o.ResourceVersion()
+}
+
+// change applies a change to v's tree and returns the event.
+func (v *view) change(change Change) (Event, error) {
+	o := change.Object
+	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
+	if change.Deleted {
+		e.Type = Deleted
+		e.after, e.Prev = v.tree.Delete(o.Key())
+	} else {
+		e.after, e.Prev = v.tree.Set(o)
+	}
+	switch {
+	case e.Prev == nil && change.Deleted:
+		return e, fmt.Errorf("%w: %s deleted at %d was not there", ErrDiverged, o.Key(), o.ResourceVersion())
+	case e.Prev != nil && e.Prev.UID() != o.UID():
+		return e, fmt.Errorf("%w: %s was replaced without a deletion before %d", ErrDiverged, o.Key(), o.ResourceVersion())
+	case e.Prev == nil:
+		e.Type = Added
+	}
+	return e, nil
+}
+
+// commit publishes next, the successor of v, unless nothing has changed. Before publication, it
+// marks the cursors that the new events may concern. Afterwards it signals them.
+func (w *Writer) commit(v, next *view, now time.Time) {
+	trimmed := *next // cursors that still need trimmed events need marks, too
+	trimmed.trim(w.cache.Limits(), now)
+	if trimmed.rv >= trimmed.ahead.rv {
+		trimmed.ahead, trimmed.passed = Snapshot{}, nil
+	}
+	if trimmed.rv == v.rv && trimmed.end == v.end && trimmed.first == v.first && trimmed.since == v.since {
+		return
+	}
+	w.woken = w.cache.interests.markAndPublish(next, v.end, func() { w.publish(&trimmed) }, w.woken)
+	for i, cursor := range w.woken {
+		cursor.Wake()
+		w.woken[i] = nil
+	}
+	w.woken = w.woken[:0]
+}
+
+func (w *Writer) publish(v *view) {
+	w.cache.view.Store(v)
+	w.cache.waiters.Release()
+}
+
+// filled returns the published view. Only writers may call it, after the first Reset.
+func (w *Writer) filled() *view {
+	v := w.cache.view.Load()
+	if v == nil {
+		panic("BUG: write before Reset")
+	}
+	return v
+}
+
+// Advance records a bookmark: upstream has reached rv without further changes.
+func (w *Writer) Advance(rv uint64, now time.Time) {
+	v := w.filled()
+	next := *v
+	next.rv = max(v.rv, rv)
+	w.commit(v, &next, now)
+}
+
+// Distrust drops the log, because its states may be wrong, and the newest state may be wrong, too.
+// Watches and exact reads from these states are refused. Open watches that have read the whole log
+// continue, others end with [ErrLagged]. Replace or Reset must follow.
+func (w *Writer) Distrust() {
+	v := w.filled()
+	next := *v
+	next.segments, next.gaps, next.cost = nil, nil, 0
+	next.first, next.since, next.base, next.abandoned = v.end, v.rv+1, v.tree, max(v.abandoned, v.rv)
+	w.publish(&next)
+	w.cache.interests.each((*Cursor).Wake)
+}
+
+// Trim drops events beyond the age limit. The writer calls it periodically. Otherwise a quiet cache
+// would keep old events.
+func (w *Writer) Trim(now time.Time) {
+	if v := w.cache.view.Load(); v != nil {
+		next := *v
+		w.commit(v, &next, now)
+	}
+}
+
+// SetBookmark sets the template for bookmarks.
+func (w *Writer) SetBookmark(b *object.Bookmark) { w.cache.bookmark.Store(b) }
+
+// End empties the cache permanently. Cursors and waiters return [ErrEnded].
+func (w *Writer) End() {
+	w.ending.Do(func() {
+		close(w.cache.ended)
+		w.cache.view.Store(nil)
+		w.cache.interests.each((*Cursor).Wake)
+	})
+}
