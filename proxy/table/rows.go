@@ -78,7 +78,7 @@ func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 		r.failed = true
 		return dst, errClock
 	}
-	dst, agesEnd, lasts, err := r.Rules.appendRow(dst, row.Row(), o.Bytes(), row.Rendered(), now)
+	dst, agesEnd, lasts, err := r.Rules.appendRow(dst, row.Row().Text(), o.Bytes(), row.Row().Rendered(), now)
 	r.agesEnd, r.last, r.at = agesEnd, row, o.ResourceVersion()
 	if until := now.Add(lasts); lasts < forever && (r.validUntil.IsZero() || until.Before(r.validUntil)) {
 		r.validUntil = until
@@ -134,7 +134,7 @@ func (r *Rows) Failed() bool { return r.failed }
 
 // Metadata implements wire.Rows.
 func (r *Rows) Metadata(made []byte) ([]byte, error) {
-	metadata, err := r.last.At(r.at).RowMetadata(made) // older if the object left a selection
+	metadata, err := r.last.At(r.at).Row().Metadata(made) // older if the object left a selection
 	r.judge(err)
 	return metadata, err
 }

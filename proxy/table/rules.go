@@ -51,7 +51,7 @@ func (r *Rules) doubt(row *object.Object, reason error) {
 	now := time.Now()
 	if !r.rests(now) {
 		r.log.Warn("a row does not match its rules; upstream answers Tables of the resource", zap.String("key", row.Key()),
-			zap.Time("arrived", row.Rendered()), zap.Duration("for", restTime), zap.Error(reason))
+			zap.Time("arrived", row.Row().Rendered()), zap.Duration("for", restTime), zap.Error(reason))
 	}
 	r.doubted.Store(&now)
 }

@@ -108,7 +108,7 @@ func (o *Object) At(rv uint64) *Object {
 		at.rv = rv
 		return &at
 	case o.lead > 0 && o.lead != rowLead:
-		return o.protoAt(rv)
+		return protoAt(o, rv)
 	}
 	raw := make([]byte, 0, len(o.raw)+20-int(o.rvLen))
 	raw = append(raw, o.raw[:o.rvAt]...)
@@ -138,36 +138,60 @@ func (r *Resource) parseJSON(src []byte) (*Object, error) {
 	if !gjson.ValidBytes(src) || len(src) == 0 || src[0] != '{' {
 		return nil, fmt.Errorf("%w: not a JSON object", ErrMalformed)
 	}
-	o := &Object{raw: r.itemForm(src)}
-	meta, err := o.readTop(r)
+	raw := r.itemForm(src)
+	top, err := readTop(r, raw)
 	if err != nil {
 		return nil, err
 	}
-	namespace, name, err := o.readMetadata(meta)
+	m, err := readMetadata(raw, top)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.place(r, namespace, name); err != nil {
+	return r.object(raw, 0, &m)
+}
+
+// metadata is what the cache needs of an object's metadata.
+type metadata struct {
+	namespace, name, uid string
+	rv                   uint64
+	rvAt, rvLen          int32 // the place of rv's digits; not for protobuf
+	labels               labelSet
+}
+
+// object returns the object with the bytes raw. It is at the offset lead.
+func (r *Resource) object(raw []byte, lead int, m *metadata) (*Object, error) {
+	if err := r.check(m); err != nil {
 		return nil, err
+	}
+	o := &Object{
+		key: r.Key(m.namespace, m.name), raw: raw, rv: m.rv, uid: m.uid, labels: m.labels,
+		lead: int32(lead), rvAt: m.rvAt, rvLen: m.rvLen, nsLen: int32(len(m.namespace)),
+	}
+	if r.Encoding == Table {
+		return o, nil
+	}
+	for i := range r.Fields {
+		if !r.Fields[i].Kept && len(raw) < longObject {
+			break
+		}
+		o.fields = append(o.fields, r.Fields[i].read(r.Encoding, o.Bytes()))
 	}
 	return o, nil
 }
 
-// place sets the object's key and checks its namespace. kube-apiserver checks only the path
-// separators in some names, and a client that writes protobuf can use bytes that are not UTF-8. In
-// JSON all of them become U+FFFD, so such a name may be that of several objects.
-func (o *Object) place(r *Resource, namespace, name string) error {
+// check checks an object's name and namespace. kube-apiserver checks only the path separators in some
+// names, and a client that writes protobuf can use bytes that are not UTF-8. In JSON all of them become
+// U+FFFD, so such a name may be that of several objects.
+func (r *Resource) check(m *metadata) error {
 	switch {
-	case name == "":
+	case m.name == "":
 		return fmt.Errorf("%w: no metadata.name", ErrMalformed)
-	case r.Encoding != Protobuf && !exact(name):
-		return fmt.Errorf("%w: metadata.name %q is not exact in JSON", ErrMalformed, name)
-	}
-	if r.Namespaced != (namespace != "") {
+	case r.Encoding != Protobuf && !exact(m.name):
+		return fmt.Errorf("%w: metadata.name %q is not exact in JSON", ErrMalformed, m.name)
+	case r.Namespaced != (m.namespace != ""):
 		return fmt.Errorf("%w: %s %q in namespace %q, but namespaced is %t",
-			ErrMalformed, r.GVR.Resource, name, namespace, r.Namespaced)
+			ErrMalformed, r.GVR.Resource, m.name, m.namespace, r.Namespaced)
 	}
-	o.key, o.nsLen = r.Key(namespace, name), int32(len(namespace))
 	return nil
 }
 
@@ -178,16 +202,6 @@ func exact(s string) bool { return !strings.ContainsRune(s, utf8.RuneError) }
 // longObject is the length from which all fields are kept. Each watch with a selector reads the field
 // of each changed object, and a read of a long object takes up to a millisecond.
 const longObject = 8 << 10
-
-// keepFields reads the values of the kept fields.
-func (o *Object) keepFields(r *Resource) {
-	for i := range r.Fields {
-		if !r.Fields[i].Kept && len(o.raw) < longObject {
-			break
-		}
-		o.fields = append(o.fields, r.Fields[i].read(r.Encoding, o.Bytes()))
-	}
-}
 
 // itemForm returns a copy of src as a list item. For built-in types, it drops kind and apiVersion.
 func (r *Resource) itemForm(src []byte) []byte {
@@ -200,10 +214,10 @@ func (r *Resource) itemForm(src []byte) []byte {
 	return bytes.Clone(src)
 }
 
-// readTop reads the top level once. It checks kind and apiVersion if they are present, reads the
-// selectable fields and returns the metadata.
-func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
-	top := gjson.Parse(lend(o.raw))
+// readTop reads the top level once. It checks kind and apiVersion if they are present, and returns the
+// metadata.
+func readTop(r *Resource, raw []byte) (meta gjson.Result, err error) {
+	top := gjson.Parse(lend(raw))
 	top.ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "metadata":
@@ -236,40 +250,40 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 	if !meta.IsObject() {
 		return meta, fmt.Errorf("%w: no metadata", ErrMalformed)
 	}
-	o.keepFields(r)
 	return meta, nil
 }
 
-// readMetadata reads the parts of metadata that the cache needs.
-func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err error) {
+// readMetadata reads the metadata in the JSON raw.
+func readMetadata(raw []byte, meta gjson.Result) (m metadata, err error) {
 	var rv gjson.Result
 	labelled := true
 	meta.ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "name":
-			name = v.Str
+			m.name = v.Str
 		case "namespace":
-			namespace = v.Str
+			m.namespace = v.Str
 		case "uid":
-			o.uid = v.Str
+			m.uid = v.Str
 		case "resourceVersion":
 			rv = v
 		case "labels":
-			o.labels, labelled = readLabels(v)
+			m.labels, labelled = readLabels(v)
 		}
 		return true
 	})
 	if !labelled {
-		return "", "", fmt.Errorf("%w: metadata.labels of %q is not a map of strings", ErrMalformed, name)
+		return m, fmt.Errorf("%w: metadata.labels of %q is not a map of strings", ErrMalformed, m.name)
 	}
-	if o.rv, err = ParseResourceVersion(rv.Str); err != nil || rv.Type != gjson.String {
-		return "", "", fmt.Errorf("%w: metadata.resourceVersion of %q is %s", ErrOpaqueResourceVersion, name, rv.Raw)
+	m.rv, err = ParseResourceVersion(rv.Str)
+	if err != nil || rv.Type != gjson.String {
+		return m, fmt.Errorf("%w: metadata.resourceVersion of %q is %s", ErrOpaqueResourceVersion, m.name, rv.Raw)
 	}
-	o.rvAt, o.rvLen = int32(rv.Index+1), int32(len(rv.Raw)-2)
-	if got := lend(o.raw[o.rvAt : o.rvAt+o.rvLen]); got != rv.Str {
-		return "", "", fmt.Errorf("%w: resourceVersion of %q is written %q", ErrOpaqueResourceVersion, name, got)
+	m.rvAt, m.rvLen = int32(rv.Index+1), int32(len(rv.Raw)-2)
+	if got := lend(raw[m.rvAt : m.rvAt+m.rvLen]); got != rv.Str {
+		return m, fmt.Errorf("%w: resourceVersion of %q is written %q", ErrOpaqueResourceVersion, m.name, got)
 	}
-	return namespace, name, nil
+	return m, nil
 }
 
 // ParseResourceVersion reads a comparable resourceVersion: decimal digits without leading zeros, at

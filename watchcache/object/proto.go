@@ -155,29 +155,23 @@ func (p WirePath) Value(message []byte) (value string) {
 
 // parseProto reads an object from its protobuf message.
 func (r *Resource) parseProto(src []byte) (*Object, error) {
-	o := &Object{}
-	o.frame(src)
-	meta, err := metadataOf(o.Bytes())
+	raw, lead := asItem(src)
+	meta, err := metadataOf(raw[lead:])
 	if err != nil {
 		return nil, err
 	}
-	namespace, name, err := o.readProtoMetadata(meta.bytes)
+	m, err := readProtoMetadata(meta.bytes)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.place(r, namespace, name); err != nil {
-		return nil, err
-	}
-	o.keepFields(r)
-	return o, nil
+	return r.object(raw, lead, &m)
 }
 
-// frame copies an object and adds the tag and length of a list item.
-func (o *Object) frame(object []byte) {
-	lead := protowire.SizeTag(itemsNumber) + protowire.SizeVarint(uint64(len(object)))
-	raw := make([]byte, 0, lead+len(object))
-	raw = protowire.AppendTag(raw, itemsNumber, protowire.BytesType)
-	o.raw, o.lead = protowire.AppendBytes(raw, object), int32(lead)
+// asItem copies an object and adds the tag and length of a list item.
+func asItem(object []byte) (raw []byte, lead int) {
+	lead = protowire.SizeTag(itemsNumber) + protowire.SizeVarint(uint64(len(object)))
+	raw = protowire.AppendTag(make([]byte, 0, lead+len(object)), itemsNumber, protowire.BytesType)
+	return protowire.AppendBytes(raw, object), lead
 }
 
 // metadataOf returns an object's metadata.
@@ -196,7 +190,7 @@ func metadataOf(object []byte) (meta protoField, err error) {
 	return meta, err
 }
 
-func (o *Object) readProtoMetadata(meta []byte) (namespace, name string, err error) {
+func readProtoMetadata(meta []byte) (m metadata, err error) {
 	var rv []byte
 	var broken error
 	versions := 0
@@ -206,18 +200,18 @@ func (o *Object) readProtoMetadata(meta []byte) (namespace, name string, err err
 		}
 		switch f.number {
 		case nameNumber:
-			name = lend(f.bytes)
+			m.name = lend(f.bytes)
 		case namespaceNumber:
-			namespace = lend(f.bytes)
+			m.namespace = lend(f.bytes)
 		case uidNumber:
-			o.uid = lend(f.bytes)
+			m.uid = lend(f.bytes)
 		case resourceVersionNumber:
 			rv = f.bytes
 			versions++
 		case labelsNumber:
 			var key, value string
 			key, value, broken = readEntry(f.bytes)
-			o.labels.Add(key, value)
+			m.labels.Add(key, value)
 		}
 		return broken == nil
 	})
@@ -225,13 +219,14 @@ func (o *Object) readProtoMetadata(meta []byte) (namespace, name string, err err
 		err = broken
 	}
 	if err != nil {
-		return "", "", err
+		return m, err
 	}
-	o.labels.Order()
-	if o.rv, err = ParseResourceVersion(lend(rv)); err != nil || versions != 1 {
-		return "", "", fmt.Errorf("%w: metadata.resourceVersion of %q is %q", ErrOpaqueResourceVersion, name, rv)
+	m.labels.Order()
+	m.rv, err = ParseResourceVersion(lend(rv))
+	if err != nil || versions != 1 {
+		return m, fmt.Errorf("%w: metadata.resourceVersion of %q is %q", ErrOpaqueResourceVersion, m.name, rv)
 	}
-	return namespace, name, nil
+	return m, nil
 }
 
 // readEntry reads an entry of a map of strings.
@@ -251,7 +246,7 @@ func readEntry(entry []byte) (key, value string, err error) {
 
 // protoAt is [Object.At] for protobuf. If the number of digits changes, the lengths of the
 // enclosing messages change, too.
-func (o *Object) protoAt(rv uint64) *Object {
+func protoAt(o *Object, rv uint64) *Object {
 	object := o.Bytes()
 	meta, err := metadataOf(object)
 	if err != nil {
@@ -262,8 +257,9 @@ func (o *Object) protoAt(rv uint64) *Object {
 		panic("BUG: kept an object that cannot be read: " + err.Error())
 	}
 	at := *o
-	at.rv = rv
-	at.frame(slices.Concat(object[:meta.start], appendMetadata(nil, shape.metadata(rv, nil)), object[meta.end:]))
+	raw, lead := asItem(slices.Concat(
+		object[:meta.start], appendMetadata(nil, shape.metadata(rv, nil)), object[meta.end:]))
+	at.raw, at.rv, at.lead = raw, rv, int32(lead)
 	return &at
 }
 

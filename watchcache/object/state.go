@@ -18,9 +18,8 @@ func (r *Resource) ParseState(message []byte) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	var o Object
-	namespace, name, err := o.readProtoMetadata(meta.bytes)
-	return State{r.Key(namespace, strings.Clone(name)), strings.Clone(o.uid), o.rv}, err
+	m, err := readProtoMetadata(meta.bytes)
+	return State{r.Key(m.namespace, strings.Clone(m.name)), strings.Clone(m.uid), m.rv}, err
 }
 
 // ParseVersion reads only the resourceVersion of an object in protobuf.
@@ -29,7 +28,6 @@ func ParseVersion(message []byte) (rv uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	var o Object
-	_, _, err = o.readProtoMetadata(meta.bytes)
-	return o.rv, err
+	m, err := readProtoMetadata(meta.bytes)
+	return m.rv, err
 }

@@ -77,30 +77,29 @@ func (r *Resource) ParseTable(src []byte) (meta gjson.Result, err error) {
 // ParseRow reads a row with the metadata of its object. It keeps the row without the object. It
 // also keeps the present time, because the ages in the cells were computed about now.
 func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
-	o := &Object{}
 	meta := row.Get("object.metadata")
 	if !meta.IsObject() {
 		return nil, fmt.Errorf("%w: a row without its object's metadata: %.100s", ErrMalformed, row.Raw)
 	}
-	var namespace, name string
+	var m metadata
 	var err error
 	meta.ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "name":
-			name = v.Str
+			m.name = strings.Clone(v.Str)
 		case "namespace":
-			namespace = v.Str
+			m.namespace = v.Str
 		case "uid":
-			o.uid = strings.Clone(v.Str)
+			m.uid = strings.Clone(v.Str)
 		case "resourceVersion":
-			if o.rv, err = ParseResourceVersion(v.Str); err != nil {
-				err = fmt.Errorf("resourceVersion of %q: %w", name, err)
+			if m.rv, err = ParseResourceVersion(v.Str); err != nil {
+				err = fmt.Errorf("resourceVersion of %q: %w", m.name, err)
 			}
 		}
 		return err == nil
 	})
 	if err == nil {
-		err = o.place(r, namespace, strings.Clone(name))
+		err = r.check(&m)
 	}
 	if err != nil {
 		return nil, err
@@ -109,19 +108,19 @@ func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.raw = binary.BigEndian.AppendUint64(make([]byte, 0, rowLead+len(text)), uint64(time.Now().Unix()))
-	o.raw = binary.BigEndian.AppendUint64(o.raw, fingerprint([]byte(partial)))
-	o.raw = binary.BigEndian.AppendUint32(o.raw, uint32(len(text)))
-	o.raw, o.lead = append(o.raw, text...), rowLead
+	raw := binary.BigEndian.AppendUint64(make([]byte, 0, rowLead+len(text)), uint64(time.Now().Unix()))
+	raw = binary.BigEndian.AppendUint64(raw, fingerprint([]byte(partial)))
+	raw = binary.BigEndian.AppendUint32(raw, uint32(len(text)))
+	raw = append(raw, text...)
 	if InternalMetadata(r.GVR) {
 		at, digits := findVersion([]byte(partial))
 		if digits == 0 {
 			return nil, fmt.Errorf("%w: a row whose resourceVersion is not understood: %.200s", ErrMalformed, partial)
 		}
-		o.rvAt, o.rvLen = int32(len(o.raw)+at), int32(digits)
-		o.raw = append(o.raw, partial...)
+		m.rvAt, m.rvLen = int32(len(raw)+at), int32(digits)
+		raw = append(raw, partial...)
 	}
-	return o, nil
+	return r.object(raw, rowLead, &m)
 }
 
 // splitRow cuts off a row's last member, which is its object, and the closing brace. The text is:
@@ -137,25 +136,29 @@ func splitRow(row string) (text, object string, err error) {
 	return text, object, nil
 }
 
+// Row is a row of a Table behind its lead (see rowLead). The metadata of its object may follow.
+type Row []byte
+
+// Row returns the row of an object that was parsed from a Table.
+func (o *Object) Row() Row { return o.raw }
+
 // Rendered returns the arrival time of a row. Upstream computed the ages shortly before.
-func (o *Object) Rendered() time.Time {
-	return time.Unix(int64(binary.BigEndian.Uint64(o.raw)), 0)
-}
+func (r Row) Rendered() time.Time { return time.Unix(int64(binary.BigEndian.Uint64(r)), 0) }
 
-// Row returns the row without its object and the closing brace.
-func (o *Object) Row() []byte { return o.raw[rowLead : rowLead+o.rowLen()] }
+func (r Row) end() int { return rowLead + int(binary.BigEndian.Uint32(r[rowLead-4:])) }
 
-func (o *Object) rowLen() int { return int(binary.BigEndian.Uint32(o.raw[rowLead-4:])) }
+// Text returns the row without its object and the closing brace.
+func (r Row) Text() []byte { return r[rowLead:r.end()] }
 
-// RowMetadata returns the metadata that upstream showed in a row. made is the metadata made from
-// the object. If it differs from the row's metadata and the cache does not keep the latter,
-// RowMetadata returns [ErrMetadata]. The resourceVersion may differ: the metadata of an object that
-// left a selection has the event's resourceVersion.
-func (o *Object) RowMetadata(made []byte) ([]byte, error) {
-	if own := o.raw[rowLead+o.rowLen():]; len(own) > 0 {
+// Metadata returns the metadata that upstream showed in a row. made is the metadata made from the
+// object. If it differs from the row's metadata and the cache does not keep the latter, Metadata
+// returns [ErrMetadata]. The resourceVersion may differ: the metadata of an object that left a
+// selection has the event's resourceVersion.
+func (r Row) Metadata(made []byte) ([]byte, error) {
+	if own := r[r.end():]; len(own) > 0 {
 		return own, nil
 	}
-	if fingerprint(made) != binary.BigEndian.Uint64(o.raw[8:]) {
+	if fingerprint(made) != binary.BigEndian.Uint64(r[8:]) {
 		return nil, ErrMetadata
 	}
 	return made, nil
@@ -211,5 +214,5 @@ func (r *Resource) parseTableBookmark(src []byte) (*Bookmark, uint64, error) {
 	return b, rv, err
 }
 
-// Row returns a bookmark's row in a Table, without its object (see [Object.Row]).
+// Row returns a bookmark's row in a Table, without its object (see [Row.Text]).
 func (b *Bookmark) Row() []byte { return bytes.Clone(b.row) }
