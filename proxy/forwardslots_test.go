@@ -181,7 +181,7 @@ func TestForwardedWatchLeavesNothing(t *testing.T) {
 		o.TLS = nil
 		s, l := serveTo(t, forwardsAll{}, func(http.ResponseWriter, *http.Request) {}, o)
 		draining := &waitingForDrain{Context: s.upstream.draining}
-		s.upstream.draining = draining //nolint:fatcontext // once
+		s.upstream.draining = draining
 		for i := range 3 {
 			c := dial(t, l)
 			send(t, c, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

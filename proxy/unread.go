@@ -18,6 +18,8 @@ var errUnread = errors.New("the client does not read, and there is no room for t
 // response ends, and a watching client watches again.
 type unread struct {
 	io.ReadCloser
+	of     *upstream
+	req    *exchange.Request
 	guard  *fair.Guard
 	closed func() // called by the first Close
 	mu     struct {
@@ -30,25 +32,28 @@ type unread struct {
 // guardUnread returns a body whose unread bytes count as the user's memory. closed is called when
 // the body is closed.
 func (u *upstream) guardUnread(req *exchange.Request, body io.ReadCloser, closed func()) io.ReadCloser {
-	b := &unread{ReadCloser: body, closed: closed}
-	b.guard = fair.NewGuard(u.options.Load().Window, func() (*fair.Pool, string) { return u.limits.queues.unread, req.User() }, func() {
-		if b.refuse() {
-			u.limits.metrics.Limited.WithLabelValues("unread").Inc()
-			u.requests.logUnread(req)
-			_ = b.ReadCloser.Close() // frees the window; a write waits for the client
-		}
-	})
+	b := &unread{ReadCloser: body, of: u, req: req, closed: closed}
+	b.guard = fair.NewGuard(u.options.Load().Window, b)
 	b.guard.Begin()
 	return b
 }
 
-// refuse ends the body. It returns false if the body has already ended.
-func (u *unread) refuse() bool {
+// UnreadIn implements fair.Unread.
+func (u *unread) UnreadIn() (*fair.Pool, string) { return u.of.limits.queues.unread, u.req.User() }
+
+// RefuseUnread implements fair.Unread. It ends the body.
+func (u *unread) RefuseUnread() {
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	u.guard.End()
 	u.mu.refused = !u.mu.done
-	return u.mu.refused
+	refused := u.mu.refused
+	u.mu.Unlock()
+	if !refused {
+		return // the body has ended
+	}
+	u.of.limits.metrics.Limited.WithLabelValues("unread").Inc()
+	u.of.requests.logUnread(u.req)
+	_ = u.ReadCloser.Close() // frees the window; a write waits for the client
 }
 
 // Read implements io.Reader.

@@ -56,7 +56,7 @@ func (u *upstream) fly(
 		return u.send(ctx, req, rt, t)
 	}
 	ctx, ours := f.Request(u.life.Serving(), t)
-	return f.Share(u.send(ctx, ours, rt, t))
+	return f.Share(u.send(ctx, ours, rt, t), t)
 }
 
 // bodyMax limits the body of a request for kube-apiserver, in bytes. It is kube-apiserver's own limit.

@@ -104,7 +104,6 @@ func (v *view) before(rv uint64) (Snapshot, bool) {
 	return Snapshot{}, false
 }
 
-// newest returns the newest state that readers may see.
 func (v *view) newest() Snapshot {
 	if v.ahead.rv > v.rv {
 		return v.ahead

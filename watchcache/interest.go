@@ -22,7 +22,6 @@ type interests struct {
 	}
 }
 
-// cursorSet is an unordered set.
 type cursorSet struct{ members []*Cursor }
 
 func (s *cursorSet) add(c *Cursor) {

@@ -88,7 +88,6 @@ func (w *Writer) Replace(objects []*object.Object, rv uint64, now time.Time) err
 	return nil
 }
 
-// mustChange is like change, but panics if the change does not fit the state.
 func (v *view) mustChange(change Change) Event {
 	e, err := v.change(change)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Writer changes the state of a cache. One goroutine at a time may use it. Each method builds the next
-// state beside the published one, and publishes it with one store.
+// Writer changes the state of a cache. One goroutine at a time may use it. Each method builds the
+// next state beside the published one, and publishes it with one store.
 type Writer struct {
 	cache  *Cache
 	ending sync.Once

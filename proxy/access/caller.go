@@ -21,9 +21,19 @@ type Caller struct {
 	// ActsAs is the user that the proxy impersonates upstream: the owner of a certificate, or a
 	// user that the owner impersonates. It is nil if the client's own credentials are forwarded.
 	ActsAs user.Info
+	// Decided is the decision on a response from the cache, for the audit log.
+	Decided Decision
 	// key identifies the credentials without revealing them. Credentials that upstream could
 	// distinguish have different keys.
 	key string
+}
+
+// Decision is upstream's decision on whether a user may send a request. The zero value means that
+// no decision was requested.
+type Decision struct {
+	User    user.Info // the caller, or the user that the caller impersonates
+	Allowed bool
+	Reason  string
 }
 
 // Key returns a value that differs between different credentials.

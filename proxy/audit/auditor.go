@@ -272,8 +272,8 @@ func (e *event) complete() bool {
 
 // describe adds the data that the response determines.
 func (e *event) describe(resp *exchange.Response) {
-	decided := &e.req.Decided
-	if decided.User != nil {
+	if caller := e.req.Identity; caller != nil && caller.Decided.User != nil {
+		decided := &caller.Decided
 		if e.req.Impersonates() {
 			audit.LogImpersonatedUser(e.ctx, decided.User, "")
 		}

@@ -390,7 +390,7 @@ func BenchmarkAnswered(b *testing.B) {
 		b.Run(level, func(b *testing.B) {
 			a, _ := auditorOf(b, "- level: "+level+"\n  omitStages: [RequestReceived]\n", func(o *Options) { o.MaxBackups = 1 })
 			req := requestOf("/api/v1/namespaces/a/pods?resourceVersion=0")
-			req.Decided = exchange.Decision{User: req.Identity.User, Allowed: true, Reason: `RBAC: allowed by ClusterRoleBinding "readers"`}
+			req.Identity.Decided = access.Decision{User: req.Identity.User, Allowed: true, Reason: `RBAC: allowed by ClusterRoleBinding "readers"`}
 			resp := exchange.NewResponse(200, exchange.FromCache)
 			a.Begin(req)
 			b.ReportAllocs()

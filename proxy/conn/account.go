@@ -3,6 +3,7 @@ package conn
 import (
 	"net"
 	"sync"
+	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -92,6 +93,15 @@ func (a *Account) UnreadIn() (part *fair.Pool, who string) {
 	}
 	return a.pool(a.heads.Unread)
 }
+
+// Unread are the bytes that a connection's client does not read. Without room for them, writes fail.
+type Unread struct{ Conn *Conn }
+
+// UnreadIn implements fair.Unread.
+func (u Unread) UnreadIn() (*fair.Pool, string) { return u.Conn.Account.UnreadIn() }
+
+// RefuseUnread implements fair.Unread.
+func (u Unread) RefuseUnread() { u.Conn.LimitWrites(time.Now()) }
 
 // pool returns the part that counts what a connection holds, which is users if the client is known.
 func (a *Account) pool(users *fair.Pool) (part *fair.Pool, who string) {

@@ -40,13 +40,17 @@ func TestClosedConnectionIsNotCounted(t *testing.T) {
 	}
 }
 
+// withoutRoom has a pool that is full.
+type withoutRoom struct{ Unread }
+
+func (withoutRoom) UnreadIn() (*fair.Pool, string) { return fair.NewPool(1, true), "u" }
+
 // A guard that fires as its write ends leaves no connection whose next write would fail.
 func TestGuardFiresAtTheEndOfAWrite(t *testing.T) {
 	for range 1000 { // the client or the guard may be first
 		synctest.Test(t, func(t *testing.T) {
 			client, c := inMemory(t)
-			room := fair.NewPool(1, true) // full
-			c.Guard = fair.NewGuard(64<<10, func() (*fair.Pool, string) { return room, "u" }, func() { c.LimitWrites(time.Now()) })
+			c.Guard = fair.NewGuard(64<<10, withoutRoom{Unread{c}})
 			go func() {
 				time.Sleep(time.Second) // the guard's patience
 				_, _ = io.Copy(io.Discard, client)

@@ -114,7 +114,6 @@ type derivedKey struct {
 	selection    [sha256.Size]byte // hash of selectors, for a Selection
 }
 
-// spanKey is a span of a page.
 type spanKey struct {
 	page, slot uint64
 	lo, hi     int32 // hi is toEnd at the page's end
@@ -172,9 +171,11 @@ type FormID struct {
 }
 
 // Get returns a piece, and makes it if necessary. If several readers need the same piece, one
-// reader makes it from what produce returns. Each reader first waits for its own turn, through its meter. So no reader
-// waits for another reader's turn.
-func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (Made, error)) (*Piece, error) {
+// reader makes it from what produce returns. Each reader first waits for its own turn, through its
+// meter. So no reader waits for another reader's turn.
+func (d *Store) Get(
+	m *fair.Meter, s tree.Span, v Variant, produce func() (Made, error),
+) (*Piece, error) {
 	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, events: v.Events, first: v.First, rows: v.Rows}
 	if p := d.lookup(key); p != nil {
 		return p, nil
@@ -219,7 +220,6 @@ func (d *Store) lookup(key derivedKey) *Piece {
 	return nil
 }
 
-// lasts reports whether the piece's ages are still valid.
 func (p *Piece) lasts() bool { return p.Until.IsZero() || time.Now().Before(p.Until) }
 
 // share lets other lists find a piece while a list refers to it.

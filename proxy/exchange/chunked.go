@@ -15,9 +15,8 @@ import (
 type ChunkWriter struct {
 	To        io.Writer
 	Unchunked bool // no chunks, as over HTTP/2 and HTTP/1.0
-	// Large is called before a large frame is written, with its length, and with 0 after that. It may
-	// be nil.
-	Large  func(size int64)
+	// Guard is told the length of a large event before it is written, and 0 after that. It may be nil.
+	Guard  interface{ Large(size int64) }
 	Buf    []byte // nil, or room for a chunk header, then pending frames
 	Sent   uint64 // number of bytes written
 	pooled *[]byte
@@ -76,9 +75,9 @@ func (c *ChunkWriter) Add(frame []byte) error {
 
 // FlushWith writes pending frames, body and tail as one chunk. It does not copy body.
 func (c *ChunkWriter) FlushWith(body, tail []byte) error {
-	if c.Large != nil {
-		c.Large(int64(len(body)))
-		defer c.Large(0)
+	if c.Guard != nil {
+		c.Guard.Large(int64(len(body)))
+		defer c.Guard.Large(0)
 	}
 	size := len(c.Buf) - chunkHeader + len(body) + len(tail)
 	if !c.Unchunked {

@@ -57,12 +57,16 @@ func TestChunksReadBackWhatWasWritten(t *testing.T) {
 	}
 }
 
+type sizes []int64
+
+func (s *sizes) Large(size int64) { *s = append(*s, size) }
+
 // The writer of a large frame says so, until the frame is written. A frame that fits into a piece is
 // collected.
 func TestLargeFrames(t *testing.T) {
 	var w countingWriter
-	var told []int64
-	out := &ChunkWriter{To: &w, Unchunked: true, Large: func(size int64) { told = append(told, size) }}
+	var told sizes
+	out := &ChunkWriter{To: &w, Unchunked: true, Guard: &told}
 	var want int
 	for _, size := range []int{PieceSize - chunkHeader, 10, PieceSize + 1, 10} {
 		want += size

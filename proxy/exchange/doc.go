@@ -2,7 +2,6 @@
 // plain types. They have no references to a server's buffers or to transports.
 //
 //	Request    a client's request, with its sender and its connection
-//	Decision   whether upstream allows a response from the cache
 //	Body       a request's body, which records whether it was read to its end
 //	Route      the meaning of a method and a path, from k8s.io/apiserver's RequestInfo
 //	Response   a response with one of several bodies

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
-	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/fair"
@@ -43,16 +42,6 @@ type Request struct {
 	InFlight interface{ Dec() }
 	// Memory is what counts for the request until Free. Before the request is admitted, it is nil.
 	Memory *fair.Holding
-	// Decided is the decision on a response from the cache, for the audit log.
-	Decided Decision
-}
-
-// Decision is upstream's decision on whether a user may send a request. The zero value means that
-// no decision was requested.
-type Decision struct {
-	User    user.Info // the caller, or the user that the caller impersonates
-	Allowed bool
-	Reason  string
 }
 
 // End says that the request is no longer in flight.

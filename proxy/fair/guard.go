@@ -9,10 +9,9 @@ import (
 // than guardGrace, the bytes need room in a pool. If there is none, the response or the connection must
 // end. A nil guard limits nothing.
 type Guard struct {
-	size    int64
-	account func() (*Pool, string)
-	refused func()
-	mu      struct {
+	size int64
+	of   Unread
+	mu   struct {
 		sync.Mutex
 		timer *time.Timer
 		waits bool   // the client has bytes to read
@@ -25,14 +24,19 @@ type Guard struct {
 	}
 }
 
+// Unread are the bytes that a client does not read.
+type Unread interface {
+	// UnreadIn returns the pool and the user that hold the bytes. A nil pool has no bound.
+	UnreadIn() (*Pool, string)
+	// RefuseUnread is called if there is no room.
+	RefuseUnread()
+}
+
 // guardGrace is the time for which unread bytes need no room.
 const guardGrace = time.Second
 
-// NewGuard returns a guard for size bytes. Account returns the pool and the user that hold them; a nil pool
-// has no bound. The guard calls refused if there is no room.
-func NewGuard(size int64, account func() (*Pool, string), refused func()) *Guard {
-	return &Guard{size: size, account: account, refused: refused}
-}
+// NewGuard returns a guard for size bytes.
+func NewGuard(size int64, of Unread) *Guard { return &Guard{size: size, of: of} }
 
 // Begin begins a wait for the client, unless one has begun.
 func (g *Guard) Begin() {
@@ -58,7 +62,7 @@ func (g *Guard) look() {
 	g.mu.refused = g.mu.refused || refuses
 	g.mu.Unlock()
 	if refuses {
-		g.refused()
+		g.of.RefuseUnread()
 	}
 }
 
@@ -77,7 +81,7 @@ func (g *Guard) holdLocked() bool {
 		return true
 	}
 	size := max(g.size, g.mu.large)
-	g.mu.room, g.mu.by = g.account()
+	g.mu.room, g.mu.by = g.of.UnreadIn()
 	if g.mu.room == nil {
 		return true
 	}

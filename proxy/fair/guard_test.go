@@ -12,14 +12,13 @@ import (
 func TestGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, other := NewPool(4, false), NewPool(4, false)
-		account := w
-		var refused atomic.Int64
-		g := NewGuard(3, func() (*Pool, string) { return account, "a" }, func() { refused.Add(1) })
+		account := &account{pool: w}
+		g := NewGuard(3, account)
 		is := func(when string, taken, times int64) {
 			t.Helper()
 			synctest.Wait()
-			if n := w.Taken() + other.Taken(); n != taken || refused.Load() != times {
-				t.Errorf("%s: %d bytes are held, %d times refused; want %d and %d", when, n, refused.Load(), taken, times)
+			if n := w.Taken() + other.Taken(); n != taken || account.refused.Load() != times {
+				t.Errorf("%s: %d bytes are held, %d times refused; want %d and %d", when, n, account.refused.Load(), taken, times)
 			}
 		}
 		g.Begin()
@@ -60,7 +59,7 @@ func TestGuard(t *testing.T) {
 		g.Begin()
 		time.Sleep(guardGrace)
 		is("after it", 3, 1)
-		account = other
+		account.pool = other
 		if g.End() {
 			t.Error("it was never refused")
 		}
@@ -73,3 +72,13 @@ func TestGuard(t *testing.T) {
 		}
 	})
 }
+
+// account has unread bytes in a pool.
+type account struct {
+	pool    *Pool
+	refused atomic.Int64
+}
+
+func (a *account) UnreadIn() (*Pool, string) { return a.pool, "a" }
+
+func (a *account) RefuseUnread() { a.refused.Add(1) }

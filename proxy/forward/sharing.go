@@ -88,7 +88,7 @@ func (f *Flight) Request(serving context.Context, t *Attempt) (context.Context, 
 
 // Share reads the response for all readers, and returns that of the flight's own client. A response
 // that is too long to share is only for this client.
-func (f *Flight) Share(resp *exchange.Response) *exchange.Response {
+func (f *Flight) Share(resp *exchange.Response, t *Attempt) *exchange.Response {
 	memory := f.req.Memory
 	resp.BufferSmall()
 	take := func(size int64) bool { return memory.Take(f.ctx, size) == nil }
@@ -99,8 +99,7 @@ func (f *Flight) Share(resp *exchange.Response) *exchange.Response {
 		resp.Close(0)
 		resp = exchange.StatusResponse(unanswered(err, true, true), exchange.FromProxy)
 	case !whole:
-		unwatch := f.req.Client.CancelWhenGone(func() { f.cancel(nil) })
-		resp.Reader = watched{resp.Reader, unwatch}
+		t.Hold(f.req.Client.CancelWhenGone(func() { f.cancel(nil) }))
 		return resp
 	}
 	resp.Kept = kept
@@ -149,18 +148,6 @@ func buffer(resp *exchange.Response, room *fair.Holding, take func(size int64) b
 	size := int64(len(resp.Bytes))
 	room.Give(shareWork*most - size)
 	return room.Share(size), true, nil
-}
-
-// watched is a body whose request ends if its client leaves.
-type watched struct {
-	io.ReadCloser
-	unwatch func()
-}
-
-// Close implements io.Closer.
-func (w watched) Close() error {
-	w.unwatch()
-	return w.ReadCloser.Close()
 }
 
 // KubernetesOwn reports whether an API group belongs to kube-apiserver. Other groups may respond

@@ -88,7 +88,7 @@ func (s *Sharing) list(ctx context.Context, a *Attempt, send func(context.Contex
 		return send(ctx, a)
 	}
 	ctx, _ = flight.Request(context.Background(), a)
-	return flight.Share(send(ctx, a))
+	return flight.Share(send(ctx, a), a)
 }
 
 // Upstream has seen one of the requests that share a response. This request keeps upstream's

@@ -54,7 +54,6 @@ func begin(s *Eras, k Key, r Reviewer) *era {
 	return e
 }
 
-// find returns the decision on a namespace if it is known.
 func (e *era) find(namespace string) (a Answer, known bool) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -152,7 +151,6 @@ func (e *era) allowed(names []string) (in []string, until time.Time) {
 	return in, until
 }
 
-// answer answers the questions of watches.
 func (e *era) answer(ctx context.Context) {
 	for {
 		select {
@@ -218,7 +216,6 @@ func (e *era) look(ctx context.Context) {
 	}
 }
 
-// names returns all known namespaces.
 func (e *era) names() []string {
 	e.mu.RLock()
 	defer e.mu.RUnlock()

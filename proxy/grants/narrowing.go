@@ -179,8 +179,8 @@ func (n *Narrowing) All() bool { return n == nil || n.all }
 func (n *Narrowing) Shown() []string { return n.names }
 
 // Decision returns the decision for the audit log.
-func (n *Narrowing) Decision() exchange.Decision {
-	return exchange.Decision{User: n.User, Allowed: true, Reason: fmt.Sprintf("%d namespaces in the view %s", len(n.names), n.View)}
+func (n *Narrowing) Decision() access.Decision {
+	return access.Decision{User: n.User, Allowed: true, Reason: fmt.Sprintf("%d namespaces in the view %s", len(n.names), n.View)}
 }
 
 // Seal returns the end of continue tokens. It differs between users and between sets of namespaces,

@@ -123,7 +123,7 @@ func (s *Server) open(nc *conn.Conn) (c *Conn, ended func()) {
 	o := s.Options()
 	nc.Stall = min(o.Stall, o.Limits.Write)
 	const most = bufferMax + 2*exchange.PieceSize
-	nc.Guard = fair.NewGuard(most, nc.Account.UnreadIn, func() { nc.LimitWrites(time.Now()) })
+	nc.Guard = fair.NewGuard(most, conn.Unread{Conn: nc})
 	c = &Conn{server: s, net: nc}
 	c.writer = newWriter(nc, &s.pump, &c.running)
 	c.streams = &streams{net: nc, w: c.writer, open: map[uint32]*stream{}, idle: time.Now()}

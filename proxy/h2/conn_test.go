@@ -103,7 +103,7 @@ func selecting(t *testing.T, c *watchcache.Cache, f *object.Filter, lifetime tim
 				Filter: f, Lifetime: lifetime,
 				Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
 			},
-			Feed:   watch.Feed{Cache: c, Cursor: cursor},
+			Feed:   watch.Feed{Cache: c, Cursor: cursor, Lag: new(watch.Lag)},
 			Server: watch.Server{Draining: context.Background()},
 		})
 		return resp

@@ -208,10 +208,10 @@ func (s *stream) finish() {
 func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump bool, bytes int64) {
 	c := s.c
 	s.out.stall = c.server.Options().Stall
-	s.out.unread = fair.NewGuard(exchange.PieceSize, c.net.Account.UnreadIn, s.stalled)
+	s.out.unread = fair.NewGuard(exchange.PieceSize, s)
 	s.head(resp, -1, false)
 	open := c.server.Metrics.WatchOpened(rt)
-	out := &exchange.ChunkWriter{To: &s.out, Unchunked: true, Large: s.out.unread.Large}
+	out := &exchange.ChunkWriter{To: &s.out, Unchunked: true, Guard: s.out.unread}
 	w, ok := resp.Stream.(*watch.Watch)
 	if !ok || !w.Cheap() {
 		defer func() { open.Ended(resp.Stream.Reason()) }()

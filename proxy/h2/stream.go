@@ -8,6 +8,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -106,6 +107,12 @@ func (s *stream) Interrupt() {
 		s.c.intake.giveBack(nil, s.body.Fail(errClosed))
 	}
 }
+
+// UnreadIn implements fair.Unread.
+func (s *stream) UnreadIn() (*fair.Pool, string) { return s.c.net.Account.UnreadIn() }
+
+// RefuseUnread implements fair.Unread.
+func (s *stream) RefuseUnread() { s.stalled() }
 
 // stalled resets the stream, because the client is too slow.
 func (s *stream) stalled() { s.c.streams.reset(s.id, http2.ErrCodeCancel, watch.ErrStalled) }

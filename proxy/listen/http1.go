@@ -291,7 +291,7 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 	defer cancel()
 	c.Stall = s.options.Load().Stall
 	const most = 2 * exchange.PieceSize
-	c.Guard = fair.NewGuard(most, c.Account.UnreadIn, func() { c.LimitWrites(time.Now()) })
+	c.Guard = fair.NewGuard(most, conn.Unread{Conn: c.Conn})
 	defer func() { c.Guard = nil }()
 	if !old {
 		resp.Header.Set("Transfer-Encoding", "chunked")
@@ -299,7 +299,7 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 	if writeHead(c, resp, last) != nil {
 		cancel()
 	}
-	out := &exchange.ChunkWriter{To: c, Unchunked: old, Large: c.Guard.Large}
+	out := &exchange.ChunkWriter{To: c, Unchunked: old, Guard: c.Guard}
 	func() {
 		defer c.CancelWhenGone(cancel)()
 		resp.Stream.Run(ctx, out)

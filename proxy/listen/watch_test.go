@@ -54,7 +54,7 @@ func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
 			Filter: f,
 			Form:   wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
 		},
-		Feed:   watch.Feed{Cache: c, Cursor: cursor},
+		Feed:   watch.Feed{Cache: c, Cursor: cursor, Lag: new(watch.Lag)},
 		Server: watch.Server{Draining: context.Background()},
 	}
 }

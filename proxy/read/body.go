@@ -25,7 +25,6 @@ const (
 	compressorSize = 1536 << 10
 )
 
-// respond returns a 200 response with kube-apiserver's usual headers.
 func (r *answer) respond() *exchange.Response {
 	resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 	resp.Header.Set("Content-Type", r.form.ContentType())
@@ -121,7 +120,6 @@ func (r *answer) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 	return resp
 }
 
-// Stays implements fair.Stayer.
 func (r *answer) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
 // oneOff returns a list that is compressed while it is written.
@@ -135,7 +133,6 @@ func (r *answer) oneOff(body *derived.List) (*exchange.Response, error) {
 	return resp, nil
 }
 
-// bytesAnswer returns a body that was made for this request alone.
 func (r *answer) bytesAnswer(body []byte) (*exchange.Response, error) {
 	resp := r.respond()
 	if r.compresses(int64(len(body))) {
@@ -194,7 +191,6 @@ func (r *answer) derivedRun(span tree.Span, first bool) (*derived.Piece, error) 
 	})
 }
 
-// variant describes the piece to make from a span of a list.
 func (r *answer) variant(first bool) derived.Variant {
 	v := derived.Variant{Form: r.formID(), First: first, Cost: r.cost()}
 	if r.rows != nil {

@@ -51,7 +51,6 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	return nil, Parameters
 }
 
-// continued answers the second and later pages.
 func (r *read) continued(ctx context.Context, from, to string) (*exchange.Response, error) {
 	if r.RVGiven || r.Match != "" || r.filter.Single() {
 		return nil, Parameters

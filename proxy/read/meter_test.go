@@ -114,7 +114,7 @@ func TestReadIsGivenUp(t *testing.T) {
 				p := watch.Params{
 					Plan: watch.Plan{Filter: r.filter, Form: r.form, Bookmarks: true},
 					Feed: watch.Feed{
-						Cache: r.cache, Cursor: cursor, Meter: &r.meter,
+						Cache: r.cache, Cursor: cursor, Meter: &r.meter, Lag: new(watch.Lag),
 						Initial: &watch.Initial{Selected: r.selected(), State: snapshot.Tree},
 					},
 					Server: watch.Server{Draining: t.Context()},

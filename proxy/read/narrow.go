@@ -65,7 +65,7 @@ func (r *read) decideGrants(state watchcache.Snapshot) (*grants.Watch, error) {
 		return nil, err
 	}
 	if !n.All() {
-		r.Decided = n.Decision()
+		r.Identity.Decided = n.Decision()
 	}
 	if _, seal := grants.Unseal(r.Token); r.Token != "" && seal != n.Seal() {
 		return nil, grants.ErrChanged
@@ -73,7 +73,6 @@ func (r *read) decideGrants(state watchcache.Snapshot) (*grants.Watch, error) {
 	return w, nil
 }
 
-// selected describes the objects that the read selects.
 func (r *read) selected() *derived.Selected {
 	r.walk = derived.Selected{Store: r.derived, Meter: &r.meter, Resource: r.resource, Filter: r.filter, Narrowed: !r.narrowing.All()}
 	if r.walk.Narrowed {

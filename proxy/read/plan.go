@@ -50,7 +50,6 @@ func parse(req *exchange.Request, rt exchange.Route) (p plan, err error) {
 	return p, err
 }
 
-// negotiate sets the choices for an Accept header.
 func (p *plan) negotiate(req *exchange.Request, accept string) {
 	p.Choices = wire.Negotiate(accept, p.Kind, req.Pretty())
 	if fields := req.View.Of(p.GVR.GroupResource()); fields != nil {

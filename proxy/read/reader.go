@@ -82,7 +82,7 @@ type Limiter interface {
 
 // Metrics count what happens to reads. metrics.Metrics implements it.
 type Metrics interface {
-	// Lag returns what counts the delivery lags of a resource; nil for no counts.
+	// Lag returns what counts the delivery lags of a resource.
 	Lag(rt exchange.Route) *watch.Lag
 	// Panicked counts a panic that the calling function has recovered, and logs it.
 	Panicked(log *zap.Logger, place string, reason any, fields ...zap.Field)
@@ -128,7 +128,6 @@ func New(c Config, o Options) *Reader {
 // SetOptions changes the options. Open watches keep the old ones.
 func (rd *Reader) SetOptions(o Options) { rd.options.Store(&o) }
 
-// answer is a response in the making.
 type answer struct {
 	*exchange.Request
 	plan

@@ -38,7 +38,6 @@ const (
 	Early       Reason = "too-old-watch"  // a watch that starts before the cache's history
 )
 
-// reasonOf returns the reason in an error, or an empty one.
 func reasonOf(err error) Reason {
 	reason, _ := errors.AsType[Reason](err)
 	return reason

@@ -31,8 +31,8 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	if err != nil {
 		return nil, Stale // nobody has decided
 	}
-	r.Decided = exchange.Decision{User: u, Allowed: decision == authorizer.DecisionAllow, Reason: reason}
-	if !r.Decided.Allowed {
+	r.Identity.Decided = access.Decision{User: u, Allowed: decision == authorizer.DecisionAllow, Reason: reason}
+	if !r.Identity.Decided.Allowed {
 		refusal = r.Fail(exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)), exchange.FromProxy)
 		refusal.Header.Set("X-Content-Type-Options", "nosniff")
 	}

@@ -98,7 +98,6 @@ func (rd *Reader) openFeed(ctx context.Context, p *plan, choice wire.Choice) (s 
 	return s, err
 }
 
-// prepare compiles the filter and creates the form.
 func (s *source) prepare(p *plan) (err error) {
 	s.cache, s.warnings = s.feed.Cache(), s.feed.Warnings()
 	s.resource = s.cache.Resource()
@@ -173,7 +172,6 @@ func (s *source) cost() int64 {
 	return 1
 }
 
-// unwritable returns the reason why the form could not be written.
 func (s *source) unwritable(err error) error {
 	if _, missing := errors.AsType[*table.MissingRowError](err); missing {
 		return err

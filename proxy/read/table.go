@@ -55,8 +55,8 @@ func (r *read) retried(ctx context.Context, err error, answer func(context.Conte
 	return resp, err
 }
 
-// watchRows prepares the rows for a watch from rv. The cursor keeps the feed of the rows running until
-// it is closed.
+// watchRows prepares the rows for a watch from rv. The cursor keeps the feed of the rows running
+// until it is closed.
 func (rd *Reader) watchRows(r *read, rv uint64) (*watchcache.Cursor, error) {
 	r.rows.Context, r.rows.Wait, r.rows.Slot = rd.Draining, rowWatchWait, &r.meter
 	if r.Bookmarks && r.rows.Cache.Bookmark() == nil {

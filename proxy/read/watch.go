@@ -136,7 +136,6 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	return p, err
 }
 
-// abandon gives up a watch that has not begun.
 func abandon(p *watch.Params) {
 	p.Cursor.Close()
 	if p.Grants != nil {
@@ -148,7 +147,6 @@ func (rd *Reader) gzipsWatch(r *read) bool {
 	return r.Gzip && rd.options.Load().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
 }
 
-// errorEvent returns a watch that consists of one ERROR event.
 func (r *read) errorEvent(status metav1.Status, compressed bool) *exchange.Response {
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
@@ -162,20 +160,18 @@ func (r *read) errorEvent(status metav1.Status, compressed bool) *exchange.Respo
 	return resp
 }
 
-// eventRoom has memory for the large events of a user's watch. The watch's request has ended when its
-// events come.
+// eventRoom has memory for the large events of a user's watch. The watch's request has ended when
+// its events come.
 type eventRoom struct {
 	of       *fair.Pool
 	user     string
 	draining context.Context //nolint:containedctx // it is the server's
 }
 
-// Hold implements watch.Room.
 func (r eventRoom) Hold(size int64) error {
 	return r.of.Holding(r.user).Take(r.draining, size)
 }
 
-// Free implements watch.Room.
 func (r eventRoom) Free(size int64) { r.of.Give(r.user, size) }
 
 // owner is what an open watch keeps of its read.
@@ -202,14 +198,12 @@ func (o *owner) Review(ctx context.Context) (err error) {
 	return o.right.Review(ctx)
 }
 
-// Unwritable implements watch.Owner.
 func (o *owner) Unwritable() {
 	if o.metadata && (o.rows == nil || !o.rows.Failed()) {
 		o.reader.unwritable.add(o.cache)
 	}
 }
 
-// Done implements watch.Owner.
 func (o *owner) Done() {
 	o.release()
 	o.done()
@@ -222,10 +216,10 @@ func (o *owner) release() {
 }
 
 // unwritable has the caches with an object that a watch of metadata or of Tables could not write:
-// its metadata has fields that are not known here, as those of a newer apiserver. Such a watch ends,
-// and its client watches again from the same resourceVersion. So from then on, upstream answers all
-// such watches of the cache. The zero value is empty. References to caches are weak, so they do not
-// keep them in memory.
+// its metadata has fields that are not known here, as those of a newer apiserver. Such a watch
+// ends, and its client watches again from the same resourceVersion. So from then on, upstream
+// answers all such watches of the cache. The zero value is empty. References to caches are weak, so
+// they do not keep them in memory.
 type unwritable struct{ caches sync.Map }
 
 func (u *unwritable) add(cache *watchcache.Cache) {

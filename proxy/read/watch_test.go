@@ -46,11 +46,11 @@ func TestWatchAcrossARelist(t *testing.T) {
 	}
 }
 
-// uncounted are Metrics that count no lags.
+// uncounted are Metrics whose counts nobody reads.
 type uncounted struct{ Metrics }
 
 // Lag implements Metrics.
-func (uncounted) Lag(exchange.Route) *watch.Lag { return nil }
+func (uncounted) Lag(exchange.Route) *watch.Lag { return new(watch.Lag) }
 
 // atOnce is a Drain in which watches end at once.
 type atOnce struct{}

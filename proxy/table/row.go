@@ -70,7 +70,11 @@ func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (s
 		text, prefix, suffix = inner[at:], inner[:at], " ago)"
 	}
 	if c.age != noAge {
-		if t := c.age.since(item); !t.IsZero() && explains(t, text, arrived) {
+		start := created
+		if c.age == sinceTermination {
+			start = terminated
+		}
+		if t := start(item); !t.IsZero() && explains(t, text, arrived) {
 			return t, prefix, suffix, nil
 		}
 	} else if r.custom || r.builtin && isValue(item, cell.Raw) {

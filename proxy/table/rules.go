@@ -46,7 +46,6 @@ func (r *Rules) rests(now time.Time) bool {
 	return at != nil && now.Sub(*at) < restTime
 }
 
-// doubt records that a row does not match the rules.
 func (r *Rules) doubt(row *object.Object, reason error) {
 	now := time.Now()
 	if !r.rests(now) {
@@ -56,7 +55,6 @@ func (r *Rules) doubt(row *object.Object, reason error) {
 	r.doubted.Store(&now)
 }
 
-// column is the rule of a column.
 type column struct {
 	name string
 	age  age
@@ -70,17 +68,6 @@ const (
 	sinceCreation               // of the object
 	sinceTermination            // of one of a pod's containers, at the latest
 )
-
-// since returns the timestamp from which an object's age counts, or the zero time.
-func (a age) since(object []byte) time.Time {
-	switch a {
-	case sinceCreation:
-		return created(object)
-	case sinceTermination:
-		return terminated(object)
-	}
-	return time.Time{}
-}
 
 // forwarded has the resources whose Tables upstream must answer.
 var forwarded = map[schema.GroupResource]bool{
@@ -102,7 +89,6 @@ var forwarded = map[schema.GroupResource]bool{
 // Forwarded reports whether upstream must answer all Tables of a resource.
 func Forwarded(gr schema.GroupResource) bool { return forwarded[gr] }
 
-// newRules returns the rules for the rows of a resource.
 func newRules(r *object.Resource) *Rules {
 	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), clock: r.Columns.Clock, log: zap.NewNop()}
 	pods := r.GVR.GroupResource() == schema.GroupResource{Resource: "pods"}

@@ -32,7 +32,6 @@ func (a *alarm) start(client, draining context.Context, deadline time.Time) {
 	a.timer = time.AfterFunc(time.Until(deadline), a.Wake)
 }
 
-// set changes the time at which the watch is woken.
 func (a *alarm) set(at time.Time) { a.timer.Reset(time.Until(at)) }
 
 func (a *alarm) stop() {

@@ -22,7 +22,7 @@ func (w *Watch) Step(ctx context.Context, out *exchange.ChunkWriter, s *Scratch)
 		return w.waitingStep(ctx, out)
 	}
 	on, behind = w.step(ctx, out, s, &s.late)
-	w.lags.countIn(&s.late, out)
+	s.late.sent(w.lags.of, w.lags.takeSent(out))
 	return on, behind
 }
 
@@ -35,7 +35,7 @@ func (w *Watch) waitingStep(ctx context.Context, out *exchange.ChunkWriter) (on,
 	on, behind = w.step(ctx, out, nil, &late)
 	out.To = waits.to
 	w.lags.countWaited(&late, waits.took)
-	w.lags.count(out)
+	w.lags.of.Bytes.Add(w.lags.takeSent(out))
 	w.lags.slow = w.lags.slow && behind
 	return on, behind
 }
@@ -45,15 +45,19 @@ func (w *Watch) waitingStep(ctx context.Context, out *exchange.ChunkWriter) (on,
 // goroutine that works on the watch.
 func (w *Watch) ClientWaited() { w.lags.slow = true }
 
-func (w *Watch) step(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
+func (w *Watch) step(
+	ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns,
+) (on, behind bool) {
 	on, behind = w.work(ctx, out, s, late)
 	if !on {
-		w.encoder.end()
+		w.encoder.member.end()
 	}
 	return on, behind && !w.place.waits
 }
 
-func (w *Watch) work(ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (on, behind bool) {
+func (w *Watch) work(
+	ctx context.Context, out *exchange.ChunkWriter, s *Scratch, late *lateRuns,
+) (on, behind bool) {
 	due := w.alarm.due.Swap(false) // must come before all checks
 	position, behind, err := w.deliver(out, s, late)
 	if s != nil {
@@ -81,9 +85,11 @@ func (w *Watch) work(ctx context.Context, out *exchange.ChunkWriter, s *Scratch,
 	return true, behind
 }
 
-// goesOn reports whether the watch continues. If so, it sets the alarm. Otherwise it writes what the
-// client has to know.
-func (w *Watch) goesOn(ctx context.Context, out *exchange.ChunkWriter, position uint64, behind bool) bool {
+// goesOn reports whether the watch continues. If so, it sets the alarm. Otherwise it writes what
+// the client has to know.
+func (w *Watch) goesOn(
+	ctx context.Context, out *exchange.ChunkWriter, position uint64, behind bool,
+) bool {
 	now := time.Now()
 	if !w.recheck.goesOn(ctx, now) { // the client then opens another watch and is refused
 		w.reason = cmp.Or(w.reason, endRevoked)
@@ -123,9 +129,9 @@ func (w *Watch) end(out *exchange.ChunkWriter, position uint64, behind, gone boo
 		w.encoder.appendEnd(out, w.cache, watchcache.ErrLagged)
 	case w.schedule.drains && !behind:
 		// The client can then continue at another replica from the latest resourceVersion. An older
-		// one may have expired there. The bookmark is sent even if its resourceVersion is not new: if
-		// a watch ends within a second without an event, client-go's informers treat the watch as
-		// broken and list again.
+		// one may have expired there. The bookmark is sent even if its resourceVersion is not new:
+		// if a watch ends within a second without an event, client-go's informers treat the watch
+		// as broken and list again.
 		if b := w.cache.Bookmark(); b != nil && w.schedule.periodic {
 			_ = w.encoder.bookmark(out, b.Append(nil, max(position, w.plan.Start), false))
 		}
@@ -140,7 +146,9 @@ func (w *Watch) end(out *exchange.ChunkWriter, position uint64, behind, gone boo
 //
 // deliver drops polled events before it waits for a client, because they would keep objects in
 // memory that the log has dropped.
-func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (position uint64, behind bool, err error) {
+func (w *Watch) deliver(
+	out *exchange.ChunkWriter, s *Scratch, late *lateRuns,
+) (position uint64, behind bool, err error) {
 	pooled, most := s, pumpDeltas
 	if pooled == nil {
 		pooled = scratches.Get().(*Scratch)
@@ -172,14 +180,17 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch, late *lateRuns) (
 }
 
 // deliverLarge is deliver for one event of any size.
-func (w *Watch) deliverLarge(out *exchange.ChunkWriter, late *lateRuns) (position uint64, behind bool, err error) {
+func (w *Watch) deliverLarge(
+	out *exchange.ChunkWriter, late *lateRuns,
+) (position uint64, behind bool, err error) {
 	defer w.encoder.meter.ReleaseSlot()
 	polled, position, err := w.place.poll(make([]watchcache.Delta, 0, 1), 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {
-		if d := &polled[0]; w.encoder.copies(d) {
-			err = w.encoder.append(out, d)
+		d, e := &polled[0], &w.encoder
+		if e.member != nil || w.plan.Choice.Table || e.shares(d) {
+			err = e.append(out, d)
 		} else {
-			err = w.encoder.add(out, d.Type, shownAt(d))
+			err = e.add(out, d.Type, shownAt(d))
 		}
 		if err == nil {
 			w.lags.note(late, polled)

@@ -24,20 +24,6 @@ type encoder struct {
 	member *member     // nil if the watch is not compressed
 }
 
-// begin begins the gzip member, if the watch is compressed.
-func (e *encoder) begin(out *exchange.ChunkWriter) {
-	if e.plan.Compressed {
-		e.member = newMember(out)
-	}
-}
-
-// end ends the gzip member. Nothing can be appended any more.
-func (e *encoder) end() {
-	if e.member != nil {
-		e.member.end()
-	}
-}
-
 // plain returns the writer of uncompressed frames.
 func (e *encoder) plain(out *exchange.ChunkWriter) *exchange.ChunkWriter {
 	if e.member == nil {
@@ -46,7 +32,6 @@ func (e *encoder) plain(out *exchange.ChunkWriter) *exchange.ChunkWriter {
 	return &e.member.plain
 }
 
-// flush writes all pending bytes.
 func (e *encoder) flush(out *exchange.ChunkWriter) error {
 	if e.member != nil {
 		if err := e.member.plain.Flush(); err != nil {
@@ -56,7 +41,6 @@ func (e *encoder) flush(out *exchange.ChunkWriter) error {
 	return out.Flush()
 }
 
-// bookmark appends a bookmark. object is what it shows.
 func (e *encoder) bookmark(out *exchange.ChunkWriter, object []byte) (err error) {
 	buf := e.plain(out).Pending()
 	*buf, err = e.plan.Form.AppendBookmark(*buf, object)
@@ -64,10 +48,10 @@ func (e *encoder) bookmark(out *exchange.ChunkWriter, object []byte) (err error)
 }
 
 // appendEnd writes an ERROR event if a new watch from the client's resourceVersion might succeed
-// but miss changes, or would be refused. There are five such cases. A cache that started again may reach that
-// resourceVersion by another history. A relist may have skipped changes that this watch cannot
-// deliver. The log may have left the watch behind between two deletions of one revision. The client
-// may read other namespaces now, or the watch is one that cannot be resumed.
+// but miss changes, or would be refused. There are five such cases. A cache that started again may
+// reach that resourceVersion by another history. A relist may have skipped changes that this watch
+// cannot deliver. The log may have left the watch behind between two deletions of one revision. The
+// client may read other namespaces now, or the watch is one that cannot be resumed.
 func (e *encoder) appendEnd(out *exchange.ChunkWriter, c *watchcache.Cache, err error) {
 	switch {
 	case errors.Is(err, grants.ErrChanged):
@@ -108,7 +92,6 @@ func (e *encoder) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wi
 	return out.FlushWith(body, tail)
 }
 
-// put appends an event.
 func (e *encoder) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) (err error) {
 	buf := out.Pending()
 	if *buf, err = e.plan.Form.AppendEvent(*buf, kind.String(), o); err != nil {
@@ -118,8 +101,9 @@ func (e *encoder) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wi
 }
 
 // putLarge is put for a large event of this watch alone, and writes it at once. It waits for room
-// without a slot, and for the client with neither. Without room the watch ends. The next watch may find
-// room: upstream does not answer it, because one user's watches would then decide for all users.
+// without a slot, and for the client with neither. Without room the watch ends. The next watch may
+// find room: upstream does not answer it, because one user's watches would then decide for all
+// users.
 func (e *encoder) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
 	size := int64(len(o.Bytes()))
 	e.meter.ReleaseSlot()
@@ -161,10 +145,12 @@ func (e *encoder) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	if len(out.Buf)+made.size() > exchange.PieceSize {
 		e.meter.ReleaseSlot() // before the wait for room, and for the client
 	}
-	if err = made.hold(e.room); err != nil {
-		return fmt.Errorf("%w for an event of %d bytes: %w", errNoRoom, made.size(), err)
+	if made.size() > 2*exchange.PieceSize && e.room != nil {
+		if err = made.hold(e.room); err != nil {
+			return fmt.Errorf("%w for an event of %d bytes: %w", errNoRoom, made.size(), err)
+		}
+		defer made.free()
 	}
-	defer made.free(e.room)
 	switch {
 	case made.hidden:
 		d.Received = 0 // so that it does not count as delivered
@@ -175,11 +161,6 @@ func (e *encoder) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	}
 	runtime.KeepAlive(made) // so that other watches find it meanwhile
 	return err
-}
-
-// copies reports whether an event is not written from the cache's own bytes.
-func (e *encoder) copies(d *watchcache.Delta) bool {
-	return e.member != nil || e.plan.Choice.Table || e.shares(d)
 }
 
 // shares reports whether the bytes of an uncompressed event are not the cache's own, and large.
@@ -202,7 +183,6 @@ type shown struct {
 	written uint64 // the resourceVersion of its content
 }
 
-// Written implements wire.Object.
 func (s shown) Written() uint64 { return s.written }
 
 // shownAt returns the object of an event as the client receives it.

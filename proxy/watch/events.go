@@ -8,7 +8,6 @@ import (
 	"unsafe"
 	"weak"
 
-	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -52,37 +51,26 @@ type event struct {
 
 // hold claims room for a large event, once for all watches that write it. Clients that do not read
 // keep its bytes, which are in no log. Only goroutines that may wait write large events.
-func (e *event) hold(in Room) error {
-	if !e.needsRoom(in) {
-		return nil
-	}
+func (e *event) hold(in Room) (err error) {
 	e.writers.Lock()
 	defer e.writers.Unlock()
 	if e.writers.n == 0 {
-		if err := in.Hold(int64(e.size())); err != nil {
-			return err
-		}
 		e.writers.room = in
+		err = in.Hold(int64(e.size()))
 	}
-	e.writers.n++
-	return nil
+	if err == nil {
+		e.writers.n++
+	}
+	return err
 }
 
 // free gives the room back if no other watch writes the event.
-func (e *event) free(in Room) {
-	if !e.needsRoom(in) {
-		return
-	}
+func (e *event) free() {
 	e.writers.Lock()
 	defer e.writers.Unlock()
 	if e.writers.n--; e.writers.n == 0 {
 		e.writers.room.Free(int64(e.size()))
 	}
-}
-
-func (e *event) needsRoom(in Room) bool {
-	const large = 2 * exchange.PieceSize
-	return e.size() > large && in != nil
 }
 
 func (e *event) write(p *Plan, d *watchcache.Delta) error {
@@ -121,8 +109,8 @@ type eventKey struct {
 
 const (
 	eventShards = 16
-	// shardBytes limits the events that a shard keeps. From longEvent on, events are kept apart, only
-	// the latest longEvents.
+	// shardBytes limits the events that a shard keeps. From longEvent on, events are kept apart,
+	// only the latest longEvents.
 	shardBytes, longEvent, longEvents = 1 << 20, 256 << 10, 4
 	// eventLife is the age after which an event is not kept. Only watches that catch up need it.
 	eventLife = 10 * time.Second
@@ -145,7 +133,6 @@ type Events struct {
 	}
 }
 
-// find returns the place of an event.
 func (all *Events) find(d *watchcache.Delta, c wire.Choice, compressed bool) *event {
 	key := eventKey{uintptr(unsafe.Pointer(d.Object)), d.RV, d.Type, c, compressed} //nolint:gosec // an address, never a pointer again
 	s := &all.shards[d.RV%eventShards]

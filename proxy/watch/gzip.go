@@ -15,7 +15,8 @@ const (
 )
 
 // Includes reports whether a watch is compressed. upstream reports whether upstream would compress
-// it. Some versions of kube-apiserver compress watches that begin with the state and have bookmarks.
+// it. Some versions of kube-apiserver compress watches that begin with the state and have
+// bookmarks.
 func (c Compression) Includes(upstream bool) bool {
 	return c == CompressAlways || c != CompressNever && upstream
 }
@@ -28,7 +29,6 @@ type member struct {
 	sum   wire.Sum
 }
 
-// newMember begins a gzip member.
 func newMember(out *exchange.ChunkWriter) *member {
 	m := &member{out: out}
 	m.plain = exchange.ChunkWriter{To: m, Unchunked: true}
@@ -48,9 +48,10 @@ func (m *member) add(s *wire.Segment) error {
 	return m.out.Add(s.Bytes())
 }
 
-// end completes the gzip member. Without its end, the client notices that the watch is incomplete.
+// end completes the gzip member, if there is one. Without its end, the client notices that the
+// watch is incomplete.
 func (m *member) end() {
-	if m.plain.Flush() != nil {
+	if m == nil || m.plain.Flush() != nil {
 		return
 	}
 	buf := m.out.Pending()

@@ -86,20 +86,13 @@ type stateWriter struct {
 	late    bool // rows of the state are late
 }
 
-// write writes the objects of a span.
 func (s *stateWriter) write(out *exchange.ChunkWriter, span tree.Span) (err error) {
+	write, most := s.writePart, int64(exchange.PieceSize)
 	if s.derived != nil {
-		const most = 1 << 20 // which is compressed in one turn
-		for part := range span.Parts(most) {
-			if err = s.writeSegment(part); err != nil {
-				break
-			}
-		}
-		return err
+		write, most = s.writeSegment, 1<<20 // which is compressed in one turn
 	}
-	plain := s.to.plain(out)
-	for part := range span.Parts(exchange.PieceSize) {
-		if err = s.writePart(plain, part); err != nil {
+	for part := range span.Parts(most) {
+		if err = write(s.to.plain(out), part); err != nil {
 			break
 		}
 	}
@@ -107,7 +100,7 @@ func (s *stateWriter) write(out *exchange.ChunkWriter, span tree.Span) (err erro
 }
 
 // writeSegment writes a compressed segment that watches share.
-func (s *stateWriter) writeSegment(part tree.Span) error {
+func (s *stateWriter) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
 	made := false
 	choice, form := s.to.plan.Choice, s.to.plan.Form
 	err := s.derived.AddedEvents(s.to.meter, part, choice, form, func(segment *wire.Segment) error {
@@ -120,9 +113,9 @@ func (s *stateWriter) writeSegment(part tree.Span) error {
 	return err
 }
 
-// writePart writes about a piece, for which it waits for a turn. It waits for rows without a slot, and
-// only for those of the objects: the rows of a quiet resource may stay at an older resourceVersion
-// than the state.
+// writePart writes about a piece, for which it waits for a turn. It waits for rows without a slot,
+// and only for those of the objects: the rows of a quiet resource may stay at an older
+// resourceVersion than the state.
 func (s *stateWriter) writePart(out *exchange.ChunkWriter, part tree.Span) error {
 	meter := s.to.meter
 	if s.to.plan.Choice.Table && !s.late {

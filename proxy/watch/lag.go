@@ -65,7 +65,7 @@ func (c *LagCounts) add(lag time.Duration, n uint64) {
 
 // lags counts the deliveries and bytes of one watch.
 type lags struct {
-	of     *Lag   // nil for no counts
+	of     *Lag
 	opened int64  // the moment after which lags count
 	sent   uint64 // bytes that are counted
 	slow   bool   // events have waited for the client to read
@@ -73,29 +73,18 @@ type lags struct {
 
 // note collects the arrival times of events that are about to be written.
 func (l *lags) note(late *lateRuns, polled []watchcache.Delta) {
-	switch {
-	case l.of == nil || len(polled) == 0:
-	case l.slow:
-		late.add(&l.of.Slow, polled, l.opened)
-	default:
-		late.add(&l.of.Prompt, polled, l.opened)
+	to := &l.of.Prompt
+	if l.slow {
+		to = &l.of.Slow
 	}
+	late.add(to, polled, l.opened)
 }
 
-// countIn counts the bytes of a pump's step, together with those of other watches.
-func (l *lags) countIn(late *lateRuns, out *exchange.ChunkWriter) {
-	if l.of != nil {
-		late.sent(l.of, out.Sent-l.sent)
-		l.sent = out.Sent
-	}
-}
-
-// count counts the bytes written so far.
-func (l *lags) count(out *exchange.ChunkWriter) {
-	if l.of != nil {
-		l.of.Bytes.Add(out.Sent - l.sent)
-		l.sent = out.Sent
-	}
+// takeSent returns the number of bytes sent since the last call.
+func (l *lags) takeSent(out *exchange.ChunkWriter) uint64 {
+	n := out.Sent - l.sent
+	l.sent = out.Sent
+	return n
 }
 
 // countWaited counts the deliveries of a step whose writes took so long.
@@ -122,7 +111,6 @@ type waits struct {
 	took time.Duration
 }
 
-// Write implements io.Writer.
 func (w *waits) Write(p []byte) (int, error) {
 	began := time.Now()
 	n, err := w.to.Write(p)

@@ -24,7 +24,7 @@ const (
 // new events arrive then, so the watch continues for recheckGrace.
 type recheck struct {
 	every     time.Duration // 0 means never
-	by        reviewer
+	by        Owner
 	due       time.Time
 	confirmed time.Time
 	result    chan error         // receives the result of the current review; nil if there is none
@@ -33,12 +33,7 @@ type recheck struct {
 	waker     grants.Waker       // is woken when a review has ended
 }
 
-// reviewer is the part of an Owner that a recheck needs.
-type reviewer interface {
-	Review(ctx context.Context) error
-}
-
-func newRecheck(every time.Duration, by reviewer, waker grants.Waker) recheck {
+func newRecheck(every time.Duration, by Owner, waker grants.Waker) recheck {
 	now := time.Now()
 	return recheck{every: every, by: by, waker: waker, confirmed: now, due: nextReview(now, every)}
 }

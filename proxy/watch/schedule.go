@@ -26,8 +26,8 @@ const (
 type schedule struct {
 	deadline time.Time
 	bookmark time.Time // time of the next bookmark
-	// periodic means that the watch sends bookmarks. Kube-apiserver sends none for resources that it
-	// watches in etcd.
+	// periodic means that the watch sends bookmarks. Kube-apiserver sends none for resources that
+	// it watches in etcd.
 	periodic bool
 	drains   bool            // deadline already includes the drain
 	draining context.Context //nolint:containedctx // it is the server's
@@ -57,8 +57,8 @@ func (s *schedule) nextBookmark(now time.Time) time.Time {
 	return regular
 }
 
-// takesBookmark reports whether a bookmark is due, and its resourceVersion is new. It plans the next
-// one.
+// takesBookmark reports whether a bookmark is due, and its resourceVersion is new. It plans the
+// next one.
 func (s *schedule) takesBookmark(now time.Time, isNew bool) bool {
 	if !s.periodic || now.Before(s.bookmark) {
 		return false

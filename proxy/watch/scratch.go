@@ -48,8 +48,8 @@ func (s *Scratch) Free() {
 	scratches.Put(s)
 }
 
-// writeOne writes a single event, which the goroutine may have encoded for another watch. The writer must not retain the
-// slice of bytes.
+// writeOne writes a single event, which the goroutine may have encoded for another watch. The
+// writer must not retain the slice of bytes.
 func (e *encoder) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Scratch) error {
 	for i := range s.events {
 		known := &s.events[i]

@@ -24,10 +24,11 @@ type Plan struct {
 	Bookmarks bool
 	// Compressed makes the watch one gzip member.
 	Compressed bool
-	// Anew means that the client cannot resume the watch, so that it must begin with the state again.
+	// Anew means that the client cannot resume the watch, so that it must begin with the state
+	// again.
 	Anew bool
-	// Lifetime is the maximum duration of the watch; 0 means a random one. The watch ends DrainShare
-	// after the server begins to drain.
+	// Lifetime is the maximum duration of the watch; 0 means a random one. The watch ends
+	// DrainShare after the server begins to drain.
 	Lifetime, DrainShare time.Duration
 	// Recheck is the interval between reviews of the client's right to watch; 0 means no reviews.
 	Recheck time.Duration
@@ -45,7 +46,7 @@ type Feed struct {
 	Room  Room // for the copies of large events
 	// Grants are the namespaces that the client may read; nil for all.
 	Grants *grants.Watch
-	Lag    *Lag // counts the lags of deliveries; nil for no counts
+	Lag    *Lag // counts the lags of deliveries
 }
 
 // Rows are the rows of a Table.
@@ -162,7 +163,9 @@ func (w *Watch) Notify(f func()) { w.place.cursor.Notify(f) }
 func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	now := time.Now()
 	w.schedule.begin(now, &w.plan, !w.cache.Resource().NoWatchCache)
-	w.encoder.begin(out)
+	if w.plan.Compressed {
+		w.encoder.member = newMember(out)
+	}
 	if w.place.grants != nil {
 		w.place.grants.Notify(&w.alarm)
 	}
@@ -171,9 +174,9 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 		out.To = fair.InTurns(to, w.encoder.meter)
 		err := w.writeState(ctx, out)
 		if err != nil {
-			w.encoder.end()
+			w.encoder.member.end()
 		}
-		w.lags.count(out)
+		w.lags.of.Bytes.Add(w.lags.takeSent(out))
 		out.To = to
 		if err != nil {
 			w.Broken(err)

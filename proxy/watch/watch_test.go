@@ -182,7 +182,7 @@ func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Par
 		},
 		Feed: Feed{
 			Cache: c, Cursor: cursor,
-			Room: new(space),
+			Room: new(space), Lag: new(Lag),
 		},
 		Server: Server{Draining: context.Background()},
 	}

@@ -77,14 +77,10 @@ const (
 // NewForm returns the form of a choice.
 func NewForm(c Choice, k Kind) Form {
 	switch {
-	case c.Partial && c.MediaType == Protobuf && !k.Protobuf:
-		return newPartialProtobuf(inJSONToProto, c.Message)
 	case c.Partial && c.MediaType == Protobuf:
-		return newPartialProtobuf(inField, c.Message)
-	case c.Partial && k.Sorted:
-		return &partialJSON{metadata: inUnordered, fields: c.Fields}
+		return newPartialProtobuf(!k.Protobuf, c.Message)
 	case c.Partial:
-		return &partialJSON{metadata: inMember, fields: c.Fields}
+		return &partialJSON{fields: c.Fields, sorted: k.Sorted}
 	case c.MediaType == Protobuf:
 		return newProtobuf(k, c.Message)
 	}

@@ -23,7 +23,6 @@ func (inJSON) AppendError(dst []byte, s *metav1.Status) []byte {
 	return appendRawEvent(dst, "ERROR", must(json.Marshal(s)))
 }
 
-// jsonForm writes a resource in JSON.
 type jsonForm struct {
 	inJSON
 	Kind
@@ -45,7 +44,6 @@ func (j *jsonForm) AppendItem(dst []byte, o Object) ([]byte, error) {
 	return j.fields.Append(dst, o.Bytes())
 }
 
-// item returns an object as a list item.
 func (j *jsonForm) item(o Object) ([]byte, error) {
 	if j.fields == nil {
 		return o.Bytes(), nil

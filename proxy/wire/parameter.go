@@ -27,7 +27,6 @@ func Parameter(query, name string) (value string, ok bool) {
 	return "", false
 }
 
-// isEscaped reports whether a key is an escaped name.
 func isEscaped(key, name string) bool {
 	if strings.IndexByte(key, '%') < 0 {
 		return false

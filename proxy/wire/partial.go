@@ -19,33 +19,6 @@ var ErrUnknownMetadata = errors.New("metadata with fields that are not known her
 // partialAPIVersion is the group and version of PartialObjectMetadata.
 const partialAPIVersion = metaGroup + "/" + metaVersion
 
-// metadataIn says where an object in a cache has its metadata, and in which encoding the metadata is
-// needed.
-type metadataIn uint8
-
-const (
-	nowhere       metadataIn = iota
-	inMember                 // of JSON
-	inUnordered              // JSON, whose keys have another order than those of the Go type
-	inField                  // of protobuf
-	inJSONToProto            // JSON, and it is needed in protobuf
-)
-
-// read returns the metadata of an object.
-func (m metadataIn) read(object []byte) ([]byte, error) {
-	switch m {
-	case inMember:
-		return metadataMember(object)
-	case inUnordered:
-		return orderedMetadata(object)
-	case inField:
-		return metadataField(object)
-	case inJSONToProto:
-		return metadataFromJSON(object)
-	}
-	panic("BUG: a form of whole objects reads metadata")
-}
-
 // metadataMember cuts the metadata out of an object's JSON. The metadata of a built-in object
 // already has the final order.
 func metadataMember(object []byte) ([]byte, error) {
@@ -119,11 +92,10 @@ func metadataField(object []byte) ([]byte, error) {
 	return nil, fmt.Errorf("message without metadata: %.40q", object)
 }
 
-// partialJSON writes PartialObjectMetadata in JSON.
 type partialJSON struct {
 	inJSON
-	metadata metadataIn
-	fields   *projection.Projection
+	fields *projection.Projection
+	sorted bool // the keys of objects are sorted
 }
 
 func (p *partialJSON) Verbatim() bool { return false }
@@ -140,7 +112,11 @@ func (p *partialJSON) AppendItem(dst []byte, o Object) ([]byte, error) {
 }
 
 func (p *partialJSON) appendPartial(dst []byte, o Object) ([]byte, error) {
-	meta, err := p.metadata.read(o.Bytes())
+	read := metadataMember
+	if p.sorted {
+		read = orderedMetadata
+	}
+	meta, err := read(o.Bytes())
 	if err != nil {
 		return dst, err
 	}
@@ -190,9 +166,8 @@ func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
 	return appendRawEvent(dst, "BOOKMARK", partial), nil
 }
 
-// newPartialProtobuf returns the form of PartialObjectMetadata in protobuf.
-func newPartialProtobuf(metadata metadataIn, cut *projection.Message) *protoForm {
+func newPartialProtobuf(fromJSON bool, cut *projection.Message) *protoForm {
 	p := newProtobuf(Kind{Kind: partialKind, ListKind: partialLists, APIVersion: partialAPIVersion}, cut)
-	p.metadata = metadata
+	p.metadata, p.fromJSON = true, fromJSON
 	return p
 }

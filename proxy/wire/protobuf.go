@@ -34,7 +34,6 @@ func newEnvelope(apiVersion, kind string) envelope {
 	return envelope{append([]byte(protobufPrefix), head...), tail}
 }
 
-// size returns the length of a message of n bytes with its envelope.
 func (e *envelope) size(n int) int {
 	return len(e.head) + protowire.SizeBytes(n) + len(e.tail)
 }
@@ -84,11 +83,11 @@ func (e *envelope) appendFrameHead(dst []byte, eventType string, message []byte)
 	return dst
 }
 
-// protoForm writes a resource in protobuf.
 type protoForm struct {
 	object, list envelope
-	metadata     metadataIn          // of PartialObjectMetadata; nowhere if the form has whole objects
 	cut          *projection.Message // nil for all fields
+	metadata     bool                // only PartialObjectMetadata
+	fromJSON     bool                // of custom resources
 }
 
 func newProtobuf(k Kind, cut *projection.Message) *protoForm {
@@ -101,10 +100,9 @@ func newProtobuf(k Kind, cut *projection.Message) *protoForm {
 
 func (p *protoForm) ContentType() string { return mimeProtobuf }
 func (p *protoForm) StreamType() string  { return mimeProtobufStream }
-func (p *protoForm) Verbatim() bool      { return p.metadata == nowhere && p.cut == nil }
+func (p *protoForm) Verbatim() bool      { return !p.metadata && p.cut == nil }
 func (p *protoForm) Separator() string   { return "" }
 
-// message returns the message of an object.
 func (p *protoForm) message(o Object) ([]byte, error) {
 	message, err := p.partial(o.Bytes())
 	if err != nil || p.cut == nil {
@@ -115,10 +113,13 @@ func (p *protoForm) message(o Object) ([]byte, error) {
 
 // partial returns an object's PartialObjectMetadata, or the object in a form of whole objects.
 func (p *protoForm) partial(object []byte) ([]byte, error) {
-	if p.metadata == nowhere {
+	switch {
+	case !p.metadata:
 		return object, nil
+	case p.fromJSON:
+		return metadataFromJSON(object)
 	}
-	return p.metadata.read(object)
+	return metadataField(object)
 }
 
 func (p *protoForm) AppendItem(dst []byte, o Object) ([]byte, error) {

@@ -29,7 +29,6 @@ const (
 // A nil Clock is always right.
 type Clock struct{ last atomic.Pointer[clockProof] }
 
-// clockProof is what the last response proved.
 type clockProof struct {
 	at    instant
 	right bool

@@ -33,7 +33,6 @@ type Filter struct {
 	reenters  bool
 }
 
-// fieldRequirement compares the value of an object's field.
 type fieldRequirement struct {
 	index int // index into Resource.Fields, Name or Namespace
 	value string

@@ -16,7 +16,6 @@ import (
 // own bytes, a list by selector spent most of its time on fetching keys from memory.
 type labelSet []label
 
-// label is a key and its value.
 type label struct {
 	Key   unique.Handle[string]
 	Value string
@@ -82,13 +81,11 @@ func (s labelSet) Lookup(key string) (value string, ok bool) {
 	return "", false
 }
 
-// Has reports whether a label is set.
 func (s labelSet) Has(key string) bool {
 	_, ok := s.Lookup(key)
 	return ok
 }
 
-// Get returns the value of a label, or "".
 func (s labelSet) Get(key string) string {
 	value, _ := s.Lookup(key)
 	return value

@@ -60,8 +60,8 @@ func (o *Object) Name() string {
 // ResourceVersion returns metadata.resourceVersion.
 func (o *Object) ResourceVersion() uint64 { return o.rv }
 
-// Written returns the resourceVersion in the content. It equals ResourceVersion(), because the method
-// At changes the content and the number together.
+// Written returns the resourceVersion in the content. It equals ResourceVersion(), because the
+// method At changes the content and the number together.
 func (o *Object) Written() uint64 { return o.rv }
 
 // UID returns metadata.uid.
@@ -179,9 +179,9 @@ func (r *Resource) object(raw []byte, lead int, m *metadata) (*Object, error) {
 	return o, nil
 }
 
-// check checks an object's name and namespace. kube-apiserver checks only the path separators in some
-// names, and a client that writes protobuf can use bytes that are not UTF-8. In JSON all of them become
-// U+FFFD, so such a name may be that of several objects.
+// check checks an object's name and namespace. kube-apiserver checks only the path separators in
+// some names, and a client that writes protobuf can use bytes that are not UTF-8. In JSON all of
+// them become U+FFFD, so such a name may be that of several objects.
 func (r *Resource) check(m *metadata) error {
 	switch {
 	case m.name == "":
@@ -195,12 +195,12 @@ func (r *Resource) check(m *metadata) error {
 	return nil
 }
 
-// exact reports whether a text is UTF-8 and contains no U+FFFD, so that no other text is the same in
-// JSON.
+// exact reports whether a text is UTF-8 and contains no U+FFFD, so that no other text is the same
+// in JSON.
 func exact(s string) bool { return !strings.ContainsRune(s, utf8.RuneError) }
 
-// longObject is the length from which all fields are kept. Each watch with a selector reads the field
-// of each changed object, and a read of a long object takes up to a millisecond.
+// longObject is the length from which all fields are kept. Each watch with a selector reads the
+// field of each changed object, and a read of a long object takes up to a millisecond.
 const longObject = 8 << 10
 
 // itemForm returns a copy of src as a list item. For built-in types, it drops kind and apiVersion.
@@ -214,8 +214,8 @@ func (r *Resource) itemForm(src []byte) []byte {
 	return bytes.Clone(src)
 }
 
-// readTop reads the top level once. It checks kind and apiVersion if they are present, and returns the
-// metadata.
+// readTop reads the top level once. It checks kind and apiVersion if they are present, and returns
+// the metadata.
 func readTop(r *Resource, raw []byte) (meta gjson.Result, err error) {
 	top := gjson.Parse(lend(raw))
 	top.ForEach(func(k, v gjson.Result) bool {
@@ -253,7 +253,6 @@ func readTop(r *Resource, raw []byte) (meta gjson.Result, err error) {
 	return meta, nil
 }
 
-// readMetadata reads the metadata in the JSON raw.
 func readMetadata(raw []byte, meta gjson.Result) (m metadata, err error) {
 	var rv gjson.Result
 	labelled := true

@@ -91,7 +91,6 @@ const (
 	entryValue = protowire.Number(2)
 )
 
-// protoField is one field of a message.
 type protoField struct {
 	number protowire.Number
 	kind   protowire.Type
@@ -153,7 +152,6 @@ func (p WirePath) Value(message []byte) (value string) {
 	return value
 }
 
-// parseProto reads an object from its protobuf message.
 func (r *Resource) parseProto(src []byte) (*Object, error) {
 	raw, lead := asItem(src)
 	meta, err := metadataOf(raw[lead:])
@@ -174,7 +172,6 @@ func asItem(object []byte) (raw []byte, lead int) {
 	return protowire.AppendBytes(raw, object), lead
 }
 
-// metadataOf returns an object's metadata.
 func metadataOf(object []byte) (meta protoField, err error) {
 	found := 0
 	err = eachField(object, func(f protoField) bool {
@@ -229,7 +226,6 @@ func readProtoMetadata(meta []byte) (m metadata, err error) {
 	return m, nil
 }
 
-// readEntry reads an entry of a map of strings.
 func readEntry(entry []byte) (key, value string, err error) {
 	err = eachField(entry, func(f protoField) bool {
 		switch {

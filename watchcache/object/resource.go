@@ -86,7 +86,6 @@ type Field struct {
 	Final bool
 }
 
-// read returns the field's value in an object.
 func (f *Field) read(e Encoding, object []byte) string {
 	if e == Protobuf {
 		for _, path := range f.Wire {

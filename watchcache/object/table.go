@@ -50,7 +50,6 @@ func (r *Resource) parseTable(src []byte) (*Object, error) {
 	return r.ParseRow(rows[0])
 }
 
-// splitTable checks a Table and returns its rows.
 func (r *Resource) splitTable(src []byte) (table gjson.Result, rows []gjson.Result, err error) {
 	if !gjson.ValidBytes(src) {
 		return table, nil, fmt.Errorf("%w: a Table that is not JSON", ErrMalformed)
