@@ -115,9 +115,8 @@ func (c *ProxyConfiguration) AdminReviews() bool {
 	return c.AdminAuthentication.Mode == Delegated && c.AdminTLS()
 }
 
-// AdminTLS reports whether the admin address uses TLS. A loopback address does not. Neither does a
-// sidecar, whose certificate is for clients in its pod, and whose service account may not request
-// reviews.
+// AdminTLS reports whether the admin address uses TLS: not on loopback, and not of a sidecar, whose
+// certificate is for clients in its pod, and whose service account may not request reviews.
 func (c *ProxyConfiguration) AdminTLS() bool {
 	return c.TLS != nil && c.TLS.Sidecar == nil && !private(c.AdminListen)
 }

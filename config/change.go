@@ -7,8 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Fixed compares two configurations. It returns the paths of the different fields that cannot
-// change while a proxy runs.
+// Fixed returns the paths of the fields that differ and cannot change while a proxy runs.
 func Fixed(running, wanted *ProxyConfiguration) []string {
 	masked := *wanted
 	masked.LogLevel, masked.Drain, masked.GoawayChance = running.LogLevel, running.Drain, running.GoawayChance
@@ -27,7 +26,6 @@ func Fixed(running, wanted *ProxyConfiguration) []string {
 	return fixed
 }
 
-// warm returns the scopes whose caches are filled at the start.
 func warm(c *ProxyConfiguration) (scopes []Scope) {
 	for _, s := range c.Cache.Scopes {
 		if s.Warm {
@@ -37,7 +35,6 @@ func warm(c *ProxyConfiguration) (scopes []Scope) {
 	return scopes
 }
 
-// differences returns the paths of the fields in which two objects differ.
 func differences(path *field.Path, a, b reflect.Value) (paths []string) {
 	for f, value := range a.Fields() {
 		at, other := path.Child(nameOf(f)), b.FieldByIndex(f.Index)

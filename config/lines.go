@@ -32,7 +32,6 @@ func (l Lines) Of(err error) int {
 	return 1
 }
 
-// lineError is an error in a line of a file.
 type lineError struct {
 	line int
 	err  error
@@ -52,8 +51,9 @@ func Message(err error) string {
 	return strings.ReplaceAll(err.Error(), "\n", " ")
 }
 
-// unclosed matches the contexts of errors that the YAML package finds only behind the mistake: where
-// a bracket, a quote or a colon is missing. The mistake is in the line where the context begins.
+// unclosed matches the contexts of errors that the YAML package finds only behind the mistake:
+// where a bracket, a quote or a colon is missing. The mistake is in the line where the context
+// begins.
 var unclosed = regexp.MustCompile(`flow|quoted|simple key`)
 
 // syntaxError returns an error of the YAML package with the line of the mistake.

@@ -41,8 +41,7 @@ func Parse(data []byte) (*ProxyConfiguration, Lines, error) {
 
 // reader sets the fields of a configuration from the nodes of a YAML text. The decoders of YAML
 // packages accept numbers as text and 1.5 as an integer, and their errors lack the path of the
-// field. If a value does not fit its field, the reader records an error and continues. So all
-// errors are reported.
+// field. If a value does not fit, the reader records an error and continues, to report all.
 type reader struct {
 	errs  []error
 	lines Lines
@@ -50,8 +49,7 @@ type reader struct {
 
 func (r *reader) fail(line int, err error) { r.errs = append(r.errs, &lineError{line, err}) }
 
-// document returns the object in a file's first document, or nil if it is empty. Each further
-// document is an error unless it is empty.
+// document returns the first document's object, or nil if empty. Only empty documents may follow.
 func (r *reader) document(data []byte) (root *yaml.Node) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for n := 1; ; n++ {
@@ -136,7 +134,6 @@ func (r *reader) object(node *yaml.Node, to reflect.Value, path *field.Path) {
 	}
 }
 
-// aliased returns the node that an alias stands for, or the node itself.
 func aliased(node *yaml.Node) *yaml.Node {
 	if node.Kind == yaml.AliasNode {
 		return node.Alias
@@ -147,7 +144,6 @@ func aliased(node *yaml.Node) *yaml.Node {
 // index matches the number of a list's element in a path.
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// unknown says what is wrong with a field that is not among the known ones.
 func unknown(path *field.Path, known map[string]reflect.Value) string {
 	if reason, gone := removed[index.ReplaceAllString(path.String(), "")]; gone {
 		return "is gone: " + reason + "; remove it"
@@ -182,7 +178,6 @@ func setScalar(node *yaml.Node, to reflect.Value) error {
 	return json.Unmarshal(text, to.Addr().Interface())
 }
 
-// form describes the notation of a type's values.
 func form(of reflect.Type) string {
 	switch of {
 	case reflect.TypeFor[metav1.Duration]():

@@ -22,12 +22,11 @@ type PathStep struct {
 	Items bool
 }
 
-// Path is the way from an object to a field. It has at least one step, and the first one is a
-// member of the object.
+// Path leads from an object to a field. It has at least one step, and the first names a member.
 type Path []PathStep
 
 const (
-	// stepSpecial are the characters that a name does not contain: dots, brackets, quotes and spaces.
+	// stepSpecial are the characters that no name contains: dots, brackets, quotes and spaces.
 	stepSpecial = `.\[\]"'\s\v\x{85}\p{Z}`
 	stepChar    = `[^` + stepSpecial + `]`
 )
@@ -38,8 +37,7 @@ var (
 	stepName  = regexp.MustCompile(`^` + stepChar + `+$`)
 )
 
-// ParsePath reads a path. An error contains the position of the first wrong step, counted in bytes from 1,
-// and the ways to write a step.
+// ParsePath reads a path. An error has the position of the first wrong step, in bytes from 1.
 func ParsePath(text string) (p Path, err error) {
 	if !firstStep.MatchString(text) {
 		return nil, errors.New("position 1: must begin with the name of a field, as spec.nodeName does")
@@ -55,8 +53,7 @@ func ParsePath(text string) (p Path, err error) {
 	return p, nil
 }
 
-// String returns the path as Parse reads it. If there are several ways to write a step, it returns
-// the shortest.
+// String returns the path as ParsePath reads it, with each step written the shortest way.
 func (p Path) String() string {
 	var b strings.Builder
 	for i, s := range p {

@@ -1,7 +1,6 @@
 package config
 
-// removed has the fields that earlier versions had, by their paths without indexes, and what the proxy
-// does without each. The error of such a field ends with "remove it".
+// removed says what the proxy does without the fields of earlier versions, by path without indexes.
 var removed = map[string]string{
 	"audit.logCompress":                        "rotated files are not compressed",
 	"cache.consistentReads.forwardIfSooner":    "a list waits until the cache is proved up to date, even if upstream would answer sooner",

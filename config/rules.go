@@ -31,7 +31,6 @@ type setting struct {
 	value reflect.Value
 }
 
-// within returns a setting, and the settings in it.
 func within(s setting) []setting {
 	all := []setting{s}
 	value := reflect.Indirect(s.value)
@@ -49,7 +48,6 @@ func within(s setting) []setting {
 	return all
 }
 
-// setDefault sets a value that is missing.
 func (s setting) setDefault() {
 	text, ok := s.tag.Lookup("default")
 	if !ok || !s.value.IsZero() {
@@ -63,14 +61,12 @@ func (s setting) setDefault() {
 	set(value, text)
 }
 
-// set sets a value from the text of a tag.
 func set(value reflect.Value, text string) {
 	if err := setScalar(&yaml.Node{Kind: yaml.ScalarNode, Value: text}, value); err != nil {
 		panic(fmt.Sprintf("BUG: configuration has a tag with %q: %v", text, err))
 	}
 }
 
-// validate checks a value against the rules of its field.
 func (s setting) validate() (errs field.ErrorList) {
 	value := reflect.Indirect(s.value)
 	if !value.IsValid() {
@@ -100,7 +96,6 @@ func (s setting) validate() (errs field.ErrorList) {
 	return nil
 }
 
-// invalid returns an error for each problem of a text.
 func invalid(path *field.Path, text string, problems []string) (errs field.ErrorList) {
 	for _, problem := range problems {
 		errs = append(errs, field.Invalid(path, text, problem))
@@ -124,7 +119,6 @@ func duplicates(path *field.Path, list reflect.Value) (errs field.ErrorList) {
 	return errs
 }
 
-// validateAmount checks the limits of a number, a duration or a size.
 func (s setting) validateAmount(value reflect.Value, least string) field.ErrorList {
 	n, shown := amount(value)
 	bounds, most := "at least "+least, math.Inf(1)

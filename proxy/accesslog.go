@@ -30,8 +30,8 @@ func newRequestLog(options *atomic.Pointer[Options], metrics *metrics.Metrics, l
 	return &requestLog{options: options, metrics: metrics, log: log, remarks: remarks}
 }
 
-// answered counts a request, before its response is written. Once it has been written, the request is
-// logged if it failed, was refused by a limit, was slow, or belongs to the sample.
+// answered counts a request before its response is written. Then the request is logged if it
+// failed, was refused by a limit, was slow, or belongs to the sample.
 func (l *requestLog) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	l.metrics.Request(rt, resp, took)
 	if resp.Stream != nil {
@@ -44,7 +44,6 @@ func (l *requestLog) answered(req *exchange.Request, rt exchange.Route, resp *ex
 	resp.Release = &delivery{log: l, req: req, rt: rt, resp: resp, began: time.Now().Add(-took), took: took}
 }
 
-// delivery is a response that is being written.
 type delivery struct {
 	log   *requestLog
 	req   *exchange.Request
@@ -77,8 +76,7 @@ func (d *delivery) Written(bytes int64) {
 	l.logSample(fields, d.took, whole, bytes)
 }
 
-// watchAnswered is answered for a watch from the cache. It does not keep the request in memory during
-// the watch.
+// watchAnswered is answered for a watch from the cache. It does not keep the request in memory.
 func (l *requestLog) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	req.End()
 	req.Free()
@@ -103,7 +101,6 @@ func (w *sampledWatch) Written(bytes int64) {
 	w.log.logSample(w.fields, w.took, time.Since(w.began), bytes)
 }
 
-// logSample logs a request of the sample.
 func (l *requestLog) logSample(fields []zap.Field, took, whole time.Duration, bytes int64) {
 	fields = append(fields, zap.Duration("latency", took), zap.Duration("duration", whole), zap.Int64("bytes", bytes))
 	l.log.Info("request", fields...)
@@ -140,7 +137,6 @@ func (l *requestLog) logRemark(message string, fields []zap.Field, latency time.
 	l.log.Warn(message, fields...)
 }
 
-// logUnread logs that a response ended because its client does not read.
 func (l *requestLog) logUnread(req *exchange.Request) {
 	if l.allow() {
 		l.log.Warn("unread response ended", zap.String("user", short(req.User())), zap.String("sourceAddress", req.Address()),
@@ -148,11 +144,9 @@ func (l *requestLog) logUnread(req *exchange.Request) {
 	}
 }
 
-// remarkLines is the maximum rate of remarks and of lines of logUnread, a second. remarkBurst is their maximum number at
-// once.
+// remarkLines limits the remarks and lines of logUnread a second, remarkBurst those at once.
 const remarkLines, remarkBurst = 5, 20
 
-// allow reports whether a line may be logged.
 func (l *requestLog) allow() bool {
 	if l.remarks.Allow() {
 		return true
@@ -161,8 +155,7 @@ func (l *requestLog) allow() bool {
 	return false
 }
 
-// requestFields returns log fields for a request and its response. A client can choose some of
-// their texts, but not a long text.
+// requestFields returns log fields for a request. A client can choose some texts, but no long ones.
 func requestFields(req *exchange.Request, rt exchange.Route, resp *exchange.Response) []zap.Field {
 	fields := []zap.Field{
 		zap.String("verb", rt.Verb), zap.String("path", short(req.Path)), zap.Int("code", resp.Status), zap.String("source", string(resp.Source)),
@@ -186,9 +179,8 @@ func requestFields(req *exchange.Request, rt exchange.Route, resp *exchange.Resp
 	return fields
 }
 
-// loggedParameters are the parameters whose values are logged. Values of other parameters may be
-// secret, such as the command of an exec or the query to a pod's own server. Only the names of
-// these parameters are logged.
+// loggedParameters are the parameters whose values are logged. Other values may be secret, such as
+// the command of an exec or the query to a pod's own server, so only their names are logged.
 var loggedParameters = []string{
 	"allowWatchBookmarks", "container", "dryRun", "fieldManager", "fieldSelector", "fieldValidation", "follow", "force", "includeObject",
 	"labelSelector", "limit", "limitBytes", "pretty", "previous", "resourceVersion", "resourceVersionMatch", "sendInitialEvents",
@@ -219,7 +211,6 @@ func loggedQuery(query string) string {
 	return b.String()
 }
 
-// short truncates a client's text for the log.
 func short(s string) string {
 	const most = 512
 	if len(s) <= most {

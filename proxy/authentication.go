@@ -39,8 +39,7 @@ func (a *authentication) authenticate(ctx context.Context, req *exchange.Request
 	return nil
 }
 
-// asSender returns the part of a request that authenticates its sender. It does not parse the path and
-// query of a client that is not known yet.
+// asSender returns a request's credentials. Strangers' paths and queries must stay unparsed.
 func asSender(ctx context.Context, req *exchange.Request) *http.Request {
 	sender := &http.Request{
 		Method:     req.Method,
@@ -54,17 +53,17 @@ func asSender(ctx context.Context, req *exchange.Request) *http.Request {
 }
 
 const (
-	// originsMost limits the CORS preflights that are upstream at a time. Networks share this number.
+	// originsMost limits the CORS preflights upstream at a time. Networks share this number.
 	originsMost = 16
 	// originPatience is the time that upstream has to answer one.
 	originPatience = 5 * time.Second
 )
 
-// askOrigin answers a CORS preflight, by which a browser asks without credentials whether a page may send a
-// request. Kube-apiserver answers it before authentication, if it allows the page's origin
-// (--cors-allowed-origins). Otherwise askOrigin returns nil, and the request is one like others without
-// credentials. Upstream sees nothing of the request but the question, and the client nothing but the
-// answer to it. As with a refusal, the connection of a stranger ends.
+// askOrigin answers a CORS preflight, by which a browser asks without credentials whether a page
+// may send a request. Kube-apiserver answers it before authentication, if it allows the page's
+// origin (--cors-allowed-origins). Otherwise askOrigin returns nil, and the request is like others
+// without credentials. Upstream sees only the question, and the client only the answer. As with a
+// refusal, the connection of a stranger ends.
 func (a *authentication) askOrigin(ctx context.Context, req *exchange.Request) *exchange.Response {
 	const origin, method, headers = "Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"
 	h := req.Header
@@ -119,12 +118,11 @@ func (a *authentication) impersonate(ctx context.Context, req *exchange.Request)
 	return nil
 }
 
-// errUnauthenticated says that the requests whose senders are not known yet need too much memory.
 var errUnauthenticated = errors.New("too many requests wait for authentication")
 
 // sender returns the sender of a request. Until it is known, the request holds a part of the memory
-// for such requests, because strangers may send any number of them. A request on the connection of a
-// known user counts as this user's, so that strangers cannot hinder it.
+// for such requests, because strangers may send any number of them. A request on the connection of
+// a known user counts as this user's, so that strangers cannot hinder it.
 func (a *authentication) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
 	memory, holder, size := a.limits.queues.strangers, access.Network(asked.RemoteAddr), req.Held()
 	if user := req.Conn.User(); user != "" {
@@ -138,11 +136,10 @@ func (a *authentication) sender(req *exchange.Request, asked *http.Request) (*ac
 	return a.options.Load().Access.Authenticate(asked)
 }
 
-// dropOwnToken removes the proxy's own bearer token from a request. Without authentication, requests
-// without credentials act as the proxy. So does a client in the same pod that sends the token of the
-// pod's service account, as client-go's in-cluster configuration does. If the proxy needs a token,
-// only requests with its own token act as the proxy. Upstream judges other credentials, and requests
-// without credentials are refused.
+// dropOwnToken removes the proxy's own bearer token. Without authentication, requests without
+// credentials act as the proxy. So does a client in the same pod that sends the token of the pod's
+// service account, as client-go's in-cluster configuration does. With NeedsToken, only requests
+// with this token do: upstream judges others, and requests without credentials are refused.
 func dropOwnToken(o *Options, req *exchange.Request) (refusal *exchange.Response) {
 	if values := req.Header["Authorization"]; o.OwnToken != nil && len(values) == 1 {
 		// The scheme has no case. Python's client writes it in lower case.
@@ -157,7 +154,6 @@ func dropOwnToken(o *Options, req *exchange.Request) (refusal *exchange.Response
 	return nil
 }
 
-// unreviewed is the response if a review fails.
 func unreviewed(req *exchange.Request) *exchange.Response {
 	return req.Fail(exchange.Unreviewed(), exchange.FromProxy)
 }

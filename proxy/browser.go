@@ -11,8 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// refuseBrowser refuses requests that a web page may have made a browser send. Requests with a
-// bearer token are exempt.
+// refuseBrowser refuses what a web page may have made a browser send, except with a bearer token.
 func refuseBrowser(o *Options, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	if req.Identity != nil && req.Identity.Token {
 		return nil
@@ -36,8 +35,6 @@ func hostFits(o *Options, req *exchange.Request) bool {
 	return access.LoopbackHost(req.Host) || o.Access != nil && o.TLS != nil || o.AnyHost && !access.MaybeBrowser(req.Header)
 }
 
-// pageReason returns the reason to refuse a request that a web page may have made a browser send,
-// or "" to accept it.
 func pageReason(req *exchange.Request, rt *exchange.Route) string {
 	if reason := access.ForeignPage(req.Header, req.TLS != nil, req.Host); reason != "" {
 		return reason
@@ -61,7 +58,6 @@ func interactive(req *exchange.Request, rt *exchange.Route) bool {
 	return rt.Verb != "watch" && req.WantsUpgrade()
 }
 
-// forbiddenPage returns the Status for a request that a web page may have made a browser send.
 func forbiddenPage(reason, to string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(access.PageRefusals[reason], strconv.Quote(to)))
 }

@@ -31,12 +31,10 @@
 // [read.Result], and answers or forwards the request. [Server.Serve] drains at the end.
 //
 // With authentication (package access) every request has a caller. Reviews authorize each response
-// from the cache for the caller or the impersonated user, with the apiserver's attributes. If a
-// review fails, the read is forwarded. A forwarded request has its caller's token and none of the
-// proxy's credentials. For a certificate, the proxy impersonates its user. Only requests with the
-// same credentials share responses. See also [exchange.HidesIdentity].
+// from the cache. A forwarded request has its caller's token and none of the proxy's credentials.
+// For a certificate, the proxy impersonates its user. Only requests with the same credentials share
+// responses. See also [exchange.HidesIdentity].
 //
-// Without authentication the proxy serves only loopback addresses, with its own
-// rights. It forwards requests with Impersonate headers. It also forwards requests with an
-// Authorization header, without the proxy's credentials.
+// Without authentication the proxy serves only loopback addresses, with its own rights. It forwards
+// Impersonate headers. To a request with an Authorization header it adds no credentials of its own.
 package proxy

@@ -43,7 +43,6 @@ func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 	}), true
 }
 
-// limiter enforces the limits of clients.
 type limiter struct {
 	options     *atomic.Pointer[Options]
 	metrics     *metrics.Metrics
@@ -57,16 +56,16 @@ type queues struct {
 	forwards *fair.Pool  // forwarded requests
 	reads    *fair.Slots // turns of expensive reads from the cache, and of writing long bodies
 	givenUp  *fair.Pool  // requests that clients have just given up
-	// fallbackReads and fallbackWatches are for what upstream answers because a cache is out of date.
+	// fallbackReads and fallbackWatches are for what upstream answers for an outdated cache.
 	fallbackReads, fallbackWatches *fair.Pool
 	late                           *fair.Pool // see lateMax
 	origins                        *fair.Pool // see originsMost
-	// Of users: memory is for requests, which pass, and lasting for watches, logs and upgraded requests,
-	// which may last for hours. Otherwise a user would be refused requests because of others' watches.
+	// Of users: memory is for requests, and lasting for watches, logs and upgraded requests, which
+	// may last for hours. Otherwise a user would be refused requests because of others' watches.
 	memory, lasting *fair.Pool
 	strangers       *fair.Pool // memory of requests that are not authenticated yet, by network
-	// Of connections: begun is for what unknown clients have begun to send, and unread for what users'
-	// clients leave unread.
+	// Of connections: begun is for what unknown clients have begun to send, and unread for what
+	// users' clients leave unread.
 	begun, unread *fair.Pool
 }
 
@@ -74,8 +73,8 @@ func newLimiter(options *atomic.Pointer[Options], metrics *metrics.Metrics) *lim
 	return &limiter{options: options, metrics: metrics, queues: newQueues(options.Load())}
 }
 
-// newQueues returns the slots and memory that users share. Without authentication all clients count as
-// one user, without a limit for each user.
+// newQueues returns the slots and memory that users share. Without authentication all clients count
+// as one user, without a limit for each user.
 func newQueues(options *Options) queues {
 	shared := options.Access != nil
 	memory := cmp.Or(options.Memory, memorySize)
@@ -129,7 +128,6 @@ func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *excha
 	}), nil
 }
 
-// tooMany asks a client that exceeds a limit to retry later.
 func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchange.Response {
 	l.metrics.Limited.WithLabelValues(limit).Inc()
 	resp := req.Fail(exchange.TooManyRequests(message), exchange.FromProxy)
@@ -146,7 +144,7 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 }
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
-// request only if the user has given up too many requests. With authentication, users share the slots.
+// request only if the user has given up too many requests.
 func (l *limiter) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	user := req.User()
 	if !l.mayGiveUp(user) {
@@ -170,9 +168,8 @@ func (l *limiter) admitForward(ctx context.Context, req *exchange.Request, rt ex
 // crowded reports whether many forwarded requests are in flight.
 func (l *limiter) crowded() bool { return 2*l.queues.forwards.Taken() > l.queues.forwards.Capacity }
 
-// givenUpMost limits the forwarded requests that clients have given up within givenUpTime, and that
-// upstream may still work on. Users share connections upstream, and kube-apiserver ends a connection
-// with too many such requests. With authentication, users share this number.
+// givenUpMost limits the forwarded requests given up within givenUpTime that upstream may still
+// work on. Users share connections upstream; kube-apiserver ends one with too many of these.
 const (
 	givenUpMost    = 400
 	givenUpTime    = time.Second
@@ -188,15 +185,13 @@ func (l *limiter) mayGiveUp(user string) bool {
 	return true
 }
 
-// countGivenUp counts a request that its client has given up.
 func (l *limiter) countGivenUp(user string) {
 	if l.queues.givenUp.Try(user, 1) {
 		time.AfterFunc(givenUpTime, func() { l.queues.givenUp.Give(user, 1) })
 	}
 }
 
-// lasting reports whether a request has no time limit. Like upgraded requests, such requests do not
-// count as in flight upstream.
+// lasting reports whether a request has no time limit, and so does not count as in flight upstream.
 func lasting(rt exchange.Route) bool {
 	switch rt.Subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
@@ -207,8 +202,7 @@ func lasting(rt exchange.Route) bool {
 
 const (
 	// fallbackReads and fallbackWatches limit the reads and watches that are forwarded at a time
-	// because a cache is out of date. Many such requests can arrive at the same time. Requests
-	// above the limit wait for up to fallbackWait.
+	// because a cache is out of date. Requests above the limit wait for up to fallbackWait.
 	fallbackReads   = 64
 	fallbackWatches = 256
 	fallbackWait    = 10 * time.Second
@@ -219,9 +213,8 @@ const (
 	lostPatience = 5 * time.Second
 )
 
-// admitFallback waits for the slot of a read that falls back to upstream. With authentication, users
-// share the slots. A watch holds its slot while it is open. Without a slot, the client is asked to
-// retry, because the cache may answer then.
+// admitFallback waits for the slot of a read that falls back to upstream. A watch holds it while it
+// is open. Without one, the client is asked to retry, because the cache may answer then.
 func (l *limiter) admitFallback(ctx context.Context, req *exchange.Request, verb string) (leave func(), refusal *exchange.Response) {
 	slots, user := l.fallbacks(verb), req.User()
 	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
@@ -239,13 +232,11 @@ func (l *limiter) fallbacks(verb string) *fair.Pool {
 	return l.queues.fallbackReads
 }
 
-// lateMax limits the forwarded watches that begin before a cache's history. Upstream can serve
-// them, because its history usually goes back further than the cache's. But a forwarded watch stays
-// open upstream for half an hour. A watch above the limit receives kube-apiserver's "too old
-// resource version". Its client then lists again, and the cache answers the list.
+// lateMax limits the forwarded watches that begin before a cache's history. Upstream's usually goes
+// back further, but a forwarded watch stays open for half an hour. A watch above the limit receives
+// kube-apiserver's "too old resource version". Its client then lists again, from the cache.
 const lateMax = 32
 
-// admitLate returns a slot if one is free. With authentication, users share the slots.
 func (l *limiter) admitLate(req *exchange.Request) (leave func(), ok bool) {
 	user := req.User()
 	return func() { l.queues.late.Give(user, 1) }, l.queues.late.Try(user, 1)

@@ -9,19 +9,19 @@ import (
 
 const (
 	// bytesFree is the part of a small response, and of its headers, that Request.Held includes.
-	// headCopies counts long headers twice: as upstream sent them, and encoded. copySize is the buffer
-	// of a response that is forwarded while it arrives. tunnelSize is the memory of an upgraded
-	// request: two connections over TLS, and two such buffers.
+	// headCopies counts long headers twice: as upstream sent them, and encoded. copySize is the
+	// buffer of a response that is forwarded while it arrives. tunnelSize is the memory of an
+	// upgraded request: two connections over TLS, and two such buffers.
 	bytesFree, headCopies, copySize, tunnelSize = 4 << 10, 2, 32 << 10, 172 << 10
-	// targetCost is the memory of parsed selectors for each byte of a path and query above targetFree.
+	// targetCost is the memory of parsed selectors for each byte of a target above targetFree.
 	targetCost, targetFree = 20, 1 << 10
 	// watchSize is the memory of an open watch without its connection, selectors and credentials.
 	watchSize = 2 << 10
 )
 
 // holdRequest counts the memory of a request until its response has been written. Otherwise a
-// client could fill the memory with requests that wait, or whose responses it does not read: each of
-// its connections may have a thousand streams. A watch from the cache counts until it begins.
+// client could fill the memory with requests that wait, or whose responses it does not read: each
+// of its connections may have a thousand streams. A watch from the cache counts until it begins.
 func (l *limiter) holdRequest(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	size, memory := req.Held()+selectorSize(req), l.queues.memory
 	switch {
@@ -65,8 +65,7 @@ func (l *limiter) holdResponse(req *exchange.Request, resp *exchange.Response) *
 	return l.tooManyOpen(req)
 }
 
-// roomForBody makes room for a body that is longer than exchange.BodyAhead. If there is none, the body
-// is forwarded while it arrives.
+// roomForBody makes room for a body longer than exchange.BodyAhead, or lets it stream.
 func roomForBody(req *exchange.Request) {
 	if !req.Body.Fill() {
 		return
@@ -80,8 +79,7 @@ func roomForBody(req *exchange.Request) {
 	}
 }
 
-// holdWatch counts the memory of an open watch with what it keeps of its request: selectors,
-// credentials, and the event for the audit log.
+// holdWatch counts what an open watch keeps: selectors, credentials, the event for the audit log.
 func (l *limiter) holdWatch(req *exchange.Request) (giveBack func(), ok bool) {
 	user, size := req.User(), watchSize+req.HeadSize()+selectorSize(req)
 	return func() { l.queues.lasting.Give(user, size) }, l.queues.lasting.Try(user, size)

@@ -28,8 +28,7 @@ type Options struct {
 	Stall time.Duration
 	// TLS is nil for plain HTTP/1.1. With TLS, the server offers HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
-	// AnyHost accepts any Host header, as for a sidecar's clients. It does not apply to requests that a
-	// browser may have sent.
+	// AnyHost accepts any Host header, as for a sidecar's clients, if no browser can have sent it.
 	AnyHost bool
 	// OwnToken reports whether a bearer token is the proxy's own. It is used only without
 	// authentication, and may be nil.
@@ -40,23 +39,22 @@ type Options struct {
 	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
-	// Memory limits the bytes of memory that all users hold for requests and for responses that are made
-	// for one request. 0 means 512 MiB. Further requests are refused, and a list that does not fit is
-	// forwarded. Open watches, logs and upgraded requests may hold as much, and unread bytes half as much.
+	// Memory limits the bytes that all users hold for requests and for responses made for one
+	// request. 0 means 512 MiB. Further requests are refused, and a list that does not fit is
+	// forwarded. Watches, logs and upgraded requests may hold as much, and unread bytes half as
+	// much.
 	Memory int64
 	// Strangers limits the bytes of memory of all requests that are not authenticated yet. 0 means
 	// 128 MiB. Such clients' incomplete requests and unread bytes may hold half as much.
 	Strangers int64
-	// Window is the number of bytes of a forwarded response that upstream's transport may hold
-	// unread.
+	// Window is how many bytes of a forwarded response upstream's transport may hold unread.
 	Window int64
 	// Audit writes the audit log, or is nil.
 	Audit *audit.Auditor
 	// Views are further addresses with less of each object, by name. They must not change.
 	Views map[string]*exchange.View
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes the server end
-	// its connection with GOAWAY. The client then opens a new connection, so clients are
-	// distributed among replicas.
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 ends its connection
+	// with GOAWAY. Clients then connect again, and so are distributed among replicas.
 	GoawayChance float64
 }
 
@@ -129,7 +127,6 @@ func NewServer(of Parts, options Options) *Server {
 	return s
 }
 
-// listen returns the listening server for a handler.
 func (s *Server) listen(h exchange.Handler) *listen.Server {
 	queues := &s.limits.queues
 	return listen.New(listen.Config{
@@ -144,7 +141,6 @@ func (s *Server) listen(h exchange.Handler) *listen.Server {
 	}, s.options.Load().listening())
 }
 
-// listening returns the options of the listening server.
 func (o *Options) listening() listen.Options {
 	return listen.Options{
 		Limits:       o.Limits,
@@ -203,8 +199,7 @@ func (s *Server) Refused(req *exchange.Request, rt exchange.Route, resp *exchang
 	s.requests.answered(req, rt, resp, 0)
 }
 
-// recovered turns a panic in f into an error response. Otherwise one bad request could end all
-// watches.
+// recovered turns a panic in f into an error response. One bad request must not end all watches.
 func (s *Server) recovered(req *exchange.Request, f func() *exchange.Response) (resp *exchange.Response, panicked bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -216,7 +211,6 @@ func (s *Server) recovered(req *exchange.Request, f func() *exchange.Response) (
 	return f(), false
 }
 
-// handle refuses a request or answers it.
 func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	if refusal := s.refuse(ctx, req, rt); refusal != nil {
 		return refusal
@@ -224,8 +218,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return cutForwarded(req, rt, s.answer(ctx, req, rt))
 }
 
-// refuse makes the early checks: size, sender, host, limits, impersonation. Until the sender is
-// known, it parses nothing but the credentials.
+// refuse makes the early checks. Until the sender is known, it parses only the credentials.
 func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	if exchange.HidesIdentity(req.Header) {
 		return req.Fail(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"), exchange.FromProxy)

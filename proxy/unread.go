@@ -13,9 +13,8 @@ import (
 var errUnread = errors.New("the client does not read, and there is no room for the unread bytes")
 
 // unread is the body of a forwarded response without a time limit. While the client does not read,
-// upstream's transport fills up to a window of bytes. If they did not count as the user's memory, one
-// client could fill the memory with responses that it does not read. If there is no room, the
-// response ends, and a watching client watches again.
+// upstream's transport fills up to a window of bytes, which count as the user's memory: otherwise
+// one client could fill the memory. Without room, the response ends, and a watch begins again.
 type unread struct {
 	io.ReadCloser
 	of     *upstream
@@ -29,8 +28,7 @@ type unread struct {
 	}
 }
 
-// guardUnread returns a body whose unread bytes count as the user's memory. closed is called when
-// the body is closed.
+// guardUnread returns a body whose unread bytes count. closed is called when it is closed.
 func (u *upstream) guardUnread(req *exchange.Request, body io.ReadCloser, closed func()) io.ReadCloser {
 	b := &unread{ReadCloser: body, of: u, req: req, closed: closed}
 	b.guard = fair.NewGuard(u.options.Load().Window, b)

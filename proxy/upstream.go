@@ -21,8 +21,7 @@ type upstream struct {
 	draining context.Context //nolint:containedctx // it is the server's
 }
 
-// share forwards a request. Equal reads share a response. It reads a short response completely before it
-// returns.
+// share forwards a request. Equal reads share a response. It reads a short response to its end.
 func (u *upstream) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt) *exchange.Response {
 	defer t.ResponseBegins()
 	resp, flight := u.sharing.Join(ctx, req, rt, t)
@@ -59,11 +58,11 @@ func (u *upstream) fly(
 	return f.Share(u.send(ctx, ours, rt, t), t)
 }
 
-// bodyMax limits the body of a request for kube-apiserver, in bytes. It is kube-apiserver's own limit.
+// bodyMax limits the body of a request for kube-apiserver, in bytes. It is kube-apiserver's limit.
 const bodyMax = 3 << 20
 
-// send sends a request upstream. It releases the attempt's admission when the request ends. When the
-// server drains, a forwarded watch ends within the drain time, like a watch from the cache.
+// send sends a request upstream. It releases the attempt's admission when the request ends. When
+// the server drains, a forwarded watch ends within the drain time, like a watch from the cache.
 func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt) *exchange.Response {
 	sent := false
 	defer func() {
@@ -72,8 +71,8 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 		}
 	}()
 	if rt.Subresource != "proxy" && req.Body != nil {
-		// An aggregated API may accept longer bodies, and its responses may begin before a body without
-		// a length ends. Lasting requests have no slot, so their number is not limited.
+		// An aggregated API may accept longer bodies, and its responses may begin before a body
+		// without a length ends. Lasting requests have no slot, so their number is not limited.
 		aggregated := rt.Resource && !forward.KubernetesOwn(rt.GVR.Group)
 		switch known := req.Body.Length >= 0; {
 		case req.Body.Length <= bodyMax && (known || !aggregated):
@@ -83,8 +82,9 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 		}
 	}
 	if req.Body != nil && req.Body.Keep {
-		// The body is read before the request takes a slot, because otherwise a few slow clients could
-		// hold all slots. It can also be sent again after upstream has refused it with GOAWAY.
+		// The body is read before the request takes a slot, because otherwise a few slow clients
+		// could hold all slots. It can also be sent again after upstream has refused it with
+		// GOAWAY.
 		roomForBody(req)
 		req.Body.Fill()
 		if refusal := forward.BrokenBody(req); refusal != nil {
@@ -141,7 +141,7 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 	return resp
 }
 
-// attempt sends a request, and counts it if its client gives it up. The response ends when over ends.
+// attempt sends a request, and counts it if its client gives it up. The response ends with over.
 func (u *upstream) attempt(ctx, over context.Context, req *exchange.Request, t *forward.Attempt) *exchange.Response {
 	resp := u.forwards.Send(ctx, over, u.life.Stopping(), req, t)
 	if t.GivenUp {

@@ -35,8 +35,7 @@ func enterView(views map[string]*exchange.View, req *exchange.Request, rt *excha
 	*rt = exchange.ParseRoute(req.Method, req.Path)
 }
 
-// refuseInView refuses what a view cannot do. Without a view it refuses only a view that does not
-// exist.
+// refuseInView refuses what a view cannot do, and requests for a view that does not exist.
 func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	if req.View == nil {
 		if len(views) > 0 && strings.HasPrefix(req.Path, exchange.ViewPrefix) {
@@ -67,9 +66,8 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *ex
 	return nil
 }
 
-// acceptJSON makes a request for cut objects accept JSON alone, before it is forwarded. Upstream's
-// answers are cut only in JSON, because a message begins with its length: it would have to be whole
-// before its first byte is written.
+// acceptJSON makes a request for cut objects accept JSON alone before it is forwarded. A protobuf
+// message begins with its length, so it would have to be whole before its first byte is written.
 func acceptJSON(req *exchange.Request, rt *exchange.Route) {
 	if cuts(req, rt) == nil {
 		return
@@ -143,7 +141,6 @@ func failCut(req *exchange.Request, resp *exchange.Response) *exchange.Response 
 		"the view "+req.View.Name+" cannot show upstream's answer, which is not JSON"), exchange.FromProxy)
 }
 
-// unzipped decompresses an answer while it arrives.
 type unzipped struct {
 	io.ReadCloser
 	from *gzip.Reader

@@ -30,10 +30,8 @@ var (
 	ErrDiverged = errors.New("cache has diverged from upstream")
 )
 
-// Cache is the versioned cache of one resource. The package documentation describes its structure
-// and guarantees.
-//
-// Any goroutine may call its methods at any time. What changes the state is in [Writer].
+// Cache is the versioned cache of one resource. Any goroutine may call its methods at any time.
+// What changes the state is in [Writer].
 type Cache struct {
 	resource  object.Resource
 	limits    atomic.Pointer[Limits]
@@ -165,8 +163,7 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-// Snapshot is the state of a resource at one resourceVersion. It never changes, and creating it
-// costs nothing.
+// Snapshot is the state of a resource at one resourceVersion. It never changes.
 type Snapshot struct {
 	tree.Tree
 	rv, epoch uint64

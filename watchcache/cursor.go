@@ -8,9 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Cursor is a watch's position in the event log. The writer never sends events to a cursor or waits
-// for it. Each cursor pulls events at its own speed. A slow reader causes no cost until the log has
-// dropped events that the reader still needs.
+// Cursor is a watch's position in the event log. The reader pulls events, so the writer never
+// waits. A slow reader causes no cost until the log has dropped events that the reader still needs.
 //
 // Why not a channel per watch? A thousand channel buffers would contain copies of the same
 // pointers. A full buffer blocks the writer or loses an event, and reveals a slow reader too late.
@@ -32,12 +31,11 @@ import (
 //	C2 m < v.end: no event in [next, m) concerns the cursor
 //	C3 m ≥ v.end: as C1
 //
-// So a narrow watch looks only at events that may match. While no event matches, its cursor stays
-// at the log's end without reading.
+// So a narrow watch looks only at events that may match, and reads nothing while there are none.
 //
-// There is one exception. After the writer set the mark m, it may have marked more events, some of
-// them not published yet. For these events it changed only latest, because pending already
-// contained m. So the poll that reads m must remember them:
+// There is one exception. After mark m, the writer may have marked more events, some of them not
+// published yet. It then changed only latest, because pending already contained m. So the poll that
+// reads m must remember them:
 //
 //	C4 l ≥ v.end: the next poll must look at everything from v.end on
 //
@@ -54,7 +52,7 @@ type Cursor struct {
 	floor  uint64 // the watch's start if it was ahead of the cache; events up to floor are skipped
 	passed uint64 // the watch's start, or the end of the last gap that the cursor has passed
 	strict bool   // set by WholeHistory
-	// undecided is the namespace of the next event, if there is no decision on it (see filter.Among).
+	// undecided is the namespace of the next event, without a decision (see object.Filter.Among).
 	undecided string
 
 	pending atomic.Uint64 // earliest marked sequence number, or 0
@@ -126,7 +124,6 @@ func (c *Cache) watch(f *object.Filter, from, epoch uint64) (*Cursor, error) {
 func (c *Cursor) WholeHistory() { c.strict = true }
 
 // TooOldError means that the log does not reach back to From. A watch can start at Oldest.
-// TooOldError matches [ErrTooOld].
 type TooOldError struct {
 	From, Oldest uint64
 	// Gap is true if From lies in a relist's gap or in an earlier epoch. The client then has to
@@ -149,9 +146,8 @@ func (c *Cursor) Ready() <-chan struct{} { return c.signal }
 // earlier signals.
 func (c *Cursor) Notify(f func()) { c.notify.Store(&f) }
 
-// Wake signals the cursor's reader: it calls the function of Notify, or makes Ready receive a
-// value. The cache calls it for new events. Readers call it for other events, even if there is
-// nothing to poll. Wake does not block.
+// Wake signals the cursor's reader. The cache calls it for new events. Readers call it for other
+// events, even if there is nothing to poll. Wake does not block.
 func (c *Cursor) Wake() {
 	if notify := c.notify.Load(); notify != nil {
 		(*notify)()
@@ -168,20 +164,17 @@ func (c *Cursor) Wake() {
 // reached the cursor's start, position stays below that start. position passes the start of a gap
 // only after the delivery of all changes inside the gap.
 //
-// If Poll returns limit deltas, call it again, because more deltas may follow. Otherwise wait for
-// Ready. Poll a new cursor before waiting.
+// If Poll returns limit deltas, call it again. Otherwise wait for Ready. Poll a new cursor at once.
 //
-// An error is final: [ErrEnded], [ErrLagged] or a [*TooOldError]. A [*TooOldError] means that a
-// relist skipped the cursor's start, or that it skipped changes that this watch cannot show safely
-// (see Writer.Replace).
+// An error is final: [ErrEnded], [ErrLagged], or a [*TooOldError] if a relist skipped the cursor's
+// start or changes that this watch cannot show safely (see [Writer.Replace]).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{math.MaxInt, limit, math.MaxInt, math.MaxInt})
 }
 
 // PollWithin is Poll with a limit in bytes. It stops before the event that would exceed the limit,
-// even if that event is the first one. It also stops after looking at pollLooks events, and before a
-// gap if it would have to look at more events than that (see passes), unless bytes is MaxInt.
-// [Cursor.More] reports whether PollWithin stopped before the end of the log.
+// even if that event is the first one. It also stops after looking at pollLooks events, and before
+// a gap that needs more looks (see passes), unless bytes is MaxInt.
 func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, position uint64, err error) {
 	gap := pollLooks
 	if bytes == math.MaxInt {
@@ -190,8 +183,8 @@ func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, pos
 	return c.poll(into, bounds{gap, limit, bytes, pollLooks})
 }
 
-// Undecided returns the namespace at whose event the last poll stopped, because there is no decision on it
-// (see filter.Among), or "" if there is none. The next poll should wait for the decision.
+// Undecided returns the namespace at whose event the last poll stopped, because there is no
+// decision on it (see [object.Filter.Among]), or "". The next poll should wait for the decision.
 func (c *Cursor) Undecided() string { return c.undecided }
 
 // More reports whether the last poll stopped before the end of the log.
@@ -209,7 +202,6 @@ func (c *Cursor) Err() error {
 	return nil
 }
 
-// pollLooks is the maximum number of events that PollWithin looks at.
 const pollLooks = 1024
 
 // EventOverhead is the number of bytes that PollWithin adds to an object's size for its event.
@@ -266,7 +258,6 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 	return into, v.rv, nil
 }
 
-// look appends the events from c.next on that concern the cursor.
 func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 	for ; c.next < v.end && most.deltas > 0 && most.looks > 0; c.next++ {
 		most.looks--
@@ -304,8 +295,7 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 // passes reports whether the cursor may deliver the changes of the gap that event e enters. After
 // each set (an added or changed object) of the gap, the client may resume at another cache. That
 // cache does not report earlier removals. An object that is selected before and after the gap may
-// have left the selection and returned in between. So such an object may only be the first set of
-// the gap.
+// have left the selection and returned in between, so it may only be the first set of the gap.
 func (c *Cursor) passes(v *view, e *Event) bool {
 	g, ok := v.crossing(e.RV)
 	if !ok || c.passed == g.before {
@@ -340,9 +330,8 @@ func (c *Cursor) examines(v *view, e *Event) bool {
 // Close removes the cursor from its cache. It must be called exactly once.
 func (c *Cursor) Close() { c.cache.interests.remove(c) }
 
-// delta returns an event as the filter's selection shows it. An object that enters the selection is
-// ADDED. An object that leaves the selection is DELETED. Objects that left the selection in a gap
-// come before the gap's sets.
+// delta returns an event as the filter's selection shows it. Objects that left the selection in a
+// gap come before the gap's sets.
 func (c *Cursor) delta(e *Event) (Delta, bool) {
 	is := e.Type != Deleted && c.filter.Matches(e.Object)
 	was := e.Prev != nil && c.filter.Matches(e.Prev)

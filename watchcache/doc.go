@@ -26,16 +26,12 @@
 //   - Exact: SnapshotAt(N) returns upstream's state at N, or an error.
 //
 // A relist after a lost watch (410) shows only the present state. It leaves a gap: resourceVersions
-// whose events are unknown. [Writer.Replace] turns the differences into events, so watches continue.
-// The removals come first, all at the last resourceVersion before the gap. The states between these
-// events may never have existed upstream.
+// whose events are unknown. [Writer.Replace] turns differences into events, so watches continue.
 //
 // Upstream may be restored to an earlier state. The cache then begins a new epoch: it ends its
 // watches, and refuses watches from resourceVersions that existed only in the lost history. Once
 // the new history has passed such a resourceVersion, the cache can no longer recognize it.
 //
-// A consistent read needs a state, but not the changes before it. If the feed's watch lags behind,
-// the writer requests a state from upstream and publishes it ahead of the log
-// ([Writer.FastForward]). Readers see that state immediately. Cursors still get every change in
-// order.
+// If the feed's watch lags behind, [Writer.FastForward] publishes a state ahead of the log, because
+// a consistent read needs a state and not the changes before it. Cursors still get every change.
 package watchcache

@@ -10,8 +10,7 @@ import (
 
 // FastForward publishes a state from upstream ahead of the log. The objects are sorted by key, and
 // rv is their resourceVersion. Readers see the state until the log reaches rv. Watches continue
-// with the log, because a state does not show the changes before it. A watch that starts at rv
-// skips the log's events up to rv (see [Cache.Watch]).
+// with the log. A watch that starts at rv skips the log's events up to rv.
 //
 // If rv is not newer than the state that readers see, FastForward does nothing. If the objects
 // cannot be a later state of the cache, it returns [ErrDiverged] and changes nothing.
@@ -20,8 +19,7 @@ func (w *Writer) FastForward(objects []*object.Object, rv uint64) error {
 	if rv <= v.newest().rv {
 		return nil
 	}
-	// Bytes of built-in objects may differ, because there may be two versions of kube-apiserver behind
-	// one address.
+	// Bytes of built-in objects may differ: one address may lead to two versions of kube-apiserver.
 	sets, deletions, err := v.difference(objects, rv, w.cache.resource.SelfDescribing && w.cache.resource.Encoding != object.Table)
 	if err != nil {
 		return fmt.Errorf("fast-forward: %w", err)
@@ -37,10 +35,8 @@ func (w *Writer) FastForward(objects []*object.Object, rv uint64) error {
 	return nil
 }
 
-// Confirm compares the log's newest state with upstream's list of object versions. The list is
-// sorted by key, and rv is its resourceVersion. If the log and the list contain the same versions
-// of the same objects, Confirm publishes the log's state as the state at rv, like
-// [Writer.FastForward]. It reports whether readers now see a state at rv or later.
+// Confirm publishes the log's newest state as the state at rv, if it equals states: upstream's
+// object versions at rv, sorted by key. It reports whether readers see a state at rv or later.
 func (w *Writer) Confirm(states []object.State, rv uint64) bool {
 	v := w.filled()
 	if rv <= v.newest().rv {
@@ -54,9 +50,8 @@ func (w *Writer) Confirm(states []object.State, rv uint64) bool {
 	return true
 }
 
-// Carry publishes the newest state as the state at rv, if the newest state has the resourceVersion
-// since. The caller must have a proof that nothing changed between since and rv. Carry reports
-// whether it published the state.
+// Carry publishes the newest state as the state at rv, if it is the state at since. The caller must
+// have a proof that nothing changed between since and rv. Carry reports whether it published.
 func (w *Writer) Carry(since, rv uint64) bool {
 	v := w.filled()
 	newest := v.newest()
@@ -84,8 +79,7 @@ func (w *Writer) runAhead(v *view, state tree.Tree, since, rv uint64) {
 	w.publish(&next)
 }
 
-// passed is a state that was ahead of the log, and still is. A list that began with it can
-// continue.
+// passed is a state that was ahead of the log, and still is. A list that began with it continues.
 type passed struct {
 	Snapshot
 

@@ -7,9 +7,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interests indexes the open cursors by their narrowest requirements. For each event, the writer looks
-// only in the few places where matching cursors can be. So with five thousand watches, one per node, an
-// event costs the same as with a single watch.
+// interests indexes the open cursors by their narrowest requirements. So with five thousand
+// watches, one per node, an event costs the same as with a single watch.
 type interests struct {
 	resource *object.Resource
 	mu       struct {
@@ -147,8 +146,6 @@ func (x *interests) markAndPublish(next *view, from uint64, publish func(), woke
 	return x.reachedLocked(next.rv, woken)
 }
 
-// inLocked returns the cursors with an interest in a field's value. For the empty value, it returns
-// nil.
 func (x *interests) inLocked(field int, value string) *cursorSet {
 	if value == "" {
 		return nil

@@ -17,8 +17,7 @@ const (
 	Added EventType = iota + 1
 	Modified
 	Deleted
-	// left is used only inside the log. It is never sent. It means that the object may have stopped
-	// matching a selector inside a relist's gap.
+	// left marks an object that may have left a selection inside a relist's gap. It is never sent.
 	left
 )
 
@@ -41,8 +40,7 @@ type Event struct {
 	// jumped means that a relist found the change (see Writer.Replace). A removal's RV is then the
 	// gap's first resourceVersion. Clients see the removal at the resourceVersion before the gap.
 	jumped bool
-	// RV is the change's position in the log. A watch that starts at RV does not get this change
-	// again.
+	// RV is the change's position in the log. A watch that starts at RV does not get this change.
 	RV uint64
 	// Object is the new version, or the last content of a deleted object with the RV for clients.
 	Object *object.Object
@@ -70,14 +68,12 @@ type segment struct {
 	events [segmentLen]Event
 }
 
-// gap is an interval of resourceVersions that a relist skipped, exclusive at both ends. The states
-// in a gap never existed upstream (see Writer.Replace).
+// gap is an interval of resourceVersions that a relist skipped, exclusive at both ends. The log's
+// states in a gap may never have existed upstream (see Writer.Replace).
 type gap struct{ after, before uint64 }
 
-// view is a published state: the tree and the log that led to it. A view never changes. The writer
-// replaces it with a new view.
-//
-// Sequence numbers count the events of a cache from 1 and are not resourceVersions.
+// view is a published state: the tree and the log that led to it. A view never changes. Sequence
+// numbers count the events of a cache from 1 and are not resourceVersions.
 //
 // Invariants:
 //
@@ -134,7 +130,6 @@ func (v *view) crossing(rv uint64) (gap, bool) {
 	return v.gaps[i], true
 }
 
-// jumpedSince reports whether a gap ends after rv.
 func (v *view) jumpedSince(rv uint64) bool {
 	return len(v.gaps) > 0 && v.gaps[len(v.gaps)-1].before > rv
 }
@@ -205,9 +200,8 @@ type Limits struct {
 
 var began = time.Now()
 
-// Moment returns a time in Unix nanoseconds that ignores changes of the machine's clock. It is the
-// wall clock at the process's start plus the monotonic time since then. With wall-clock times, a
-// clock correction could make entries expire immediately or never.
+// Moment returns t as the wall clock at the process's start plus the monotonic time since then, in
+// Unix nanoseconds. So a correction of the clock makes no entry expire at once or never.
 func Moment(t time.Time) int64 { return began.UnixNano() + int64(t.Sub(began)) }
 
 // SinceMoment returns the time since a moment.

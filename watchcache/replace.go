@@ -16,25 +16,21 @@ import (
 // reads and new watches are possible at the gap's two ends, and refused in between. An open watch
 // that started ahead of the cache ends if its start lies inside the gap.
 //
-// A changed object becomes a MODIFIED event at its own resourceVersion, a new object an ADDED
-// event, and a missing object a DELETED event. If a different object (by its uid) has the same
-// name, there is a DELETED event and then an ADDED event.
+// If another object (by its uid) has the same name, there are a DELETED and then an ADDED event.
 //
-// A client resumes from the last resourceVersion that it saw. The client may then be connected to a
-// replica with the true history or with a different gap. So two conditions must hold at each
-// resourceVersion that the client sees. First, upstream had all of the client's objects then.
-// Second, the client has every object that has not changed since then. A relist does not show when
-// objects were deleted or left a selection. So these removals come first, at the last
-// resourceVersion before the gap. A client that resumes there gets all changes of the gap again.
-// Then the sets (added and changed objects) follow in order. A watch ends if its objects may have
-// been outside its selection during a part of the gap (see Cursor.passes).
+// A client may resume from the last resourceVersion that it saw, at a replica with the true history
+// or with a different gap. So at each resourceVersion that the client sees, upstream must have had
+// all of the client's objects, and the client must have every object that has not changed since. A
+// relist does not show when objects were deleted or left a selection. So these removals come first,
+// at the last resourceVersion before the gap. A client that resumes there gets all changes of the
+// gap again. Then the sets (added and changed objects) follow in order. A watch ends if its objects
+// may have been outside its selection during a part of the gap (see Cursor.passes).
 //
 // Replace returns [ErrDiverged] and changes nothing if the relist cannot be a later state of the
-// cache. In that case, rv or an object went back in time, an object has other bytes at the same
-// resourceVersion, readers have seen another state at rv, or there are more changes than revisions.
-// The writer then has to begin a new epoch (Reset), which ends all open watches. Other bytes at the
-// same resourceVersion mean that upstream was upgraded or configured anew, that a definition has
-// changed, or that etcd was restored. In a new epoch, clients list again. Otherwise they would keep
+// cache: rv or an object went back in time, an object has other bytes at the same resourceVersion,
+// readers have seen another state at rv, or there are more changes than revisions. The writer then
+// has to begin a new epoch (Reset). Other bytes mean that upstream was upgraded or configured anew,
+// that a definition has changed, or that etcd was restored. Without a new epoch, clients would keep
 // the old bytes until the object changes.
 func (w *Writer) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := w.filled()
@@ -96,7 +92,6 @@ func (v *view) mustChange(change Change) Event {
 	return e
 }
 
-// deletion is an object that is missing from a relist.
 type deletion struct {
 	object *object.Object
 	before uint64 // exclusive upper bound of the deletion's resourceVersion

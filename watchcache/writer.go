@@ -10,8 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Writer changes the state of a cache. One goroutine at a time may use it. Each method builds the
-// next state beside the published one, and publishes it with one store.
+// Writer changes the state of a cache. One goroutine at a time may use it.
 type Writer struct {
 	cache  *Cache
 	ending sync.Once
@@ -42,8 +41,7 @@ func (w *Writer) Reset(objects []*object.Object, rv uint64) {
 
 var slotSeed = maphash.MakeSeed()
 
-// build returns the tree of a state. At first, the trees of all caches of a resource have the same
-// slots.
+// At first, the trees of all caches of a resource have the same slots (see tree.Build).
 func build(r *object.Resource, objects []*object.Object) tree.Tree {
 	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(r.GVR, r.Encoding)))
 }
@@ -74,10 +72,9 @@ func (w *Writer) Apply(changes []Change, now time.Time) error {
 	return err
 }
 
-// repeats reports whether the view already contains a change. The view contains every change with a
-// resourceVersion below the view's own. At the view's own resourceVersion, the object's state
-// decides, because one revision can contain several deletions. For example, etcd deletes all keys
-// of an expired lease at once, and in kube-apiserver many Events share a lease.
+// repeats reports whether the view contains a change already: any change below its resourceVersion.
+// At that resourceVersion, the object's state decides, because one revision can contain several
+// deletions: etcd deletes all keys of an expired lease at once, and many Events share a lease.
 func (v *view) repeats(change Change) bool {
 	o := change.Object
 	if o.ResourceVersion() != v.rv {
@@ -90,7 +87,6 @@ func (v *view) repeats(change Change) bool {
 	return was != nil && was.ResourceVersion() == o.ResourceVersion()
 }
 
-// change applies a change to v's tree and returns the event.
 func (v *view) change(change Change) (Event, error) {
 	o := change.Object
 	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
@@ -111,8 +107,7 @@ func (v *view) change(change Change) (Event, error) {
 	return e, nil
 }
 
-// commit publishes next, the successor of v, unless nothing has changed. Before publication, it
-// marks the cursors that the new events may concern. Afterwards it signals them.
+// commit publishes next, the successor of v, unless nothing has changed.
 func (w *Writer) commit(v, next *view, now time.Time) {
 	trimmed := *next // cursors that still need trimmed events need marks, too
 	trimmed.trim(w.cache.Limits(), now)
@@ -164,8 +159,7 @@ func (w *Writer) Distrust() {
 	w.cache.interests.each((*Cursor).Wake)
 }
 
-// Trim drops events beyond the age limit. The writer calls it periodically. Otherwise a quiet cache
-// would keep old events.
+// Trim drops events beyond the age limit. Without it, a quiet cache would keep old events.
 func (w *Writer) Trim(now time.Time) {
 	if v := w.cache.view.Load(); v != nil {
 		next := *v

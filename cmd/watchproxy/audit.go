@@ -10,8 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/audit"
 )
 
-// auditing starts the audit log if it is configured. Otherwise the auditor is nil. stop closes
-// it. It must be called after the last request.
+// auditing starts the audit log; auditor is nil without one. stop must follow the last request.
 func auditing(c *config.ProxyConfiguration, registry prometheus.Registerer, log *zap.Logger) (auditor *audit.Auditor, stop func(), err error) {
 	a := c.Audit
 	if a == nil {

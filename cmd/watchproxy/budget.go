@@ -35,8 +35,7 @@ const (
 // derivedMax is the limit of derived bytes while there is enough memory.
 const derivedMax = 64 << 20
 
-// budget limits the memory of the process. If memory is short, it drops cached data that the proxy
-// does not need.
+// budget drops cached data that the proxy can do without when memory is short.
 type budget struct {
 	Limit   int64 // of the garbage collector, in bytes; 0 means no limit
 	derived *derived.Store
@@ -51,7 +50,6 @@ type budget struct {
 	fixedGC bool // GOGC is set
 }
 
-// feeds are the caches that keep to the budget.
 type feeds interface {
 	SetMemoryPressure(upstream.MemoryPressure)
 	Bytes() int64
@@ -59,7 +57,7 @@ type feeds interface {
 	ShortOfMemory() bool
 }
 
-// newBudget sets the garbage collector's limit. Without a size, the budget is the container's limit.
+// newBudget sets the garbage collector's limit. Without a size, the container's limit counts.
 func newBudget(size *resource.Quantity, log *zap.Logger) *budget {
 	return &budget{Limit: tune(size, memlimit.FromCgroup, log), fixedGC: os.Getenv("GOGC") != "", log: log, collect: collect, logs: 1}
 }
@@ -69,15 +67,13 @@ func (b *budget) Of(feeds *upstream.Feeds, derived *derived.Store) {
 	b.feeds, b.derived = feeds.Memory, derived
 }
 
-// Users returns the limit of the memory of users' requests, in bytes. 0 means the default. Watches, logs
-// and upgraded requests may hold as much, and unread bytes half as much.
+// Users returns the limit of users' requests, in bytes (see proxy.Options.Memory).
 func (b *budget) Users() int64 { return b.Limit / 4 }
 
-// Strangers returns the limit of the memory of requests that are not authenticated yet, in bytes. 0 means
-// the default. Such clients' incomplete requests and unread bytes may hold half as much.
+// Strangers returns the limit of unauthenticated requests, in bytes (see proxy.Options.Strangers).
 func (b *budget) Strangers() int64 { return min(b.Limit/8, 128<<20) }
 
-// Connections returns the number of connections for which half of the budget has room. 0 means no limit.
+// Connections returns the number of connections that fit in half of the budget; 0 means no limit.
 func (b *budget) Connections() int {
 	const share, each = 2, 28 << 10 // a new connection with TLS
 	if b.Limit == 0 {
@@ -103,7 +99,6 @@ func (b *budget) Run(ctx context.Context) {
 	}
 }
 
-// tune sets the garbage collector's percentage for the bytes in use.
 func (b *budget) tune(inUse int64) {
 	const change = 1.0 / 8 // each change stops the world for a moment
 	percent := percentFor(inUse)
@@ -148,7 +143,6 @@ func (b *budget) over(inUse int64) bool {
 	return part(inUse, b.Limit) >= feedsEnd && b.feeds.Bytes() >= inUse/2
 }
 
-// press passes a change of the limits on to the feeds.
 func (b *budget) press(shut bool, logs float64, inUse int64) {
 	if shut == b.shut.Load() && logs == b.logs {
 		return
@@ -161,8 +155,7 @@ func (b *budget) press(shut bool, logs float64, inUse int64) {
 	b.feeds.SetMemoryPressure(upstream.MemoryPressure{Logs: logs, NoNewFeeds: shut})
 }
 
-// lookEvery is the interval between checks of memory. logsRecovery is the maximum growth of the
-// logs' share of their limits from one check to the next.
+// logsRecovery is the maximum growth of the logs' share of their limits from one check to the next.
 const (
 	lookEvery    = 250 * time.Millisecond
 	logsRecovery = 0.0025

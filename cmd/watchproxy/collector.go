@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	// gcPercent is the garbage allowed before a collection, in percent of the bytes in use. Go's
-	// default is 100. Most bytes in use are the cache, which has few pointers. So marking is cheap.
-	// Reads create little garbage. Therefore the lower percentage costs almost no time.
+	// gcPercent is the garbage before a collection, in percent of the bytes in use; Go's default is
+	// 100. Less costs almost no time: the cache has few pointers, and reads create little garbage.
 	gcPercent = 25
 	// leastGarbage is the garbage that is always allowed, in bytes. With a small cache, many
 	// readers create gcPercent of garbage within milliseconds. In a load test without this minimum,
@@ -22,11 +21,10 @@ const (
 	leastGarbage = 16 << 20
 	// mostPercent is the maximum percentage. It applies if very few bytes are in use.
 	mostPercent = 400
-	// The garbage collector's limit is the budget minus a slack. The slack is a tenth of the budget
-	// (slackShare), but at least 32 MiB (leastSlack), and never more than half of the budget
-	// (mostSlack). The slack is needed because the limit is soft: the collector uses at most half
-	// of the processor time, and otherwise lets the heap exceed the limit for a moment. On a busy
-	// machine, a slack of a tenth was not enough for a budget of 160 MiB. So there is a minimum.
+	// The garbage collector's limit is the budget minus a slack: slackShare of the budget, but at
+	// least leastSlack, and at most mostSlack of the budget. The limit is soft: the collector uses
+	// at most half of the processor time, and otherwise lets the heap exceed it for a moment. On a
+	// busy machine, a tenth was not enough for a budget of 160 MiB.
 	slackShare = 0.1
 	leastSlack = 32 << 20
 	mostSlack  = 0.5
@@ -43,9 +41,8 @@ func percentFor(inUse int64) int {
 	return int(min(max(gcPercent, 100*leastGarbage/max(inUse, 1)), mostPercent))
 }
 
-// tune sets the garbage collector's limit for a budget in bytes. The default budget is the
-// container's limit. Without a budget, a lower GOMEMLIMIT stays. tune returns the collector's limit,
-// or 0.
+// tune sets the garbage collector's limit for a budget, by default the container's limit. Without a
+// budget, a lower GOMEMLIMIT stays. tune returns the limit in bytes, or 0 for none.
 func tune(budget *resource.Quantity, container memlimit.Provider, log *zap.Logger) int64 {
 	if budget != nil {
 		if budget.IsZero() {

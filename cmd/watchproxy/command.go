@@ -12,19 +12,15 @@ import (
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 )
 
-// This file has the common parts of the commands: exit codes and errors of the command line.
-//
-// An error before a command runs is an error of the command line: an unknown command, flag or
-// argument, or incompatible flags. The errors of misused are errors of the command line, too. They
-// have their own exit code, because running the same command again cannot help.
+// An error before a command runs is one of the command line: an unknown command, flag or argument,
+// or incompatible flags. So are the errors of misused. They have their own exit code, because
+// running the same command again cannot help.
 
-// The exit codes (see exitCodes).
 const (
 	exitFailed  = 1
 	exitMisused = 2
 )
 
-// exitCodes describes the exit codes of all commands.
 const exitCodes = `Exit codes: 0 if the command succeeds, 2 if the command line is wrong (an unknown
 command, flag or argument, a missing or malformed value), 1 for all other errors, such as
 those of the configuration.`
@@ -67,7 +63,6 @@ func runCommand(ctx context.Context, root *cobra.Command, stderr io.Writer) (exi
 // oneLine joins the lines of an error. For example, errors of the YAML parser have several lines.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// prepareRoot adds the common parts to a root command and to all its subcommands.
 func prepareRoot(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Long += "\n\n" + exitCodes

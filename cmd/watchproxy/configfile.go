@@ -16,7 +16,6 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// newConfig returns the command config.
 func newConfig() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check configuration files and show defaults"}
 	cmd.AddCommand(
@@ -90,8 +89,7 @@ func readConfig(path string, stdin io.Reader) (name string, data []byte, err err
 	return path, data, err
 }
 
-// checkConfig returns the errors of a configuration file in the order of their lines, each in the form
-// LINE: FIELD: error.
+// checkConfig returns the errors of a configuration file by line, each as LINE: FIELD: error.
 func checkConfig(data []byte) (lines []string) {
 	c, at, err := config.Parse(data)
 	if err == nil {

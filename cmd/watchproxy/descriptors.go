@@ -9,21 +9,18 @@ import (
 )
 
 const (
-	// Clients' connections cannot use all file descriptors. Some are reserved for connections to
-	// upstream, logs and the admin address: an eighth, but at least descriptorsKept and
-	// one for each forwarded request in flight, and at most half. A forwarded request without verified
-	// credentials uses a reserved descriptor for its connection to upstream, like an exec or a
-	// port-forward.
+	// Clients' connections cannot use all file descriptors. Reserved for upstream, logs and the
+	// admin address are an eighth, but at least descriptorsKept and one for each forwarded request
+	// in flight, and at most half. A forwarded request without verified credentials has its own
+	// connection to upstream, like an exec or a port-forward.
 	descriptorsKept      = 64
 	descriptorsKeptShare = 8
-	// adminIdle is the maximum idle time of a connection of the admin address. These connections
-	// use the reserved descriptors.
+	// adminIdle is the maximum idle time of the admin address's connections, which use the reserve.
 	adminIdle = time.Minute
 )
 
-// clientDescriptors returns the number of file descriptors for clients' connections, if this number
-// of forwarded requests can be in flight. At the start, Go raises the soft limit of open files to the
-// hard limit.
+// clientDescriptors returns the number of file descriptors for clients' connections beside so many
+// forwarded requests. At the start, Go raises the soft limit of open files to the hard limit.
 func clientDescriptors(forwards int) int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

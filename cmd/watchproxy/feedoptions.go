@@ -22,9 +22,9 @@ const (
 	logEvents = 100_000
 	// feedIdleTimeout is how long a cache is kept without requests or open watches.
 	feedIdleTimeout = 30 * time.Minute
-	// maxProbes limits the proofs of freshness, a second. All current readers share a probe. A probe
-	// costs kube-apiserver and etcd one or two milliseconds of processor time, and a list or a short
-	// watch as much as several.
+	// maxProbes limits the proofs of freshness a second, each shared by all current readers. One
+	// costs kube-apiserver and etcd 1 to 2 ms of processor time, a list or a short watch several
+	// times that.
 	maxProbes = 400
 )
 
@@ -93,7 +93,6 @@ func scopesIn(c config.Scope) (scopes []object.Scope) {
 	return scopes
 }
 
-// warmFeeds returns the caches that are filled at the start.
 func warmFeeds(c config.Cache) (parts []upstream.Part) {
 	for _, s := range c.Scopes {
 		if !s.Warm {

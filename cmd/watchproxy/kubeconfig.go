@@ -12,8 +12,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// clientConfig returns the configuration of a context, by default of the current context. Errors are
-// about the kubeconfig and contain a remedy.
+// clientConfig returns the configuration of a context (default: the current). Errors have a remedy.
 func clientConfig(file, context string) (*rest.Config, error) {
 	rules, all, err := loadKubeconfig(file)
 	if err != nil {

@@ -24,7 +24,6 @@ type kubeconfigFlags struct {
 	to                                          string
 }
 
-// newKubeconfig returns the command kubeconfig.
 func newKubeconfig() *cobra.Command {
 	var f kubeconfigFlags
 	cmd := &cobra.Command{
@@ -82,7 +81,6 @@ func (f *kubeconfigFlags) run(stdout, stderr io.Writer) error {
 	return nil
 }
 
-// endpoint parses the proxy's URL. An error says why clients cannot use it.
 func endpoint(server string) (*url.URL, error) {
 	u, err := url.Parse(server)
 	switch {
@@ -95,8 +93,7 @@ func endpoint(server string) (*url.URL, error) {
 	return u, nil
 }
 
-// lead sets a cluster's endpoint to the proxy. It removes the apiserver's own settings unless they
-// can also apply to the proxy. Its warnings tell the user what to check.
+// lead leads a cluster to the proxy, without the apiserver's settings that cannot apply there.
 func (f *kubeconfigFlags) lead(c *clientcmdapi.Cluster, to *url.URL) (warnings []string, err error) {
 	c.Server, c.TLSServerName = f.server, f.tlsServerName
 	loopback := to.Hostname() == "localhost" || net.ParseIP(to.Hostname()).IsLoopback()
@@ -141,8 +138,7 @@ func reduce(c *clientcmdapi.Config, cluster string) {
 	maps.DeleteFunc(c.AuthInfos, func(name string, _ *clientcmdapi.AuthInfo) bool { return !users[name] })
 }
 
-// write writes a kubeconfig to the file of --to or to standard output. It does not replace a file
-// from which the kubeconfig was read, because that file may contain more.
+// write replaces no file from which the kubeconfig was read, because that file may contain more.
 func (f *kubeconfigFlags) write(stdout io.Writer, c *clientcmdapi.Config, sources []string) error {
 	content, err := clientcmd.Write(*c)
 	if err != nil {

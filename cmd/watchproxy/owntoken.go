@@ -20,16 +20,14 @@ import (
 )
 
 const (
-	// tokenAge is the maximum age of what is known of a token's file. A token that is not known makes
-	// the file be read again after leastTokenAge.
+	// tokenAge is the maximum age of what is known of a token's file. An unknown token makes the
+	// file be read again after leastTokenAge.
 	tokenAge, leastTokenAge = 5 * time.Second, time.Second
-	// tokenOverlap is the time for which a replaced token still counts as the proxy's own. Clients
-	// read the file once a minute, and the kubelet replaces a token some two minutes before it
-	// expires.
+	// tokenOverlap is how long a replaced token still counts as the proxy's own. Clients read the
+	// file once a minute, and the kubelet replaces a token some two minutes before it expires.
 	tokenOverlap = 90 * time.Second
 )
 
-// tokenFile is the file with the proxy's own bearer token.
 type tokenFile struct {
 	path string
 	mu   struct {
@@ -73,8 +71,7 @@ func sameToken(own []byte, token string) bool {
 	return len(own) > 0 && subtle.ConstantTimeCompare(own, []byte(token)) == 1
 }
 
-// ownToken returns a function that recognizes the proxy's own bearer token, or nil if the proxy has
-// none, or has several.
+// ownToken returns what recognizes the proxy's bearer token, or nil without one or with several.
 func (a *apiserver) ownToken() func(token string) bool {
 	rc := a.configs[0]
 	several := slices.ContainsFunc(a.configs, func(other *rest.Config) bool {
@@ -94,7 +91,6 @@ func (a *apiserver) ownToken() func(token string) bool {
 // kubernetesNames are the names of the apiserver in a pod.
 var kubernetesNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 
-// The volumes of a sidecar.
 const (
 	publishedDirectory = "/run/watchproxy/serviceaccount" // other containers mount it, read only
 	authorityDirectory = "/run/watchproxy/authority"      // of the proxy's container alone

@@ -38,12 +38,10 @@ func newRefusedGauge(r prometheus.Registerer) prometheus.Gauge {
 	return refused
 }
 
-// lookForChanges is the interval between reads of the file. The kubelet takes about a minute to
-// update a ConfigMap.
+// lookForChanges is the interval between reads. The kubelet updates a ConfigMap in about a minute.
 const lookForChanges = 5 * time.Second
 
-// hangups catches SIGHUP as long as the process lives, so that the signal never ends the process.
-// The channel buffers one signal for a later reader.
+// hangups catches SIGHUP, so that it never ends the process, and keeps one for a later reader.
 func hangups() <-chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -64,7 +62,6 @@ func (r *reloader) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		// A file that is being replaced may be missing for a moment.
 		if r.file == "" {
 			if asked {
 				r.log.Info("there is no configuration file to read again")
@@ -72,6 +69,7 @@ func (r *reloader) run(ctx context.Context) {
 			continue
 		}
 		now, err := os.ReadFile(r.file)
+		// A file that is being replaced may be missing for a moment.
 		if !asked && (err != nil || r.known != nil && bytes.Equal(now, r.known)) {
 			continue
 		}

@@ -22,19 +22,17 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/issuer"
 )
 
-// secureLimit limits the duration of the upstream requests that must succeed before the proxy can
-// authenticate clients.
+// secureLimit limits the time of upstream requests without which clients cannot be authenticated.
 const secureLimit = 30 * time.Second
 
-// security is what authentication and TLS set.
 type security struct {
 	clients   *proxy.Options
 	operators *admin.Options
 	registry  prometheus.Registerer
 }
 
-// set sets the options for authentication and TLS. It reloads certificates and CAs when they change,
-// until stop is called, which waits for the goroutines that reload them.
+// set sets the options for authentication and TLS. It reloads certificates and CAs when they
+// change, until stop is called, which waits for the goroutines that reload them.
 func (s *security) set(
 	ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, log *zap.Logger,
 ) (stop func(), err error) {
@@ -119,7 +117,6 @@ func reviewing(c *config.ProxyConfiguration) (field string) {
 	return ""
 }
 
-// pair returns the source of the listener's certificate: files or the proxy itself.
 func pair(ctx context.Context, of *config.ProxyConfiguration, behind *apiserver, log *zap.Logger) (access.Pair, error) {
 	c := of.TLS
 	if c.Sidecar != nil {
@@ -134,7 +131,7 @@ func pair(ctx context.Context, of *config.ProxyConfiguration, behind *apiserver,
 	return issuer.New(ctx, rc, issuer.Options(*c.Generated), log)
 }
 
-// ofLibraries returns the log for libraries, from warnings on. Klog's warnings arrive as information.
+// ofLibraries returns the libraries' log, from warnings on. Klog's warnings arrive as information.
 func ofLibraries(log *zap.Logger) *zap.Logger {
 	important := zap.LevelEnablerFunc(func(l zapcore.Level) bool { return l >= zap.WarnLevel && log.Core().Enabled(l) })
 	return log.WithOptions(zap.IncreaseLevel(important), zap.WrapCore(seldom))
@@ -147,9 +144,8 @@ func seldom(core zapcore.Core) zapcore.Core {
 	return shortLines{zapcore.NewSamplerWithOptions(core, while, first, thereafter)}
 }
 
-// shortLines logs the first line of each message, because the other lines contain bytes from clients.
-// It truncates that line and all texts beside it. Values that are neither texts nor numbers are
-// dropped: they can be a request's whole query.
+// shortLines logs only the first line of a message: the others have bytes from clients. It cuts
+// texts, and drops values other than texts and numbers: they can be a request's whole query.
 type shortLines struct{ zapcore.Core }
 
 // textMost is the maximum length of a text from a library in the log, in bytes.
@@ -219,9 +215,8 @@ const (
 	idleTimeout = 3 * time.Minute
 )
 
-// limits returns the limits of clients. There is memory for this number of connections, and there are this
-// many file descriptors for them; 0 means that there is no such limit. A user may have half of the
-// connections that the proxy serves. Without authentication, all clients are one user.
+// limits returns the limits of clients. There are memory and file descriptors for so many
+// connections; 0 means no such limit. With authentication, a user may have half of the connections.
 func limits(c *config.ProxyConfiguration, connections, descriptors int) exchange.Limits {
 	l := c.Limits
 	all := *l.MaxConnections

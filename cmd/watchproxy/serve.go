@@ -32,7 +32,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// serveFlags contains the flags of serve. Flags take precedence over the file.
 type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
 	certFile, privateKeyFile, authentication                   string
@@ -46,7 +45,6 @@ func newServe() *cobra.Command {
 	}, config.Default().Listen, false)
 }
 
-// sidecarListen is the default address of a sidecar.
 const sidecarListen = "127.0.0.1:6443"
 
 func newSidecar() *cobra.Command {
@@ -65,7 +63,6 @@ and KUBERNETES_SERVICE_PORT=6443 use the sidecar as their apiserver.`,
 	return cmd
 }
 
-// sidecarDefaults sets the defaults of a sidecar.
 func sidecarDefaults(c *config.ProxyConfiguration) error {
 	if c.Listen == "" {
 		c.Listen = sidecarListen
@@ -113,7 +110,6 @@ func serving(cmd *cobra.Command, listen string, sidecar bool) *cobra.Command {
 	return cmd
 }
 
-// text reads the configuration file, if there is one.
 func (f *serveFlags) text() ([]byte, error) {
 	if f.config == "" {
 		return nil, nil
@@ -163,8 +159,7 @@ func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, err
 	return c, nil
 }
 
-// serve runs the proxy until ctx ends. In the meantime, reloads applies changes of the
-// configuration.
+// serve runs the proxy until ctx ends. Meanwhile, reloads applies changes of the configuration.
 func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader) error {
 	log, level, err := newLogger(c.LogLevel)
 	if err != nil {
@@ -319,7 +314,6 @@ func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 	}
 }
 
-// newLogger returns a logger whose level can be changed.
 func newLogger(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	l, err := zap.ParseAtomicLevel(level)
 	if err != nil {
@@ -338,7 +332,6 @@ func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, w obj
 	return o.Feeds.Open(ctx, gvr, w, encoding, since)
 }
 
-// listen listens on an address.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false) // its sockets may lack the options that package conn sets

@@ -25,9 +25,8 @@ func streamWindow(limit int64) int {
 	return int(min(most, max(least, limit/share)))
 }
 
-// transportFor returns client-go's transport with a limit for unread responses. It counts requests.
-// After upstream has refused a token from a file, the transport reads the file again. Client-go's own
-// would keep the token for up to a minute.
+// transportFor returns client-go's transport with counts and a limit for unread responses. It reads
+// a token's file again after a refusal; client-go's own keeps the token for up to a minute.
 func transportFor(rc *rest.Config, window int, metrics *client.Metrics) (http.RoundTripper, error) {
 	if file := rc.BearerTokenFile; file != "" {
 		tokens := transport.NewCachedFileTokenSource(file)
@@ -49,16 +48,14 @@ func transportFor(rc *rest.Config, window int, metrics *client.Metrics) (http.Ro
 // 90 s. A write that is just being sent then would fail.
 const idleTime = 60 * time.Second
 
-// idleConnections is the maximum number of unused HTTP/1.1 connections to a server for each kind of
-// credentials (see package forward). With client-go's 25, each further request at a time would open
-// a connection.
+// idleConnections limits the unused HTTP/1.1 connections to a server, for each kind of credentials
+// (see package forward). Beyond client-go's 25, each concurrent request would open one.
 const idleConnections = 100
 
-// boundStreams sets the window of HTTP/2 streams, the limit of headers over HTTP/1.1, idleTime and
-// idleConnections. Over HTTP/2, longer headers would end the connection of other requests, so Go's
-// limit of 10 MiB stays, and package forward drops them. It has no effect on open
-// connections, and client-go shares a transport among equal configurations. So transportFor must be
-// the first user of a configuration.
+// boundStreams sets the window of HTTP/2 streams, idleTime, idleConnections and, over HTTP/1.1, the
+// limit of headers. Over HTTP/2, longer headers would end the connection of other requests: Go's 10
+// MiB stay, and package forward drops such headers. Open connections do not change, and client-go
+// shares a transport among equal configurations, so transportFor must be the first to use one.
 func boundStreams(transport http.RoundTripper, window int) {
 	for transport != http.DefaultTransport { // the default transport is only used without TLS, so without HTTP/2
 		switch t := transport.(type) {

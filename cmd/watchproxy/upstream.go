@@ -102,8 +102,7 @@ func (a *apiserver) config() *rest.Config {
 	return &rest.Config{Host: a.bases[0].String(), Transport: a.own}
 }
 
-// forwarding returns the configuration of forwarded requests: the address, and the impersonated
-// identity of the configurations, if any.
+// forwarding returns the address, and the impersonated identity of the configurations, if any.
 func (a *apiserver) forwarding() *rest.Config {
 	for _, rc := range a.configs {
 		if rc.Impersonate.UserName != "" {
@@ -115,12 +114,10 @@ func (a *apiserver) forwarding() *rest.Config {
 	return a.configs[0]
 }
 
-// client returns the client of the feeds, with the proxy's credentials.
 func (a *apiserver) client(metrics *upstream.Metrics) *client.Client {
 	return a.servers.Client(a.own, metrics.Client)
 }
 
-// host returns the address of the current server.
 func (a *apiserver) host() string {
 	if len(a.configs) == 1 {
 		return a.configs[0].Host
@@ -128,8 +125,7 @@ func (a *apiserver) host() string {
 	return a.servers.Current()
 }
 
-// namespaceOf returns the namespace of a pod's service account, or "" without one. The kubelet writes it
-// beside the token.
+// namespaceOf reads the file that the kubelet writes beside the token.
 func namespaceOf(rc *rest.Config) string {
 	if rc.BearerTokenFile == "" {
 		return ""
@@ -179,8 +175,7 @@ func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	return configs, nil
 }
 
-// restConfig returns the configuration of a server: a context of the given kubeconfig, else the
-// pod's service account, else the usual kubeconfig.
+// restConfig takes the named kubeconfig, else the pod's service account, else the usual kubeconfig.
 func restConfig(file, name, listen string) (*rest.Config, error) {
 	if file == "" && name == "" {
 		rc, err := rest.InClusterConfig()
@@ -234,7 +229,6 @@ func address(host string) net.IP {
 
 const reachTimeout = 10 * time.Second
 
-// reach requests a server's version. It returns an error if the server cannot be used.
 func reach(ctx context.Context, s client.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer within %s", reachTimeout))
 	defer cancel()

@@ -13,7 +13,6 @@ import (
 // version and commit are set at link time. Without them, Go's build information is used.
 var version, commit string
 
-// build describes this binary.
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"` // empty if unknown
@@ -26,8 +25,6 @@ var buildOf = sync.OnceValue(func() build {
 	return describe(version, commit, info)
 })
 
-// describe returns the build with the version and the commit set at link time, or else from Go's
-// build information.
 func describe(version, commit string, info *debug.BuildInfo) build {
 	b := build{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info != nil && b.Version == "" && info.Main.Version != "(devel)" {

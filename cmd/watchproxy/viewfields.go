@@ -97,7 +97,6 @@ func (v *viewFields) look(feeds []upstream.FeedStatus) {
 	v.unfound.Store(&unfound)
 }
 
-// has reports whether a value has a field.
 func has(value gjson.Result, path config.Path) (found bool) {
 	if len(path) == 0 {
 		return true

@@ -10,7 +10,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/projection"
 )
 
-// viewsOf returns the views by name.
 func viewsOf(configured []config.View) map[string]*exchange.View {
 	views := map[string]*exchange.View{}
 	for _, c := range configured {

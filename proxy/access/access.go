@@ -31,11 +31,9 @@ var (
 type Options struct {
 	// Anonymous admits clients without credentials as system:anonymous.
 	Anonymous bool
-	// TokenTTL is the time for which the review of a token is remembered. A refusal is remembered
-	// for refusedTTL at most.
+	// TokenTTL is how long a token's review is remembered, and a refusal for refusedTTL at most.
 	TokenTTL time.Duration
-	// AllowTTL and DenyTTL are the times for which allowed and denied reviews of access are
-	// remembered.
+	// AllowTTL and DenyTTL are how long allowed and denied reviews of access are remembered.
 	AllowTTL, DenyTTL time.Duration
 }
 
@@ -73,8 +71,7 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 	return a, nil
 }
 
-// Authorize is an authorizer.AuthorizerFunc. If the review fails, Authorize returns an error and a
-// decision other than authorizer.DecisionAllow.
+// Authorize is an authorizer.AuthorizerFunc. With an error, the decision is never DecisionAllow.
 func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
@@ -83,8 +80,8 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 	return found.Decision, found.reason, nil
 }
 
-// Allows is Authorize for open watches, which remember its answer. Until is the time until which it counts:
-// for its TTL, and if it allows for countsLeast at least.
+// Allows is Authorize for open watches, which remember its answer until a time: for its TTL, and
+// for countsLeast at least if it allows.
 func (a *Access) Allows(ctx context.Context, attributes authorizer.Attributes) (allowed bool, until time.Time, err error) {
 	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
@@ -102,9 +99,8 @@ func Digest(attributes authorizer.Attributes) ([sha256.Size]byte, error) {
 	return sha256.Sum256(encoded), err
 }
 
-// Authenticate returns the sender of a request. It tries the methods in kube-apiserver's order:
-// certificate, token, anonymous. It does not change the request. The error is ErrUnauthenticated or
-// ErrUnavailable.
+// Authenticate returns the sender of a request. It tries the methods in kube-apiserver's order. It
+// does not change the request. The error is ErrUnauthenticated or ErrUnavailable.
 func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	var refused error
 	if a.certificates != nil {
@@ -138,8 +134,7 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	return nil, ErrUnauthenticated
 }
 
-// CheckRights returns an error if the user of a client configuration may not create TokenReviews
-// and SubjectAccessReviews.
+// CheckRights fails if config's user may not create TokenReviews and SubjectAccessReviews.
 func CheckRights(ctx context.Context, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

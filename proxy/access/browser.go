@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// This file detects requests that a web page may have made a browser send.
-//
-// A web page must not act as the user of the browser. Without a bearer token, the proxy admits a
-// client because of its network or its certificate. A browser has the same network and certificate
-// for every page. Without the server's consent, pages of other origins can make a browser send:
+// This file detects requests that a web page may have made a browser send. A page must not act as
+// the browser's user: without a bearer token, the proxy admits a client by its network or its
+// certificate, and a browser has these for every page. Without the server's consent, pages of other
+// origins can make a browser send:
 //
 //   - WebSockets, whose responses they can read; every browser sends Origin with them;
 //   - GET, HEAD and POST for images, frames, links and forms, whose responses they cannot read;
@@ -20,13 +19,11 @@ import (
 //     are authenticated, upstream answers preflights, and the request itself needs a bearer token.
 //
 // Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these except WebSockets.
-// Older ones are not detected. No script can set Sec-Fetch-Site or Origin. If a page rebinds its own
-// DNS name to this address, the browser treats the requests as same-origin. Only the Host header shows
-// the page's name.
+// Older ones are not detected. No script can set Sec-Fetch-Site or Origin. If a page rebinds its
+// own DNS name to this address, its requests are same-origin, and only Host shows the page's name.
 //
 // Callers with a bearer token are exempt, because browsers never add a token on their own.
-// Anonymous callers are not exempt, because the browser may be in a network that the page's author
-// cannot reach.
+// Anonymous callers are not: the browser may be in a network that the page's author cannot reach.
 
 // The reasons to refuse a request.
 const (
@@ -36,9 +33,8 @@ const (
 	ReasonInteractive = "interactive" // browsers must not exec, attach and so on
 )
 
-// ForeignPage returns a reason if a header shows that a page of another origin sent the request. A tool
-// may forward requests from its own page to the proxy. They have the Origin of that page, and
-// Sec-Fetch-Site is same-origin. Such requests are accepted.
+// ForeignPage returns a reason if a header shows a page of another origin. With Sec-Fetch-Site
+// same-origin, another Origin is accepted: a tool may forward the requests of its own page.
 func ForeignPage(h http.Header, secure bool, host string) (reason string) {
 	sites := h["Sec-Fetch-Site"]
 	for _, site := range sites {
@@ -62,9 +58,8 @@ func OwnOrigin(secure bool, host string) string {
 	return "http://" + strings.TrimSuffix(host, ":80")
 }
 
-// FromBrowser reports whether a browser sent a request. It checks headers that a page of another
-// origin cannot hide. Node's fetch sends Sec-Fetch-Mode and accepts any language, so these two
-// headers do not prove a browser.
+// FromBrowser reports whether headers that a page of another origin cannot hide show a browser.
+// Node's fetch sends Sec-Fetch-Mode and accepts any language, so these two prove nothing.
 func FromBrowser(h http.Header) bool {
 	if h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil {
 		return true
@@ -82,9 +77,8 @@ func FromBrowser(h http.Header) bool {
 	return false
 }
 
-// MaybeBrowser is like FromBrowser, but also detects requests from a page that the browser treats
-// as same-origin. In some browsers such a page can set User-Agent, but it cannot remove
-// Accept-Language.
+// MaybeBrowser also detects requests from a page that the browser treats as same-origin. In some
+// browsers such a page can set User-Agent, but it cannot remove Accept-Language.
 func MaybeBrowser(h http.Header) bool {
 	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
 		h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
@@ -97,7 +91,6 @@ func IsolatePage(h http.Header) {
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// hostname returns Host without its port.
 func hostname(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

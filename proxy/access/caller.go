@@ -15,8 +15,7 @@ import (
 // Caller is the authenticated sender of a request.
 type Caller struct {
 	User user.Info
-	// Token is true if a bearer token authenticated the user. Browsers never add a token on their
-	// own.
+	// Token is true if a bearer token authenticated the user.
 	Token bool
 	// ActsAs is the user that the proxy impersonates upstream: the owner of a certificate, or a
 	// user that the owner impersonates. It is nil if the client's own credentials are forwarded.
@@ -44,8 +43,7 @@ func (c *Caller) Key() string {
 	return c.key
 }
 
-// Anonymous reports whether the client has shown no credentials that the proxy knows. The conditions
-// under which upstream accepts such clients are upstream's own.
+// Anonymous reports whether the client has no credentials that the proxy knows. Upstream judges it.
 func (c *Caller) Anonymous() bool { return c != nil && !c.Token && c.ActsAs == nil }
 
 // ActsAsAnother reports whether the proxy must impersonate a user.
@@ -118,12 +116,11 @@ func isHeaderValue(v string) bool {
 	return v != "" && v == strings.TrimSpace(v) && httpguts.ValidHeaderFieldValue(v)
 }
 
-// networkBits is the length of an IPv6 network. A client with one address of such a network usually has
-// all of them.
+// networkBits is the length of an IPv6 network, of which a client usually has all addresses.
 const networkBits = 64
 
-// Network returns what clients that are not known yet share by: the IPv4 address, or the /64 of the IPv6
-// address, of a remote address with a port. Other addresses are returned unchanged.
+// Network returns what unknown clients share by: the IPv4 address, or the /64 of the IPv6 address,
+// of a remote address with a port. Other addresses are returned unchanged.
 func Network(remote string) string {
 	with, err := netip.ParseAddrPort(remote)
 	if err != nil {

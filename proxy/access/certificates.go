@@ -41,9 +41,8 @@ func ClientCAFromFile(file string) (*ClientCA, error) {
 	return &ClientCA{content}, nil
 }
 
-// ClientCAFromCluster uses the apiserver's own CAs of client certificates. If the apiserver
-// publishes none, or the proxy may not read them, it logs the reason and returns nil. Client
-// certificates are then not accepted.
+// ClientCAFromCluster uses the apiserver's own CAs. If it publishes none, or the proxy may not read
+// them, it logs that client certificates are not accepted, and returns nil.
 func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logger) (*ClientCA, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -70,8 +69,7 @@ func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logg
 	return &ClientCA{content}, nil
 }
 
-// Pair is a source of the listener's certificate and its private key. Run reloads them after
-// changes.
+// Pair is a source of the listener's certificate and private key. Run reloads them after changes.
 type Pair interface {
 	dynamiccertificates.CertKeyContentProvider
 	Run(ctx context.Context, workers int)
@@ -94,8 +92,7 @@ type Certificates struct {
 	controller *dynamiccertificates.DynamicServingCertificateController
 }
 
-// NewCertificates returns Certificates with the certificate of a pair. ca is nil if client
-// certificates are not accepted.
+// NewCertificates returns Certificates of a pair. A nil ca accepts no client certificates.
 func NewCertificates(pair Pair, ca *ClientCA) (*Certificates, error) {
 	c := &Certificates{pair: pair, ca: ca}
 	base := &tls.Config{
@@ -126,7 +123,6 @@ func NewCertificates(pair Pair, ca *ClientCA) (*Certificates, error) {
 // TLS itself allows 256 KiB, and real chains have up to 8 KiB.
 const certificatesMax = 16 << 10
 
-// refuseLong refuses a connection whose client sends too many bytes of certificates.
 func refuseLong(certificates [][]byte, _ [][]*x509.Certificate) error {
 	size := 0
 	for _, c := range certificates {

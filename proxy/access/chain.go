@@ -19,12 +19,11 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// This file verifies the certificates that clients send, once for each TLS connection.
-//
-// One verification may check a hundred signatures: a client can make up authorities that have the
-// name of its certificate's issuer and sign each other. Five certificates suffice, and take 80 ms
-// of processor time. If each request verified them again, a client without rights would take all
-// processors at a hundred requests per second.
+// This file verifies the certificates that clients send, once for each TLS connection. One
+// verification may check a hundred signatures: a client can make up authorities that have the name
+// of its certificate's issuer and sign each other. Five suffice, and take 80 ms of processor time.
+// If each request verified them again, a client without rights would take all processors at a
+// hundred requests a second.
 //
 // Bounds:
 //
@@ -41,14 +40,12 @@ const (
 	// chainMost is the maximum number of certificates that a client may send. Real chains have one
 	// to four.
 	chainMost = 10
-	// chainRefusedTTL limits the time for which a refusal holds. It is needed because a root may become
-	// valid, and the roots of a refusal are unknown.
+	// chainRefusedTTL limits a refusal, whose roots are unknown: one of them may become valid.
 	chainRefusedTTL = time.Minute
 	// chainWait limits the wait for a verification.
 	chainWait = 10 * time.Second
 )
 
-// errTooLong says that a client has sent too many certificates.
 var errTooLong = errors.New("too many certificates")
 
 // chainAuthenticator authenticates requests by the certificates of their connection, with the
@@ -57,8 +54,8 @@ var errTooLong = errors.New("too many certificates")
 // Invariants:
 //
 //  1. A result holds only for the roots with which it was found.
-//  2. A result holds only until one of the connection's certificates, or one of the chain that was
-//     found, becomes valid or expires by the wall clock. A refusal holds for refusedTTL at most.
+//  2. A result holds only until a certificate of the connection or of the chain that was found
+//     becomes valid or expires by the wall clock. A refusal holds for chainRefusedTTL at most.
 //  3. Requests of one connection share a verification.
 //  4. A result does not outlive the state of its connection.
 //  5. One long chain is verified at a time. Clients take turns.
@@ -69,15 +66,13 @@ type chainAuthenticator struct {
 	states sync.Map // from weak.Pointer[tls.ConnectionState] to *result
 }
 
-// newChains returns a chainAuthenticator. Roots returns the current authorities: a new pool after each
-// change. User converts a verified chain to a user.
+// newChains returns a chainAuthenticator. roots must return a new pool after each change.
 func newChains(roots x509.VerifyOptionFunc, user x509.UserConversion) *chainAuthenticator {
 	return &chainAuthenticator{roots: roots, user: user, turns: fair.NewPool(1, false)}
 }
 
 // AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
-// same pointer to its state. The error is errTooLong, the context's, that of a deadline after chainWait,
-// or that of the verification.
+// same pointer to its state. After chainWait, the error is that of a deadline.
 func (a *chainAuthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return nil, false, nil
@@ -124,7 +119,6 @@ func (a *chainAuthenticator) result(state *tls.ConnectionState) *chainResult {
 	return found.(*chainResult)
 }
 
-// chainResult is the outcome of a verification.
 type chainResult struct {
 	busy        chan struct{} // has an element while a request uses the other fields
 	roots       *certificates.CertPool
@@ -140,7 +134,6 @@ func (r *chainResult) holds(roots *certificates.CertPool) bool {
 	return r.roots == roots && !now.Before(r.from) && now.Before(r.until)
 }
 
-// verify replaces a result.
 func (r *chainResult) verify(req *http.Request, options certificates.VerifyOptions, user x509.UserConversion) {
 	used := req.TLS.PeerCertificates
 	verification := x509.New(options, x509.UserConversionFunc(func(chain []*certificates.Certificate) (*authenticator.Response, bool, error) {

@@ -19,11 +19,10 @@ import (
 // decisionsMax limits remembered decisions, in bytes.
 const decisionsMax = 64 << 20
 
-// countsLeast is the shortest time for which a decision that allows counts for an open watch. So a watch that
-// has asked for it gets on with its event, whatever the TTL is.
+// countsLeast is the shortest time for which a decision that allows counts for an open watch. So a
+// watch that has asked for it gets on with its event, whatever the TTL is.
 const countsLeast = 5 * time.Second
 
-// decisions are upstream's decisions on the access of users.
 type decisions struct {
 	client  authorizationclient.SubjectAccessReviewInterface
 	options Options
@@ -58,7 +57,6 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 	return d.reviews.answer(ctx, q)
 }
 
-// decisionQuestion asks whether a user may send a request.
 type decisionQuestion struct {
 	of     *decisions
 	key    key
@@ -89,7 +87,6 @@ func (q decisionQuestion) review(ctx context.Context) (decision, error) {
 	return found, nil
 }
 
-// ttl returns the time for which a decision may be used.
 func (d *decisions) ttl(found decision) time.Duration {
 	if found.Decision == authorizer.DecisionAllow {
 		return d.options.AllowTTL

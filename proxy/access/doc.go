@@ -6,10 +6,9 @@
 // k8s.io/apiserver. Its caches are not used: they limit only the number or age of entries and keep
 // whole requests, so a client without rights could fill the memory.
 //
-// Outcomes of reviews are remembered (reviewcache.go). Clients take turns upstream (package fair).
-// Equal requests at the same time share one review (reviews.go). A failed review counts as an
-// outage, not as a refusal. The first use of an outcome in the last quarter of its TTL renews it in
-// the background, so a busy client waits only once.
+// Outcomes are remembered (reviewcache.go), clients take turns upstream (package fair), and equal
+// requests share a review (reviews.go). A failed review is an outage, not a refusal. In the last
+// quarter of its TTL, the use of an outcome renews it in the background: a busy client waits once.
 //
 // # Bounds
 //
@@ -22,10 +21,10 @@
 //	reviews of other tokens | network    | any client    | 50, 25 each  | none, they wait
 //	waiting reviews of each | the same   | the same      | 32 MiB, 5 s  | refused, with 503
 //
-// Strangers share by [Network]. A token that was good before is reviewed as its user's, in other slots
-// than those of strangers, so made-up tokens do not lock out the users of the same network. For that, the
-// user of a good token is remembered for five minutes after the outcome has expired. Each other outcome is
-// dropped at most 10 s after its TTL. If a review fails, the proxy forwards a read, and answers 503 to an
+// Strangers share by [Network]. A token that was good before is reviewed as its user's, in other
+// slots than strangers', so made-up tokens do not lock out the users of the same network. For that,
+// the user is remembered for five minutes after the outcome has expired. Other outcomes are dropped
+// at most 10 s after their TTL. If a review fails, the proxy forwards a read, and answers 503 to an
 // unknown token and to a certificate that impersonates.
 //
 // # Strangers
@@ -57,16 +56,15 @@
 //	                | 13 KiB until it is read   |
 //
 // Over HTTP/2, the first refusal of a connection without a user ends it, as in kube-apiserver, but
-// only the hundredth 429 or 503 does: a final GOAWAY names the streams that have begun, and these are
-// answered. A connection that has served a user gets two GOAWAYs with a PING between them, so no
-// stream on its way is lost: the user's token may have expired, or a balancer may share the
+// only the hundredth 429 or 503 does: a final GOAWAY names the streams that have begun, and these
+// are answered. A connection that has served a user gets two GOAWAYs with a PING between them, so
+// no stream on its way is lost: the user's token may have expired, or a balancer may share the
 // connection.
 //
-// A request with a token is forwarded with that token. For a certificate, the proxy impersonates
-// its user, and refuses values that headers would change. Upstream checks a token client's
-// Impersonate headers. For a client with a certificate, the proxy runs the apiserver's own filter,
-// which checks these headers. A read from the cache acts as the impersonated user if reviews allow
-// each part of the impersonation ([Access.EffectiveUser]). In doubt the read is forwarded.
+// A request with a token is forwarded with it, and upstream checks its Impersonate headers. For a
+// certificate, the proxy impersonates its user, refuses values that headers would change, and runs
+// the apiserver's own filter on Impersonate headers. A read from the cache acts as the impersonated
+// user if reviews allow each part ([Access.EffectiveUser]). In doubt it is forwarded.
 //
 // # Observed in kube-apiserver
 //

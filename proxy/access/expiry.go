@@ -14,8 +14,7 @@ import (
 	clientmetrics "k8s.io/client-go/tools/metrics"
 )
 
-// Expiries exports the expiry times of certificates. It reads them at each scrape, so it shows
-// renewed files even before their first use.
+// Expiries exports the expiry of certificates, also of renewed files before their first use.
 type Expiries struct {
 	Serving  *Certificates // nil for none
 	Upstream []*rest.Config
@@ -57,7 +56,6 @@ func (e *Expiries) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// clientExpiry returns the expiry of a configuration's client certificate.
 func clientExpiry(c rest.TLSClientConfig) (time.Time, error) {
 	text := c.CertData
 	if len(text) == 0 {

@@ -19,8 +19,7 @@ import (
 const ImpersonatePrefix = "Impersonate-"
 
 const (
-	// impersonationRights limits the rights that an impersonation may need. Each right may need a
-	// review.
+	// impersonationRights limits the rights, and so the reviews, that an impersonation may need.
 	impersonationRights = 32
 	// nodePrefix begins the names of nodes.
 	nodePrefix = "system:node:"
@@ -36,9 +35,8 @@ type impersonated struct {
 	by string // the caller's name
 }
 
-// EffectiveUser returns the user of a read: the caller, or the user in the read's Impersonate
-// headers. It reviews each right that the impersonation needs. The error is ErrUndecided or
-// ErrUnavailable.
+// EffectiveUser returns the user of a read: the caller, or the user in its Impersonate headers. It
+// reviews each right that this needs. The error is ErrUndecided or ErrUnavailable.
 func (a *Access) EffectiveUser(ctx context.Context, caller *Caller, header http.Header) (user.Info, error) {
 	as, rights, err := impersonationOf(caller.User, header)
 	if len(rights) == 0 || err != nil {
@@ -58,9 +56,8 @@ func (a *Access) EffectiveUser(ctx context.Context, caller *Caller, header http.
 	return as, nil
 }
 
-// impersonationOf returns the user of a read, and the rights that the caller needs for the
-// impersonation. The right to impersonate the user is first. Without Impersonate headers, the user
-// is the caller.
+// impersonationOf returns the user of a read and the rights that the impersonation needs, the
+// user's first. Without Impersonate headers, the user is the caller.
 func impersonationOf(caller user.Info, header http.Header) (as user.Info, rights []authorizer.Attributes, err error) {
 	wanted, err := wantedUser(header)
 	switch {
@@ -98,7 +95,6 @@ func impersonationOf(caller user.Info, header http.Header) (as user.Info, rights
 	return &impersonated{*wanted, caller.GetName()}, rights, nil
 }
 
-// addStandardGroup adds the group of all authenticated users or of all unauthenticated users.
 func addStandardGroup(u *user.DefaultInfo) {
 	standard := user.AllAuthenticated
 	if u.Name == user.Anonymous || slices.Contains(u.Groups, user.AllUnauthenticated) {
@@ -109,9 +105,8 @@ func addStandardGroup(u *user.DefaultInfo) {
 	}
 }
 
-// wantedUser parses Impersonate headers. It returns nil if there are none. The error is
-// ErrUndecided if upstream might parse them differently. It is also ErrUndecided for nodes: their
-// groups depend on the right by which upstream allows the impersonation.
+// wantedUser parses Impersonate headers; nil means none. It returns ErrUndecided if upstream might
+// parse them differently, and for nodes, whose groups depend on the right that upstream finds.
 func wantedUser(header http.Header) (wanted *user.DefaultInfo, err error) {
 	all := 0
 	for name, values := range header {

@@ -18,9 +18,8 @@ var RequestInfos = request.RequestInfoFactory{
 	GrouplessAPIPrefixes: sets.NewString("api"),
 }
 
-// newImpersonation returns the apiserver's filter. A handler behind it records the impersonated
-// user. The filter would count a failed review as a refusal and tell its error to the client, so the
-// error goes past it.
+// newImpersonation returns the apiserver's filter. The error of a failed review goes past it: the
+// filter would count it as a refusal and tell it to the client.
 func newImpersonation(a authorizer.AuthorizerFunc) http.Handler {
 	reviewed := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := a(ctx, attributes)
@@ -42,9 +41,8 @@ type Refusal struct {
 	Body   []byte
 }
 
-// Impersonate returns the user of a caller's request: the caller, or the user in the Impersonate
-// headers if the caller may impersonate that user. A refusal has the apiserver's text. The error is
-// ErrUnavailable.
+// Impersonate returns the user of a caller's request: the caller, or the one in its Impersonate
+// headers if reviews allow it. A refusal has the apiserver's text. The error is ErrUnavailable.
 func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Refusal, error) {
 	info, err := RequestInfos.NewRequestInfo(req)
 	if err != nil {
@@ -64,7 +62,6 @@ func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Ref
 	return nil, &v.Refusal, nil
 }
 
-// recorderKey is the context key of the recorder.
 type recorderKey struct{}
 
 // recorder is the filter's result.

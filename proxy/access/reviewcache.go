@@ -25,12 +25,10 @@ const (
 	sweepPause = 10 * time.Second
 )
 
-// reviewCache remembers the results of reviews, each for its TTL and all within a bound in bytes. Each
-// outcome belongs to the client that asked first. Above the bound, the largest holder loses its
-// least recently used outcomes. So a client that keeps causing new reviews evicts only its own
-// outcomes.
-//
-// The map has digests as keys, because the requests contain tokens and may be long.
+// reviewCache remembers the results of reviews, each for its TTL and all within a bound in bytes.
+// Each outcome belongs to the client that asked first. Above the bound, the largest holder loses
+// its least recently used outcomes, so a client that keeps causing reviews evicts only its own. The
+// keys are digests, because the requests contain tokens and may be long.
 type reviewCache[V any] struct {
 	most int
 	keep time.Duration // for which the value of an expired outcome is remembered, for last
@@ -55,13 +53,12 @@ type outcome[V any] struct {
 	place  *list.Element // element of the holder's list
 }
 
-// Ended reports whether a time is over, by the monotonic or by the wall clock. The monotonic clock stands
-// still while the machine sleeps, and the wall clock may be set back.
+// Ended reports whether a time is over, by the monotonic or by the wall clock. The monotonic clock
+// stands still while the machine sleeps, and the wall clock may be set back.
 func Ended(until, now time.Time) bool {
 	return !now.Before(until) || !now.Round(0).Before(until.Round(0))
 }
 
-// holder is a client with outcomes.
 type holder[V any] struct {
 	name   key
 	bytes  int
@@ -97,8 +94,8 @@ func (o *reviewCache[V]) last(k key) (value V, ok bool) {
 	return value, false
 }
 
-// due reports whether an outcome must be renewed: in the last part of its TTL, and if that does not
-// succeed, again after half of what is left. Early renewal saves clients a wait when the outcome expires.
+// due reports whether an outcome must be renewed, so that clients need not wait when it expires: in
+// the last part of its TTL, and after a failure again after half of what is left.
 func (o *reviewCache[V]) due(k key) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -22,12 +22,11 @@ const (
 	// reviewsMax limits the reviews that are upstream at a time: TokenReviews of unknown tokens,
 	// TokenReviews of tokens that were good, and SubjectAccessReviews, each kind by itself.
 	reviewsMax = 50
-	// waitingMax limits the memory of waiting reviews, in bytes; waitCost is the fixed cost of each
-	// review.
+	// waitingMax limits the memory of waiting reviews, in bytes; waitCost is each one's fixed cost.
 	waitingMax = 32 << 20
 	waitCost   = 4 << 10
-	// reviewTimeout limits a review, including its wait and all its attempts. A review that has waited
-	// for turnTimeout does not begin, because it might not end in time.
+	// reviewTimeout limits a review, including its wait and all its attempts. A review that has
+	// waited for turnTimeout does not begin, because it might not end in time.
 	reviewTimeout = 10 * time.Second
 	turnTimeout   = reviewTimeout / 2
 	// reviewMax limits the response to a review, in bytes.
@@ -43,7 +42,7 @@ type reviews[V any] struct {
 
 func newReviews[V any]() *reviews[V] { return &reviews[V]{turns: newTurns()} }
 
-// turns are the slots for reviews upstream, and the memory of reviews that wait, whose clients may have left.
+// turns are the slots upstream, and the memory of waiting reviews, whose clients may have left.
 type turns struct{ slots, waiting *fair.Pool }
 
 func newTurns() *turns {
@@ -52,13 +51,11 @@ func newTurns() *turns {
 
 // question is a client's request for a review.
 type question[V any] interface {
-	// known returns the remembered outcome, if there is one.
 	known() (V, bool)
 	// due reports whether the remembered outcome should be renewed.
 	due() bool
 	// review asks upstream, and remembers the outcome.
 	review(ctx context.Context) (V, error)
-	// place returns where the review waits.
 	place() place
 }
 
@@ -70,9 +67,8 @@ type place struct {
 	bytes  int // the size of the request
 }
 
-// answer returns a remembered outcome, or waits for a turn and sends a review. If the client that
-// began a review leaves, the review continues. A remembered outcome close to the end of its TTL is
-// renewed in the background.
+// answer returns a remembered outcome, or waits for a review, which continues if the client leaves.
+// Close to the end of its TTL, an outcome is renewed in the background.
 func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err error) {
 	if found, ok := q.known(); ok {
 		if q.due() {
@@ -117,10 +113,8 @@ func (t *turns) wait(ctx context.Context, client string, size int64) error {
 	return t.slots.Take(ctx, client, 1)
 }
 
-// errCrowded says that a client's reviews that wait need too much memory.
 var errCrowded = errors.New("too many reviews wait already")
 
-// persist retries failed reviews.
 func persist(ctx context.Context, ask func() error) error {
 	const first, factor, jitter, steps = 200 * time.Millisecond, 1.5, 0.2, 3
 	retries := wait.Backoff{Duration: first, Factor: factor, Jitter: jitter, Steps: steps}
@@ -131,7 +125,6 @@ func persist(ctx context.Context, ask func() error) error {
 	return err
 }
 
-// newSeconds registers the metric of reviews.
 func newSeconds(registry prometheus.Registerer) *prometheus.HistogramVec {
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "watchproxy_review_duration_seconds",
@@ -144,7 +137,6 @@ func newSeconds(registry prometheus.Registerer) *prometheus.HistogramVec {
 	return seconds
 }
 
-// measured is a round tripper that measures reviews.
 type measured struct {
 	way     http.RoundTripper
 	seconds *prometheus.HistogramVec

@@ -23,20 +23,17 @@ import (
 )
 
 const (
-	// refusedTTL limits the time for which a refusal is remembered. It is short, because the
-	// apiserver may accept a new token only after a delay.
+	// refusedTTL limits a refusal. The apiserver may accept a new token only after a delay.
 	refusedTTL = 10 * time.Second
-	// ownersLast is the time for which the owner of a good token is remembered after the outcome has
-	// expired.
+	// ownersLast is how long the owner of a good token is remembered after the outcome has expired.
 	ownersLast = 5 * time.Minute
 	// tokensMax and refusedMax limit remembered good and refused tokens, in bytes.
 	tokensMax, refusedMax = 16 << 20, 8 << 20
 )
 
 // tokens authenticates bearer tokens by upstream's reviews, and remembers the outcomes. Refused
-// tokens have a separate bound, because clients can make up any number of them. For the same reason,
-// tokens that were good before have slots of their own, which users share: otherwise strangers could
-// lock out the users of the same network.
+// tokens have their own bound, because clients can make up any number of them. So tokens that were
+// good before have their own slots: otherwise strangers could lock out users of the same network.
 type tokens struct {
 	client    authenticationclient.TokenReviewInterface
 	ttl       time.Duration
@@ -58,26 +55,24 @@ func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Durati
 	return t
 }
 
-// requests returns an authenticator of requests with tokens.
 func (t *tokens) requests() authenticator.Request {
 	// The WebSocket authenticator comes second, in the apiserver's order.
 	return group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t)))
 }
 
-// networkKey is the context's key for the client's network, and knownKey that for the user that Known sets.
+// networkKey is the context's key for the client's network, and knownKey that for Known's user.
 type (
 	networkKey struct{}
 	knownKey   struct{}
 )
 
-// Known returns a context for a request on the connection of a known user. The reviews of its tokens wait
-// as this user's, and not with those of strangers.
+// Known returns a context for a request on the connection of a known user. The reviews of its
+// tokens wait as this user's, and not with those of strangers.
 func Known(ctx context.Context, user string) context.Context {
 	return context.WithValue(ctx, knownKey{}, user)
 }
 
-// network returns the client's network. Before a request is authenticated, nothing else is known of its
-// client, so clients take turns by network.
+// network returns the client's network, by which clients take turns until they are known.
 func network(req *http.Request) string { return Network(req.RemoteAddr) }
 
 // AuthenticateToken implements authenticator.Token.
@@ -89,7 +84,6 @@ func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return resp, resp != nil && err == nil, err
 }
 
-// tokenQuestion asks whose token it is.
 type tokenQuestion struct {
 	of      *tokens
 	key     key
@@ -102,8 +96,8 @@ func (q tokenQuestion) known() (*authenticator.Response, bool) { return q.of.rem
 
 func (q tokenQuestion) due() bool { return q.of.good.due(q.key) }
 
-// place implements question. A token that was good waits as its owner, and a new one as the user of its
-// connection.
+// place implements question. A token that was good waits as its owner, and a new one as the user of
+// its connection.
 func (q tokenQuestion) place() place {
 	if owner, ok := q.of.good.last(q.key); ok {
 		return place{q.key, q.of.owners, owner.User.GetName(), len(q.token)}
@@ -114,8 +108,8 @@ func (q tokenQuestion) place() place {
 	return place{q.key, q.of.reviews.turns, q.network, len(q.token)}
 }
 
-// review implements question. Only a complete answer is an outcome: upstream may end while it answers,
-// and what stands in front of it may send something else.
+// review implements question. Only a complete answer is an outcome: upstream may end while it
+// answers, and what stands in front of it may send something else.
 func (q tokenQuestion) review(ctx context.Context) (*authenticator.Response, error) {
 	t := q.of
 	var status authenticationv1.TokenReviewStatus

@@ -57,11 +57,9 @@ type Options struct {
 }
 
 const (
-	// adminHeaderTimeout limits the time to send a request's header, and then the time to send its
-	// body.
+	// adminHeaderTimeout limits the time to send a request's header, and then that for its body.
 	adminHeaderTimeout = 10 * time.Second
-	// adminWriteTimeout limits the time of a response. It leaves time for a profile, whose duration
-	// is set by its request.
+	// adminWriteTimeout limits a response. A profile fits, whose duration is set by its request.
 	adminWriteTimeout = 2 * time.Minute
 	// handlersMost limits the handlers that run, except those of probes. A handler whose connection
 	// was closed may run for a moment, so there may be more handlers than connections.
@@ -101,9 +99,8 @@ func New(gathered prometheus.Gatherer, options Options) *Admin {
 	return a
 }
 
-// serveProfiles serves Go's profiles. Each named profile, such as heap, may need much memory and stop
-// all goroutines, so only one is made at a time. The runtime makes one profile of the processors and
-// one trace at a time.
+// serveProfiles serves Go's profiles. A named one, such as heap, may need much memory and stop all
+// goroutines, so one is made at a time. The runtime makes one CPU profile and one trace at a time.
 func (a *Admin) serveProfiles() {
 	turn := make(chan struct{}, 1)
 	named := func(w http.ResponseWriter, r *http.Request) {
@@ -154,8 +151,6 @@ func (a *Admin) Server() *http.Server {
 	}
 }
 
-// serve refuses requests beyond handlersMost, requests without the right to their path, and requests
-// that a web page may have made a browser send.
 func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	access.IsolatePage(w.Header())
 	if !covers("/livez", r.URL.Path) && !covers("/readyz", r.URL.Path) {
@@ -210,14 +205,12 @@ func adminReason(r *http.Request) string {
 	return access.ForeignPage(h, r.TLS != nil, r.Host)
 }
 
-// byLoopback reports whether a request was sent to a loopback address, for example through a
-// port-forward.
+// byLoopback reports whether a request was sent to a loopback address, or may have been.
 func byLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return !ok || local.IP.IsLoopback()
 }
 
-// adminRefusals are messages with a remedy for each reason.
 var adminRefusals = map[string]string{
 	access.ReasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
 	access.ReasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
@@ -229,13 +222,11 @@ var adminRefusals = map[string]string{
 //go:embed page
 var page embed.FS
 
-// pageFiles are the page's files by path.
 var pageFiles = map[string]string{
 	"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/charts.js": "charts.js", "/format.js": "format.js", "/history.js": "history.js", "/tables.js": "tables.js",
 }
 
-// servePage serves the page at the root. The page may load only its own files. Other pages may not
-// frame it.
+// servePage serves the page at the root. It may load only its own files, and nobody may frame it.
 func servePage(mux *http.ServeMux) {
 	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

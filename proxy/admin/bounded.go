@@ -13,7 +13,6 @@ import (
 // connections limits the open connections of the admin address.
 const connections = 32
 
-// boundedListener accepts a limited number of connections, see bounded.
 type boundedListener struct {
 	net.Listener
 	mu struct {
@@ -22,10 +21,9 @@ type boundedListener struct {
 	}
 }
 
-// bounded returns a listener with at most 32 open connections. If there are more, the oldest
-// connection of the client address with the most connections is closed. Otherwise a few clients
-// that send nothing, or a client that opens connections as fast as it can, could block the
-// kubelet's probes, and the kubelet would end the proxy. Accept is for one goroutine.
+// bounded limits the open connections: beyond the limit, the oldest one of the client address with
+// the most is closed. Otherwise a few silent clients, or one that opens connections fast, could
+// block the kubelet's probes, and the kubelet would end the proxy. Accept is for one goroutine.
 func bounded(inner net.Listener) net.Listener {
 	return &boundedListener{Listener: inner}
 }
@@ -59,7 +57,6 @@ func (l *boundedListener) add(c *boundedConn) (oldest *boundedConn) {
 	return slices.MaxFunc(l.mu.open, func(a, b *boundedConn) int { return of[a.client] - of[b.client] })
 }
 
-// boundedConn is a connection of a boundedListener.
 type boundedConn struct {
 	net.Conn
 	among  *boundedListener

@@ -22,17 +22,15 @@ const (
 	// pageTimeout limits the time to read a page. So slow readers hold the pages of eleven gathers
 	// at most. It is Prometheus' usual timeout for a scrape.
 	pageTimeout = 10 * time.Second
-	// acceptMost is the length of an Accept beyond which it is not parsed, in bytes. Prometheus'
-	// own has some 300.
+	// An Accept longer than acceptMost bytes is not parsed. Prometheus' own has some 300.
 	acceptMost = 1 << 10
 )
 
-// figures makes the pages of /metrics and /status. Anybody may be allowed to ask for them, as often
-// as a client can, and a gather of a large registry takes all processors. So all requests that wait
-// share one gather and the pages that are made of it, and one second lies between two gathers. A
-// page shows what had happened when it was asked for: a gather serves the requests that came before
-// it began. Only the holder of the turn gathers and renders, and a request leaves the wait for the
-// turn when its connection ends.
+// figures makes the pages of /metrics and /status. Anybody may be allowed to ask for them at any
+// rate, and a gather of a large registry takes all processors. So all requests that wait share one
+// gather and its pages, and gathers begin a second apart. A gather serves the requests that came
+// before it began. Only the holder of the turn gathers and renders. A request leaves the wait for
+// the turn when its connection ends.
 type figures struct {
 	from    prometheus.Gatherer
 	turn    chan struct{} // has an element while a request holds the turn
@@ -40,7 +38,6 @@ type figures struct {
 	waiting atomic.Int64  // requests that have or want the turn
 }
 
-// gathered is the outcome of a gather.
 type gathered struct {
 	began    time.Time
 	families []*dto.MetricFamily
@@ -101,7 +98,6 @@ func (f *figures) page(
 	return page, err
 }
 
-// serve writes a page.
 func (f *figures) serve(
 	w http.ResponseWriter, r *http.Request, form string, render func(*gathered) ([]byte, error),
 ) {
@@ -143,7 +139,6 @@ func (f *figures) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// encode returns all metrics in a format.
 func (g *gathered) encode(format expfmt.Format) ([]byte, error) {
 	if g.err != nil {
 		return nil, g.err
@@ -158,7 +153,6 @@ func (g *gathered) encode(format expfmt.Format) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// serveStatus serves the status, which status makes of the metrics, as JSON.
 func (f *figures) serveStatus(status func(prometheus.Gatherer) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

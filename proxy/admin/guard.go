@@ -28,19 +28,16 @@ type guard struct {
 	everybody bool     // serves everybody without authentication
 	open      []string // paths
 	access    Access   // nil without TLS, because credentials are accepted only over TLS
-	// restricted means that others than operators reach the loopback address, where only the open
-	// paths are served.
+	// restricted means that others than operators reach loopback: only open is served there.
 	restricted bool
 }
 
-// refusal is the response to a refused request.
 type refusal struct {
 	status int
 	why    string
 }
 
-// admit returns the sender of a request, or a refusal. The sender is nil if the request needs no
-// authentication.
+// admit returns a request's sender, which is nil if no authentication is needed, or a refusal.
 func (g *guard) admit(r *http.Request) (*access.Caller, *refusal) {
 	open := !isUnsafe(r) && slices.ContainsFunc(g.open, func(path string) bool { return covers(path, r.URL.Path) })
 	switch {
@@ -83,8 +80,7 @@ func (g *guard) admit(r *http.Request) (*access.Caller, *refusal) {
 	return nil, &refusal{http.StatusForbidden, fmt.Sprintf("user %q cannot %s path %q: a ClusterRole with it in its nonResourceURLs allows it", caller.User.GetName(), verb, r.URL.Path)}
 }
 
-// covers reports whether an open path covers a request's path. It covers itself and the paths below
-// it. The path of the page covers the page's files.
+// covers reports whether an open path covers a request's: itself, those below it, the page's files.
 func covers(open, path string) bool {
 	return path == open || open != "/" && strings.HasPrefix(path, open+"/") || open == "/" && pageFiles[path] != ""
 }
@@ -102,7 +98,6 @@ func isLocal(r *http.Request) bool {
 	return onLoopback(r)
 }
 
-// onLoopback reports whether a request arrived at a loopback address.
 func onLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return ok && local.IP.IsLoopback()

@@ -9,10 +9,8 @@ import (
 	"time"
 )
 
-// secure returns a listener whose connections speak either TLS with the given configuration or
-// plain HTTP. The first byte of a connection shows the protocol. So the kubelet's probes need no
-// credentials and no second port, while requests with credentials are encrypted. The listener takes
-// ownership of inner.
+// secure returns a listener whose connections speak TLS or plain HTTP, as their first byte shows.
+// So the kubelet's probes need no credentials and no second port. It takes ownership of inner.
 func secure(inner net.Listener, config *tls.Config) net.Listener {
 	l := &eitherListener{Listener: inner, config: withoutHTTP2(config), found: make(chan accepted)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -64,7 +62,6 @@ func (l *eitherListener) run() {
 	}
 }
 
-// begin reads the first byte of a connection.
 func (l *eitherListener) begin(conn net.Conn) {
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.Close() })
 	defer stop()

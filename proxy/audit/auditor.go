@@ -82,8 +82,7 @@ func New(o Options) (*Auditor, error) {
 // Close closes the log. No events may follow.
 func (a *Auditor) Close() error { return a.file.Close() }
 
-// Begin adds an Audit-Id to a request without an Audit-Id. Upstream's events and responses then
-// have the same ID.
+// Begin adds a missing Audit-Id, so that upstream's events and responses have the same ID.
 func (*Auditor) Begin(req *exchange.Request) {
 	if req.Header.Get(auditapi.HeaderAuditID) == "" {
 		req.Header[http.CanonicalHeaderKey(auditapi.HeaderAuditID)] = []string{req.AuditID()}
@@ -100,9 +99,8 @@ func (a *Auditor) WantsBody(req *exchange.Request) bool {
 	return attributes.GetVerb() != "watch" && a.policy.EvaluatePolicyRule(attributes).Level == auditapi.LevelRequestResponse
 }
 
-// Answered writes the events of a request that has a response, if upstream has not seen the
-// request. If the auditor is strict and the events cannot be written, it returns an error
-// response instead.
+// Answered writes the events of an answered request that upstream has not seen. If the auditor is
+// strict and they cannot be written, it returns an error response instead.
 func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, received time.Time, panicked bool) *exchange.Response {
 	if resp.Source == exchange.FromUpstream && !resp.Unseen {
 		return resp
@@ -122,8 +120,7 @@ func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, recei
 	return failure
 }
 
-// event is the event of a request that the policy wants in the log. Its stages are written one
-// after another.
+// event is the event of a request that the policy wants. Its stages are written one after another.
 type event struct {
 	*audit.AuditContext
 	ctx      context.Context //nolint:containedctx // the library keeps the event in it
@@ -131,8 +128,7 @@ type event struct {
 	req      *exchange.Request
 	lasts    bool // the apiserver sets no time limit for the request
 	rejected bool // authentication failed
-	// late are annotations that the apiserver adds after its response: keys, each followed by a
-	// value.
+	// late are annotations that the apiserver adds after its response: keys, each before its value.
 	late []string
 }
 
@@ -225,8 +221,8 @@ func (a *Auditor) read(ctx context.Context, req *exchange.Request) (*http.Reques
 	return sent, attributes
 }
 
-// addQuery adds to a list what its query says, as RequestInfo does: whether it is a watch, and of which
-// object. A selector of several fields is not parsed.
+// addQuery adds to a list what its query says, as RequestInfo does: whether it is a watch, and of
+// which object. A selector of several fields is not parsed.
 func addQuery(info *request.RequestInfo, query string) {
 	if exchange.IsWatch(query) {
 		info.Verb = "watch"
@@ -238,8 +234,7 @@ func addQuery(info *request.RequestInfo, query string) {
 	}
 }
 
-// write writes the stages before the response. For an open watch, the last stage is written at its
-// end. write returns false if a stage could not be written.
+// write writes the stages, the last one of an open watch at its end. It returns false if one fails.
 func (e *event) write(resp *exchange.Response, panicked bool) bool {
 	e.rejected = e.auditor.unknown(e.req) && resp.Status == http.StatusUnauthorized
 	if !e.rejected && !e.ProcessEventStage(e.ctx, auditapi.StageRequestReceived) {
@@ -270,7 +265,6 @@ func (e *event) complete() bool {
 	return e.ProcessEventStage(e.ctx, auditapi.StageResponseComplete)
 }
 
-// describe adds the data that the response determines.
 func (e *event) describe(resp *exchange.Response) {
 	if caller := e.req.Identity; caller != nil && caller.Decided.User != nil {
 		decided := &caller.Decided

@@ -1,19 +1,17 @@
 // Package audit writes an audit log of the requests that the proxy itself answers. The log and its
 // policy file have the apiserver's formats (audit.k8s.io/v1).
 //
-// The apiserver audits each forwarded request, under the same Audit-Id. So this log contains the
-// other requests: requests that were answered from the cache, refused here, or answered with the
-// shared response to another request. With the apiserver's own policy, the two logs together
-// contain each request. A forwarded request is in both logs if its client left, or if the proxy
-// stopped waiting for upstream's response. The annotation watchproxy.dev/source is the source of
-// the response: cache, proxy (refused or failed here) or shared.
+// The apiserver audits each forwarded request, under the same Audit-Id. This log has the others:
+// those answered from the cache, refused here, or answered with the shared response to another
+// request. With the apiserver's own policy, the two logs together have each request. A forwarded
+// one is in both if its client left, or if the proxy stopped waiting for upstream. The annotation
+// watchproxy.dev/source is cache, proxy (refused or failed here) or shared.
 //
 // # Differences from the apiserver's events
 //
-// All stages up to the response are written when the response is ready, before its first byte is
-// sent. So ResponseComplete does not wait for the client, except for an open watch, and each
-// response follows its event. The timestamp of RequestReceived is the time when the request
-// arrived.
+// All stages up to the response are written when it is ready, before its first byte. So each
+// response follows its event, and ResponseComplete does not wait for the client, except for an open
+// watch. RequestReceived has the time when the request arrived.
 //
 // If the policy wants a response's body (level RequestResponse), gets and lists are forwarded and
 // the apiserver audits them. The cache keeps bytes, which it could not write as JSON objects.
@@ -25,13 +23,12 @@
 // A shared response has authorization annotations only if the proxy has requested the decision. The
 // apiserver authorized the original request, which had the same credentials.
 //
-// The event of an unknown client has the first 512 bytes of the URI and no header longer than that. Of
-// its query, the last 512 bytes count: watch, and a field selector that is only a name.
+// The event of an unknown client has the first 512 bytes of the URI and no header longer than that.
+// Of its query, the last 512 bytes count: watch, and a field selector that is only a name.
 //
-// Some of the apiserver's annotations are missing: latencies, and annotations about legacy tokens.
-// If a caller with a certificate may not impersonate, the event's status contains only the status
-// code. Malformed HTTP is not audited. The apiserver's HTTP server also refuses it before the
-// audit.
+// Some of the apiserver's annotations are missing: latencies, and those about legacy tokens. If a
+// caller with a certificate may not impersonate, the event's status contains only the code.
+// Malformed HTTP is not audited: the apiserver's HTTP server also refuses it before the audit.
 //
 // # Failures
 //

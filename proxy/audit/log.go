@@ -18,9 +18,8 @@ type Options struct {
 	LogPath string
 	// Strict is true if a request fails without its events.
 	Strict bool
-	// MaxAge is the time in days for which rotated files are kept, and MaxBackups is the number of
-	// rotated files; 0 means no limit. MaxSize is the size in MiB at which the file is rotated; 0
-	// means never.
+	// MaxAge is how many days rotated files are kept, and MaxBackups how many of them; 0 means no
+	// limit. MaxSize is the size in MiB at which the file is rotated; 0 means never.
 	MaxAge, MaxBackups, MaxSize int
 	// Unauthenticated is true if the proxy does not authenticate clients.
 	Unauthenticated bool

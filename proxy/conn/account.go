@@ -44,8 +44,7 @@ func (a *Account) holdAs(user string, take func() (giveBack func(), ok bool)) (f
 	return first, true
 }
 
-// Known reports whether the connection counts against a user's limit. It does so once one of its
-// requests was authenticated.
+// Known reports whether a user's limit counts the connection: a request of it was authenticated.
 func (a *Account) Known() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,7 +93,7 @@ func (a *Account) UnreadIn() (part *fair.Pool, who string) {
 	return a.pool(a.heads.Unread)
 }
 
-// Unread are the bytes that a connection's client does not read. Without room for them, writes fail.
+// Unread are the bytes that a connection's client leaves unread. Without room, writes fail.
 type Unread struct{ Conn *Conn }
 
 // UnreadIn implements fair.Unread.
@@ -113,7 +112,6 @@ func (a *Account) pool(users *fair.Pool) (part *fair.Pool, who string) {
 	return a.heads.Strangers, access.Network(a.remote.String())
 }
 
-// close ends all counts.
 func (a *Account) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -22,8 +22,7 @@ type Conn struct {
 	crowded   bool // the limit of open connections is exceeded
 	Account   Account
 	InputLeft bool // the response was sent before the whole request was read
-	// Stall is the time for which the client may leave a piece unread. After that, it is
-	// disconnected; 0 means never.
+	// After Stall, a client that leaves a piece unread is disconnected; 0 means never.
 	Stall time.Duration
 	// Guard limits the memory of bytes whose writes wait for the client. It may be nil.
 	Guard    *fair.Guard
@@ -44,7 +43,6 @@ func New(accepted net.Conn) *Conn {
 	return &Conn{Conn: s, socket: s, Account: Account{remote: accepted.RemoteAddr()}}
 }
 
-// handshakeTimeout limits the time of a TLS handshake.
 const handshakeTimeout = 10 * time.Second
 
 // Handshake runs the TLS handshake and returns the negotiated protocol, or "" without TLS.
@@ -114,8 +112,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteSoon writes a piece without waiting for the client. Earlier writes must be flushed. TLS makes
-// records of 16 KiB and would write each of them by itself.
+// WriteSoon writes a piece without waiting for the client. Earlier writes must be flushed.
 func (c *Conn) WriteSoon(p []byte) error {
 	const few = 4 << 10 // TLS makes one or two records of so many bytes
 	if c.TLSState == nil || len(p) <= few {
@@ -154,8 +151,7 @@ func (c *Conn) Flush() error {
 	return err
 }
 
-// Gather makes reads wait for up to GatherTime, so that they bring more bytes. This ends after d. It
-// is for a client that sends many small frames of which only the sum matters.
+// Gather makes reads wait for up to GatherTime, so that they bring more bytes. This ends after d.
 func (c *Conn) Gather(d time.Duration) { c.socket.gather.start(d) }
 
 // LimitWrites implements exchange.TunnelClient. Stall is 0 in a tunnel, so no write sets another
@@ -205,8 +201,8 @@ func (c *Conn) Interrupt() {
 	_ = c.SetReadDeadline(longAgo)
 }
 
-// Resume ends an interruption. Over HTTP/1.1 it ends with its request: the body may have ended at the
-// same time, and then the connection stays open.
+// Resume ends an interruption. Over HTTP/1.1 it ends with its request: the body may have ended at
+// the same time, and then the connection stays open.
 func (c *Conn) Resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

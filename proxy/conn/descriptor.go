@@ -38,7 +38,6 @@ func immediateOf(c net.Conn) immediate {
 	return &descriptor{raw: raw}
 }
 
-// descriptor is the file descriptor of a socket.
 type descriptor struct {
 	raw syscall.RawConn
 	// The arguments and results of a write. A closure for each write would cost an allocation.
@@ -65,7 +64,6 @@ func (d *descriptor) WriteNow(p []byte) (int, error) {
 	return max(w.n, 0), err
 }
 
-// tryWrite writes once.
 func (d *descriptor) tryWrite(fd uintptr) (done bool) {
 	w := &d.write
 	for {

@@ -13,12 +13,5 @@
 // TLS makes records of 16 KiB and writes each by itself. The [Conn] collects those of a piece and
 // writes them once.
 //
-// For a client that does not read, Linux keeps at most two unsent pieces of 64 KiB
-// (TCP_NOTSENT_LOWAT). Without this limit, it keeps up to 4 MiB for each client.
-//
-// A client that decodes a long response returns its HTTP/2 window in thousands of small frames.
-// After [Conn.Gather], reads bring many of them together, and Linux wakes the reader only for many
-// bytes (gather.go).
-//
 // During a drain, [Drain] limits the waits for requests over HTTP/1.1 and for handshakes.
 package conn

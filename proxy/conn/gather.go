@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// gathering lets the reads of a socket bring more bytes. A client that decodes while it reads returns
-// its HTTP/2 window in thousands of small frames. If each of them woke the reader, or only a thread
-// that waits for all sockets, this would cost more than the response.
+// gathering lets the reads of a socket bring more bytes. A client that decodes while it reads
+// returns its HTTP/2 window in thousands of small frames. If each of them woke the reader, or only
+// a thread that waits for all sockets, this would cost more than the response.
 type gathering struct {
 	began time.Time
 	until atomic.Int64 // nanoseconds since began
@@ -25,9 +25,8 @@ type gathering struct {
 }
 
 const (
-	// GatherTime and gatherLeast limit how long a read waits for more bytes. Within these limits, it
-	// waits about as long as the client takes to send gatherWorth bytes, so that a client that reads
-	// quickly does not run dry.
+	// GatherTime and gatherLeast limit how long a read waits for more bytes: about as long as the
+	// client takes to send gatherWorth bytes, so that a client that reads quickly does not run dry.
 	GatherTime, gatherLeast = 4 * time.Millisecond, time.Millisecond
 	gatherWorth             = 2 << 10
 	// gatherMax is the maximum number of bytes that are read together.
@@ -36,7 +35,6 @@ const (
 
 var gatherings = sync.Pool{New: func() any { return new([gatherMax]byte) }}
 
-// start gathers for the given time.
 func (g *gathering) start(d time.Duration) { g.until.Store(int64(time.Since(g.began) + d)) }
 
 func (g *gathering) active() bool {
@@ -44,7 +42,7 @@ func (g *gathering) active() bool {
 	return until != 0 && int64(time.Since(g.began)) < until
 }
 
-// read waits for a moment and reads what has arrived. If nothing has arrived, it waits for one byte.
+// read waits for a moment and reads what has arrived. If that is nothing, it waits for one byte.
 func (g *gathering) read(s *socket, p []byte) (int, error) {
 	if g.pause = cmp.Or(g.pause, GatherTime); !g.more {
 		g.wake(s, gatherMax)
@@ -63,7 +61,6 @@ func (g *gathering) read(s *socket, p []byte) (int, error) {
 	}
 }
 
-// take passes on bytes that were read.
 func (g *gathering) take(p []byte) int {
 	n := copy(p, g.kept)
 	if g.kept = g.kept[n:]; len(g.kept) == 0 {
@@ -73,7 +70,6 @@ func (g *gathering) take(p []byte) int {
 	return n
 }
 
-// wake sets the number of bytes whose arrival wakes a read that waits.
 func (g *gathering) wake(s *socket, bytes int) {
 	if s.now != nil && max(1, g.wakeAt) != bytes {
 		g.wakeAt = bytes

@@ -7,17 +7,17 @@ import (
 )
 
 // Heads limits the memory of everything that clients have begun to send: TLS handshakes, heads of
-// requests, and header blocks of HTTP/2. Unknown clients share the memory of strangers by network, and
-// known clients share that of users. Bytes that clients leave unread are limited likewise, but those of known
-// clients have memory of their own, because they may stay for hours.
+// requests, and header blocks of HTTP/2. Unknown clients share that of strangers by network, and
+// known clients share that of users. Bytes that clients leave unread are limited likewise, but
+// those of known clients have memory of their own, because they may stay for hours.
 type Heads struct{ Strangers, Users, Unread *fair.Pool }
 
 const (
 	// headFree is the number of bytes of each head that are not counted.
 	headFree = 2 << 10
-	// handshakeFree is the same for a handshake, and handshakeMost limits it: a resumed session may have
-	// a chain of certificates of up to 16 KiB, and send it twice. TLS keeps its buffers for as long as the
-	// connection is open, and they may be handshakeKept times as large as the handshake.
+	// handshakeFree is the same for a handshake, and handshakeMost limits it: a resumed session may
+	// have a chain of certificates of up to 16 KiB, and send it twice. TLS keeps its buffers while
+	// the connection is open. They may be handshakeKept times as large as the handshake.
 	handshakeFree, handshakeMost, handshakeKept = 4 << 10, 40 << 10, 3
 )
 
@@ -31,7 +31,6 @@ type headCount struct {
 	size int64
 }
 
-// end gives back what was counted.
 func (h *headCount) end() {
 	if h.size > 0 {
 		h.from.Give(h.who, h.size)
@@ -52,9 +51,8 @@ func (h *handshake) grows(n int) bool {
 	return h.read <= handshakeMost && h.account.HeadGrows(kept)
 }
 
-// FrameReader reads for the framer of an HTTP/2 connection. Until the client is known, it waits
-// below TLS, which needs less memory. A header block may have several frames. Beyond Free bytes, the
-// block counts as a head.
+// FrameReader reads for the framer of an HTTP/2 connection, and waits below TLS until the client is
+// known. Beyond Free bytes, a header block, which may have several frames, counts as a head.
 type FrameReader struct {
 	Conn    *Conn
 	Free    int64

@@ -49,8 +49,7 @@ func (l *Listener) Accept() (*Conn, error) {
 	}
 }
 
-// Admit reports whether the limits allow to serve a connection. If they do not, it closes the
-// connection.
+// Admit reports whether the limits allow to serve a connection, and closes it if they do not.
 func (l *Listener) Admit(c *Conn, limits exchange.Limits) bool {
 	most, all := limits.Crowd()
 	open, gone, ok := l.Open.add(c, most, all)
@@ -74,8 +73,8 @@ func (l *Listener) Admit(c *Conn, limits exchange.Limits) bool {
 	return true
 }
 
-// Drain makes Accept fail after d: until then, clients may not have noticed that they should connect
-// elsewhere. It closes a listener without deadlines at once.
+// Drain makes Accept fail after d: until then, clients may not have noticed that they should
+// connect elsewhere. It closes a listener without deadlines at once.
 func (l *Listener) Drain(d time.Duration) error {
 	if limited, ok := l.Listener.(interface{ SetDeadline(t time.Time) error }); ok {
 		return limited.SetDeadline(time.Now().Add(d))

@@ -12,13 +12,12 @@ const recordHeader = 5
 // new keys takes 22.
 const idleMost = 4 << 10
 
-// errNoData says that a client sends much that TLS keeps to itself.
 var errNoData = errors.New("too many bytes of TLS bring no data")
 
-// records follows the TLS records that a socket reads. TLS collects a handshake message of up to 256
-// KiB before it looks at it, also after the handshake, and keeps the buffer for as long as the
-// connection is open. When TLS wants more bytes, it has used all records that were whole. If none of
-// them brought data, all were part of such messages.
+// records follows the TLS records that a socket reads. TLS collects a handshake message of up to
+// 256 KiB before it looks at it, also after the handshake, and keeps the buffer for as long as the
+// connection is open. When TLS wants more bytes, it has used all records that were whole. If none
+// of them brought data, all were part of such messages.
 type records struct {
 	header [recordHeader]byte
 	begun  int  // bytes of the header that were read
@@ -37,7 +36,6 @@ func (r *records) want() bool {
 	return r.idle <= idleMost
 }
 
-// read says which bytes were read.
 func (r *records) read(p []byte) {
 	for len(p) > 0 {
 		if r.begun < recordHeader {

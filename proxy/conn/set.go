@@ -10,10 +10,10 @@ import (
 
 // Set is the set of open connections of all clients. The listener limits its size.
 //
-// A connection is a stranger's until a user's limit counts it. If no connection is left for a client, the
-// network (see [access.Network]) with the most strangers makes room: its oldest stranger's connection ends.
-// So the connections of strangers of a few networks keep nobody else out. Among networks with as many
-// strangers as the client's, a stranger has the time to say who it is: after a restart, many come together.
+// A connection is a stranger's until a user's limit counts it. If no connection is left for a
+// client, the oldest stranger's connection of the network (see [access.Network]) with the most
+// strangers ends. So strangers of a few networks keep nobody else out. Among networks with as many
+// strangers as the client's, a stranger has the time sayWho: after a restart, many come together.
 type Set struct {
 	mu struct {
 		sync.Mutex
@@ -24,8 +24,7 @@ type Set struct {
 	}
 }
 
-// sayWho is the time that a stranger has until its connection may have to make room for a client whose
-// network has as many strangers. A handshake may take as long.
+// sayWho is the time that a stranger has to say who it is. A handshake may take as long.
 const sayWho = handshakeTimeout
 
 // stranger is the place of a connection among those of strangers. It is zero for a user's.
@@ -44,9 +43,8 @@ type Drain struct {
 	Next time.Duration
 }
 
-// add adds a connection, of which most are served. It returns the new number of connections, and the
-// stranger's connection that has made room, which must be closed. It fails if there are already as many
-// connections as may be open. The connection leaves the set when it closes.
+// add adds a connection until it closes. Up to most are served, and up to all may be open. gone is
+// the stranger's connection that has made room, which the caller must close.
 func (s *Set) add(c *Conn, most, all int) (open int, gone *Conn, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,8 +69,8 @@ func (s *Set) add(c *Conn, most, all int) (open int, gone *Conn, ok bool) {
 	return len(s.mu.open), gone, true
 }
 
-// makeRoomLocked removes a stranger's connection for a client of a network. It returns nil if there is
-// none, or if no network has more strangers than this one would have, and they are all new.
+// makeRoomLocked removes a stranger's connection for a client of a network. It returns nil if there
+// is none, or if no network has more strangers than this one would have, and they are all new.
 func (s *Set) makeRoomLocked(network string) *Conn {
 	var of *list.List
 	for _, other := range s.mu.networks {
@@ -113,7 +111,6 @@ func (s *Set) removeLocked(c *Conn) {
 	delete(s.mu.open, c)
 }
 
-// known says that a connection is a user's.
 func (s *Set) known(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

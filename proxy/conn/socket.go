@@ -12,23 +12,20 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// socket is the TCP connection below TLS. A write does not wait for the client: the socket keeps
-// the bytes that the kernel does not accept, and flush writes them. Two goroutines may write,
-// because a TLS read can send a response while it holds TLS's own lock. If this response waited for
-// the client, the next writer would wait too.
+// socket is the TCP connection below TLS. It keeps the bytes that the kernel does not accept, and
+// flush writes them. Two goroutines may write, because a TLS read can send a response while it
+// holds TLS's own lock. If this response waited for the client, the next writer would wait too.
 //
-// A writer writes one piece, and the next piece only after flush has written all of the first.
-// Besides one piece, the socket keeps only responses of TLS. A client that causes too many such
-// responses is disconnected.
+// A writer writes one piece, and the next only after flush has written all of it. Besides, the
+// socket keeps only responses of TLS. A client that causes too many of them is disconnected.
 type socket struct {
 	net.Conn
 	now       immediate // nil if the socket can only wait: then it keeps all writes
 	gather    gathering
 	handshake *handshake // nil unless TLS shakes hands, in one goroutine; its writes wait
 
-	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
-	// and, with TLS, a large stack. So a connection that may be silent for long waits for one byte
-	// below TLS. Then it reads the bytes that have arrived without waiting.
+	// reading belongs to the goroutine that reads. A connection that may be silent for long waits
+	// for one byte below TLS, and then reads without waiting what has arrived.
 	reading struct {
 		first   [1]byte
 		peeked  bool     // first was read but not yet passed to the reader
@@ -38,7 +35,7 @@ type socket struct {
 
 	mu struct {
 		sync.Mutex
-		collects bool          // writes are kept until flush
+		collects bool          // writes are kept until flushNow
 		flushing bool          // flush writes what was kept; further writes are kept
 		left     *bytes.Buffer // bytes that the kernel has not accepted, up to leftMax; nil for none
 		broken   error         // the error of a write that may have been partial
@@ -57,7 +54,6 @@ const (
 	tcpNotSentLowWater = 25
 )
 
-// errUnread says that a client does not read the responses of TLS.
 var errUnread = errors.New("the client does not read the answers to what it asks")
 
 func newSocket(c net.Conn) *socket {
@@ -108,7 +104,6 @@ func (s *socket) Write(p []byte) (n int, err error) {
 	return len(p), nil
 }
 
-// writeNowLocked writes what the kernel accepts.
 func (s *socket) writeNowLocked(p []byte) (n int) {
 	if s.now == nil {
 		return 0
@@ -120,7 +115,6 @@ func (s *socket) writeNowLocked(p []byte) (n int) {
 	return n
 }
 
-// collect makes the socket keep what is written to it, until flush is called.
 func (s *socket) collect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +153,6 @@ func (s *socket) flush() error {
 	}
 }
 
-// take returns the kept bytes and removes them from the socket.
 func (s *socket) take() (*bytes.Buffer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +225,6 @@ func (s *socket) read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// readNow reads the bytes that have arrived. If there are none, it fails as after a deadline.
 func (s *socket) readNow(p []byte) (int, error) {
 	n, err := s.now.ReadNow(p)
 	if errors.Is(err, syscall.EAGAIN) {

@@ -35,7 +35,6 @@ func (c *Conn) Waited() {
 	c.mu.waiting = time.Time{}
 }
 
-// drain limits the wait for a request.
 func (c *Conn) drain(d *Drain) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

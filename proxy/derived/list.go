@@ -8,8 +8,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// List is a list that is written straight from the cache. It copies no item. It shares its pieces
-// with other lists.
+// List is a list that is written straight from the cache, without a copy of an item.
 type List struct {
 	Head, Tail []byte
 	Spans      []tree.Span // items as the cache keeps them; Pieces has items in other forms

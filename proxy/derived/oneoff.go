@@ -10,8 +10,7 @@ import (
 )
 
 // OneOff is a list that is compressed for one request while it is written, as one gzip member. Even
-// for a long list, it needs only the memory of a compressor, for which the response holds room. It
-// waits for turns through the read's meter.
+// a long list needs only the memory of a compressor, for which the response holds room.
 type OneOff struct {
 	List  *List
 	Meter *fair.Meter

@@ -12,12 +12,9 @@ import (
 )
 
 // Selection records the objects in each page that match a selector. Controllers list with the same
-// few selectors again and again, and pages do not change. So the result for a page is valid as long
-// as the page is part of the collection. A list then checks only the objects of new pages. In a
-// large collection, each further object would cost one or two waits for memory.
-//
-// Results are kept from a selector's second use on, because many selectors are used only once.
-// Examples are selectors that each name one node.
+// few selectors again and again, and pages do not change. So a list checks only the objects of new
+// pages. Results are kept from a selector's second use on, because many selectors are used only
+// once, such as those that name one node.
 type Selection struct {
 	derived *Store
 	meter   *fair.Meter

@@ -86,7 +86,6 @@ func (s *Selected) single(state tree.Tree) iter.Seq[tree.Span] {
 	}
 }
 
-// within walks the objects of a key range in the reader's namespaces.
 func (s *Selected) within(state tree.Tree, from, to string) iter.Seq[tree.Span] {
 	if !s.Narrowed {
 		return state.Spans(from, to)

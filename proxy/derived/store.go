@@ -19,24 +19,22 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Store keeps pieces that were made from pages: their metadata in another form, their compressed
-// bytes, and the objects that match selectors. An update replaces one page and its pieces; the rest
-// of a list stays. A lost piece only has to be made again.
+// Store keeps pieces that were made from pages. An update replaces one page and its pieces; the
+// rest of a list stays. A lost piece only has to be made again.
 //
 // Ristretto keeps the pieces within a budget of bytes, and prefers pieces with frequent reads
-// (TinyLFU). With the page as the key, ristretto kept the pieces of stale pages because their
-// frequency was high, and rejected the pieces of the new pages. So the key of a piece has the slot
-// of its page instead. A page takes over the slot of the page that it replaces. The piece of the
-// newer page then deletes the stale piece, uses its room, and inherits its frequency.
+// (TinyLFU). With the page as the key, it would keep the pieces of stale pages because their
+// frequency is high, and reject those of new pages. So the key of a piece has the slot of its page
+// instead, which a page takes over from the page that it replaces. The piece of the newer page then
+// deletes the stale piece, uses its room, and inherits its frequency.
 //
-// Why does the writer not delete stale pieces when it replaces a page? Then new pieces would have
-// no frequency. In a measurement, the budget was 1.1 times the bytes that were read again and
-// again, and other lists were read once. Each update made 20 pieces with the page as the key, 10 if
-// stale pieces were also deleted, and 2.3 with the slot as the key. The minimum is 2.
+// If the writer deleted stale pieces when it replaces a page, new pieces would have no frequency.
+// In a measurement, the budget was 1.1 times the bytes that were read again and again, and other
+// lists were read once. Each update made 20 pieces with the page as the key, 10 if stale pieces
+// were also deleted, and 2.3 with the slot as the key. The minimum is 2.
 //
 // TinyLFU has a price. If the budget is full and readers turn to another list, each piece of the
-// new list is made up to ten times before it is kept. A list that is being written shares even its
-// pieces that are not kept.
+// new list is made up to ten times before it is kept.
 //
 // Invariants:
 //
@@ -163,8 +161,7 @@ type Made struct {
 	Until   time.Time // at which ages in the piece change; zero for never
 }
 
-// FormID names a form of list items: a choice, and the part of their objects
-// that the rows of a Table contain.
+// FormID names a form of list items: a choice, and the part of an object that a Table's row has.
 type FormID struct {
 	Choice  wire.Choice
 	Include wire.Include
@@ -222,7 +219,6 @@ func (d *Store) lookup(key derivedKey) *Piece {
 
 func (p *Piece) lasts() bool { return p.Until.IsZero() || time.Now().Before(p.Until) }
 
-// share lets other lists find a piece while a list refers to it.
 func (d *Store) share(p *Piece) {
 	shared := weak.Make(p)
 	d.Shared.Store(p.key, shared)

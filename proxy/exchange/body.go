@@ -39,8 +39,8 @@ type Deadliner interface {
 // BodyAhead is the number of bytes of a body that are read before the request is forwarded.
 const BodyAhead = 64 << 10
 
-// ReadAhead reads the beginning of a body while its request waits, if an unread body would block all
-// other bodies of the connection.
+// ReadAhead reads the beginning of a body while its request waits, if an unread body would block
+// all other bodies of the connection.
 func (b *Body) ReadAhead() {
 	if b == nil || !b.Shared {
 		return
@@ -50,8 +50,7 @@ func (b *Body) ReadAhead() {
 	b.began = time.Time{} // the wait does not count as the client's time
 }
 
-// Fill reads a body that may be kept, up to BodyAhead or Room. It returns true if the body is longer
-// than that.
+// Fill reads a body that may be kept, up to BodyAhead or Room, and reports whether it is longer.
 func (b *Body) Fill() (longer bool) {
 	most := max(BodyAhead, b.Room)
 	if b.Length > most {
@@ -64,8 +63,8 @@ func (b *Body) Fill() (longer bool) {
 	return b.after == nil
 }
 
-// Whole reads a short body to its end and returns it. It returns nil if there is no body, and if the
-// body is longer than BodyAhead and Room, is broken or must not be kept. Read then returns all of it.
+// Whole reads a short body to its end and returns it. It returns nil if there is no body, or if it
+// is longer than BodyAhead and Room, is broken or must not be kept. Then Read returns all of it.
 func (b *Body) Whole() []byte {
 	if b == nil || !b.Keep || b.Fill() || !errors.Is(b.after, io.EOF) || b.Length >= 0 && b.Length != int64(len(b.ahead)) {
 		return nil
@@ -78,7 +77,6 @@ func (b *Body) Whole() []byte {
 	return whole
 }
 
-// fill reads up to most bytes ahead.
 func (b *Body) fill(most int) {
 	var piece [4 << 10]byte
 	for len(b.ahead) < most && b.after == nil {
@@ -93,7 +91,6 @@ func (b *Body) fill(most int) {
 // without a limit, such as a stream to a pod, may be slower.
 const leastTime, leastRate = time.Minute, 16 << 10
 
-// deadline returns the time by which more bytes of a body must arrive.
 func (b *Body) deadline() time.Time {
 	now := time.Now()
 	if b.began.IsZero() {
@@ -153,5 +150,5 @@ func (b *Body) readMore(p []byte) (int, error) {
 	return n, err
 }
 
-// Halt must be called before the proxy itself makes reads fail. Failure does not return such errors.
+// Halt must be called before the proxy itself makes reads fail: Failure returns no such errors.
 func (b *Body) Halt() { b.halted.Store(true) }

@@ -9,26 +9,25 @@ import (
 	"sync"
 )
 
-// SmallBody is the maximum number of bytes that BufferSmall reads, and the maximum size of a reused
-// buffer. Upstream sends no length with a response above 2 KiB. Without BufferSmall, each piece
-// that arrives would be a separate write to the client and would wake it again.
+// SmallBody limits what BufferSmall reads, and a reused buffer, in bytes. Upstream sends no length
+// with a response above 2 KiB. Without BufferSmall, each piece that arrives would be a separate
+// write to the client and would wake it again.
 const SmallBody = 64 << 10
 
-// buffers are for responses of unknown length.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // ErrLong means that a response is longer than the limit.
 var ErrLong = errors.New("response is too long to be shared")
 
-// BufferSmall reads a short response to its end, so that the response needs only one write.
+// BufferSmall reads a short response to its end.
 func (r *Response) BufferSmall() {
 	if r.Status != http.StatusNoContent && r.Status != http.StatusNotModified {
 		_ = r.Buffer(SmallBody) // a longer response is written as it arrives
 	}
 }
 
-// Buffer reads a response of up to limit bytes into memory. It returns [ErrLong] for a longer response
-// and the error of a broken one. Both can still be read as before.
+// Buffer reads a response of up to limit bytes into memory. It returns [ErrLong] for a longer
+// response and the error of a broken one. Both can still be read as before.
 func (r *Response) Buffer(limit int64) error {
 	if r.Reader == nil {
 		return nil

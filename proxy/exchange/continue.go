@@ -18,9 +18,8 @@ type continueToken struct {
 	StartKey string `json:"start"`
 }
 
-// EncodeToken returns the token of the page after an object, in the form of the apiserver's cache.
-// For a resource without that cache, it uses the form of etcd. The parameter last is the object's
-// key, relative to the listed prefix.
+// EncodeToken returns the token of the page after the object with the key last, relative to the
+// listed prefix. etcd is true for a resource that is not in the apiserver's cache.
 func EncodeToken(last string, rv uint64, etcd bool) string {
 	start := "/" + last + "\x00"
 	if etcd {
@@ -33,9 +32,8 @@ func EncodeToken(last string, rv uint64, etcd bool) string {
 	return base64.RawURLEncoding.EncodeToString(data)
 }
 
-// DecodeToken returns the start of a page, relative to the listed prefix, and its resourceVersion.
-// A negative resourceVersion asks for the most recent state. For malformed tokens the error is
-// ErrDoubtful.
+// DecodeToken returns a page's start, relative to the listed prefix, and its resourceVersion; below
+// 0, it asks for the most recent state. For malformed tokens the error is ErrDoubtful.
 func DecodeToken(token string) (start string, rv int64, err error) {
 	if start, rv, err = storage.DecodeContinue(token, ""); err != nil {
 		return "", 0, ErrDoubtful

@@ -46,7 +46,6 @@ func (c Credentials) AsHTTP(ctx context.Context) *http.Request {
 	return asked.WithContext(ctx)
 }
 
-// address returns the client's address, or "" if it is unknown.
 func address(c Conn) string {
 	if c == nil {
 		return ""

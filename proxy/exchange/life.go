@@ -61,9 +61,8 @@ func (l *Life) Stop() { l.stopping.end() }
 // Cut closes open connections.
 func (l *Life) Cut() { l.serving.end() }
 
-// DrainShare returns a random delay, up to the drain time, after which a watch ends. The delays
-// differ so that clients reconnect at different times. A watch that begins during the drain has
-// only the rest of this time.
+// DrainShare returns a random delay, up to the rest of the drain time, after which a watch ends. So
+// clients reconnect at different times.
 func (l *Life) DrainShare() time.Duration {
 	most := time.Duration(l.drainTime.Load())
 	if end := l.drainEnd.Load(); end != nil {

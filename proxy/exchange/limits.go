@@ -19,13 +19,11 @@ type Limits struct {
 	Forwards int
 }
 
-// crowdMax is the number of connections above the limit that receive a response. Further
-// connections are closed.
+// crowdMax limits the connections above the limit that get a response. Others are closed.
 const crowdMax = 1000
 
-// Crowd returns the number of connections that are served, and the number that may be open.
-// Connections between these two numbers receive a 429. One in eight descriptors is reserved for
-// them.
+// Crowd returns how many connections are served, and how many may be open. Those in between receive
+// a 429. One in eight descriptors is reserved for them.
 func (l Limits) Crowd() (most, all int) {
 	const share = 8
 	most, all = l.Connections, l.Connections+crowdMax

@@ -135,8 +135,7 @@ func (p *Params) selectBy(kind, selector string) (err error) {
 	return err
 }
 
-// Kind returns the kind of a read, of an object if it has a name. It decides the form of the
-// response.
+// Kind returns the kind of a read, which is a get if name is set.
 func (p *Params) Kind(name string) wire.Read {
 	switch {
 	case name != "":
@@ -189,15 +188,13 @@ func (p *Params) WithState() bool {
 	return p.RV == 0
 }
 
-// Indexed reports whether upstream reads the page from an index. A full page then has another
-// token.
+// Indexed reports whether upstream reads the page from an index, so a full page has another token.
 func (p *Params) Indexed() bool {
 	return p.Fields != nil && !p.Fields.Empty() && p.Token == "" && (p.Match == "NotOlderThan" || !p.RVGiven)
 }
 
-// Pinned reports whether the read lists all namespaces with a field selector that names one
-// namespace. Upstream reads the first page from that namespace. Its continue token is relative to
-// the namespace.
+// Pinned reports whether a list of all namespaces has a field selector for one of them. Upstream
+// reads the first page from that namespace, and its continue token is relative to it.
 func (p *Params) Pinned(rt Route) bool {
 	if p.Fields == nil || rt.Namespace != "" {
 		return false

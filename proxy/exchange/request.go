@@ -17,8 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// Request is a client's request. It has no reference to the server's buffers and may outlive the
-// handler.
+// Request is a client's request. It may outlive the handler.
 type Request struct {
 	Method string
 	Target string // path and query, as sent by the client
@@ -52,8 +51,8 @@ func (r *Request) End() {
 	}
 }
 
-// Free gives back the request's memory. It must be called when the response has been written, or when a
-// watch from the cache begins.
+// Free gives back the request's memory. It must be called when the response has been written, or
+// when a watch from the cache begins.
 func (r *Request) Free() { r.Memory.Free() }
 
 // Address returns the client's address.
@@ -94,8 +93,8 @@ func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?"
 // Pretty reports whether upstream would indent the response.
 func (r *Request) Pretty() bool { return wire.Pretty(r.Query, r.Header.Get("User-Agent")) }
 
-// HidesIdentity reports whether a header declares an identity header hop-by-hop. A proxy would have to
-// drop that one, and upstream would then attribute the request to another user.
+// HidesIdentity reports whether a header declares an identity header hop-by-hop. A proxy would have
+// to drop that one, and upstream would then attribute the request to another user.
 func HidesIdentity(header http.Header) bool {
 	for _, v := range header.Values("Connection") {
 		for token := range strings.SplitSeq(v, ",") {

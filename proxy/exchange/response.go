@@ -44,13 +44,12 @@ type Response struct {
 	Last  bool        // the connection must close
 	// Release gives back what the request holds. It is nil for nothing.
 	Release Release
-	// State is the state that List is written from, or nil. A list that takes long ends once the state
-	// does not stay.
+	// State is what List is written from, or nil. A slow list ends once State does not stay.
 	State fair.Stayer
 }
 
-// Release is what a request holds until its response has been written: memory, and its place in metrics
-// and in the log.
+// Release is what a request holds until its response has been written: memory, and its place in
+// metrics and in the log.
 type Release interface {
 	// Written is called once, with the number of bytes of the body.
 	Written(bytes int64)
@@ -102,8 +101,7 @@ const (
 	FromProxy    Source = "proxy" // refused or failed here
 )
 
-// copySize is the maximum size of a read and a write, in bytes. smallSize is the size if the user holds
-// too much memory.
+// copySize limits a read and a write, in bytes; smallSize, if the user holds too much memory.
 const copySize, smallSize = 32 << 10, 4 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
@@ -141,8 +139,8 @@ func (r *Response) Abandon() {
 	r.Close(0)
 }
 
-// Close releases the resources of a response, of whose body so many bytes have been written. Whoever
-// writes the response must call it. Further calls do nothing.
+// Close releases the resources of a response, of whose body so many bytes have been written.
+// Whoever writes the response must call it. Further calls do nothing.
 func (r *Response) Close(bytes int64) {
 	if r.Reader != nil {
 		_ = r.Reader.Close() // the body was read to its end, or is not needed

@@ -27,8 +27,7 @@ type Route struct {
 	Plain bool
 }
 
-// IsNamespace reports whether the path is /api/v1/namespaces/NAME. The name of a namespace is also
-// its namespace.
+// IsNamespace reports whether the path is /api/v1/namespaces/NAME. Then the namespace is NAME, too.
 func (rt *Route) IsNamespace() bool {
 	return rt.GVR.Group == "" && rt.GVR.Resource == "namespaces" && rt.Name == rt.Namespace
 }
@@ -106,8 +105,7 @@ func IsWatch(query string) bool {
 	return ok && ParseBool(value)
 }
 
-// ParseBool parses a query parameter like apimachinery: every value except "0" and "false" is true,
-// even "".
+// ParseBool parses like apimachinery: every value except "0" and "false" is true, even "".
 func ParseBool(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }
 
 // canonical reports whether a path has no empty, relative or escaped segments, and no bytes that

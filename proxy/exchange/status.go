@@ -56,7 +56,7 @@ func TooManyRequests(message string) metav1.Status {
 	return RetryLater(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
 }
 
-// TooLarge returns the Status of kube-apiserver's cache for a resourceVersion that it has not reached.
+// TooLarge returns the Status of kube-apiserver's cache for a resourceVersion not yet reached.
 func TooLarge(asked, current uint64) metav1.Status {
 	s := RetryLater(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
 		fmt.Sprintf("Timeout: Too large resource version: %d, current: %d", asked, current))
@@ -103,8 +103,7 @@ func StatusResponse(s metav1.Status, from Source) *Response {
 	return r
 }
 
-// NoRequest returns a response to input that upstream might not accept as a request. The connection
-// ends after the response.
+// NoRequest answers input that upstream might not accept as a request. The connection ends then.
 func NoRequest(status metav1.Status) *Response {
 	resp := StatusResponse(status, FromProxy)
 	resp.Last = true

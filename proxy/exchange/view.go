@@ -13,8 +13,7 @@ type View struct {
 	Name      string
 	Resources []schema.GroupResource // empty for all
 	Fields    *projection.Projection
-	// Allowed shows a user the namespaces that it may read, where the user may not read all of
-	// them.
+	// Allowed shows a user those namespaces that it may read, if it may not read all.
 	Allowed bool
 }
 
@@ -38,7 +37,6 @@ func (v *View) Of(gr schema.GroupResource) *projection.Projection {
 	return v.Fields
 }
 
-// changes reports whether the view changes a resource.
 func (v *View) changes(gr schema.GroupResource) bool {
 	return len(v.Resources) == 0 || slices.Contains(v.Resources, gr)
 }

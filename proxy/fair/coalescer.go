@@ -8,9 +8,9 @@ import (
 
 // Coalescer lets equal requests share a response. A flight is one request upstream.
 //
-// A reader must see every write from before the reader arrived. So only a flight that begins later
-// may answer this reader. A reader that arrives during a flight waits for the next flight, which all
-// waiting readers share, so upstream sees one flight at a time. A reader whose flight has not begun after
+// A reader must see every write from before it arrived. So only a flight that begins later may
+// answer it. A reader that arrives during a flight waits for the next one, which all waiting
+// readers share, so upstream sees one flight at a time. A reader whose flight has not begun after
 // lateAfter sends its own request, because the flight before may hang.
 type Coalescer[A any] struct {
 	mu struct {
@@ -78,8 +78,8 @@ func (fs *Coalescer[A]) Waiting() (n int) {
 	return n
 }
 
-// Land gives the answer to the readers of the flight, and may begin the next flight. If the answer is
-// zero, each of them must send its own request.
+// Land gives the answer to the readers of the flight, and may begin the next flight. If the answer
+// is zero, each of them must send its own request.
 func (f *Flight[A]) Land(answer A) {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
@@ -102,8 +102,7 @@ func (f *Flight[A]) leave() {
 	}
 }
 
-// await waits until the caller leads a flight that it has joined, or the flight has landed. Otherwise the
-// caller has left.
+// await waits until the caller leads its flight, or it has landed. Else the caller has left it.
 func (f *Flight[A]) await(ctx context.Context) (leads, landed bool) {
 	late := time.NewTimer(lateAfter)
 	defer late.Stop()
@@ -130,16 +129,15 @@ func (f *Flight[A]) begun() bool {
 	return f.of.mu.next[f.key] != f
 }
 
-// Crowded reports whether several readers share a flight that has begun. No further reader can join
-// such a flight.
+// Crowded reports whether several readers share a flight that has begun. No other can join it.
 func (f *Flight[A]) Crowded() bool {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
 	return f.waiting > 1
 }
 
-// Join returns the answer of another flight, or a flight that the caller leads. If it returns neither,
-// the caller must send a request of its own, or ctx has ended.
+// Join returns the answer of another flight, or a flight that the caller leads. If it returns
+// neither, the caller must send a request of its own, or ctx has ended.
 func (fs *Coalescer[A]) Join(ctx context.Context, key string) (answer A, leads *Flight[A]) {
 	f, first := fs.join(key)
 	if first {

@@ -1,8 +1,8 @@
 // Package fair shares limited resources among users: requests to upstream, processor time, and
 // memory for responses that are made for one request.
 //
-// A [Pool] shares each resource. Users take turns, one claim each. A user may hold no more than stays
-// free, so a few greedy users leave room for others. A user's own claims are served in order.
+// A [Pool] shares each resource. Users take turns, one claim each. A user may hold no more than
+// stays free, so a few greedy users leave room for others. A user's own claims are served in order.
 //
 //	Pool       requests to upstream, slots for expensive reads, bytes of memory
 //	Holding    the memory of one request, which is given back at once
@@ -20,8 +20,8 @@
 // and each writing goroutine runs for 10 ms before the next. While 300 clients did not read their
 // lists, a get took 290 ms without the free processor, and 3 ms with it.
 //
-// A single step may be much longer than a turn, because a large object is converted in one step. Steps
-// of more than 4 MiB have slots of their own, as many as other turns. Before, each of the 80 pieces of
-// another user's list waited for such a step: while two clients listed 64 custom resources of 0.8 MB
-// as Tables, a list of 5 MB took 8.2 s, and 14 ms with such slots.
+// A single step may be much longer than a turn, because a large object is converted in one step.
+// Steps of more than 4 MiB have slots of their own, as many as other turns. While two clients
+// listed 64 custom resources of 0.8 MB as Tables, a list of 5 MB took 8.2 s without such slots,
+// because each of its 80 pieces waited for a long step, and 14 ms with them.
 package fair

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Guard limits the memory of bytes that a client does not read. If a wait for the client lasts longer
-// than guardGrace, the bytes need room in a pool. If there is none, the response or the connection must
-// end. A nil guard limits nothing.
+// Guard limits the bytes that a client does not read. If it waits longer than guardGrace, they need
+// room in a pool. If there is none, the response or the connection must end. A nil guard limits
+// nothing.
 type Guard struct {
 	size int64
 	of   Unread
@@ -19,7 +19,7 @@ type Guard struct {
 		held  int64  // bytes of room
 		room  *Pool  // that has the bytes
 		by    string // the user who holds them
-		// refused is true once the client was refused room, even if its wait ends before it is told.
+		// refused is true once the client was refused room, even if its wait then ends.
 		refused bool
 	}
 }
@@ -32,7 +32,6 @@ type Unread interface {
 	RefuseUnread()
 }
 
-// guardGrace is the time for which unread bytes need no room.
 const guardGrace = time.Second
 
 // NewGuard returns a guard for size bytes.
@@ -103,8 +102,7 @@ func (g *Guard) Large(size int64) {
 	g.mu.large = size
 }
 
-// End ends the wait and gives the room back. It returns false if the client has ever been refused
-// room.
+// End ends the wait and gives the room back. It fails if the client has ever been refused room.
 func (g *Guard) End() (ok bool) {
 	if g == nil {
 		return true

@@ -9,8 +9,8 @@ import (
 // Patience limits a read's wait for memory. After that, upstream answers.
 const Patience = 2 * time.Second
 
-// Holding is the part of a pool that one request holds. Free gives back all of it when the request ends. So
-// the functions that take memory need not give it back after an error. A nil Holding has no bound.
+// Holding is the part of a pool that one request holds. Free gives back all of it when the request
+// ends. So what takes memory need not give it back after an error. A nil Holding has no bound.
 type Holding struct {
 	of   *Pool
 	user string
@@ -41,7 +41,7 @@ func (h *Holding) Try(size int64) bool {
 	return h == nil || h.of.Try(h.user, size) && h.took(size)
 }
 
-// Take waits for size more, for Patience at most. It fails at once if the request holds too much for that.
+// Take waits for size more, for Patience at most. If the request holds too much, it fails at once.
 func (h *Holding) Take(ctx context.Context, size int64) error {
 	if h == nil {
 		return nil
@@ -85,7 +85,7 @@ func (h *Holding) Share(size int64) *Common {
 	return c
 }
 
-// Join adds a request to those that hold common memory. If all others have ended meanwhile, there must be
+// Join adds a request to those that hold common memory. If all others have ended, there must be
 // room for it. A nil Common is none.
 func (h *Holding) Join(c *Common) bool {
 	if h == nil || c == nil {

@@ -7,13 +7,12 @@ import (
 )
 
 // Meter limits the processor time of a read from the cache. A read begins without a slot. A cheap
-// read never waits, and its meter does one subtraction. Once a read has touched more than Turn bytes,
-// it waits for one of the [Slots], and gives it back after its turn, which is as long. So users get equal
-// shares of the processors, however expensive their reads are. A read gives its slot back before it
-// waits for anything else.
+// read never waits, and its meter does one subtraction. After Turn bytes, a read waits for one of
+// the [Slots], and gives it back after its turn, which is as long. So users get equal shares of the
+// processors, however expensive their reads are.
 //
-// Work counts in bytes touched. Measured times would grow on a busy machine, and cheap reads would then
-// count as expensive.
+// Work counts in bytes touched. Measured times would grow on a busy machine, and cheap reads would
+// then count as expensive.
 type Meter struct {
 	ctx   context.Context
 	base  context.Context // the argument of NewMeter; ctx may also end when the client leaves
@@ -21,8 +20,7 @@ type Meter struct {
 	slots *Slots // nil means no bound
 	left  int64  // remaining bytes of the turn
 	held  *slot  // nil if the read has none
-	// attends is true if Attended must be called before the first wait. stop is the function that
-	// Attended returned.
+	// attends is true if Attended must be called before the first wait. stop is what it returned.
 	attends bool
 	stop    func()
 	// err says why the read was given up. The read's partial result must not be used.
@@ -35,7 +33,7 @@ const (
 	Turn = 512 << 10
 	// longStep is the length from which a step is long. A single large object can make it so.
 	longStep = 4 << 20
-	// writeTime is the time for which pieces of a response may hold a slot while they are written. It is
+	// writeTime is how long pieces of a response may hold a slot while they are written. It is
 	// several times as long as a turn takes if the client reads.
 	writeTime = time.Millisecond
 )
@@ -45,7 +43,7 @@ const (
 	Look = 16
 	// Compare is the cost of a comparison in a filter, in bytes.
 	Compare = 2
-	// Compress is how often the bytes of a page are touched when it is compressed for all its readers.
+	// Compress is how often a page's bytes are touched when it is compressed for all its readers.
 	Compress = 2
 	// Decode is how often the bytes of an object are touched when it is decoded.
 	Decode = 24
@@ -60,14 +58,12 @@ type Claimant interface {
 	Attended(ctx context.Context) (_ context.Context, stop func())
 }
 
-// NewMeter returns a meter for a read. If attends is true, a waiting read is given up when its
-// client leaves.
+// NewMeter returns a meter for a read. If it attends, a wait is given up when the client leaves.
 func NewMeter(ctx context.Context, who Claimant, slots *Slots, attends bool) Meter {
 	return Meter{ctx: ctx, base: ctx, who: who, slots: slots, left: Turn, attends: attends}
 }
 
-// Slots are for turns of expensive reads. Long steps have slots of their own. Otherwise a list of large
-// objects would delay each piece of all other lists by a long step.
+// Slots are for turns of expensive reads. Long steps have their own (see the package's doc).
 type Slots struct{ Short, Long *Pool }
 
 // NewSlots returns n slots of each kind.
@@ -80,7 +76,7 @@ func (m *Meter) Failed() error { return m.err }
 func (m *Meter) Context() context.Context { return m.ctx }
 
 // Spend must be called before each step of work, with the bytes that it touches. If the read is
-// expensive, Spend waits for a slot. It fails if the client leaves meanwhile. A nil meter counts nothing.
+// expensive, it waits for a slot, and fails if the client leaves. A nil meter counts nothing.
 func (m *Meter) Spend(bytes int64) error {
 	if m == nil {
 		return nil
@@ -122,9 +118,8 @@ func (m *Meter) ReleaseSlot() {
 	}
 }
 
-// End must be called when the response is complete. After that, the client's connection may be read
-// again. A response that is written later, such as the state of a watch, still needs turns, but its first
-// piece does not.
+// End must be called when the response is complete, before the client's connection is read again.
+// What is written later, such as the state of a watch, still needs turns, except its first piece.
 func (m *Meter) End() {
 	m.ReleaseSlot()
 	if m.stop != nil {
@@ -134,8 +129,8 @@ func (m *Meter) End() {
 	m.ctx, m.attends, m.left = m.base, false, WriteSize
 }
 
-// slot is a slot for one turn. It is given back once, by the read, or because a client that a piece is
-// written to does not read. A nil slot is none.
+// slot is a slot for one turn. It is given back once, by the read, or because the client of a piece
+// does not read. A nil slot is none.
 type slot struct {
 	of      *Pool
 	user    string
@@ -145,7 +140,6 @@ type slot struct {
 
 func (s *slot) lost() bool { return s != nil && s.given.Load() }
 
-// expire gives the slot back after writeTime.
 func (s *slot) expire() {
 	if s != nil && !s.expires {
 		s.expires = true

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Pool hands out a capacity, in slots or bytes, to users. A semaphore would serve claims in order of
-// arrival, so the user with the most claims would get most of the capacity.
+// Pool hands out a capacity, in slots or bytes, to users. A semaphore would serve claims in order
+// of arrival, so the user with the most claims would get most of the capacity.
 //
 // Invariants:
 //
@@ -22,7 +22,7 @@ import (
 //     who must wait for more to be free (2) loses the turn, and gets the next one when enough is.
 //  4. The pool knows only users who hold something or wait.
 //
-// The number of waiting claims has no bound here: each is that of a request whose memory counts already.
+// Waiting claims have no bound here: each is that of a request whose memory counts already.
 type Pool struct {
 	Capacity int64
 	shared   bool // 2 applies
@@ -37,10 +37,8 @@ type Pool struct {
 	}
 }
 
-// errNeverFits says that a claim is larger than the capacity.
 var errNeverFits = errors.New("larger than the capacity")
 
-// user is what a pool knows of a user.
 type user struct {
 	name    string
 	held    int64         // part of the capacity
@@ -49,7 +47,6 @@ type user struct {
 	place   *list.Element // of that list
 }
 
-// waiter is a waiting claim.
 type waiter struct {
 	size    int64
 	user    *user
@@ -64,7 +61,7 @@ func NewPool(capacity int64, shared bool) *Pool {
 	return p
 }
 
-// Take waits until a user's claim is granted or ctx ends. A granted claim must be returned with Give.
+// Take waits until a user's claim is granted or ctx ends. A granted claim must be given back.
 func (p *Pool) Take(ctx context.Context, name string, size int64) error {
 	w, err := p.enter(name, size)
 	if w == nil {
@@ -79,8 +76,8 @@ func (p *Pool) Take(ctx context.Context, name string, size int64) error {
 	}
 }
 
-// Try grants a claim if there is room, also if other claims wait. Otherwise a large claim that waits
-// would stop all who cannot wait.
+// Try grants a claim if there is room, also if other claims wait. Otherwise a large claim that
+// waits would stop all who cannot wait.
 func (p *Pool) Try(name string, size int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,8 +196,7 @@ func (p *Pool) Waiting() int {
 	return p.mu.waiters
 }
 
-// serveLocked grants claims in turn while there is room. Afterwards, the first claim in turn waits only for
-// room.
+// serveLocked grants claims in turn while there is room. The first that stays waits only for room.
 func (p *Pool) serveLocked() {
 	for e := p.mu.turns.Front(); e != nil; e = p.mu.turns.Front() {
 		u := e.Value.(*user)
@@ -229,7 +225,6 @@ func (p *Pool) placeLocked(u *user, in *list.List) {
 	}
 }
 
-// dropLocked removes a waiter.
 func (p *Pool) dropLocked(w *waiter) {
 	u := w.user
 	u.waiters.Remove(w.element)
@@ -240,5 +235,4 @@ func (p *Pool) dropLocked(w *waiter) {
 	}
 }
 
-// first returns the first waiting claim.
 func (u *user) first() *waiter { return u.waiters.Front().Value.(*waiter) }

@@ -12,8 +12,8 @@ import (
 // WriteSize is the size of one write of a long body, in bytes: four TLS records.
 const WriteSize = 64 << 10
 
-// turning waits for a turn before it writes a piece of a long body. Pieces share a turn for writeTime at
-// most, because a client might not read.
+// turning waits for a turn before it writes a piece of a long body. Pieces share a turn for
+// writeTime at most, because a client might not read.
 type turning struct {
 	io.Writer
 	turns *Meter
@@ -43,9 +43,9 @@ func (t *turning) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// paced fails if a client has read less than listPace on average after listGrace, because a list keeps its
-// objects and pages in memory, and a shared response keeps its bytes. For comparison, kube-apiserver ends
-// every response except a watch after a minute. Only the time in writes counts, without the waits for turns.
+// paced fails if a client has read less than listPace on average after listGrace, because a list
+// keeps its objects and pages in memory, and a shared response its bytes. Kube-apiserver ends every
+// response except a watch after a minute. Only time in writes counts, not the waits for turns.
 type paced struct {
 	io.Writer
 	stays   Stayer // see WriteLong
@@ -53,7 +53,7 @@ type paced struct {
 	written int64
 }
 
-// Paced returns a writer that fails if its client reads too slowly for what its body keeps in memory.
+// Paced returns a writer that fails if its client reads too slowly for what its body keeps.
 func Paced(w io.Writer) io.Writer { return &paced{Writer: w} }
 
 const (
@@ -85,15 +85,14 @@ const (
 	smallSize = 4 << 10
 )
 
-// Stayer is the state from which a list is written. Stays reports whether the state would be in memory
-// without the list.
+// Stayer is the state of a list. Stays reports whether it would be in memory without the list.
 type Stayer interface{ Stays() bool }
 
 var largeBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, WriteSize) }}
 
 // WriteLong writes a body in large pieces, because each write costs a system call and one or more
-// TLS records. If turns is nil, WriteLong does not wait for turns. large is true if the request holds a
-// LargeBuffer. After listGrace, the body ends once its state does not stay; nil means never. WriteLong
+// TLS records. If turns is nil, it waits for none. large is true if the request holds a
+// LargeBuffer. After listGrace, the body ends once its state does not stay; nil means never. It
 // returns the number of bytes that w took: a body that is compressed meanwhile counts others.
 func WriteLong(w io.Writer, body io.WriterTo, turns *Meter, large bool, stays Stayer) (int64, error) {
 	var buffer *bufio.Writer

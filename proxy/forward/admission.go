@@ -2,8 +2,8 @@ package forward
 
 import "sync"
 
-// Admission is what a request holds while it is forwarded: slots, and its place in counts and metrics. It
-// is released once, when the request has ended, whatever has ended it.
+// Admission is what a request holds while it is forwarded: slots, and its place in counts and
+// metrics. It is released once, when the request has ended, whatever has ended it.
 type Admission struct {
 	mu struct {
 		sync.Mutex

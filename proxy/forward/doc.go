@@ -4,24 +4,24 @@
 // impersonates, or as the proxy. It drops hop-by-hop and X-Remote headers.
 //
 // Many clients share an HTTP/2 connection. The apiserver ends it after a response to a request
-// without valid credentials (its feature gate UnauthenticatedHTTP2DOSMitigation), when it stops, and
-// with --goaway-chance. The transport sends requests that upstream has not processed again, if it
-// still has their bodies. So a body up to 64 KiB is read before its request takes a slot and is
-// sent, and a longer one if the user's memory has room; otherwise it uses HTTP/1.1. Requests with the
-// proxy's credentials, with tokens that the proxy has verified, and with other credentials do not
-// share connections, and the last kind uses HTTP/1.1, over which writes can fail while a server
+// without valid credentials (its feature gate UnauthenticatedHTTP2DOSMitigation), when it stops,
+// and with --goaway-chance. The transport sends requests that upstream has not processed again, if
+// it still has their bodies. So a body up to 64 KiB is read before its request takes a slot and is
+// sent, and a longer one if the user's memory has room; otherwise it uses HTTP/1.1. Requests with
+// the proxy's credentials, with tokens that the proxy has verified, and with other credentials do
+// not share connections, and the last kind uses HTTP/1.1, over which writes can fail while a server
 // stops. Watches and logs use HTTP/2 nevertheless, because each would hold a connection.
 //
 // A pod or service behind a proxy subresource chooses the headers of its response. Those above
 // [HeaderMax] are dropped, and the client gets 502. Above 10 MiB, Go's transport ends an HTTP/2
-// connection, so these requests use HTTP/1.1. With a body, they use HTTP/2 connections of their own,
-// because over HTTP/1.1 the apiserver drops the rest of an upload when the response begins: there, a
-// pod with such headers can still end other uploads to pods.
+// connection, so these requests use HTTP/1.1. With a body, they use HTTP/2 connections of their
+// own, because over HTTP/1.1 the apiserver drops the rest of an upload when the response begins:
+// there, a pod with such headers can still end other uploads to pods.
 //
 // If a request fails, the client's library may send it again. Client-go repeats any verb after 429
-// or 5xx with Retry-After, urllib3 (Python) PUT and DELETE after 429 or 503 with Retry-After, OkHttp
-// (Java) any verb after 503 with Retry-After 0, node-fetch none. So Retry-After must not follow a
-// write that upstream may have executed. TestFailuresOfUpstream compares with a direct client:
+// or 5xx with Retry-After, urllib3 (Python) PUT and DELETE after 429 or 503 with Retry-After,
+// OkHttp (Java) any verb after 503 with Retry-After 0, node-fetch none. So Retry-After must not
+// follow a write that upstream may have executed (TestFailuresOfUpstream):
 //
 //	failure                          | executed? | read               | write
 //	too many requests wait           | no        | 429, Retry-After   | 429, Retry-After
@@ -36,12 +36,10 @@
 //	panic in the proxy               | perhaps   | 500                | 500
 //
 // [Sharing] lets equal gets, lists and reads of documents share one response. Each reader receives
-// the response to a request that was sent after the reader arrived. Upstream receives one of several
-// equal requests at a time. A reader whose request has not begun after a minute sends its own.
-// A response above shareMax is not shared. One that breaks off before is a 503 to all its readers. A
-// short response of a Kubernetes API group is read completely before it is written, because upstream
-// sends no length above 2 KiB, and each piece would wake the client.
+// the response to a request that was sent after the reader arrived. Upstream receives one of
+// several equal requests at a time. A reader whose request has not begun after a minute sends its
+// own. A response that breaks off is a 503 to all its readers. A short response of a Kubernetes API
+// group is read completely before it is written ([exchange.SmallBody]).
 //
-// An earlier version sent gets over separate HTTP/1.1 connections. This saved 0.1 to 0.2 ms each, but
-// needed 596 lines, so it was removed.
+// Gets share connections, too: HTTP/1.1 connections of their own would save 0.1 to 0.2 ms each.
 package forward

@@ -19,9 +19,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Forwarder sends requests upstream unchanged, except for a few headers, and streams the responses
-// back. A request keeps the client's identity. A request with neither credentials nor a user that
-// the proxy has authenticated gets the proxy's identity.
+// Forwarder sends requests upstream. A request with neither credentials nor a user that the proxy
+// has authenticated gets the proxy's identity.
 type Forwarder struct {
 	base *url.URL
 	// actsAs reports whether the proxy itself impersonates a user. Send then refuses Impersonate
@@ -53,10 +52,9 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 }
 
 // Send sends a request upstream. The request ends when the client leaves or ctx ends. If ctx was
-// cancelled without a cause, the client has left. When over ends, the response ends as if upstream had
-// ended it. When stopping ends before the response begins, the request fails. Send releases the attempt's
-// admission when the request ends: when it has failed, its response is closed, its client has left, or
-// over has ended.
+// cancelled without a cause, the client has left. When over ends, the response ends as if upstream
+// had ended it. When stopping ends before the response begins, the request fails. Send releases the
+// attempt's admission when the request ends (see lifetime).
 func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Request, t *Attempt) *exchange.Response {
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -89,8 +87,8 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
 	}
 	out, err := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		// After GOAWAY, the transport asks for another connection for a request that upstream has not
-		// executed. It may get none.
+		// After GOAWAY, the transport asks for another connection for a request that upstream has
+		// not executed. It may get none.
 		GetConn: func(string) { x.sent.Store(false) },
 		GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) },
 	}), f.base, whole)
@@ -108,7 +106,6 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 	return resp
 }
 
-// answer returns the response to the client.
 func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *http.Response, err error) *exchange.Response {
 	if err != nil {
 		gone := x.ended.Load() == left || context.Cause(client) == context.Canceled //nolint:errorlint // other causes do not mean that the client left
@@ -182,8 +179,7 @@ func (t *Attempt) within(cancel func(), ask func() (*http.Response, error)) (*ht
 	return in, err
 }
 
-// roundTrip is a forwarded request until its response has been written. It reads the response's
-// body. Close ends both sides.
+// roundTrip is a forwarded request, and the body of its response. Close ends both sides.
 type roundTrip struct {
 	lifetime
 	upstream io.ReadCloser
@@ -195,8 +191,7 @@ type roundTrip struct {
 	impersonates bool
 }
 
-// outgoing returns the request for upstream. The parameter whole is the body, or nil if the body is
-// not complete yet or there is none.
+// outgoing returns the request for upstream. whole is its body if all of that has been read.
 func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (*http.Request, error) {
 	target, err := url.ParseRequestURI(x.Target)
 	if err != nil || !strings.HasPrefix(x.Target, "/") {
@@ -276,8 +271,8 @@ func forbidden(message string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
-// stops returns the Status for a request that the proxy's end has cancelled. Without a response, the
-// client would see a connection that ends, and might send the request again.
+// stops returns the Status for a request that the proxy's end has cancelled. Without a response,
+// the client would see a connection that ends, and might send the request again.
 func stops(harmless bool) metav1.Status {
 	if harmless {
 		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "watchproxy stops")
@@ -286,9 +281,8 @@ func stops(harmless bool) metav1.Status {
 		"watchproxy stops before the upstream apiserver has answered, so the request may have been executed")
 }
 
-// unanswered returns the Status for a request without a response. Many clients send a request again,
-// whatever its verb, if the Status asks for it. So only a harmless request may be retried: one that
-// upstream has not received, or a read.
+// unanswered returns the Status for a request without a response. Only a harmless one may be
+// retried: upstream has not received it, or it is a read.
 func unanswered(err error, sent, harmless bool) metav1.Status {
 	var timeout interface{ Timeout() bool }
 	switch {

@@ -14,8 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// This file copies and changes the headers of forwarded requests and their responses.
-
 // addForwardedFor appends the client's address, because upstream's audit log and its webhooks would
 // otherwise contain only the proxy's address.
 func addForwardedFor(h http.Header, c exchange.Conn) {
@@ -28,7 +26,6 @@ func addForwardedFor(h http.Header, c exchange.Conn) {
 	}
 }
 
-// dropCredentials deletes the headers that identify the sender of a request.
 func dropCredentials(header http.Header) {
 	header.Del("Authorization")
 	for name := range header {
@@ -38,8 +35,8 @@ func dropCredentials(header http.Header) {
 	}
 }
 
-// hopByHop lists the headers that belong to one connection (RFC 9110, 7.6.1). Host and Content-Length
-// are fields of their own in net/http.
+// hopByHop lists the headers that belong to one connection (RFC 9110, 7.6.1). Host and
+// Content-Length are fields of their own in net/http.
 var hopByHop = []string{
 	"Connection", "Content-Length", "Host", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
 	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
@@ -75,8 +72,7 @@ func copyHeader(to, from http.Header) error {
 // could otherwise fill the memory of the proxy: Go's limit is 10 MiB.
 const HeaderMax = 64 << 10
 
-// responseTo returns a response with upstream's status and headers. It fails if the headers are too
-// long.
+// responseTo returns a response with upstream's status and headers. It fails if they are too long.
 func responseTo(in *http.Response) (*exchange.Response, error) {
 	if exchange.HeaderSize(in.Header) > HeaderMax {
 		return nil, errors.New("long header")

@@ -18,8 +18,8 @@ import (
 //	open    -- the proxy drains -------------------------->  drained (as if upstream had ended it)
 //	open    -- the proxy stops before the response begins ->  stopped (the client gets an error)
 //
-// Independent of that, at most one party reads the client's connection, so that the next request can
-// follow when nobody does:
+// Independent of that, at most one party reads the client's connection, so that the next request
+// can follow when nobody does:
 //
 //	upload  -- the body ends -->  watch, which sees the client leave
 //	upload  -- finish --------->  nobody, after the client was interrupted
@@ -43,7 +43,6 @@ type lifetime struct {
 	uploaded  chan struct{} // closed after the transport's last access to the body
 }
 
-// ending tells why a request has ended.
 type ending = int32
 
 const (
@@ -54,7 +53,6 @@ const (
 	stopped
 )
 
-// reader is who reads the client's connection.
 type reader int
 
 const (
@@ -80,8 +78,7 @@ func (l *lifetime) begin(over, stopping context.Context) {
 	l.undrain.Store(&both) // end may have been called already, but then by one of the two
 }
 
-// end ends the request, if nothing has ended it before. When it returns, the admission has
-// been released.
+// end ends the request once. When it returns, the admission has been released.
 func (l *lifetime) end(why ending) {
 	l.once.Do(func() {
 		l.ended.Store(why) // before a read sees that the request is cancelled
@@ -93,7 +90,6 @@ func (l *lifetime) end(why ending) {
 	})
 }
 
-// watchClient watches the client, whose request body has ended.
 func (l *lifetime) watchClient() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

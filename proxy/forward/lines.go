@@ -12,9 +12,9 @@ import (
 
 // lines is the body of a watch in JSON. A read ends after an event, and so does an HTTP/1.1 chunk.
 // Kube-apiserver writes an event as one chunk, and some clients decode each chunk by itself
-// (python-kubernetes before 28, Patroni): a chunk that ends within a character would end their watch.
-// An event longer than the buffer is split, but not within a character. The server of an aggregated
-// API may not end each event with a newline, so for its watches only characters stay whole.
+// (python-kubernetes before 28, Patroni): a chunk that ends within a character would end their
+// watch. An event longer than the buffer is split, but not within a character. An aggregated API's
+// server may not end events with a newline, so in its watches only characters stay whole.
 type lines struct {
 	io.ReadCloser
 	events bool   // each event ends with a newline

@@ -89,8 +89,8 @@ func refusesCredentials(req *http.Request, resp *http.Response) bool {
 	return bytes.Contains(body, []byte(metav1.StatusFailure)) && bytes.Count(body, []byte(unauthorized)) > 1
 }
 
-// forbiddenVerb finds the verb in the apiserver's refusal of a request, in any encoding of a Status:
-// YAML folds long lines. An impersonation's verb can have a suffix, as in impersonate:user-info.
+// forbiddenVerb finds the verb in the apiserver's refusal of a request, in any encoding of a
+// Status: YAML folds lines. An impersonation's verb can have a suffix: impersonate:user-info.
 var forbiddenVerb = regexp.MustCompile(`forbidden:\s+User\s+(?s:.*?)"\s+cannot\s+([a-z]+)`)
 
 // refusesImpersonation reports whether the apiserver refuses an impersonation. The response to HEAD
@@ -109,8 +109,8 @@ func accepted(resp *http.Response) bool {
 	return resp.Header.Get(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID) != ""
 }
 
-// ownBody returns the beginning of a response's body, which can still be read. It returns nil if the
-// body may be a stream, which is none of the apiserver's errors.
+// ownBody returns the beginning of a response's body, which can still be read. It returns nil if
+// the body may be a stream, which is none of the apiserver's errors.
 func ownBody(req *http.Request, resp *http.Response) []byte {
 	if resp.ContentLength < 0 && relayed.MatchString(req.URL.Path) {
 		return nil

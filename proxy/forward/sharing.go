@@ -27,8 +27,8 @@ type Sharing struct {
 	flights fair.Coalescer[*exchange.Response]
 }
 
-// Join returns the response to an equal read, or a flight that the caller leads. If it returns neither,
-// the caller must forward the request by itself. With a response, the attempt has ended.
+// Join returns the response to an equal read, or a flight that the caller leads. If it returns
+// neither, the caller must forward the request by itself. With a response, the attempt has ended.
 func (s *Sharing) Join(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) (*exchange.Response, *Flight) {
 	key, ok := shareKey(req, rt)
 	if !ok {
@@ -53,8 +53,7 @@ func (s *Sharing) Join(ctx context.Context, req *exchange.Request, rt exchange.R
 	return one, nil
 }
 
-// Waiting returns the number of requests that wait for the response to another request or for their
-// turn.
+// Waiting returns the number of requests that wait for another's response or for their turn.
 func (s *Sharing) Waiting() int { return s.flights.Waiting() }
 
 // Flight is a read that is sent upstream, and whose response several readers may get. It must land.
@@ -76,7 +75,7 @@ func (f *Flight) Crowded() bool { return f.flight.Crowded() }
 func (f *Flight) Land() { f.flight.Land(f.answer) }
 
 // Request returns the request to send if several readers wait, and a context that does not end when
-// the client of one of them leaves. The context ends with serving, and with the attempt's admission.
+// the client of one of them leaves. It ends with serving, and with the attempt's admission.
 func (f *Flight) Request(serving context.Context, t *Attempt) (context.Context, *exchange.Request) {
 	f.ctx, f.cancel = context.WithCancelCause(serving)
 	f.late = time.AfterFunc(shareWait, func() { f.cancel(context.DeadlineExceeded) })
@@ -122,9 +121,9 @@ func ReadAhead(resp *exchange.Response, memory *fair.Holding) *exchange.Response
 // doubled and copied as it grows.
 const shareWork = 3
 
-// buffer reads a response to its end, if it is not too long and take finds room for it. kept is the memory of
-// its bytes, which all its readers have; nil for a small response. The error is that of a broken response.
-// The room for the beginning of a response that breaks, or is too long, stays with the request.
+// buffer reads a response to its end, if it is not too long and take finds room for it. kept is the
+// memory of its bytes, which all its readers have; nil for a small response. The error is that of a
+// broken response. The room of one that breaks or is too long stays with the request.
 func buffer(resp *exchange.Response, room *fair.Holding, take func(size int64) bool) (kept *fair.Common, whole bool, err error) {
 	most := int64(shareMax)
 	switch {
@@ -156,7 +155,6 @@ func KubernetesOwn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-// shared returns one reader's copy of a shared response.
 func shared(r *exchange.Response) *exchange.Response {
 	one := *r
 	one.Header = r.Header.Clone()
@@ -197,7 +195,6 @@ func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 // conditions are the headers with which clients revalidate their copies of discovery and OpenAPI.
 var conditions = []string{"If-None-Match", "If-Modified-Since"}
 
-// isDiscovery reports whether a path belongs to discovery, to OpenAPI or to the version.
 func isDiscovery(rt exchange.Route, path string) bool {
 	return !rt.Resource && (path == "/api" || path == "/apis" || path == "/version" ||
 		strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") || strings.HasPrefix(path, "/openapi/"))

@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// transports connect to one upstream: plain over HTTP/2 if upstream supports it, http1 over HTTP/1.1,
-// and uploads like plain, for requests with a body and without a time limit.
+// transports connect to one upstream: plain over HTTP/2 if upstream supports it, http1 over
+// HTTP/1.1, and uploads like plain, for requests with a body and without a time limit.
 type transports struct{ plain, http1, uploads http.RoundTripper }
 
 // Adaptation returns a changed copy of a client configuration.
@@ -55,14 +55,12 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 	return t, err
 }
 
-// asProxy reports whether a request is sent with the proxy's own credentials.
 func asProxy(req *exchange.Request) bool {
 	return req.Identity.ActsAsAnother() || req.Identity == nil && !req.Identified()
 }
 
-// way selects the identity and the transport for a request: as the proxy, as a user whom the proxy
-// impersonates, or with the client's own credentials only. The parameter whole says that the whole
-// body has been read. If ok is false, headers cannot carry the user.
+// way selects the transport for a request. whole says that the whole body has been read. If ok is
+// false, headers cannot carry the user whom the proxy impersonates.
 func (f *Forwarder) way(req *exchange.Request, t *Attempt, whole bool) (way http.RoundTripper, ok bool) {
 	ts, known := &f.strangers, false
 	switch {

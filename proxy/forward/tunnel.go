@@ -13,9 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// tunnel joins the client's connection with upstream's connection after both have left HTTP, for
-// exec, attach and port-forward (SPDY or WebSocket), and for watches over WebSocket. The tunnel ends
-// with ctx.
+// tunnel joins the client with upstream after both have left HTTP, for exec, attach and
+// port-forward (SPDY or WebSocket), and for watches over WebSocket. The tunnel ends with ctx.
 func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Response {
 	upstream, ok := in.Body.(io.ReadWriteCloser) // not if the response names no protocol
 	resp, err := responseTo(in)
@@ -36,7 +35,6 @@ func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Res
 	return resp
 }
 
-// tunnelled is a pair of connections that have left HTTP.
 type tunnelled struct {
 	x        *roundTrip
 	ctx      context.Context //nolint:containedctx // it is the request's

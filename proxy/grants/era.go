@@ -61,14 +61,14 @@ func (e *era) find(namespace string) (a Answer, known bool) {
 	return a, known
 }
 
-// Decide implements object.Decisions. A decision that allows and does not count any more is unknown.
+// Decide implements object.Decisions. A decision that allows and has expired is unknown.
 func (e *era) Decide(namespace string) (selected, known bool) {
 	a, known := e.find(namespace)
 	return a.Allowed, known && (!a.Allowed || a.counts())
 }
 
-// open decides on the namespaces of a state. Watches that begin at the same time take turns, because the first
-// one asks for all of them.
+// open decides on the namespaces of a state. Watches that begin at the same time take turns,
+// because the first one asks for all of them.
 func (e *era) open(ctx context.Context, names []string) error {
 	select {
 	case <-ctx.Done():
@@ -129,8 +129,8 @@ func (e *era) learn(name string, a Answer) (changed bool, err error) {
 	return false, nil
 }
 
-// allowed returns those of the namespaces that are allowed, sorted, and the time until which all of them
-// are.
+// allowed returns those of the namespaces that are allowed, sorted, and the time until which all of
+// them are.
 func (e *era) allowed(names []string) (in []string, until time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -191,8 +191,8 @@ func (e *era) wakeWaiting() {
 	}
 }
 
-// look asks about all known namespaces again and again. So a watch ends when its user may read further
-// ones, even if nothing happens there. No watch needs it to show only what it may (E3).
+// look asks about all known namespaces again and again. So a watch ends when its user may read
+// further ones, even if nothing happens there. No watch needs it to show only what it may (E3).
 func (e *era) look(ctx context.Context) {
 	again := time.NewTicker(max(e.reviewer.DenyTTL(), lookLeast))
 	defer again.Stop()
@@ -222,8 +222,8 @@ func (e *era) names() []string {
 	return slices.Collect(maps.Keys(e.mu.known))
 }
 
-// isOld reports whether most of the known namespaces have lost their objects. The watches of such an era
-// begin anew, so that no era grows with each namespace that comes and goes.
+// isOld reports whether most of the known namespaces have lost their objects. The watches of such
+// an era begin anew, so that no era grows with each namespace that comes and goes.
 func (e *era) isOld(known []string) bool {
 	present := 0
 	for range e.reviewer.Namespaces() {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// knownMost limits the decisions of open eras. No user has more than half of those that the others
-	// leave. A decision takes about 130 bytes.
+	// knownMost limits the decisions of open eras. No user has more than half of those that the
+	// others leave. A decision takes about 130 bytes.
 	knownMost = 1_000_000
 	// eraCost is the memory of an era and its goroutines, in decisions.
 	eraCost = 64
 	// lookRate is the number of decisions at which eras look again in a second.
 	lookRate = 400
-	// parallel is the number of reviews upstream at a time for one read, and for the questions of one era.
+	// parallel limits the concurrent reviews of one read, and of the questions of one era.
 	parallel = 8
 )
 
@@ -54,7 +54,7 @@ type Answer struct {
 // counts reports whether the decision need not be asked for again.
 func (a Answer) counts() bool { return !access.Ended(a.Until, time.Now()) }
 
-// Key says whose decisions an era has, and on what. Eras of different caches have nothing in common.
+// Key says whose decisions an era has, and on what. Eras of different caches share nothing.
 type Key struct {
 	Question [sha256.Size]byte // differs between identities of users, resources and selectors
 	User     string            // whose share of the decisions is used
@@ -79,8 +79,8 @@ func NewEras() *Eras {
 	return s
 }
 
-// Open opens a watch that begins with a state in which some namespaces have objects. The caller must
-// close it. If decisions change meanwhile, Open decides again.
+// Open opens a watch that begins with a state in which some namespaces have objects. The caller
+// must close it. If decisions change meanwhile, Open decides again.
 func (s *Eras) Open(ctx context.Context, k Key, r Reviewer, names []string) (*Watch, error) {
 	for {
 		w, err := s.join(k, r)
@@ -120,7 +120,6 @@ func (s *Eras) join(k Key, r Reviewer) (*Watch, error) {
 	return w, nil
 }
 
-// fits reports whether an era may have further decisions.
 func (s *Eras) fits(e *era, further int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

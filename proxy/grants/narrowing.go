@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// decideWait limits the wait for the reviews of all namespaces. The next read finds those that have
-	// ended, while they count.
+	// decideWait limits the wait for the reviews of all namespaces. The next read finds those that
+	// have ended, while they count.
 	decideWait = 30 * time.Second
 	// nameCost is the cost of finding a decision that is remembered.
 	nameCost = 10_000
@@ -72,15 +72,15 @@ func (n *Narrowing) isOf(u user.Info) bool {
 	return err == nil && question == n.key.Question
 }
 
-// From names the eras of watches. Their decisions count as the sender's. Decisions are sought in turns of the
-// meter.
+// From names the eras of watches. Their decisions count as the sender's. Decisions are sought in
+// turns of the meter.
 func (n *Narrowing) From(s *Eras, sender string, c *watchcache.Cache, f *object.Filter, m *fair.Meter) {
 	n.eras, n.cache, n.selected = s, c, derived.Selected{Resource: c.Resource(), Filter: f, Meter: m}
 	n.key.User, n.key.Cache = sender, c
 }
 
-// Decide finds the namespaces in a state that the sender may see. It returns nil unless the read is a
-// watch that does not show all of them. The error is ErrUnreviewed, ErrTooMany, or that of the meter.
+// Decide finds the namespaces in a state that the sender may see. It returns nil unless the read is
+// a watch that does not show all. The error is ErrUnreviewed, ErrTooMany, or the meter's.
 func (n *Narrowing) Decide(ctx context.Context, state watchcache.Snapshot) (w *Watch, err error) {
 	ctx, cancel := context.WithTimeout(ctx, decideWait)
 	defer cancel()
@@ -107,7 +107,6 @@ func (n *Narrowing) Decide(ctx context.Context, state watchcache.Snapshot) (w *W
 	return w, err
 }
 
-// among returns those of the namespaces that the sender may read.
 func (n *Narrowing) among(ctx context.Context, names []string) (allowed []string, err error) {
 	answers := make([]Answer, len(names))
 	err = each(ctx, names, func(ctx context.Context, i int) (err error) {

@@ -51,8 +51,8 @@ func (w *Watch) wakeLocked() {
 	}
 }
 
-// Ask asks for the decision on a namespace. The watch is woken when there is one, and may have to ask
-// again.
+// Ask asks for the decision on a namespace. The watch is woken when there is one, and may have to
+// ask again.
 func (w *Watch) Ask(namespace string) {
 	e := w.era
 	e.of.mu.Lock()
@@ -68,8 +68,8 @@ func (w *Watch) Ask(namespace string) {
 // Expired reports whether Renew has to wait for reviews.
 func (w *Watch) Expired() bool { return len(w.names) > 0 && access.Ended(w.until, time.Now()) }
 
-// Renew asks about the namespaces of the state again if their decisions have expired. It fails if the
-// rest of the state must not be shown. It must not be called by several goroutines at a time.
+// Renew asks about the namespaces of the state again if their decisions have expired. It fails if
+// the rest of the state must not be shown. It must not be called by several goroutines at a time.
 func (w *Watch) Renew(ctx context.Context) error {
 	if w.Expired() {
 		if err := w.era.decide(ctx, w.names); err != nil {

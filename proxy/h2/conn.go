@@ -45,8 +45,7 @@ const (
 	// streamsMax limits the concurrent requests of a connection. Most of them are watches.
 	// client-go opens another connection for further requests.
 	streamsMax = 1000
-	// frameMax is the maximum size of a client's frame, in bytes. The protocol allows no lower
-	// maximum.
+	// frameMax limits a client's frame, in bytes. The protocol allows no lower maximum.
 	frameMax = 16 << 10
 	// windowStream limits the bytes of a body that are received but not yet read. windowConn limits
 	// the sum of these bytes for all bodies of a connection. windowInitial is the protocol's
@@ -60,16 +59,16 @@ const (
 	// controlMax limits the unread responses to PING, SETTINGS and broken streams, in bytes.
 	// controlUnknown limits those to an unknown client.
 	controlMax, controlUnknown = 64 << 10, 16 << 10
-	// wastedMax limits what waste counts of an unknown client, and also the refusals that do not end
-	// its connection.
+	// wastedMax limits what waste counts of an unknown client, and also the refusals that do not
+	// end its connection.
 	wastedMax = 100
 	// unsentFree is the number of bytes of a watch that may stay unsent without room.
 	unsentFree = 4 << 10
 	// overdueAfter is how long a stream waits for more window than there is.
 	overdueAfter = 50 * time.Millisecond
-	// gatherLeast is the window of streams and of the connection from which a client does not run dry
-	// while its WINDOW_UPDATEs are read together. After one that is too small, reads bring more for
-	// gatherFor; a client that goes on to read sends the next one in that time.
+	// gatherLeast is the window of streams and of the connection from which a client does not run
+	// dry while its WINDOW_UPDATEs are read together. After one that is too small, reads bring more
+	// for gatherFor; a client that goes on to read sends the next one in that time.
 	gatherLeast, gatherFor = 1 << 20, 3 * conn.GatherTime
 	// settingsMax is the maximum number of settings in a frame, as in x/net.
 	settingsMax = 100
@@ -160,7 +159,6 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	c.running.Go(func() { s.handle(req) })
 }
 
-// cut ends the contexts of all streams.
 func (c *Conn) cut() {
 	c.writer.mu.Lock()
 	defer c.writer.unlock()
@@ -187,8 +185,7 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// look sends a PING if the client is silent. It disconnects a client that does not respond, and
-// drains an idle connection.
+// look pings a silent client, disconnects one that does not respond, and drains an idle connection.
 func (c *Conn) look() {
 	heard := c.reader.began.Add(time.Duration(c.reader.heard.Load()))
 	now, w := time.Now(), c.writer

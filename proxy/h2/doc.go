@@ -21,9 +21,9 @@
 //
 // Frames are appended to the writer's buffer under its lock, as far as the flow-control windows
 // allow. A goroutine that has appended frames writes the buffer once, if no other goroutine writes.
-// It waits for the client only if it is a handler's goroutine. A separate goroutine writes remaining
-// and new bytes, and lets watches append events between long responses. So one write contains frames
-// of several streams, and a slow connection delays all its streams.
+// It waits for the client only if it is a handler's goroutine. A separate goroutine writes
+// remaining and new bytes, and lets watches append events between long responses. So one write
+// contains frames of several streams, and a slow connection delays all its streams.
 //
 // A stream that lacks room in the buffer or in the connection's window waits in a queue. Each
 // unlock of the writer wakes the first stream of a queue if there is room for it. A stream that
@@ -31,14 +31,13 @@
 // wait. A watch without a window keeps one piece of at most 64 KiB, until a WINDOW_UPDATE or the
 // stall timeout.
 //
-// A stream that has used up its window goes on when 64 KiB are there, or half of a smaller window, or
-// what the rest needs. After 50 ms it takes any window. Go's transport returns 4 KiB at a time; a
-// client that decodes would get each of them in a write of its own.
+// A stream that has used up its window goes on when 64 KiB are there, or half of a smaller window,
+// or what the rest needs. After 50 ms it takes any window. Go's transport returns 4 KiB at a time;
+// a client that decodes would get each of them in a write of its own.
 //
-// If a WINDOW_UPDATE is not enough for such a stream, the next reads of the connection bring more,
-// for 12 ms or until the response ends: they wait for up to 4 ms ([conn.Conn.Gather]). So another
-// request on the connection may wait for 4 ms, too. Clients that return much at once are not
-// gathered, nor those with windows below a megabyte, which could run dry. A sync of 44 MB by one of
-// 16 clients that decode takes the proxy 97 ms of processor time. It took 214 ms while each frame
-// of the client woke a thread of Go's runtime.
+// If a WINDOW_UPDATE is not enough for such a stream, reads of the connection wait for up to 4 ms
+// to bring more ([conn.Conn.Gather]), for 12 ms or until the response ends. So another request on
+// the connection may wait, too. Clients that return much at once are not gathered. A sync of 44 MB
+// by one of 16 clients that decode takes the proxy 97 ms of processor time, and 214 ms if each
+// frame wakes a thread of Go's runtime.
 package h2

@@ -1,7 +1,6 @@
 package h2
 
-// This file writes frames. It appends them to the caller's buffer, because x/net's Framer would make a
-// system call for each frame.
+// This file appends frames to the caller's buffer: x/net's Framer makes a system call for each.
 
 import (
 	"encoding/binary"
@@ -16,13 +15,11 @@ const (
 	resetSize = headSize + 4
 )
 
-// appendHead appends the head of a frame.
 func appendHead(b []byte, length int, kind http2.FrameType, flags http2.Flags, id uint32) []byte {
 	b = append(b, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags))
 	return binary.BigEndian.AppendUint32(b, id)
 }
 
-// appendSettings appends SETTINGS.
 func appendSettings(b []byte, settings ...http2.Setting) []byte {
 	b = appendHead(b, 6*len(settings), http2.FrameSettings, 0, 0)
 	for _, s := range settings {
@@ -32,41 +29,34 @@ func appendSettings(b []byte, settings ...http2.Setting) []byte {
 	return b
 }
 
-// appendSettingsAck appends the acknowledgement of SETTINGS.
 func appendSettingsAck(b []byte) []byte {
 	return appendHead(b, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
 }
 
-// appendPing appends PING with flags: none, or FlagPingAck.
 func appendPing(b []byte, flags http2.Flags, data [8]byte) []byte {
 	return append(appendHead(b, len(data), http2.FramePing, flags, 0), data[:]...)
 }
 
-// appendWindowUpdate appends WINDOW_UPDATE.
 func appendWindowUpdate(b []byte, id uint32, n int64) []byte {
 	b = appendHead(b, 4, http2.FrameWindowUpdate, 0, id)
 	return binary.BigEndian.AppendUint32(b, uint32(n)) //nolint:gosec // a window fits
 }
 
-// appendGoaway appends GOAWAY.
 func appendGoaway(b []byte, last uint32, code http2.ErrCode) []byte {
 	b = appendHead(b, 8, http2.FrameGoAway, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, last)
 	return binary.BigEndian.AppendUint32(b, uint32(code))
 }
 
-// appendReset appends RST_STREAM.
 func appendReset(b []byte, id uint32, code http2.ErrCode) []byte {
 	b = appendHead(b, 4, http2.FrameRSTStream, 0, id)
 	return binary.BigEndian.AppendUint32(b, uint32(code))
 }
 
-// appendData appends DATA.
 func appendData(b []byte, id uint32, p []byte) []byte {
 	return append(appendHead(b, len(p), http2.FrameData, 0, id), p...)
 }
 
-// appendEnd appends DATA that ends a stream.
 func appendEnd(b []byte, id uint32) []byte {
 	return appendHead(b, 0, http2.FrameData, http2.FlagDataEndStream, id)
 }

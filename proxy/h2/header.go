@@ -13,8 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// tableSize is the maximum size of a table of header fields (HPACK), in bytes. It is the protocol's
-// default.
+// tableSize limits a table of header fields (HPACK), in bytes. It is the protocol's default.
 const tableSize = 4096
 
 // encoder encodes the headers of a connection's responses.
@@ -23,7 +22,6 @@ type encoder struct {
 	block  bytes.Buffer
 }
 
-// newEncoder returns an encoder whose table has the default size.
 func newEncoder() *encoder {
 	e := &encoder{}
 	e.fields = hpack.NewEncoder(&e.block)
@@ -70,8 +68,7 @@ func (e *encoder) goOn() {
 	e.field(":status", strconv.Itoa(http.StatusContinue))
 }
 
-// appendBlock appends what was encoded, in frames of up to most bytes. If end is true, no body
-// follows.
+// appendBlock appends the encoded header in frames of up to most bytes; after end, no body follows.
 func (e *encoder) appendBlock(b []byte, id uint32, end bool, most int) []byte {
 	var flags http2.Flags
 	if end {
@@ -149,7 +146,6 @@ func readRequest(f *http2.MetaHeadersFrame) (*exchange.Request, error) {
 	return req, nil
 }
 
-// contentLength returns the length in the header, or -1 if the header has none.
 func contentLength(h http.Header) int64 {
 	if n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
 		return n

@@ -22,7 +22,6 @@ func newPeer() peer {
 	}
 }
 
-// set changes a setting.
 func (p *peer) set(s http2.Setting) error {
 	if err := s.Valid(); err != nil {
 		return err
@@ -38,7 +37,6 @@ func (p *peer) set(s http2.Setting) error {
 	return nil
 }
 
-// widen adds to the window of the connection.
 func (p *peer) widen(n int64) error {
 	if p.window += n; p.window > windowMax {
 		return http2.ConnectionError(http2.ErrCodeFlowControl)

@@ -41,7 +41,6 @@ func (p *pump) add(w *writer) {
 	}
 }
 
-// run works until the queue is empty.
 func (p *pump) run() {
 	var batch [pumpBatch]*writer
 	s := watch.NewScratch()
@@ -59,8 +58,7 @@ func (p *pump) run() {
 	}
 }
 
-// take removes connections from the front of the queue. If the queue is empty, take counts the
-// goroutine as ended.
+// take removes connections from the queue. If there are none, it counts the goroutine as ended.
 func (p *pump) take(batch *[pumpBatch]*writer) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,8 +8,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// pumped is an open watch without a goroutine of its own: the pump lets it append its events, and
-// bytes for which there is no window stay unsent.
+// pumped is an open watch on the pump. Bytes for which there is no window stay unsent.
 type pumped struct {
 	s       *stream
 	watch   *watch.Watch
@@ -22,7 +21,6 @@ type pumped struct {
 	unsent []byte
 }
 
-// state is the work state of a pumped watch.
 type state uint8
 
 const (
@@ -41,7 +39,6 @@ func (p *pumped) ready() {
 	w.unlock()
 }
 
-// wakeLocked queues the watch for the pump.
 func (p *pumped) wakeLocked() {
 	switch p.state {
 	case resting:
@@ -87,8 +84,7 @@ func (p *pumped) appendEventsLocked(scratch *watch.Scratch) {
 	}
 }
 
-// sendUnsentLocked appends unsent bytes, for which there was no window. It returns false if some
-// bytes are still unsent.
+// sendUnsentLocked appends unsent bytes. It returns false if some are still unsent.
 func (p *pumped) sendUnsentLocked() bool {
 	if len(p.unsent) == 0 {
 		return true
@@ -109,7 +105,6 @@ func (p *pumped) sendUnsentLocked() bool {
 	return true
 }
 
-// takeUnsentLocked returns the unsent bytes and removes them from the watch.
 func (p *pumped) takeUnsentLocked() (rest []byte) {
 	rest, p.unsent = p.unsent, nil
 	p.s.out.inTimeLocked()
@@ -148,7 +143,6 @@ func (p *pumped) catchUp() {
 	p.ready()
 }
 
-// over ends the watch and its stream.
 func (p *pumped) over() {
 	s, w := p.s, p.s.out.w
 	defer w.running.Done()

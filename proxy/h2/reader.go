@@ -29,8 +29,7 @@ type reader struct {
 	heard   atomic.Int64 // when the last frame was received, in nanoseconds since began
 }
 
-// newReader returns the reader of a connection that has its other parts. Header blocks have up to
-// headerMax bytes.
+// newReader needs the other parts of c. Header blocks have up to headerMax bytes.
 func newReader(c *Conn, headerMax int) *reader {
 	r := &reader{
 		c:       c,
@@ -49,7 +48,6 @@ func newReader(c *Conn, headerMax int) *reader {
 	return r
 }
 
-// serve reads until the connection ends.
 func (r *reader) serve() error {
 	defer r.frames.FrameEnds()
 	if err := r.greeted(); err != nil {
@@ -85,7 +83,6 @@ func (r *reader) greeted() error {
 	return r.settings(settings)
 }
 
-// take handles a frame that was read.
 func (r *reader) take(f http2.Frame, err error) error {
 	r.frames.FrameEnds()
 	r.heard.Store(int64(time.Since(r.began)))

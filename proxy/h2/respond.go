@@ -14,7 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// handle answers a request.
 func (s *stream) handle(req *exchange.Request) {
 	c := s.c
 	var resp *exchange.Response
@@ -80,7 +79,6 @@ func (s *stream) handle(req *exchange.Request) {
 	}
 }
 
-// appendHeaderLocked appends the HEADERS of a response.
 func (s *stream) appendHeaderLocked(resp *exchange.Response, length int64, end bool) {
 	s.headed = true
 	s.c.writer.mu.peer.encoder.answer(resp, length)
@@ -90,7 +88,6 @@ func (s *stream) appendHeaderLocked(resp *exchange.Response, length int64, end b
 	}
 }
 
-// appendBlockLocked appends the header that was encoded.
 func (s *stream) appendBlockLocked(end bool) {
 	w := s.c.writer
 	w.mu.buf = w.mu.peer.encoder.appendBlock(w.bufLocked(), s.id, end, w.mu.peer.frameMax)
@@ -107,7 +104,6 @@ func (s *stream) endedLocked() {
 	}
 }
 
-// head writes the header of a response.
 func (s *stream) head(resp *exchange.Response, length int64, end bool) {
 	w := s.c.writer
 	w.mu.Lock()
@@ -121,10 +117,10 @@ func (s *stream) head(resp *exchange.Response, length int64, end bool) {
 	}
 }
 
-// small writes a small response. Responses to unknown clients are counted until they have been
-// written. The first one ends the connection with the streams that have begun: a request of a few
-// bytes, which refer to earlier headers (HPACK), must not cost a response each time. On a connection
-// that has served a user, the streams on their way are the user's, so they are not ignored.
+// small writes a small response. Those to unknown clients are counted until they are written, and
+// end the connection (see refused): a request of a few bytes, which refer to earlier headers
+// (HPACK), must not cost a response each time. On a connection that has served a user, the streams
+// on their way are the user's, so they are not ignored.
 func (s *stream) small(resp *exchange.Response, head bool) {
 	c := s.c
 	switch known := c.net.Account.Known(); {
@@ -144,12 +140,11 @@ func (s *stream) small(resp *exchange.Response, head bool) {
 	s.whole(resp, head)
 }
 
-// strangersMax limits the responses that are being written to unknown clients, on all connections.
-// A client is unknown until one of its requests is authenticated. These responses do not count in the
-// memory of strangers: when that is full, the client must learn that it may try again.
+// strangersMax limits the unwritten responses to unknown clients, on all connections. They do not
+// count in the memory of strangers: when that is full, clients must learn that they may try again.
 const strangersMax = 1000
 
-// NewStrangers returns the limit of a server's responses to unknown clients, which share it by network.
+// NewStrangers returns the limit of a server's responses to unknown clients, shared by network.
 func NewStrangers() *fair.Pool { return fair.NewPool(strangersMax, true) }
 
 // goOn implements uploader.
@@ -192,7 +187,6 @@ func (s *stream) whole(resp *exchange.Response, head bool) {
 	s.finish()
 }
 
-// finish ends a response.
 func (s *stream) finish() {
 	w := s.c.writer
 	w.mu.Lock()
@@ -203,8 +197,7 @@ func (s *stream) finish() {
 	w.flushAndUnlock(true)
 }
 
-// openStream begins an endless body. It returns true if the pump writes the rest, and then releases
-// the request.
+// openStream begins an endless body. If onPump, the pump writes the rest and releases the request.
 func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump bool, bytes int64) {
 	c := s.c
 	s.out.stall = c.server.Options().Stall
@@ -241,8 +234,7 @@ func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump 
 	return true, 0
 }
 
-// broken resets a stream whose response could not be written completely, unless the client has
-// reset the stream.
+// broken resets a stream whose response is incomplete, unless the client has reset it.
 func (s *stream) broken() {
 	c := s.c
 	c.writer.mu.Lock()

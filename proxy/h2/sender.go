@@ -111,9 +111,7 @@ func (s *sender) awaitLocked(left int) error {
 }
 
 // starvesLocked reports whether the stream has to wait for a window before it sends some of the
-// next left bytes. Once a window is used up, the stream waits until a frame is worth its cost, but
-// only for a moment if there is some window again. Otherwise a client that returns 4 KiB at a time,
-// as Go's does, would get each of them in a write of its own.
+// next left bytes. The package doc says when a window is enough.
 func (s *sender) starvesLocked(left int) bool {
 	peer := &s.w.mu.peer
 	window := min(s.window, peer.window)
@@ -132,7 +130,6 @@ func (s *sender) starvesLocked(left int) bool {
 	return true
 }
 
-// relent lets a stream send into any window.
 func (s *sender) relent() {
 	s.w.mu.Lock()
 	defer s.w.unlock()
@@ -152,13 +149,11 @@ func (s *sender) sentLocked() {
 	}
 }
 
-// startStallLocked starts the time after which the stream is reset.
 func (s *sender) startStallLocked() {
 	s.unread.Begin()
 	s.late = time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), s.of.stalled)
 }
 
-// inTimeLocked says that the client is not too slow.
 func (s *sender) inTimeLocked() {
 	s.sentLocked()
 	if s.late != nil {
@@ -168,8 +163,7 @@ func (s *sender) inTimeLocked() {
 	s.unread.End()
 }
 
-// lineUpLocked puts the stream into a queue. A stream that was woken but still lacks room goes to
-// the front.
+// lineUpLocked queues the stream, at the front if it was woken but still lacks room.
 func (s *sender) lineUpLocked(line *list.List, front bool) {
 	s.line = line
 	if front {
@@ -209,7 +203,6 @@ func (s *sender) fedLocked() {
 	}
 }
 
-// wakeLocked wakes the handler that waits for the stream, and queues a watch for the pump.
 func (s *sender) wakeLocked() {
 	s.changed.Broadcast()
 	if s.watch != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// stream is one request and its response. Until it is done, a handler's goroutine works on it, or
-// the pump if it is a watch.
+// stream is one request and its response. A handler's goroutine works on it, or the pump.
 type stream struct {
 	c    *Conn
 	id   uint32
@@ -114,5 +113,4 @@ func (s *stream) UnreadIn() (*fair.Pool, string) { return s.c.net.Account.Unread
 // RefuseUnread implements fair.Unread.
 func (s *stream) RefuseUnread() { s.stalled() }
 
-// stalled resets the stream, because the client is too slow.
 func (s *stream) stalled() { s.c.streams.reset(s.id, http2.ErrCodeCancel, watch.ErrStalled) }

@@ -25,11 +25,9 @@ type streams struct {
 	spared   int                // refusals that have not ended the connection of an unknown client
 }
 
-// fullLocked reports whether the client has as many concurrent requests as it may have.
 func (t *streams) fullLocked() bool { return len(t.open)-t.done >= streamsMax }
 
-// closedLocked checks a frame for a stream that is not open. It returns nil if the stream was open
-// earlier.
+// closedLocked checks a frame for a stream that is not open. It must have been open earlier.
 func (t *streams) closedLocked(id uint32) error {
 	if id > t.last {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -37,7 +35,6 @@ func (t *streams) closedLocked(id uint32) error {
 	return nil
 }
 
-// widenLocked adds to the windows of all streams.
 func (t *streams) widenLocked(more int64) (err error) {
 	for _, s := range t.open {
 		if s.out.window += more; s.out.window > windowMax {
@@ -108,7 +105,6 @@ func (t *streams) drained() {
 }
 
 // refuseLocked makes the server ignore new streams, so that the connection ends with its last one.
-// The client may send them again on another connection.
 func (t *streams) refuseLocked() {
 	if t.refusing {
 		return

@@ -32,13 +32,11 @@ type upload struct {
 type uploader interface {
 	// goOn asks for the body that was announced (100 Continue).
 	goOn()
-	// giveBack returns bytes to the window of the connection, and to that of the stream if toStream
-	// is true.
+	// giveBack returns bytes to the connection's window, and if toStream, to the stream's.
 	giveBack(n int64, toStream bool)
 }
 
-// newUpload returns the body of a stream. window limits the bytes that have arrived and are not yet
-// read.
+// newUpload returns a body of which up to window bytes may have arrived without being read.
 func newUpload(id uint32, window int64, from uploader) *upload {
 	b := &upload{Declared: -1, id: id, client: from}
 	b.mu.changed = sync.NewCond(&b.mu)
@@ -56,8 +54,8 @@ func (b *upload) Ended() bool {
 	return b.mu.ended
 }
 
-// Add adds the bytes of a DATA frame, whose size includes padding. If reading has failed, or the body
-// is longer than declared, the bytes are returned as unwanted, because no reader may read them.
+// Add adds the bytes of a DATA frame, whose size includes padding. If reading has failed, or the
+// body is longer than declared, the bytes are unwanted, because no reader may read them.
 func (b *upload) Add(p []byte, end bool, size int64) (unwanted int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,8 +139,7 @@ type intake struct {
 	owed int64 // received bytes not yet returned by WINDOW_UPDATE
 }
 
-// giveBack returns received bytes to the window of the connection, and to the window of s unless s
-// is nil.
+// giveBack returns received bytes to the windows of the connection and of s, which may be nil.
 func (i *intake) giveBack(s *stream, n int64) {
 	if n == 0 {
 		return

@@ -48,9 +48,8 @@ func newWriter(nc *conn.Conn, p *pump, running *sync.WaitGroup) *writer {
 	return w
 }
 
-// unlock releases the lock. If there is room in the buffer or the window, unlock first wakes the
-// stream that has waited for it longest. A woken stream also calls unlock and so wakes the next
-// stream.
+// unlock releases the lock. Before, it wakes the first stream of each queue for which there is
+// room. A woken stream also calls unlock and so wakes the next one.
 func (w *writer) unlock() {
 	w.passLocked()
 	w.mu.Unlock()
@@ -63,7 +62,6 @@ func (w *writer) passLocked() {
 	}
 }
 
-// wakeFirst wakes the first stream of a queue if the window is enough for it.
 func wakeFirst(line *list.List, window int64) {
 	if e := line.Front(); e != nil {
 		if s := e.Value.(*sender); window >= s.least {
@@ -86,7 +84,6 @@ func (w *writer) failLocked(err error) {
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// bufLocked returns the buffer to which frames are appended.
 func (w *writer) bufLocked() []byte {
 	if w.mu.buf == nil {
 		w.mu.pooled = buffers.Get().(*[]byte)
@@ -95,8 +92,7 @@ func (w *writer) bufLocked() []byte {
 	return w.mu.buf
 }
 
-// answerControlLocked sets the buffer, to which an answer to a client's control frame was appended.
-// A client that does not read the answers is disconnected.
+// answerControlLocked sets the buffer, to which an answer to a client's frame was appended.
 func (w *writer) answerControlLocked(buf []byte) error {
 	w.mu.control += len(buf) - len(w.mu.buf)
 	w.mu.buf = buf
@@ -106,7 +102,6 @@ func (w *writer) answerControlLocked(buf []byte) error {
 	return nil
 }
 
-// appendResetLocked appends RST_STREAM.
 func (w *writer) appendResetLocked(id uint32, code http2.ErrCode) {
 	w.mu.buf = appendReset(w.bufLocked(), id, code)
 	w.mu.control += resetSize

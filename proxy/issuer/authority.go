@@ -25,7 +25,6 @@ const (
 	skew = 10 * time.Minute
 )
 
-// authority is a CA with its key.
 type authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
@@ -42,8 +41,8 @@ func newAuthority() (*authority, error) {
 	return &authority{certificate, key}, err
 }
 
-// parseAuthority parses a CA. It checks that clients can verify what the CA signs: it is self-signed,
-// may sign, and has not expired.
+// parseAuthority parses a CA. Clients must be able to verify what it signs: it is self-signed, may
+// sign, and has not expired.
 func parseAuthority(certificate, key []byte) (*authority, error) {
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -59,7 +58,6 @@ func parseAuthority(certificate, key []byte) (*authority, error) {
 	return a, nil
 }
 
-// encode returns the certificate and the key as PEM.
 func (a *authority) encode() (certificate, key []byte, err error) {
 	if key, err = keyutil.MarshalPrivateKeyToPEM(a.key); err != nil {
 		return nil, nil, err
@@ -73,11 +71,9 @@ type pair struct {
 	made, renew      time.Time // by the wall clock, which may be set, like the certificate's times
 }
 
-// isDue reports whether the next serving certificate must be made. This is also true if the clock
-// was set back to a time before this certificate was made.
+// isDue is also true if the clock was set back to a time before this certificate was made.
 func (p *pair) isDue(now time.Time) bool { return now.Before(p.made) || !now.Before(p.renew) }
 
-// issue makes a serving certificate with a new key.
 func (a *authority) issue(names, addresses []string) (*pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

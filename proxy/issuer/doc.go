@@ -1,13 +1,11 @@
-// Package issuer makes the proxy's serving certificate while the proxy runs. It is for clusters
-// without another issuer of certificates.
+// Package issuer makes the proxy's serving certificate, for clusters without another issuer.
 //
-// All replicas share one CA. A Secret has its certificate and private key. A ConfigMap also has the
-// certificate, for clients. Both objects must exist, so the proxy only needs the rights to get and
-// update these two objects, by name. (The right to create Secrets cannot be limited to a name. With
-// that right, the proxy could read the token of any service account in the namespace.) The first
-// replica that finds the Secret empty writes a new CA into it. If two replicas write, the
-// resourceVersion makes the second update fail. The second replica then uses the first replica's
-// CA.
+// All replicas share one CA. A Secret has its certificate and private key, and a ConfigMap has the
+// certificate, for clients. Both must exist, so the proxy only needs the rights to get and update
+// these two, by name. (The right to create Secrets cannot be limited to a name. With it, the proxy
+// could read the token of any service account in the namespace.) The first replica that finds the
+// Secret empty writes a new CA. If two write, the resourceVersion makes the second update fail, and
+// the second replica uses the first one's CA.
 //
 // Each replica keeps its serving certificate and the key in memory. So no private key is in a
 // manifest or on a disk, and replicas need no agreement on renewals.

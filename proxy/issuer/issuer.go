@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// The keys of the Secret and the ConfigMap.
 const (
 	certificateKey = corev1.TLSCertKey              // of the Secret: the CA's certificate
 	privateKey     = corev1.TLSPrivateKeyKey        // of the Secret: the CA's private key
@@ -35,8 +34,7 @@ const (
 	limit = 30 * time.Second
 )
 
-// Options name the objects with the CA. DNSNames and IPAddresses are the names by which clients
-// connect to the proxy.
+// Options name the objects with the CA, and the proxy as clients call it (DNSNames, IPAddresses).
 type Options struct {
 	Namespace, SecretName, ConfigMapName string
 	DNSNames, IPAddresses                []string
@@ -85,8 +83,7 @@ func (i *Issuer) attempt(ctx context.Context) error {
 	return i.refresh(ctx)
 }
 
-// refresh reads the CA from the Secret and publishes it. If the CA cannot be read or published,
-// refresh uses the last known CA.
+// refresh reads the CA from the Secret and publishes it. If that fails, the last known CA serves.
 func (i *Issuer) refresh(ctx context.Context) error {
 	a, err := i.shared(ctx)
 	if err == nil {
@@ -127,7 +124,6 @@ func (i *Issuer) shared(ctx context.Context) (a *authority, err error) {
 	return a, nil
 }
 
-// publish writes the CA's certificate into the ConfigMap.
 func (i *Issuer) publish(ctx context.Context, a *authority) error {
 	text := encodePEM(a.certificate.Raw)
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -145,7 +141,6 @@ func (i *Issuer) publish(ctx context.Context, a *authority) error {
 	return explained("configmap", i.options.ConfigMapName, err)
 }
 
-// explained adds a remedy to an error.
 func explained(kind, name string, err error) error {
 	switch {
 	case err == nil:

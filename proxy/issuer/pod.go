@@ -43,8 +43,7 @@ type PodOptions struct {
 	DNSNames, IPAddresses []string
 }
 
-// Pod makes the serving certificate for clients in the proxy's own pod, and publishes what their
-// in-cluster configuration reads. Nobody else can have the CA, so it needs no Secret.
+// Pod makes the certificate for clients in the proxy's own pod, and publishes the files they read.
 type Pod struct {
 	served
 	authority *authority
@@ -67,7 +66,6 @@ func NewPod(o PodOptions, log *zap.Logger) (*Pod, error) {
 	return p, p.refresh()
 }
 
-// refresh renews the serving certificate, and publishes what has changed.
 func (p *Pod) refresh() error { return errors.Join(p.serve(p.authority), p.publish()) }
 
 // kept returns the CA in a file. If there is no file, kept writes it.
@@ -94,7 +92,6 @@ func kept(path string) (*authority, error) {
 	return a, replace(path, append(certificate, key...), privateFile, privateDirectory)
 }
 
-// publish writes the files that differ.
 func (p *Pod) publish() error {
 	for _, name := range accountFiles {
 		content, err := os.ReadFile(filepath.Join(p.options.Account, name))

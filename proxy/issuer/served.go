@@ -43,8 +43,8 @@ func (s *served) AddListener(l dynamiccertificates.Listener) {
 	s.mu.listeners = append(s.mu.listeners, l)
 }
 
-// serve makes a serving certificate if the CA has not issued the current certificate, or if the next
-// certificate is due. If a is nil, serve uses the last known CA.
+// serve makes a serving certificate if the CA has not issued the current one, or if the next one is
+// due. If a is nil, serve uses the last known CA.
 func (s *served) serve(a *authority) error {
 	s.mu.Lock()
 	known, serving := s.mu.authority, s.mu.serving
@@ -71,8 +71,7 @@ func (s *served) serve(a *authority) error {
 	return nil
 }
 
-// repeat calls refresh after each pause, until ctx ends. It logs when refresh begins to fail, and
-// when it works again.
+// repeat calls refresh after each pause until ctx ends. It logs the first failure and recovery.
 func (s *served) repeat(
 	ctx context.Context, refresh func(context.Context) error, pause func(failing bool) time.Duration, fails, works string,
 ) {

@@ -17,8 +17,8 @@ type requestBody struct {
 	atEnd   atomic.Bool // from has returned io.EOF, so nobody reads from it again
 }
 
-// Read implements io.Reader. If the connection ends between two chunks, fasthttp treats the end as the
-// last chunk.
+// Read implements io.Reader. If the connection ends between two chunks, fasthttp treats the end as
+// the last chunk.
 func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	if b.chunked && errors.Is(err, io.EOF) && b.client.ended.Load() {
@@ -56,7 +56,6 @@ func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
 	return n, err
 }
 
-// flushed writes without delay.
 type flushed struct{ *bufio.Writer }
 
 // Write implements io.Writer.

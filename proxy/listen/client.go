@@ -19,9 +19,8 @@ import (
 // the start whenever more of it arrives. Between requests, the connection waits in a goroutine of
 // its own, with a buffer that is no larger than the bytes that have arrived.
 //
-// While a handler runs, fasthttp does not read the connection, so a client that leaves would be
-// noticed only at the next write. CancelWhenGone reads meanwhile, and the next reader gets those
-// bytes.
+// While a handler runs, CancelWhenGone reads, to notice a client that leaves before the next write.
+// The next reader gets those bytes.
 //
 // One goroutine at a time may read. Fasthttp uses the connection as a borrowed one (type borrowed).
 type client struct {
@@ -38,8 +37,7 @@ const (
 	// bodyBegin is the number of bytes of a body that fasthttp reads before it calls the handler.
 	// lineSize is the memory that it needs for each line of a head, beside the line, in bytes.
 	bodyBegin, lineSize = 8 << 10, 128
-	// emptyMax limits the empty lines before a head, in bytes. Some old clients send one after a
-	// body.
+	// emptyMax limits empty lines before a head, in bytes. Some old clients send one after a body.
 	emptyMax = 8
 )
 
@@ -87,7 +85,6 @@ func (c *client) await(first bool, l exchange.Limits) error {
 	}
 }
 
-// readMore waits for more bytes.
 func (c *client) readMore() {
 	if _, err := c.WaitBelowTLS(c.readPiece); err != nil {
 		c.err = err
@@ -97,7 +94,6 @@ func (c *client) readMore() {
 
 var pieces = sync.Pool{New: func() any { return new([readSize]byte) }}
 
-// readPiece appends the bytes that have arrived to those read ahead.
 func (c *client) readPiece() (int, error) {
 	piece := pieces.Get().(*[readSize]byte)
 	defer pieces.Put(piece)
@@ -136,12 +132,12 @@ var (
 	errAhead = errors.New("the client has sent too much before its response ended")
 )
 
-// aheadGrace is the time for which a client may have sent AheadMax and more ahead. The client has read the
-// end of its response before stop is called, and may have sent the next request by then.
+// aheadGrace is how long a client may have sent AheadMax ahead: it has read the end of its response
+// before stop is called, and may have sent the next request by then.
 const aheadGrace = time.Second
 
-// CancelWhenGone implements exchange.Client. Meanwhile it reads ahead. A client that sends more than
-// AheadMax, or for whose bytes there is no room, counts as gone.
+// CancelWhenGone implements exchange.Client. Meanwhile it reads ahead. A client that sends more
+// than AheadMax, or for whose bytes there is no room, counts as gone.
 func (c *client) CancelWhenGone(gone context.CancelFunc) (stop func()) {
 	c.ReadUntil(time.Time{})
 	stopping, stopped := context.WithCancel(context.Background())
@@ -182,8 +178,8 @@ func (c *client) readOn(stopping context.Context) {
 	}
 }
 
-// borrowed is a connection that fasthttp has for a while. Its fields belong to fasthttp's goroutine:
-// after a hijack, another goroutine has the client.
+// borrowed is a connection that fasthttp has for a while. Its fields belong to fasthttp's
+// goroutine: after a hijack, another goroutine has the client.
 type borrowed struct {
 	*client
 	buffer   int64 // size of fasthttp's buffer for heads, in bytes
@@ -206,9 +202,8 @@ func (h *hijacked) abandon() {
 	h.running.Done()
 }
 
-// Read implements net.Conn. Where fasthttp would wait for the next request, fasthttp gives the connection back.
-// Before fasthttp calls the handler, it waits for the beginning of a body. Meanwhile its memory counts
-// like a head.
+// Read implements net.Conn. Instead of waiting for the next request, fasthttp gives the connection
+// back. While it waits for the beginning of a body, its memory counts like a head.
 func (t *borrowed) Read(p []byte) (int, error) {
 	switch {
 	case t.hijacked != nil:
@@ -222,8 +217,8 @@ func (t *borrowed) Read(p []byte) (int, error) {
 	return t.client.Read(p)
 }
 
-// Close implements net.Conn. Fasthttp also calls it when it gives the connection back, and drops a hijack if
-// the connection breaks before.
+// Close implements net.Conn. Fasthttp also calls it to give the connection back, and drops a hijack
+// if the connection breaks before.
 func (t *borrowed) Close() error {
 	if t.returned {
 		return nil

@@ -1,8 +1,7 @@
 // Package listen serves the connections of one listener over HTTP/1.1 and HTTP/2, and passes
 // requests to an [exchange.Handler]. It is the only package that imports fasthttp.
 //
-// A connection over HTTP/1.1 waits for the complete head of a request, and only then fasthttp serves
-// it. Package h2 serves HTTP/2 with the same handler.
+// Package h2 serves HTTP/2 with the same handler.
 //
 //	Server   accepts connections, and drains them
 //	client   a connection over HTTP/1.1
@@ -13,10 +12,9 @@
 // event would cost 10 to 30 % less, and an idle watch 2 to 4 KiB less. But Kubernetes' clients use
 // HTTP/2.
 //
-// When the server drains, each client that it has accepted gets an answer, or a GOAWAY that excludes
-// its request. Only silent connections are closed without one ([Server.Serve]).
+// When the server drains, each client that it has accepted gets an answer, or a GOAWAY that
+// excludes its request. Only silent connections are closed without one ([Server.Serve]).
 //
-// Lists are written in pieces of 64 KiB. Their costs are encryption, system calls and one copy.
-// Fasthttp itself writes pieces of 4 KiB. Each such piece was a TLS record and a system call, so a
-// list took twice as long as the same file from nginx.
+// Lists are written in pieces of 64 KiB. With fasthttp's own pieces of 4 KiB, each a TLS record and
+// a system call, a list took twice as long as the same file from nginx.
 package listen

@@ -20,8 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// newHTTP1 returns a server for requests with heads of up to head bytes. It never listens, so it logs
-// nothing.
+// newHTTP1 returns a server for heads of up to head bytes. It never listens, so it logs nothing.
 func (s *Server) newHTTP1(head int) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler:               s.serve,
@@ -64,8 +63,7 @@ func (s *Server) serveConn(c *conn.Conn) {
 	}
 }
 
-// serveRequests waits for a request, and lets fasthttp serve it, again and again. The connection of
-// an unknown client waits in a new goroutine each time, because the stack of this one may be large.
+// serveRequests gives requests to fasthttp. An unknown client waits in a new goroutine each time.
 func (s *Server) serveRequests(c *client, first bool) {
 	for ; ; first = false {
 		if err := c.await(first, s.limits()); err != nil {
@@ -95,7 +93,7 @@ func (s *Server) serveRequests(c *client, first bool) {
 	}
 }
 
-// countRefused counts a connection that ends because there is no room for what it has begun to send.
+// countRefused counts a connection that ends because there is no room for what it sends.
 func (s *Server) countRefused(err error) {
 	if errors.Is(err, conn.ErrHeads) {
 		s.Metrics.ConnectionRefused("heads")
@@ -111,7 +109,6 @@ func brokenBy(err error) zap.Field {
 	return zap.String("error", "malformed or incomplete request")
 }
 
-// serve receives each request from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	c := fctx.Conn().(*borrowed)
 	c.handled = true
@@ -207,8 +204,8 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		fctx.Response.SkipBody = true
 		fctx.Response.Header.SetContentLength(int(resp.Length))
 	case resp.List != nil, resp.Reader != nil:
-		// The head of a forwarded response must be written at once: no event may follow, and a client
-		// whose connection ends without a head may send the request again.
+		// The head of a forwarded response must be written at once: no event may follow, and a
+		// client whose connection ends without a head may send the request again.
 		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil
 		if resp.Streaming {
 			fctx.Conn().(*borrowed).Stall = resp.Stall
@@ -224,11 +221,9 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 // connection can serve another request.
 type takeover func(c *client) (bytes int64, reusable bool)
 
-// hijack takes the connection from fasthttp until run returns. If the connection breaks before run
-// begins, the response is abandoned instead.
-//
-// run has a new goroutine. This frees fasthttp's request and its read buffer. Bytes of the next request
-// in that buffer are kept as read ahead.
+// hijack takes the connection from fasthttp until run returns. If it breaks before run begins, the
+// response is abandoned instead. run has a new goroutine, which frees fasthttp's request and read
+// buffer. Bytes of the next request in that buffer are kept as read ahead.
 func (s *Server) hijack(fctx *fasthttp.RequestCtx, resp *exchange.Response, run takeover) {
 	t := fctx.Conn().(*borrowed)
 	s.serving.Add(1)
@@ -242,8 +237,7 @@ func (s *Server) hijack(fctx *fasthttp.RequestCtx, resp *exchange.Response, run 
 	})
 }
 
-// runHijacked writes a response to its end. Serve waits for it. Then it closes the connection, or
-// serves its next request in a new goroutine, because the stack of this one may be large.
+// runHijacked writes a response, and then closes or serves the connection. Serve waits for it.
 func (s *Server) runHijacked(c *client, resp *exchange.Response, run takeover) {
 	bytes, reusable := int64(0), false
 	defer func() {
@@ -282,8 +276,8 @@ func (s *Server) writeUnframed(c *client, req *exchange.Request, resp *exchange.
 	return bytes
 }
 
-// runStream writes an endless response, in chunks unless the client uses HTTP/1.0. It reports whether
-// another response may follow. If last is true, the response says that none follows.
+// runStream writes an endless response, in chunks unless the client uses HTTP/1.0. It reports
+// whether another response may follow. If last is true, the response says that none follows.
 func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response, old, last bool) (bytes int64, whole bool) {
 	open := s.Metrics.WatchOpened(rt)
 	defer func() { open.Ended(resp.Stream.Reason()) }()
@@ -318,7 +312,6 @@ func writeHead(c *client, resp *exchange.Response, last bool) error {
 	return err
 }
 
-// head returns the status line and header of a response that fasthttp does not write.
 func head(resp *exchange.Response) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", resp.Status, http.StatusText(resp.Status))

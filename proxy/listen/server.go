@@ -36,19 +36,17 @@ type Config struct {
 	Handler exchange.Handler
 	Life    *exchange.Life
 	Slots   *fair.Slots // for long responses
-	// Begun, Users and Unread limit what the connections of clients hold (see conn.Heads); nil for no
-	// limit.
+	// Begun, Users and Unread limit what connections hold (see conn.Heads); nil for no limit.
 	Begun, Users, Unread *fair.Pool
 	Metrics              *metrics.Metrics
 	Log                  *zap.Logger
 }
 
-// shortHead is the maximum length of a request's head, in bytes, for a connection with a small
-// buffer.
+// shortHead is the maximum length of a head that a server with small buffers gets, in bytes.
 const shortHead = 4 << 10
 
-// pathMost limits the bytes of a request line before its query; without a query, those of the line.
-// Fasthttp cleans a path in quadratic time, though nobody here asks for a clean one: 169 ms for 64 KiB.
+// pathMost limits the bytes of a request line before its query, if any. Fasthttp cleans a path in
+// quadratic time, though nobody here asks for that: 169 ms for 64 KiB.
 const pathMost = 8 << 10
 
 const (
@@ -68,8 +66,7 @@ type Server struct {
 	conns   conn.Set
 	h2      *h2.Server
 	serving sync.WaitGroup // connections
-	// http has the servers for HTTP/1: short for requests with short heads, and long for all other
-	// requests.
+	// http has the servers for HTTP/1: short for requests with short heads, long for all others.
 	http struct{ short, long *fasthttp.Server }
 }
 
@@ -103,11 +100,10 @@ func (s *Server) limits() exchange.Limits { return s.options.Load().Limits }
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
 
-// Serve serves l until ctx ends. Then it drains. Each client that it has accepted gets an answer,
-// and is told to use another connection. Serve accepts clients for another round trip before it
-// closes l. It waits for the first request of a connection until the drain time is over, and for a
-// further request for one round trip. It ends watches over the drain time, waits for requests, and
-// closes the remaining connections.
+// Serve serves l until ctx ends. Then it drains: it accepts clients for another round trip, waits
+// for the first request of a connection until the drain time is over, and for a further request for
+// one round trip. It ends watches over the drain time, waits for requests, and closes the remaining
+// connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Life.Cut()
 	defer context.AfterFunc(s.Life.Serving(), s.conns.Cut)()
@@ -138,7 +134,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.end(context.WithoutCancel(ctx), accepting, failed)
 }
 
-// end drains the server.
 func (s *Server) end(ctx context.Context, l *conn.Listener, accepting <-chan error) error {
 	began := time.Now()
 	stage := func(what string) {
@@ -168,7 +163,6 @@ func (s *Server) end(ctx context.Context, l *conn.Listener, accepting <-chan err
 	return err
 }
 
-// accept accepts connections until Accept fails permanently.
 func (s *Server) accept(l *conn.Listener) error {
 	for {
 		c, err := l.Accept()

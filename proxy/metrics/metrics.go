@@ -33,9 +33,8 @@ var LatencyBuckets = []float64{
 	0.0005, 0.001, 0.0025, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
 }
 
-// native adds a native histogram, for a Prometheus server that scrapes such histograms. Its
-// resolution is ten percent. If it has too many buckets, it is reset, at most once an hour. Between
-// resets it merges buckets.
+// native adds a native histogram, for servers that scrape it, with a resolution of ten percent.
+// With too many buckets it is reset, at most once an hour, and merges buckets in between.
 func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
 	o.NativeHistogramBucketFactor, o.NativeHistogramMaxBucketNumber, o.NativeHistogramMinResetDuration = 1.1, 100, time.Hour
 	return o

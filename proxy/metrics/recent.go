@@ -48,7 +48,6 @@ func (r *recent) add(kind Forwarded, now time.Time) {
 	}
 }
 
-// all returns the kinds of the last minutes, the most frequent kind first.
 func (r *recent) all(now time.Time) []Forwarded {
 	oldest := now.Unix()/secondsOfMinute - recentMinutes
 	sums := map[Forwarded]int64{}

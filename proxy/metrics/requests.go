@@ -27,8 +27,7 @@ func (m *Metrics) Began(method string) prometheus.Gauge {
 	return gauge
 }
 
-// Request counts an answered request. If the response is long-running, took is the time until the
-// response began. For all other responses, Written records the duration.
+// Request counts an answered request, and took if it is long-running. Written records the others.
 func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	gvr, code := m.known.admit(metricLabels(rt, resp), rt, resp.Source), resp.Status
 	if resp.MetricStatus != 0 {

@@ -168,7 +168,6 @@ func (c *cutter) enter(b byte) (taken bool, err error) {
 	return false, nil
 }
 
-// copied writes a part of a value, if it stays.
 func (c *cutter) copied(part []byte) {
 	if c.keep {
 		c.out = append(c.out, part...)
@@ -192,8 +191,7 @@ func (c *cutter) ended() {
 	c.tells, c.told = false, c.told[:0]
 }
 
-// scan returns the length of the part of a value, or of a key, that src begins with, and whether it
-// ends there.
+// scan returns how many bytes of src belong to the value or key, and whether it ends there.
 func (c *cutter) scan(src []byte) (n int, ended bool) {
 	for n < len(src) {
 		b := src[n]
@@ -221,7 +219,6 @@ func (c *cutter) scan(src []byte) (n int, ended bool) {
 	return n, false
 }
 
-// reader cuts an answer while it is read.
 type reader struct {
 	io.ReadCloser
 	cutter cutter

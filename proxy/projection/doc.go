@@ -13,8 +13,7 @@
 // the rows of a Table. Bookmarks and errors of a watch stay whole.
 //
 // A [Message] has the field numbers that the paths lead to, from the tags of the API's Go types.
-// Decoded, a cut message has the same fields as the cut JSON. There is no Message if a path leads into
-// a value that has other parts in protobuf than in JSON, such as FieldsV1 and quantities, or to a field
-// that the Go type lacks: an apiserver that is newer than the Go types may have this field, by a number
-// that is unknown here.
+// Decoded, a cut message has the same fields as the cut JSON. There is no Message if a path leads
+// into a value that has other parts in protobuf than in JSON, such as FieldsV1 and quantities, or
+// to a field that the Go type lacks: a newer apiserver may have it, by an unknown number.
 package projection

@@ -5,8 +5,7 @@ import "google.golang.org/protobuf/encoding/protowire"
 // Message says which fields of a protobuf message stay. It never changes.
 type Message struct {
 	keep bool // whether a field or key stays that is not named below
-	// fields are the fields, of a struct. Without fields and keys, the Message is for the whole
-	// value.
+	// fields are those of a struct. Without fields and keys, the Message is for the whole value.
 	fields map[protowire.Number]*Message
 	keys   map[string]*Message // the entries of a map, by their keys
 }

@@ -125,8 +125,8 @@ func (n *node) add(p Path, keep bool) {
 	next.add(p[1:], keep)
 }
 
-// written returns a copy with the keys that JSON may have. Kube-apiserver escapes some characters of
-// keys. Escapes that it does not write are not compared, because they would make each key dearer.
+// written returns a copy with the keys that JSON may have: kube-apiserver escapes some characters.
+// Escapes that it does not write are not compared, because each key would cost more.
 func (n *node) written() *node {
 	if n == nil {
 		return nil

@@ -29,9 +29,9 @@ var types = sync.OnceValue(func() map[schema.GroupVersionResource]reflect.Type {
 	return all
 })
 
-// Message returns the projection of a resource's messages. It returns nil if they are not cut: the
-// resource is none of those that client-go knows, its version is an alpha, or a path does not lead to
-// a field that the Go type and its messages have.
+// Message returns the projection of a resource's messages. It returns nil if they are not cut:
+// client-go does not know the resource, its version is an alpha, or a path does not lead to a field
+// that the Go type and its messages have.
 func (p *Projection) Message(resource schema.GroupVersionResource) *Message {
 	t, ok := types()[resource]
 	if !ok {
@@ -90,8 +90,8 @@ func newMessage(t reflect.Type, n *node) (m *Message, ok bool) {
 	return whole(n.keep), true
 }
 
-// opaque reports whether protobuf and JSON write different values: times, quantities, and lists that
-// are messages of their own.
+// opaque reports whether protobuf and JSON write different values: times, quantities, and lists
+// that are messages of their own.
 func opaque(t reflect.Type) bool {
 	pointer := reflect.PointerTo(t)
 	return pointer.Implements(reflect.TypeFor[json.Marshaler]()) ||
@@ -99,8 +99,7 @@ func opaque(t reflect.Type) bool {
 }
 
 // structMessage is newMessage for a struct. JSON has the members of an embedded struct among the
-// others. Protobuf has them in a field. A member that is not found may be newer than the Go type, so
-// that its number is unknown.
+// others, and protobuf has them in a field.
 func structMessage(t reflect.Type, n *node) (m *Message, ok bool) {
 	m, left := &Message{keep: n.keep, fields: map[protowire.Number]*Message{}}, maps.Clone(n.members)
 	var embedded *reflect.StructField
@@ -143,7 +142,7 @@ func mapMessage(t reflect.Type, n *node) (m *Message, ok bool) {
 	return m, true
 }
 
-// numberOf reads a tag such as `protobuf:"bytes,10,opt,name=nodeName"`. It returns 0 if there is none.
+// numberOf reads a tag such as `protobuf:"bytes,10,opt,name=nodeName"`; without one, it returns 0.
 func numberOf(f reflect.StructField) protowire.Number {
 	_, rest, _ := strings.Cut(f.Tag.Get("protobuf"), ",")
 	text, _, _ := strings.Cut(rest, ",")

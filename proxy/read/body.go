@@ -59,8 +59,8 @@ func (r *answer) render(meta wire.ListMeta, items *derived.ListItems) (*exchange
 	return r.compose(meta, items)
 }
 
-// makeAnswer makes a body for this read alone, in the memory of its request. The read gives its slot back
-// before it waits for the memory.
+// makeAnswer makes a body for this read alone, in the memory of its request. The read gives its
+// slot back before it waits for the memory.
 func (r *answer) makeAnswer(size int64, do func() (*exchange.Response, error)) (*exchange.Response, error) {
 	r.meter.ReleaseSlot()
 	if r.Memory.Take(r.meter.Context(), size) != nil {
@@ -122,7 +122,6 @@ func (r *answer) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 
 func (r *answer) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
-// oneOff returns a list that is compressed while it is written.
 func (r *answer) oneOff(body *derived.List) (*exchange.Response, error) {
 	resp := r.listAnswer(&derived.OneOff{List: body, Meter: &r.meter}, -1)
 	gzipped(resp)

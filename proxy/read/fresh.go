@@ -30,8 +30,8 @@ type tooLargeError struct{ status metav1.Status }
 func (e *tooLargeError) Error() string { return e.status.Message }
 
 // fresh returns a state that is not older than the read's resourceVersion, or the most recent state
-// if no resourceVersion is given. It fails with Stale or NoProgress, or with *tooLargeError if upstream has
-// not reached that version within futureWait, or does not say so.
+// if no resourceVersion is given. It fails with Stale or NoProgress, or with *tooLargeError if
+// upstream has not reached that version within futureWait, or does not say so.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began, wait := time.Now(), freshWait
 	if r.Timeout > 0 && r.Kind != wire.Watch { // upstream ignores the timeout of a watch
@@ -80,8 +80,8 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	return snapshot, &tooLargeError{exchange.TooLarge(r.RV, snapshot.ResourceVersion())}
 }
 
-// proven returns a state that is not older than the call. If a resourceVersion is given, upstream has
-// to answer within futureWait: the wait for the stream has taken streamLag.
+// proven returns a state that is not older than the call. If a resourceVersion is given, upstream
+// has to answer within futureWait: the wait for the stream has taken streamLag.
 func (r *read) proven(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.RVGiven {
 		limited, cancel := context.WithTimeout(ctx, futureWait-streamLag)
@@ -94,7 +94,6 @@ func (r *read) proven(ctx context.Context) (watchcache.Snapshot, error) {
 	return r.feed.Fresh(ctx, r.waits())
 }
 
-// reached waits for the cache to reach the read's resourceVersion.
 func (r *read) reached(ctx context.Context, wait time.Duration) (watchcache.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

@@ -70,7 +70,6 @@ func (r *read) continued(ctx context.Context, from, to string) (*exchange.Respon
 	return r.exact(uint64(rv), from, to)
 }
 
-// prefix returns the prefix of all keys in the listed namespace.
 func (r *read) prefix() string {
 	if r.Namespace == "" || !r.resource.Namespaced {
 		return ""
@@ -101,7 +100,6 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	return r.page(snapshot, from, to)
 }
 
-// page answers with the selected objects in a key range, up to the limit.
 func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Response, error) {
 	r.listed = snapshot.ResourceVersion()
 	meta := wire.ListMeta{ResourceVersion: r.listed}

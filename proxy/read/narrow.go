@@ -44,9 +44,9 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 	return nil
 }
 
-// mustBegin refuses a watch that would not begin with the state. Nobody can tell which namespaces its
-// client was shown before: perhaps by another replica, with another token, or before its user may
-// read all.
+// mustBegin refuses a watch that would not begin with the state. Nobody can tell which namespaces
+// its client was shown before: perhaps by another replica, with another token, or before its user
+// may read all.
 func (r *read) mustBegin() *exchange.Response {
 	return r.Fail(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
 		"a watch of all namespaces in the view "+r.View.Name+" cannot begin at a resourceVersion: begin with the state, "+

@@ -16,14 +16,14 @@ type plan struct {
 	Kind    wire.Read
 	Choices []wire.Choice // the forms that the client accepts and the cache may have, the best first
 	Gzip    bool          // the client accepts gzip
-	// LimitsAge means that the client limits the age of the response. An upper proxy does so, because
-	// a response of any age proves nothing.
+	// LimitsAge means that the client limits the age of the response. An upper proxy does so,
+	// because a response of any age proves nothing.
 	LimitsAge bool
-	// Alone means that upstream may not answer, because it would refuse the read. The cache shows the
-	// namespaces that the client may read.
+	// Alone means that upstream may not answer, because it would refuse the read. The cache shows
+	// the namespaces that the client may read.
 	Alone bool
-	// Resumes means a watch in a view of namespaces that does not begin with the state. Answer refuses
-	// it, unless upstream has to answer a read of this resource or with these parameters.
+	// Resumes means a watch in a view of namespaces that does not begin with the state. Answer
+	// refuses it, unless upstream has to answer a read of this resource or with these parameters.
 	Resumes bool
 }
 
@@ -55,8 +55,8 @@ func (p *plan) negotiate(req *exchange.Request, accept string) {
 	if fields := req.View.Of(p.GVR.GroupResource()); fields != nil {
 		p.Choices = wire.NegotiateCut(accept, p.Kind, req.Pretty(), fields, p.GVR)
 	}
-	// Indented JSON, which is the last choice if any, is left to upstream. A list that upstream does not
-	// have is not indented.
+	// Indented JSON, which is the last choice if any, is left to upstream. A list that upstream
+	// does not have is not indented.
 	last := len(p.Choices) - 1
 	switch {
 	case last < 0 || !p.Choices[last].Pretty:
@@ -74,12 +74,12 @@ func (p *plan) want() object.Want {
 	return w
 }
 
-// mostRecentGet reports whether the read is a get of the most recent state. Upstream reads one object
-// at less cost than it proves a cache current. So the cache answers only within a configured maxAge.
+// mostRecentGet reports whether the read is a get of the most recent state. Upstream reads one
+// object at less cost than it proves a cache current, so the cache answers only within a maxAge.
 func (p *plan) mostRecentGet() bool { return p.Name != "" && !p.RVGiven }
 
-// waits reports whether the read waits for a proof that takes seconds. A list is forwarded instead, if
-// upstream may answer it. A watch would stay there for long.
+// waits reports whether the read waits for a proof that takes seconds. A list is forwarded instead,
+// if upstream may answer it. A watch would stay there for long.
 func (p *plan) waits() bool { return p.Kind != wire.List || p.RVGiven || p.Alone }
 
 // compresses reports whether kube-apiserver would compress a body of this length.

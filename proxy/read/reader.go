@@ -61,8 +61,8 @@ type Feed interface {
 type Options struct {
 	// SyncTimeout limits a request's wait for a starting feed, before the request is forwarded.
 	SyncTimeout time.Duration
-	// MaxStaleness limits the age of the state that the cache returns while upstream is lost; 0 means
-	// no limit. Only reads that accept an older state get it.
+	// MaxStaleness limits the age of the state that the cache returns while upstream is lost; 0
+	// means no limit. Only reads that accept an older state get it.
 	MaxStaleness time.Duration
 	// Access authenticates and authorizes clients. If nil, requests have the proxy's own rights.
 	Access *access.Access

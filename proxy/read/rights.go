@@ -11,9 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// authorize checks whether the caller, or the impersonated user, may read, and refuses the read if
-// not. If the review fails or the impersonation is in doubt, the read is forwarded, and upstream
-// decides.
+// authorize refuses the read if the caller, or the impersonated user, may not read. If the review
+// fails or the impersonation is in doubt, the read is forwarded, and upstream decides.
 func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Response, err error) {
 	if r.Identity == nil {
 		return nil, nil

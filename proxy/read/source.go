@@ -30,8 +30,8 @@ type source struct {
 	warnings []string
 }
 
-// answersGet reports whether the cache may answer a get of the most recent state. A Table might need a
-// new feed of rows.
+// answersGet reports whether the cache may answer a get of the most recent state. A Table might
+// need a new feed of rows.
 func (rd *Reader) answersGet(p *plan) bool {
 	return len(p.Choices) > 0 && !p.Choices[0].Table && rd.Feeds.AnswersGets(p.GVR, p.want(), exchange.KeptAs(p.Choices[0]))
 }
@@ -59,9 +59,9 @@ func (rd *Reader) open(ctx context.Context, p *plan) (s source, err error) {
 	return s, Form
 }
 
-// openPlain opens the feed of a form that the client accepts as well, because only upstream could make
-// the other one, and it has no such list. includeObject means nothing for this form. Without such a form,
-// openPlain returns the error of the other one.
+// openPlain opens the feed of a form that the client accepts as well, because only upstream could
+// make the other one, and it has no such list. includeObject means nothing for this form. Without
+// such a form, openPlain returns the error of the other one.
 func (rd *Reader) openPlain(ctx context.Context, req *exchange.Request, p plan, err error) (source, error) {
 	accept, ok := wire.AcceptsPlain(req.Header.Get("Accept"))
 	if !ok {
@@ -149,10 +149,9 @@ func (rd *Reader) allowStale(p *plan, s *source) error {
 	return nil
 }
 
-// endOf returns the last bytes of a span's items. The next compressed segment may refer to these
-// bytes. They start at the span's start or later, because the items before the span differ between
-// lists. In a Table they start after the last age, because ages may have changed since the span was
-// compressed.
+// endOf returns the last bytes of a span's items, to which the next compressed segment may refer.
+// They start at the span's start or later, because the items before it differ between lists. In a
+// Table they start after the last age, because ages may have changed meanwhile.
 func (s *source) endOf(span tree.Span) (end []byte, err error) {
 	if span.Page == nil {
 		return nil, nil

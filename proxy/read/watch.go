@@ -107,7 +107,6 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	return resp, nil
 }
 
-// begin waits for the watch's first state and opens the cursor.
 func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	p.Filter = r.filter
 	if p.Start = r.Since(r.Name); p.Start != 0 {
@@ -216,10 +215,9 @@ func (o *owner) release() {
 }
 
 // unwritable has the caches with an object that a watch of metadata or of Tables could not write:
-// its metadata has fields that are not known here, as those of a newer apiserver. Such a watch
-// ends, and its client watches again from the same resourceVersion. So from then on, upstream
-// answers all such watches of the cache. The zero value is empty. References to caches are weak, so
-// they do not keep them in memory.
+// its metadata has fields that are not known here, as those of a newer apiserver. The client of
+// such a watch comes again with the same resourceVersion, so upstream must answer it. The zero
+// value is empty. References to caches are weak, so they do not keep them in memory.
 type unwritable struct{ caches sync.Map }
 
 func (u *unwritable) add(cache *watchcache.Cache) {

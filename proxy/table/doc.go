@@ -9,13 +9,13 @@
 // or up to a minute before.
 //
 // If the timestamp does not explain a cell that looks like an age, upstream answers all Tables of
-// the resource for five minutes, or until the feed of the rows begins anew. So an apiserver with other
-// columns, or a row that arrives late, causes cache misses but no wrong ages.
+// the resource for five minutes, or until the feed of the rows begins anew. So an apiserver with
+// other columns, or a row that arrives late, causes cache misses but no wrong ages.
 //
 // Ages are only as accurate as this machine's clock. So an [object.Clock] compares this clock with
 // the Date of each response of upstream. Ages are unknown while the clocks differ by more than
-// [object.ClockSkew], and after a change of this machine's time, until the next comparison. Then no feed
-// of rows starts, upstream answers all Tables, and a watch of Tables ends before its next row.
+// [object.ClockSkew], and after a change of this machine's time, until the next comparison. Then no
+// feed of rows starts, upstream answers all Tables, and a watch of Tables ends before its next row.
 //
 // A row that arrives while the clock is wrong gets a wrong arrival time. No age is computed from an
 // arrival time, so the only effect is that a right timestamp may not explain the row's cell.

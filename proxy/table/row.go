@@ -13,12 +13,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// errUnexplained says that a cell looks like an age, but no timestamp explains it.
 var errUnexplained = errors.New("a cell that looks like an age is explained by no timestamp")
 
-// appendRow appends a row with the ages at the time now. The row arrived at the time arrived.
-// appendRow also returns the end of the last age in the result, and the time for which the ages
-// stay the same.
+// appendRow appends a row that arrived at the time arrived, with the ages at the time now. It also
+// returns the end of the last age in the result, and the time for which the ages stay the same.
 func (r *Rules) appendRow(dst, row, object []byte, arrived, now time.Time) (_ []byte, agesEnd int, lasts time.Duration, err error) {
 	lasts = forever
 	cells, done, i := gjson.GetBytes(row, "cells"), 0, 0

@@ -24,7 +24,6 @@ func (e *MissingRowError) Error() string {
 	return fmt.Sprintf("the row of %s at %d is not known", e.Key, e.RV)
 }
 
-// errClock means that this machine's clock may differ from upstream's, so ages are unknown.
 var errClock = errors.New("this machine's clock may differ from upstream's")
 
 // Slot is a turn of a read, which others may have while the read waits.
@@ -87,7 +86,6 @@ func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 	return dst, err
 }
 
-// judge draws the consequences if the last row did not match the rules.
 func (r *Rows) judge(err error) {
 	if err != nil {
 		r.failed = true
@@ -95,8 +93,6 @@ func (r *Rows) judge(err error) {
 	}
 }
 
-// find returns the row of an object, or nil. A row from another epoch may belong to another
-// history.
 func (r *Rows) find(o wire.Object, gone bool) (row *object.Object) {
 	var epoch uint64
 	if gone && o.Written() == o.ResourceVersion() {
@@ -139,8 +135,7 @@ func (r *Rows) Metadata(made []byte) ([]byte, error) {
 	return metadata, err
 }
 
-// AgesEnd returns the end of the last row's last age in the output. The bytes after this end do not
-// change with time.
+// AgesEnd returns the end of the last row's last age in the output. Later bytes never change.
 func (r *Rows) AgesEnd() int { return r.agesEnd }
 
 // Keep returns a cursor that keeps the feed of the rows running until it is closed, because a feed
@@ -155,8 +150,7 @@ func (r *Rows) Keep(rv uint64) (*watchcache.Cursor, error) {
 	return r.Cache.Watch(nothing, rv)
 }
 
-// ValidUntil returns the time until which the rows written since the last call stay the same. It is zero
-// if they never change.
+// ValidUntil returns when the rows written since the last call change; zero for never.
 func (r *Rows) ValidUntil() (until time.Time) {
 	until, r.validUntil = r.validUntil, time.Time{}
 	return until

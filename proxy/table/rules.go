@@ -34,8 +34,7 @@ type Rules struct {
 // short because a row that was late does not match either. Each row is checked again after it.
 const restTime = 5 * time.Minute
 
-// Usable reports whether ages can be computed now, and all rows have matched the rules recently. It
-// is always false for a custom resource with other dates than its creation.
+// Usable reports whether ages can be computed now, and all rows have matched the rules recently.
 func (r *Rules) Usable() bool {
 	_, right := r.clock.Now()
 	return !r.left && right && !r.rests(time.Now())
@@ -81,7 +80,7 @@ var forwarded = map[schema.GroupResource]bool{
 	{Group: "resource.k8s.io", Resource: "resourcepoolstatusrequests"}:     true,
 	// Their rows in a list depend on the other objects, but a cache has rows of one kind only, from
 	// watches or from lists. Upstream lists flowschemas in the order in which they are matched.
-	// Since 1.37 it marks the default among storageclasses, but not in the rows of watches and gets.
+	// Since 1.37 it marks the default storageclass, but not in the rows of watches and gets.
 	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}: true,
 	{Group: "storage.k8s.io", Resource: "storageclasses"}:            true,
 }
@@ -127,10 +126,9 @@ func timestamp(text string) (t time.Time, ok bool) {
 	return t, err == nil
 }
 
-// terminated returns the last time at which one of a pod's relevant containers ended, by
-// upstream's rules. While the pod initializes, the relevant containers are its init containers up
-// to the current one. After that, the relevant containers are its containers and the init
-// containers that restart.
+// terminated returns the last time at which one of a pod's relevant containers ended, by upstream's
+// rules. While the pod initializes, those are its init containers up to the current one; after
+// that, its containers and the init containers that restart.
 func terminated(pod []byte) time.Time {
 	restarts := map[string]bool{}
 	gjson.GetBytes(pod, "spec.initContainers").ForEach(func(_, c gjson.Result) bool {

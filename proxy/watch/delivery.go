@@ -26,8 +26,7 @@ func (w *Watch) Step(ctx context.Context, out *exchange.ChunkWriter, s *Scratch)
 	return on, behind
 }
 
-// waitingStep is a step whose writes may wait for the client. If a write waits, the step's events
-// count as slow.
+// waitingStep is a step whose events count as slow if its writes wait for the client.
 func (w *Watch) waitingStep(ctx context.Context, out *exchange.ChunkWriter) (on, behind bool) {
 	var late lateRuns
 	waits := &waits{to: out.To}
@@ -40,9 +39,8 @@ func (w *Watch) waitingStep(ctx context.Context, out *exchange.ChunkWriter) (on,
 	return on, behind
 }
 
-// ClientWaited records that events have waited because the client had not read earlier bytes. Until
-// the watch has caught up, its deliveries count as slow. ClientWaited must be called in the
-// goroutine that works on the watch.
+// ClientWaited makes deliveries count as slow until the watch has caught up, because the client had
+// not read earlier bytes. It must be called in the goroutine that works on the watch.
 func (w *Watch) ClientWaited() { w.lags.slow = true }
 
 func (w *Watch) step(
@@ -85,8 +83,7 @@ func (w *Watch) work(
 	return true, behind
 }
 
-// goesOn reports whether the watch continues. If so, it sets the alarm. Otherwise it writes what
-// the client has to know.
+// goesOn reports whether the watch continues. It sets the alarm, or ends the watch.
 func (w *Watch) goesOn(
 	ctx context.Context, out *exchange.ChunkWriter, position uint64, behind bool,
 ) bool {

@@ -24,7 +24,6 @@ type encoder struct {
 	member *member     // nil if the watch is not compressed
 }
 
-// plain returns the writer of uncompressed frames.
 func (e *encoder) plain(out *exchange.ChunkWriter) *exchange.ChunkWriter {
 	if e.member == nil {
 		return out
@@ -122,8 +121,6 @@ func (e *encoder) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType,
 	return out.Flush()
 }
 
-// append appends an event. If an object no longer matches the selector, the event contains the
-// object's previous content with the resourceVersion of the change.
 func (e *encoder) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	if e.plan.Choice.Table {
 		e.rows.AwaitLate(d.RV)

@@ -35,11 +35,9 @@ var errAnew = errors.New("a watch of the namespaces that the user may read begin
 // ErrStalled is the error of a write whose bytes the client left unread for too long.
 var ErrStalled = errors.New("the client left a watch unread")
 
-// errNoRoom is the error of a large event that finds no memory.
 var errNoRoom = errors.New("no room")
 
-// unwritableError is the error of an event that cannot be written in the form of its watch. The
-// client watches again, and upstream answers.
+// unwritableError is the error of an event that cannot be written in the form of its watch.
 type unwritableError struct{ error }
 
 func (e *unwritableError) Unwrap() error { return e.error }
@@ -54,8 +52,7 @@ func (w *Watch) Reason() string {
 	return w.reason
 }
 
-// Broken records that a write or a poll failed. It must be called in the goroutine that works on
-// the watch.
+// Broken records a failed write or poll. Only the goroutine that works on the watch may call it.
 func (w *Watch) Broken(err error) {
 	_, unwritable := errors.AsType[*unwritableError](err)
 	if unwritable && w.owner != nil {

@@ -33,7 +33,6 @@ func (e *encoder) event(d *watchcache.Delta) (*event, error) {
 	return shared, shared.err
 }
 
-// event is an event, compressed or not.
 type event struct {
 	key     eventKey
 	of      weak.Pointer[object.Object] // the kept bytes do not keep an object in memory
@@ -64,7 +63,6 @@ func (e *event) hold(in Room) (err error) {
 	return err
 }
 
-// free gives the room back if no other watch writes the event.
 func (e *event) free() {
 	e.writers.Lock()
 	defer e.writers.Unlock()
@@ -157,7 +155,6 @@ func (all *Events) find(d *watchcache.Delta, c wire.Choice, compressed bool) *ev
 	return e
 }
 
-// keep keeps an event for further watches. If there are too many, it drops the oldest.
 func (all *Events) keep(e *event, d *watchcache.Delta) {
 	if watchcache.SinceMoment(d.Received) > eventLife {
 		return

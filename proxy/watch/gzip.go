@@ -14,9 +14,8 @@ const (
 	CompressNever  Compression = "never"
 )
 
-// Includes reports whether a watch is compressed. upstream reports whether upstream would compress
-// it. Some versions of kube-apiserver compress watches that begin with the state and have
-// bookmarks.
+// Includes reports whether a watch is compressed. upstream says whether upstream would do so: some
+// versions of kube-apiserver compress watches that begin with the state and have bookmarks.
 func (c Compression) Includes(upstream bool) bool {
 	return c == CompressAlways || c != CompressNever && upstream
 }

@@ -30,8 +30,7 @@ func (i *Initial) Spans(m *fair.Meter) iter.Seq[tree.Span] {
 	return spans
 }
 
-// writeState writes the initial state of the watch. If the client asked for bookmarks, a bookmark
-// follows.
+// writeState writes the initial state, and a bookmark if the client asked for bookmarks.
 func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error {
 	meter := w.encoder.meter
 	defer meter.ReleaseSlot()
@@ -78,7 +77,6 @@ func (w *Watch) stays(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stateWriter writes an initial state, one part after another.
 type stateWriter struct {
 	to      *encoder
 	grants  *grants.Watch
@@ -99,7 +97,6 @@ func (s *stateWriter) write(out *exchange.ChunkWriter, span tree.Span) (err erro
 	return err
 }
 
-// writeSegment writes a compressed segment that watches share.
 func (s *stateWriter) writeSegment(_ *exchange.ChunkWriter, part tree.Span) error {
 	made := false
 	choice, form := s.to.plan.Choice, s.to.plan.Form

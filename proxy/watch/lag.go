@@ -16,15 +16,10 @@ import (
 // An event counts only if it arrives after an open watch has written its initial state. A client
 // that resumes from an older resourceVersion receives old events, which are not late.
 //
-// # Cost
-//
-// Measuring must add almost nothing to the cost of a delivery. A pump's goroutine collects the
-// arrival times of the events that it writes. It reads the clock once for a batch of connections.
-// Events of one commit have one arrival time, so a batch usually needs two additions to shared
-// counters. A measured lag is too long by at most the duration of its batch: up to 16 writes that
-// do not block.
-//
-// # Slow clients
+// Measuring must cost almost nothing. A pump's goroutine collects the arrival times of the events
+// that it writes, and reads the clock once for a batch of connections. Events of one commit have
+// one arrival time, so a batch usually needs two additions to shared counters. A measured lag is
+// too long by at most the duration of its batch: up to 16 writes that do not block.
 //
 // A client that does not read delays its own deliveries. Deliveries that had to wait for the client
 // count as Slow, and all others as Prompt.
@@ -80,7 +75,6 @@ func (l *lags) note(late *lateRuns, polled []watchcache.Delta) {
 	late.add(to, polled, l.opened)
 }
 
-// takeSent returns the number of bytes sent since the last call.
 func (l *lags) takeSent(out *exchange.ChunkWriter) uint64 {
 	n := out.Sent - l.sent
 	l.sent = out.Sent
@@ -126,8 +120,7 @@ type lateRuns struct {
 	bytes uint64
 }
 
-// lateRunsMax limits the runs in a batch. If there are more, the clock is read before the end of
-// the batch.
+// lateRunsMax limits the runs in a batch. With more, the clock is read before the batch ends.
 const lateRunsMax = 16
 
 // lateRun is a number of deliveries with the same arrival time.
@@ -158,7 +151,6 @@ func (l *lateRuns) add(to *LagCounts, events []watchcache.Delta, since int64) {
 	}
 }
 
-// sent collects the number of bytes that were sent to a watch.
 func (l *lateRuns) sent(of *Lag, n uint64) {
 	if l.of != of {
 		l.countBytes()
@@ -174,7 +166,6 @@ func (l *lateRuns) countBytes() {
 	l.of, l.bytes = nil, 0
 }
 
-// count counts the collected deliveries. Their bytes have just been written.
 func (l *lateRuns) count() {
 	l.countBytes()
 	if l.n > 0 {

@@ -81,7 +81,6 @@ func (c *recheck) begin(ctx context.Context) {
 	})
 }
 
-// end handles the result of a review and reports whether the watch continues.
 func (c *recheck) end(result error) bool {
 	c.result = nil
 	c.cancel()

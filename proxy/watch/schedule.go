@@ -17,8 +17,7 @@ const (
 	// resourceVersion would not be new. A proxy in front waits for this bookmark while the cache
 	// here is being proved up to date.
 	bookmarkAgain = bookmarkBeforeEnd / 4
-	// lifetimeFloor is the minimum lifetime of a watch whose client asks for no lifetime. Such a
-	// watch has a random lifetime of up to twice lifetimeFloor.
+	// A watch whose client asks for no lifetime has a random one, of lifetimeFloor to twice that.
 	lifetimeFloor = 30 * time.Minute
 )
 
@@ -47,8 +46,7 @@ func (s *schedule) next() time.Time {
 	return s.deadline
 }
 
-// nextBookmark returns the time of the next bookmark. This is the usual interval from now, or
-// shortly before the deadline, whichever is earlier.
+// nextBookmark returns the time of the next bookmark: the usual, or shortly before the deadline.
 func (s *schedule) nextBookmark(now time.Time) time.Time {
 	regular := now.Add(bookmarkEvery - bookmarkJitter + rand.N(2*bookmarkJitter))
 	if last := s.deadline.Add(-bookmarkBeforeEnd); last.After(now) && last.Before(regular) {

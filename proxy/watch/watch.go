@@ -24,8 +24,7 @@ type Plan struct {
 	Bookmarks bool
 	// Compressed makes the watch one gzip member.
 	Compressed bool
-	// Anew means that the client cannot resume the watch, so that it must begin with the state
-	// again.
+	// Anew means that the client cannot resume the watch, so it must begin with the state again.
 	Anew bool
 	// Lifetime is the maximum duration of the watch; 0 means a random one. The watch ends
 	// DrainShare after the server begins to drain.
@@ -55,7 +54,7 @@ type Rows interface {
 	AwaitLate(rv uint64) (there bool)
 }
 
-// Room has memory for large events that only one watch has.
+// Room has memory for the copies of large events.
 type Room interface {
 	Hold(size int64) error
 	Free(size int64)
@@ -89,8 +88,7 @@ type Params struct {
 	Owner Owner // nil if nobody has to know
 }
 
-// Watch is one open watch: the loop that waits for events, writes them and ends. One goroutine at a
-// time works on it.
+// Watch is one open watch. One goroutine at a time works on it.
 type Watch struct {
 	Audit    Auditor // nil for none
 	plan     Plan
@@ -151,15 +149,13 @@ func (w *Watch) Abandon() { w.Close() }
 const cheapCost = 32
 
 // Cheap reports whether a pump may work on the watch. All other watches of the pump wait while the
-// filter runs, so clients must not control the time that it takes. A Table may have to wait for a
-// row.
+// filter runs, so clients must not control its time. A Table may have to wait for a row.
 func (w *Watch) Cheap() bool { return w.plan.Filter.Cost() <= cheapCost && !w.plan.Choice.Table }
 
 // Notify makes the watch call f when there may be work (see watchcache.Cursor.Notify).
 func (w *Watch) Notify(f func()) { w.place.cursor.Notify(f) }
 
-// Open writes the initial state of the watch, if any. After that, the cursor wakes the watch
-// whenever there is work.
+// Open writes the initial state, if any. From then on, the cursor wakes the watch for work.
 func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	now := time.Now()
 	w.schedule.begin(now, &w.plan, !w.cache.Resource().NoWatchCache)

@@ -7,19 +7,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Form writes the responses for one resource in one encoding and shape. It uses the cached bytes of
-// objects. It does not decode them, except for the metadata of custom resources.
+// Form writes the responses for one resource in one encoding and shape.
 type Form interface {
-	// ContentType returns the Content-Type of a get or a list. StreamType returns the Content-Type
-	// of a watch.
+	// ContentType returns the Content-Type of a get or a list, StreamType that of a watch.
 	ContentType() string
 	StreamType() string
 	// Verbatim reports whether a list contains the cached items unchanged. Otherwise AppendItem
 	// converts them.
 	Verbatim() bool
 	AppendItem(dst []byte, o Object) ([]byte, error)
-	// AppendListHead writes the part of a list before its items, and AppendListTail the part after
-	// them. The parameter items is the length of all items in bytes.
+	// AppendListHead begins a list, AppendListTail ends it. items is the items' size in bytes.
 	AppendListHead(dst []byte, m ListMeta, items int64) []byte
 	AppendListTail(dst []byte, m ListMeta, items int64) []byte
 	// Separator returns the text between two items.

@@ -25,8 +25,7 @@ import (
 const (
 	// GzipThreshold is the length above which kube-apiserver compresses a body.
 	GzipThreshold = 128 << 10
-	// GzipHeader has no name and no time. Like Go's header, it says deflate, fastest, unknown
-	// system.
+	// GzipHeader has no name and no time. Like Go's, it says deflate, fastest, unknown system.
 	GzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
 	// storedMax limits an uncompressed block; storedHead is the block's overhead.
 	storedMax  = 1<<16 - 1
@@ -37,12 +36,10 @@ const (
 	// With deflateLevel and ContextMax every list is smaller than kube-apiserver's, by 11 % for
 	// small objects. With levels from 1 to 6, some lists are larger.
 	deflateLevel = 7
-	// onceLevel is for bodies that are compressed for one client, and for segments that are soon
-	// out of date. It needs a fifth of the time of deflateLevel, and such bodies are still smaller
-	// than kube-apiserver's.
+	// onceLevel is for one client, and for segments that are soon out of date. It needs a fifth of
+	// the time of deflateLevel, and bodies are still smaller than kube-apiserver's.
 	onceLevel = 2
-	// ContextMax limits a context, in bytes. With 32 KiB, compression was slower and the result no
-	// smaller.
+	// ContextMax limits a context, in bytes. 32 KiB made compression slower, and nothing smaller.
 	ContextMax = 8 << 10
 )
 
@@ -104,8 +101,7 @@ func NewSegment(context, plain []byte, brief bool) *Segment {
 	return newSegment(bytes.Clone(b.Bytes()), plain)
 }
 
-// StoredSegment keeps a short piece uncompressed, because compression would cost more than it
-// saves.
+// StoredSegment keeps a short piece uncompressed: compression would cost more than it saves.
 func StoredSegment(plain []byte) *Segment {
 	if len(plain) > storedMax {
 		return NewSegment(nil, plain, false)
@@ -157,8 +153,8 @@ const (
 
 const one = uint32(1) << 31
 
-// multiply returns the product of two polynomials modulo the CRC's polynomial. Each compressed event
-// of each watch needs a product. Branches that depend on bits would double its time.
+// multiply returns the product of two polynomials modulo the CRC's polynomial. Each compressed
+// event of each watch needs a product. Branches that depend on bits would double its time.
 func multiply(a, b uint32) (product uint32) {
 	for ; a != 0; a <<= 1 {
 		product ^= b & -(a >> 31)
@@ -179,7 +175,6 @@ var squares = func() (table [64]uint32) {
 	return table
 }()
 
-// powerOfX returns x to the power of n.
 func powerOfX(n uint64) uint32 {
 	p := one
 	for i := 0; n > 0; i, n = i+1, n>>1 {
@@ -192,8 +187,7 @@ func powerOfX(n uint64) uint32 {
 
 var gzips = sync.Pool{New: func() any { return must(gzip.NewWriterLevel(nil, onceLevel)) }}
 
-// GzipTo compresses a body for one request. done ends a complete body and returns the compressor to
-// the pool.
+// GzipTo compresses a body for one request. done must be called, and ends the body if complete.
 func GzipTo(w io.Writer) (body io.Writer, done func(complete bool) error) {
 	z := gzips.Get().(*gzip.Writer)
 	z.Reset(w)

@@ -27,7 +27,7 @@ type Choice struct {
 	Partial   bool // only metadata: PartialObjectMetadata, or PartialObjectMetadataList for a list
 	Table     bool // JSON only
 	Pretty    bool // indented; never for watches, JSON only. Only errors are written so
-	// Fields says which fields of the objects stay; nil for all. Message says the same for protobuf.
+	// Fields says which fields of the objects stay; nil for all. Message is the same for protobuf.
 	Fields  *projection.Projection
 	Message *projection.Message
 }
@@ -43,7 +43,7 @@ const (
 )
 
 // sortedMax is the largest number of Accept clauses that kube-apiserver sorts stably. acceptMost is
-// the longest Accept header that is parsed, in bytes. Clients of Kubernetes send at most half of that.
+// the longest Accept header that is parsed, in bytes: twice what Kubernetes' clients send at most.
 const sortedMax, acceptMost = 12, 512
 
 // parseAccept parses an Accept header like kube-apiserver. It returns false for one that is too
@@ -61,11 +61,10 @@ var encodings = []struct {
 	mediaType MediaType
 }{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
 
-// Negotiate parses an Accept header like kube-apiserver and returns the form of the response. If
-// the first choice is plain protobuf, further choices may follow. They are for resources without
-// protobuf, such as custom resources.
-//
-// It returns no choice if upstream must answer: for refusals, for YAML, and in every case of doubt.
+// Negotiate parses an Accept header like kube-apiserver and returns the form of the response. After
+// plain protobuf, further choices may follow, for resources without protobuf, such as custom
+// resources. It returns no choice if upstream must answer: for refusals, for YAML, and in every
+// case of doubt.
 func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
 		return []Choice{{Pretty: pretty && read != Watch}}
@@ -99,8 +98,8 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	return choices
 }
 
-// NegotiateCut is Negotiate for a resource whose objects are cut. Protobuf comes before JSON only if
-// its messages can be cut.
+// NegotiateCut is Negotiate for a resource whose objects are cut. Protobuf comes before JSON only
+// if its messages can be cut.
 func NegotiateCut(accept string, read Read, pretty bool, fields *projection.Projection, of schema.GroupVersionResource) (choices []Choice) {
 	for _, c := range Negotiate(accept, read, pretty) {
 		if c.MediaType != Protobuf {
@@ -138,8 +137,8 @@ func AcceptsJSON(accept string) (rest string, ok bool) {
 	return strings.Join(kept, ","), len(kept) > 0 || accept == ""
 }
 
-// AcceptsPlain returns an Accept header without the clauses for Tables and for metadata. It returns false
-// if there is none of these, or if no clause is left.
+// AcceptsPlain returns an Accept header without the clauses for Tables and for metadata. It returns
+// false if there is none of these, or if no clause is left.
 func AcceptsPlain(accept string) (rest string, ok bool) {
 	var kept []string
 	all := 0
@@ -172,7 +171,6 @@ const (
 	upstream              // upstream must answer
 )
 
-// choose evaluates one clause for one encoding.
 func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, clauseResult) {
 	c := Choice{MediaType: m}
 	p := clause.Params
@@ -196,7 +194,6 @@ func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, clauseRes
 	return c, take
 }
 
-// convert evaluates a clause that asks for another kind.
 func convert(c Choice, as, group, version string, read Read) (Choice, clauseResult) {
 	known := slices.Contains([]string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}, as)
 	wanted := "PartialObjectMetadata"
@@ -241,8 +238,7 @@ func NegotiateError(accept string, pretty bool) Choice {
 	return Choice{Pretty: true}
 }
 
-// Pretty reports whether kube-apiserver would indent the response: for terminals, for browsers, and
-// on request.
+// Pretty reports whether kube-apiserver indents a response: for curl, wget, browsers, or if asked.
 func Pretty(query, userAgent string) bool {
 	if parameter, _ := Parameter(query, "pretty"); parameter != "" {
 		pretty, _ := strconv.ParseBool(parameter)

@@ -29,8 +29,7 @@ func metadataMember(object []byte) ([]byte, error) {
 	return []byte(meta.Raw), nil
 }
 
-// orderedMetadata returns a custom resource's metadata in the order of PartialObjectMetadata, a Go
-// type. In the resource itself, the keys are sorted.
+// orderedMetadata returns the sorted metadata of a custom resource in the order of a Go type.
 func orderedMetadata(object []byte) ([]byte, error) {
 	meta, err := readMetadata(object)
 	if err != nil {
@@ -55,8 +54,7 @@ func readMetadata(object []byte) (meta metav1.ObjectMeta, err error) {
 	return meta, nil
 }
 
-// metadataFromJSON makes a PartialObjectMetadata message from JSON. Custom resources have no
-// protobuf, but their metadata has a protobuf form.
+// metadataFromJSON makes a PartialObjectMetadata message of a custom resource's JSON.
 func metadataFromJSON(object []byte) ([]byte, error) {
 	meta, err := readMetadata(object)
 	if err != nil {

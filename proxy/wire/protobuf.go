@@ -22,8 +22,7 @@ const (
 // envelope is the runtime.Unknown around every message.
 type envelope struct{ head, tail []byte }
 
-// newEnvelope lets the API's own type write an envelope around one byte, and splits the result at
-// this byte. So no field number is written by hand.
+// newEnvelope lets the API's own type write an envelope around one byte, and splits it there.
 func newEnvelope(apiVersion, kind string) envelope {
 	sample := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: []byte{0xff}}
 	written := must(sample.Marshal())
@@ -66,7 +65,6 @@ func (e *envelope) appendFrame(dst []byte, eventType string, message []byte) []b
 	return append(dst, e.tail...)
 }
 
-// appendFrameHead appends the part of the frame before the message.
 func (e *envelope) appendFrameHead(dst []byte, eventType string, message []byte) []byte {
 	begin := len(dst)
 	dst = append(dst, make([]byte, frameHead)...)

@@ -138,7 +138,6 @@ func (t *tableForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte,
 	return append(append(dst, tableTail...), eventTail...), nil
 }
 
-// appendEventHead begins a watch event. Only the first event of a watch has the column definitions.
 func (t *tableForm) appendEventHead(dst []byte, eventType string, rv uint64) []byte {
 	columns := []byte("null")
 	if !t.defined {

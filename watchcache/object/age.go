@@ -2,8 +2,7 @@ package object
 
 import "strings"
 
-// invalidAge is the age of a future time. In a custom resource, it also stands for a value that is no
-// time.
+// invalidAge is the age of a future time, and in a custom resource of a value that is no time.
 const invalidAge = "<invalid>"
 
 // LooksLikeAge reports whether a cell may be or contain an age, for example "5m", "5m ago",

@@ -23,7 +23,7 @@ type Bookmark struct {
 	plain     rvTemplate
 	annotated rvTemplate
 	proto     *protoBookmark // set for protobuf only; the templates are then unused
-	row       []byte         // set for Tables only; the templates are then unused
+	row       []byte         // set for Tables only; the templates then write its object
 }
 
 // rvTemplate is an object split at the digits of its resourceVersion.
@@ -48,8 +48,7 @@ func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	return b.plain.append(dst, rv)
 }
 
-// Same reports whether both templates write the same bytes, apart from the cells of a Table. A nil b
-// writes nothing.
+// Same reports whether both templates write the same bytes, apart from the cells of a Table.
 func (b *Bookmark) Same(other *Bookmark) bool {
 	return b != nil && (b.row != nil || bytes.Equal(b.Append(nil, 0, false), other.Append(nil, 0, false)))
 }
@@ -108,8 +107,7 @@ func parseJSONBookmark(object []byte, sorted bool) (*Bookmark, uint64, error) {
 	return b, rv, err
 }
 
-// templateOf splits an object around the digits of its resourceVersion. It checks that the object
-// has the annotation exactly if ends is true.
+// templateOf checks that the object has the annotation exactly if ends is true.
 func templateOf(object []byte, ends bool) (rvTemplate, uint64, error) {
 	m, err := marksOf(object)
 	if err == nil && m.end.key.Exists() != ends {
@@ -165,10 +163,9 @@ func marksOf(object []byte) (m marks, err error) {
 	return m, nil
 }
 
-// annotate adds the annotation at the place where kube-apiserver writes it. Where keys are sorted,
-// the annotations come first. In built-in types they come last, because a bookmark has no later
-// members. The annotations themselves are sorted. For example, a DaemonSet's bookmark has an
-// annotation of its own.
+// annotate adds the annotation where kube-apiserver writes it: first where keys are sorted, and
+// last in built-in types, because a bookmark has no later members. The annotations themselves are
+// sorted. For example, a DaemonSet's bookmark has an annotation of its own.
 func (m *marks) annotate(object []byte, sorted bool) []byte {
 	meta, a := m.metadata.value, m.annotations.value
 	switch {
@@ -192,7 +189,6 @@ func (m *marks) annotate(object []byte, sorted bool) []byte {
 	return splice(object, meta.Index+len(meta.Raw)-1, 0, ","+initialEventsEnd)
 }
 
-// member is a member of a JSON object, with its place in the whole text.
 type member struct{ key, value gjson.Result }
 
 // cut removes a member and its comma from JSON without white space.
@@ -207,7 +203,6 @@ func (m member) cut(object []byte) []byte {
 	return splice(object, from, to-from, "")
 }
 
-// splice returns a copy of text with n bytes replaced.
 func splice(text []byte, at, n int, by string) []byte {
 	return append(append(bytes.Clone(text[:at]), by...), text[at+n:]...)
 }

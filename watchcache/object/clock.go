@@ -6,27 +6,24 @@ import (
 )
 
 const (
-	// ClockSkew is the maximum difference between upstream's clock and this machine's clock. Above it,
-	// this machine cannot compute ages.
+	// ClockSkew is the maximum difference between upstream's clock and this machine's clock. Above
+	// it, this machine cannot compute ages.
 	ClockSkew = 2 * time.Second
-	// clockJump is the maximum change of the wall clock, relative to the monotonic clock, that leaves
-	// the proof of a Clock valid.
+	// clockJump is the maximum change of the wall clock, relative to the monotonic clock, that
+	// leaves the proof of a Clock valid.
 	clockJump = time.Second
 )
 
 // Clock knows whether this machine's clock agrees with upstream's clock, so that ages can be
-// computed here.
+// computed here. A nil Clock is always right.
 //
-// The Date of a response bounds the difference from both sides: upstream wrote it after the request
-// was sent and before the response arrived. A slow response gives wide bounds. So a response counts
-// only if it proves that the difference is at most [ClockSkew], or that it is more. Other responses
-// change nothing.
+// The Date of a response bounds the difference from both sides: upstream wrote it between the
+// request and the response's arrival. A slow response gives wide bounds, so a response counts only
+// if it proves that the difference is at most [ClockSkew], or that it is more.
 //
 // A change of this machine's time moves the wall clock relative to the monotonic clock. So does a
 // suspended machine, whose monotonic clock stops. Both end the proof at once, and the clock counts
 // as wrong until the next response.
-//
-// A nil Clock is always right.
 type Clock struct{ last atomic.Pointer[clockProof] }
 
 type clockProof struct {
@@ -66,7 +63,6 @@ func (c *Clock) Proved(d time.Duration) bool {
 	return c.right(now) && now.mono-c.last.Load().at.mono <= d
 }
 
-// instant is a point in time on the wall clock and on the monotonic clock.
 type instant struct {
 	wall time.Time
 	mono time.Duration

@@ -4,8 +4,7 @@
 //
 // Objects are not decoded into Go types and encoded again. So new fields, new kinds and custom
 // resources need no changes here. In a protobuf message, the package finds the metadata by the
-// field numbers in the tags of the API's Go types. A [Bookmark] is a copy of one of upstream's
-// bookmarks. It can be written at any resourceVersion.
+// field numbers in the tags of the API's Go types.
 //
 // The row of a Table is kept without its object, because another cache has the object. A row uses
 // some 400 bytes. It includes a hash of the row's metadata, which shows whether the object's

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// UnsupportedFieldError means that a resource's cache cannot select by this value of the field label
-// Field. Upstream may support it.
+// UnsupportedFieldError means that a resource's cache cannot select by this value of the field
+// label Field. Upstream may support it.
 type UnsupportedFieldError struct{ Field string }
 
 func (e *UnsupportedFieldError) Error() string {
@@ -34,7 +34,7 @@ type Filter struct {
 }
 
 type fieldRequirement struct {
-	index int // index into Resource.Fields, Name or Namespace
+	index int // index into Resource.Fields, ByName or ByNamespace
 	value string
 	equal bool
 }
@@ -55,9 +55,9 @@ func (f *Filter) field(o *Object, index int) string {
 	return o.Value(f.resource, index)
 }
 
-// NewFilter compiles a request's selection for objects of r. An empty namespace means all namespaces. A
-// nil selector selects all objects. If r does not have a field, or the value is not exact in JSON, New
-// returns *[UnsupportedFieldError].
+// NewFilter compiles a request's selection for objects of r. An empty namespace means all
+// namespaces. A nil selector selects all objects. If r does not have a field, or the value is not
+// exact in JSON, NewFilter returns *[UnsupportedFieldError].
 func NewFilter(r *Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
@@ -87,14 +87,13 @@ func NewFilter(r *Resource, namespace string, ls labels.Selector, fs fields.Sele
 	return f, nil
 }
 
-// Decisions say which namespaces are selected. They may change while a filter is in use: a decision may
-// become known, or unknown again.
+// Decisions say which namespaces are selected. They may change while a filter is in use: a decision
+// may become known, or unknown again.
 type Decisions interface {
 	Decide(namespace string) (selected, known bool)
 }
 
-// Among returns the filter for the objects in some namespaces alone. A Namespace is in itself. Only Decide
-// knows of this limit. Matches does not.
+// Among returns a filter for some namespaces only. Decide knows of this limit, Matches does not.
 func (f *Filter) Among(d Decisions) *Filter {
 	narrowed := *f
 	narrowed.among = d
@@ -155,7 +154,7 @@ func selectedField(r *Resource, field string) (int, bool) {
 // Interest is a filter's narrowest requirement. An event concerns the filter only if it meets this
 // requirement. Every event meets the zero Interest.
 type Interest struct {
-	By    int    // Name, Namespace, or an index into Resource.Fields
+	By    int    // ByName, ByNamespace, or an index into Resource.Fields
 	Value string // a key, a namespace, or the field's value
 }
 
@@ -165,8 +164,6 @@ func (f *Filter) Interest() Interest { return f.interest }
 // MayReenter reports whether an object can leave the selection and come back.
 func (f *Filter) MayReenter() bool { return f.reenters }
 
-// narrow determines the narrowest requirement. So few unrelated events wake a watch, and a single
-// object can be looked up by its key.
 func (f *Filter) narrow(r *Resource) {
 	name, kept := "", false
 	f.within = f.namespace
@@ -193,8 +190,7 @@ func (f *Filter) narrow(r *Resource) {
 // Selective reports whether the filter has a label or field selector.
 func (f *Filter) Selective() bool { return f.selective }
 
-// Single reports whether the filter can match only one object. Such a filter has a name and, for a
-// namespaced resource, a namespace.
+// Single reports whether the filter can match only one object.
 func (f *Filter) Single() bool { return f.interest.By == ByName }
 
 // Matches reports whether an object is selected.
@@ -217,8 +213,7 @@ func (f *Filter) Matches(o *Object) bool {
 	return true
 }
 
-// Select returns a bit for each of at most 64 objects; bit 0 is for the first object. A set bit
-// means that the object matches.
+// Select returns a bit for each of at most 64 objects, bit 0 for the first one: set if it matches.
 func (f *Filter) Select(objects []*Object) (matches uint64) {
 	for i, o := range objects {
 		if f.Matches(o) {
@@ -228,8 +223,7 @@ func (f *Filter) Select(objects []*Object) (matches uint64) {
 	return matches
 }
 
-// ID returns an identifier of the selection. All filters of a resource with the same selection have the
-// same ID.
+// ID identifies the selection among the selections of the resource.
 func (f *Filter) ID() string {
 	id := append([]byte(f.namespace), 0)
 	if f.labels != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// labelSet contains an object's labels. It implements apimachinery's labels.Labels. An object has
-// few labels, so a slice is smaller and faster than a map. The values share the memory of the
-// object's bytes. The API does not limit the number of labels: more than fewLabels are in order.
+// labelSet implements apimachinery's labels.Labels. An object has few labels, so a slice is smaller
+// and faster than a map. The values share the memory of the object's bytes. The API does not limit
+// the number of labels: more than fewLabels are in order.
 //
 // All objects share the keys, so the keys stay in the processor's caches. With keys in the objects'
 // own bytes, a list by selector spent most of its time on fetching keys from memory.
@@ -41,8 +41,6 @@ func (s *labelSet) Order() {
 	*s = kept
 }
 
-// readLabels reads the value of metadata.labels in JSON. It returns false if the value is not a map of
-// strings.
 func readLabels(v gjson.Result) (set labelSet, ok bool) {
 	if v.Type == gjson.Null {
 		return nil, true
@@ -63,8 +61,7 @@ func readLabels(v gjson.Result) (set labelSet, ok bool) {
 // Add adds a label. Order must be called after the last one.
 func (s *labelSet) Add(key, value string) { *s = append(*s, label{unique.Make(key), value}) }
 
-// Lookup returns the value of a label and whether the label is set. If a key occurs several times,
-// the last value counts, as in any decoder.
+// Lookup takes the last value if a key occurs several times, like any decoder.
 func (s labelSet) Lookup(key string) (value string, ok bool) {
 	if len(s) > fewLabels {
 		at, ok := slices.BinarySearchFunc(s, key, func(l label, key string) int { return strings.Compare(l.Key.Value(), key) })

@@ -60,8 +60,7 @@ func (o *Object) Name() string {
 // ResourceVersion returns metadata.resourceVersion.
 func (o *Object) ResourceVersion() uint64 { return o.rv }
 
-// Written returns the resourceVersion in the content. It equals ResourceVersion(), because the
-// method At changes the content and the number together.
+// Written returns the resourceVersion in the content, which At changes together with the number.
 func (o *Object) Written() uint64 { return o.rv }
 
 // UID returns metadata.uid.
@@ -74,8 +73,7 @@ func (o *Object) Labels() labels.Labels { return o.labels }
 // JSON. The bytes must not be modified.
 func (o *Object) Item() []byte { return o.raw }
 
-// Bytes returns the object itself. In JSON, this is the same as Item. The bytes must not be
-// modified.
+// Bytes returns the object itself: in JSON, the same as Item. The bytes must not be modified.
 func (o *Object) Bytes() []byte { return o.raw[o.lead:] }
 
 // Value returns the value of the field r.Fields[i].
@@ -150,7 +148,6 @@ func (r *Resource) parseJSON(src []byte) (*Object, error) {
 	return r.object(raw, 0, &m)
 }
 
-// metadata is what the cache needs of an object's metadata.
 type metadata struct {
 	namespace, name, uid string
 	rv                   uint64
@@ -195,8 +192,7 @@ func (r *Resource) check(m *metadata) error {
 	return nil
 }
 
-// exact reports whether a text is UTF-8 and contains no U+FFFD, so that no other text is the same
-// in JSON.
+// exact reports whether no other text is the same in JSON: s is UTF-8 and contains no U+FFFD.
 func exact(s string) bool { return !strings.ContainsRune(s, utf8.RuneError) }
 
 // longObject is the length from which all fields are kept. Each watch with a selector reads the
@@ -214,8 +210,7 @@ func (r *Resource) itemForm(src []byte) []byte {
 	return bytes.Clone(src)
 }
 
-// readTop reads the top level once. It checks kind and apiVersion if they are present, and returns
-// the metadata.
+// readTop returns the metadata. It checks kind and apiVersion if they are present.
 func readTop(r *Resource, raw []byte) (meta gjson.Result, err error) {
 	top := gjson.Parse(lend(raw))
 	top.ForEach(func(k, v gjson.Result) bool {

@@ -18,8 +18,7 @@ type WirePath struct {
 }
 
 // NewWirePath returns the path of a field of a Go type of the API. names are the field's JSON names
-// ("spec.nodeName"). The field numbers come from the protobuf tags. NewWirePath returns false if
-// there is no such field.
+// ("spec.nodeName"). The field numbers come from the protobuf tags.
 func NewWirePath(message reflect.Type, names string) (WirePath, bool) {
 	var p WirePath
 	for name := range strings.SplitSeq(names, ".") {
@@ -62,8 +61,6 @@ func fieldNumber(f reflect.StructField) (protowire.Number, bool) {
 	return protowire.Number(n), err == nil
 }
 
-// numberOf returns the number of a field in apimachinery's types. It panics if the field does not
-// exist.
 func numberOf[Message any](name string) protowire.Number {
 	p, ok := NewWirePath(reflect.TypeFor[Message](), name)
 	if !ok {

@@ -8,17 +8,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protoBookmark is a bookmark's message. Its metadata is a template.
 type protoBookmark struct {
 	before, after []byte
 	meta          protoTemplate
 }
 
-// protoTemplate is an object's metadata, split at the resourceVersion and at the position of the
-// annotations.
+// protoTemplate is an object's metadata, split at the resourceVersion and where annotations go.
 type protoTemplate struct{ before, middle, after []byte }
 
-// metadata returns the metadata at rv with the given annotations.
 func (h protoTemplate) metadata(rv uint64, annotations []byte) []byte {
 	dst := bytes.Clone(h.before)
 	dst = protowire.AppendTag(dst, resourceVersionNumber, protowire.BytesType)
@@ -28,8 +25,7 @@ func (h protoTemplate) metadata(rv uint64, annotations []byte) []byte {
 	return append(dst, h.after...)
 }
 
-// protoTemplateOf splits an object's metadata at the resourceVersion and the position of the
-// annotations. kube-apiserver writes fields in the order of their numbers.
+// protoTemplateOf relies on kube-apiserver, which writes fields in the order of their numbers.
 func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 	var digits []byte
 	from, to := 0, 0
@@ -53,7 +49,6 @@ func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 	return protoTemplate{meta[:from], meta[to:annotations], meta[annotations:]}, rv, nil
 }
 
-// initialEventsEndField is the encoded annotation that ends the initial events.
 var initialEventsEndField = func() []byte {
 	entry := protowire.AppendTag(nil, entryKey, protowire.BytesType)
 	entry = protowire.AppendString(entry, initialEventsEndKey)
@@ -89,7 +84,6 @@ func (b *protoBookmark) append(dst []byte, rv uint64, initialEnd bool) []byte {
 	return append(dst, b.after...)
 }
 
-// protoInitialEventsEnd reports whether a bookmark's message ends the initial events.
 func protoInitialEventsEnd(object []byte) (ends bool) {
 	meta, err := metadataOf(object)
 	if err != nil {

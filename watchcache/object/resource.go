@@ -13,13 +13,11 @@ import (
 // Resource describes the resource of a cache and the fields for selectors. It does not change
 // during the life of a cache.
 type Resource struct {
-	// GVR is the resource in request paths.
 	GVR schema.GroupVersionResource
 	// Kind is the kind of one object, for example "Pod".
 	Kind string
 	// ListKind is the kind of a collection, for example "PodList".
-	ListKind string
-	// Namespaced reports whether objects live in namespaces.
+	ListKind   string
 	Namespaced bool
 	// SelfDescribing distinguishes the two forms of kube-apiserver's JSON. It is false for built-in
 	// types: single objects begin with kind and apiVersion, and list items lack both. It is true
@@ -32,13 +30,11 @@ type Resource struct {
 	NoNamespaceField bool
 	// NoWatchCache marks a resource that kube-apiserver serves directly from etcd.
 	NoWatchCache bool
-	// Converted marks a custom resource whose objects a webhook may convert. Upstream's watch cache keeps
-	// old conversions, but a get of the most recent state is converted anew.
+	// Converted marks a custom resource whose objects a webhook may convert. Upstream's watch cache
+	// keeps old conversions, but a get of the most recent state is converted anew.
 	Converted bool
-	// Encoding is the encoding of the objects.
-	Encoding Encoding
-	// Scope is the part of the resource that is read from upstream.
-	Scope Scope
+	Encoding  Encoding
+	Scope     Scope
 	// Columns is set only if Encoding is Table.
 	Columns Columns
 }
@@ -75,8 +71,7 @@ type Field struct {
 	Paths []string
 	// Default is the value of an object without a value at Paths or Wire.
 	Default string
-	// Wire contains the places of the value in the object's protobuf message. The first value that
-	// is present and not empty counts.
+	// Wire contains the places in the object's protobuf message, like Paths.
 	Wire []WirePath
 	// Kept means that the value is read once, when the object arrives, and stored. Other values are
 	// read each time a selector needs them, except those of long objects. Fields that many watches
@@ -120,8 +115,7 @@ func fieldValueOf(v gjson.Result) string {
 // APIVersion returns the group and version in the form of objects: "v1", "apps/v1".
 func (r *Resource) APIVersion() string { return r.GVR.GroupVersion().String() }
 
-// typeMeta returns the text with kind and apiVersion between the opening brace and the metadata of
-// a built-in object.
+// typeMeta returns what follows the opening brace of a built-in object.
 func (r *Resource) typeMeta() string {
 	return `"kind":"` + r.Kind + `","apiVersion":"` + r.APIVersion() + `",`
 }

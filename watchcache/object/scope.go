@@ -68,8 +68,8 @@ type Want struct {
 }
 
 // Contains reports whether all objects of a read, and all objects that its answer depends on, are
-// in the scope. It returns false in every case of doubt, and for a path of all namespaces that selects
-// the scope's namespace: the reader may have no right to such paths.
+// in the scope. It returns false in every case of doubt, and for a path of all namespaces that
+// selects the scope's namespace: the reader may have no right to such paths.
 func (s Scope) Contains(w Want) bool {
 	if s.Namespace != "" && w.Namespace != s.Namespace {
 		return false
@@ -98,8 +98,7 @@ func (w Want) exact(field string) string {
 	return value
 }
 
-// includes reports whether each requirement of a label selector is one of the read's requirements,
-// too.
+// includes reports whether the read requires all that a label selector requires.
 func (w Want) includes(selector string) bool {
 	if w.Labels == nil {
 		return false

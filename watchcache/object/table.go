@@ -35,7 +35,6 @@ var ErrColumns = errors.New("upstream's Table has other columns")
 // shorter.
 const rowLead = 8 + 8 + 4
 
-// parseTable reads a Table with one row from a watch event.
 func (r *Resource) parseTable(src []byte) (*Object, error) {
 	table, rows, err := r.splitTable(src)
 	if err != nil {
@@ -163,8 +162,7 @@ func (r Row) Metadata(made []byte) ([]byte, error) {
 	return made, nil
 }
 
-// ErrMetadata means that a row's metadata differs from its object's metadata. Upstream makes rows
-// from another version of the API, in which some metadata may be missing.
+// ErrMetadata means that a row's metadata differs from its object's (see [InternalMetadata]).
 var ErrMetadata = errors.New("a row has other metadata than its object")
 
 // fingerprint returns a hash of metadata without the digits of its resourceVersion.

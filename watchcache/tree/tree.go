@@ -1,5 +1,5 @@
-// Package tree keeps the objects of a resource in key order. A change creates a new tree that
-// shares all but a few pages with the old tree, so keeping many states is cheap.
+// Package tree keeps the objects of a resource in key order. A change copies only the path to it
+// and leaves the old tree as it was, so keeping many states is cheap.
 package tree
 
 import (
@@ -16,13 +16,10 @@ const (
 	// per page. Larger pages compress better. With smaller pages, an update invalidates fewer
 	// derived bytes. A selection of a page's objects has a bit for each of them ([object.Filter]).
 	PageMax = 64
-	// fanout is the maximum number of children of an inner node.
-	fanout = 32
+	fanout  = 32
 )
 
-// Tree is a persistent (copy-on-write) B+tree of objects in key order. Keys are compared bytewise,
-// as in etcd. Every operation keeps the old tree unchanged and copies only the path to the change.
-// So a snapshot is just a root.
+// Tree is a persistent B+tree. Keys are compared bytewise, as in etcd. A snapshot is just a root.
 //
 // Why not a sorted slice? An update of one in 100,000 objects would copy 800 kB. Why not a map?
 // Lists need order, and derived encodings need pages.
@@ -56,15 +53,13 @@ type Page struct {
 	bytes    int64
 }
 
-// pageIDs counts the pages of all caches.
 var pageIDs atomic.Uint64
 
 // ID is unique in the process. Bytes derived from the page can be cached under this key.
 func (p *Page) ID() uint64 { return p.id }
 
-// Slot identifies the page's place in its collection. A page inherits the slot of the page that it
-// replaces. If a collection is filled again, even in another cache, the pages have the same slots
-// at first.
+// Slot identifies the page's place in its collection (T6). If a collection is filled again, even in
+// another cache, the pages have the same slots at first.
 func (p *Page) Slot() uint64 { return p.slot }
 
 // Objects returns the page's objects in key order. The slice must not be modified.
@@ -105,8 +100,7 @@ func (s Span) Bytes() int64 {
 	return sum
 }
 
-// Parts divides a span. A part has most bytes at most, or one object. The parts of a page are always
-// the same.
+// Parts divides a span. A part has most bytes at most, or one object. A page's parts never vary.
 func (s Span) Parts(most int64) iter.Seq[Span] {
 	return func(yield func(Span) bool) {
 		if s.Bytes() <= most {
@@ -152,10 +146,9 @@ func newInner(children []*node) *node {
 	return n
 }
 
-// Build returns a tree of objects that are sorted by key without duplicates. It leaves space on the
-// pages, so that the first updates do not split them. The first page has a slot that depends only
-// on the argument slot. The slots of the next pages count up from there. Pages from later splits
-// never get these slots.
+// Build returns a tree of objects that are sorted by key without duplicates. Its pages have space,
+// so that the first updates do not split them. Their slots count up from one that depends only on
+// slot. Pages from later splits never get these slots.
 func Build(objects []*object.Object, slot uint64) Tree {
 	if len(objects) == 0 {
 		return Tree{}
@@ -192,7 +185,6 @@ func (t Tree) Bytes() int64 {
 	return t.root.bytes
 }
 
-// child returns the index of the child whose range contains key.
 func (n *node) child(key string) int {
 	i := sort.Search(len(n.children), func(i int) bool { return n.children[i].min > key })
 	return max(i-1, 0)
@@ -219,8 +211,7 @@ func (t Tree) Get(key string) *object.Object {
 	return nil
 }
 
-// Count returns the number of objects with from ≤ key < to. An empty to means no upper bound. O(log
-// n).
+// Count returns the number of objects with from ≤ key < to in O(log n). An empty to is no bound.
 func (t Tree) Count(from, to string) int {
 	below := t.Len()
 	if to != "" {
@@ -246,8 +237,7 @@ func (t Tree) rank(key string) int {
 	return before + i
 }
 
-// Set returns a tree in which o replaces the object with the same key. It also returns the replaced
-// object, or nil.
+// Set returns a tree with o, and the object with the same key that o has replaced, or nil.
 func (t Tree) Set(o *object.Object) (Tree, *object.Object) {
 	if t.root == nil {
 		return Tree{newLeaf([]*object.Object{o})}, nil
@@ -331,7 +321,6 @@ func (n *node) delete(key string) (*node, *object.Object) {
 	return newInner(splice(n.children, lo, lo+2, join(left, right))), old
 }
 
-// small reports whether a node should be joined with a neighbour.
 func (n *node) small() bool {
 	if n.page != nil {
 		return n.count < PageMax/4
@@ -339,8 +328,6 @@ func (n *node) small() bool {
 	return len(n.children) < fanout/4
 }
 
-// join joins two neighbours to one node, or to two nodes of equal size if one node would be too
-// large.
 func join(a, b *node) []*node {
 	if a.page != nil {
 		return split(slices.Concat(a.page.objects, b.page.objects), PageMax, a.page.replacement, b.page.replacement)
@@ -365,8 +352,7 @@ func splice[E any](s []E, lo, hi int, with []E) []E {
 	return append(out, s[hi:]...)
 }
 
-// Spans iterates over the parts of pages with from ≤ key < to, in key order. An empty to means no
-// upper bound.
+// Spans iterates over the parts of pages with from ≤ key < to, in key order; to may be empty.
 func (t Tree) Spans(from, to string) iter.Seq[Span] {
 	return func(yield func(Span) bool) {
 		if t.root != nil {
@@ -399,8 +385,7 @@ func (n *node) spans(from, to string, yield func(Span) bool) bool {
 	return yield(Span{n.page, lo, hi})
 }
 
-// Objects iterates over the objects with from ≤ key < to, in key order. An empty to means no upper
-// bound.
+// Objects iterates over the objects of [Tree.Spans].
 func (t Tree) Objects(from, to string) iter.Seq[*object.Object] {
 	return func(yield func(*object.Object) bool) {
 		for span := range t.Spans(from, to) {

@@ -13,9 +13,8 @@ import (
 // proofAge is the age at which a proof that this machine's clock is right is renewed.
 const proofAge = 10 * time.Second
 
-// proveClock compares this machine's clock with upstream's while there are feeds of rows. Any
-// response of upstream compares the clocks. If none has come for a while, or this machine's time
-// was changed, proveClock sends a probe. It returns when the life of the feeds ends.
+// proveClock sends a probe if there are feeds of rows and no response has proved this machine's
+// clock right for a while. It returns when the life of the feeds ends.
 func proveClock(all *feedSet) {
 	upstream, log := all.shared.Client, all.shared.Log
 	for wrong := false; client.Sleep(all.ctx, proofAge); {

@@ -21,8 +21,7 @@ type customResources struct {
 	services    *discovery.Followed[discovery.Server]
 }
 
-// started is called when a feed has a cache. For a custom resource, it starts to follow the
-// definitions and the APIServices. If one of them has already changed, started abandons the feed.
+// started is called when a feed has a cache, whose definition or server may have changed already.
 func (c *customResources) started(f *fresh.Feed) {
 	if !f.Cache().Resource().SelfDescribing {
 		return
@@ -42,7 +41,6 @@ func (c *customResources) started(f *fresh.Feed) {
 	}
 }
 
-// moved abandons the feeds of an API that has moved to another server.
 func (c *customResources) moved(to discovery.Change[discovery.Server]) {
 	aggregated := to.Now != "" && to.Now != discovery.Local
 	for _, f := range c.feeds.Started() {
@@ -57,7 +55,6 @@ func (c *customResources) moved(to discovery.Change[discovery.Server]) {
 	}
 }
 
-// redefined abandons the feeds of a custom resource whose definition changed.
 func (c *customResources) redefined(to discovery.Change[discovery.Version]) {
 	for _, f := range c.feeds.Started() {
 		was := f.Feed.Described.Definition

@@ -3,8 +3,8 @@
 //
 // [Feeds] starts feeds on first use and returns their caches. Its feedSet remembers for a while
 // which resources cannot be cached, and stops idle feeds. The first client that requests a resource
-// in protobuf starts a second feed for the resource. Custom resources have no protobuf form:
-// upstream responds with 406, and the feedSet remembers object.ErrNoEncoding for a while.
+// in protobuf starts a second feed for it. Custom resources have no protobuf form: upstream
+// responds with 406 (object.ErrNoEncoding).
 //
 // Each of these packages imports some of the packages listed after it:
 //
@@ -12,7 +12,7 @@
 //     revision of etcd
 //   - feed: the loop that keeps one cache up to date with upstream
 //   - discovery: upstream's resources, and changes of CustomResourceDefinitions and APIServices
-//   - client: requests to the apiservers and their responses, and the choice between several of them
+//   - client: requests to the apiservers and their responses, and the choice between apiservers
 //
 // # What upstream sees
 //
@@ -24,8 +24,8 @@
 // empty list distinguishes built-in types from custom resources (see client.Probe).
 //
 // Normally, the watch itself delivers the initial state (sendInitialEvents), so no list is needed.
-// If upstream refuses sendInitialEvents (422), the feed lists in pages. Kube-apiserver 1.33 with its
-// feature WatchList refuses it for Tables only (406).
+// If upstream refuses sendInitialEvents (422), the feed lists in pages. Kube-apiserver 1.33 with
+// its feature WatchList refuses it for Tables only (406).
 //
 // A consistent read costs a probe, and the requests that bring the cache to the probe's revision.
 // All concurrent readers share these requests. A budget limits the probes of all resources

@@ -21,8 +21,7 @@ var (
 	errStopped  = errors.New("feeds are stopped")
 )
 
-// Feeds keeps the caches of resources. Reads enter by Open. The first request for a resource starts
-// its feed.
+// Feeds keeps the caches of resources. Reads enter by Open, which starts a feed on first use.
 type Feeds struct {
 	shared  *feed.Shared
 	ctx     context.Context //nolint:containedctx // the life of the feeds
@@ -31,8 +30,7 @@ type Feeds struct {
 	set     *feedSet
 	keeper  *fresh.Keeper
 	customs *customResources
-	// Memory tells how much memory the caches use, and makes them save it.
-	Memory *Memory
+	Memory  *Memory
 }
 
 // NewFeeds returns an empty set. Stop ends it.
@@ -92,8 +90,6 @@ func use(ctx context.Context, f *fresh.Feed, since uint64) error {
 	return f.Feed.Progress.Ready(ctx)
 }
 
-// enter returns the running feed of a resource. If there is none and upstream serves the resource,
-// enter starts a feed.
 func (fs *Feeds) enter(ctx context.Context, key feed.Key) (*fresh.Feed, error) {
 	asked := time.Now()
 	if f, err := fs.set.find(key); f != nil || err != nil {
@@ -105,8 +101,7 @@ func (fs *Feeds) enter(ctx context.Context, key feed.Key) (*fresh.Feed, error) {
 	return fs.feed(key, asked)
 }
 
-// feed returns the running feed of a resource, or starts a feed. asked is the time of the client's
-// request.
+// feed finds or starts the feed of a resource. asked is the time of the client's request.
 func (fs *Feeds) feed(key feed.Key, asked time.Time) (*fresh.Feed, error) {
 	return fs.set.findOrAdd(key, func(key feed.Key, limits watchcache.Limits) *fresh.Feed {
 		f := fs.keeper.New(feed.New(fs.ctx, fs.shared, key, asked, limits))
@@ -119,9 +114,9 @@ func (fs *Feeds) feed(key feed.Key, asked time.Time) (*fresh.Feed, error) {
 // errReconfigured ends a feed if changed options require a different cache for its resource.
 var errReconfigured = errors.New("the resource is cached in another way now")
 
-// SetOptions changes all options except SelfCheck while feeds run. If a resource or a feed's scope is
-// newly excluded, the feed and its watches end. If a resource's Aggregated option changes, its feed
-// starts again. All other feeds continue.
+// SetOptions changes all options except SelfCheck while feeds run. If a resource or a feed's scope
+// is newly excluded, the feed and its watches end. If a resource's Aggregated option changes, its
+// feed starts again. All other feeds continue.
 func (fs *Feeds) SetOptions(options feed.Options) {
 	options.SelfCheck = fs.shared.Options.Load().SelfCheck
 	fs.keeper.SetBudget(options.MaxProbes)

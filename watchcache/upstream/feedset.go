@@ -44,8 +44,7 @@ func newFeedSet(ctx context.Context, u *feed.Shared) *feedSet {
 	return s
 }
 
-// find returns the running feed of a key, or the reason why there is no feed. If a feed can be
-// started, find returns nil and no error.
+// find returns the running feed of a key, or why there is none. Neither means that it can start.
 func (s *feedSet) find(key feed.Key) (*fresh.Feed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,8 +97,7 @@ func (s *feedSet) findOrAdd(
 	return f, nil
 }
 
-// filled returns the feed of the first scope whose cache is filled, and the index of the scope. It
-// returns nil if there is none.
+// filled returns the feed of the first scope whose cache is filled, or nil, and the scope's index.
 func (s *feedSet) filled(key feed.Key, scopes []object.Scope) (*fresh.Feed, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +130,7 @@ func (s *feedSet) refusal(key feed.Key) error {
 	return s.mu.refusals.of(key)
 }
 
-// setOptions changes the options of all feeds, and forgets all refusals, whose reasons may be
-// outdated. It returns the running feeds, which may have to change, too.
+// setOptions forgets all refusals, whose reasons may be outdated, and returns the running feeds.
 func (s *feedSet) setOptions(options *feed.Options) []*fresh.Feed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +155,6 @@ func (s *feedSet) Started() []*fresh.Feed {
 	return feeds
 }
 
-// unreachable returns for how long upstream has not responded to the feeds of a resource.
 func (s *feedSet) unreachable(gvr schema.GroupVersionResource) (age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +177,7 @@ func (s *feedSet) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	}
 }
 
-// ended removes a feed that has ended, unless giveUp has removed it. err says why the resource is
-// not cached; nil if it may be.
+// ended removes a feed that has ended. err says why the resource is not cached; nil if it may be.
 func (s *feedSet) ended(f *fresh.Feed, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

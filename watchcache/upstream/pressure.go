@@ -71,9 +71,9 @@ func (m *Memory) Bytes() (sum int64) {
 }
 
 // GiveUpLargest ends the largest cache, with all its watches. Its requests are forwarded for
-// noMemoryPause. If caches that have begun in that time take more than a sixteenth of all, it ends the
-// largest of them. Otherwise a user who makes the proxy fill more caches could end the old cache that all
-// others use.
+// noMemoryPause. If caches that have begun in that time take more than a sixteenth of all, it ends
+// the largest of them. Otherwise a user who makes the proxy fill more caches could end the old
+// cache that all others use.
 func (m *Memory) GiveUpLargest() {
 	const part = 16
 	var largest, young *fresh.Feed

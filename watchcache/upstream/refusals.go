@@ -14,7 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// refusal is the reason why a resource has no feed. It is remembered for a while.
 type refusal struct {
 	err   error
 	until time.Time
@@ -44,7 +43,6 @@ func (r *refusals) note(key feed.Key, reason error, pause time.Duration) {
 	r.byKey[key.Clone()] = refusal{reason, time.Now().Add(pause)}
 }
 
-// of returns the reason why a key had no feed recently, or nil.
 func (r *refusals) of(key feed.Key) error {
 	if old, ok := r.byKey[key]; ok && time.Now().Before(old.until) {
 		return old.err
@@ -65,7 +63,6 @@ func (r *refusals) knownForbidden(gvr schema.GroupVersionResource, forbidden boo
 	return known
 }
 
-// pauseAfter returns how long a refusal is remembered.
 func pauseAfter(err error) time.Duration {
 	switch {
 	case errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrMalformed),

@@ -18,20 +18,20 @@ import (
 
 // This file chooses the scope whose cache answers a read.
 //
-// The configuration can name the scopes of a resource. The narrowest of them that contains the read
-// answers it. Without such a configuration, the cache of the whole resource answers. If upstream
-// forbids the proxy to read the whole, the cache of the pod's own namespace does, because a Role may
-// allow it. When a refusal has expired, a read makes the proxy try the whole again, and does not wait
-// for it if there is the other cache. So the proxy uses new rights, and answers while upstream is
-// away. A right that it has lost is noticed when a feed's next list or watch is refused.
+// The narrowest configured scope of the resource that contains the read answers it. Without such a
+// configuration, the cache of the whole resource answers. If upstream forbids the proxy to read the
+// whole, the cache of the pod's own namespace does, because a Role may allow it. When a refusal has
+// expired, a read makes the proxy try the whole again, and does not wait for it if there is the
+// other cache. So the proxy uses new rights, and answers while upstream is away. A right that it
+// has lost is noticed when a feed's next list or watch is refused.
 //
 // If no scope contains a read, upstream answers. A read is never narrowed.
 
 // ErrOutOfScope means that no cache may contain all objects of a read.
 var ErrOutOfScope = errors.New("the read goes beyond the scopes of the caches")
 
-// candidates returns the scopes that may answer a read, the preferred one first. If forbidden is true,
-// the second one is for the case that upstream forbids the first one.
+// candidates returns the scopes that may answer a read, the preferred one first. If forbidden is
+// true, the second one is for the case that upstream forbids the first one.
 func candidates(
 	o *feed.Options, gvr schema.GroupVersionResource, w object.Want,
 ) (scopes []object.Scope, forbidden bool) {
@@ -50,7 +50,6 @@ func candidates(
 	return scopes, true
 }
 
-// covers reports whether the configuration allows a cache.
 func covers(o *feed.Options, key feed.Key) bool {
 	if configured := o.ScopesOf(key.GVR.GroupResource()); len(configured) > 0 {
 		return slices.Contains(configured, key.Scope)
@@ -89,8 +88,8 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w ob
 	return nil, err
 }
 
-// ready returns the feed of the first scope whose cache is filled, or nil. It starts the feeds of the
-// scopes before, unless upstream has recently refused them.
+// ready returns the feed of the first scope whose cache is filled, or nil. It starts the feeds of
+// the scopes before, unless upstream has recently refused them.
 func (fs *Feeds) ready(key feed.Key, scopes []object.Scope) *fresh.Feed {
 	f, at := fs.set.filled(key, scopes)
 	for _, key.Scope = range scopes[:at] {
@@ -128,8 +127,8 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 	return false
 }
 
-// AnswersGets reports, without waiting, whether a feed may answer a get of the most recent state (see
-// [fresh.Feed.AnswersGets]).
+// AnswersGets reports, without waiting, whether a feed may answer a get of the most recent state
+// (see [fresh.Feed.AnswersGets]).
 func (fs *Feeds) AnswersGets(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding) bool {
 	scopes, forbidden := candidates(fs.shared.Options.Load(), gvr, w)
 	if !forbidden {

@@ -9,8 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// checkAll compares all feeds with upstream, one after another, once per interval, until the
-// life of the feeds ends.
+// checkAll compares all feeds with upstream, one after another, once per interval.
 func checkAll(all *feedSet, interval time.Duration) {
 	for {
 		feeds := all.Started()

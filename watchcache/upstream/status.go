@@ -42,17 +42,15 @@ func (fs *Feeds) Status() []FeedStatus {
 	return all
 }
 
-// Lost returns, without waiting, how long a resource's feeds have been unable to reach upstream. It
-// is 0 if upstream can be reached or if there is no feed.
+// Lost returns for how long a resource's feeds have been unable to reach upstream: 0 without feeds.
 func (fs *Feeds) Lost(gvr schema.GroupVersionResource) time.Duration {
 	return fs.set.unreachable(gvr)
 }
 
 // Metrics contains the feeds' metrics.
 type Metrics struct {
-	feed  *feed.Metrics
-	fresh *fresh.Metrics
-	// Client counts requests to upstream. Servers describes upstream's servers.
+	feed    *feed.Metrics
+	fresh   *fresh.Metrics
 	Client  *client.Metrics
 	Servers *client.ServerMetrics
 }

@@ -22,7 +22,7 @@ type Part struct {
 	Scope    object.Scope
 }
 
-// Warming is the filling of caches before the first request. Afterwards, these caches count as used.
+// Warming is the filling of caches before the first request. Later, these caches count as used.
 type Warming struct {
 	feeds *Feeds
 	mu    struct {
@@ -35,12 +35,12 @@ type Warming struct {
 // because refusals are remembered.
 const coldRetry = time.Second
 
-// warmUse is the time between two uses of a cache that has been filled. It must be below the idle timeout.
-// A cache that was given up is filled again.
+// warmUse is the time between two uses of a cache that has been filled. It must be below the idle
+// timeout. A cache that was given up is filled again.
 const warmUse = 10 * time.Minute
 
-// Warm begins to fill the caches of parts, as JSON, in the newest stable version. Each part is tried
-// until it succeeds.
+// Warm begins to fill the caches of parts, as JSON, in the newest stable version. Each part is
+// tried until it succeeds.
 func (fs *Feeds) Warm(parts []Part) *Warming {
 	w := &Warming{feeds: fs}
 	w.mu.cold = map[Part]error{}

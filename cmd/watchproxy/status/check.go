@@ -10,16 +10,14 @@ import (
 	"time"
 )
 
-// lostFor is how long a healthy feed may have lost upstream. Streams break occasionally, and feeds
-// resume them within seconds.
+// lostFor is how long a healthy feed may have lost upstream. Broken streams resume within seconds.
 const lostFor = 10 * time.Second
 
 // silentFor is how long upstream may leave checks unanswered. A single server is checked every ten
 // seconds.
 const silentFor = 20 * time.Second
 
-// report checks whether a proxy is healthy. If it is not, report prints each reason and returns an
-// error.
+// report prints the reasons why a proxy is not healthy and returns ErrUnhealthy, or prints healthy.
 func report(ctx context.Context, base string, s *Status, stdout, stderr io.Writer) error {
 	unready, err := readiness(ctx, base)
 	if err != nil {

@@ -91,7 +91,6 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 	return cmd
 }
 
-// validate checks the flags. given reports whether a flag is given.
 func (f *flags) validate(given func(flag string) bool) (err error) {
 	for _, flag := range []string{"certificate-authority", "tls-server-name", "token-file"} {
 		if given(flag) && !given("as-client") {
@@ -123,8 +122,7 @@ func adminURL(admin string) (string, error) {
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
-// get requests a path of the admin address. It returns the response and its body, of which it reads
-// only the beginning if the status is not 200. Errors say what to check.
+// get requests a path of the admin address. Errors say what to check.
 func get(ctx context.Context, base, path string) (resp *http.Response, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, http.NoBody)
 	if err != nil {
@@ -149,7 +147,6 @@ func get(ctx context.Context, base, path string) (resp *http.Response, body []by
 	return resp, body, nil
 }
 
-// fetch gets the status of a proxy, also as the text that the proxy sent.
 func fetch(ctx context.Context, base string) (text []byte, s *Status, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

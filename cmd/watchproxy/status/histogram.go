@@ -13,7 +13,6 @@ type histogram struct {
 	Buckets []bucket `json:"buckets"` // in the order of their bounds; longer durations are only in Count
 }
 
-// bucket counts the durations up to a bound.
 type bucket struct {
 	Seconds float64 `json:"upToSeconds"`
 	Count   uint64  `json:"count"`

@@ -63,8 +63,7 @@ func (m families) by(name, label string) map[string]float64 {
 	return sums
 }
 
-// isRead reports whether the series is for gets, lists or watches that a cache could answer. It
-// excludes subresources and requests for an unknown resource.
+// isRead excludes subresources and requests for an unknown resource, which no cache can answer.
 func (l labels) isRead() bool {
 	switch l["verb"] {
 	case "get", "list", "watch":

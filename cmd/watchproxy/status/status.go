@@ -1,6 +1,5 @@
-// Package status reports the caches of a running proxy and the number of upstream requests that
-// they save. The proxy serves the report at /status of its admin address. The command status
-// fetches and prints it.
+// Package status reports the caches of a running proxy and the upstream requests that they save.
+// The proxy serves the report at /status of its admin address. The command status prints it.
 package status
 
 import (
@@ -37,8 +36,7 @@ type Status struct {
 	// uses the previous configuration.
 	ConfigRefused bool         `json:"configRefused"`
 	Feeds         []feedStatus `json:"feeds"`
-	// Forwarded lists the requests that upstream answered in the last five minutes, with the
-	// reasons. The most frequent requests come first.
+	// Forwarded lists what upstream answered in the last five minutes and why, most frequent first.
 	Forwarded []metrics.Forwarded `json:"forwarded"`
 }
 
@@ -65,9 +63,8 @@ type requests struct {
 	Shared    int64 `json:"shared"`    // answered with the response to another client's request
 	Refused   int64 `json:"refused"`   // by the proxy: access, limits, malformed requests
 	// HitRatio is the share of gets, lists and watches of resources that the cache answered, from 0
-	// to 1. It is null before the first such request. It excludes requests that no cache could
-	// answer (subresources, writes, discovery) and upstream's errors. It also excludes 410
-	// responses, after which clients list again.
+	// to 1; null before the first. It excludes what no cache could answer (subresources, writes,
+	// discovery), upstream's errors, and 410 responses, after which clients list again.
 	HitRatio *float64 `json:"hitRatio"`
 }
 
@@ -78,15 +75,13 @@ type failures struct {
 	Client  int64 `json:"client"`  // 400 to 499, except 429
 }
 
-// latency contains two kinds of durations: the time until a response that is not a watch, and the
-// time from an event's arrival until the event is written to a watch.
+// latency has the times to a response (not of watches) and from an event's arrival to its write.
 type latency struct {
 	Cache     histogram `json:"cache"`     // of responses from the cache
 	Forwarded histogram `json:"forwarded"` // of responses from upstream
 	Delivery  histogram `json:"delivery"`  // of events, to clients that had read all earlier events
 }
 
-// toUpstream counts the requests to upstream.
 type toUpstream struct {
 	Forwarded int64 `json:"forwarded"` // of clients, without Shared
 	Feeds     int64 `json:"feeds"`     // lists, watches, probes: the cost of caching
@@ -95,7 +90,7 @@ type toUpstream struct {
 	// Saved is the number of requests that upstream would have got without the proxy, minus Total.
 	// It is negative while feeds and reviews outnumber the cached and shared responses.
 	Saved int64 `json:"saved"`
-	// SavedBytes is the number of bytes in the bodies of responses from the cache, as they were sent.
+	// SavedBytes is the number of bytes in the bodies of responses from the cache, as sent.
 	// FeedBytes is the number of bytes that feeds have read from upstream, after decompression.
 	SavedBytes int64 `json:"savedBytes"`
 	FeedBytes  int64 `json:"feedBytes"`
@@ -122,8 +117,7 @@ type feedStatus struct {
 	Delivered       uint64  `json:"eventsDelivered"`
 }
 
-// About is what a proxy knows about itself: its version, the URL of its upstream, and the start of
-// its service.
+// About is what a proxy knows about itself: version, URL of upstream, start of service.
 type About struct {
 	Version, Upstream string
 	Began             time.Time
@@ -172,8 +166,6 @@ func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, fig
 	return s, nil
 }
 
-// silent returns the time since an upstream server last answered a check, or 0 while a server is
-// usable.
 func silent(m families) (seconds float64) {
 	var last float64
 	for _, at := range m.series("watchproxy_upstream_last_answer_timestamp_seconds") {
@@ -185,7 +177,6 @@ func silent(m families) (seconds float64) {
 	return max(0, float64(time.Now().Unix())-last)
 }
 
-// count sets the numbers of requests from clients and to upstream.
 func (s *Status) count(m families) {
 	const total = "watchproxy_requests_total"
 	sources := m.by(total, "source")

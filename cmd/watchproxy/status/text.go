@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// writeTable writes the caches as a table for people.
 func (s *Status) writeTable(to io.Writer) error {
 	if len(s.Feeds) == 0 {
 		_, err := fmt.Fprintln(to, "no caches: the first request for a resource starts one")
@@ -44,7 +43,6 @@ func (f *feedStatus) state() string {
 	return "synced"
 }
 
-// size writes bytes in binary units.
 func size(n int64) string {
 	const unit = 1 << 10
 	if n < unit {

@@ -22,9 +22,9 @@ var (
 // AsListed returns the object of a watch event as upstream shows it in gets and lists, so that the
 // cache answers them with the same bytes.
 //
-// kube-apiserver leaves spec.internalTrafficPolicy out of services of type ExternalName, but not out
-// of the events of present writes (defaultOnRead in pkg/registry/core/service/storage). Such services
-// have the field if they had another type before.
+// kube-apiserver leaves spec.internalTrafficPolicy out of services of type ExternalName, but not
+// out of the events of present writes (defaultOnRead in pkg/registry/core/service/storage). Such
+// services have the field if they had another type before.
 func AsListed(r *object.Resource, src []byte) []byte {
 	if r.GVR != services || !bytes.Contains(src, []byte(typeExternalName)) {
 		return src
@@ -57,7 +57,7 @@ func withoutMember(src []byte, value gjson.Result, key []byte) []byte {
 	return append(bytes.Clone(before), after...)
 }
 
-// withoutField returns a message that lacks the field at a path. A malformed message stays as it is.
+// withoutField returns a message that lacks the field at a path. A malformed one stays as it is.
 func withoutField(message []byte, path []protowire.Number) []byte {
 	kept := make([]byte, 0, len(message))
 	for rest := message; len(rest) > 0; {

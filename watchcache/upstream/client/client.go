@@ -36,8 +36,7 @@ type Client struct {
 	own atomic.Pointer[[]string]
 }
 
-// New returns a client for the server at base. If base has a path, it is prepended to every request
-// path.
+// New returns a client for the server at base. A path of base begins every request path.
 func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
 	c := &Client{Base: base, HTTP: &http.Client{Transport: transport}, metrics: metrics, server: make(chan serverVersion, 1)}
 	c.server <- serverVersion{}
@@ -56,9 +55,9 @@ type Get struct {
 	Accept string
 }
 
-// Send sends one request. Every status except 200 becomes an error of apimachinery's api/errors. The
-// caller must close the body. Send requests a response that is not from a cache, such as that of a
-// lower proxy with a maxAge. Any other response is [ErrAged].
+// Send sends one request. Every status except 200 becomes an error of apimachinery's api/errors.
+// The caller must close the body. Send requests a response that is not from a cache, such as that
+// of a lower proxy with a maxAge. Any other response is [ErrAged].
 func (c *Client) Send(ctx context.Context, g Get) (*http.Response, error) {
 	u := *c.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + g.Path
@@ -91,8 +90,7 @@ func (c *Client) Send(ctx context.Context, g Get) (*http.Response, error) {
 	return resp, nil
 }
 
-// GetCollection is like Send, for the collection of a resource within its scope. It adds the scope's
-// selectors to query.
+// GetCollection is like Send, for the collection of a resource within its scope.
 func (c *Client) GetCollection(ctx context.Context, accept, verb string, r *object.Resource, query url.Values) (*http.Response, error) {
 	return c.Send(ctx, Get{
 		Verb: verb, GVR: r.GVR, Accept: accept,
@@ -100,7 +98,6 @@ func (c *Client) GetCollection(ctx context.Context, accept, verb string, r *obje
 	})
 }
 
-// within adds a scope's selectors to a query.
 func within(s object.Scope, query url.Values) url.Values {
 	for name, selector := range map[string]string{"fieldSelector": s.Fields, "labelSelector": s.Labels} {
 		if selector != "" {
@@ -129,8 +126,7 @@ func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path
 // value that this proxy forwards events to clients of its own (see watchcache.Cursor.WholeHistory).
 const UserAgent = "watchproxy"
 
-// statusError returns the Status in an error response. If the body contains no Status, statusError
-// creates a Status.
+// statusError returns the Status in an error response, or makes one.
 func statusError(resp *http.Response) error {
 	defer resp.Body.Close() //nolint:errcheck // the error is the answer
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, MaxErrorBody))
@@ -183,9 +179,8 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 // namespaceResource is the resource namespaces, which exists in every cluster.
 var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// ServerVersion returns the version that upstream's apiserver had at since or later. Another version
-// may write other bytes for the same objects. An emulated version counts as another one. There is one
-// request at a time, and callers that wait share the next one.
+// ServerVersion returns the version that upstream's apiserver had at since or later. An emulated
+// version is another one. One request runs at a time, and callers that wait share the next one.
 func (c *Client) ServerVersion(ctx context.Context, since time.Time) (string, error) {
 	var last serverVersion
 	select {

@@ -41,7 +41,7 @@ func CheckEncoding(resp *http.Response, e object.Encoding) error {
 // ProtobufPrefix is the start of every response in protobuf.
 var ProtobufPrefix = []byte("k8s\x00")
 
-// readProtoList reads the body of a list and calls item with each item (see [list.Protobuf]).
+// readProtoList reads the body of a list (see [ReadProtoItems]).
 func readProtoList(body io.Reader, item func([]byte)) (kind runtime.TypeMeta, meta metav1.ListMeta, err error) {
 	prefix := make([]byte, len(ProtobufPrefix))
 	n, err := io.ReadFull(body, prefix)
@@ -72,8 +72,7 @@ func readEnvelope(body []byte, into *runtime.Unknown) error {
 	return nil
 }
 
-// protoStream reads watch events in protobuf. Each event is a frame: a four-byte big-endian length
-// and a WatchEvent.
+// protoStream reads frames with a WatchEvent each.
 type protoStream struct {
 	*frameReader
 	event    metav1.WatchEvent

@@ -19,7 +19,7 @@ import (
 var ErrPartial = errors.New("upstream gave a page instead of the whole list")
 
 // ErrAged means that a response has an Age header: something between this proxy and the apiserver
-// answered from a cache. Such a response shows neither the present state nor that etcd was restored.
+// answered from a cache. It shows neither the present state nor that etcd was restored.
 var ErrAged = errors.New("upstream's answer comes from a cache")
 
 // Answered reports whether an error is a response from upstream.
@@ -69,8 +69,7 @@ func EventError(e Event, encoding object.Encoding) error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// IsTooLarge reports whether an error means that upstream has not reached the requested
-// resourceVersion.
+// IsTooLarge reports whether upstream has not reached the requested resourceVersion.
 func IsTooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
 }

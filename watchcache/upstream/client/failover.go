@@ -52,7 +52,6 @@ func (t *failover) RoundTrip(req *http.Request) (resp *http.Response, err error)
 	return nil, err
 }
 
-// candidates returns the current server, and then the other usable ones.
 func (s *Servers) candidates() []*server {
 	s.mu.Lock()
 	defer s.mu.Unlock()

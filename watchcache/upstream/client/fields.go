@@ -79,7 +79,6 @@ func eventFields(about, controller string, more ...object.Field) []object.Field 
 }
 
 // NoNamespaceField reports whether a namespaced resource lacks the field label metadata.namespace.
-// There is only one such resource.
 func NoNamespaceField(gvr schema.GroupVersionResource) bool {
 	return gvr.Group == "certificates.k8s.io" && gvr.Resource == "podcertificaterequests"
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// frameReader reads frames. Each frame consists of a four-byte big-endian length and that many
-// bytes.
+// frameReader reads frames: a four-byte big-endian length and that many bytes.
 type frameReader struct {
 	r   *bufio.Reader
 	buf []byte
@@ -26,8 +25,7 @@ func newFrameReader(body io.Reader, size int) *frameReader {
 	return &frameReader{r: bufio.NewReaderSize(body, size)}
 }
 
-// Next returns a frame. If the stream ends cleanly, it returns io.EOF. The frame is valid until the
-// next call.
+// Next returns a frame, which is valid until the next call. At a clean end, it returns io.EOF.
 func (f *frameReader) Next() ([]byte, error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {

@@ -18,10 +18,10 @@ const (
 // the checks ask it. All feeds continue when upstream is back.
 //
 // A feed cannot determine why its request or stream failed, so it raises a doubt. Then no feed may
-// send a request until a check that started after the doubt has found a server ready (see [Servers]).
-// If upstream is ready, the failure concerns only this feed, and the feed backs off. Without
-// doubts, each feed had only its own back-off. Then 50 feeds sent 90 requests a second during an
-// outage, and took ten seconds to recover afterwards (make restarts).
+// send a request until a check that started after the doubt has found a server ready (see
+// [Servers]). After that, the failure concerns only this feed, which backs off. With back-offs
+// alone, 50 feeds sent 90 requests a second during an outage, and took ten seconds to recover (make
+// restarts).
 type Health struct {
 	check func()        // requests an immediate check
 	slots chan struct{} // one for each turn that is taken
@@ -82,8 +82,7 @@ func (h *Health) Wait(ctx context.Context) error {
 	}
 }
 
-// Doubt blocks the requests of all feeds until a check that started after this call finds upstream
-// ready.
+// Doubt raises a doubt, and requests a check that may resolve it.
 func (h *Health) Doubt() {
 	h.mu.Lock()
 	if !h.doubtedLocked() {

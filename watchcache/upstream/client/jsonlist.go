@@ -69,7 +69,6 @@ const (
 )
 
 var (
-	// errNotJSON means that a body is not one JSON object.
 	errNotJSON = errors.New("not JSON")
 	errLong    = fmt.Errorf("%w: a list with a value of more than %d bytes", object.ErrMalformed, maxValue)
 )

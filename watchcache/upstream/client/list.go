@@ -20,12 +20,11 @@ import (
 const (
 	// PageSize is the largest limit of a paged list.
 	PageSize = 500
-	// pageBytes is how much upstream should have to write for a page. pageLeast is the smallest limit:
-	// a few large objects may not be typical of all.
+	// pageBytes is how much upstream should have to write for a page. pageLeast is the smallest
+	// limit: a few large objects may not be typical of all.
 	pageBytes, pageLeast = 8 << 20, 20
 )
 
-// pageLimit returns the limit of the pages of a collection, from the mean size of its objects.
 func pageLimit(s watchcache.Stats) int {
 	mean := s.Bytes / int64(max(1, s.Objects))
 	return int(min(PageSize, max(pageLeast, pageBytes/max(1, mean))))
@@ -40,13 +39,11 @@ func At(rv uint64, match string) url.Values {
 	return url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {match}}
 }
 
-// ListedAt returns the error for a list whose resourceVersion rv does not match the requested
-// resourceVersion.
+// ListedAt returns the error for a list that has another resourceVersion than asked for.
 func ListedAt(rv, asked uint64) error {
 	return fmt.Errorf("upstream listed at %d, asked for %d", rv, asked)
 }
 
-// exact matches the state at the requested resourceVersion only.
 const exact = "Exact"
 
 // List reads a collection in pages. The query is that of [At]. List returns the cached object in
@@ -75,7 +72,6 @@ func (c *Client) EachPage(
 	return at, err
 }
 
-// pages reads all pages of a list.
 func pages(query url.Values, limit int, read func(url.Values) (next string, err error)) error {
 	for {
 		query.Set("limit", strconv.Itoa(limit))

@@ -36,7 +36,6 @@ func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (M
 	return list, err
 }
 
-// metadataPage is the maximum number of objects on a page of metadata.
 const metadataPage = 5000
 
 // MetadataAt lists the keys and versions of a collection's objects at a resourceVersion.
@@ -85,9 +84,8 @@ func (c *Client) metadata(ctx context.Context, r *object.Resource, query url.Val
 	return list, err
 }
 
-// readMetadata reads a metadata list in protobuf item by item, as the items arrive. An earlier
-// version read and decoded the whole body at once, which allocated megabytes. If that allocation
-// coincided with a garbage collection, it delayed all other goroutines by up to 20 ms.
+// readMetadata reads a metadata list item by item. Decoded at once, it allocated megabytes, and a
+// garbage collection then delayed all other goroutines by up to 20 ms.
 func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err error) {
 	var failed error
 	_, meta, err := readProtoList(body, func(item []byte) {

@@ -50,7 +50,6 @@ func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int
 	m.requests.WithLabelValues(verb, codeLabel(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
 }
 
-// body counts the bytes that are read from the body of a feed's request.
 func (m *Metrics) body(gvr schema.GroupVersionResource, body io.ReadCloser) io.ReadCloser {
 	return &countedBody{body, m.received.WithLabelValues(gvr.Group, gvr.Version, gvr.Resource)}
 }
@@ -102,8 +101,8 @@ func knownMethod(method string) string {
 	return "other"
 }
 
-// codeLabel returns the label of a status code. An aggregated API may answer with any code, so a code
-// that net/http does not know has its class as its label, such as 5xx. A proxy in between writes 499.
+// codeLabel labels a status code. An aggregated API may answer with any code, so codes that
+// net/http does not know become their class, such as 5xx. A proxy in between writes 499.
 func codeLabel(code int) string {
 	const clientLeft = 499
 	if code == 0 || code == clientLeft || http.StatusText(code) != "" {

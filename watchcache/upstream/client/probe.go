@@ -18,21 +18,18 @@ import (
 )
 
 const (
-	// NoSuchNamespace is a namespace that cannot exist, because names of namespaces contain no
-	// dots.
+	// NoSuchNamespace cannot exist, because names of namespaces contain no dots.
 	NoSuchNamespace = "watchproxy.none"
 	// NoSuchName is a name that no object can have. It is a valid path segment, so the apiserver
 	// looks up one key.
 	NoSuchName = "watchproxy.dev:none"
 )
 
-// Probe is the result of the cheapest consistent read: a list that matches nothing, or a single object.
+// Probe is the result of the cheapest consistent read: a list of nothing, or of a single object.
 type Probe struct {
-	RV       uint64 // upstream's current revision for this resource
-	ListKind string
-	// SelfDescribing is true for custom resources, whose JSON keys are sorted. It is false for
-	// built-in types, whose first key is kind.
-	SelfDescribing bool
+	RV             uint64 // upstream's current revision for this resource
+	ListKind       string
+	SelfDescribing bool // see [object.Resource]
 	// Foreign is true if the list is in neither form: a built-in type's metadata has only the
 	// resourceVersion, and a custom resource's has continue before it. Items that are empty are [].
 	Foreign  bool
@@ -43,12 +40,10 @@ type Probe struct {
 	EmptyRows string
 }
 
-// maxProbeBody is the maximum size of a probe's list, in bytes. The list is empty or contains one
-// object.
+// maxProbeBody is the maximum size of a probe's list, in bytes. It has one object at most.
 const maxProbeBody = 4 << 20
 
-// Probe reads upstream's revision and the form of the resource's lists. verb is the request's verb
-// in metrics.
+// Probe reads upstream's revision and the form of the resource's lists. verb is for the metrics.
 func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
 	path, query := nothing(r)
 	query.Set("limit", "1")

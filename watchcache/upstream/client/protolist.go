@@ -24,8 +24,8 @@ const (
 	listItems        = protowire.Number(2)
 )
 
-// ReadProtoItems reads a list in protobuf, which begins with the envelope's message, and calls item with
-// each item, as the items arrive. An item is valid until the next one.
+// ReadProtoItems reads a list in protobuf, which begins with the envelope's message, and calls item
+// with each item, as the items arrive. An item is valid until the next one.
 func ReadProtoItems(body io.Reader, item func([]byte)) (kind runtime.TypeMeta, meta metav1.ListMeta, err error) {
 	in := &protoReader{r: bufio.NewReaderSize(body, bufferSize)}
 	for found := false; ; {

@@ -25,9 +25,8 @@ const Steady = 5 * time.Second
 // NewRetry returns a Retry without failures.
 func NewRetry(h *Health) Retry { return Retry{health: h, backoff: Reconnect} }
 
-// After waits before the next attempt. took is the duration of the last attempt, and err is its
-// result. The first attempt after a failure, and the first one after a 410, have no pause. While
-// upstream is down, the turns delay the next attempt. After returns false if ctx ends.
+// After waits before the next attempt. took and err are those of the last attempt. The first
+// attempt after a failure, and the first after a 410, have no pause. It returns false if ctx ends.
 func (r *Retry) After(ctx context.Context, took time.Duration, err error) bool {
 	if took > Steady {
 		*r = NewRetry(r.health)

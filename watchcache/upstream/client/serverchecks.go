@@ -16,13 +16,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// This file checks servers and reports the results to [Health].
-
 const (
 	checkEvery = 3 * time.Second
 	checkAlone = 10 * time.Second // for a single server that is ready
-	// A check is followed by a pause, even if another one is requested: checkRest, or awayRest while
-	// upstream is down.
+	// A check is followed by a pause, even if another one is requested: checkRest, or awayRest
+	// while upstream is down.
 	checkRest = 100 * time.Millisecond
 	awayRest  = 300 * time.Millisecond
 	// checkTimeout limits a check. A read of a server that is not ready has a limit of its own.
@@ -42,7 +40,6 @@ func (s *Servers) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// follow checks a server periodically, and immediately when the server is suspected.
 func (s *Servers) follow(ctx context.Context, one *server) {
 	for next := time.Duration(0); ; {
 		select {
@@ -95,8 +92,8 @@ type checkResult struct {
 	silent  bool   // no response at all, and no refused connection
 }
 
-// ask checks a server: its /readyz, and its resourceVersion if there are other servers. If the server
-// has been unready for unreadyPatience, ask also reports whether it answers the read.
+// ask checks a server: its /readyz, and its resourceVersion if there are other servers. If the
+// server has been unready for unreadyPatience, ask also reports whether it answers the read.
 func (s *Servers) ask(ctx context.Context, one *server) (found checkResult) {
 	s.mu.Lock()
 	found.before = s.mu.newest
@@ -133,7 +130,6 @@ func (s *Servers) ask(ctx context.Context, one *server) (found checkResult) {
 	return found
 }
 
-// aProbe is a probe of a resource that every cluster has.
 var aProbe = &object.Resource{GVR: namespaceResource, Encoding: object.JSON}
 
 // sayReady requests /readyz. It returns the status code, or 0 without a response, and an error if
@@ -159,7 +155,6 @@ func (one *server) sayReady(ctx context.Context, readable bool) (code int, err e
 	return resp.StatusCode, nil
 }
 
-// unconnected reports whether there was no connection to the server.
 func unconnected(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"

@@ -23,7 +23,7 @@ type Server struct {
 	Connections interface{ CloseAll() }
 }
 
-// Servers is the set of apiservers that share one etcd. It uses one server at a time. If that server
+// Servers is the set of apiservers that share one etcd. It uses one server at a time. If that one
 // refuses connections or the proxy's credentials, is not ready or stays silent, the set switches to
 // the next usable server. It does not return to the first server, because that would break all
 // streams again. The checks also inform all feeds whether upstream can be reached (see [Health]).
@@ -67,14 +67,11 @@ var errBehind = errors.New("is behind the others")
 const (
 	// lostAfter is the number of successive unanswered checks after which a server is left and its
 	// connections are cut. A single check may be late under load.
-	lostAfter = 2
-	// waitBehind is how long no server is usable before the set uses one that has been behind for as
-	// long.
+	lostAfter  = 2
 	waitBehind = 3 * checkEvery
 )
 
-// NewServers creates a set. If there are several servers, NewServers checks all of them in parallel. It returns
-// an error if none of them is usable.
+// NewServers checks several servers in parallel, and fails if none of them is usable.
 func NewServers(ctx context.Context, servers []Server, metrics *ServerMetrics, requests *Metrics, log *zap.Logger) (*Servers, error) {
 	s := &Servers{log: log, metrics: metrics}
 	s.Health = newHealth(func() { s.suspect(s.current.Load()) })
@@ -100,7 +97,6 @@ func NewServers(ctx context.Context, servers []Server, metrics *ServerMetrics, r
 	return nil, errors.Join(reasons...)
 }
 
-// askAll checks all servers in parallel and records the results in the servers' order.
 func (s *Servers) askAll(ctx context.Context) {
 	found := make([]checkResult, len(s.servers))
 	var all sync.WaitGroup
@@ -130,8 +126,8 @@ func (s *Servers) suspect(one *server) {
 	}
 }
 
-// failed records that a request to a server failed. If the server accepted a connection, the failure
-// may be the proxy's own, for example an unreadable key, so the check decides.
+// failed records that a request to a server failed. If the server accepted a connection, the
+// failure may be the proxy's own, for example an unreadable key, so the check decides.
 func (s *Servers) failed(one *server, err error) {
 	s.suspect(one)
 	s.mu.Lock()
@@ -176,7 +172,7 @@ func (s *Servers) note(one *server, found checkResult) (ready bool) {
 }
 
 // reasonLocked returns why a server must not be used, or nil. A server that is not ready and still
-// serves may be used only if no other server is ready. The caller must hold mu.
+// serves may be used only if no other server is ready.
 func (s *Servers) reasonLocked(one *server, found checkResult) error {
 	behind := one.mu.behind
 	one.mu.behind = time.Time{}
@@ -235,7 +231,7 @@ func (one *server) usable() bool { return one.mu.reason == nil }
 // usable reports whether any server may be used. The caller must hold mu.
 func (s *Servers) usable() bool { return slices.ContainsFunc(s.servers, (*server).usable) }
 
-// noteCredentials records whether a server refuses the proxy's credentials. The caller must hold mu.
+// noteCredentials records if a server refuses the proxy's credentials. The caller must hold mu.
 func (s *Servers) noteCredentials(one *server, refused bool) {
 	if one.mu.unauthorized == refused {
 		return

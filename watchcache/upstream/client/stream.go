@@ -35,13 +35,12 @@ func NewStream(body io.Reader, r *object.Resource) Stream {
 	return NewJSONStream(body)
 }
 
-// jsonStream reads watch events in JSON: one document per line.
 type jsonStream struct {
 	r    *bufio.Reader
 	long []byte // for lines longer than the reader's buffer
 }
 
-// NewJSONStream reads watch events in JSON.
+// NewJSONStream reads watch events in JSON: one document per line.
 func NewJSONStream(body io.Reader) Stream {
 	return &jsonStream{r: bufio.NewReaderSize(body, streamBuffer)}
 }

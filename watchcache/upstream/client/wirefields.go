@@ -18,9 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// messages contains the Go types of the resources with additional field labels. The tags of a
-// type's fields contain the positions of the values in protobuf. No object is decoded into these
-// types.
+// messages are the Go types of the resources with additional field labels. The tags of their fields
+// contain the field numbers. No object is decoded into these types.
 var messages = map[schema.GroupVersionResource]reflect.Type{
 	corev1.SchemeGroupVersion.WithResource("pods"):                                reflect.TypeFor[corev1.Pod](),
 	corev1.SchemeGroupVersion.WithResource("nodes"):                               reflect.TypeFor[corev1.Node](),

@@ -159,8 +159,7 @@ func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time
 	}
 }
 
-// present returns the known document if it is recent enough or still in flight. Otherwise, present
-// requests a new document.
+// present returns the known document if it is recent enough or in flight, or requests a new one.
 func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()

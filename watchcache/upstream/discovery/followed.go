@@ -42,7 +42,6 @@ type Followed[V Value[V]] struct {
 // Value is what matters of an object. The zero value means that there is no object.
 type Value[V any] interface {
 	comparable
-	// parse reads the value from an object in JSON.
 	parse(object []byte) (V, error)
 }
 
@@ -53,15 +52,12 @@ type Change[V any] struct {
 }
 
 // Definitions follows the metadata of all CustomResourceDefinitions. The schemas are not read,
-// because they can be large, and the proxy only needs to detect changes. After a change, the feeds
-// of the custom resource end, as upstream's own watches do. Cached state from the old definition is
-// not served any more.
+// because they can be large, and the proxy only needs to detect changes.
 //
 // When a definition changes, upstream ends the watches of its resources cleanly, at any time after
 // the change. For some 100 ms it responds with 429. Then it serves the same objects at the same
-// resourceVersions with different bytes. So a feed is abandoned as soon as Definitions sees the
-// change, and requests wait until upstream serves the new definition. If a watch of a custom
-// resource ends early, the feed relists and compares bytes.
+// resourceVersions with different bytes. So a feed is abandoned as soon as the change is seen. If a
+// watch of a custom resource ends early, the feed relists and compares bytes.
 func Definitions(c *client.Client, h *client.Health, log *zap.Logger) *Followed[Version] {
 	return &Followed[Version]{
 		client: c, health: h, log: log,
@@ -137,7 +133,6 @@ func (f *Followed[V]) setFollowing(on bool) {
 	f.mu.following = on
 }
 
-// follow lists and watches until the watch ends.
 func (f *Followed[V]) follow(ctx context.Context, changed func(Change[V])) error {
 	var list struct {
 		Metadata metav1.ListMeta

@@ -16,8 +16,7 @@ const (
 	// BatchQuiet is how long a stream must deliver nothing before upstream is asked about the last
 	// revision.
 	BatchQuiet = 250 * time.Millisecond
-	// askMost is the longest pause before the next question. Each question without a proof doubles
-	// the pause.
+	// askMost is the longest pause between questions. Each question without a proof doubles it.
 	askMost = 5 * time.Second
 )
 
@@ -25,8 +24,8 @@ const (
 // so each client's watch wakes up once per batch instead of once per event.
 //
 // A batch publishes whole revisions only. Every write of kube-apiserver has a revision of its own,
-// but etcd deletes all keys of an expired lease at one revision, and up to a thousand Events share
-// a lease. A state with half of these deletions must not get the revision as its resourceVersion: a
+// but etcd deletes all keys of an expired lease at one revision, and a lease has up to a thousand
+// Events. A state with half of these deletions must not get the revision as its resourceVersion: a
 // client that lists it and watches from there never hears of the other half. So a batch holds back
 // the deletions of the last revision until that revision is known to be complete:
 //
@@ -37,8 +36,7 @@ const (
 // When the stream ends, the held deletions are dropped. The next stream begins after the last
 // published revision and delivers them again.
 //
-// Add, Reached, Publish and Close are called by the goroutine that reads the stream. etcd bounds the
-// number of held deletions: a lease of Events has at most a thousand keys.
+// Add, Reached, Publish and Close are called by the goroutine that reads the stream.
 type Batch struct {
 	to    Publisher
 	holds bool
@@ -56,8 +54,7 @@ type Batch struct {
 	}
 }
 
-// Publisher gets the events of a batch. Its calls do not overlap, but those of Whole may overlap
-// the others.
+// Publisher gets the events of a batch. Only calls of Whole may overlap the others.
 type Publisher interface {
 	// Apply publishes changes. The first of them arrived at received.
 	Apply(changes []watchcache.Change, received time.Time) error
@@ -133,8 +130,7 @@ func (b *Batch) publishLocked() error {
 	return err
 }
 
-// ask publishes the held deletions once the stream is quiet and upstream has no more deletions at
-// their revision. It returns when nothing is held.
+// ask publishes the held deletions (see Batch). It returns when nothing is held.
 func (b *Batch) ask(ctx context.Context) {
 	for pause, next := BatchQuiet, BatchQuiet; client.Sleep(ctx, pause); pause = next {
 		b.mu.Lock()

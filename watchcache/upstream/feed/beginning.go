@@ -10,15 +10,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// beginning selects the revision at which a feed begins, if clients resume from revisions before
-// upstream's present revision.
-//
-// The feed lists a past state (resourceVersionMatch=Exact) and opens a watch there. Clients return
-// in any order, and later clients may resume from earlier resourceVersions. So the feed goes back
-// twice as far as the earliest known resourceVersion, and a little more. If upstream has no such
-// history, the feed begins at the earliest known resourceVersion itself. If upstream lacks that
-// history, too, the feed tries the latest known resourceVersion in the same way. That helps if a
-// single client was away for long.
+// beginning lets a feed begin at a past revision, if clients resume from there. The feed lists the
+// past state (resourceVersionMatch=Exact) and opens a watch there. Clients return in any order, so
+// the feed goes back twice as far as the earliest known resourceVersion, and a little more. If
+// upstream has no such history, the feed tries that resourceVersion itself, and then the latest
+// known one in the same way, in case a single client was away for long.
 //
 // Sometimes upstream can list a past state but cannot watch from there, because its watch cache is
 // younger than etcd's history. So the cache serves no clients until upstream has accepted the watch
@@ -46,8 +42,7 @@ func (b *beginning) inThePast(ctx context.Context, u *Usage, at uint64) bool {
 	return b.past
 }
 
-// next fills the cache with the first past state in b.left that upstream can list. It returns false
-// if there is none.
+// next fills the cache with the first past state in b.left that upstream can list.
 func (b *beginning) next(ctx context.Context) bool {
 	for len(b.left) > 0 {
 		rv := b.left[0]
@@ -65,9 +60,8 @@ func (b *beginning) next(ctx context.Context) bool {
 	return false
 }
 
-// elsewhere tries the next past states, unless the cache has served clients. It is called if
-// upstream lacks the history after the cached state. If it returns false, the feed reads the
-// present state.
+// elsewhere tries the next past states if upstream lacks the history after the cached state, unless
+// the cache has served clients.
 func (b *beginning) elsewhere(ctx context.Context) bool {
 	if !b.past || closed(b.progress.serves) {
 		return false
@@ -142,8 +136,7 @@ func (b *beginning) reach(ctx context.Context, rv uint64) error {
 	return b.learnBookmark(ctx)
 }
 
-// learnBookmark reads a bookmark from a watch that matches nothing. The cache uses it as the
-// template for its own bookmarks.
+// learnBookmark reads the template for bookmarks from a watch that matches nothing.
 func (b *beginning) learnBookmark(ctx context.Context) error {
 	if b.writer.cache.Bookmark() != nil {
 		return nil

@@ -28,13 +28,11 @@ const (
 // IsSmall reports whether a collection is listed as a whole to catch up.
 func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.Bytes <= smallBytes }
 
-// CatchUp brings a cache to a given upstream revision faster than the main stream does.
-//
-// Normally, a quiet collection gets one bookmark a minute. A side watch is a second watch, with
-// timeoutSeconds=3. It gets a bookmark after one to two seconds. This bookmark has the revision of
-// the preceding probe, because the probe makes the apiserver ask etcd for the progress of this
-// resource's watch. The apiserver's cache has then reached that revision. So a list that asks for a
-// state not older than that revision does not wait.
+// CatchUp brings a cache to a given upstream revision faster than the main stream, which gives a
+// quiet collection one bookmark a minute. A side watch is a second watch that ends soon, so its
+// bookmark comes soon (see sideWatchSeconds). The bookmark has the revision of the preceding probe,
+// because the probe makes the apiserver ask etcd for the progress of this resource's watch. Its
+// cache has then reached that revision, so a list of a state not older than that does not wait.
 type CatchUp struct {
 	*Collection
 	writer *Writer
@@ -63,8 +61,7 @@ func Probe(ctx context.Context, c *client.Client, cache *watchcache.Cache) (rv u
 	return p.RV, err
 }
 
-// Reaches waits for at most patience until readers see a state at rv or later. It reports whether
-// they do.
+// Reaches reports whether readers see a state at rv or later within patience.
 func Reaches(ctx context.Context, cache *watchcache.Cache, rv uint64, patience time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -72,8 +69,7 @@ func Reaches(ctx context.Context, cache *watchcache.Cache, rv uint64, patience t
 	return err == nil
 }
 
-// fastForward lists the collection and lets readers see the listed state, which is not older than
-// rv. Upstream's cache must already have reached rv.
+// fastForward lets readers see a listed state. Upstream's cache must already have reached rv.
 func (c *CatchUp) fastForward(ctx context.Context, rv uint64) error {
 	_, epoch := c.writer.Position()
 	var changes []watchcache.Change

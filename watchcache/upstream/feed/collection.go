@@ -41,8 +41,7 @@ func newCollection(u *Shared, key Key) *Collection {
 	return c
 }
 
-// describe asks upstream how it serves the collection now. Discovery is not older than since. If
-// heard is not nil, it gets the moment of each answer on the way.
+// describe asks upstream how it serves the collection now (see [discovery.Question]).
 func (c *Collection) describe(
 	ctx context.Context, since time.Time, heard *atomic.Int64,
 ) (is discovery.Description, at uint64, err error) {

@@ -22,6 +22,5 @@
 // a new one.
 //
 // When kube-apiserver 1.36 restarts, its watch history starts again. It then rejects a watch from
-// any earlier resourceVersion as "too old", so each feed relists. Writer.Replace turns the
-// differences into events, and downstream watches continue.
+// any earlier resourceVersion as "too old", so each feed relists (see [watchcache.Writer.Replace]).
 package feed

@@ -58,8 +58,7 @@ func New(ctx context.Context, u *Shared, key Key, asked time.Time, limits watchc
 // Cache returns the feed's cache.
 func (f *Feed) Cache() *watchcache.Cache { return f.Writer.cache }
 
-// Go runs a task. Its ctx ends with the feed, and the feed waits for it. Go returns false if the feed
-// has ended.
+// Go runs a task. Its ctx ends with the feed, which waits for it. An ended feed returns false.
 func (f *Feed) Go(task func(ctx context.Context)) bool { return f.tasks.Go(task) }
 
 // Stop ends the feed and its cache, and waits until the feed has ended.

@@ -28,9 +28,8 @@ type loop struct {
 	pages     bool // the next state is read in pages, because a stream did not bring it
 }
 
-// Run runs the feed. It returns nil after Stop. An error says why the resource is not cacheable.
-// Run calls started when the feed has started. At that time Run has not read a state, and the cache
-// does not serve clients yet.
+// Run runs the feed. It returns nil after Stop, or the reason why the resource is not cacheable. It
+// calls started when there is a cache, before a state is read and the cache serves clients.
 func (f *Feed) Run(started func()) error {
 	defer close(f.Progress.done)
 	defer f.tasks.Stop()
@@ -62,7 +61,6 @@ func (f *Feed) Run(started func()) error {
 	return err
 }
 
-// unlessStopped returns the reason why the feed ended, or nil after Stop.
 func (f *Feed) unlessStopped(err error) error {
 	if f.tasks.Context.Err() != nil {
 		return nil
@@ -125,8 +123,7 @@ func (f *Feed) follow(ctx context.Context) error {
 	}
 }
 
-// sync reads the whole state. If the state came from a stream, sync continues to follow that
-// stream.
+// sync reads the whole state. If the state came from a stream, sync follows that stream.
 func (f *Feed) sync(ctx context.Context, paged bool, endTurn func()) error {
 	if err := f.describeAgain(ctx); err != nil {
 		return err
@@ -145,7 +142,6 @@ func (f *Feed) sync(ctx context.Context, paged bool, endTurn func()) error {
 	return f.stream(ctx, query, 0, endTurn)
 }
 
-// list reads the whole state in pages.
 func (f *Feed) list(ctx context.Context, notOlderThan uint64) error {
 	changes, rv, err := f.Shared.Client.List(ctx, f.Writer.cache, notOlderThan, "NotOlderThan")
 	if err == nil {
@@ -154,7 +150,6 @@ func (f *Feed) list(ctx context.Context, notOlderThan uint64) error {
 	return err
 }
 
-// watch follows the changes after the cache's resourceVersion.
 func (f *Feed) watch(ctx context.Context, endTurn func()) error {
 	if _, lost := f.Signs.Lost(); lost && wentBack(ctx, f.Shared.Client, f.Writer.cache) {
 		// A restored etcd reuses resourceVersions for other content. If it has not reached the
@@ -167,8 +162,7 @@ func (f *Feed) watch(ctx context.Context, endTurn func()) error {
 	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, endTurn)
 }
 
-// stream opens a watch and reads it until it ends. If epoch is not 0, the stream continues that
-// epoch. If epoch is 0, the stream first reads the state that begins a new epoch.
+// stream opens a watch and reads it. If epoch is 0, it first reads the state that begins an epoch.
 func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTurn func()) error {
 	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -226,7 +220,6 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 	return client.CauseOf(ctx, err)
 }
 
-// streamReader reads one stream into the cache.
 type streamReader struct {
 	*Collection
 	writer *Writer
@@ -269,8 +262,7 @@ func (r *streamReader) readState(s client.Stream, signs *Signs) error {
 	}
 }
 
-// readEvents applies a stream's events to the epoch until the stream ends. Every event is a sign of
-// life. If the stream ends cleanly, readEvents returns nil.
+// readEvents applies a stream's events until the stream ends: with nil if it ends cleanly.
 func (r *streamReader) readEvents(ctx context.Context, s client.Stream, signs *Signs) error {
 	at, _ := r.writer.Position()
 	shown := Shown(at)
@@ -362,7 +354,6 @@ func (r *streamReader) Whole(ctx context.Context, rv uint64, deletions int) bool
 	return err == nil && left == before.Len()-deletions
 }
 
-// expired is the reason for a relist when upstream no longer has the history.
 const expired = "expired"
 
 // nextPhase decides the feed's next phase after a stream has ended. A nil err is a clean end. If it
@@ -425,7 +416,6 @@ func (f *Feed) describeAgain(ctx context.Context) error {
 	return f.SelfCheck.sameDescription(ctx)
 }
 
-// wentBack reports whether upstream's revision is below the cache's revision.
 func wentBack(ctx context.Context, c *client.Client, cache *watchcache.Cache) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
@@ -443,8 +433,7 @@ type MainStream struct {
 	}
 }
 
-// Interrupt ends the stream and passes the reason to the feed's loop. It reports whether there was
-// a stream to end.
+// Interrupt ends the stream, and the loop gets the reason. False means that there is no stream.
 func (s *MainStream) Interrupt(reason error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -455,15 +444,12 @@ func (s *MainStream) Interrupt(reason error) bool {
 	return true
 }
 
-// interruptible lets Interrupt end the stream by calling cut. With a nil cut, Interrupt has no
-// effect.
 func (s *MainStream) interruptible(cut context.CancelCauseFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.cut = cut
 }
 
-// openFor reports whether the stream has been open for at least d.
 func (s *MainStream) openFor(d time.Duration) bool {
 	opened := s.opened.Load()
 	return opened != 0 && watchcache.SinceMoment(opened) >= d

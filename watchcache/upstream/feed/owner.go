@@ -20,7 +20,7 @@ func OwnerOf(r schema.GroupResource) Owner {
 
 // Ledger is told which resource has used each revision of etcd (package fresh).
 type Ledger interface {
-	// Note records that a resource has used revisions. It fails if another one has used one of them.
+	// Note records that a resource has used revisions. It fails if another has used one of them.
 	Note(o Owner, rvs ...uint64) error
 	// Forget is called if the etcd may have changed.
 	Forget()

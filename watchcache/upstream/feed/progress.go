@@ -59,8 +59,6 @@ func (p *Progress) Start(ctx context.Context) error {
 	}
 }
 
-// ready waits until the cache is filled and may serve clients. After an error, the request must go
-// to upstream.
 func (p *Progress) ready(ctx context.Context) error {
 	err := p.Start(ctx)
 	if err != nil {
@@ -94,8 +92,7 @@ const (
 
 // Ready waits until the cache is filled and may serve clients. It returns
 // [watchcache.ErrNoProgress] once upstream has given no sign of life for Patience since the call.
-// So each call waits for Patience at least, unless it succeeds. After any error, the request must
-// go to upstream.
+// After any error, the request must go to upstream.
 //
 // Ready waits longer if upstream takes long for something else, too: there, the read would not be
 // answered sooner either, and a watch would stay there. On a busy machine, a new proxy otherwise

@@ -84,7 +84,6 @@ func (c *SelfCheck) Run(ctx context.Context) (differs bool, err error) {
 	return differs, err
 }
 
-// sameDescription returns [ErrServedAnew] if upstream serves the resource in another way now.
 func (c *SelfCheck) sameDescription(ctx context.Context) error {
 	before := c.Described
 	now, _, err := c.describe(ctx, time.Now(), nil)
@@ -132,9 +131,8 @@ func (c *SelfCheck) sameObjects(ctx context.Context, rv uint64) error {
 	return nil
 }
 
-// checkVersion compares the cache with upstream if another version of the apiserver answers than
-// the one that wrote the cached state. It cuts the stream if the two differ. The stream goes on
-// meanwhile, because a relist would skip events.
+// checkVersion compares the cache with upstream if another version of the apiserver wrote it, and
+// cuts the stream if they differ. The stream goes on meanwhile, because a relist would skip events.
 func (c *SelfCheck) checkVersion(
 	ctx context.Context, epoch uint64, since time.Time, cut context.CancelCauseFunc,
 ) {

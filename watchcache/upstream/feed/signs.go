@@ -30,8 +30,7 @@ func (s *Signs) Touch() { s.last.Store(watchcache.Moment(time.Now())) }
 // Quiet is the time since upstream's last sign of life.
 func (s *Signs) Quiet() time.Duration { return watchcache.SinceMoment(s.last.Load()) }
 
-// Failed records that the stream was lost. A silent stream counts as lost since upstream's last sign
-// of life.
+// Failed records that the stream was lost: at upstream's last sign of life if it fell silent.
 func (s *Signs) Failed(err error, silent bool) {
 	since := watchcache.Moment(time.Now())
 	if silent {
@@ -41,8 +40,7 @@ func (s *Signs) Failed(err error, silent bool) {
 	s.lost.CompareAndSwap(0, since)
 }
 
-// Unanswered records that a request sent at began has no response. It reports whether it is the first
-// such request.
+// Unanswered records that a request sent at began has no response. True means it is the first one.
 func (s *Signs) Unanswered(began time.Time) bool {
 	return s.unanswered.CompareAndSwap(0, watchcache.Moment(began))
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// watchdog watches over one stream of a feed: it detects that the stream is lost or has fallen
-// silent.
+// watchdog detects that a feed's stream is lost or has fallen silent.
 type watchdog struct {
 	client *client.Client
 	writer *Writer
@@ -25,12 +24,11 @@ const (
 	grace = 5 * time.Second
 )
 
-// fillSilence is how long a stream may be silent before its state is complete. Aggregated API servers
-// may ignore sendInitialEvents, or not mark the end of the state.
+// fillSilence is how long a stream may be silent before its state is complete. Aggregated API
+// servers may ignore sendInitialEvents, or not mark the end of the state.
 const fillSilence = 5 * time.Second
 
-// guardFill cuts a stream that is silent before its state is complete. guardFill returns when ctx
-// ends.
+// guardFill cuts a stream that is silent before its state is complete.
 func (w *watchdog) guardFill(ctx context.Context, cut context.CancelCauseFunc) {
 	for client.Sleep(ctx, fillSilence-w.signs.Quiet()) {
 		if w.signs.Quiet() >= fillSilence {
@@ -87,9 +85,7 @@ func (w *watchdog) check(ctx context.Context) error {
 	return nil
 }
 
-// confirm compares the log's newest state with upstream's state at rv or later. If they are equal,
-// readers get the cached state with upstream's resourceVersion. confirm reports whether they are
-// equal.
+// confirm compares the log's newest state with upstream's at rv or later (see Writer.Confirm).
 func (w *watchdog) confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := w.writer.Position()
 	list, err := w.client.Metadata(ctx, w.writer.cache.Resource(), rv)

@@ -75,9 +75,8 @@ func (w *Writer) Trim() error {
 	})
 }
 
-// adopt writes a newly read state to the cache. The state becomes events for the differences or, if
-// that is impossible, a new epoch of the cache. adopt returns the feed's epoch for the following
-// changes.
+// adopt writes a newly read state: as events for the differences or, if that is impossible, as a
+// new epoch of the cache. It returns the feed's epoch for the following changes.
 func (w *Writer) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err error) {
 	objects := compact(changes)
 	w.mu.Lock()
@@ -136,8 +135,7 @@ func (w *Writer) phase() phase {
 	return w.mu.phase
 }
 
-// noteVersion records the version that the apiserver has. It reports whether another one wrote the
-// cached state.
+// noteVersion records the apiserver's version, and reports whether another one wrote the state.
 func (w *Writer) noteVersion(version string) (other bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,8 +143,7 @@ func (w *Writer) noteVersion(version string) (other bool) {
 	return w.mu.server != version
 }
 
-// sameState records that the apiserver's present version writes the state of an epoch as the cache
-// has it.
+// sameState records that the present version writes the state of an epoch as the cache has it.
 func (w *Writer) sameState(epoch uint64) {
 	_ = w.Write(epoch, func() error { // the epoch may be over
 		w.mu.server = w.mu.answered

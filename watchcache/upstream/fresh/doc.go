@@ -11,9 +11,8 @@
 // within a configured maxAge.
 //
 // The [Ledger] records which resource used each revision of etcd. Feeds tell it (feed.Ledger). The
-// [Keeper] maintains it (keeper.go). It watches the metadata of all resources
-// (watch.go) and collects evidence that they share one etcd (evidence.go). A write to another
-// resource is called a foreign write.
+// [Keeper] maintains it (keeper.go): it watches the metadata of all resources (watch.go) and
+// collects evidence of one etcd (evidence.go). A foreign write is one to another resource.
 package fresh
 
 import "time"

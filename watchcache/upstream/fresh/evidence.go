@@ -12,8 +12,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// This file collects evidence that resources share one etcd.
-
 // linkMost limits the resources that one round compares with the reference.
 const linkMost = 16
 

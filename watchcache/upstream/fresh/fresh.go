@@ -15,8 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// ErrNotFresh means that the cache could not be proved up to date. Upstream has to answer the
-// request.
+// ErrNotFresh means that the cache could not be proved up to date. Upstream has to answer.
 var ErrNotFresh = errors.New("cache could not be brought up to date")
 
 // errSlow means that the proof takes longer than the caller waits.
@@ -65,8 +64,7 @@ func (f *Feed) options() feed.ResourceOptions {
 	return f.Feed.Shared.Options.Load().Resources[f.Feed.GVR.GroupResource()]
 }
 
-// ServesConsistent reports whether the cache serves reads of the most recent state. The
-// configuration can send these reads to upstream instead.
+// ServesConsistent reports whether the configuration lets the cache serve consistent reads.
 func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 
 // busy reports whether the next reader is expected soon.
@@ -90,9 +88,8 @@ type run struct {
 	err     error
 }
 
-// Fresh returns a state that contains every write acknowledged before the call. All concurrent
-// callers share the work. A side watch takes one to two seconds. A caller that does not wait for it
-// gets [ErrNotFresh].
+// Fresh returns a state that contains every write acknowledged before the call. Concurrent callers
+// share the work. A caller that does not wait for a side watch may get [ErrNotFresh].
 //
 // After any error, the read goes to upstream. If ctx ends before upstream has answered the probe,
 // Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, Fresh waits for

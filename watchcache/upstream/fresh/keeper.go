@@ -27,10 +27,9 @@ const ledgerReaders = 30
 // while other resources are written.
 //
 // Every cluster has foreign writes: leases, events, statuses. A probe then returns a revision that
-// a quiet collection's own stream reports with its next bookmark, up to a minute later. Some
-// revisions belong to no API resource, so no watch shows them: they are holes. The leases of each
-// apiserver cause a hole every ten seconds. If a hole blocks a cache, the keeper starts a run
-// before the next reader comes.
+// a quiet collection's own stream reports with its next bookmark, up to a minute later. The leases
+// of each apiserver cause a hole every ten seconds (see [Ledger]). If a hole blocks a cache, the
+// keeper starts a run before the next reader comes.
 //
 // kube-apiserver answers consistent lists and probes from its watch cache once that cache has
 // reached etcd's revision. If the resource itself is not written, kube-apiserver asks etcd for
@@ -108,7 +107,6 @@ func (k *Keeper) noteReader(of feed.Owner, proved bool) {
 	k.mu.readers++
 }
 
-// wanted reports whether the ledger may start, because enough readers have come.
 func (k *Keeper) wanted() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,9 +131,8 @@ var events = object.Resource{
 	Kind: "Event", Namespaced: true,
 }
 
-// askEvents reads upstream's revision with a probe of events, which upstream answers at once. ok is
-// false if the ledger does not cover events, if the probe fails or if the revision is below known.
-// The caller then probes the feed's own resource, for which half of the time is left. ctx is
+// askEvents reads upstream's revision with a probe of events, which upstream answers at once. If ok
+// is false, the caller probes the feed's own resource, for which half of the time is left. ctx is
 // canceled if the feed stops.
 func (k *Keeper) askEvents(ctx context.Context, known uint64) (rv uint64, ok bool) {
 	if !k.Ledger.Has(feed.OwnerOf(events.GVR.GroupResource())) {

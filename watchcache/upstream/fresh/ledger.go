@@ -11,11 +11,10 @@ import (
 
 // Ledger records which resource used each revision of etcd. Watches show these revisions.
 //
-// Every write uses one revision, and every revision belongs to one resource, because kube-apiserver
-// writes one object at a time. Sometimes etcd deletes several keys at once, for example when a
-// lease expires. These keys belong to one resource, too. Consider the revisions between a cache's
-// state and the present. If all of them belong to other resources, the cache is current, and the
-// proxy does not have to ask upstream.
+// Every revision belongs to one resource, because kube-apiserver writes one object at a time. If
+// etcd deletes several keys at once, for example when a lease expires, these belong to one
+// resource, too. So if all revisions between a cache's state and the present belong to other
+// resources, the cache is current, and the proxy does not have to ask upstream.
 //
 // The proof needs every revision in between. A revision that no watch shows is a hole. It belongs
 // to the apiservers' own leases or to a resource without a watch. If a cache's state is before a
@@ -26,21 +25,19 @@ import (
 // before or after the cache of the revision's own resource shows it. Two feeds may record revisions
 // of the same resource.
 //
-// A watch event counts only if it is newer than every earlier event of that watch. Initial states
-// and events generated from a relist do not count. A broken stream can mean that etcd was restored
-// from a backup or replaced. So after a broken stream, the ledger forgets all revisions, and the
-// list of caches that were current. It then proves nothing for a cache until upstream itself has
-// shown again that the cache is current. It never proves anything for the resource events: when a
-// lease expires, etcd deletes many events at one revision, and a cache may have seen only some of
-// these deletions.
+// A watch event counts only if it is newer than every earlier event of that watch (see
+// [feed.Shown]). Initial states do not count. A broken stream can mean that etcd was restored from
+// a backup or replaced. So the ledger then forgets all revisions, and the list of caches that were
+// current. It proves nothing for a cache until upstream itself has shown again that the cache is
+// current. It never proves anything for the resource events: when a lease expires, etcd deletes
+// many events at one revision, and a cache may have seen only some of these deletions.
 //
 // If upstream is another watchproxy, the ledger's watches make that proxy cache the watched
 // resources, too.
 type Ledger struct {
 	mu struct {
 		sync.Mutex
-		// entries contains revision r at index r % ledgerSize. It is nil while no reader needs
-		// proofs.
+		// entries contains revision r at index r % ledgerSize; nil while no reader needs proofs.
 		entries []ledgerEntry
 		highest uint64
 		era     uint64                     // counts the calls of Forget

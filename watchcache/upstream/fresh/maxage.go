@@ -8,8 +8,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// This file answers reads without a new proof, within a configured maxAge.
-
 // proof means that the cache at rv was up to date at the time at, in the given era of the ledger.
 type proof struct {
 	at  time.Time
@@ -30,7 +28,6 @@ type lastProof struct {
 	p  proof
 }
 
-// note records a proof, unless there is a later one.
 func (l *lastProof) note(p proof) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

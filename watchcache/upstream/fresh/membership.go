@@ -7,9 +7,9 @@ import "github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 //
 // The reference is the resource namespaces. A resource is probed between two probes of the
 // reference. If its revision lies between the reference's two revisions, that is evidence. The
-// ledger requires such evidence three times, at a different revision each time. If the resource's
-// revision ever lies outside, the resource is excluded permanently. A resource that shares two
-// revisions with another resource is excluded permanently, too.
+// ledger requires such evidence three times, at a different revision each time. A resource is
+// excluded permanently if its revision ever lies outside, or if it shares two revisions with
+// another.
 //
 // Until then, two resources that show the same objects would prove stale caches of each other
 // current. Aggregated APIs may show other resources' objects, so they are ignored. Of
@@ -17,8 +17,7 @@ import "github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 // one resource.
 
 const (
-	// EvidenceEnough is how many times a resource's revision must lie between two revisions of the
-	// reference, at a different revision each time.
+	// EvidenceEnough is how often the ledger requires evidence of a resource.
 	EvidenceEnough = 3
 	// evidenceWidth limits the distance between the reference's two revisions. The smaller the
 	// distance, the less likely is a coincidence.

@@ -45,19 +45,16 @@ func (q *question) price(s watchcache.Stats) (probes int) {
 	return probes
 }
 
-// Carries reports whether the ledger may prove the cache current. At the beginning of each era, it
-// may not, because the stream may still follow another history. First, there must be a proof in
-// that era, of which the first comes from upstream itself. For events, Carries is always false:
-// etcd deletes many of them at one revision, and the cache may have seen only some of those
-// deletions.
+// Carries reports whether the ledger may prove the cache current: not for events (see [Ledger]),
+// and not before a proof in the era, of which the first comes from upstream itself, because the
+// stream may still follow another history.
 func (f *Feed) Carries(era uint64) bool {
 	last := f.proved.get()
 	return !last.at.IsZero() && last.era == era &&
 		!f.Cache().Resource().NoWatchCache && f.Keeper.Ledger.Has(f.Feed.Owner)
 }
 
-// ask reads upstream's revision. If the cache has seen a higher one, etcd was restored, and ask
-// returns [feed.ErrWentBack].
+// ask reads upstream's revision. Its errors include [feed.ErrWentBack].
 func (f *Feed) ask(ctx context.Context) (q question, err error) {
 	began, runs := time.Now(), ctx
 	defer func() { f.Feed.NoteAnswer(runs, began, err) }()
@@ -75,10 +72,9 @@ func (f *Feed) ask(ctx context.Context) (q question, err error) {
 	return q, err
 }
 
-// askOwn reads upstream's revision with a probe of the feed's own resource. The probe makes
-// upstream bring its watch cache of that resource to this revision. If others are written, and the
-// resource is not, this takes up to 100 ms. If the ledger had noted a higher revision, that history
-// is lost. If the probe of events had returned a higher one, events are in another etcd.
+// askOwn probes the feed's own resource, so that upstream brings its watch cache of the resource to
+// the revision (see [Keeper]). If the ledger had noted a higher revision, that history is lost. If
+// the probe of events had returned a higher one, events are in another etcd.
 func (f *Feed) askOwn(ctx context.Context, q *question) error {
 	rv, err := feed.Probe(ctx, f.Feed.Shared.Client, f.Cache())
 	if err == nil && rv < q.noted {
@@ -137,8 +133,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 	return f.Feed.CatchUp.To(ctx, q.rv)
 }
 
-// awaitShown waits until the ledger or the stream shows the state at q's revision. It returns "" if
-// neither does so in time.
+// awaitShown waits a little until the ledger or the stream shows the state at q's revision.
 func (f *Feed) awaitShown(ctx context.Context, q question) (by string) {
 	ctx, cancel := context.WithTimeout(ctx, streamWait)
 	defer cancel()

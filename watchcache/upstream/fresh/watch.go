@@ -24,7 +24,6 @@ import (
 // ledgerBuffer is the read buffer of a watch, in bytes.
 const ledgerBuffer = 4 << 10
 
-// ledgerWatch follows the metadata of a resource. Only the revisions of events are kept.
 type ledgerWatch struct {
 	resource *object.Resource
 	stop     context.CancelFunc
@@ -144,8 +143,7 @@ func (k *Keeper) watch(
 	return max(time.Since(opened), 1), err
 }
 
-// read records the revisions that a watch shows until it ends. The watch starts at the revision
-// from.
+// read records the revisions that a watch shows. The watch starts at the revision from.
 func (k *Keeper) read(s client.Stream, o feed.Owner, from uint64) error {
 	for shown := feed.Shown(from); ; {
 		e, err := s.Next()
@@ -172,7 +170,6 @@ const ledgerVerb = "ledger"
 // AcceptMetadataEvents requests watch events that contain only the metadata of objects.
 const AcceptMetadataEvents = client.MimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// metadataOnly describes objects that are requested as metadata only.
 var metadataOnly = object.Resource{
 	GVR:  metav1.SchemeGroupVersion.WithResource("partialobjectmetadata"),
 	Kind: "PartialObjectMetadata", Encoding: object.Protobuf, Namespaced: true,
