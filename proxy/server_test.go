@@ -184,12 +184,23 @@ func TestAccessLogIsShort(t *testing.T) {
 	}
 }
 
-// A reload changes how long a watch may wait for its client.
-func TestSetOptionsChangesStall(t *testing.T) {
+// A reload reaches all parts of the server.
+func TestSetOptions(t *testing.T) {
 	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, testOptions())
 	o := testOptions()
-	o.Stall = 7 * time.Minute
-	if s.SetOptions(o); s.options.Load().Stall != o.Stall {
-		t.Errorf("it is %v", s.options.Load().Stall)
+	o.Stall, o.MaxStaleness, o.Drain = 7*time.Minute, 7*time.Second, 7*time.Hour
+	o.Limits.UserWatches++
+	s.SetOptions(o)
+	if got := s.listening.Options(); got.Stall != o.Stall || got.Limits != o.Limits {
+		t.Errorf("listening: %+v", got)
+	}
+	if got := s.limits.limits(); got != o.Limits {
+		t.Errorf("limits: %+v", got)
+	}
+	if got := s.reader.Options(); got.MaxStaleness != o.MaxStaleness {
+		t.Errorf("reading: %+v", got)
+	}
+	if got := s.life.Drain(); got != o.Drain {
+		t.Errorf("it drains for %v", got)
 	}
 }

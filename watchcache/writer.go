@@ -10,7 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Writer changes the state of a cache. One goroutine at a time may use it.
+// Writer changes the state of a cache. One goroutine at a time may use it;
+// SetBookmark is for any.
 type Writer struct {
 	cache  *Cache
 	ending sync.Once

@@ -144,6 +144,7 @@ func (r *Response) Abandon() {
 func (r *Response) Close(bytes int64) {
 	if r.Reader != nil {
 		_ = r.Reader.Close() // the body was read to its end, or is not needed
+		r.Reader = nil
 	}
 	if r.Release != nil {
 		r.Release.Written(bytes)

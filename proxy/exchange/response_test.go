@@ -11,6 +11,36 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
+// closes counts how often a body is closed, and its response released.
+type closes struct {
+	io.Reader
+	closed, released int
+	bytes            int64
+}
+
+func (c *closes) Close() error {
+	c.closed++
+	return nil
+}
+
+func (c *closes) Written(bytes int64) {
+	c.released++
+	c.bytes += bytes
+}
+
+// However often a response is closed, its body is closed once, and what its request holds is given back
+// once.
+func TestResponsesAreClosedOnce(t *testing.T) {
+	var c closes
+	resp := &Response{Reader: &c, Release: &c}
+	resp.Close(7)
+	resp.Close(9)
+	resp.Abandon()
+	if c.closed != 1 || c.released != 1 || c.bytes != 7 {
+		t.Errorf("closed %d times, released %d times, with %d bytes", c.closed, c.released, c.bytes)
+	}
+}
+
 type slowWriter struct{ each time.Duration }
 
 // Write implements io.Writer.

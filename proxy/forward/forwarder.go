@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -183,6 +184,7 @@ func (t *Attempt) within(cancel func(), ask func() (*http.Response, error)) (*ht
 type roundTrip struct {
 	lifetime
 	upstream io.ReadCloser
+	closing  sync.Once
 	sent     atomic.Bool // upstream may have received the request
 	lines    bool        // each event is a line
 	within   bool        // the last byte was within a line
@@ -260,9 +262,10 @@ func (x *roundTrip) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
-func (x *roundTrip) Close() error {
-	err := x.upstream.Close()
+// Close implements io.Closer. Over HTTP/2, each close of upstream's body would return what is unread
+// to the window of the connection once more, until the window overflows.
+func (x *roundTrip) Close() (err error) {
+	x.closing.Do(func() { err = x.upstream.Close() })
 	x.finish()
 	return err
 }

@@ -264,3 +264,34 @@ func (c *slowClient) Read([]byte) (int, error) {
 	<-c.interrupted
 	return 0, io.ErrUnexpectedEOF
 }
+
+// closings counts how often a body is closed.
+type closings struct {
+	io.Reader
+	n int
+}
+
+func (c *closings) Close() error {
+	c.n++
+	return nil
+}
+
+// However often a response is closed, upstream's body is closed once, also if there is no room for what
+// the client does not read.
+func TestUpstreamsBodyIsClosedOnce(t *testing.T) {
+	body := &closings{Reader: http.NoBody}
+	x := &roundTrip{lifetime: lifetime{
+		Request: &exchange.Request{Client: exchange.Nobody{}},
+		attempt: &Attempt{},
+		cancel:  func() {},
+	}, upstream: body}
+	x.begin(t.Context(), t.Context())
+	close(x.uploaded)
+	x.watchClient()
+	for range 2 {
+		_ = x.Close()
+	}
+	if body.n != 1 {
+		t.Errorf("closed %d times", body.n)
+	}
+}

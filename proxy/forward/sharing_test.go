@@ -170,3 +170,38 @@ func TestSharingRequestsAreReleased(t *testing.T) {
 		}
 	})
 }
+
+// While a response that is too long to share is read, its client is watched. Afterwards it is not,
+// because another request may follow on the connection.
+func TestClientOfALongResponseIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Sharing
+		client := &watchedClient{}
+		rt := exchange.ParseRoute(http.MethodGet, "/api/v1/pods")
+		join := func(req *exchange.Request, a *Attempt) (*exchange.Response, *Flight) {
+			req.Method, req.Target, req.Path, req.Header = http.MethodGet, "/api/v1/pods", "/api/v1/pods", http.Header{}
+			return s.Join(t.Context(), req, rt, a)
+		}
+		_, first := join(&exchange.Request{}, &Attempt{})
+		var all sync.WaitGroup
+		all.Go(func() {
+			a := &Attempt{}
+			_, flight := join(&exchange.Request{Client: client}, a)
+			flight.Request(t.Context(), a)
+			resp := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
+			resp.Reader, resp.Length = io.NopCloser(http.NoBody), shareMax+1
+			flight.Share(resp, a)
+			flight.Land()
+			if n := client.watched.Load(); n != 1 {
+				t.Errorf("%d watch the client while it reads", n)
+			}
+			a.Release()
+			if n := client.watched.Load(); n != 0 {
+				t.Errorf("%d watch the client after its response", n)
+			}
+		})
+		synctest.Wait()
+		first.Land()
+		all.Wait()
+	})
+}

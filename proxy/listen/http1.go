@@ -283,7 +283,7 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 	defer func() { open.Ended(resp.Stream.Reason()) }()
 	ctx, cancel := context.WithCancel(s.Life.Serving())
 	defer cancel()
-	c.Stall = s.options.Load().Stall
+	c.Stall = s.Options().Stall
 	const most = 2 * exchange.PieceSize
 	c.Guard = fair.NewGuard(most, conn.Unread{Conn: c.Conn})
 	defer func() { c.Guard = nil }()

@@ -85,17 +85,21 @@ func New(c Config, options Options) *Server {
 		Serving:   c.Life.Serving(),
 		Draining:  c.Life.Draining(),
 		Options: func() h2.Options {
-			o := s.options.Load()
+			o := s.Options()
 			return h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}
 		},
 	}
 	return s
 }
 
-// SetOptions changes the options of the running server, except TLS.
+// SetOptions changes the options of the running server, except TLS and the limits HeaderBytes and
+// Read.
 func (s *Server) SetOptions(o Options) { s.options.Store(&o) }
 
-func (s *Server) limits() exchange.Limits { return s.options.Load().Limits }
+// Options returns the present options.
+func (s *Server) Options() *Options { return s.options.Load() }
+
+func (s *Server) limits() exchange.Limits { return s.Options().Limits }
 
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
@@ -108,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Life.Cut()
 	defer context.AfterFunc(s.Life.Serving(), s.conns.Cut)()
 	accepting := &conn.Listener{
-		Listener: l, TLS: s.options.Load().TLS, Open: &s.conns, Ending: ctx.Done(),
+		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Ending: ctx.Done(),
 		Metrics: s.Metrics, Log: s.Log,
 	}
 	if s.Begun != nil {

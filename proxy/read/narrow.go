@@ -19,7 +19,7 @@ import (
 func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err error) {
 	r.refusal, r.Alone = refusal, refusal != nil
 	r.narrowing, err = grants.New(grants.Config{
-		Access: rd.options.Load().Access, View: r.View, Asked: r.asked(r.Path), User: u, Watch: r.Kind == wire.Watch,
+		Access: rd.Options().Access, View: r.View, Asked: r.asked(r.Path), User: u, Watch: r.Kind == wire.Watch,
 	})
 	if err != nil {
 		return Credentials

@@ -128,6 +128,9 @@ func New(c Config, o Options) *Reader {
 // SetOptions changes the options. Open watches keep the old ones.
 func (rd *Reader) SetOptions(o Options) { rd.options.Store(&o) }
 
+// Options returns the options of new reads.
+func (rd *Reader) Options() *Options { return rd.options.Load() }
+
 type answer struct {
 	*exchange.Request
 	plan

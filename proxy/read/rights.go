@@ -17,7 +17,7 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	if r.Identity == nil {
 		return nil, nil
 	}
-	a := rd.options.Load().Access
+	a := rd.Options().Access
 	u, err := a.EffectiveUser(ctx, r.Identity, r.Header)
 	switch {
 	case errors.Is(err, access.ErrUndecided):

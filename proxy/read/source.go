@@ -75,7 +75,7 @@ func (rd *Reader) openPlain(ctx context.Context, req *exchange.Request, p plan, 
 // openFeed opens the feed for a choice. For a Table, it also opens the feed of the rows. Custom
 // resources have no protobuf feed, but their metadata can be written in protobuf.
 func (rd *Reader) openFeed(ctx context.Context, p *plan, choice wire.Choice) (s source, err error) {
-	ctx, cancel := context.WithTimeout(ctx, rd.options.Load().SyncTimeout)
+	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
 	defer cancel()
 	s.choice = choice
 	switch {
@@ -137,7 +137,7 @@ func (rd *Reader) allowStale(p *plan, s *source) error {
 	switch {
 	case !lost || age < LostGrace:
 		return nil
-	case rd.options.Load().MaxStaleness > 0 && age > rd.options.Load().MaxStaleness, p.MostRecent():
+	case rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, p.MostRecent():
 		return Lost
 	}
 	why := ""

@@ -85,7 +85,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		p.Room = eventRoom{rd.Memory, r.User(), rd.Draining}
 	}
 	if r.Identity != nil {
-		o := rd.options.Load()
+		o := rd.Options()
 		p.Recheck = o.Recheck
 		owner.right = &grants.Right{
 			Access:    o.Access,
@@ -143,7 +143,7 @@ func abandon(p *watch.Params) {
 }
 
 func (rd *Reader) gzipsWatch(r *read) bool {
-	return r.Gzip && rd.options.Load().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
+	return r.Gzip && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
 }
 
 func (r *read) errorEvent(status metav1.Status, compressed bool) *exchange.Response {

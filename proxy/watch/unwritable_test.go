@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -70,8 +71,11 @@ func TestUnwritableObjectEndsTheWatch(t *testing.T) {
 				cachetest.Apply(t, cache, cachetest.ConfigMap(t, 1, 5))
 				w.Step(t.Context(), out, nil)
 			case watchcache.Deleted:
-				removal := watchcache.Delta{Type: c.event, RV: 9, Object: initial.Get("a/c-000001")}
-				w.Broken(w.encoder.put(out, watchcache.Deleted, shownAt(&removal)))
+				removal := watchcache.Change{Deleted: true, Object: cachetest.ConfigMap(t, 1, 5)}
+				if err := cache.Writer().Apply([]watchcache.Change{removal}, time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				w.Step(t.Context(), out, nil)
 			}
 			if told != 1 || w.Reason() != endUnwritable {
 				t.Errorf("told %d times, %q", told, w.Reason())

@@ -85,7 +85,7 @@ func (w *watchdog) check(ctx context.Context) error {
 	return nil
 }
 
-// confirm compares the log's newest state with upstream's at rv or later (see Writer.Confirm).
+// confirm compares the log's newest state with upstream's at rv or later (see watchcache.Writer.Confirm).
 func (w *watchdog) confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := w.writer.Position()
 	list, err := w.client.Metadata(ctx, w.writer.cache.Resource(), rv)
