@@ -12,12 +12,14 @@ import (
 	"time"
 	"weak"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -81,10 +83,10 @@ func TestTricklingClients(t *testing.T) {
 	})
 }
 
-// written counts responses that were written. Their requests count until then.
+// written counts responses that were written, and their bytes. Their requests count until then.
 type written struct {
 	handler
-	n *atomic.Int64
+	n, bytes *atomic.Int64
 }
 
 // Handle implements Handler.
@@ -95,15 +97,68 @@ func (w written) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 }
 
 // Written implements exchange.Release.
-func (w written) Written(int64) { w.n.Add(1) }
+func (w written) Written(bytes int64) {
+	w.n.Add(1)
+	w.bytes.Add(bytes)
+}
+
+// When a watch ends, it is no longer open, and what its request holds is given back once.
+func TestEndedWatchIsGivenBack(t *testing.T) {
+	for reason, end := range map[string]string{
+		"client":  "rst@1 =>",
+		"timeout": "wait:2m => *",
+	} {
+		t.Run(reason, func(t *testing.T) {
+			scene{}.run(t, func(s *script) {
+				var n, bytes atomic.Int64
+				registry := prometheus.NewRegistry()
+				s.server.Metrics = metrics.New(registry)
+				s.server.Handler = written{watching(t, s.cache, time.Minute), &n, &bytes}
+				s.play(`
+					WATCH@1. => settings ack 1:200
+					event:10 => 1:+170`)
+				if open := gathered(t, registry, "watchproxy_watches"); open != 1 || n.Load() != 0 {
+					t.Errorf("%v watches are open, %d were given back", open, n.Load())
+				}
+				s.play(end)
+				if open := gathered(t, registry, "watchproxy_watches"); open != 0 {
+					t.Errorf("%v watches are open after the end", open)
+				}
+				if ends := gathered(t, registry, "watchproxy_watch_ends_total"); ends != 1 {
+					t.Errorf("%v ends are counted", ends)
+				}
+				if n.Load() != 1 || bytes.Load() != 170 {
+					t.Errorf("given back %d times, after %d bytes", n.Load(), bytes.Load())
+				}
+			})
+		})
+	}
+}
+
+// gathered returns the sum of a metric's counts.
+func gathered(t *testing.T, registry *prometheus.Registry, name string) (sum float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.Metric {
+			if family.GetName() == name {
+				sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
 
 // Responses to a client that does not read need only a little more memory than the buffer.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	for method, size := range map[string]int{"GET": 32 << 10, "HEAD": 10} {
 		t.Run(method, func(t *testing.T) {
 			scene{settings: window(windowMax).settings}.run(t, func(s *script) {
-				var ended atomic.Int64
-				s.server.Handler = written{s.server.Handler.(handler), &ended}
+				var ended, bytes atomic.Int64
+				s.server.Handler = written{s.server.Handler.(handler), &ended, &bytes}
 				s.play(fmt.Sprintf("win:2000000000 read:0 900*%s/%d,x=y.", method, size))
 				synctest.Wait()
 				if n := int(ended.Load()); n == 0 || n*size > 5*bufferMax {
