@@ -34,7 +34,7 @@ func newRequestLog(options *atomic.Pointer[Options], metrics *metrics.Metrics, l
 // failed, was refused by a limit, was slow, or belongs to the sample.
 func (l *requestLog) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	l.metrics.Request(rt, resp, took)
-	if resp.Stream != nil {
+	if _, ok := resp.Body.(exchange.Stream); ok {
 		l.watchAnswered(req, rt, resp, took)
 		return
 	}

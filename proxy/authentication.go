@@ -110,7 +110,7 @@ func (a *authentication) impersonate(ctx context.Context, req *exchange.Request)
 		return unreviewed(req)
 	case refused != nil:
 		resp := exchange.NewResponse(refused.Code, exchange.FromProxy)
-		resp.Header, resp.Bytes = refused.Header, refused.Body
+		resp.Header, resp.Body = refused.Header, exchange.Bytes(refused.Body)
 		req.Stamp(resp)
 		return resp
 	}

@@ -338,8 +338,8 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				var open []io.Closer
 				for range sharers + 2 {
 					resp := <-answers
-					if resp.Reader != nil {
-						open = append(open, resp.Reader)
+					if body, ok := resp.Body.(io.Closer); ok {
+						open = append(open, body)
 					}
 					if resp.Status == http.StatusOK {
 						whole++

@@ -57,7 +57,7 @@ func (welcoming) Handle(_ context.Context, req *exchange.Request, _ *exchange.Ro
 		_, _ = io.Copy(io.Discard, req.Body)
 	}
 	resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
-	resp.Bytes = []byte("h2spec wants an answer of more than a few bytes")
+	resp.Body = exchange.Bytes("h2spec wants an answer of more than a few bytes")
 	return resp
 }
 

@@ -49,7 +49,7 @@ func (l *limiter) tooManyOpen(req *exchange.Request) *exchange.Response {
 // which a pod may have chosen.
 func (l *limiter) holdResponse(req *exchange.Request, resp *exchange.Response) *exchange.Response {
 	size := int64(0)
-	if n := int64(len(resp.Bytes)); n > bytesFree && req.Method == http.MethodGet {
+	if n := int64(len(resp.Bytes())); n > bytesFree && req.Method == http.MethodGet {
 		size += n
 	}
 	if n := exchange.HeaderSize(resp.Header); n > bytesFree {

@@ -79,7 +79,7 @@ type noting struct {
 func (n *noting) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	n.w.begin(req)
 	resp := n.Server.Handle(ctx, req, rt)
-	if resp.Stream != nil {
+	if _, ok := resp.Body.(exchange.Stream); ok {
 		n.w.mu.Lock()
 		n.w.mu.client.leave()
 		n.w.mu.Unlock()

@@ -109,9 +109,9 @@ func TestRemarks(t *testing.T) {
 			return logged
 		}
 		list, lasts := exchange.NewResponse(http.StatusOK, exchange.FromCache), exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
-		lasts.Streaming = true
+		lasts.Lasts = true
 		watch := exchange.NewResponse(http.StatusOK, exchange.FromCache)
-		watch.Stream = &anyStream{}
+		watch.Body = &anyStream{}
 		refused := req.Fail(exchange.TooManyRequests("too many"), exchange.FromProxy)
 		failed, theirs := exchange.NewResponse(http.StatusServiceUnavailable, exchange.FromProxy), exchange.NewResponse(http.StatusServiceUnavailable, exchange.FromUpstream)
 		for name, test := range map[string]struct {

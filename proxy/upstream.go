@@ -34,13 +34,13 @@ func (u *upstream) share(ctx context.Context, req *exchange.Request, rt exchange
 	default:
 		resp = u.send(ctx, req, rt, t)
 	}
-	if resp.Streaming || req.Method == http.MethodHead || !rt.Resource || !forward.KubernetesOwn(rt.GVR.Group) {
+	if resp.Lasts || req.Method == http.MethodHead || !rt.Resource || !forward.KubernetesOwn(rt.GVR.Group) {
 		return resp
 	}
 	if rt.Plain {
 		resp.BufferSmall()
 	}
-	if resp.Reader != nil && resp.Kept == nil && u.limits.crowded() {
+	if _, long := resp.Body.(*exchange.Reader); long && resp.Kept == nil && u.limits.crowded() {
 		return forward.ReadAhead(resp, req.Memory)
 	}
 	return resp
@@ -107,7 +107,7 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 		}
 		sent = true
 		resp := u.attempt(ctx, context.Background(), req, t)
-		if resp.Tunnel != nil {
+		if _, ok := resp.Body.(exchange.Tunnel); ok {
 			admitted() // an upgraded connection has no time limit, so it holds no slot
 		}
 		return resp
@@ -128,16 +128,18 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 	}
 	sent = true
 	resp := u.attempt(ctx, over, req, t)
-	if resp.Streaming = true; resp.Reader == nil {
+	resp.Lasts = true
+	from, ok := resp.Body.(*exchange.Reader)
+	if !ok {
 		return resp
 	}
 	body.Store(true)
 	if rt.Verb == "watch" {
 		o := u.options.Load()
-		resp.Stall = min(o.Stall, o.Limits.Write) // upstream's transport holds what is not read
-		forward.WholeLines(resp, forward.KubernetesOwn(rt.GVR.Group))
+		from.Stall = min(o.Stall, o.Limits.Write) // upstream's transport holds what is not read
+		forward.WholeLines(resp.Header, from, forward.KubernetesOwn(rt.GVR.Group))
 	}
-	resp.Reader = u.guardUnread(req, resp.Reader, admitted)
+	from.ReadCloser = u.guardUnread(req, from.ReadCloser, admitted)
 	return resp
 }
 

@@ -117,21 +117,23 @@ func cutForwarded(req *exchange.Request, rt *exchange.Route, resp *exchange.Resp
 		return failCut(req, resp)
 	}
 	resp.Header.Del("Content-Encoding")
+	from, long := resp.Body.(*exchange.Reader)
 	if encoding == "gzip" {
-		if resp.Reader == nil { // short, but may be long once it is decompressed
-			resp.Reader, resp.Bytes = io.NopCloser(bytes.NewReader(resp.Bytes)), nil
+		if !long { // short, but may be long once it is decompressed
+			from = &exchange.Reader{ReadCloser: io.NopCloser(bytes.NewReader(resp.Bytes()))}
+			resp.Body, long = from, true
 		}
-		resp.Reader = &unzipped{ReadCloser: resp.Reader}
+		from.ReadCloser = &unzipped{ReadCloser: from.ReadCloser}
 	}
-	if resp.Reader != nil {
-		resp.Reader, resp.Length = fields.Reader(resp.Reader, shape), -1
+	if long {
+		from.ReadCloser, from.Length = fields.Reader(from.ReadCloser, shape), -1
 		return resp
 	}
-	cut, err := fields.AppendAnswer(nil, resp.Bytes, shape)
+	cut, err := fields.AppendAnswer(nil, resp.Bytes(), shape)
 	if err != nil {
 		return failCut(req, resp)
 	}
-	resp.Bytes = cut
+	resp.Body = exchange.Bytes(cut)
 	return resp
 }
 

@@ -244,7 +244,7 @@ func (e *event) write(resp *exchange.Response, panicked bool) bool {
 	if (e.lasts || e.rejected) && !e.ProcessEventStage(e.ctx, auditapi.StageResponseStarted) {
 		return false
 	}
-	switch w, ok := resp.Stream.(*watch.Watch); {
+	switch w, ok := resp.Body.(*watch.Watch); {
 	case e.rejected: // the apiserver writes no further stage
 		return true
 	case panicked:

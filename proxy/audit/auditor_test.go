@@ -154,7 +154,7 @@ func TestEndOfWatch(t *testing.T) {
 	for _, body := range []exchange.Stream{open, &watch.OnlyError{}} {
 		a, log := auditorOf(t, everything, nil)
 		resp := exchange.NewResponse(200, exchange.FromCache)
-		resp.Stream = body
+		resp.Body = body
 		a.Answered(requestOf("/api/v1/pods?watch=1"), resp, time.Now(), false)
 		if body == open {
 			if got := stagesOf(eventsIn(t, log)); got != began {
@@ -162,7 +162,7 @@ func TestEndOfWatch(t *testing.T) {
 			}
 			open.Abandon()
 		}
-		if got := stagesOf(eventsIn(t, log)); got != complete || ended != 1 || resp.Stream != body {
+		if got := stagesOf(eventsIn(t, log)); got != complete || ended != 1 || resp.Body != body {
 			t.Errorf("%T: ended %d times: %q", body, ended, got)
 		}
 	}
@@ -310,11 +310,11 @@ func TestFullDisk(t *testing.T) {
 			for _, target := range []string{"/api/v1/pods", "/api/v1/pods?watch=1"} {
 				resp := exchange.NewResponse(200, exchange.FromCache)
 				if strings.Contains(target, "watch") {
-					resp.Stream = body
+					resp.Body = body
 				}
 				got := a.Answered(requestOf(target), resp, time.Now(), false)
-				if got.Status != want || want == 500 && (!strings.Contains(string(got.Bytes), "failed to store audit event") || got.Stream != nil) {
-					t.Errorf("strict %t, %s: %d %s", strict, target, got.Status, got.Bytes)
+				if got.Status != want || want == 500 && (!strings.Contains(string(got.Bytes()), "failed to store audit event")) {
+					t.Errorf("strict %t, %s: %d %s", strict, target, got.Status, got.Bytes())
 				}
 			}
 			if abandoned := ended == 1; abandoned != (want == 500) {

@@ -29,13 +29,14 @@ func (r *Response) BufferSmall() {
 // Buffer reads a response of up to limit bytes into memory. It returns [ErrLong] for a longer
 // response and the error of a broken one. Both can still be read as before.
 func (r *Response) Buffer(limit int64) error {
-	if r.Reader == nil {
+	from, ok := r.Body.(*Reader)
+	if !ok {
 		return nil
 	}
-	if r.Length > limit {
+	if from.Length > limit {
 		return ErrLong
 	}
-	read, closing := buffers.Get().(*bytes.Buffer), r.Reader
+	read, closing := buffers.Get().(*bytes.Buffer), from
 	defer func() {
 		if closing != nil { // after a panic no caller closes the response
 			_ = closing.Close()
@@ -45,19 +46,19 @@ func (r *Response) Buffer(limit int64) error {
 			buffers.Put(read)
 		}
 	}()
-	_, err := read.ReadFrom(io.LimitReader(r.Reader, limit+1))
+	_, err := read.ReadFrom(io.LimitReader(from, limit+1))
 	body := bytes.Clone(read.Bytes())
 	closing = nil
 	if err != nil || int64(len(body)) > limit {
-		rest := io.Reader(r.Reader)
+		rest := io.Reader(from.ReadCloser)
 		if err != nil {
 			rest = brokenReader{err}
 		}
-		r.Reader = readCloser{io.MultiReader(bytes.NewReader(body), rest), r.Reader}
+		from.ReadCloser = readCloser{io.MultiReader(bytes.NewReader(body), rest), from.ReadCloser}
 		return cmp.Or(err, ErrLong)
 	}
-	_ = r.Reader.Close() // the body was read to its end
-	r.Reader, r.Bytes = nil, body
+	_ = from.Close() // the body was read to its end
+	r.Body = Bytes(body)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// Response is a handler's response. At most one of its bodies is set.
+// Response is a handler's response. The code that writes it closes it.
 type Response struct {
 	Status int
 	// MetricStatus is the status for metrics if it differs from Status. For example, a watch that
@@ -28,25 +28,47 @@ type Response struct {
 	// Failure is the Status in the body, if the proxy made the body.
 	Failure *metav1.Status
 
-	Bytes     []byte        // a small body
-	List      io.WriterTo   // a body of Length bytes; -1 if that is unknown
-	Reader    io.ReadCloser // a body of Length bytes; -1 if that is unknown
-	Length    int64         // of List and Reader
-	Stream    Stream        // an endless body
-	Tunnel    Tunnel        // replaces HTTP after the header
-	Streaming bool          // the body has no time limit
-	// Stall is the time for which the client may leave a lasting Reader unread before it is
-	// disconnected; 0 means any time, as for a log.
-	Stall time.Duration
-	// Kept is the memory of Reader's bytes, which other responses have, too; nil for none.
-	Kept  *fair.Common
-	Turns *fair.Meter // provides the turns to write List; nil for none
-	Last  bool        // the connection must close
+	Body  ResponseBody // nil for none
+	Kept  *fair.Common // the memory of the body's bytes if other responses share them
+	Lasts bool         // the body has no time limit
+	Last  bool         // the connection must close
 	// Release gives back what the request holds. It is nil for nothing.
 	Release Release
-	// State is what List is written from, or nil. A slow list ends once State does not stay.
-	State fair.Stayer
 }
+
+// ResponseBody is one of [Bytes], *[fair.List], *[Reader], [Stream] and [Tunnel].
+type ResponseBody interface {
+	// Abandon releases the resources of a body that will not be written.
+	Abandon()
+}
+
+// Bytes is a small body.
+type Bytes []byte
+
+// Abandon implements ResponseBody.
+func (Bytes) Abandon() {}
+
+// Reader is a body that is read while it is written.
+type Reader struct {
+	io.ReadCloser
+	Length int64 // -1 if it is unknown
+	// Stall is the time for which the client may leave a lasting body unread before it is
+	// disconnected; 0 means any time, as for a log.
+	Stall  time.Duration
+	closed bool
+}
+
+// Close implements io.Closer. Further calls do nothing.
+func (r *Reader) Close() error {
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	return r.ReadCloser.Close()
+}
+
+// Abandon implements ResponseBody.
+func (r *Reader) Abandon() { _ = r.Close() }
 
 // Release is what a request holds until its response has been written: memory, and its place in
 // metrics and in the log.
@@ -61,15 +83,26 @@ func NewResponse(status int, from Source) *Response {
 }
 
 // Long reports whether the response has no time limit of its own, as for a watch.
-func (r *Response) Long() bool { return r.Streaming || r.Stream != nil || r.Tunnel != nil }
+func (r *Response) Long() bool {
+	switch r.Body.(type) {
+	case Stream, Tunnel:
+		return true
+	}
+	return r.Lasts
+}
+
+// Bytes returns a small body; nil if the body is another one.
+func (r *Response) Bytes() []byte {
+	b, _ := r.Body.(Bytes)
+	return b
+}
 
 // Stream is an endless body. The caller calls either Run or Abandon, once.
 type Stream interface {
+	ResponseBody
 	// Run writes the body in the caller's goroutine, until the body ends or the client has left.
 	// ctx ends when the client leaves.
 	Run(ctx context.Context, out *ChunkWriter)
-	// Abandon must be called instead of Run if the connection is lost.
-	Abandon()
 	// Reason returns the reason for the end of the stream, for metrics. It is valid after Run has
 	// returned.
 	Reason() string
@@ -78,10 +111,9 @@ type Stream interface {
 // Tunnel joins a client with upstream after both left HTTP. The caller calls exactly one of its
 // methods, once.
 type Tunnel interface {
+	ResponseBody
 	// Join takes the connection over.
 	Join(client TunnelClient)
-	// Abandon must be called instead of Join if the connection is lost.
-	Abandon()
 }
 
 // TunnelClient is a client's connection.
@@ -106,45 +138,39 @@ const copySize, smallSize = 32 << 10, 4 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// WriteBody writes the list or the reader. Writes from the reader wait for turns, unless the body
-// has no time limit, because an event must not wait.
-func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Slots) (int64, error) {
-	if r.List != nil {
-		return fair.WriteLong(w, r.List, r.Turns, req.Memory.Try(fair.LargeBuffer), r.State)
-	}
+// Copy writes the body from its [Reader]. The writes wait for turns, unless the body has no time
+// limit, because an event must not wait.
+func (r *Response) Copy(ctx context.Context, w io.Writer, req *Request, slots *fair.Slots) (int64, error) {
+	from := struct{ io.Reader }{r.Body.(*Reader)}
 	if r.Kept != nil {
 		w = fair.Paced(w)
 	}
-	if !r.Streaming {
+	if !r.Lasts {
 		turns := fair.NewMeter(ctx, req, slots, false)
 		turns.End() // there is no work before the response
 		w = fair.InTurns(w, &turns)
 	}
 	if !req.Memory.Try(2 * copySize) {
-		return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, make([]byte, smallSize))
+		return io.CopyBuffer(struct{ io.Writer }{w}, from, make([]byte, smallSize))
 	}
 	buffer := copyBuffers.Get().(*[copySize]byte)
 	defer copyBuffers.Put(buffer)
-	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, buffer[:])
+	return io.CopyBuffer(struct{ io.Writer }{w}, from, buffer[:])
 }
 
 // Abandon releases the resources of a response that will not be sent.
 func (r *Response) Abandon() {
-	switch {
-	case r.Stream != nil:
-		r.Stream.Abandon()
-	case r.Tunnel != nil:
-		r.Tunnel.Abandon()
+	if r.Body != nil {
+		r.Body.Abandon()
 	}
 	r.Close(0)
 }
 
-// Close releases the resources of a response, of whose body so many bytes have been written.
-// Whoever writes the response must call it. Further calls do nothing.
+// Close releases the resources of a response after so many bytes of its body have been written.
+// Further calls do nothing.
 func (r *Response) Close(bytes int64) {
-	if r.Reader != nil {
-		_ = r.Reader.Close() // the body was read to its end, or is not needed
-		r.Reader = nil
+	if from, ok := r.Body.(*Reader); ok {
+		_ = from.Close() // the body was read to its end, or is not needed
 	}
 	if r.Release != nil {
 		r.Release.Written(bytes)

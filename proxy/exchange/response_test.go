@@ -32,7 +32,7 @@ func (c *closes) Written(bytes int64) {
 // once.
 func TestResponsesAreClosedOnce(t *testing.T) {
 	var c closes
-	resp := &Response{Reader: &c, Release: &c}
+	resp := &Response{Body: &Reader{ReadCloser: &c}, Release: &c}
 	resp.Close(7)
 	resp.Close(9)
 	resp.Abandon()
@@ -55,11 +55,11 @@ func TestSlowReaderOfAResponseInMemory(t *testing.T) {
 	for _, kept := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			body := make([]byte, 3<<20)
-			resp := &Response{Reader: io.NopCloser(bytes.NewReader(body)), Length: int64(len(body))}
+			resp := &Response{Body: &Reader{ReadCloser: io.NopCloser(bytes.NewReader(body))}}
 			if kept {
 				resp.Kept = &fair.Common{}
 			}
-			n, err := resp.WriteBody(t.Context(), slowWriter{2 * time.Second}, &Request{}, fair.NewSlots(1))
+			n, err := resp.Copy(t.Context(), slowWriter{2 * time.Second}, &Request{}, fair.NewSlots(1))
 			if errors.Is(err, fair.ErrSlowList) != kept || !kept && n != int64(len(body)) {
 				t.Errorf("in memory: %t: %d bytes were written, %v", kept, n, err)
 			}

@@ -84,7 +84,7 @@ func BodyTooLarge(most int64) metav1.Status {
 func (r *Request) Fail(s metav1.Status, from Source) *Response {
 	resp := StatusResponse(s, from)
 	body, contentType := wire.NegotiateError(r.Header.Get("Accept"), r.Pretty()).Status(&s)
-	resp.Bytes = body
+	resp.Body = Bytes(body)
 	resp.Header.Set("Content-Type", contentType)
 	r.Stamp(resp)
 	return resp
@@ -99,7 +99,7 @@ func StatusResponse(s metav1.Status, from Source) *Response {
 	}
 	body, contentType := wire.Choice{}.Status(&s)
 	r.Header.Set("Content-Type", contentType)
-	r.Bytes = body
+	r.Body = Bytes(body)
 	return r
 }
 

@@ -9,7 +9,7 @@
 //	Common     memory that several requests hold together
 //	Guard      memory for bytes that a client does not read
 //	Meter      the cost of a read so far; expensive reads need a slot
-//	WriteLong  a long body, in turns of one or more large pieces
+//	List       a long body, in turns of one or more large pieces
 //	Coalescer  one request upstream for equal requests
 //
 // A read gives its slot back before it waits for memory or for data that another read

@@ -48,7 +48,7 @@ func (t *turning) Write(p []byte) (n int, err error) {
 // response except a watch after a minute. Only time in writes counts, not the waits for turns.
 type paced struct {
 	io.Writer
-	stays   Stayer // see WriteLong
+	stays   Stayer // see List.Write
 	took    time.Duration
 	written int64
 }
@@ -85,16 +85,30 @@ const (
 	smallSize = 4 << 10
 )
 
+// List is a long body that is written in turns, once.
+type List struct {
+	Content io.WriterTo
+	Length  int64  // -1 if it is unknown
+	Turns   *Meter // nil if it waits for no turns
+	State   Stayer // what Content is written from; nil if that always stays
+
+	paced   paced
+	turning turning
+}
+
+// Abandon implements exchange.ResponseBody.
+func (*List) Abandon() {}
+
 // Stayer is the state of a list. Stays reports whether it would be in memory without the list.
 type Stayer interface{ Stays() bool }
 
 var largeBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, WriteSize) }}
 
-// WriteLong writes a body in large pieces, because each write costs a system call and one or more
-// TLS records. If turns is nil, it waits for none. large is true if the request holds a
-// LargeBuffer. After listGrace, the body ends once its state does not stay; nil means never. It
-// returns the number of bytes that w took: a body that is compressed meanwhile counts others.
-func WriteLong(w io.Writer, body io.WriterTo, turns *Meter, large bool, stays Stayer) (int64, error) {
+// Write writes the list in large pieces, because each write costs a system call and one or more TLS
+// records. large is true if the request holds a LargeBuffer. After listGrace, the body ends once
+// its state does not stay. Write returns the number of bytes that w took: a body that is compressed
+// meanwhile counts others.
+func (l *List) Write(w io.Writer, large bool) (int64, error) {
 	var buffer *bufio.Writer
 	if large {
 		buffer = largeBuffers.Get().(*bufio.Writer)
@@ -103,16 +117,13 @@ func WriteLong(w io.Writer, body io.WriterTo, turns *Meter, large bool, stays St
 	} else { // the response takes more writes
 		buffer = bufio.NewWriterSize(nil, smallSize)
 	}
-	out := struct {
-		paced   paced
-		turning turning
-	}{paced: paced{Writer: w, stays: stays}}
-	out.turning = turning{&out.paced, turns, false}
-	defer turns.ReleaseSlot()
-	buffer.Reset(&out.turning)
-	_, err := body.WriteTo(buffer)
+	l.paced = paced{Writer: w, stays: l.State}
+	l.turning = turning{&l.paced, l.Turns, false}
+	defer l.Turns.ReleaseSlot()
+	buffer.Reset(&l.turning)
+	_, err := l.Content.WriteTo(buffer)
 	if err == nil {
 		err = buffer.Flush()
 	}
-	return out.paced.written, err
+	return l.paced.written, err
 }

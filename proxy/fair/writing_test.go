@@ -40,13 +40,14 @@ func (b *inPieces) WriteTo(w io.Writer) (n int64, err error) {
 func TestLargeBuffers(t *testing.T) {
 	for large, want := range map[bool]int{false: smallSize, true: WriteSize} {
 		left, most := 2*WriteSize, 0
-		n, err := WriteLong(writerFunc(func(p []byte) (int, error) {
+		list := &List{Content: &inPieces{make([]byte, 10*WriteSize)}}
+		n, err := list.Write(writerFunc(func(p []byte) (int, error) {
 			if left -= len(p); left < 0 {
 				return 0, io.ErrClosedPipe
 			}
 			most = max(most, len(p))
 			return len(p), nil
-		}), &inPieces{make([]byte, 10*WriteSize)}, nil, large, nil)
+		}), large)
 		if !errors.Is(err, io.ErrClosedPipe) || n != 2*WriteSize || most != want {
 			t.Errorf("large: %t: %d bytes in pieces of %d, %v", large, n, most, err)
 		}
@@ -58,13 +59,14 @@ func TestListEndsWithItsState(t *testing.T) {
 	for _, stays := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			began, asked := time.Now(), time.Duration(0)
-			_, err := WriteLong(writerFunc(func(p []byte) (int, error) {
-				time.Sleep(time.Duration(len(p)) * time.Second / (100 << 10)) // faster than listPace
-				return len(p), nil
-			}), &inPieces{make([]byte, 20<<20)}, nil, true, stayer(func() bool {
+			list := &List{Content: &inPieces{make([]byte, 20<<20)}, State: stayer(func() bool {
 				asked = time.Since(began)
 				return stays
-			}))
+			})}
+			_, err := list.Write(writerFunc(func(p []byte) (int, error) {
+				time.Sleep(time.Duration(len(p)) * time.Second / (100 << 10)) // faster than listPace
+				return len(p), nil
+			}), true)
 			if errors.Is(err, ErrSlowList) == stays || asked < listGrace {
 				t.Errorf("stays: %t, %v after %s", stays, err, time.Since(began))
 			}
@@ -148,7 +150,8 @@ func TestListGivesItsSlotBack(t *testing.T) {
 		if err := meter.Spend(2 * Turn); err != nil {
 			t.Fatal(err)
 		}
-		_, err := WriteLong(writerFunc(func(p []byte) (int, error) { return len(p), broken }), &inPieces{make([]byte, Turn)}, &meter, true, nil)
+		list := &List{Content: &inPieces{make([]byte, Turn)}, Turns: &meter}
+		_, err := list.Write(writerFunc(func(p []byte) (int, error) { return len(p), broken }), true)
 		if n := slots.Short.Taken(); n != 0 || !errors.Is(err, broken) {
 			t.Errorf("%v: %d slots are taken, %v", broken, n, err)
 		}

@@ -142,10 +142,9 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 		x.finish()
 		return LongHeader()
 	}
-	resp.Length = in.ContentLength
 	x.upstream = in.Body
 	x.lines = hasLines(in.Header)
-	resp.Reader = x
+	resp.Body = &exchange.Reader{ReadCloser: x, Length: in.ContentLength}
 	return resp
 }
 

@@ -95,7 +95,7 @@ func TestConnectionsOfEachKind(t *testing.T) {
 			}
 			attempt := &Attempt{Lasts: test.lasts, Relayed: strings.Contains(name, "a pod")}
 			resp := f.Send(t.Context(), context.Background(), context.Background(), req, attempt)
-			body, err := io.ReadAll(resp.Reader)
+			body, err := io.ReadAll(resp.Body.(io.Reader))
 			resp.Close(0)
 			if err != nil {
 				t.Fatal(err)
@@ -156,11 +156,11 @@ func TestDrainWithinAnEvent(t *testing.T) {
 			Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: &watchedClient{}, Identity: &access.Caller{},
 		}, &Attempt{})
 		got := make([]byte, len(tc.sent))
-		if _, err := io.ReadFull(resp.Reader, got); err != nil {
+		if _, err := io.ReadFull(resp.Body.(io.Reader), got); err != nil {
 			t.Fatal(err)
 		}
 		drain()
-		if rest, err := io.ReadAll(resp.Reader); len(rest) > 0 || !errors.Is(err, tc.want) {
+		if rest, err := io.ReadAll(resp.Body.(io.Reader)); len(rest) > 0 || !errors.Is(err, tc.want) {
 			t.Errorf("%s %q: then %q, %v, want %v", tc.contentType, tc.sent, rest, err, tc.want)
 		}
 		resp.Close(0)
@@ -279,14 +279,14 @@ func TestUploadOverlapsResponse(t *testing.T) {
 		}
 		go func() { _, _ = upload.Write([]byte("a")) }()
 		resp := f.Send(t.Context(), context.Background(), context.Background(), req, &Attempt{Lasts: true})
-		if _, err := io.ReadFull(resp.Reader, make([]byte, 1)); err != nil {
+		if _, err := io.ReadFull(resp.Body.(io.Reader), make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
 		go func() {
 			_, _ = upload.Write(make([]byte, rest)) // the response shows whether it succeeded
 			_ = upload.Close()
 		}()
-		if got, err := io.ReadAll(resp.Reader); err != nil || string(got) != fmt.Sprint(rest, nil) {
+		if got, err := io.ReadAll(resp.Body.(io.Reader)); err != nil || string(got) != fmt.Sprint(rest, nil) {
 			t.Errorf("with %q: upstream received %s, %v", token, got, err)
 		}
 		resp.Close(0)

@@ -240,8 +240,8 @@ func TestNoUpgradeDuringTheUpload(t *testing.T) {
 		Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "Authorization": {"Bearer a"}},
 		Body:   &exchange.Body{From: c, Length: exchange.BodyAhead + 1},
 	}, toldOf(&Attempt{Lasts: true}, func() { close(ended) }))
-	if resp.Tunnel != nil || resp.Status != http.StatusBadGateway {
-		t.Fatalf("status %d, tunnel %v", resp.Status, resp.Tunnel)
+	if _, ok := resp.Body.(exchange.Tunnel); ok || resp.Status != http.StatusBadGateway {
+		t.Fatalf("status %d, %T", resp.Status, resp.Body)
 	}
 	<-ended
 	select {

@@ -23,9 +23,9 @@ type lines struct {
 }
 
 // WholeLines lets the reads of a forwarded watch end after a character, or also after an event.
-func WholeLines(resp *exchange.Response, events bool) {
-	if hasLines(resp.Header) {
-		resp.Reader = &lines{ReadCloser: resp.Reader, events: events}
+func WholeLines(header http.Header, body *exchange.Reader, events bool) {
+	if hasLines(header) {
+		body.ReadCloser = &lines{ReadCloser: body.ReadCloser, events: events}
 	}
 }
 

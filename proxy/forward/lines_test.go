@@ -24,12 +24,12 @@ func FuzzLines(f *testing.F) {
 		piece, size = 1+piece&0xff, utf8.UTFMax+size&0xff
 		broken := errors.New("broken")
 		from := io.MultiReader(iotest.DataErrReader(&pieces{[]byte(sent), piece}), iotest.ErrReader(broken))
-		resp := &exchange.Response{Header: http.Header{"Content-Type": {"application/json"}}, Reader: io.NopCloser(from)}
-		WholeLines(resp, events)
+		body := &exchange.Reader{ReadCloser: io.NopCloser(from)}
+		WholeLines(http.Header{"Content-Type": {"application/json"}}, body, events)
 		var got []byte
 		p := make([]byte, size)
 		for {
-			n, err := resp.Reader.Read(p)
+			n, err := body.Read(p)
 			got = append(got, p[:n]...)
 			if err != nil {
 				if !errors.Is(err, broken) || string(got) != sent {
@@ -71,11 +71,11 @@ func (r *pieces) Read(p []byte) (int, error) {
 // An event without a newline is not held back, if the server may write such events.
 func TestEventsWithoutNewline(t *testing.T) {
 	from, write := io.Pipe()
-	resp := &exchange.Response{Header: http.Header{"Content-Type": {"application/json"}}, Reader: from}
-	WholeLines(resp, false)
+	body := &exchange.Reader{ReadCloser: from}
+	WholeLines(http.Header{"Content-Type": {"application/json"}}, body, false)
 	go func() { _, _ = io.WriteString(write, "{}") }()
 	p := make([]byte, 16)
-	if n, err := resp.Reader.Read(p); err != nil || string(p[:n]) != "{}" {
+	if n, err := body.Read(p); err != nil || string(p[:n]) != "{}" {
 		t.Errorf("%q, %v", p[:n], err)
 	}
 }
@@ -88,8 +88,8 @@ func TestOtherBodiesThanLines(t *testing.T) {
 		"text":     {"Content-Type": {"text/plain"}},
 	} {
 		body := io.NopCloser(strings.NewReader("a"))
-		resp := &exchange.Response{Header: header, Reader: body}
-		if WholeLines(resp, true); resp.Reader != body {
+		got := &exchange.Reader{ReadCloser: body}
+		if WholeLines(header, got, true); got.ReadCloser != body {
 			t.Errorf("%s: the body is read by lines", name)
 		}
 	}

@@ -172,9 +172,9 @@ func TestRefusalOfTheProxyItself(t *testing.T) {
 		}
 		ends := 0
 		resp := f.Send(t.Context(), context.Background(), context.Background(), req, toldOf(&Attempt{}, func() { ends++ }))
-		says := resp.Bytes
-		if resp.Reader != nil {
-			if says, err = io.ReadAll(resp.Reader); err != nil {
+		says := []byte(resp.Bytes())
+		if body, ok := resp.Body.(io.Reader); ok {
+			if says, err = io.ReadAll(body); err != nil {
 				t.Error(name, err)
 			}
 			resp.Close(0)

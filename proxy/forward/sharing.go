@@ -126,13 +126,14 @@ const shareWork = 3
 // broken response. The room of one that breaks or is too long stays with the request.
 func buffer(resp *exchange.Response, room *fair.Holding, take func(size int64) bool) (kept *fair.Common, whole bool, err error) {
 	most := int64(shareMax)
+	from, ok := resp.Body.(*exchange.Reader)
 	switch {
-	case resp.Reader == nil:
+	case !ok:
 		return nil, true, nil
-	case resp.Length > most:
+	case from.Length > most:
 		return nil, false, nil
-	case resp.Length >= 0:
-		most = resp.Length
+	case from.Length >= 0:
+		most = from.Length
 	}
 	if !take(shareWork * most) {
 		return nil, false, nil
@@ -144,7 +145,7 @@ func buffer(resp *exchange.Response, room *fair.Holding, take func(size int64) b
 		}
 		return nil, false, err
 	}
-	size := int64(len(resp.Bytes))
+	size := int64(len(resp.Bytes()))
 	room.Give(shareWork*most - size)
 	return room.Share(size), true, nil
 }
@@ -158,9 +159,8 @@ func KubernetesOwn(group string) bool {
 func shared(r *exchange.Response) *exchange.Response {
 	one := *r
 	one.Header = r.Header.Clone()
-	if n := int64(len(r.Bytes)); n > exchange.SmallBody {
-		one.Bytes, one.Length = nil, n
-		one.Reader = io.NopCloser(bytes.NewReader(r.Bytes))
+	if b := r.Bytes(); len(b) > exchange.SmallBody {
+		one.Body = &exchange.Reader{ReadCloser: io.NopCloser(bytes.NewReader(b)), Length: int64(len(b))}
 	}
 	return &one
 }

@@ -103,7 +103,7 @@ func TestAuditIDsOfASharedAnswer(t *testing.T) {
 			}
 			answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
 			answer.Header.Set("Audit-Id", fmt.Sprint("upstream's ", sent))
-			answer.Reader, answer.Length = io.NopCloser(strings.NewReader("x")), 1
+			answer.Body = &exchange.Reader{ReadCloser: io.NopCloser(strings.NewReader("x")), Length: 1}
 			return answer
 		}
 		var all sync.WaitGroup
@@ -141,7 +141,7 @@ func TestSharingRequestsAreReleased(t *testing.T) {
 				<-gate
 			}
 			answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
-			answer.Reader, answer.Length = io.NopCloser(strings.NewReader("x")), 1
+			answer.Body = &exchange.Reader{ReadCloser: io.NopCloser(strings.NewReader("x")), Length: 1}
 			return answer
 		}
 		var all sync.WaitGroup
@@ -189,7 +189,7 @@ func TestClientOfALongResponseIsWatched(t *testing.T) {
 			_, flight := join(&exchange.Request{Client: client}, a)
 			flight.Request(t.Context(), a)
 			resp := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
-			resp.Reader, resp.Length = io.NopCloser(http.NoBody), shareMax+1
+			resp.Body = &exchange.Reader{ReadCloser: io.NopCloser(http.NoBody), Length: shareMax + 1}
 			flight.Share(resp, a)
 			flight.Land()
 			if n := client.watched.Load(); n != 1 {

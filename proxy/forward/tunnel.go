@@ -31,7 +31,7 @@ func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Res
 	}
 	resp.Header.Set("Connection", "Upgrade")
 	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))
-	resp.Tunnel = &tunnelled{x, ctx, upstream}
+	resp.Body = &tunnelled{x, ctx, upstream}
 	return resp
 }
 

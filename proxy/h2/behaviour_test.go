@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // heard is the request as a handler receives it.
@@ -70,8 +71,9 @@ func (h *heard) wait(ctx context.Context) {
 func (s *shape) respond(ctx context.Context, h *heard) *exchange.Response {
 	resp := exchange.NewResponse(s.status, exchange.FromProxy)
 	maps.Copy(resp.Header, s.fields)
-	if resp.Length = -1; s.kind.known() {
-		resp.Length = int64(len(s.answer))
+	length := int64(-1)
+	if s.kind.known() {
+		length = int64(len(s.answer))
 	}
 	var pieces io.Reader = bytes.NewReader(nil)
 	for piece := range slices.Chunk(s.answer, len(s.answer)/s.pieces+1) {
@@ -79,11 +81,11 @@ func (s *shape) respond(ctx context.Context, h *heard) *exchange.Response {
 	}
 	switch s.kind {
 	case inBytes:
-		resp.Bytes = s.answer
+		resp.Body = exchange.Bytes(s.answer)
 	case inList, inEndlessList:
-		resp.List = pieces.(io.WriterTo)
+		resp.Body = &fair.List{Content: pieces.(io.WriterTo), Length: length}
 	case inReader, inEndlessReader:
-		resp.Reader = io.NopCloser(io.MultiReader(pieces, readerFunc(func() error {
+		body := io.MultiReader(pieces, readerFunc(func() error {
 			if s.cancels {
 				h.wait(ctx)
 			}
@@ -91,9 +93,10 @@ func (s *shape) respond(ctx context.Context, h *heard) *exchange.Response {
 				return errors.New("broken")
 			}
 			return io.EOF
-		})))
+		}))
+		resp.Body = &exchange.Reader{ReadCloser: io.NopCloser(body), Length: length}
 	case inStream:
-		resp.Stream = pieceStream{pieces}
+		resp.Body = pieceStream{pieces}
 	}
 	return resp
 }

@@ -80,7 +80,7 @@ func serving(s *Server, nc *conn.Conn) (served chan struct{}) {
 
 func says(text string) *exchange.Response {
 	resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
-	resp.Bytes = []byte(text)
+	resp.Body = exchange.Bytes(text)
 	return resp
 }
 
@@ -98,7 +98,7 @@ func selecting(t *testing.T, c *watchcache.Cache, f *object.Filter, lifetime tim
 			panic(err)
 		}
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
-		resp.Stream = watch.New(watch.Params{
+		resp.Body = watch.New(watch.Params{
 			Plan: watch.Plan{
 				Filter: f, Lifetime: lifetime,
 				Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),

@@ -22,6 +22,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/bench/conntest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // session is a connection with its settings, and the shapes that it carries at the same time.
@@ -112,20 +113,30 @@ func respond(w http.ResponseWriter, r *http.Request, answers handler) {
 	resp := answers(r.Context(), req)
 	maps.Copy(w.Header(), resp.Header)
 	none := resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
-	if resp.Length >= 0 && !none {
-		w.Header().Set("Content-Length", strconv.FormatInt(resp.Length, 10))
+	length := int64(-1)
+	switch body := resp.Body.(type) {
+	case *fair.List:
+		length = body.Length
+	case *exchange.Reader:
+		length = body.Length
+	case exchange.Bytes:
+		length = int64(len(body))
+	}
+	if length >= 0 && !none {
+		w.Header().Set("Content-Length", strconv.FormatInt(length, 10))
 	}
 	if w.WriteHeader(resp.Status); none || r.Method == http.MethodHead {
 		return
 	}
 	to := flushing{w}
-	_, err := to.Write(resp.Bytes)
-	switch {
-	case err != nil:
-	case resp.Stream != nil:
-		resp.Stream.Run(r.Context(), &exchange.ChunkWriter{To: to, Unchunked: true})
-	case resp.List != nil || resp.Reader != nil:
-		_, err = resp.WriteBody(r.Context(), to, req, nil)
+	_, err := to.Write(resp.Bytes())
+	switch body := resp.Body.(type) {
+	case exchange.Stream:
+		body.Run(r.Context(), &exchange.ChunkWriter{To: to, Unchunked: true})
+	case *fair.List:
+		_, err = body.Write(to, false)
+	case *exchange.Reader:
+		_, err = resp.Copy(r.Context(), to, req, nil)
 	}
 	if err != nil {
 		panic(http.ErrAbortHandler)

@@ -44,31 +44,35 @@ func (s *stream) handle(req *exchange.Request) {
 	resp = c.server.Handler.Handle(&s.ctx, req, &rt)
 	head := req.Method == http.MethodHead ||
 		resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
-	switch {
-	case resp.Stream != nil:
-		onPump, bytes = s.openStream(rt, resp)
-	case resp.Tunnel != nil:
-		resp.Tunnel.Abandon() // HTTP/2 has no upgrade
+	switch body := resp.Body.(type) {
+	case exchange.Stream:
+		onPump, bytes = s.openStream(rt, resp, body)
+	case exchange.Tunnel:
+		body.Abandon() // HTTP/2 has no upgrade
 		c.streams.reset(s.id, http2.ErrCodeInternal, nil)
-	case resp.List != nil, resp.Reader != nil:
-		defer func() { resp.Close(bytes) }() // before the stream ends
-		s.out.more = resp.List != nil
-		if resp.Streaming {
-			s.out.stall = resp.Stall
+	case *fair.List:
+		s.out.more = true
+		s.head(resp, body.Length, head, head)
+		if !head {
+			var err error
+			bytes, err = body.Write(&s.out, req.Memory.Try(fair.LargeBuffer))
+			s.end(err)
 		}
-		s.head(resp, resp.Length, head)
-		if head {
-			return
+		resp.Close(bytes) // before the stream ends
+	case *exchange.Reader:
+		if resp.Lasts {
+			s.out.stall = body.Stall
 		}
-		var err error
-		if bytes, err = resp.WriteBody(&s.ctx, &s.out, req, c.server.Slots); err != nil {
-			s.broken()
-			return
+		s.head(resp, body.Length, head, true) // the first bytes may come much later
+		if !head {
+			var err error
+			bytes, err = resp.Copy(&s.ctx, &s.out, req, c.server.Slots)
+			s.end(err)
 		}
-		s.finish()
+		resp.Close(bytes)
 	default:
 		if !head {
-			bytes = int64(len(resp.Bytes))
+			bytes = int64(len(resp.Bytes()))
 		}
 		// It was refused before it counted, so only the response may wait for the client.
 		if req.Memory == nil {
@@ -104,7 +108,7 @@ func (s *stream) endedLocked() {
 	}
 }
 
-func (s *stream) head(resp *exchange.Response, length int64, end bool) {
+func (s *stream) head(resp *exchange.Response, length int64, end, flush bool) {
 	w := s.c.writer
 	w.mu.Lock()
 	if s.out.awaitLocked(0) == nil {
@@ -112,7 +116,7 @@ func (s *stream) head(resp *exchange.Response, length int64, end bool) {
 	}
 	s.out.inTimeLocked()
 	w.unlock()
-	if resp.Reader != nil || end { // the first bytes may come much later
+	if flush {
 		w.flush()
 	}
 }
@@ -160,14 +164,14 @@ func (s *stream) goOn() {
 
 // whole writes a small response, in one write if possible.
 func (s *stream) whole(resp *exchange.Response, head bool) {
-	p := resp.Bytes
+	p := resp.Bytes()
 	if head {
 		p = nil
 	}
 	w := s.c.writer
 	w.mu.Lock()
 	if s.out.awaitLocked(0) == nil {
-		s.appendHeaderLocked(resp, int64(len(resp.Bytes)), len(p) == 0)
+		s.appendHeaderLocked(resp, int64(len(resp.Bytes())), len(p) == 0)
 		n := s.out.appendLocked(p, bufferMax)
 		if p = p[n:]; n > 0 && len(p) == 0 {
 			w.mu.buf = appendEnd(w.mu.buf, s.id)
@@ -180,11 +184,8 @@ func (s *stream) whole(resp *exchange.Response, head bool) {
 		w.flush()
 		return
 	}
-	if _, err := s.out.Write(p); err != nil {
-		s.broken()
-		return
-	}
-	s.finish()
+	_, err := s.out.Write(p)
+	s.end(err)
 }
 
 func (s *stream) finish() {
@@ -198,18 +199,20 @@ func (s *stream) finish() {
 }
 
 // openStream begins an endless body. If onPump, the pump writes the rest and releases the request.
-func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump bool, bytes int64) {
+func (s *stream) openStream(
+	rt exchange.Route, resp *exchange.Response, body exchange.Stream,
+) (onPump bool, bytes int64) {
 	c := s.c
 	s.out.stall = c.server.Options().Stall
 	s.out.unread = fair.NewGuard(exchange.PieceSize, s)
-	s.head(resp, -1, false)
+	s.head(resp, -1, false, false)
 	open := c.server.Metrics.WatchOpened(rt)
 	out := &exchange.ChunkWriter{To: &s.out, Unchunked: true, Guard: s.out.unread}
-	w, ok := resp.Stream.(*watch.Watch)
+	w, ok := body.(*watch.Watch)
 	if !ok || !w.Cheap() {
-		defer func() { open.Ended(resp.Stream.Reason()) }()
+		defer func() { open.Ended(body.Reason()) }()
 		c.writer.flush() // the first event may come much later
-		resp.Stream.Run(&s.ctx, out)
+		body.Run(&s.ctx, out)
 		s.finish()
 		return false, int64(out.Sent)
 	}
@@ -232,6 +235,15 @@ func (s *stream) openStream(rt exchange.Route, resp *exchange.Response) (onPump 
 	w.Notify(p.ready)
 	p.ready() // for events that arrived before Notify
 	return true, 0
+}
+
+// end ends a response. err is the error of its body.
+func (s *stream) end(err error) {
+	if err != nil {
+		s.broken()
+		return
+	}
+	s.finish()
 }
 
 // broken resets a stream whose response is incomplete, unless the client has reset it.

@@ -127,7 +127,7 @@ func (s *script) answers(watch handler) handler {
 		resp := says("hello")
 		resp.Header.Set("Content-Type", "text/plain")
 		if n, err := strconv.Atoi(strings.TrimPrefix(req.Path, "/")); err == nil {
-			resp.Bytes = []byte(pattern(n))
+			resp.Body = exchange.Bytes(pattern(n))
 		}
 		switch req.Method {
 		case "POST": // is answered when its client cancels
@@ -137,7 +137,8 @@ func (s *script) answers(watch handler) handler {
 				resp.Status = http.StatusBadRequest
 			}
 		case "ECHO":
-			resp.Bytes, _ = io.ReadAll(req.Body)
+			body, _ := io.ReadAll(req.Body)
+			resp.Body = exchange.Bytes(body)
 		case "NAP": // reads its body slowly
 			_, err := req.Body.Read(make([]byte, 1))
 			time.Sleep(3 * s.server.Options().Limits.Read)
@@ -160,9 +161,9 @@ func (s *script) answers(watch handler) handler {
 		case "PANIC":
 			panic("a test")
 		case "TUNNEL":
-			resp.Bytes, resp.Tunnel = nil, noTunnel{}
+			resp.Body = noTunnel{}
 		case "QUIET":
-			resp.Bytes, resp.Stream = nil, quietStream{}
+			resp.Body = quietStream{}
 		case "WATCH":
 			return watch(ctx, req)
 		}

@@ -34,6 +34,7 @@ type bodyStream struct {
 	req    *exchange.Request
 	resp   *exchange.Response
 	bytes  int64
+	pieces bool // each piece must be written at once
 }
 
 // Read implements io.Reader.
@@ -41,8 +42,8 @@ func (*bodyStream) Read([]byte) (int, error) { panic("BUG: a body stream is writ
 
 // WriteTo implements io.WriterTo.
 func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
-	if buffered, ok := w.(*bufio.Writer); ok && b.resp.Reader != nil {
-		w = flushed{buffered} // each piece must be written at once
+	if buffered, ok := w.(*bufio.Writer); ok && b.pieces {
+		w = flushed{buffered}
 	}
 	returned := false
 	defer func() {
@@ -50,7 +51,7 @@ func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
 			_ = b.Close()
 		}
 	}()
-	n, err := b.resp.WriteBody(b.server.Life.Serving(), w, b.req, b.server.Slots)
+	n, err := b.server.writeLong(w, b.req, b.resp)
 	returned = true
 	b.bytes += n
 	return n, err

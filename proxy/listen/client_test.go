@@ -395,7 +395,7 @@ func TestUnreadHeadIsCut(t *testing.T) {
 		var c *watchcache.Cache
 		talk(t, func(*exchange.Request) *exchange.Response {
 			resp := exchange.NewResponse(200, exchange.FromCache)
-			resp.Stream = watch.New(watchOf(t, c))
+			resp.Body = watch.New(watchOf(t, c))
 			return resp
 		}, nil, 10, func(p *peer) {
 			c, _ = cachetest.ConfigMaps(t, 1)

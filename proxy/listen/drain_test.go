@@ -23,7 +23,7 @@ func answers(known bool) handler {
 			req.Conn.HoldAs("a", func() (func(), bool) { return func() {}, true })
 		}
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
-		resp.Bytes = []byte("hello")
+		resp.Body = exchange.Bytes("hello")
 		return resp
 	}
 }

@@ -176,17 +176,24 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	// HTTP/1.0 has no chunks, so the end of the connection ends the body.
 	old := !fctx.Request.Header.IsHTTP11()
 	var run takeover
-	switch {
-	case resp.Stream != nil:
+	unchunked := false
+	switch body := resp.Body.(type) {
+	case exchange.Stream:
 		last := old || endsConnection(req.Header) || req.Body != nil || s.Life.Draining().Err() != nil
 		run = func(c *client) (int64, bool) {
 			return s.runStream(c, rt, resp, old, last || len(c.ahead) > 0)
 		}
-	case resp.Tunnel != nil:
+	case exchange.Tunnel:
 		run = func(c *client) (int64, bool) { return runTunnel(c, resp) }
-	// A hijack drops the request's body, which upstream's transport must not read then.
-	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && (req.Body == nil || req.Body.From.(*requestBody).atEnd.Load())):
-		run = func(c *client) (int64, bool) { return s.writeUnframed(c, req, resp), false }
+	case *fair.List:
+		unchunked = old && body.Length < 0
+	case *exchange.Reader:
+		// A hijack drops the request's body, which upstream's transport must not read then.
+		read := req.Body == nil || req.Body.From.(*requestBody).atEnd.Load()
+		unchunked = old && body.Length < 0 && read
+	}
+	if unchunked {
+		run = func(c *client) (int64, bool) { return s.writeUnchunked(c, req, resp), false }
 	}
 	if run != nil {
 		s.hijack(fctx, resp, run)
@@ -198,22 +205,26 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 			fctx.Response.Header.Add(name, v)
 		}
 	}
-	switch {
-	case resp.Reader != nil && req.Method == http.MethodHead:
-		resp.Close(0) // fasthttp would write the end of a body
-		fctx.Response.SkipBody = true
-		fctx.Response.Header.SetContentLength(int(resp.Length))
-	case resp.List != nil, resp.Reader != nil:
+	switch body := resp.Body.(type) {
+	case *fair.List:
+		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp}, int(body.Length))
+	case *exchange.Reader:
+		if req.Method == http.MethodHead {
+			resp.Close(0) // fasthttp would write the end of a body
+			fctx.Response.SkipBody = true
+			fctx.Response.Header.SetContentLength(int(body.Length))
+			return
+		}
 		// The head of a forwarded response must be written at once: no event may follow, and a
 		// client whose connection ends without a head may send the request again.
-		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil
-		if resp.Streaming {
-			fctx.Conn().(*borrowed).Stall = resp.Stall
+		fctx.Response.ImmediateHeaderFlush = true
+		if resp.Lasts {
+			fctx.Conn().(*borrowed).Stall = body.Stall
 		}
-		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp}, int(resp.Length))
+		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp, pieces: true}, int(body.Length))
 	default:
-		fctx.Response.SetBodyRaw(resp.Bytes)
-		resp.Close(int64(len(resp.Bytes)))
+		fctx.Response.SetBodyRaw(resp.Bytes())
+		resp.Close(int64(len(resp.Bytes())))
 	}
 }
 
@@ -260,27 +271,35 @@ func runTunnel(c *client, resp *exchange.Response) (bytes int64, reusable bool) 
 	c.Stall = 0
 	c.Account.HeadEnds()       // the tunnel uses the connection in two goroutines
 	_, _ = c.Write(head(resp)) // the tunnel detects a client that has left
-	resp.Tunnel.Join(c)
+	resp.Body.(exchange.Tunnel).Join(c)
 	return 0, false
 }
 
-// writeUnframed writes a response of unknown length without chunks, for HTTP/1.0.
-func (s *Server) writeUnframed(c *client, req *exchange.Request, resp *exchange.Response) (bytes int64) {
+// writeUnchunked writes a response of unknown length without chunks, for HTTP/1.0.
+func (s *Server) writeUnchunked(c *client, req *exchange.Request, resp *exchange.Response) (bytes int64) {
 	defer func() { resp.Close(bytes) }()
-	if resp.Streaming {
-		c.Stall = resp.Stall
+	if from, ok := resp.Body.(*exchange.Reader); ok && resp.Lasts {
+		c.Stall = from.Stall
 	}
 	if writeHead(c, resp, true) == nil {
-		bytes, _ = resp.WriteBody(s.Life.Serving(), c, req, s.Slots) // client or upstream may be gone
+		bytes, _ = s.writeLong(c, req, resp) // client or upstream may be gone
 	}
 	return bytes
+}
+
+func (s *Server) writeLong(w io.Writer, req *exchange.Request, resp *exchange.Response) (int64, error) {
+	if list, ok := resp.Body.(*fair.List); ok {
+		return list.Write(w, req.Memory.Try(fair.LargeBuffer))
+	}
+	return resp.Copy(s.Life.Serving(), w, req, s.Slots)
 }
 
 // runStream writes an endless response, in chunks unless the client uses HTTP/1.0. It reports
 // whether another response may follow. If last is true, the response says that none follows.
 func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response, old, last bool) (bytes int64, whole bool) {
+	body := resp.Body.(exchange.Stream)
 	open := s.Metrics.WatchOpened(rt)
-	defer func() { open.Ended(resp.Stream.Reason()) }()
+	defer func() { open.Ended(body.Reason()) }()
 	ctx, cancel := context.WithCancel(s.Life.Serving())
 	defer cancel()
 	c.Stall = s.Options().Stall
@@ -296,7 +315,7 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 	out := &exchange.ChunkWriter{To: c, Unchunked: old, Guard: c.Guard}
 	func() {
 		defer c.CancelWhenGone(cancel)()
-		resp.Stream.Run(ctx, out)
+		body.Run(ctx, out)
 	}()
 	err := out.End() // the client may be gone
 	return int64(out.Sent), !last && errors.Join(err, c.err) == nil

@@ -83,8 +83,9 @@ func TestRequestsAfterAStream(t *testing.T) {
 			t.Run(name+map[bool]string{true: " over TLS"}[config != nil], func(t *testing.T) {
 				talk(t, func(req *exchange.Request) *exchange.Response {
 					resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
-					if resp.Bytes = []byte(req.Path); req.Path == "/watch" {
-						resp.Bytes, resp.Stream = nil, secondStream{test.panics}
+					resp.Body = exchange.Bytes(req.Path)
+					if req.Path == "/watch" {
+						resp.Body = secondStream{test.panics}
 					} else if req.Body != nil {
 						_, _ = io.ReadAll(req.Body)
 					}
@@ -141,8 +142,10 @@ func TestRequestsAfterAStream(t *testing.T) {
 func TestPipelinedRequests(t *testing.T) {
 	talk(t, func(req *exchange.Request) *exchange.Response {
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
-		if resp.Bytes = []byte(req.Path); req.Body != nil {
-			resp.Bytes, _ = io.ReadAll(req.Body)
+		resp.Body = exchange.Bytes(req.Path)
+		if req.Body != nil {
+			body, _ := io.ReadAll(req.Body)
+			resp.Body = exchange.Bytes(body)
 		}
 		return resp
 	}, nil, 1<<20, func(p *peer) {
@@ -179,7 +182,7 @@ func TestNoRequestAfterAPanicOfAWatch(t *testing.T) {
 		p := watchOf(t, c)
 		p.Form = brokenForm{p.Form}
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
-		resp.Stream = watch.New(p)
+		resp.Body = watch.New(p)
 		return resp
 	}, nil, unbuffered, func(p *peer) {
 		c, _ = cachetest.Roomy(t)

@@ -41,7 +41,7 @@ func TestTunnels(t *testing.T) {
 			time.Sleep(time.Second)
 			stop()
 			resp := exchange.NewResponse(http.StatusSwitchingProtocols, exchange.FromUpstream)
-			resp.Tunnel = of
+			resp.Body = of
 			return resp
 		}, nil, 4*unbuffered, func(p *peer) {
 			p.sends(strings.Replace(get, "Host", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nHost", 1) + strings.Repeat("x", of.reads))

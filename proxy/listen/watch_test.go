@@ -20,7 +20,7 @@ func TestSlowReaders(t *testing.T) {
 	var c *watchcache.Cache
 	talk(t, func(*exchange.Request) *exchange.Response {
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
-		resp.Stream = watch.New(watchOf(t, c))
+		resp.Body = watch.New(watchOf(t, c))
 		return resp
 	}, tlsConfig(t), unbuffered, func(client *peer) {
 		c, _ = cachetest.ConfigMaps(t, 1)

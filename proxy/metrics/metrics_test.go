@@ -87,7 +87,7 @@ func TestDurations(t *testing.T) {
 	m.Request(route, list, time.Millisecond) // the response has not been written yet
 	m.Written(route, list, 3*time.Second, 1234)
 	lasting := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
-	lasting.Streaming = true
+	lasting.Lasts = true
 	logs := exchange.ParseRoute(http.MethodGet, "/api/v1/namespaces/a/pods/p/log")
 	m.Request(logs, lasting, 2*time.Millisecond)
 	m.Written(logs, lasting, time.Hour, 99)

@@ -49,7 +49,7 @@ func (m *Metrics) Written(rt exchange.Route, resp *exchange.Response, took time.
 	if !resp.Long() {
 		m.seconds.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], scope(rt, gvr), string(resp.Source)).Observe(took.Seconds())
 	}
-	if resp.Stream == nil {
+	if _, stream := resp.Body.(exchange.Stream); !stream {
 		m.bytes.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], string(resp.Source)).Add(float64(bytes))
 	}
 }

@@ -71,10 +71,11 @@ func (r *answer) makeAnswer(size int64, do func() (*exchange.Response, error)) (
 		r.Memory.Give(size)
 		return nil, err
 	}
-	length := int64(len(resp.Bytes))
+	body := resp.Bytes()
+	length := int64(len(body))
 	r.Memory.Give(max(0, size-length))
-	resp.List, resp.Length, resp.Turns = &derived.List{Pieces: slices.Collect(slices.Chunk(resp.Bytes, fair.WriteSize))}, length, &r.meter
-	resp.Bytes = nil
+	pieces := slices.Collect(slices.Chunk(body, fair.WriteSize))
+	resp.Body = &fair.List{Content: &derived.List{Pieces: pieces}, Length: length, Turns: &r.meter}
 	return resp, nil
 }
 
@@ -115,8 +116,7 @@ func (r *answer) compose(meta wire.ListMeta, items *derived.ListItems) (*exchang
 
 func (r *answer) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 	resp := r.respond()
-	resp.List, resp.Length, resp.Turns = list, length, &r.meter
-	resp.State = r
+	resp.Body = &fair.List{Content: list, Length: length, Turns: &r.meter, State: r}
 	return resp
 }
 
@@ -141,7 +141,7 @@ func (r *answer) bytesAnswer(body []byte) (*exchange.Response, error) {
 		body = wire.GzipBody(body)
 		gzipped(resp)
 	}
-	resp.Bytes = body
+	resp.Body = exchange.Bytes(body)
 	return resp, nil
 }
 
@@ -250,7 +250,7 @@ func (r *answer) holdTable(resp *exchange.Response, err error) (*exchange.Respon
 		return resp, err
 	}
 	r.meter.ReleaseSlot()
-	if r.Memory.Take(r.meter.Context(), resp.Length) != nil {
+	if r.Memory.Take(r.meter.Context(), resp.Body.(*fair.List).Length) != nil {
 		return nil, TooLarge
 	}
 	return resp, nil

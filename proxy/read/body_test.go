@@ -12,6 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
@@ -63,7 +64,7 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 		for range lists {
 			resp := pageAt(t, r, snapshot, "a/")
 			waiting = append(waiting, resp)
-			for _, p := range resp.List.(*derived.List).Pieces {
+			for _, p := range resp.Body.(*fair.List).Content.(*derived.List).Pieces {
 				pieces[unsafe.SliceData(p)] = len(p)
 			}
 		}
@@ -76,7 +77,7 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 		}
 		for _, resp := range waiting {
 			var got bytes.Buffer
-			if _, err := resp.List.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
+			if _, err := resp.Body.(*fair.List).Content.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
 				t.Errorf("%q: %d bytes instead of %d, %v", encoding, got.Len(), len(want), err)
 			}
 		}

@@ -162,7 +162,7 @@ func TestInternalMetadataOfBookmarks(t *testing.T) {
 				t.Fatalf("%+v", v)
 			}
 			var written strings.Builder
-			v.Answer.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unchunked: true})
+			v.Answer.Body.(exchange.Stream).Run(t.Context(), &exchange.ChunkWriter{To: &written, Unchunked: true})
 			if first, _, _ := strings.Cut(written.String(), "\n"); !strings.HasSuffix(first, want) {
 				t.Errorf("%q: got %s\nwant %s", include, first, want)
 			}

@@ -168,7 +168,7 @@ func TestLargeRows(t *testing.T) {
 					r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 10, 60
 					resp, err := j.reader.watch(context.Background(), r)
 					if err == nil {
-						resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unchunked: true})
+						resp.Body.(exchange.Stream).Run(t.Context(), &exchange.ChunkWriter{To: &written, Unchunked: true})
 					}
 					return err
 				}

@@ -83,7 +83,7 @@ func TestUnwritableRows(t *testing.T) {
 			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows, nil)
 			resp, err := j.reader.watch(context.Background(), r)
 			if err == nil {
-				resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard})
+				resp.Body.(exchange.Stream).Run(t.Context(), &exchange.ChunkWriter{To: io.Discard})
 			}
 			return err
 		}

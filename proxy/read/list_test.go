@@ -53,12 +53,13 @@ func pageAt(tb testing.TB, r *read, snapshot watchcache.Snapshot, from string) *
 func bodyOf(t *testing.T, resp *exchange.Response) []byte {
 	t.Helper()
 	defer resp.Close(0)
-	if resp.List == nil && resp.Reader == nil {
-		return resp.Bytes
+	list, ok := resp.Body.(*fair.List)
+	if !ok {
+		return resp.Bytes()
 	}
 	var b bytes.Buffer
-	if n, err := resp.WriteBody(t.Context(), &b, &exchange.Request{}, nil); err != nil || n != int64(b.Len()) || resp.Length >= 0 && n != resp.Length {
-		t.Fatalf("%d bytes, counted %d, told %d: %v", b.Len(), n, resp.Length, err)
+	if n, err := list.Write(&b, true); err != nil || n != int64(b.Len()) || list.Length >= 0 && n != list.Length {
+		t.Fatalf("%d bytes, counted %d, told %d: %v", b.Len(), n, list.Length, err)
 	}
 	return b.Bytes()
 }

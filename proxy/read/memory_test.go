@@ -40,12 +40,12 @@ func TestBodiesAreCounted(t *testing.T) {
 	r.Memory = memory.Holding("")
 	for _, broken := range []error{nil, Form} {
 		resp, err := r.makeAnswer(300<<10, func() (*exchange.Response, error) {
-			return &exchange.Response{Bytes: make([]byte, 100<<10)}, broken
+			return &exchange.Response{Body: exchange.Bytes(make([]byte, 100<<10))}, broken
 		})
 		if n := memory.Taken(); !errors.Is(err, broken) || n != 100<<10 {
 			t.Errorf("%v: %d bytes are held", err, n)
 		}
-		if err == nil && resp.Turns != &r.meter {
+		if err == nil && resp.Body.(*fair.List).Turns != &r.meter {
 			t.Error("the body is written without turns")
 		}
 	}
@@ -61,7 +61,7 @@ func TestTablesWaitWithoutSlot(t *testing.T) {
 			t.Fatal("no room")
 		}
 		go func() {
-			if _, err := r.holdTable(&exchange.Response{Length: 100}, nil); err != nil {
+			if _, err := r.holdTable(&exchange.Response{Body: &fair.List{Length: 100}}, nil); err != nil {
 				t.Error(err)
 			}
 		}()

@@ -67,10 +67,10 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 		}
 		unread := make(chan struct{})
 		go func() {
-			if _, err := resp.WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
+			if _, err := resp.Body.(*fair.List).Write(writerFunc(func(p []byte) (int, error) {
 				<-unread
 				return len(p), nil
-			}), &exchange.Request{}, nil); err != nil {
+			}), true); err != nil {
 				t.Error(err)
 			}
 		}()

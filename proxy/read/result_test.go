@@ -32,7 +32,7 @@ func said(v Result) string {
 		return string(v.Reason)
 	}
 	defer v.Answer.Abandon()
-	if e, ok := v.Answer.Stream.(*watch.OnlyError); ok {
+	if e, ok := v.Answer.Body.(*watch.OnlyError); ok {
 		return "event " + gjson.GetBytes(e.Event, "object.code").Raw
 	}
 	return strings.TrimSpace(fmt.Sprint(v.Answer.Status, " ", v.Answer.Header.Get("Age")))

@@ -151,7 +151,7 @@ func (j *joined) watch(r *read, meanwhile func()) (written string) {
 	}
 	meanwhile()
 	var to strings.Builder
-	resp.Stream.Run(j.t.Context(), &exchange.ChunkWriter{To: &to, Unchunked: true})
+	resp.Body.(exchange.Stream).Run(j.t.Context(), &exchange.ChunkWriter{To: &to, Unchunked: true})
 	return to.String()
 }
 
@@ -219,7 +219,7 @@ func TestTablesHoldRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := plain.Length
+			want := plain.Body.(*fair.List).Length
 			plain.Close(0)
 			for memory, broken := range map[int64]error{want: nil, want - 1: TooLarge} {
 				j.memory = fair.NewPool(memory, false)

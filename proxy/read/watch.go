@@ -103,7 +103,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 			p.Initial.Derived = r.derived
 		}
 	}
-	resp.Stream = watch.New(p)
+	resp.Body = watch.New(p)
 	return resp, nil
 }
 
@@ -155,7 +155,7 @@ func (r *read) errorEvent(status metav1.Status, compressed bool) *exchange.Respo
 		event = wire.GzipBody(event)
 		gzipped(resp)
 	}
-	resp.Stream = &watch.OnlyError{Event: event}
+	resp.Body = &watch.OnlyError{Event: event}
 	return resp
 }
 

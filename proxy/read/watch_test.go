@@ -38,7 +38,7 @@ func TestWatchAcrossARelist(t *testing.T) {
 				t.Fatal(err)
 			}
 			var written bytes.Buffer
-			resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written})
+			resp.Body.(exchange.Stream).Run(t.Context(), &exchange.ChunkWriter{To: &written})
 			if got := written.String(); !strings.Contains(got, want) || strings.Contains(got, "ERROR") != (agent == feedAgent) {
 				t.Errorf("%s got %q instead of %q", agent, got, want)
 			}
