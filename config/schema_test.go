@@ -110,24 +110,32 @@ func newGenerator(t *testing.T) *generator {
 	return g
 }
 
-// constraints are the checks of Validate that a schema can contain, by Type.Field. A list's
-// constraints apply to its elements. A size's constraints apply only to numbers, because a size in
-// text has a unit.
-var constraints = map[string]map[string]any{
-	"Cache.Exclude":                {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
-	"Resource.Name":                {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
-	"View.Name":                    {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
-	"View.Resources":               {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
-	"Log.MaxBytes":                 {"minimum": 1 << 20},
-	"Limits.MaxConnections":        {"minimum": 1},
-	"Limits.MaxWatchesPerIdentity": {"minimum": 1},
-	"Limits.MaxForwardsInFlight":   {"minimum": 1},
-	"Audit.LogMaxSize":             {"minimum": 0},
-	"Audit.LogMaxBackups":          {"minimum": 0},
-	"Audit.LogMaxAge":              {"minimum": 0},
+// patterns are the checks of Validate for texts, by Type.Field. A list's patterns are those of its
+// elements.
+var patterns = map[string]map[string]any{
+	"Cache.Exclude":  {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
+	"Resource.Name":  {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
+	"View.Name":      {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
+	"View.Resources": {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
+}
 
-	"ProxyConfiguration.GoawayChance":      {"minimum": 0, "maximum": 0.02},
-	"ProxyConfiguration.AccessLogSampling": {"minimum": 0, "maximum": 1},
+// bounds adds the bounds in a field's tags: of numbers, and of sizes that are written as numbers.
+// A size that may also be 0, and a duration, have none in the schema.
+func bounds(to map[string]any, tag reflect.StructTag) error {
+	if tag.Get("zero") == "ok" {
+		return nil
+	}
+	for name, bound := range map[string]string{"minimum": tag.Get("min"), "maximum": tag.Get("max")} {
+		if bound == "" || strings.HasSuffix(bound, "s") {
+			continue
+		}
+		q, err := resource.ParseQuantity(bound)
+		if err != nil {
+			return err
+		}
+		to[name] = q.AsApproximateFloat64()
+	}
+	return nil
 }
 
 // object returns the schema of a struct.
@@ -144,7 +152,10 @@ func (g *generator) object(of reflect.Type, defaults map[string]any) map[string]
 		if items, ok := s["items"].(map[string]any); ok {
 			constrained = items
 		}
-		maps.Copy(constrained, constraints[of.Name()+"."+f.Name])
+		maps.Copy(constrained, patterns[of.Name()+"."+f.Name])
+		if err := bounds(constrained, f.Tag); err != nil {
+			g.t.Errorf("%s.%s: %v", of.Name(), f.Name, err)
+		}
 		s["description"] = g.comments[of.Name()+"."+f.Name]
 		if s["description"] == "" || name == "" {
 			g.t.Errorf("%s.%s has no comment or no name", of.Name(), f.Name)
@@ -227,7 +238,7 @@ func TestSchemaBounds(t *testing.T) {
 		}
 	}
 	try("", schema)
-	if tried < len(constraints)-2 {
+	if tried < 11 {
 		t.Errorf("only %d bounds were tried", tried)
 	}
 }

@@ -165,7 +165,7 @@ func TestRebinding(t *testing.T) {
 	var seen atomic.Int64
 	upstream := browserUpstream(&seen)
 	_, loopback := serveTo(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits()})
-	_, socket := serveTo(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits(), AnyHost: true})
+	_, socket := serveTo(t, forwardsAll{}, upstream, Options{Fixed: Fixed{AnyHost: true}, Stall: time.Minute, Limits: testLimits()})
 	for _, test := range []struct {
 		at         *rawListener
 		host, rest string
@@ -345,7 +345,7 @@ func TestQuestionsOfPagesAreBounded(t *testing.T) {
 // bearer token allows them.
 func TestAmbientCredentials(t *testing.T) {
 	plain := Options{Options: read.Options{Access: &access.Access{}}}
-	over := Options{Options: read.Options{Access: &access.Access{}}, TLS: &tls.Config{}} //nolint:gosec // unused
+	over := Options{Fixed: Fixed{TLS: &tls.Config{}}, Options: read.Options{Access: &access.Access{}}} //nolint:gosec // unused
 	for _, test := range []struct {
 		who     string
 		caller  *access.Caller

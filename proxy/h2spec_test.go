@@ -26,7 +26,7 @@ func TestH2Spec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := Options{Limits: testLimits(), AnyHost: true, TLS: selfSigned()}
+	options := Options{Fixed: Fixed{AnyHost: true, TLS: selfSigned()}, Limits: testLimits()}
 	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, options)
 	s.listening = s.listen(welcoming{})
 	ctx, cancel := context.WithCancel(t.Context())

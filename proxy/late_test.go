@@ -172,7 +172,7 @@ func TestPanicGivesBack(t *testing.T) {
 		metrics.New(prometheus.NewRegistry()), zap.NewNop(),
 	}
 	s := NewServer(parts, Options{
-		Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute},
+		Limits: testLimits(), Fixed: Fixed{AnyHost: true}, Options: read.Options{SyncTimeout: time.Minute},
 	})
 	client := &watchingClient{}
 	for _, sent := range []string{"GET " + lateTarget, "GET /api/v1/namespaces/a/pods/x", "GET /version", "POST /api/v1/namespaces/a/configmaps"} {

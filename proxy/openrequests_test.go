@@ -263,7 +263,7 @@ func unreadCachedWatches(t *testing.T, protocol string, size int) {
 // An open watch holds memory. Long selectors hold much. Beyond half of the memory of all watches, a user's
 // watches are refused, and another user's are not.
 func TestMemoryOfWatchesIsBounded(t *testing.T) {
-	s, _ := logging(Options{Options: read.Options{Access: &access.Access{}}, Memory: 2 << 20, Limits: testLimits()})
+	s, _ := logging(Options{Fixed: Fixed{Memory: 2 << 20}, Options: read.Options{Access: &access.Access{}}, Limits: testLimits()})
 	open := func(by, target string) (done func(), ok bool) {
 		done, refusal := s.limits.AdmitWatch(&exchange.Request{Target: target, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: by}}})
 		return done, refusal == nil

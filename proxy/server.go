@@ -21,11 +21,23 @@ import (
 
 // Options are a server's settings.
 type Options struct {
-	read.Options
+	Fixed
+	read.Options // Access is fixed, too
 	// Drain is the time over which open watches end at shutdown.
 	Drain time.Duration
 	// Stall is the time for which a client may leave a watch unread before it is disconnected.
 	Stall time.Duration
+	// Limits bound the resources that clients may use.
+	Limits exchange.Limits
+	// AccessLog is the probability, from 0 to 1, that a request is logged.
+	AccessLog float64
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 ends its connection
+	// with GOAWAY. Clients then connect again, and so are distributed among replicas.
+	GoawayChance float64
+}
+
+// Fixed are the settings that cannot change while the server runs.
+type Fixed struct {
 	// TLS is nil for plain HTTP/1.1. With TLS, the server offers HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
 	// AnyHost accepts any Host header, as for a sidecar's clients, if no browser can have sent it.
@@ -35,10 +47,6 @@ type Options struct {
 	OwnToken func(token string) bool
 	// NeedsToken refuses requests without a bearer token. It is used only without authentication.
 	NeedsToken bool
-	// Limits bound the resources that clients may use.
-	Limits exchange.Limits
-	// AccessLog is the probability, from 0 to 1, that a request is logged.
-	AccessLog float64
 	// Memory limits the bytes that all users hold for requests and for responses made for one
 	// request. 0 means 512 MiB. Further requests are refused, and a list that does not fit is
 	// forwarded. Watches, logs and upgraded requests may hold as much, and unread bytes half as
@@ -51,14 +59,11 @@ type Options struct {
 	Window int64
 	// Audit writes the audit log, or is nil.
 	Audit *audit.Auditor
-	// Views are further addresses with less of each object, by name. They must not change.
+	// Views are further addresses with less of each object, by name.
 	Views map[string]*exchange.View
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 ends its connection
-	// with GOAWAY. Clients then connect again, and so are distributed among replicas.
-	GoawayChance float64
 }
 
-// The defaults of Options.Memory and Options.Strangers.
+// The defaults of Fixed.Memory and Fixed.Strangers.
 const memorySize, strangersSize = 512 << 20, 128 << 20
 
 // Server serves clients on one listener.
@@ -150,14 +155,11 @@ func (o *Options) listening() listen.Options {
 	}
 }
 
-// SetOptions changes the running server's options, except TLS, Access, OwnToken, NeedsToken, Audit,
-// AnyHost, Views, Memory, Strangers, Window and the limits HeaderBytes, Read, Idle and Forwards.
-// Open requests keep the old options.
+// SetOptions changes the running server's options, except those that are fixed. The limits
+// HeaderBytes, Read, Idle and Forwards must stay the same. Open requests keep the old options.
 func (s *Server) SetOptions(o Options) {
-	now := *s.options.Load()
-	o.TLS, o.Access, o.AnyHost, o.Window = now.TLS, now.Access, now.AnyHost, now.Window
-	o.OwnToken, o.NeedsToken, o.Audit, o.Views = now.OwnToken, now.NeedsToken, now.Audit, now.Views
-	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
+	now := s.options.Load()
+	o.Fixed, o.Access = now.Fixed, now.Access
 	s.options.Store(&o)
 	s.life.SetDrainTime(o.Drain)
 	s.reader.SetOptions(o.Options)

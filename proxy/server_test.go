@@ -186,8 +186,10 @@ func TestAccessLogIsShort(t *testing.T) {
 
 // A reload reaches all parts of the server.
 func TestSetOptions(t *testing.T) {
-	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, testOptions())
-	o := testOptions()
+	o, reviews := testOptions(), &access.Access{}
+	o.Access, o.Window = reviews, 9
+	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
+	o = testOptions()
 	o.Stall, o.MaxStaleness, o.Drain = 7*time.Minute, 7*time.Second, 7*time.Hour
 	o.Limits.UserWatches++
 	s.SetOptions(o)
@@ -197,8 +199,11 @@ func TestSetOptions(t *testing.T) {
 	if got := s.limits.limits(); got != o.Limits {
 		t.Errorf("limits: %+v", got)
 	}
-	if got := s.reader.Options(); got.MaxStaleness != o.MaxStaleness {
+	if got := s.reader.Options(); got.MaxStaleness != o.MaxStaleness || got.Access != reviews {
 		t.Errorf("reading: %+v", got)
+	}
+	if got := s.options.Load(); got.Window != 9 || got.Access != reviews {
+		t.Errorf("fixed: %+v, %v", got.Fixed, got.Access)
 	}
 	if got := s.life.Drain(); got != o.Drain {
 		t.Errorf("it drains for %v", got)

@@ -212,7 +212,7 @@ func clientCertificate(t *testing.T, name string) (*access.ClientCA, tls.Certifi
 // the user. If this happens often, only some lines are logged.
 func TestUnreadResponsesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, lines := logging(Options{Window: 8})
+		s, lines := logging(Options{Fixed: Fixed{Window: 8}})
 		s.limits.queues.unread = fair.NewPool(4, false)
 		const ended = 10 * remarkBurst
 		req := &exchange.Request{Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}}
@@ -234,7 +234,7 @@ func TestUnreadResponsesAreLogged(t *testing.T) {
 // However often an unread body is closed, its end is told once, and it holds nothing afterwards.
 func TestUnreadBodyEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := logging(Options{Window: 1})
+		s, _ := logging(Options{Fixed: Fixed{Window: 1}})
 		s.limits.queues.unread = fair.NewPool(4, false)
 		closed := 0
 		body := s.upstream.guardUnread(&exchange.Request{}, io.NopCloser(strings.NewReader("events")), func() { closed++ })

@@ -1,9 +1,11 @@
 package chart
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -13,16 +15,48 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// The values of config have the fields of ProxyConfiguration, and no others.
+// The values of config have the fields of ProxyConfiguration, and no others. A new field is written
+// with -update, without the checks that only Helm makes.
 func TestConfigHasTheFieldsOfTheConfiguration(t *testing.T) {
 	var proxys map[string]any
 	must(t, json.Unmarshal(config.Schema(), &proxys))
-	charts := readYAML[map[string]any](t, filepath.Join(chartDir(), "values.schema.json"))
+	file := filepath.Join(chartDir(), "values.schema.json")
+	charts := readYAML[map[string]any](t, file)
 	in := charts["properties"].(map[string]any)["config"].(map[string]any)
 	for _, name := range []string{"apiVersion", "kind"} { // the chart writes them
 		delete(proxys["properties"].(map[string]any), name)
 	}
+	if *update {
+		writeFields(in, proxys)
+		var text bytes.Buffer
+		encoder := json.NewEncoder(&text)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		must(t, encoder.Encode(charts))
+		must(t, os.WriteFile(file, text.Bytes(), 0o644))
+	}
 	sameFields(t, "config", in, proxys)
+}
+
+// writeFields gives an object of the chart's schema the fields of the proxy's.
+func writeFields(chart, proxy map[string]any) {
+	if of, ok := proxy["items"].(map[string]any); ok {
+		in, _ := chart["items"].(map[string]any)
+		writeFields(in, of)
+	}
+	of, _ := proxy["properties"].(map[string]any)
+	in, _ := chart["properties"].(map[string]any)
+	maps.DeleteFunc(in, func(name string, _ any) bool { return of[name] == nil })
+	for name, field := range of {
+		field := field.(map[string]any)
+		delete(field, "description")
+		delete(field, "default")
+		if known, ok := in[name].(map[string]any); ok {
+			writeFields(known, field)
+		} else {
+			in[name] = field
+		}
+	}
 }
 
 func sameFields(t *testing.T, path string, chart, proxy map[string]any) {
@@ -39,7 +73,8 @@ func sameFields(t *testing.T, path string, chart, proxy map[string]any) {
 	in, _ := chart["properties"].(map[string]any)
 	got, want := slices.Sorted(maps.Keys(in)), slices.Sorted(maps.Keys(of))
 	if !slices.Equal(got, want) || chart["additionalProperties"] != false {
-		t.Errorf("%s: values.schema.json has %v, the proxy %v; others: %v", path, got, want, chart["additionalProperties"])
+		t.Errorf("%s: values.schema.json has %v, the proxy %v; others: %v: "+
+			"cd bench/chart && go test -run %s -update .", path, got, want, chart["additionalProperties"], t.Name())
 		return
 	}
 	for name := range of {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/audit/policy"
 )
 
-var update = flag.Bool("update", false, "write the table of values into the chart's README, and metrics.md")
+var update = flag.Bool("update", false, "write the table of values into the chart's README, metrics.md, and the fields of config into values.schema.json")
 
 // The README's table of values is generated from values.yaml, where each value has a description.
 func TestReadmeHasAllValues(t *testing.T) {

@@ -67,10 +67,10 @@ func (b *budget) Of(feeds *upstream.Feeds, derived *derived.Store) {
 	b.feeds, b.derived = feeds.Memory, derived
 }
 
-// Users returns the limit of users' requests, in bytes (see proxy.Options.Memory).
+// Users returns the limit of users' requests, in bytes (see proxy.Fixed.Memory).
 func (b *budget) Users() int64 { return b.Limit / 4 }
 
-// Strangers returns the limit of unauthenticated requests, in bytes (see proxy.Options.Strangers).
+// Strangers returns the limit of unauthenticated requests, in bytes (see proxy.Fixed.Strangers).
 func (b *budget) Strangers() int64 { return min(b.Limit/8, 128<<20) }
 
 // Connections returns the number of connections that fit in half of the budget; 0 means no limit.
