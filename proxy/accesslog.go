@@ -32,22 +32,21 @@ func newRequestLog(options *atomic.Pointer[Options], metrics *metrics.Metrics, l
 
 // answered counts a request before its response is written. Then the request is logged if it
 // failed, was refused by a limit, was slow, or belongs to the sample.
-func (l *requestLog) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
-	l.metrics.Request(rt, resp, took)
+func (l *requestLog) answered(req *exchange.Request, resp *exchange.Response, took time.Duration) {
+	l.metrics.Request(req.Route, resp, took)
 	if _, ok := resp.Body.(exchange.Stream); ok {
-		l.watchAnswered(req, rt, resp, took)
+		l.watchAnswered(req, resp, took)
 		return
 	}
 	if resp.Long() {
 		req.End()
 	}
-	resp.Release = &delivery{log: l, req: req, rt: rt, resp: resp, began: time.Now().Add(-took), took: took}
+	resp.Release = &delivery{log: l, req: req, resp: resp, began: time.Now().Add(-took), took: took}
 }
 
 type delivery struct {
 	log   *requestLog
 	req   *exchange.Request
-	rt    exchange.Route
 	resp  *exchange.Response
 	began time.Time
 	took  time.Duration // until the response
@@ -59,7 +58,7 @@ func (d *delivery) Written(bytes int64) {
 	d.req.End()
 	d.req.Free()
 	whole := time.Since(d.began)
-	l.metrics.Written(d.rt, d.resp, whole, bytes)
+	l.metrics.Written(d.req.Route, d.resp, whole, bytes)
 	waited := whole
 	if d.resp.Long() {
 		waited = d.took
@@ -68,7 +67,7 @@ func (d *delivery) Written(bytes int64) {
 	if remark == "" && !l.isSampled() {
 		return
 	}
-	fields := requestFields(d.req, d.rt, d.resp)
+	fields := requestFields(d.req, d.resp)
 	if remark != "" {
 		l.logRemark(remark, fields, d.took, zap.Duration("duration", whole), zap.Int64("bytes", bytes))
 		return
@@ -77,14 +76,14 @@ func (d *delivery) Written(bytes int64) {
 }
 
 // watchAnswered is answered for a watch from the cache. It does not keep the request in memory.
-func (l *requestLog) watchAnswered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
+func (l *requestLog) watchAnswered(req *exchange.Request, resp *exchange.Response, took time.Duration) {
 	req.End()
 	req.Free()
 	if remark := l.remark(req, resp, took); remark != "" {
-		l.logRemark(remark, requestFields(req, rt, resp), took)
+		l.logRemark(remark, requestFields(req, resp), took)
 	}
 	if l.isSampled() {
-		resp.Release = &sampledWatch{l, requestFields(req, rt, resp), time.Now().Add(-took), took}
+		resp.Release = &sampledWatch{l, requestFields(req, resp), time.Now().Add(-took), took}
 	}
 }
 
@@ -156,9 +155,9 @@ func (l *requestLog) allow() bool {
 }
 
 // requestFields returns log fields for a request. A client can choose some texts, but no long ones.
-func requestFields(req *exchange.Request, rt exchange.Route, resp *exchange.Response) []zap.Field {
+func requestFields(req *exchange.Request, resp *exchange.Response) []zap.Field {
 	fields := []zap.Field{
-		zap.String("verb", rt.Verb), zap.String("path", short(req.Path)), zap.Int("code", resp.Status), zap.String("source", string(resp.Source)),
+		zap.String("verb", req.Route.Verb), zap.String("path", short(req.Path)), zap.Int("code", resp.Status), zap.String("source", string(resp.Source)),
 		zap.String("user", short(req.User())),
 	}
 	if resp.Failure != nil {
@@ -167,8 +166,8 @@ func requestFields(req *exchange.Request, rt exchange.Route, resp *exchange.Resp
 	for _, optional := range []zap.Field{
 		zap.String("impersonatedUser", short(req.Header.Get("Impersonate-User"))),
 		zap.String("sourceAddress", req.Address()),
-		zap.String("group", short(rt.GVR.Group)), zap.String("version", short(rt.GVR.Version)), zap.String("resource", short(rt.GVR.Resource)),
-		zap.String("subresource", short(rt.Subresource)), zap.String("namespace", short(rt.Namespace)), zap.String("name", short(rt.Name)),
+		zap.String("group", short(req.Route.GVR.Group)), zap.String("version", short(req.Route.GVR.Version)), zap.String("resource", short(req.Route.GVR.Resource)),
+		zap.String("subresource", short(req.Route.Subresource)), zap.String("namespace", short(req.Route.Namespace)), zap.String("name", short(req.Route.Name)),
 		zap.String("view", req.View.String()), zap.String("query", short(loggedQuery(req.Query))), zap.String("forwardedBecause", resp.Why),
 		zap.String("userAgent", short(req.Header.Get("User-Agent"))), zap.String("auditID", short(resp.Header.Get("Audit-Id"))),
 	} {

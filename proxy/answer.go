@@ -12,19 +12,19 @@ import (
 )
 
 // answer answers an admitted request from the cache, or forwards it.
-func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Response {
 	if s.options.Load().Audit.WantsBody(req) {
-		acceptJSON(req, rt)
+		acceptJSON(req)
 		// Upstream must audit this request itself, so the request does not share another response.
 		t := &forward.Attempt{}
-		t.Hold(s.metrics.ForwardBegan(rt.Verb))
-		resp := s.upstream.send(ctx, req, *rt, t)
+		t.Hold(s.metrics.ForwardBegan(req.Route.Verb))
+		resp := s.upstream.send(ctx, req, t)
 		t.ResponseBegins()
 		resp.Why = "audit"
 		return resp
 	}
-	v := s.reader.Answer(ctx, req, *rt)
-	v, slot := s.awaitProgress(ctx, req, rt, v)
+	v := s.reader.Answer(ctx, req)
+	v, slot := s.awaitProgress(ctx, req, v)
 	switch {
 	case v.Answer != nil:
 		return v.Answer
@@ -34,8 +34,9 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		}
 		return exchange.ClientGone()
 	}
-	acceptJSON(req, rt)
+	acceptJSON(req)
 	t := &forward.Attempt{}
+	rt := &req.Route
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
 		t.Patience = lostPatience // regardless of the reason for forwarding
 	}
@@ -43,7 +44,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 	case slot != nil:
 		t.Hold(slot)
 	case v.Reason.Stale():
-		leave, refusal := s.limits.admitFallback(ctx, req, rt.Verb)
+		leave, refusal := s.limits.admitFallback(ctx, req)
 		if refusal != nil {
 			return refusal
 		}
@@ -55,8 +56,8 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 		}
 		t.Hold(leave)
 	}
-	t.Hold(s.metrics.ForwardBegan(rt.Verb))
-	resp := s.upstream.share(ctx, req, *rt, t)
+	t.Hold(s.metrics.ForwardBegan(req.Route.Verb))
+	resp := s.upstream.share(ctx, req, t)
 	if resp.Source == exchange.FromUpstream || !t.Sent.IsZero() { // otherwise the proxy has refused it
 		resp.Why = string(v.Reason)
 	}
@@ -65,14 +66,14 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request, rt *exchange
 
 // awaitProgress gets a slot to forward a read whose cache makes no progress. While no slot is free,
 // it asks the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
-func (s *Server) awaitProgress(ctx context.Context, req *exchange.Request, rt *exchange.Route, v read.Result) (_ read.Result, slot func()) {
-	most, slots, user := s.options.Load().SyncTimeout, s.limits.fallbacks(rt.Verb), req.User()
+func (s *Server) awaitProgress(ctx context.Context, req *exchange.Request, v read.Result) (_ read.Result, slot func()) {
+	most, slots, user := s.options.Load().SyncTimeout, s.limits.fallbacks(req), req.User()
 	for began := time.Now(); v.Reason == read.NoProgress && ctx.Err() == nil && time.Since(began) < most; {
 		if slots.Try(user, 1) {
 			return v, sync.OnceFunc(func() { slots.Give(user, 1) })
 		}
 		round := time.Now()
-		v = s.reader.Answer(ctx, req, *rt)
+		v = s.reader.Answer(ctx, req)
 		if time.Since(round) < progressRound {
 			break // the client's own timeout is short
 		}

@@ -155,11 +155,11 @@ func dropOwnToken(o *Options, req *exchange.Request) (refusal *exchange.Response
 }
 
 func unreviewed(req *exchange.Request) *exchange.Response {
-	return req.Fail(exchange.Unreviewed(), exchange.FromProxy)
+	return req.Refuse(exchange.Unreviewed())
 }
 
 func unauthorized(req *exchange.Request) *exchange.Response {
-	refusal := req.Fail(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), exchange.FromProxy)
+	refusal := req.Refuse(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"))
 	refusal.Last = true // no user's limit counts this connection
 	return refusal
 }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"net/http"
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,18 +11,18 @@ import (
 )
 
 // refuseBrowser refuses what a web page may have made a browser send, except with a bearer token.
-func refuseBrowser(o *Options, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+func refuseBrowser(o *Options, req *exchange.Request) (refusal *exchange.Response) {
 	if req.Identity != nil && req.Identity.Token {
 		return nil
 	}
 	reason := access.ReasonHost
 	if hostFits(o, req) {
-		reason = pageReason(req, rt)
+		reason = pageReason(req)
 	}
 	if reason == "" {
 		return nil
 	}
-	refusal = req.Fail(forbiddenPage(reason, access.OwnOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
+	refusal = req.Refuse(forbiddenPage(reason, access.OwnOrigin(req.TLS != nil, req.Host)))
 	access.IsolatePage(refusal.Header)
 	refusal.Last = true // no user's limit counts this connection
 	return refusal
@@ -35,11 +34,11 @@ func hostFits(o *Options, req *exchange.Request) bool {
 	return access.LoopbackHost(req.Host) || o.Access != nil && o.TLS != nil || o.AnyHost && !access.MaybeBrowser(req.Header)
 }
 
-func pageReason(req *exchange.Request, rt *exchange.Route) string {
+func pageReason(req *exchange.Request) string {
 	if reason := access.ForeignPage(req.Header, req.TLS != nil, req.Host); reason != "" {
 		return reason
 	}
-	if access.FromBrowser(req.Header) && interactive(req, rt) {
+	if access.FromBrowser(req.Header) && interactive(req) {
 		return access.ReasonInteractive
 	}
 	return ""
@@ -48,16 +47,16 @@ func pageReason(req *exchange.Request, rt *exchange.Route) string {
 // interactive reports whether a request controls a container or node: exec, attach, port-forward,
 // other upgrades, and the kubelet's own API. Browsers may not send such a request even from a page
 // with the proxy's origin, because pages of proxied services have this origin.
-func interactive(req *exchange.Request, rt *exchange.Route) bool {
-	switch rt.Subresource {
+func interactive(req *exchange.Request) bool {
+	switch req.Route.Subresource {
 	case "attach", "exec", "portforward":
 		return true
 	case "proxy":
-		return rt.GVR.Resource == "nodes"
+		return req.Route.GVR.Resource == "nodes"
 	}
-	return rt.Verb != "watch" && req.WantsUpgrade()
+	return req.Route.Verb != "watch" && req.WantsUpgrade()
 }
 
 func forbiddenPage(reason, to string) metav1.Status {
-	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(access.PageRefusals[reason], strconv.Quote(to)))
+	return exchange.Forbidden(fmt.Sprintf(access.PageRefusals[reason], strconv.Quote(to)))
 }

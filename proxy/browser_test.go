@@ -375,8 +375,8 @@ func TestAmbientCredentials(t *testing.T) {
 				req.Header.Set("Origin", test.origin)
 			}
 			req.SplitTarget()
-			rt := exchange.ParseRoute(req.Method, req.Path)
-			if refusal := refuseBrowser(&test.options, req, &rt); (refusal != nil) != test.refused {
+			req.Route = exchange.ParseRoute(req.Method, req.Path)
+			if refusal := refuseBrowser(&test.options, req); (refusal != nil) != test.refused {
 				t.Errorf("refused: %t", !test.refused)
 			}
 		})

@@ -129,8 +129,8 @@ func TestPatienceOfForwards(t *testing.T) {
 				metrics: metrics.New(prometheus.NewRegistry()),
 			}}
 			ask := func() *exchange.Response {
-				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
-				_, refusal := s.limits.admitForward(t.Context(), req, exchange.Route{Verb: "create"})
+				req := &exchange.Request{Query: query, Route: exchange.Route{Verb: "create"}, Header: http.Header{}, Client: exchange.Nobody{}}
+				_, refusal := s.limits.admitForward(t.Context(), req)
 				return refusal
 			}
 			if refusal := ask(); refusal != nil {
@@ -307,9 +307,8 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				var requests []*exchange.Request
 				ask := func(ctx context.Context) {
 					req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}, Client: exchange.Nobody{}, Conn: noConn{}}
-					rt := exchange.ParseRoute(req.Method, req.Path)
 					go func() {
-						resp := s.Handle(ctx, req, &rt)
+						resp := s.Handle(ctx, req)
 						free.Lock()
 						defer free.Unlock()
 						requests = append(requests, req)

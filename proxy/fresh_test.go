@@ -25,8 +25,8 @@ func TestStaleSlots(t *testing.T) {
 			s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
 			defer s.life.Cut()
 			admit := func(name string) (leave func(), refusal *exchange.Response) {
-				req := &exchange.Request{Method: http.MethodGet, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}
-				return s.limits.admitFallback(t.Context(), req, verb)
+				req := &exchange.Request{Method: http.MethodGet, Route: exchange.Route{Verb: verb}, Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: name}}}
+				return s.limits.admitFallback(t.Context(), req)
 			}
 			var alice []func()
 			for range most / 2 {

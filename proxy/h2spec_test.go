@@ -51,7 +51,7 @@ func TestH2Spec(t *testing.T) {
 type welcoming struct{}
 
 // Handle implements exchange.Handler.
-func (welcoming) Handle(_ context.Context, req *exchange.Request, _ *exchange.Route) *exchange.Response {
+func (welcoming) Handle(_ context.Context, req *exchange.Request) *exchange.Response {
 	req.Conn.HoldAs("", func() (giveBack func(), ok bool) { return func() {}, true })
 	if req.Body != nil {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -62,4 +62,4 @@ func (welcoming) Handle(_ context.Context, req *exchange.Request, _ *exchange.Ro
 }
 
 // Refused implements exchange.Handler.
-func (welcoming) Refused(*exchange.Request, exchange.Route, *exchange.Response) {}
+func (welcoming) Refused(*exchange.Request, *exchange.Response) {}

@@ -183,8 +183,7 @@ func TestPanicGivesBack(t *testing.T) {
 			req.Body = &exchange.Body{From: strings.NewReader("{}"), Length: 2}
 			req.Header.Set("Content-Type", "application/json")
 		}
-		rt := exchange.ParseRoute(req.Method, req.Path)
-		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
+		if resp := s.Handle(t.Context(), req); resp.Status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
 		req.Free()
@@ -195,8 +194,7 @@ func TestPanicGivesBack(t *testing.T) {
 		req := &exchange.Request{Method: http.MethodPost, Target: "/api/v1/namespaces/a/configmaps", Header: http.Header{"Content-Type": {"application/json"}}, Client: client, Conn: noConn{}}
 		req.SplitTarget()
 		req.Body = &exchange.Body{From: io.MultiReader(strings.NewReader(strings.Repeat("x", at)), panicsWhenRead{}), Length: length}
-		rt := exchange.ParseRoute(req.Method, req.Path)
-		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
+		if resp := s.Handle(t.Context(), req); resp.Status != http.StatusInternalServerError {
 			t.Errorf("a panic after %d bytes: %d", at, resp.Status)
 		}
 		req.Free()

@@ -130,7 +130,7 @@ func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *excha
 
 func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchange.Response {
 	l.metrics.Limited.WithLabelValues(limit).Inc()
-	resp := req.Fail(exchange.TooManyRequests(message), exchange.FromProxy)
+	resp := req.Refuse(exchange.TooManyRequests(message))
 	resp.Last = limit == "connections" || limit == "user_connections"
 	return resp
 }
@@ -145,12 +145,12 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
 // request only if the user has given up too many requests.
-func (l *limiter) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
+func (l *limiter) admitForward(ctx context.Context, req *exchange.Request) (done func(), refusal *exchange.Response) {
 	user := req.User()
 	if !l.mayGiveUp(user) {
 		return nil, l.tooMany(req, "given_up", tooManyGivenUp)
 	}
-	if lasting(rt) {
+	if lasting(req.Route) {
 		return l.AdmitWatch(req) // an open watch uses memory but no slot
 	}
 	if !l.queues.forwards.Try(user, 1) {
@@ -215,8 +215,8 @@ const (
 
 // admitFallback waits for the slot of a read that falls back to upstream. A watch holds it while it
 // is open. Without one, the client is asked to retry, because the cache may answer then.
-func (l *limiter) admitFallback(ctx context.Context, req *exchange.Request, verb string) (leave func(), refusal *exchange.Response) {
-	slots, user := l.fallbacks(verb), req.User()
+func (l *limiter) admitFallback(ctx context.Context, req *exchange.Request) (leave func(), refusal *exchange.Response) {
+	slots, user := l.fallbacks(req), req.User()
 	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
 	defer cancel()
 	if err := slots.Take(ctx, user, 1); err != nil {
@@ -225,8 +225,8 @@ func (l *limiter) admitFallback(ctx context.Context, req *exchange.Request, verb
 	return sync.OnceFunc(func() { slots.Give(user, 1) }), nil
 }
 
-func (l *limiter) fallbacks(verb string) *fair.Pool {
-	if verb == "watch" {
+func (l *limiter) fallbacks(req *exchange.Request) *fair.Pool {
+	if req.Route.Verb == "watch" {
 		return l.queues.fallbackWatches
 	}
 	return l.queues.fallbackReads

@@ -22,12 +22,12 @@ const (
 // holdRequest counts the memory of a request until its response has been written. Otherwise a
 // client could fill the memory with requests that wait, or whose responses it does not read: each
 // of its connections may have a thousand streams. A watch from the cache counts until it begins.
-func (l *limiter) holdRequest(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+func (l *limiter) holdRequest(req *exchange.Request) (refusal *exchange.Response) {
 	size, memory := req.Held()+selectorSize(req), l.queues.memory
 	switch {
 	case req.WantsUpgrade():
 		size, memory = size+tunnelSize, l.queues.lasting
-	case lasting(*rt):
+	case lasting(req.Route):
 		size, memory = size+copySize, l.queues.lasting
 	}
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {

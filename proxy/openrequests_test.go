@@ -91,8 +91,7 @@ func TestRefusedRequestHasNoMemory(t *testing.T) {
 	o.Memory = 1
 	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
 	req := &exchange.Request{Method: http.MethodGet, Target: podsPath, Path: podsPath, Host: "localhost", Conn: noConn{}, Header: http.Header{}}
-	rt := exchange.ParseRoute(req.Method, req.Path)
-	if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusTooManyRequests || req.Memory != nil {
+	if resp := s.Handle(t.Context(), req); resp.Status != http.StatusTooManyRequests || req.Memory != nil {
 		t.Errorf("%d, and memory: %t", resp.Status, req.Memory != nil)
 	}
 }

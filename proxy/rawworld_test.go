@@ -76,9 +76,9 @@ type noting struct {
 }
 
 // Handle implements exchange.Handler.
-func (n *noting) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+func (n *noting) Handle(ctx context.Context, req *exchange.Request) *exchange.Response {
 	n.w.begin(req)
-	resp := n.Server.Handle(ctx, req, rt)
+	resp := n.Server.Handle(ctx, req)
 	if _, ok := resp.Body.(exchange.Stream); ok {
 		n.w.mu.Lock()
 		n.w.mu.client.leave()
@@ -88,9 +88,9 @@ func (n *noting) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 }
 
 // Refused implements exchange.Handler.
-func (n *noting) Refused(req *exchange.Request, rt exchange.Route, resp *exchange.Response) {
+func (n *noting) Refused(req *exchange.Request, resp *exchange.Response) {
 	n.w.begin(req)
-	n.Server.Refused(req, rt, resp)
+	n.Server.Refused(req, resp)
 }
 
 // begin records a request that the proxy has read.

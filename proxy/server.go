@@ -173,32 +173,34 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.lis
 func (s *Server) Connections() int { return s.listening.Connections() }
 
 // Handle implements exchange.Handler.
-func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+func (s *Server) Handle(ctx context.Context, req *exchange.Request) *exchange.Response {
 	began := time.Now()
+	req.Route = exchange.ParseRoute(req.Method, req.Path)
 	req.InFlight = s.metrics.Began(req.Method)
-	resp := s.audited(ctx, req, rt)
-	s.requests.answered(req, *rt, resp, time.Since(began))
+	resp := s.audited(ctx, req)
+	s.requests.answered(req, resp, time.Since(began))
 	return resp
 }
 
 // audited answers a request, and writes its events if upstream does not.
-func (s *Server) audited(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+func (s *Server) audited(ctx context.Context, req *exchange.Request) *exchange.Response {
 	o := s.options.Load()
-	enterView(o.Views, req, rt)
+	enterView(o.Views, req)
 	if o.Audit == nil {
-		resp, _ := s.recovered(req, func() *exchange.Response { return s.limits.holdResponse(req, s.handle(ctx, req, rt)) })
+		resp, _ := s.recovered(req, func() *exchange.Response { return s.limits.holdResponse(req, s.handle(ctx, req)) })
 		return resp
 	}
 	received := time.Now()
 	o.Audit.Begin(req)
-	resp, panicked := s.recovered(req, func() *exchange.Response { return s.limits.holdResponse(req, s.handle(ctx, req, rt)) })
+	resp, panicked := s.recovered(req, func() *exchange.Response { return s.limits.holdResponse(req, s.handle(ctx, req)) })
 	resp, _ = s.recovered(req, func() *exchange.Response { return o.Audit.Answered(req, resp, received, panicked) })
 	return resp
 }
 
 // Refused implements exchange.Handler.
-func (s *Server) Refused(req *exchange.Request, rt exchange.Route, resp *exchange.Response) {
-	s.requests.answered(req, rt, resp, 0)
+func (s *Server) Refused(req *exchange.Request, resp *exchange.Response) {
+	req.Route = exchange.ParseRoute(req.Method, req.Path)
+	s.requests.answered(req, resp, 0)
 }
 
 // recovered turns a panic in f into an error response. One bad request must not end all watches.
@@ -206,24 +208,24 @@ func (s *Server) recovered(req *exchange.Request, f func() *exchange.Response) (
 	defer func() {
 		if p := recover(); p != nil {
 			s.metrics.Panicked(s.log, metrics.InHandler, p, zap.String("path", short(req.Path)))
-			resp = exchange.StatusResponse(exchange.Failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"), exchange.FromProxy)
+			resp = exchange.StatusResponse(exchange.Failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"))
 			panicked = true
 		}
 	}()
 	return f(), false
 }
 
-func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
-	if refusal := s.refuse(ctx, req, rt); refusal != nil {
+func (s *Server) handle(ctx context.Context, req *exchange.Request) *exchange.Response {
+	if refusal := s.refuse(ctx, req); refusal != nil {
 		return refusal
 	}
-	return cutForwarded(req, rt, s.answer(ctx, req, rt))
+	return cutForwarded(req, s.answer(ctx, req))
 }
 
 // refuse makes the early checks. Until the sender is known, it parses only the credentials.
-func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+func (s *Server) refuse(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
 	if exchange.HidesIdentity(req.Header) {
-		return req.Fail(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"), exchange.FromProxy)
+		return req.Refuse(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"))
 	}
 	if s.options.Load().Access != nil {
 		if answer := s.authentication.askOrigin(ctx, req); answer != nil {
@@ -235,19 +237,19 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 	} else if refusal = dropOwnToken(s.options.Load(), req); refusal != nil {
 		return refusal
 	}
-	if rt.Resource && rt.Verb == "list" && exchange.IsWatch(req.Query) {
-		rt.Verb = "watch"
+	if req.Route.Resource && req.Route.Verb == "list" && exchange.IsWatch(req.Query) {
+		req.Route.Verb = "watch"
 	}
-	if refusal = refuseBrowser(s.options.Load(), req, rt); refusal != nil {
+	if refusal = refuseBrowser(s.options.Load(), req); refusal != nil {
 		return refusal
 	}
 	if refusal = s.limits.admit(req); refusal != nil {
 		return refusal
 	}
-	if refusal = refuseInView(s.options.Load().Views, req, rt); refusal != nil {
+	if refusal = refuseInView(s.options.Load().Views, req); refusal != nil {
 		return refusal
 	}
-	if refusal = s.limits.holdRequest(req, rt); refusal != nil {
+	if refusal = s.limits.holdRequest(req); refusal != nil {
 		return refusal
 	}
 	return s.authentication.impersonate(ctx, req)

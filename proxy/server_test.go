@@ -59,10 +59,11 @@ func TestAccessLog(t *testing.T) {
 			Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}, Conn: from{address: "192.0.2.7:4711"},
 			View: &exchange.View{Name: "slim"},
 		}
+		req.Route = exchange.ParseRoute(req.Method, req.Path)
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		resp.Header.Set("Audit-Id", "of the client")
 		for range 1000 {
-			s.requests.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
+			s.requests.answered(req, resp, time.Second)
 			resp.Close(4321)
 		}
 		if n := lines.Len(); n < want[0] || n > want[1] {
@@ -94,8 +95,9 @@ func TestRemarks(t *testing.T) {
 		req := &exchange.Request{
 			Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}, Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}},
 		}
+		req.Route = exchange.ParseRoute(req.Method, req.Path)
 		answer := func(resp *exchange.Response, latency, writing time.Duration) (logged []string) {
-			s.requests.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, latency)
+			s.requests.answered(req, resp, latency)
 			time.Sleep(writing)
 			resp.Close(1)
 			for _, line := range lines.TakeAll() {
@@ -112,7 +114,7 @@ func TestRemarks(t *testing.T) {
 		lasts.Lasts = true
 		watch := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		watch.Body = &anyStream{}
-		refused := req.Fail(exchange.TooManyRequests("too many"), exchange.FromProxy)
+		refused := req.Refuse(exchange.TooManyRequests("too many"))
 		failed, theirs := exchange.NewResponse(http.StatusServiceUnavailable, exchange.FromProxy), exchange.NewResponse(http.StatusServiceUnavailable, exchange.FromUpstream)
 		for name, test := range map[string]struct {
 			resp             *exchange.Response
@@ -139,7 +141,7 @@ func TestRemarks(t *testing.T) {
 			s.options.Store(&Options{Options: read.Options{Access: a}})
 			stranger := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}, Conn: from{address: "192.0.2.7:4711"}}
 			refusal := unauthorized(stranger)
-			s.requests.answered(stranger, exchange.ParseRoute(http.MethodGet, stranger.Path), refusal, 0)
+			s.requests.answered(stranger, refusal, 0)
 			time.Sleep(time.Minute)
 			refusal.Close(1)
 			if got := len(lines.TakeAll()); got != want {
@@ -155,7 +157,7 @@ func TestRemarks(t *testing.T) {
 			t.Errorf("%d of 1000 slow requests at once were logged", logged)
 		}
 		time.Sleep(time.Second)
-		s.requests.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), list, 2*time.Second)
+		s.requests.answered(req, list, 2*time.Second)
 		list.Close(1)
 		if got := lines.All()[0].ContextMap()["unlogged"]; got != int64(1000-remarkBurst) {
 			t.Errorf("the next line tells of %v more", got)
@@ -174,9 +176,10 @@ func TestAccessLogIsShort(t *testing.T) {
 		Method: http.MethodGet, Path: "/apis/" + long + "/v1/namespaces/" + long + "/" + long + "/" + long, Query: "labelSelector=" + long,
 		Header: http.Header{"User-Agent": {long}, "Impersonate-User": {long}},
 	}
+	req.Route = exchange.ParseRoute(req.Method, req.Path)
 	resp := exchange.NewResponse(http.StatusNotFound, exchange.FromUpstream)
 	resp.Header.Set("Audit-Id", long)
-	s.requests.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
+	s.requests.answered(req, resp, time.Second)
 	resp.Close(0)
 	const most = 8 << 10
 	if line := fmt.Sprint(lines.All()[0].ContextMap()); len(line) > most {

@@ -115,8 +115,8 @@ func TestLeavesWithASlot(t *testing.T) {
 		s, _ := serveFeeds(t, feeds, http.NotFound, testLimits(), nil)
 		req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/namespaces/a/configmaps?resourceVersion=0", Header: http.Header{}}
 		req.SplitTarget()
-		rt := exchange.ParseRoute(req.Method, req.Path)
-		s.answer(leaving{t.Context(), s}, req, &rt).Close(0)
+		req.Route = exchange.ParseRoute(req.Method, req.Path)
+		s.answer(leaving{t.Context(), s}, req).Close(0)
 		if n := s.limits.queues.fallbackReads.Taken(); n != 0 {
 			t.Errorf("%d slots are left over", n)
 		}

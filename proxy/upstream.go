@@ -22,22 +22,22 @@ type upstream struct {
 }
 
 // share forwards a request. Equal reads share a response. It reads a short response to its end.
-func (u *upstream) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt) *exchange.Response {
+func (u *upstream) share(ctx context.Context, req *exchange.Request, t *forward.Attempt) *exchange.Response {
 	defer t.ResponseBegins()
-	resp, flight := u.sharing.Join(ctx, req, rt, t)
+	resp, flight := u.sharing.Join(ctx, req, t)
 	switch {
 	case resp != nil && resp.Unseen:
 		u.limits.metrics.Shared.Inc()
 	case resp != nil: // the client has left
 	case flight != nil:
-		resp = u.fly(ctx, flight, req, rt, t)
+		resp = u.fly(ctx, flight, req, t)
 	default:
-		resp = u.send(ctx, req, rt, t)
+		resp = u.send(ctx, req, t)
 	}
-	if resp.Lasts || req.Method == http.MethodHead || !rt.Resource || !forward.KubernetesOwn(rt.GVR.Group) {
+	if resp.Lasts || req.Method == http.MethodHead || !req.Route.Resource || !forward.KubernetesOwn(req.Route.GVR.Group) {
 		return resp
 	}
-	if rt.Plain {
+	if req.Route.Plain {
 		resp.BufferSmall()
 	}
 	if _, long := resp.Body.(*exchange.Reader); long && resp.Kept == nil && u.limits.crowded() {
@@ -48,14 +48,14 @@ func (u *upstream) share(ctx context.Context, req *exchange.Request, rt exchange
 
 // fly sends a read whose response other readers may get.
 func (u *upstream) fly(
-	ctx context.Context, f *forward.Flight, req *exchange.Request, rt exchange.Route, t *forward.Attempt,
+	ctx context.Context, f *forward.Flight, req *exchange.Request, t *forward.Attempt,
 ) *exchange.Response {
 	defer f.Land() // after a panic, too
 	if !f.Crowded() {
-		return u.send(ctx, req, rt, t)
+		return u.send(ctx, req, t)
 	}
 	ctx, ours := f.Request(u.life.Serving(), t)
-	return f.Share(u.send(ctx, ours, rt, t), t)
+	return f.Share(u.send(ctx, ours, t), t)
 }
 
 // bodyMax limits the body of a request for kube-apiserver, in bytes. It is kube-apiserver's limit.
@@ -63,22 +63,22 @@ const bodyMax = 3 << 20
 
 // send sends a request upstream. It releases the attempt's admission when the request ends. When
 // the server drains, a forwarded watch ends within the drain time, like a watch from the cache.
-func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Attempt) *exchange.Response {
+func (u *upstream) send(ctx context.Context, req *exchange.Request, t *forward.Attempt) *exchange.Response {
 	sent := false
 	defer func() {
 		if !sent { // after a refusal or a panic
 			t.Release()
 		}
 	}()
-	if rt.Subresource != "proxy" && req.Body != nil {
+	if req.Route.Subresource != "proxy" && req.Body != nil {
 		// An aggregated API may accept longer bodies, and its responses may begin before a body
 		// without a length ends. Lasting requests have no slot, so their number is not limited.
-		aggregated := rt.Resource && !forward.KubernetesOwn(rt.GVR.Group)
+		aggregated := req.Route.Resource && !forward.KubernetesOwn(req.Route.GVR.Group)
 		switch known := req.Body.Length >= 0; {
 		case req.Body.Length <= bodyMax && (known || !aggregated):
-			req.Body.Most, req.Body.Keep = bodyMax, (known || rt.Resource) && !lasting(rt)
+			req.Body.Most, req.Body.Keep = bodyMax, (known || req.Route.Resource) && !lasting(req.Route)
 		case !aggregated:
-			return req.Fail(exchange.BodyTooLarge(bodyMax), exchange.FromProxy)
+			return req.Refuse(exchange.BodyTooLarge(bodyMax))
 		}
 	}
 	if req.Body != nil && req.Body.Keep {
@@ -91,8 +91,8 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 			return refusal
 		}
 	}
-	t.Lasts, t.Relayed = lasting(rt), rt.Subresource == "proxy"
-	admitted, refusal := u.limits.admitForward(ctx, req, rt)
+	t.Lasts, t.Relayed = lasting(req.Route), req.Route.Subresource == "proxy"
+	admitted, refusal := u.limits.admitForward(ctx, req)
 	if refusal != nil {
 		return refusal
 	}
@@ -120,7 +120,7 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 		}
 	})
 	over := context.Background()
-	if rt.Verb == "watch" {
+	if req.Route.Verb == "watch" {
 		drained, end := context.WithCancel(context.Background())
 		undrain := context.AfterFunc(u.draining, func() { time.AfterFunc(u.life.DrainShare(), end) })
 		over = drained
@@ -134,10 +134,10 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, rt exchange.
 		return resp
 	}
 	body.Store(true)
-	if rt.Verb == "watch" {
+	if req.Route.Verb == "watch" {
 		o := u.options.Load()
 		from.Stall = min(o.Stall, o.Limits.Write) // upstream's transport holds what is not read
-		forward.WholeLines(resp.Header, from, forward.KubernetesOwn(rt.GVR.Group))
+		forward.WholeLines(resp.Header, from, forward.KubernetesOwn(req.Route.GVR.Group))
 	}
 	from.ReadCloser = u.guardUnread(req, from.ReadCloser, admitted)
 	return resp

@@ -17,7 +17,7 @@ import (
 
 // enterView makes a request in the path of a view the same request without the view, before any
 // check. So its sender needs the same rights as always.
-func enterView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) {
+func enterView(views map[string]*exchange.View, req *exchange.Request) {
 	if len(views) == 0 {
 		return
 	}
@@ -32,44 +32,44 @@ func enterView(views map[string]*exchange.View, req *exchange.Request, rt *excha
 	}
 	req.View, req.Path = view, "/"+path
 	req.Target = req.Path + req.Target[len(exchange.ViewPrefix+rest):]
-	*rt = exchange.ParseRoute(req.Method, req.Path)
+	req.Route = exchange.ParseRoute(req.Method, req.Path)
 }
 
 // refuseInView refuses what a view cannot do, and requests for a view that does not exist.
-func refuseInView(views map[string]*exchange.View, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+func refuseInView(views map[string]*exchange.View, req *exchange.Request) *exchange.Response {
 	if req.View == nil {
 		if len(views) > 0 && strings.HasPrefix(req.Path, exchange.ViewPrefix) {
-			return req.Fail(exchange.Failure(http.StatusNotFound, metav1.StatusReasonNotFound,
-				"watchproxy has no such view: see views in its configuration"), exchange.FromProxy)
+			return req.Refuse(exchange.Failure(http.StatusNotFound, metav1.StatusReasonNotFound,
+				"watchproxy has no such view: see views in its configuration"))
 		}
 		return nil
 	}
-	fields := req.View.Of(rt.GVR.GroupResource())
+	fields := req.View.Of(req.Route.GVR.GroupResource())
 	switch {
-	case fields == nil || !rt.Resource:
+	case fields == nil || !req.Route.Resource:
 		return nil
-	case writesObjects(rt):
-		refusal := req.Fail(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-			rt.Verb+" of "+rt.GVR.Resource+" is not allowed in the view "+req.View.Name+", which shows only a part of each object: use the address without "+
-				exchange.ViewPrefix+req.View.Name), exchange.FromProxy)
+	case writesObjects(req.Route):
+		refusal := req.Refuse(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+			req.Route.Verb+" of "+req.Route.GVR.Resource+" is not allowed in the view "+req.View.Name+", which shows only a part of each object: use the address without "+
+				exchange.ViewPrefix+req.View.Name))
 		refusal.Header.Set("Allow", "GET")
 		return refusal
-	case cuts(req, rt) == nil:
+	case cuts(req) == nil:
 		return nil
 	case req.WantsUpgrade():
-		return req.Fail(exchange.BadRequest("the view "+req.View.Name+" answers over HTTP alone: leave out the header Upgrade"), exchange.FromProxy)
+		return req.Refuse(exchange.BadRequest("the view " + req.View.Name + " answers over HTTP alone: leave out the header Upgrade"))
 	}
 	if _, ok := wire.AcceptsJSON(req.Header.Get("Accept")); !ok {
-		return req.Fail(exchange.Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-			"the view "+req.View.Name+" may have "+rt.GVR.Resource+" only in JSON: accept application/json, too"), exchange.FromProxy)
+		return req.Refuse(exchange.Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			"the view "+req.View.Name+" may have "+req.Route.GVR.Resource+" only in JSON: accept application/json, too"))
 	}
 	return nil
 }
 
 // acceptJSON makes a request for cut objects accept JSON alone before it is forwarded. A protobuf
 // message begins with its length, so it would have to be whole before its first byte is written.
-func acceptJSON(req *exchange.Request, rt *exchange.Route) {
-	if cuts(req, rt) == nil {
+func acceptJSON(req *exchange.Request) {
+	if cuts(req) == nil {
 		return
 	}
 	if accept, _ := wire.AcceptsJSON(req.Header.Get("Accept")); accept != "" {
@@ -80,7 +80,7 @@ func acceptJSON(req *exchange.Request, rt *exchange.Route) {
 // writesObjects reports whether a request might write an object that its sender has read only in
 // part. Subresources that are created, such as bindings, evictions and exec, have bodies of their
 // own. Reviews are questions, and a proxy subresource leads elsewhere.
-func writesObjects(rt *exchange.Route) bool {
+func writesObjects(rt exchange.Route) bool {
 	if rt.Subresource == "proxy" || rt.GVR.Group == "authorization.k8s.io" || rt.GVR.Group == "authentication.k8s.io" {
 		return false
 	}
@@ -97,21 +97,21 @@ func writesObjects(rt *exchange.Route) bool {
 var showsObject = []string{"", "status", "resize", "ephemeralcontainers", "approval"}
 
 // cuts returns the fields that stay of the objects in the answer to a request; nil for all.
-func cuts(req *exchange.Request, rt *exchange.Route) *projection.Projection {
-	if req.Method != http.MethodGet || !rt.Resource || !slices.Contains(showsObject, rt.Subresource) {
+func cuts(req *exchange.Request) *projection.Projection {
+	if req.Method != http.MethodGet || !req.Route.Resource || !slices.Contains(showsObject, req.Route.Subresource) {
 		return nil
 	}
-	return req.View.Of(rt.GVR.GroupResource())
+	return req.View.Of(req.Route.GVR.GroupResource())
 }
 
 // cutForwarded cuts the objects in an answer of upstream. It fails if it does not understand the
 // answer.
-func cutForwarded(req *exchange.Request, rt *exchange.Route, resp *exchange.Response) *exchange.Response {
-	fields := cuts(req, rt)
+func cutForwarded(req *exchange.Request, resp *exchange.Response) *exchange.Response {
+	fields := cuts(req)
 	if fields == nil || resp.Source != exchange.FromUpstream || resp.Status != http.StatusOK {
 		return resp
 	}
-	shape := map[string]projection.Shape{"list": projection.List, "watch": projection.Events}[rt.Verb]
+	shape := map[string]projection.Shape{"list": projection.List, "watch": projection.Events}[req.Route.Verb]
 	encoding := resp.Header.Get("Content-Encoding")
 	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") || encoding != "" && encoding != "gzip" {
 		return failCut(req, resp)
@@ -139,8 +139,7 @@ func cutForwarded(req *exchange.Request, rt *exchange.Route, resp *exchange.Resp
 
 func failCut(req *exchange.Request, resp *exchange.Response) *exchange.Response {
 	resp.Abandon()
-	return req.Fail(exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
-		"the view "+req.View.Name+" cannot show upstream's answer, which is not JSON"), exchange.FromProxy)
+	return req.Refuse(exchange.BadGateway("the view " + req.View.Name + " cannot show upstream's answer, which is not JSON"))
 }
 
 type unzipped struct {

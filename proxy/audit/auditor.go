@@ -114,8 +114,8 @@ func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, recei
 	}
 	audit.ApiserverAuditDroppedCounter.Inc()
 	resp.Abandon()
-	failure := req.Fail(exchange.Failure(http.StatusInternalServerError, metav1.StatusReasonInternalError,
-		"Internal error occurred: failed to store audit event"), exchange.FromProxy)
+	failure := req.Refuse(exchange.Failure(http.StatusInternalServerError, metav1.StatusReasonInternalError,
+		"Internal error occurred: failed to store audit event"))
 	failure.Last = resp.Last
 	return failure
 }

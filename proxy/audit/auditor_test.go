@@ -112,12 +112,12 @@ func TestStages(t *testing.T) {
 		source   string
 	}{
 		"list":     {target: list, resp: exchange.NewResponse(200, exchange.FromCache), want: "RequestReceived ResponseComplete", source: "cache"},
-		"refused":  {target: list, resp: exchange.StatusResponse(exchange.TooManyRequests("no"), exchange.FromProxy), want: "RequestReceived ResponseComplete", source: "proxy"},
+		"refused":  {target: list, resp: exchange.StatusResponse(exchange.TooManyRequests("no")), want: "RequestReceived ResponseComplete", source: "proxy"},
 		"shared":   {target: list, resp: &exchange.Response{Status: 200, Source: exchange.FromUpstream, Unseen: true, Header: http.Header{}}, want: "RequestReceived ResponseComplete", source: "shared"},
 		"upstream": {target: list, resp: exchange.NewResponse(200, exchange.FromUpstream)},
 		"watch":    {target: watches, resp: exchange.NewResponse(200, exchange.FromCache), want: "RequestReceived ResponseStarted ResponseComplete", source: "cache"},
 		"panic":    {target: list, resp: exchange.NewResponse(500, exchange.FromProxy), panicked: true, want: "RequestReceived Panic", source: "proxy"},
-		"exec":     {target: exec, resp: exchange.StatusResponse(exchange.TooManyRequests("no"), exchange.FromProxy), want: "RequestReceived ResponseStarted ResponseComplete", source: "proxy"},
+		"exec":     {target: exec, resp: exchange.StatusResponse(exchange.TooManyRequests("no")), want: "RequestReceived ResponseStarted ResponseComplete", source: "proxy"},
 		"unknown":  {target: watches, resp: exchange.NewResponse(401, exchange.FromProxy), stranger: true, want: "ResponseStarted", source: "proxy"},
 	} {
 		t.Run(what, func(t *testing.T) {

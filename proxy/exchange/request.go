@@ -23,6 +23,7 @@ type Request struct {
 	Target string // path and query, as sent by the client
 	Path   string // still escaped
 	Query  string // still escaped
+	Route  Route  // the meaning of Method and Path, which the handler finds out
 	Host   string
 	Header http.Header
 	// Buffered is the size of the buffer from which HTTP/1.1 reads a long head, in bytes.
@@ -248,7 +249,7 @@ type Handler interface {
 	// Handle answers a request. It may replace the route, as that of a view, and does not panic.
 	// Over HTTP/2, ctx ends when the client leaves. Over HTTP/1.1 it does not: see Request.Client.
 	// The response must be closed, for a request without Memory perhaps before it is written.
-	Handle(ctx context.Context, req *Request, rt *Route) *Response
+	Handle(ctx context.Context, req *Request) *Response
 	// Refused counts the response to input that is not a request.
-	Refused(req *Request, rt Route, resp *Response)
+	Refused(req *Request, resp *Response)
 }

@@ -30,8 +30,22 @@ func RetryLater(code int, reason metav1.StatusReason, message string) metav1.Sta
 // Unreviewed returns the Status for a request whose sender upstream cannot be asked about, because
 // it cannot be reached or refuses the proxy's own credentials.
 func Unreviewed() metav1.Status {
-	return RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-		"the upstream apiserver cannot be asked to review the credentials of the request")
+	return Unavailable("the upstream apiserver cannot be asked to review the credentials of the request")
+}
+
+// Unavailable returns the Status for a request that was not executed, and may be retried.
+func Unavailable(message string) metav1.Status {
+	return RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, message)
+}
+
+// BadGateway returns the Status for a request without a usable response from upstream.
+func BadGateway(message string) metav1.Status {
+	return Failure(http.StatusBadGateway, metav1.StatusReasonInternalError, message)
+}
+
+// Forbidden returns the Status for a request that is not allowed.
+func Forbidden(message string) metav1.Status {
+	return Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
 // StatusOf returns the Status of an API error.
@@ -46,7 +60,7 @@ const ClientLeft = 499
 
 // ClientGone returns the response for a client that has left. It is never sent.
 func ClientGone() *Response {
-	resp := StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"), FromProxy)
+	resp := StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"))
 	resp.MetricStatus = ClientLeft
 	return resp
 }
@@ -80,9 +94,9 @@ func BodyTooLarge(most int64) metav1.Status {
 		fmt.Sprintf("Request entity too large: limit is %d", most))
 }
 
-// Fail returns a response with a Status, in the form that the client accepts.
-func (r *Request) Fail(s metav1.Status, from Source) *Response {
-	resp := StatusResponse(s, from)
+// Refuse returns a response with a Status, in the form that the client accepts.
+func (r *Request) Refuse(s metav1.Status) *Response {
+	resp := StatusResponse(s)
 	body, contentType := wire.NegotiateError(r.Header.Get("Accept"), r.Pretty()).Status(&s)
 	resp.Body = Bytes(body)
 	resp.Header.Set("Content-Type", contentType)
@@ -91,8 +105,8 @@ func (r *Request) Fail(s metav1.Status, from Source) *Response {
 }
 
 // StatusResponse returns a response with a Status in JSON.
-func StatusResponse(s metav1.Status, from Source) *Response {
-	r := NewResponse(int(s.Code), from)
+func StatusResponse(s metav1.Status) *Response {
+	r := NewResponse(int(s.Code), FromProxy)
 	r.Failure = &s
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
 		r.Header.Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
@@ -105,7 +119,7 @@ func StatusResponse(s metav1.Status, from Source) *Response {
 
 // NoRequest answers input that upstream might not accept as a request. The connection ends then.
 func NoRequest(status metav1.Status) *Response {
-	resp := StatusResponse(status, FromProxy)
+	resp := StatusResponse(status)
 	resp.Last = true
 	return resp
 }

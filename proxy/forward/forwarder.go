@@ -77,15 +77,15 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 	}()
 	if stopping.Err() != nil { // for example, the request has waited for a slot
 		x.end(stopped)
-		return exchange.StatusResponse(stops(true), exchange.FromProxy)
+		return exchange.StatusResponse(stops(true))
 	}
 	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
-		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
+		return req.Refuse(exchange.Forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"))
 	}
 	whole := x.Body.Whole()
 	way, ok := f.way(req, t, whole != nil)
 	if !ok {
-		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
+		return req.Refuse(exchange.Forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"))
 	}
 	out, err := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		// After GOAWAY, the transport asks for another connection for a request that upstream has
@@ -122,11 +122,11 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 		case broken != nil:
 			return broken
 		case x.ended.Load() == stopped:
-			return exchange.StatusResponse(stops(harmless), exchange.FromProxy)
+			return exchange.StatusResponse(stops(harmless))
 		case gone:
 			return exchange.ClientGone()
 		}
-		return exchange.StatusResponse(unanswered(err, x.sent.Load(), harmless), exchange.FromProxy)
+		return exchange.StatusResponse(unanswered(err, x.sent.Load(), harmless))
 	}
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(ctx, in)
@@ -134,7 +134,7 @@ func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *h
 	if refusal := x.refusal(out, in); refusal != nil {
 		_ = in.Body.Close()
 		x.finish()
-		return x.Fail(*refusal, exchange.FromProxy)
+		return x.Refuse(*refusal)
 	}
 	resp, err := responseTo(in)
 	if err != nil {
@@ -269,15 +269,11 @@ func (x *roundTrip) Close() (err error) {
 	return err
 }
 
-func forbidden(message string) metav1.Status {
-	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
-}
-
 // stops returns the Status for a request that the proxy's end has cancelled. Without a response,
 // the client would see a connection that ends, and might send the request again.
 func stops(harmless bool) metav1.Status {
 	if harmless {
-		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "watchproxy stops")
+		return exchange.Unavailable("watchproxy stops")
 	}
 	return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
 		"watchproxy stops before the upstream apiserver has answered, so the request may have been executed")
@@ -294,12 +290,11 @@ func unanswered(err error, sent, harmless bool) metav1.Status {
 	case sent && errors.As(err, &timeout) && timeout.Timeout():
 		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
 	case harmless && sent:
-		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver gave no complete answer")
+		return exchange.Unavailable("the upstream apiserver gave no complete answer")
 	case harmless:
-		return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")
+		return exchange.Unavailable("the upstream apiserver cannot be reached")
 	}
-	return exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
-		"the connection to the upstream apiserver broke before its response, so the request may have been executed")
+	return exchange.BadGateway("the connection to the upstream apiserver broke before its response, so the request may have been executed")
 }
 
 // BrokenBody returns the response to a request whose body is malformed or too long, or nil.
@@ -308,8 +303,8 @@ func BrokenBody(req *exchange.Request) *exchange.Response {
 	case err == nil:
 		return nil
 	case errors.Is(err, exchange.ErrBodyTooLarge):
-		return req.Fail(exchange.BodyTooLarge(req.Body.Most), exchange.FromProxy)
+		return req.Refuse(exchange.BodyTooLarge(req.Body.Most))
 	default:
-		return exchange.StatusResponse(exchange.BadRequest("request body: "+err.Error()), exchange.FromProxy)
+		return exchange.StatusResponse(exchange.BadRequest("request body: " + err.Error()))
 	}
 }

@@ -83,12 +83,11 @@ func responseTo(in *http.Response) (*exchange.Response, error) {
 
 // LongHeader returns the response to a request for whose headers of a response there is no room.
 func LongHeader() *exchange.Response {
-	return exchange.StatusResponse(longHeader(), exchange.FromProxy)
+	return exchange.StatusResponse(longHeader())
 }
 
 func longHeader() metav1.Status {
-	return exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
-		"the header of the response is too long, so it was dropped; the request has been executed")
+	return exchange.BadGateway("the header of the response is too long, so it was dropped; the request has been executed")
 }
 
 // leaves reports whether a decoded path has segments that a server may resolve to a path above it.

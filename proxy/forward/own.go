@@ -131,8 +131,7 @@ func (x *roundTrip) refusal(out *http.Request, in *http.Response) *metav1.Status
 	case x.asProxy && refusesCredentials(out, in):
 		s = exchange.Unreviewed()
 	case x.impersonates && refusesImpersonation(out, in):
-		s = exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-			"the upstream apiserver does not let the proxy impersonate the user of the request")
+		s = exchange.Unavailable("the upstream apiserver does not let the proxy impersonate the user of the request")
 		klog.ErrorS(nil, "Upstream does not let the proxy impersonate a user: give the proxy the rights in config/rbac-impersonation.yaml, or rbac.impersonation of the chart")
 	default:
 		return nil

@@ -29,8 +29,8 @@ type Sharing struct {
 
 // Join returns the response to an equal read, or a flight that the caller leads. If it returns
 // neither, the caller must forward the request by itself. With a response, the attempt has ended.
-func (s *Sharing) Join(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Attempt) (*exchange.Response, *Flight) {
-	key, ok := shareKey(req, rt)
+func (s *Sharing) Join(ctx context.Context, req *exchange.Request, t *Attempt) (*exchange.Response, *Flight) {
+	key, ok := shareKey(req)
 	if !ok {
 		return nil, nil
 	}
@@ -96,7 +96,7 @@ func (f *Flight) Share(resp *exchange.Response, t *Attempt) *exchange.Response {
 	switch {
 	case err != nil: // otherwise each reader would send its own request
 		resp.Close(0)
-		resp = exchange.StatusResponse(unanswered(err, true, true), exchange.FromProxy)
+		resp = exchange.StatusResponse(unanswered(err, true, true))
 	case !whole:
 		t.Hold(f.req.Client.CancelWhenGone(func() { f.cancel(nil) }))
 		return resp
@@ -168,15 +168,16 @@ func shared(r *exchange.Response) *exchange.Response {
 // shareKey returns a key. Reads with the same key receive the same response from upstream, and have
 // the same credentials. shareKey returns false for a request that must not share. Without
 // authentication, no request with credentials may share.
-func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
+func shareKey(req *exchange.Request) (string, bool) {
 	var also []string
 	switch {
-	case isDiscovery(rt, req.Path):
+	case isDiscovery(req):
 		also = conditions
-	case !rt.Plain:
+	case !req.Route.Plain:
 		return "", false
 	}
-	if req.Method != http.MethodGet || req.Body != nil || !req.Plain(also...) || rt.Verb != "get" && rt.Verb != "list" {
+	reads := req.Route.Verb == "get" || req.Route.Verb == "list"
+	if !reads || req.Method != http.MethodGet || req.Body != nil || !req.Plain(also...) {
 		return "", false
 	}
 	if _, err := url.ParseQuery(req.Query); err != nil {
@@ -195,7 +196,8 @@ func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 // conditions are the headers with which clients revalidate their copies of discovery and OpenAPI.
 var conditions = []string{"If-None-Match", "If-Modified-Since"}
 
-func isDiscovery(rt exchange.Route, path string) bool {
-	return !rt.Resource && (path == "/api" || path == "/apis" || path == "/version" ||
+func isDiscovery(req *exchange.Request) bool {
+	path := req.Path
+	return !req.Route.Resource && (path == "/api" || path == "/apis" || path == "/version" ||
 		strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") || strings.HasPrefix(path, "/openapi/"))
 }

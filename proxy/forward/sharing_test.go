@@ -16,9 +16,9 @@ import (
 func TestShareKey(t *testing.T) {
 	rt := exchange.ParseRoute("GET", "/api/v1/namespaces/a/pods")
 	base := func() *exchange.Request {
-		return &exchange.Request{Method: "GET", Target: "/api/v1/namespaces/a/pods", Header: http.Header{"Accept": {"application/json"}, "User-Agent": {"a"}}}
+		return &exchange.Request{Method: "GET", Target: "/api/v1/namespaces/a/pods", Route: rt, Header: http.Header{"Accept": {"application/json"}, "User-Agent": {"a"}}}
 	}
-	key, ok := shareKey(base(), rt)
+	key, ok := shareKey(base())
 	if !ok {
 		t.Fatal("a plain list is not shared")
 	}
@@ -38,14 +38,14 @@ func TestShareKey(t *testing.T) {
 	} {
 		r := base()
 		change(r)
-		if other, ok := shareKey(r, rt); ok && other == key {
+		if other, ok := shareKey(r); ok && other == key {
 			t.Errorf("%s is shared", name)
 		}
 	}
 	r := base()
 	r.Header.Set("User-Agent", "b")
 	r.Header.Set("Audit-Id", "b")
-	if other, ok := shareKey(r, rt); !ok || other != key {
+	if other, ok := shareKey(r); !ok || other != key {
 		t.Error("another client of the same kind asks alone")
 	}
 	for path, want := range map[string]bool{
@@ -53,14 +53,14 @@ func TestShareKey(t *testing.T) {
 		"/openapi/v2": true, "/openapi/v3/apis/apps/v1": true, "/healthz": false, "/metrics": false, "/api/v1/watch": false, "/apisx": false,
 	} {
 		r := base()
-		r.Target, r.Path = path, path
-		plain, ok := shareKey(r, exchange.ParseRoute("GET", path))
+		r.Target, r.Path, r.Route = path, path, exchange.ParseRoute("GET", path)
+		plain, ok := shareKey(r)
 		if ok != want {
 			t.Errorf("%s is shared: %t", path, ok)
 		}
 		for _, header := range conditions {
 			r.Header.Set(header, `"a"`)
-			key, ok := shareKey(r, exchange.ParseRoute("GET", path))
+			key, ok := shareKey(r)
 			if ok != want || ok && key == plain {
 				t.Errorf("%s with %s is shared: %t, as %q", path, header, ok, key)
 			}
@@ -68,7 +68,7 @@ func TestShareKey(t *testing.T) {
 		}
 	}
 	r.Header.Set("If-None-Match", `"a"`)
-	if _, ok := shareKey(r, rt); ok {
+	if _, ok := shareKey(r); ok {
 		t.Error("a list with a condition is shared")
 	}
 }
@@ -76,7 +76,8 @@ func TestShareKey(t *testing.T) {
 // list lists pods, and shares the response that send gets.
 func (s *Sharing) list(ctx context.Context, a *Attempt, send func(context.Context, *Attempt) *exchange.Response) *exchange.Response {
 	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
-	resp, flight := s.Join(ctx, req, exchange.ParseRoute(req.Method, req.Path), a)
+	req.Route = exchange.ParseRoute(req.Method, req.Path)
+	resp, flight := s.Join(ctx, req, a)
 	switch {
 	case resp != nil:
 		return resp
@@ -180,7 +181,8 @@ func TestClientOfALongResponseIsWatched(t *testing.T) {
 		rt := exchange.ParseRoute(http.MethodGet, "/api/v1/pods")
 		join := func(req *exchange.Request, a *Attempt) (*exchange.Response, *Flight) {
 			req.Method, req.Target, req.Path, req.Header = http.MethodGet, "/api/v1/pods", "/api/v1/pods", http.Header{}
-			return s.Join(t.Context(), req, rt, a)
+			req.Route = rt
+			return s.Join(t.Context(), req, a)
 		}
 		_, first := join(&exchange.Request{}, &Attempt{})
 		var all sync.WaitGroup

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
@@ -26,8 +24,8 @@ func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Res
 	if !ok || !x.upgrade() {
 		_ = in.Body.Close()
 		x.finish()
-		return exchange.StatusResponse(exchange.Failure(http.StatusBadGateway, metav1.StatusReasonInternalError,
-			"the upstream apiserver upgraded the connection to no protocol, or before the request ended"), exchange.FromProxy)
+		return exchange.StatusResponse(exchange.BadGateway(
+			"the upstream apiserver upgraded the connection to no protocol, or before the request ended"))
 	}
 	resp.Header.Set("Connection", "Upgrade")
 	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))

@@ -90,8 +90,8 @@ type written struct {
 }
 
 // Handle implements Handler.
-func (w written) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
-	resp := w.handler.Handle(ctx, req, rt)
+func (w written) Handle(ctx context.Context, req *exchange.Request) *exchange.Response {
+	resp := w.handler.Handle(ctx, req)
 	req.Memory, resp.Release = fair.NewPool(1, false).Holding(""), w
 	return resp
 }

@@ -27,14 +27,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type handler func(context.Context, *exchange.Request) *exchange.Response
 
 // Handle implements Handler.
-func (h handler) Handle(ctx context.Context, req *exchange.Request, _ *exchange.Route) *exchange.Response {
+func (h handler) Handle(ctx context.Context, req *exchange.Request) *exchange.Response {
 	resp := h(ctx, req)
 	resp.Release = freeing{req}
 	return resp
 }
 
 // Refused implements Handler.
-func (handler) Refused(*exchange.Request, exchange.Route, *exchange.Response) {}
+func (handler) Refused(*exchange.Request, *exchange.Response) {}
 
 // freeing keeps a request, as the proxy does.
 type freeing struct{ req *exchange.Request }

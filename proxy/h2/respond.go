@@ -33,20 +33,19 @@ func (s *stream) handle(req *exchange.Request) {
 	if req == nil {
 		const status = http.StatusRequestHeaderFieldsTooLarge
 		failure := exchange.Failure(status, "", "the header of the request is too long")
-		s.small(exchange.StatusResponse(failure, exchange.FromProxy), false)
+		s.small(exchange.StatusResponse(failure), false)
 		return
 	}
 	req.Client = s
-	rt := exchange.ParseRoute(req.Method, req.Path)
 	if rand.Float64() < c.server.Options().GoawayChance {
 		c.streams.drain()
 	}
-	resp = c.server.Handler.Handle(&s.ctx, req, &rt)
+	resp = c.server.Handler.Handle(&s.ctx, req)
 	head := req.Method == http.MethodHead ||
 		resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
 	switch body := resp.Body.(type) {
 	case exchange.Stream:
-		onPump, bytes = s.openStream(rt, resp, body)
+		onPump, bytes = s.openStream(req.Route, resp, body)
 	case exchange.Tunnel:
 		body.Abandon() // HTTP/2 has no upgrade
 		c.streams.reset(s.id, http2.ErrCodeInternal, nil)

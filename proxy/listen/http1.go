@@ -115,16 +115,15 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	c.Account.HeadEnds()
 	req := s.newRequest(fctx)
 	resp := rejectMalformed(&fctx.Request.Header, req.Header)
-	rt := exchange.ParseRoute(req.Method, req.Path)
 	if endsConnection(req.Header) {
 		fctx.SetConnectionClose() // fasthttp honors only a lower-case close without other values
 	}
 	if resp == nil {
-		resp = s.Handler.Handle(s.Life.Serving(), req, &rt)
+		resp = s.Handler.Handle(s.Life.Serving(), req)
 	} else {
-		s.Handler.Refused(req, rt, resp)
+		s.Handler.Refused(req, resp)
 	}
-	s.render(fctx, req, rt, resp)
+	s.render(fctx, req, resp)
 	if resp.Last || s.Life.Draining().Err() != nil {
 		fctx.SetConnectionClose()
 	}
@@ -172,13 +171,14 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 
 // render passes a response to fasthttp. A small response then already counts as written, because it
 // is written without waiting.
-func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exchange.Route, resp *exchange.Response) {
+func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, resp *exchange.Response) {
 	// HTTP/1.0 has no chunks, so the end of the connection ends the body.
 	old := !fctx.Request.Header.IsHTTP11()
 	var run takeover
 	unchunked := false
 	switch body := resp.Body.(type) {
 	case exchange.Stream:
+		rt := req.Route // an open watch does not keep its request
 		last := old || endsConnection(req.Header) || req.Body != nil || s.Life.Draining().Err() != nil
 		run = func(c *client) (int64, bool) {
 			return s.runStream(c, rt, resp, old, last || len(c.ahead) > 0)

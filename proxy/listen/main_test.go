@@ -37,12 +37,12 @@ func TestMain(m *testing.M) {
 type handler func(req *exchange.Request) *exchange.Response
 
 // Handle implements Handler.
-func (h handler) Handle(_ context.Context, req *exchange.Request, _ *exchange.Route) *exchange.Response {
+func (h handler) Handle(_ context.Context, req *exchange.Request) *exchange.Response {
 	return h(req)
 }
 
 // Refused implements Handler.
-func (handler) Refused(*exchange.Request, exchange.Route, *exchange.Response) {}
+func (handler) Refused(*exchange.Request, *exchange.Response) {}
 
 // unbuffered is the number of unread bytes that a connection in memory holds. It is less than a
 // large event.

@@ -33,7 +33,9 @@ func (r *answer) respond() *exchange.Response {
 }
 
 func (r *answer) fail(s metav1.Status) *exchange.Response {
-	return r.withAge(r.Fail(s, exchange.FromCache))
+	resp := r.Refuse(s)
+	resp.Source = exchange.FromCache
+	return r.withAge(resp)
 }
 
 // withAge adds upstream's warnings. If the state may be out of date, it also adds the state's age.

@@ -87,7 +87,8 @@ func (fs *stillFeeds) ask(t *testing.T, rd *Reader, target string, headers ...st
 		req.Header.Set(name, value)
 	}
 	req.SplitTarget()
-	return rd.Answer(t.Context(), req, exchange.ParseRoute(http.MethodGet, req.Path))
+	req.Route = exchange.ParseRoute(http.MethodGet, req.Path)
+	return rd.Answer(t.Context(), req)
 }
 
 // newStill returns empty feeds of a resource's objects and rows. The parameter empty is the JSON of

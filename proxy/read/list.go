@@ -38,7 +38,7 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	case r.RVGiven && r.RV == 0 && (r.Match == "" || r.Match == "NotOlderThan"):
 		r.Limit = 0
 		return r.notOlderThan(ctx, from, to)
-	case r.Limit > 0 && !r.Alone && (r.filter.Single() && r.RVGiven || r.Pinned(r.Route)):
+	case r.Limit > 0 && !r.Alone && (r.filter.Single() && r.RVGiven || r.Pinned(r.plan.Route)):
 		return nil, Page // upstream reads etcd, or reads the page from one namespace
 	case r.Match == "" && r.Limit == 0, r.Match == "NotOlderThan" || !r.RVGiven:
 		return r.notOlderThan(ctx, from, to)

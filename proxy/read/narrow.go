@@ -48,9 +48,9 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 // its client was shown before: perhaps by another replica, with another token, or before its user
 // may read all.
 func (r *read) mustBegin() *exchange.Response {
-	return r.Fail(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+	return r.Refuse(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
 		"a watch of all namespaces in the view "+r.View.Name+" cannot begin at a resourceVersion: begin with the state, "+
-			"by sendInitialEvents=true with resourceVersionMatch=NotOlderThan, or without a resourceVersion"), exchange.FromProxy)
+			"by sendInitialEvents=true with resourceVersionMatch=NotOlderThan, or without a resourceVersion"))
 }
 
 // decideGrants finds the namespaces that a narrowed read shows in a state. It fails if the earlier
@@ -89,7 +89,7 @@ func (r *answer) selective() bool { return r.filter.Selective() || !r.narrowing.
 func (r *read) narrowFailure(err error) *exchange.Response {
 	reason := reasonOf(err)
 	later := func(what string) *exchange.Response {
-		return r.fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the view "+r.View.Name+" "+what))
+		return r.fail(exchange.Unavailable("the view " + r.View.Name + " " + what))
 	}
 	switch {
 	case errors.Is(err, grants.ErrChanged):

@@ -28,9 +28,9 @@ type plan struct {
 }
 
 // cacheable returns why the cache cannot answer, or nil. It runs before the query is parsed.
-func cacheable(req *exchange.Request, rt exchange.Route) error {
+func cacheable(req *exchange.Request) error {
 	switch {
-	case req.Method != http.MethodGet || !rt.Resource || !rt.Plain || req.Body != nil || req.WantsUpgrade():
+	case req.Method != http.MethodGet || !req.Route.Resource || !req.Route.Plain || req.Body != nil || req.WantsUpgrade():
 		return NotARead
 	case req.Header.Get("Origin") != "":
 		return Parameters // upstream may let pages of this origin read the response
@@ -41,10 +41,10 @@ func cacheable(req *exchange.Request, rt exchange.Route) error {
 }
 
 // parse reads a request's parameters. It fails if only upstream understands them.
-func parse(req *exchange.Request, rt exchange.Route) (p plan, err error) {
-	p.Route = rt
+func parse(req *exchange.Request) (p plan, err error) {
+	p.Route = req.Route
 	p.Params, err = exchange.Parse(req.Query)
-	p.Kind = p.Params.Kind(rt.Name)
+	p.Kind = p.Params.Kind(p.Name)
 	p.LimitsAge = req.Header.Get("Cache-Control") != ""
 	p.Gzip = wire.AcceptsGzip(req.Header.Get("Accept-Encoding"))
 	return p, err

@@ -85,7 +85,8 @@ func TestPlans(t *testing.T) {
 			req.Header.Set(name, value)
 		}
 		req.SplitTarget()
-		p, err := parse(req, exchange.ParseRoute(req.Method, req.Path))
+		req.Route = exchange.ParseRoute(req.Method, req.Path)
+		p, err := parse(req)
 		p.negotiate(req, req.Header.Get("Accept"))
 		got := shown(&p)
 		if errors.Is(err, exchange.ErrDoubtful) {
@@ -122,7 +123,8 @@ func TestResumedWatchesAreRefused(t *testing.T) {
 		}
 		req.SplitTarget()
 		rd := New(Config{Feeds: c.feeds, Log: zap.NewNop()}, Options{})
-		got := rd.Answer(t.Context(), req, exchange.ParseRoute(req.Method, req.Path))
+		req.Route = exchange.ParseRoute(req.Method, req.Path)
+		got := rd.Answer(t.Context(), req)
 		refused := got.Answer != nil && got.Answer.Status == http.StatusMethodNotAllowed
 		if got.Reason != c.want || refused != (c.want == "") {
 			t.Errorf("%s: %q, refused: %t; want %q", c.target, got.Reason, refused, c.want)

@@ -151,8 +151,8 @@ type read struct {
 }
 
 // Answer answers a read from the cache, or reports why upstream must answer.
-func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route) Result {
-	r := &read{answer: answer{Request: req, plan: plan{Route: rt}, derived: rd.Derived}}
+func (rd *Reader) Answer(ctx context.Context, req *exchange.Request) Result {
+	r := &read{answer: answer{Request: req, plan: plan{Route: req.Route}, derived: rd.Derived}}
 	resp, err := rd.answer(ctx, r)
 	if err == nil {
 		return Result{Answer: resp}
@@ -173,17 +173,17 @@ func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange
 }
 
 func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response, err error) {
-	if err := cacheable(r.Request, r.Route); err != nil {
+	if err := cacheable(r.Request); err != nil {
 		return nil, err
 	}
-	r.plan, err = parse(r.Request, r.Route)
+	r.plan, err = parse(r.Request)
 	switch {
 	case !rd.Feeds.Caches(r.GVR, r.want()):
 		return nil, Uncached
 	case err != nil:
 		return nil, Parameters
 	}
-	r.Resumes = r.Identity != nil && r.View.Narrows(r.Route) && r.Kind == wire.Watch && !r.WithState()
+	r.Resumes = r.Identity != nil && r.View.Narrows(r.plan.Route) && r.Kind == wire.Watch && !r.WithState()
 	r.negotiate(r.Request, r.Header.Get("Accept"))
 	switch {
 	case !r.Answerable(r.Name):

@@ -32,10 +32,10 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	}
 	r.Identity.Decided = access.Decision{User: u, Allowed: decision == authorizer.DecisionAllow, Reason: reason}
 	if !r.Identity.Decided.Allowed {
-		refusal = r.Fail(exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)), exchange.FromProxy)
+		refusal = r.Refuse(exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)))
 		refusal.Header.Set("X-Content-Type-Options", "nosniff")
 	}
-	if r.View.Narrows(r.Route) {
+	if r.View.Narrows(r.plan.Route) {
 		return nil, rd.narrow(r, u, refusal)
 	}
 	return refusal, nil

@@ -79,7 +79,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	p.Cache, p.Form, p.Choice, p.Cost = r.cache, r.form, r.choice, r.cost()
 	p.Bookmarks, p.Anew = r.Bookmarks, r.narrowing != nil
 	p.Lifetime, p.DrainShare = time.Duration(r.WatchSeconds)*time.Second, rd.Drain.DrainShare()
-	p.Lag = rd.Metrics.Lag(r.Route)
+	p.Lag = rd.Metrics.Lag(r.plan.Route)
 	p.Server = watch.Server{Events: &rd.events, Draining: rd.Draining}
 	if !r.form.Verbatim() {
 		p.Room = eventRoom{rd.Memory, r.User(), rd.Draining}
