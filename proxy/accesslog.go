@@ -156,23 +156,34 @@ func (l *requestLog) allow() bool {
 
 // requestFields returns log fields for a request. A client can choose some texts, but no long ones.
 func requestFields(req *exchange.Request, resp *exchange.Response) []zap.Field {
+	rt := &req.Route
 	fields := []zap.Field{
-		zap.String("verb", req.Route.Verb), zap.String("path", short(req.Path)), zap.Int("code", resp.Status), zap.String("source", string(resp.Source)),
+		zap.String("verb", rt.Verb),
+		zap.String("path", short(req.Path)),
+		zap.Int("code", resp.Status),
+		zap.String("source", string(resp.Source)),
 		zap.String("user", short(req.User())),
 	}
 	if resp.Failure != nil {
 		fields = append(fields, zap.String("error", short(resp.Failure.Message)))
 	}
-	for _, optional := range []zap.Field{
-		zap.String("impersonatedUser", short(req.Header.Get("Impersonate-User"))),
-		zap.String("sourceAddress", req.Address()),
-		zap.String("group", short(req.Route.GVR.Group)), zap.String("version", short(req.Route.GVR.Version)), zap.String("resource", short(req.Route.GVR.Resource)),
-		zap.String("subresource", short(req.Route.Subresource)), zap.String("namespace", short(req.Route.Namespace)), zap.String("name", short(req.Route.Name)),
-		zap.String("view", req.View.String()), zap.String("query", short(loggedQuery(req.Query))), zap.String("forwardedBecause", resp.Why),
-		zap.String("userAgent", short(req.Header.Get("User-Agent"))), zap.String("auditID", short(resp.Header.Get("Audit-Id"))),
+	for _, optional := range [][2]string{
+		{"impersonatedUser", req.Header.Get("Impersonate-User")},
+		{"sourceAddress", req.Address()},
+		{"group", rt.GVR.Group},
+		{"version", rt.GVR.Version},
+		{"resource", rt.GVR.Resource},
+		{"subresource", rt.Subresource},
+		{"namespace", rt.Namespace},
+		{"name", rt.Name},
+		{"view", req.View.String()},
+		{"query", loggedQuery(req.Query)},
+		{"forwardedBecause", resp.Why},
+		{"userAgent", req.Header.Get("User-Agent")},
+		{"auditID", resp.Header.Get("Audit-Id")},
 	} {
-		if optional.String != "" {
-			fields = append(fields, optional)
+		if name, value := optional[0], optional[1]; value != "" {
+			fields = append(fields, zap.String(name, short(value)))
 		}
 	}
 	return fields
@@ -181,8 +192,9 @@ func requestFields(req *exchange.Request, resp *exchange.Response) []zap.Field {
 // loggedParameters are the parameters whose values are logged. Other values may be secret, such as
 // the command of an exec or the query to a pod's own server, so only their names are logged.
 var loggedParameters = []string{
-	"allowWatchBookmarks", "container", "dryRun", "fieldManager", "fieldSelector", "fieldValidation", "follow", "force", "includeObject",
-	"labelSelector", "limit", "limitBytes", "pretty", "previous", "resourceVersion", "resourceVersionMatch", "sendInitialEvents",
+	"allowWatchBookmarks", "container", "dryRun", "fieldManager", "fieldSelector",
+	"fieldValidation", "follow", "force", "includeObject", "labelSelector", "limit", "limitBytes",
+	"pretty", "previous", "resourceVersion", "resourceVersionMatch", "sendInitialEvents",
 	"shardSelector", "sinceSeconds", "tailLines", "timeout", "timeoutSeconds", "watch",
 }
 

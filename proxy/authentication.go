@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -25,8 +24,7 @@ type authentication struct {
 
 // authenticate sets req.Identity, or refuses the request.
 func (a *authentication) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
-	asked := asSender(ctx, req)
-	caller, err := a.sender(req, asked)
+	caller, err := a.sender(ctx, req)
 	switch {
 	case errors.Is(err, errUnauthenticated):
 		return a.limits.tooMany(req, "unauthenticated", err.Error())
@@ -37,19 +35,6 @@ func (a *authentication) authenticate(ctx context.Context, req *exchange.Request
 	}
 	req.Identity = caller
 	return nil
-}
-
-// asSender returns a request's credentials. Strangers' paths and queries must stay unparsed.
-func asSender(ctx context.Context, req *exchange.Request) *http.Request {
-	sender := &http.Request{
-		Method:     req.Method,
-		URL:        &url.URL{Path: "/"},
-		RequestURI: "/",
-		RemoteAddr: req.Address(),
-		Header:     req.Header,
-		TLS:        req.TLS,
-	}
-	return sender.WithContext(ctx)
 }
 
 const (
@@ -123,17 +108,17 @@ var errUnauthenticated = errors.New("too many requests wait for authentication")
 // sender returns the sender of a request. Until it is known, the request holds a part of the memory
 // for such requests, because strangers may send any number of them. A request on the connection of
 // a known user counts as this user's, so that strangers cannot hinder it.
-func (a *authentication) sender(req *exchange.Request, asked *http.Request) (*access.Caller, error) {
-	memory, holder, size := a.limits.queues.strangers, access.Network(asked.RemoteAddr), req.Held()
+func (a *authentication) sender(ctx context.Context, req *exchange.Request) (*access.Caller, error) {
+	memory, holder, size := a.limits.queues.strangers, access.Network(req.Address()), req.Held()
 	if user := req.Conn.User(); user != "" {
 		memory, holder = a.limits.queues.memory, user
-		asked = asked.WithContext(access.Known(asked.Context(), user))
+		ctx = access.Known(ctx, user)
 	}
 	if !memory.Try(holder, size) {
 		return nil, errUnauthenticated
 	}
 	defer memory.Give(holder, size)
-	return a.options.Load().Access.Authenticate(asked)
+	return a.options.Load().Access.Authenticate(req.Sender(ctx))
 }
 
 // dropOwnToken removes the proxy's own bearer token. Without authentication, requests without

@@ -113,7 +113,7 @@ func browserUpstream(seen *atomic.Int64) http.HandlerFunc {
 // served.
 func TestBrowsers(t *testing.T) {
 	var seen atomic.Int64
-	_, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits()})
+	_, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute}, Limits: testLimits()})
 	for name, test := range browserCases {
 		t.Run(name, func(t *testing.T) {
 			before := seen.Load()
@@ -164,8 +164,8 @@ func TestRebinding(t *testing.T) {
 	const name = "evil.example:8001"
 	var seen atomic.Int64
 	upstream := browserUpstream(&seen)
-	_, loopback := serveTo(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits()})
-	_, socket := serveTo(t, forwardsAll{}, upstream, Options{Fixed: Fixed{AnyHost: true}, Stall: time.Minute, Limits: testLimits()})
+	_, loopback := serveTo(t, forwardsAll{}, upstream, Options{Limits: testLimits()})
+	_, socket := serveTo(t, forwardsAll{}, upstream, Options{Fixed: Fixed{AnyHost: true}, Limits: testLimits()})
 	for _, test := range []struct {
 		at         *rawListener
 		host, rest string
@@ -199,7 +199,7 @@ func TestRebinding(t *testing.T) {
 // name of a subprotocol.
 func TestPagesWithTokens(t *testing.T) {
 	var seen atomic.Int64
-	_, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Stall: time.Minute, Limits: testLimits()})
+	_, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Limits: testLimits()})
 	for credentials, want := range map[string]int{
 		"Authorization: Bearer reader\r\n": http.StatusSwitchingProtocols,
 		"Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.cmVhZGVy, binary.k8s.io\r\n": http.StatusSwitchingProtocols,
@@ -232,7 +232,7 @@ func allowing(seen *atomic.Pointer[http.Header]) http.HandlerFunc {
 func TestPagesAskForTheirOrigin(t *testing.T) {
 	var seen atomic.Pointer[http.Header]
 	registry := prometheus.NewRegistry()
-	s, address := serveLogged(t, forwardsAll{}, allowing(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Stall: time.Minute, Limits: testLimits()}, registry, zap.NewNop())
+	s, address := serveLogged(t, forwardsAll{}, allowing(&seen), Options{Options: read.Options{SyncTimeout: time.Minute, Access: judging(t)}, Limits: testLimits()}, registry, zap.NewNop())
 	const (
 		dash = "Origin: https://dash.example\r\n"
 		asks = "Access-Control-Request-Method: DELETE\r\nAccess-Control-Request-Headers: authorization\r\n"

@@ -14,7 +14,7 @@ import (
 func testLimits() exchange.Limits {
 	return exchange.Limits{
 		HeaderBytes: 64 << 10,
-		Read:        time.Minute, Write: time.Minute, Idle: time.Minute,
+		Read:        time.Minute, Write: time.Minute, Idle: time.Minute, Stall: time.Minute,
 		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
 	}
 }

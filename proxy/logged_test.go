@@ -23,7 +23,7 @@ import (
 
 // loggedOptions write every request to the access log.
 func loggedOptions() Options {
-	return Options{Fixed: Fixed{AnyHost: true}, Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits(), AccessLog: 1}
+	return Options{Fixed: Fixed{AnyHost: true}, Options: read.Options{SyncTimeout: time.Minute}, Limits: testLimits(), AccessLog: 1}
 }
 
 // No log line at any level contains a token, or the value of a parameter that may be secret. The

@@ -53,7 +53,7 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	}
 	registry := prometheus.NewRegistry()
 	const long = time.Minute
-	options := Options{Options: read.Options{SyncTimeout: long}, Stall: long, Limits: testLimits()}
+	options := Options{Options: read.Options{SyncTimeout: long}, Limits: testLimits()}
 	s := NewServer(Parts{w, forwards, newStore(tb, 1<<20), metrics.New(registry), zap.NewNop()}, options)
 	s.listening = s.listen(&noting{s, w})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))

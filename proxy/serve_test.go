@@ -83,7 +83,7 @@ func serveFeeds(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, limit
 
 // testOptions are the options of a server over TLS.
 func testOptions() Options {
-	return Options{Fixed: Fixed{AnyHost: true, TLS: selfSigned()}, Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits()}
+	return Options{Fixed: Fixed{AnyHost: true, TLS: selfSigned()}, Options: read.Options{SyncTimeout: time.Minute}, Limits: testLimits()}
 }
 
 // certificates are those of all servers. No client verifies them.

@@ -22,18 +22,12 @@ import (
 // Options are a server's settings.
 type Options struct {
 	Fixed
+	exchange.Limits
 	read.Options // Access is fixed, too
 	// Drain is the time over which open watches end at shutdown.
 	Drain time.Duration
-	// Stall is the time for which a client may leave a watch unread before it is disconnected.
-	Stall time.Duration
-	// Limits bound the resources that clients may use.
-	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 ends its connection
-	// with GOAWAY. Clients then connect again, and so are distributed among replicas.
-	GoawayChance float64
 }
 
 // Fixed are the settings that cannot change while the server runs.
@@ -133,9 +127,10 @@ func NewServer(of Parts, options Options) *Server {
 }
 
 func (s *Server) listen(h exchange.Handler) *listen.Server {
-	queues := &s.limits.queues
+	queues, o := &s.limits.queues, s.options.Load()
 	return listen.New(listen.Config{
 		Handler: h,
+		TLS:     o.TLS,
 		Life:    s.life,
 		Slots:   queues.reads,
 		Begun:   queues.begun,
@@ -143,16 +138,7 @@ func (s *Server) listen(h exchange.Handler) *listen.Server {
 		Unread:  queues.unread,
 		Metrics: s.metrics,
 		Log:     s.log,
-	}, s.options.Load().listening())
-}
-
-func (o *Options) listening() listen.Options {
-	return listen.Options{
-		Limits:       o.Limits,
-		Stall:        o.Stall,
-		GoawayChance: o.GoawayChance,
-		TLS:          o.TLS,
-	}
+	}, o.Limits)
 }
 
 // SetOptions changes the running server's options, except those that are fixed. The limits
@@ -163,7 +149,7 @@ func (s *Server) SetOptions(o Options) {
 	s.options.Store(&o)
 	s.life.SetDrainTime(o.Drain)
 	s.reader.SetOptions(o.Options)
-	s.listening.SetOptions(o.listening())
+	s.listening.SetLimits(o.Limits)
 }
 
 // Serve serves l until ctx ends, and then drains (see [listen.Server.Serve]).

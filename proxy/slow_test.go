@@ -214,7 +214,8 @@ func TestSlowClientsAreCut(t *testing.T) {
 // serveSlow runs a server for slow clients.
 func serveSlow(t *testing.T, overTLS bool) (*Server, *rawListener) {
 	t.Helper()
-	o := Options{Fixed: Fixed{AnyHost: true, Strangers: 32 << 20}, Stall: 5 * time.Minute, Limits: testLimits()}
+	o := Options{Fixed: Fixed{AnyHost: true, Strangers: 32 << 20}, Limits: testLimits()}
+	o.Stall = 5 * time.Minute
 	o.Views = map[string]*exchange.View{"slim": {Name: "slim"}}
 	o.Limits.Read, o.Limits.Idle = 30*time.Second, 3*time.Minute
 	if overTLS {

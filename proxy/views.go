@@ -1,13 +1,10 @@
 package proxy
 
 import (
-	"bytes"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/klauspost/compress/gzip"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -66,12 +63,14 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request) *excha
 	return nil
 }
 
-// acceptJSON makes a request for cut objects accept JSON alone before it is forwarded. A protobuf
-// message begins with its length, so it would have to be whole before its first byte is written.
+// acceptJSON makes a request for cut objects accept plain JSON alone before it is forwarded. A
+// protobuf message begins with its length, so it would have to be whole before its first byte is
+// written.
 func acceptJSON(req *exchange.Request) {
 	if cuts(req) == nil {
 		return
 	}
+	delete(req.Header, "Accept-Encoding")
 	if accept, _ := wire.AcceptsJSON(req.Header.Get("Accept")); accept != "" {
 		req.Header["Accept"] = []string{accept}
 	}
@@ -112,20 +111,11 @@ func cutForwarded(req *exchange.Request, resp *exchange.Response) *exchange.Resp
 		return resp
 	}
 	shape := map[string]projection.Shape{"list": projection.List, "watch": projection.Events}[req.Route.Verb]
-	encoding := resp.Header.Get("Content-Encoding")
-	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") || encoding != "" && encoding != "gzip" {
+	mediaType, encoding := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
+	if !strings.HasPrefix(mediaType, "application/json") || encoding != "" {
 		return failCut(req, resp)
 	}
-	resp.Header.Del("Content-Encoding")
-	from, long := resp.Body.(*exchange.Reader)
-	if encoding == "gzip" {
-		if !long { // short, but may be long once it is decompressed
-			from = &exchange.Reader{ReadCloser: io.NopCloser(bytes.NewReader(resp.Bytes()))}
-			resp.Body, long = from, true
-		}
-		from.ReadCloser = &unzipped{ReadCloser: from.ReadCloser}
-	}
-	if long {
+	if from, long := resp.Body.(*exchange.Reader); long {
 		from.ReadCloser, from.Length = fields.Reader(from.ReadCloser, shape), -1
 		return resp
 	}
@@ -140,20 +130,4 @@ func cutForwarded(req *exchange.Request, resp *exchange.Response) *exchange.Resp
 func failCut(req *exchange.Request, resp *exchange.Response) *exchange.Response {
 	resp.Abandon()
 	return req.Refuse(exchange.BadGateway("the view " + req.View.Name + " cannot show upstream's answer, which is not JSON"))
-}
-
-type unzipped struct {
-	io.ReadCloser
-	from *gzip.Reader
-}
-
-// Read implements io.Reader.
-func (u *unzipped) Read(p []byte) (int, error) {
-	if u.from == nil {
-		var err error
-		if u.from, err = gzip.NewReader(u.ReadCloser); err != nil {
-			return 0, err
-		}
-	}
-	return u.from.Read(p)
 }

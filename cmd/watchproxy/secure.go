@@ -228,10 +228,13 @@ func limits(c *config.ProxyConfiguration, connections, descriptors int) exchange
 		Read:        readTimeout,
 		Write:       writeTimeout,
 		Idle:        idleTimeout,
-		Connections: all,
-		UserWatches: *l.MaxWatchesPerIdentity,
-		Forwards:    *l.MaxForwardsInFlight,
-		Descriptors: descriptors,
+		Stall:       c.Cache.Log.MaxAge.Duration,
+
+		GoawayChance: c.GoawayChance,
+		Connections:  all,
+		UserWatches:  *l.MaxWatchesPerIdentity,
+		Forwards:     *l.MaxForwardsInFlight,
+		Descriptors:  descriptors,
 	}
 	limits.UserConnections, _ = limits.Crowd()
 	if c.Authentication.Mode == config.Delegated {

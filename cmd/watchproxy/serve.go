@@ -294,11 +294,9 @@ func serverOptions(c *config.ProxyConfiguration, connections int) proxy.Options 
 			Recheck:      c.Authorization.WatchRecheckInterval.Duration,
 			Compression:  watch.Compression(c.WatchCompression),
 		},
-		Drain:        c.Drain.Duration,
-		Stall:        c.Cache.Log.MaxAge.Duration,
-		GoawayChance: c.GoawayChance,
-		Limits:       limits(c, connections, clientDescriptors(*c.Limits.MaxForwardsInFlight)),
-		AccessLog:    c.AccessLogSampling,
+		Drain:     c.Drain.Duration,
+		Limits:    limits(c, connections, clientDescriptors(*c.Limits.MaxForwardsInFlight)),
+		AccessLog: c.AccessLogSampling,
 	}
 }
 

@@ -1,35 +1,21 @@
 package exchange
 
-import (
-	"encoding/base64"
-	"encoding/json"
-
-	"k8s.io/apiserver/pkg/storage"
-)
-
-// continueToken is kube-apiserver's own continue token: unpadded base64url of this JSON. So a list
-// that began here can continue at the apiserver or at another replica. The reverse also works.
-type continueToken struct {
-	APIVersion      string `json:"v"`
-	ResourceVersion int64  `json:"rv"`
-	// StartKey is the first key of the page, relative to the listed prefix: "namespace/name" in all
-	// namespaces, "name" in one namespace. The apiserver's cache writes a leading slash, and etcd
-	// does not. Both read both forms.
-	StartKey string `json:"start"`
-}
+import "k8s.io/apiserver/pkg/storage"
 
 // EncodeToken returns the token of the page after the object with the key last, relative to the
-// listed prefix. etcd is true for a resource that is not in the apiserver's cache.
+// listed prefix. It is kube-apiserver's own, so a list can begin here and continue there or at
+// another replica, and the other way round. In a token of the apiserver's cache the key begins with
+// a slash, in one of etcd it does not. etcd is true for a resource that is not in that cache.
 func EncodeToken(last string, rv uint64, etcd bool) string {
-	start := "/" + last + "\x00"
+	prefix := "."
 	if etcd {
-		start = start[1:]
+		prefix = "./"
 	}
-	data, err := json.Marshal(continueToken{"meta.k8s.io/v1", int64(rv), start})
+	token, err := storage.EncodeContinue("./"+last+"\x00", prefix, int64(rv))
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
-	return base64.RawURLEncoding.EncodeToString(data)
+	return token
 }
 
 // DecodeToken returns a page's start, relative to the listed prefix, and its resourceVersion; below

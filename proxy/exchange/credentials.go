@@ -37,11 +37,23 @@ func (r *Request) Credentials() (c Credentials) {
 
 // AsHTTP returns a request with these credentials, for package access.
 func (c Credentials) AsHTTP(ctx context.Context) *http.Request {
-	asked := &http.Request{
-		Method: http.MethodGet, URL: &url.URL{Path: "/"}, RequestURI: "/", RemoteAddr: address(c.conn), Header: http.Header{}, TLS: c.tls,
-	}
+	r := Request{Conn: c.conn, TLS: c.tls, Header: http.Header{}}
 	for i := 0; i < len(c.header); i += 2 {
-		asked.Header.Add(c.header[i], c.header[i+1])
+		r.Header.Add(c.header[i], c.header[i+1])
+	}
+	return r.Sender(ctx)
+}
+
+// Sender returns a request with the sender's credentials, for package access. The paths and queries
+// of strangers must stay unparsed.
+func (r *Request) Sender(ctx context.Context) *http.Request {
+	asked := &http.Request{
+		Method:     http.MethodGet,
+		URL:        &url.URL{Path: "/"},
+		RequestURI: "/",
+		RemoteAddr: r.Address(),
+		Header:     r.Header,
+		TLS:        r.TLS,
 	}
 	return asked.WithContext(ctx)
 }

@@ -9,6 +9,11 @@ type Limits struct {
 	// Read limits the time for headers and for each pause in a body. Write limits the time for
 	// which a part of a response may stay unread. Idle limits the time between requests.
 	Read, Write, Idle time.Duration
+	// Stall is the time for which a client may leave a watch unread before it is disconnected.
+	Stall time.Duration
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 ends its connection
+	// with GOAWAY. Clients then connect again, and so are distributed among replicas.
+	GoawayChance float64
 	// Connections limits all connections. UserConnections and UserWatches apply to each user.
 	Connections, UserConnections, UserWatches int
 	// Descriptors also limits all connections, including connections that only receive a 429; 0

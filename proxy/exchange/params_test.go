@@ -37,4 +37,9 @@ func TestContinueToken(t *testing.T) {
 	if got := EncodeToken("default/a", 244, false); got != theirs {
 		t.Errorf("got %s, upstream %s", got, theirs)
 	}
+	// ofEtcd is the token of the same page for a resource that kube-apiserver does not cache.
+	const ofEtcd = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MjQ0LCJzdGFydCI6ImRlZmF1bHQvYVx1MDAwMCJ9"
+	if got := EncodeToken("default/a", 244, true); got != ofEtcd {
+		t.Errorf("got %s, want %s", got, ofEtcd)
+	}
 }

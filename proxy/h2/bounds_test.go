@@ -74,9 +74,9 @@ func TestRapidReset(t *testing.T) {
 func TestTricklingClients(t *testing.T) {
 	scene{unread: 1}.run(t, func(s *script) {
 		s.play("read:0 GET/65535@1.")
-		s.play(fmt.Sprintf("%d*read:1;ping;wait:1s over", 3*options().Stall/time.Second))
+		s.play(fmt.Sprintf("%d*read:1;ping;wait:1s over", 3*limits().Stall/time.Second))
 	})
-	scene{options: within(200 * time.Millisecond).options, settings: window(0).settings}.run(t, func(s *script) {
+	scene{limits: within(200 * time.Millisecond).limits, settings: window(0).settings}.run(t, func(s *script) {
 		s.play(`
 			GET/65536@1. => settings ack 1:200
 			20*win@1:1;wait:20ms => *!CANCEL`)
@@ -257,12 +257,12 @@ func TestRequestAtTheEndOfADrain(t *testing.T) {
 		server := newServer(func(context.Context, *exchange.Request) *exchange.Response {
 			began.Store(true)
 			return says("hello")
-		}, options())
-		server.Options = func() Options {
+		}, limits())
+		server.Limits = func() exchange.Limits {
 			if slow.CompareAndSwap(true, false) { // the next call is that of the request's stream
 				time.Sleep(2 * drainGrace)
 			}
-			return options()
+			return limits()
 		}
 		draining, drain := context.WithCancel(context.Background())
 		server.Draining = draining
@@ -295,7 +295,7 @@ func TestStrangersAreBounded(t *testing.T) {
 			resp := says("Unauthorized")
 			resp.Status, resp.Last = 401, true
 			return resp
-		}, options())
+		}, limits())
 		var all []*script
 		for range connections {
 			s := scene{stranger: true, settings: window(0).settings}.open(t, server)
@@ -324,7 +324,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		elsewhere := scene{stranger: true, remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}}
 		all = append(all, elsewhere.open(t, server))
 		all[connections].play("GET@1. => settings ack goaway:1:NO_ERROR 1:401+12. eof")
-		time.Sleep(options().Limits.Write + time.Second)
+		time.Sleep(limits().Write + time.Second)
 		synctest.Wait()
 		if n := server.Strangers.Taken(); n != 0 {
 			t.Errorf("after the deadline %d responses wait", n)

@@ -16,20 +16,10 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Options are the settings of connections.
-type Options struct {
-	Limits exchange.Limits
-	// Stall is the time for which a client may leave a watch unread before it is disconnected.
-	Stall time.Duration
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes the server end
-	// its connection with GOAWAY.
-	GoawayChance float64
-}
-
 // Server serves connections on which TLS agreed on HTTP/2.
 type Server struct {
 	Handler exchange.Handler
-	Options func() Options
+	Limits  func() exchange.Limits
 	Slots   *fair.Slots // for long responses
 	// Strangers limits the responses that are being written to unknown clients.
 	Strangers *fair.Pool
@@ -119,15 +109,15 @@ func (s *Server) Serve(nc *conn.Conn) {
 
 // open prepares a connection. The caller must call ended when it has ended.
 func (s *Server) open(nc *conn.Conn) (c *Conn, ended func()) {
-	o := s.Options()
-	nc.Stall = min(o.Stall, o.Limits.Write)
+	limits := s.Limits()
+	nc.Stall = min(limits.Stall, limits.Write)
 	const most = bufferMax + 2*exchange.PieceSize
 	nc.Guard = fair.NewGuard(most, conn.Unread{Conn: nc})
 	c = &Conn{server: s, net: nc}
 	c.writer = newWriter(nc, &s.pump, &c.running)
 	c.streams = &streams{net: nc, w: c.writer, open: map[uint32]*stream{}, idle: time.Now()}
 	c.intake = &intake{w: c.writer, left: windowConn}
-	c.reader = newReader(c, o.Limits.HeaderBytes)
+	c.reader = newReader(c, limits.HeaderBytes)
 	buf := appendSettings(c.writer.bufLocked(), // SETTINGS must precede even a GOAWAY
 		http2.Setting{ID: http2.SettingMaxFrameSize, Val: frameMax},
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: streamsMax},
@@ -205,7 +195,7 @@ func (c *Conn) look() {
 	}
 	over := false
 	if len(c.streams.open) == 0 {
-		idle := c.streams.idle.Add(c.server.Options().Limits.Idle)
+		idle := c.streams.idle.Add(c.server.Limits().Idle)
 		if over = !now.Before(idle); idle.Before(next) {
 			next = idle
 		}

@@ -48,15 +48,15 @@ const (
 	patience = 2 * time.Minute
 )
 
-func options() Options {
-	return Options{Stall: time.Minute, Limits: exchange.Limits{
-		HeaderBytes: 64 << 10, Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
-	}}
+func limits() exchange.Limits {
+	return exchange.Limits{
+		HeaderBytes: 64 << 10, Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute, Stall: time.Minute,
+	}
 }
 
-func newServer(h handler, o Options) *Server {
+func newServer(h handler, l exchange.Limits) *Server {
 	return &Server{
-		Handler: h, Options: func() Options { return o }, Slots: fair.NewSlots(1), Strangers: NewStrangers(),
+		Handler: h, Limits: func() exchange.Limits { return l }, Slots: fair.NewSlots(1), Strangers: NewStrangers(),
 		Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: context.Background(), Draining: context.Background(),
 	}

@@ -85,13 +85,13 @@ func (s *session) serve(l *conntest.Listener, said []*heard, ours bool) (end fun
 	if ours {
 		running.Go(func() {
 			accepted, _ := l.Accept()
-			newServer(answers, options()).Serve(known(accepted))
+			newServer(answers, limits()).Serve(known(accepted))
 		})
 		return running.Wait
 	}
 	theirs := &http.Server{
 		ErrorLog: log.New(io.Discard, "", 0), DisableGeneralOptionsHandler: true, Protocols: &http.Protocols{},
-		MaxHeaderBytes: options().Limits.HeaderBytes - 10*32,
+		MaxHeaderBytes: limits().HeaderBytes - 10*32,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			running.Add(1)
 			defer running.Done()

@@ -48,7 +48,7 @@ func FuzzFrames(f *testing.F) {
 					_, _ = io.Copy(io.Discard, req.Body)
 				}
 				return says(pattern(100 << 10))
-			}, options()))
+			}, limits()))
 			defer func() {
 				s.close()
 				<-s.served

@@ -37,7 +37,7 @@ func (s *stream) handle(req *exchange.Request) {
 		return
 	}
 	req.Client = s
-	if rand.Float64() < c.server.Options().GoawayChance {
+	if rand.Float64() < c.server.Limits().GoawayChance {
 		c.streams.drain()
 	}
 	resp = c.server.Handler.Handle(&s.ctx, req)
@@ -202,7 +202,7 @@ func (s *stream) openStream(
 	rt exchange.Route, resp *exchange.Response, body exchange.Stream,
 ) (onPump bool, bytes int64) {
 	c := s.c
-	s.out.stall = c.server.Options().Stall
+	s.out.stall = c.server.Limits().Stall
 	s.out.unread = fair.NewGuard(exchange.PieceSize, s)
 	s.head(resp, -1, false, false)
 	open := c.server.Metrics.WatchOpened(rt)

@@ -68,7 +68,7 @@ type scene struct {
 	plain    bool // writes to the connection always wait for the client
 	bare     bool // the client has not sent the preface and SETTINGS
 	settings []http2.Setting
-	options  func(o *Options)
+	limits   func(l *exchange.Limits)
 	draining bool
 }
 
@@ -92,12 +92,12 @@ func (sc scene) open(t *testing.T, server *Server) *script {
 	t.Helper()
 	s := &script{t: t, server: server, rv: 1, released: make(chan struct{}), cut: func() {}, drain: func() {}}
 	if server == nil {
-		o := options()
-		if sc.options != nil {
-			sc.options(&o)
+		l := limits()
+		if sc.limits != nil {
+			sc.limits(&l)
 		}
 		s.cache, _ = cachetest.Roomy(t)
-		s.server = newServer(s.answers(watching(t, s.cache, 3*time.Hour)), o)
+		s.server = newServer(s.answers(watching(t, s.cache, 3*time.Hour)), l)
 		s.server.Draining, s.drain = context.WithCancel(context.Background())
 		s.server.Serving, s.cut = context.WithCancel(context.Background())
 	}
@@ -141,7 +141,7 @@ func (s *script) answers(watch handler) handler {
 			resp.Body = exchange.Bytes(body)
 		case "NAP": // reads its body slowly
 			_, err := req.Body.Read(make([]byte, 1))
-			time.Sleep(3 * s.server.Options().Limits.Read)
+			time.Sleep(3 * s.server.Limits().Read)
 			if _, err2 := io.ReadAll(req.Body); errors.Join(err, err2) != nil {
 				resp.Status = http.StatusBadRequest
 			}

@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // within returns a scene whose clients have little time.
 func within(d time.Duration) scene {
-	return scene{options: func(o *Options) { o.Stall, o.Limits.Write, o.Limits.Read = d, d, d }}
+	return scene{limits: func(l *exchange.Limits) { l.Stall, l.Write, l.Read = d, d, d }}
 }
 
 func window(n uint32) scene { return scene{settings: windows(n)} }
@@ -23,7 +25,7 @@ func windows(n uint32) []http2.Setting {
 func TestScripts(t *testing.T) {
 	stranger, bare := scene{stranger: true}, scene{bare: true}
 	longHeader := func(stranger bool) scene {
-		return scene{stranger: stranger, options: func(o *Options) { o.Limits.HeaderBytes = 1 << 10 }}
+		return scene{stranger: stranger, limits: func(l *exchange.Limits) { l.HeaderBytes = 1 << 10 }}
 	}
 	for name, test := range map[string]struct {
 		scene
@@ -264,7 +266,7 @@ func TestScripts(t *testing.T) {
 			event:1000000 => 1:+65535
 			wait:999ms =>
 			wait:1ms => 1:!CANCEL`},
-		"stalled watch of small events": {scene{settings: window(1).settings, options: within(time.Second).options}, `
+		"stalled watch of small events": {scene{settings: window(1).settings, limits: within(time.Second).limits}, `
 			WATCH@1. => 1:200
 			event:10 => 1:+1
 			wait:999ms =>

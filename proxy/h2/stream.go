@@ -32,7 +32,7 @@ func newStream(c *Conn, id uint32) *stream {
 	s.out = sender{
 		w:       c.writer,
 		of:      s,
-		stall:   c.server.Options().Limits.Write,
+		stall:   c.server.Limits().Write,
 		changed: sync.Cond{L: &c.writer.mu},
 	}
 	return s
@@ -50,7 +50,7 @@ func (s *stream) receive(req *exchange.Request) {
 	req.Body = &exchange.Body{
 		From:   s.body,
 		Client: s.body,
-		Pause:  s.c.server.Options().Limits.Read,
+		Pause:  s.c.server.Limits().Read,
 		Shared: true,
 		Length: s.body.Declared,
 	}

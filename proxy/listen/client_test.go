@@ -75,7 +75,7 @@ func TestHeadsAreWhole(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			theirs, accepted := conntest.Pipe(readSize)
 			c, served := &client{Conn: conn.New(accepted)}, make(chan error, 1)
-			go func() { served <- c.await(true, newServer(nil, nil, 0).limits()) }()
+			go func() { served <- c.await(true, newServer(nil, nil, 0).Limits()) }()
 			for _, b := range []byte(text) {
 				if _, err := theirs.Write([]byte{b}); err != nil {
 					t.Fatal(err)
@@ -261,7 +261,7 @@ func TestBytesAheadAreBounded(t *testing.T) {
 // A connection ends if a request does not come, or not completely, in time, and at once if its head is
 // too long.
 func TestWaitsAreLimited(t *testing.T) {
-	limits := newServer(nil, nil, 0).limits()
+	limits := newServer(nil, nil, 0).Limits()
 	const refused = "HTTP/1.1 4"
 	config := tlsConfig(t)
 	for name, test := range map[string]struct {

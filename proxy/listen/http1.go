@@ -26,7 +26,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		Handler:               s.serve,
 		Concurrency:           1 << 20,
 		ReadBufferSize:        head,
-		ReadTimeout:           s.limits().Read,
+		ReadTimeout:           s.Limits().Read,
 		StreamRequestBody:     true,
 		KeepHijackedConns:     true,
 		MaxRequestBodySize:    exchange.BodyAhead,
@@ -42,7 +42,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 				t.idle = true
 				t.Resume()
 			case fasthttp.StateActive:
-				t.idle, t.handled, t.Stall = false, false, s.limits().Write
+				t.idle, t.handled, t.Stall = false, false, s.Limits().Write
 			default:
 			}
 		},
@@ -66,7 +66,7 @@ func (s *Server) serveConn(c *conn.Conn) {
 // serveRequests gives requests to fasthttp. An unknown client waits in a new goroutine each time.
 func (s *Server) serveRequests(c *client, first bool) {
 	for ; ; first = false {
-		if err := c.await(first, s.limits()); err != nil {
+		if err := c.await(first, s.Limits()); err != nil {
 			s.countRefused(err)
 			_ = c.Close() // all bytes have been written
 			return
@@ -77,7 +77,7 @@ func (s *Server) serveRequests(c *client, first bool) {
 		switch {
 		case bytes.IndexAny(head, "?\n") > pathMost: // the head is too long for this server, which says 431
 		case c.head == 0 || c.head > shortHead:
-			server, t.buffer = s.http.long, int64(s.limits().HeaderBytes)
+			server, t.buffer = s.http.long, int64(s.Limits().HeaderBytes)
 		}
 		if err := server.ServeConn(t); err != nil {
 			s.countRefused(err)
@@ -160,7 +160,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		req.Body = &exchange.Body{
 			From:   &requestBody{from: fctx.RequestBodyStream(), client: c.client, chunked: length < 0},
 			Client: c,
-			Pause:  s.limits().Read,
+			Pause:  s.Limits().Read,
 			Length: length,
 		}
 	} else {
@@ -302,7 +302,7 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 	defer func() { open.Ended(body.Reason()) }()
 	ctx, cancel := context.WithCancel(s.Life.Serving())
 	defer cancel()
-	c.Stall = s.Options().Stall
+	c.Stall = s.Limits().Stall
 	const most = 2 * exchange.PieceSize
 	c.Guard = fair.NewGuard(most, conn.Unread{Conn: c.Conn})
 	defer func() { c.Guard = nil }()

@@ -58,11 +58,11 @@ const drainTime = time.Minute
 func newServer(h handler, config *tls.Config, drain time.Duration) *Server {
 	life := exchange.NewLife()
 	life.SetDrainTime(drain)
-	limits := exchange.Limits{HeaderBytes: 64 << 10, Read: 2 * time.Minute, Write: time.Minute, Idle: 4 * time.Minute, Connections: 1000}
+	limits := exchange.Limits{HeaderBytes: 64 << 10, Read: 2 * time.Minute, Write: time.Minute, Idle: 4 * time.Minute, Stall: stall, Connections: 1000}
 	return New(Config{
-		Handler: h, Life: life,
+		Handler: h, TLS: config, Life: life,
 		Slots: fair.NewSlots(1), Begun: fair.NewPool(headsPart, true), Users: fair.NewPool(headsPart, true), Unread: fair.NewPool(headsPart, true), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
-	}, Options{Limits: limits, Stall: stall, TLS: config})
+	}, limits)
 }
 
 // runs runs a server until end is called. end waits until the server has drained.

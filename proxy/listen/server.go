@@ -20,22 +20,13 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Options are the settings of a listener.
-type Options struct {
-	Limits exchange.Limits
-	// Stall is the time for which a client may leave a watch unread before it is disconnected.
-	Stall time.Duration
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 ends its connection.
-	GoawayChance float64
-	// TLS is nil for plain HTTP. With TLS, clients choose between HTTP/1.1 and HTTP/2.
-	TLS *tls.Config
-}
-
 // Config has the parts of a Server.
 type Config struct {
 	Handler exchange.Handler
-	Life    *exchange.Life
-	Slots   *fair.Slots // for long responses
+	// TLS is nil for plain HTTP. With TLS, clients choose between HTTP/1.1 and HTTP/2.
+	TLS   *tls.Config
+	Life  *exchange.Life
+	Slots *fair.Slots // for long responses
 	// Begun, Users and Unread limit what connections hold (see conn.Heads); nil for no limit.
 	Begun, Users, Unread *fair.Pool
 	Metrics              *metrics.Metrics
@@ -62,7 +53,7 @@ const (
 // Server serves the connections of one listener.
 type Server struct {
 	Config
-	options atomic.Pointer[Options]
+	limits  atomic.Pointer[exchange.Limits]
 	conns   conn.Set
 	h2      *h2.Server
 	serving sync.WaitGroup // connections
@@ -71,35 +62,29 @@ type Server struct {
 }
 
 // New returns a server. Serve runs it.
-func New(c Config, options Options) *Server {
+func New(c Config, limits exchange.Limits) *Server {
 	s := &Server{Config: c}
-	s.SetOptions(options)
+	s.SetLimits(limits)
 	s.http.short = s.newHTTP1(shortHead)
-	s.http.long = s.newHTTP1(options.Limits.HeaderBytes)
+	s.http.long = s.newHTTP1(limits.HeaderBytes)
 	s.h2 = &h2.Server{
 		Handler:   c.Handler,
+		Limits:    s.Limits,
 		Slots:     c.Slots,
 		Strangers: h2.NewStrangers(),
 		Metrics:   c.Metrics,
 		Log:       c.Log,
 		Serving:   c.Life.Serving(),
 		Draining:  c.Life.Draining(),
-		Options: func() h2.Options {
-			o := s.Options()
-			return h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}
-		},
 	}
 	return s
 }
 
-// SetOptions changes the options of the running server, except TLS and the limits HeaderBytes and
-// Read.
-func (s *Server) SetOptions(o Options) { s.options.Store(&o) }
+// SetLimits changes the limits of the running server, except HeaderBytes and Read.
+func (s *Server) SetLimits(l exchange.Limits) { s.limits.Store(&l) }
 
-// Options returns the present options.
-func (s *Server) Options() *Options { return s.options.Load() }
-
-func (s *Server) limits() exchange.Limits { return s.Options().Limits }
+// Limits returns the present limits.
+func (s *Server) Limits() exchange.Limits { return *s.limits.Load() }
 
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
@@ -112,13 +97,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Life.Cut()
 	defer context.AfterFunc(s.Life.Serving(), s.conns.Cut)()
 	accepting := &conn.Listener{
-		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Ending: ctx.Done(),
+		Listener: l, TLS: s.TLS, Open: &s.conns, Ending: ctx.Done(),
 		Metrics: s.Metrics, Log: s.Log,
 	}
 	if s.Begun != nil {
 		accepting.Heads = &conn.Heads{Strangers: s.Begun, Users: s.Users, Unread: s.Unread}
 	}
-	limits := s.limits()
+	limits := s.Limits()
 	if most, _ := limits.Crowd(); most < limits.Connections {
 		s.Log.Warn("the limit of open files allows for fewer connections than maxConnections",
 			zap.Int("wanted", limits.Connections), zap.Int("connections", most))
@@ -173,7 +158,7 @@ func (s *Server) accept(l *conn.Listener) error {
 		if err != nil {
 			return err
 		}
-		if l.Admit(c, s.limits()) {
+		if l.Admit(c, s.Limits()) {
 			s.serving.Go(func() { s.serveConn(c) })
 		}
 	}
