@@ -11,7 +11,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
-// answer answers an admitted request from the cache, or forwards it.
 func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Response {
 	if s.options.Load().Audit.WantsBody(req) {
 		acceptJSON(req)
@@ -26,8 +25,8 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	v := s.reader.Answer(ctx, req)
 	v, slot := s.awaitProgress(ctx, req, v)
 	switch {
-	case v.Answer != nil:
-		return v.Answer
+	case v.Response != nil:
+		return v.Response
 	case ctx.Err() != nil:
 		if slot != nil {
 			slot()
@@ -37,7 +36,8 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	acceptJSON(req)
 	t := &forward.Attempt{}
 	rt := &req.Route
-	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
+	if req.Method == http.MethodGet && rt.Resource && rt.Plain &&
+		s.feeds.Lost(rt.GVR) >= read.LostGrace {
 		t.Patience = lostPatience // regardless of the reason for forwarding
 	}
 	switch {
@@ -49,7 +49,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 			return refusal
 		}
 		t.Hold(leave)
-	case v.Reason == read.Early:
+	case v.Reason == read.TooOldWatch:
 		leave, ok := s.limits.admitLate(req)
 		if !ok {
 			return v.Expired
@@ -58,7 +58,8 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	}
 	t.Hold(s.metrics.ForwardBegan(req.Route.Verb))
 	resp := s.upstream.share(ctx, req, t)
-	if resp.Source == exchange.FromUpstream || !t.Sent.IsZero() { // otherwise the proxy has refused it
+	// Otherwise the proxy has refused it.
+	if resp.Source == exchange.FromUpstream || !t.Sent.IsZero() {
 		resp.Why = string(v.Reason)
 	}
 	return resp
@@ -66,9 +67,12 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 
 // awaitProgress gets a slot to forward a read whose cache makes no progress. While no slot is free,
 // it asks the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
-func (s *Server) awaitProgress(ctx context.Context, req *exchange.Request, v read.Result) (_ read.Result, slot func()) {
+func (s *Server) awaitProgress(
+	ctx context.Context, req *exchange.Request, v read.Result,
+) (_ read.Result, slot func()) {
 	most, slots, user := s.options.Load().SyncTimeout, s.limits.fallbacks(req), req.User()
-	for began := time.Now(); v.Reason == read.NoProgress && ctx.Err() == nil && time.Since(began) < most; {
+	for began := time.Now(); v.Reason == read.NoProgress && ctx.Err() == nil &&
+		time.Since(began) < most; {
 		if slots.Try(user, 1) {
 			return v, sync.OnceFunc(func() { slots.Give(user, 1) })
 		}

@@ -22,8 +22,9 @@ type authentication struct {
 	upstream *upstream
 }
 
-// authenticate sets req.Identity, or refuses the request.
-func (a *authentication) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
+func (a *authentication) authenticate(
+	ctx context.Context, req *exchange.Request,
+) (refusal *exchange.Response) {
 	caller, err := a.sender(ctx, req)
 	switch {
 	case errors.Is(err, errUnauthenticated):
@@ -50,15 +51,22 @@ const (
 // without credentials. Upstream sees only the question, and the client only the answer. As with a
 // refusal, the connection of a stranger ends.
 func (a *authentication) askOrigin(ctx context.Context, req *exchange.Request) *exchange.Response {
-	const origin, method, headers = "Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"
+	const (
+		origin  = "Origin"
+		method  = "Access-Control-Request-Method"
+		headers = "Access-Control-Request-Headers"
+	)
 	h := req.Header
-	if req.Method != http.MethodOptions || len(h[origin]) != 1 || h.Get(origin) == "" || len(h[method]) != 1 || h.Get(method) == "" ||
-		h["Authorization"] != nil || req.Identified() || req.Impersonates() || req.Body != nil || req.WantsUpgrade() || req.Conn.Crowded() {
+	if req.Method != http.MethodOptions || len(h[origin]) != 1 || h.Get(origin) == "" ||
+		len(h[method]) != 1 || h.Get(method) == "" ||
+		h["Authorization"] != nil || req.Identified() || req.Impersonates() || req.Body != nil ||
+		req.WantsUpgrade() || req.Conn.Crowded() {
 		return nil
 	}
 	network := access.Network(req.Conn.RemoteAddr().String())
 	if !a.limits.queues.origins.Try(network, 1) {
-		return a.limits.tooMany(req, "unauthenticated", "too many requests without credentials wait for the upstream apiserver")
+		return a.limits.tooMany(req, "unauthenticated",
+			"too many requests without credentials wait for the upstream apiserver")
 	}
 	defer a.limits.queues.origins.Give(network, 1)
 	question := *req
@@ -68,13 +76,16 @@ func (a *authentication) askOrigin(ctx context.Context, req *exchange.Request) *
 			question.Header[name] = h[name]
 		}
 	}
-	told := a.upstream.forwards.Send(ctx, context.Background(), a.upstream.life.Stopping(), &question, &forward.Attempt{Patience: originPatience})
-	defer told.Close(0)
-	if told.Source != exchange.FromUpstream || told.Status != http.StatusNoContent || told.Header["Access-Control-Allow-Origin"] == nil {
+	stopping, attempt := a.upstream.life.Stopping(), &forward.Attempt{Patience: originPatience}
+	got := a.upstream.forwards.Send(ctx, context.Background(), stopping, &question, attempt)
+	defer got.Close(0)
+	allowed := got.Status == http.StatusNoContent &&
+		got.Header["Access-Control-Allow-Origin"] != nil
+	if got.Source != exchange.FromUpstream || !allowed {
 		return nil
 	}
-	answer := exchange.NewResponse(told.Status, told.Source)
-	for name, values := range told.Header {
+	answer := exchange.NewResponse(got.Status, got.Source)
+	for name, values := range got.Header {
 		if strings.HasPrefix(name, "Access-Control-") || name == "Vary" {
 			answer.Header[name] = values
 		}
@@ -85,7 +96,9 @@ func (a *authentication) askOrigin(ctx context.Context, req *exchange.Request) *
 
 // impersonate sets the user for whom the request of a certificate's owner acts, or refuses it. The
 // request must be counted before, because its reviews may take long.
-func (a *authentication) impersonate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
+func (a *authentication) impersonate(
+	ctx context.Context, req *exchange.Request,
+) (refusal *exchange.Response) {
 	if !req.Identity.ActsAsAnother() || !req.Impersonates() {
 		return nil
 	}
@@ -108,7 +121,9 @@ var errUnauthenticated = errors.New("too many requests wait for authentication")
 // sender returns the sender of a request. Until it is known, the request holds a part of the memory
 // for such requests, because strangers may send any number of them. A request on the connection of
 // a known user counts as this user's, so that strangers cannot hinder it.
-func (a *authentication) sender(ctx context.Context, req *exchange.Request) (*access.Caller, error) {
+func (a *authentication) sender(
+	ctx context.Context, req *exchange.Request,
+) (*access.Caller, error) {
 	memory, holder, size := a.limits.queues.strangers, access.Network(req.Address()), req.Held()
 	if user := req.Conn.User(); user != "" {
 		memory, holder = a.limits.queues.memory, user
@@ -128,7 +143,8 @@ func (a *authentication) sender(ctx context.Context, req *exchange.Request) (*ac
 func dropOwnToken(o *Options, req *exchange.Request) (refusal *exchange.Response) {
 	if values := req.Header["Authorization"]; o.OwnToken != nil && len(values) == 1 {
 		// The scheme has no case. Python's client writes it in lower case.
-		if scheme, token, _ := strings.Cut(values[0], " "); strings.EqualFold(scheme, "Bearer") && o.OwnToken(token) {
+		scheme, token, _ := strings.Cut(values[0], " ")
+		if strings.EqualFold(scheme, "Bearer") && o.OwnToken(token) {
 			delete(req.Header, "Authorization")
 			return nil
 		}
@@ -144,7 +160,8 @@ func unreviewed(req *exchange.Request) *exchange.Response {
 }
 
 func unauthorized(req *exchange.Request) *exchange.Response {
-	refusal := req.Refuse(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"))
+	refusal := req.Refuse(exchange.Failure(
+		http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"))
 	refusal.Last = true // no user's limit counts this connection
 	return refusal
 }

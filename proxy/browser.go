@@ -31,7 +31,8 @@ func refuseBrowser(o *Options, req *exchange.Request) (refusal *exchange.Respons
 // hostFits reports whether a request's Host is safe: web pages cannot make this name resolve to the
 // proxy (DNS rebinding). With TLS, a page's own name would not match the certificate.
 func hostFits(o *Options, req *exchange.Request) bool {
-	return access.LoopbackHost(req.Host) || o.Access != nil && o.TLS != nil || o.AnyHost && !access.MaybeBrowser(req.Header)
+	return access.LoopbackHost(req.Host) || o.Access != nil && o.TLS != nil ||
+		o.AnyHost && !access.MaybeBrowser(req.Header)
 }
 
 func pageReason(req *exchange.Request) string {

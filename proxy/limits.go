@@ -15,7 +15,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// perUserCounts counts each user's open connections or watches.
 type perUserCounts struct {
 	mu struct {
 		sync.Mutex
@@ -70,7 +69,11 @@ type queues struct {
 }
 
 func newLimiter(options *atomic.Pointer[Options], metrics *metrics.Metrics) *limiter {
-	return &limiter{options: options, metrics: metrics, queues: newQueues(options.Load())}
+	return &limiter{
+		options: options,
+		metrics: metrics,
+		queues:  newQueues(options.Load()),
+	}
 }
 
 // newQueues returns the slots and memory that users share. Without authentication all clients count
@@ -98,14 +101,15 @@ func newQueues(options *Options) queues {
 
 func (l *limiter) limits() exchange.Limits { return l.options.Load().Limits }
 
-// admit counts the request's connection against its user's limit, or refuses the request.
 func (l *limiter) admit(req *exchange.Request) (refusal *exchange.Response) {
 	name := req.User()
 	if req.Conn.Crowded() {
 		return l.tooMany(req, "connections", "too many connections are open")
 	}
-	if !req.Conn.HoldAs(name, func() (func(), bool) { return l.connections.take(name, l.limits().UserConnections) }) {
-		return l.tooMany(req, "user_connections", fmt.Sprintf("user %q has too many connections open", name))
+	take := func() (func(), bool) { return l.connections.take(name, l.limits().UserConnections) }
+	if !req.Conn.HoldAs(name, take) {
+		message := fmt.Sprintf("user %q has too many connections open", name)
+		return l.tooMany(req, "user_connections", message)
 	}
 	return nil
 }
@@ -115,7 +119,8 @@ func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *excha
 	name := req.User()
 	uncount, ok := l.watches.take(name, l.limits().UserWatches)
 	if !ok {
-		return nil, l.tooMany(req, "user_watches", fmt.Sprintf("user %q has too many watches open", name))
+		message := fmt.Sprintf("user %q has too many watches open", name)
+		return nil, l.tooMany(req, "user_watches", message)
 	}
 	giveBack, ok := l.holdWatch(req)
 	if !ok {
@@ -136,7 +141,9 @@ func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchang
 }
 
 // GaveUp implements read.Limiter. It answers a request whose wait has failed.
-func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response {
+func (l *limiter) GaveUp(
+	req *exchange.Request, err error, limit, message string,
+) *exchange.Response {
 	if errors.Is(err, context.Canceled) {
 		return exchange.ClientGone()
 	}
@@ -145,7 +152,9 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 
 // admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
 // request only if the user has given up too many requests.
-func (l *limiter) admitForward(ctx context.Context, req *exchange.Request) (done func(), refusal *exchange.Response) {
+func (l *limiter) admitForward(
+	ctx context.Context, req *exchange.Request,
+) (done func(), refusal *exchange.Response) {
 	user := req.User()
 	if !l.mayGiveUp(user) {
 		return nil, l.tooMany(req, "given_up", tooManyGivenUp)
@@ -165,7 +174,6 @@ func (l *limiter) admitForward(ctx context.Context, req *exchange.Request) (done
 	return sync.OnceFunc(func() { l.queues.forwards.Give(user, 1) }), nil
 }
 
-// crowded reports whether many forwarded requests are in flight.
 func (l *limiter) crowded() bool { return 2*l.queues.forwards.Taken() > l.queues.forwards.Capacity }
 
 // givenUpMost limits the forwarded requests given up within givenUpTime that upstream may still
@@ -176,7 +184,6 @@ const (
 	tooManyGivenUp = "too many requests were given up before the upstream apiserver had answered"
 )
 
-// mayGiveUp reports whether a user may send a request that its client may give up.
 func (l *limiter) mayGiveUp(user string) bool {
 	if !l.queues.givenUp.Try(user, 1) {
 		return false
@@ -215,7 +222,9 @@ const (
 
 // admitFallback waits for the slot of a read that falls back to upstream. A watch holds it while it
 // is open. Without one, the client is asked to retry, because the cache may answer then.
-func (l *limiter) admitFallback(ctx context.Context, req *exchange.Request) (leave func(), refusal *exchange.Response) {
+func (l *limiter) admitFallback(
+	ctx context.Context, req *exchange.Request,
+) (leave func(), refusal *exchange.Response) {
 	slots, user := l.fallbacks(req), req.User()
 	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
 	defer cancel()

@@ -112,15 +112,14 @@ func NewServer(of Parts, options Options) *Server {
 		upstream: s.upstream,
 	}
 	s.reader = read.New(read.Config{
-		Feeds:    of.Feeds,
-		Derived:  of.Derived,
-		Memory:   s.limits.queues.memory,
-		Slots:    s.limits.queues.reads,
-		Limits:   s.limits,
-		Metrics:  of.Metrics,
-		Log:      of.Log,
-		Draining: s.life.Draining(),
-		Drain:    s.life,
+		Feeds:   of.Feeds,
+		Derived: of.Derived,
+		Memory:  s.limits.queues.memory,
+		Slots:   s.limits.queues.reads,
+		Limits:  s.limits,
+		Metrics: of.Metrics,
+		Log:     of.Log,
+		Life:    s.life,
 	}, options.Options)
 	s.listening = s.listen(s)
 	return s
@@ -153,7 +152,9 @@ func (s *Server) SetOptions(o Options) {
 }
 
 // Serve serves l until ctx ends, and then drains (see [listen.Server.Serve]).
-func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	return s.listening.Serve(ctx, l)
+}
 
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.listening.Connections() }
@@ -172,14 +173,17 @@ func (s *Server) Handle(ctx context.Context, req *exchange.Request) *exchange.Re
 func (s *Server) audited(ctx context.Context, req *exchange.Request) *exchange.Response {
 	o := s.options.Load()
 	enterView(o.Views, req)
+	respond := func() *exchange.Response { return s.limits.holdResponse(req, s.handle(ctx, req)) }
 	if o.Audit == nil {
-		resp, _ := s.recovered(req, func() *exchange.Response { return s.limits.holdResponse(req, s.handle(ctx, req)) })
+		resp, _ := s.recovered(req, respond)
 		return resp
 	}
 	received := time.Now()
 	o.Audit.Begin(req)
-	resp, panicked := s.recovered(req, func() *exchange.Response { return s.limits.holdResponse(req, s.handle(ctx, req)) })
-	resp, _ = s.recovered(req, func() *exchange.Response { return o.Audit.Answered(req, resp, received, panicked) })
+	resp, panicked := s.recovered(req, respond)
+	resp, _ = s.recovered(req, func() *exchange.Response {
+		return o.Audit.Answered(req, resp, received, panicked)
+	})
 	return resp
 }
 
@@ -190,11 +194,14 @@ func (s *Server) Refused(req *exchange.Request, resp *exchange.Response) {
 }
 
 // recovered turns a panic in f into an error response. One bad request must not end all watches.
-func (s *Server) recovered(req *exchange.Request, f func() *exchange.Response) (resp *exchange.Response, panicked bool) {
+func (s *Server) recovered(
+	req *exchange.Request, f func() *exchange.Response,
+) (resp *exchange.Response, panicked bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.metrics.Panicked(s.log, metrics.InHandler, p, zap.String("path", short(req.Path)))
-			resp = exchange.StatusResponse(exchange.Failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"))
+			resp = exchange.StatusResponse(exchange.Failure(
+				http.StatusInternalServerError, "InternalError", "internal error in watchproxy"))
 			panicked = true
 		}
 	}()
@@ -211,7 +218,8 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request) *exchange.Re
 // refuse makes the early checks. Until the sender is known, it parses only the credentials.
 func (s *Server) refuse(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
 	if exchange.HidesIdentity(req.Header) {
-		return req.Refuse(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"))
+		return req.Refuse(exchange.BadRequest(
+			"the Connection header must not name headers that tell who sends the request"))
 	}
 	if s.options.Load().Access != nil {
 		if answer := s.authentication.askOrigin(ctx, req); answer != nil {

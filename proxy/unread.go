@@ -9,7 +9,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// errUnread ends a response that its client does not read.
 var errUnread = errors.New("the client does not read, and there is no room for the unread bytes")
 
 // unread is the body of a forwarded response without a time limit. While the client does not read,
@@ -29,8 +28,15 @@ type unread struct {
 }
 
 // guardUnread returns a body whose unread bytes count. closed is called when it is closed.
-func (u *upstream) guardUnread(req *exchange.Request, body io.ReadCloser, closed func()) io.ReadCloser {
-	b := &unread{ReadCloser: body, of: u, req: req, closed: closed}
+func (u *upstream) guardUnread(
+	req *exchange.Request, body io.ReadCloser, closed func(),
+) io.ReadCloser {
+	b := &unread{
+		ReadCloser: body,
+		of:         u,
+		req:        req,
+		closed:     closed,
+	}
 	b.guard = fair.NewGuard(u.options.Load().Window, b)
 	b.guard.Begin()
 	return b
@@ -54,7 +60,6 @@ func (u *unread) RefuseUnread() {
 	_ = u.ReadCloser.Close() // frees the window; a write waits for the client
 }
 
-// Read implements io.Reader.
 func (u *unread) Read(p []byte) (int, error) {
 	u.guard.End()
 	u.mu.Lock()
@@ -72,7 +77,6 @@ func (u *unread) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (u *unread) Close() error {
 	u.mu.Lock()
 	was := u.mu.done

@@ -10,7 +10,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/forward"
 )
 
-// upstream sends requests to the apiserver within their users' limits.
 type upstream struct {
 	forwards *forward.Forwarder
 	sharing  forward.Sharing
@@ -22,7 +21,9 @@ type upstream struct {
 }
 
 // share forwards a request. Equal reads share a response. It reads a short response to its end.
-func (u *upstream) share(ctx context.Context, req *exchange.Request, t *forward.Attempt) *exchange.Response {
+func (u *upstream) share(
+	ctx context.Context, req *exchange.Request, t *forward.Attempt,
+) *exchange.Response {
 	defer t.ResponseBegins()
 	resp, flight := u.sharing.Join(ctx, req, t)
 	switch {
@@ -34,7 +35,8 @@ func (u *upstream) share(ctx context.Context, req *exchange.Request, t *forward.
 	default:
 		resp = u.send(ctx, req, t)
 	}
-	if resp.Lasts || req.Method == http.MethodHead || !req.Route.Resource || !forward.KubernetesOwn(req.Route.GVR.Group) {
+	if resp.Lasts || req.Method == http.MethodHead || !req.Route.Resource ||
+		!forward.KubernetesOwn(req.Route.GVR.Group) {
 		return resp
 	}
 	if req.Route.Plain {
@@ -63,7 +65,9 @@ const bodyMax = 3 << 20
 
 // send sends a request upstream. It releases the attempt's admission when the request ends. When
 // the server drains, a forwarded watch ends within the drain time, like a watch from the cache.
-func (u *upstream) send(ctx context.Context, req *exchange.Request, t *forward.Attempt) *exchange.Response {
+func (u *upstream) send(
+	ctx context.Context, req *exchange.Request, t *forward.Attempt,
+) *exchange.Response {
 	sent := false
 	defer func() {
 		if !sent { // after a refusal or a panic
@@ -76,7 +80,8 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, t *forward.A
 		aggregated := req.Route.Resource && !forward.KubernetesOwn(req.Route.GVR.Group)
 		switch known := req.Body.Length >= 0; {
 		case req.Body.Length <= bodyMax && (known || !aggregated):
-			req.Body.Most, req.Body.Keep = bodyMax, (known || req.Route.Resource) && !lasting(req.Route)
+			req.Body.Most = bodyMax
+			req.Body.Keep = (known || req.Route.Resource) && !lasting(req.Route)
 		case !aggregated:
 			return req.Refuse(exchange.BodyTooLarge(bodyMax))
 		}
@@ -122,7 +127,9 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, t *forward.A
 	over := context.Background()
 	if req.Route.Verb == "watch" {
 		drained, end := context.WithCancel(context.Background())
-		undrain := context.AfterFunc(u.draining, func() { time.AfterFunc(u.life.DrainShare(), end) })
+		undrain := context.AfterFunc(u.draining, func() {
+			time.AfterFunc(u.life.DrainShare(), end)
+		})
 		over = drained
 		t.Hold(func() { undrain() })
 	}
@@ -144,7 +151,9 @@ func (u *upstream) send(ctx context.Context, req *exchange.Request, t *forward.A
 }
 
 // attempt sends a request, and counts it if its client gives it up. The response ends with over.
-func (u *upstream) attempt(ctx, over context.Context, req *exchange.Request, t *forward.Attempt) *exchange.Response {
+func (u *upstream) attempt(
+	ctx, over context.Context, req *exchange.Request, t *forward.Attempt,
+) *exchange.Response {
 	resp := u.forwards.Send(ctx, over, u.life.Stopping(), req, t)
 	if t.GivenUp {
 		u.limits.countGivenUp(req.User())

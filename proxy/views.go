@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -46,19 +47,24 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request) *excha
 	case fields == nil || !req.Route.Resource:
 		return nil
 	case writesObjects(req.Route):
-		refusal := req.Refuse(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-			req.Route.Verb+" of "+req.Route.GVR.Resource+" is not allowed in the view "+req.View.Name+", which shows only a part of each object: use the address without "+
-				exchange.ViewPrefix+req.View.Name))
+		refusal := req.Refuse(exchange.Failure(
+			http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+			fmt.Sprintf("%s of %s is not allowed in the view %s, which shows only a part of each "+
+				"object: use the address without %s", req.Route.Verb, req.Route.GVR.Resource,
+				req.View.Name, exchange.ViewPrefix+req.View.Name)))
 		refusal.Header.Set("Allow", "GET")
 		return refusal
 	case cuts(req) == nil:
 		return nil
 	case req.WantsUpgrade():
-		return req.Refuse(exchange.BadRequest("the view " + req.View.Name + " answers over HTTP alone: leave out the header Upgrade"))
+		return req.Refuse(exchange.BadRequest("the view " + req.View.Name +
+			" answers over HTTP alone: leave out the header Upgrade"))
 	}
 	if _, ok := wire.AcceptsJSON(req.Header.Get("Accept")); !ok {
-		return req.Refuse(exchange.Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-			"the view "+req.View.Name+" may have "+req.Route.GVR.Resource+" only in JSON: accept application/json, too"))
+		return req.Refuse(exchange.Failure(
+			http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			fmt.Sprintf("the view %s may have %s only in JSON: accept application/json, too",
+				req.View.Name, req.Route.GVR.Resource)))
 	}
 	return nil
 }
@@ -80,7 +86,8 @@ func acceptJSON(req *exchange.Request) {
 // part. Subresources that are created, such as bindings, evictions and exec, have bodies of their
 // own. Reviews are questions, and a proxy subresource leads elsewhere.
 func writesObjects(rt exchange.Route) bool {
-	if rt.Subresource == "proxy" || rt.GVR.Group == "authorization.k8s.io" || rt.GVR.Group == "authentication.k8s.io" {
+	if rt.Subresource == "proxy" || rt.GVR.Group == "authorization.k8s.io" ||
+		rt.GVR.Group == "authentication.k8s.io" {
 		return false
 	}
 	switch rt.Verb {
@@ -97,7 +104,8 @@ var showsObject = []string{"", "status", "resize", "ephemeralcontainers", "appro
 
 // cuts returns the fields that stay of the objects in the answer to a request; nil for all.
 func cuts(req *exchange.Request) *projection.Projection {
-	if req.Method != http.MethodGet || !req.Route.Resource || !slices.Contains(showsObject, req.Route.Subresource) {
+	if req.Method != http.MethodGet || !req.Route.Resource ||
+		!slices.Contains(showsObject, req.Route.Subresource) {
 		return nil
 	}
 	return req.View.Of(req.Route.GVR.GroupResource())
@@ -110,7 +118,10 @@ func cutForwarded(req *exchange.Request, resp *exchange.Response) *exchange.Resp
 	if fields == nil || resp.Source != exchange.FromUpstream || resp.Status != http.StatusOK {
 		return resp
 	}
-	shape := map[string]projection.Shape{"list": projection.List, "watch": projection.Events}[req.Route.Verb]
+	shape := map[string]projection.Shape{
+		"list":  projection.List,
+		"watch": projection.Events,
+	}[req.Route.Verb]
 	mediaType, encoding := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
 	if !strings.HasPrefix(mediaType, "application/json") || encoding != "" {
 		return failCut(req, resp)
@@ -129,5 +140,6 @@ func cutForwarded(req *exchange.Request, resp *exchange.Response) *exchange.Resp
 
 func failCut(req *exchange.Request, resp *exchange.Response) *exchange.Response {
 	resp.Abandon()
-	return req.Refuse(exchange.BadGateway("the view " + req.View.Name + " cannot show upstream's answer, which is not JSON"))
+	return req.Refuse(exchange.BadGateway("the view " + req.View.Name +
+		" cannot show upstream's answer, which is not JSON"))
 }

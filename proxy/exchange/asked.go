@@ -28,7 +28,8 @@ func (r Asked) Attributes(u user.Info) authorizer.Attributes {
 	}
 	if r.Fields != nil {
 		a.FieldSelectorRequirements = r.Fields.Requirements()
-		if name, ok := r.Fields.RequiresExactMatch("metadata.name"); ok && len(content.IsPathSegmentName(name)) == 0 {
+		name, ok := r.Fields.RequiresExactMatch("metadata.name")
+		if ok && len(content.IsPathSegmentName(name)) == 0 {
 			a.Name = name
 		}
 	}

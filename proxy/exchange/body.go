@@ -18,9 +18,10 @@ type Body struct {
 	Shared bool          // all bodies of the connection share one window, as over HTTP/2
 	Length int64         // in bytes, -1 if unknown
 	Most   int64         // maximum length, in bytes; 0 means no limit
-	Keep   bool          // the body may be read before the request is sent, and kept until the response
-	Room   int64         // memory for a body that is kept, if it is longer than BodyAhead
-	Ended  atomic.Bool   // all bytes have been read
+	// The body may be read before the request is sent, and kept until the response.
+	Keep  bool
+	Room  int64       // memory for a body that is kept, if it is longer than BodyAhead
+	Ended atomic.Bool // all bytes have been read
 
 	read   int64
 	began  time.Time             // the time of the first read
@@ -66,7 +67,8 @@ func (b *Body) Fill() (longer bool) {
 // Whole reads a short body to its end and returns it. It returns nil if there is no body, or if it
 // is longer than BodyAhead and Room, is broken or must not be kept. Then Read returns all of it.
 func (b *Body) Whole() []byte {
-	if b == nil || !b.Keep || b.Fill() || !errors.Is(b.after, io.EOF) || b.Length >= 0 && b.Length != int64(len(b.ahead)) {
+	if b == nil || !b.Keep || b.Fill() || !errors.Is(b.after, io.EOF) ||
+		b.Length >= 0 && b.Length != int64(len(b.ahead)) {
 		return nil
 	}
 	whole := b.ahead

@@ -37,7 +37,11 @@ func (r *Request) Credentials() (c Credentials) {
 
 // AsHTTP returns a request with these credentials, for package access.
 func (c Credentials) AsHTTP(ctx context.Context) *http.Request {
-	r := Request{Conn: c.conn, TLS: c.tls, Header: http.Header{}}
+	r := Request{
+		Conn:   c.conn,
+		TLS:    c.tls,
+		Header: http.Header{},
+	}
 	for i := 0; i < len(c.header); i += 2 {
 		r.Header.Add(c.header[i], c.header[i+1])
 	}

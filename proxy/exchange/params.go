@@ -62,7 +62,12 @@ func Parse(query string) (Params, error) {
 
 // Want returns the selection of a read.
 func (p *Params) Want(rt Route) object.Want {
-	w := object.Want{Namespace: rt.Namespace, Name: rt.Name, Fields: p.Fields, Labels: p.Labels}
+	w := object.Want{
+		Namespace: rt.Namespace,
+		Name:      rt.Name,
+		Fields:    p.Fields,
+		Labels:    p.Labels,
+	}
 	if rt.IsNamespace() {
 		w.Namespace = ""
 	}
@@ -93,7 +98,8 @@ func (p *Params) set(name, value string) (err error) {
 		p.InitialEvents = &b
 	case "timeoutSeconds":
 		p.WatchSeconds, err = strconv.ParseInt(value, 10, 64)
-		if p.WatchSeconds < 0 || p.WatchSeconds > math.MaxInt64/int64(time.Second) { // then the duration overflows
+		// Then the duration overflows.
+		if p.WatchSeconds < 0 || p.WatchSeconds > math.MaxInt64/int64(time.Second) {
 			err = ErrDoubtful
 		}
 	case "timeout":
@@ -190,7 +196,8 @@ func (p *Params) WithState() bool {
 
 // Indexed reports whether upstream reads the page from an index, so a full page has another token.
 func (p *Params) Indexed() bool {
-	return p.Fields != nil && !p.Fields.Empty() && p.Token == "" && (p.Match == "NotOlderThan" || !p.RVGiven)
+	return p.Fields != nil && !p.Fields.Empty() && p.Token == "" &&
+		(p.Match == "NotOlderThan" || !p.RVGiven)
 }
 
 // Pinned reports whether a list of all namespaces has a field selector for one of them. Upstream

@@ -107,15 +107,16 @@ func HidesIdentity(header http.Header) bool {
 	return false
 }
 
-// isIdentity reports whether a header identifies the sender or the impersonated user.
 func isIdentity(name string) bool {
-	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, access.ImpersonatePrefix)
+	return name == "Authorization" || name == "Sec-Websocket-Protocol" ||
+		strings.HasPrefix(name, access.ImpersonatePrefix)
 }
 
 // WantsUpgrade reports whether the client asks to switch from HTTP to another protocol, as for
 // exec, attach and port-forward. With a body it does not: a server may ignore such an offer.
 func (r *Request) WantsUpgrade() bool {
-	return r.Body == nil && r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
+	return r.Body == nil && r.Header.Get("Upgrade") != "" &&
+		httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
 // OnlyReads reports whether upstream may execute the request twice without harm. An upgrade may
@@ -129,8 +130,8 @@ const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 // Identified reports whether the request has credentials in its headers.
 func (r *Request) Identified() bool {
-	return r.Header.Get("Authorization") != "" ||
-		strings.Contains(strings.Join(r.Header.Values("Sec-Websocket-Protocol"), ","), bearerProtocol)
+	protocols := strings.Join(r.Header.Values("Sec-Websocket-Protocol"), ",")
+	return r.Header.Get("Authorization") != "" || strings.Contains(protocols, bearerProtocol)
 }
 
 // User returns the user whose limits apply, or "" without authentication.
@@ -154,8 +155,9 @@ func (r *Request) Impersonates() bool {
 // plainHeaders are request headers that do not change the response to a read, or only select its
 // form.
 var plainHeaders = []string{
-	"Accept", "Accept-Encoding", "Accept-Language", "Audit-Id", "Cache-Control", "Connection", "Content-Type", "Host",
-	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
+	"Accept", "Accept-Encoding", "Accept-Language", "Audit-Id", "Cache-Control", "Connection",
+	"Content-Type", "Host", "Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate",
+	"User-Agent",
 }
 
 // Plain reports whether a read has only headers with a known effect on the response: plainHeaders,
@@ -165,8 +167,10 @@ func (r *Request) Plain(also ...string) bool {
 		return false
 	}
 	for name, values := range r.Header {
-		known := slices.Contains(plainHeaders, name) || slices.Contains(also, name) || name == "Authorization" && r.Identity != nil
-		if !known || len(values) > 1 || name == "Connection" && !strings.EqualFold(values[0], "keep-alive") {
+		known := slices.Contains(plainHeaders, name) || slices.Contains(also, name) ||
+			name == "Authorization" && r.Identity != nil
+		hides := name == "Connection" && !strings.EqualFold(values[0], "keep-alive")
+		if !known || hides || len(values) > 1 {
 			return false
 		}
 	}
@@ -179,7 +183,15 @@ func (r *Request) AsHTTP(ctx context.Context) *http.Request {
 	if err != nil {
 		u = &url.URL{Path: r.Path, RawQuery: r.Query}
 	}
-	asked := &http.Request{Method: r.Method, URL: u, RequestURI: r.Target, Host: r.Host, RemoteAddr: address(r.Conn), Header: r.Header, TLS: r.TLS}
+	asked := &http.Request{
+		Method:     r.Method,
+		URL:        u,
+		RequestURI: r.Target,
+		Host:       r.Host,
+		RemoteAddr: address(r.Conn),
+		Header:     r.Header,
+		TLS:        r.TLS,
+	}
 	return asked.WithContext(ctx)
 }
 
@@ -190,8 +202,10 @@ const AheadMax = 64 << 10
 // called before the connection is read again.
 func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithTimeout(ctx, waits(r.Query))
-	if r.Client == nil || r.Body != nil && !r.Body.Ended.Load() && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
-		return ctx, cancel // the client is not watched, because the rest of the body may exceed AheadMax
+	// A client is not watched if the rest of its body may exceed AheadMax.
+	sends := r.Body != nil && !r.Body.Ended.Load()
+	if r.Client == nil || sends && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
+		return ctx, cancel
 	}
 	unwatch := r.Client.CancelWhenGone(cancel)
 	return ctx, func() {

@@ -79,7 +79,11 @@ type Release interface {
 
 // NewResponse returns a response without a body.
 func NewResponse(status int, from Source) *Response {
-	return &Response{Status: status, Header: http.Header{}, Source: from}
+	return &Response{
+		Status: status,
+		Header: http.Header{},
+		Source: from,
+	}
 }
 
 // Long reports whether the response has no time limit of its own, as for a watch.
@@ -140,7 +144,9 @@ var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
 // Copy writes the body from its [Reader]. The writes wait for turns, unless the body has no time
 // limit, because an event must not wait.
-func (r *Response) Copy(ctx context.Context, w io.Writer, req *Request, slots *fair.Slots) (int64, error) {
+func (r *Response) Copy(
+	ctx context.Context, w io.Writer, req *Request, slots *fair.Slots,
+) (int64, error) {
 	from := struct{ io.Reader }{r.Body.(*Reader)}
 	if r.Kept != nil {
 		w = fair.Paced(w)

@@ -33,7 +33,8 @@ func (rt *Route) IsNamespace() bool {
 }
 
 var verbs = map[string]string{
-	"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete",
+	"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch",
+	"DELETE": "delete",
 }
 
 // ParseRoute parses a method and an escaped path. RequestInfo is not given the method, because it
@@ -44,14 +45,21 @@ func ParseRoute(method, path string) Route {
 		unescaped = path
 	}
 	// NewRequestInfo fails for paths that end at watch or proxy. Such paths are not plain.
-	info, _ := access.RequestInfos.NewRequestInfo(&http.Request{URL: &url.URL{Path: beginning(unescaped)}})
+	info, _ := access.RequestInfos.NewRequestInfo(
+		&http.Request{URL: &url.URL{Path: beginning(unescaped)}},
+	)
 	rt := Route{
-		GVR:       schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource},
+		GVR: schema.GroupVersionResource{
+			Group:    info.APIGroup,
+			Version:  info.APIVersion,
+			Resource: info.Resource,
+		},
 		Namespace: info.Namespace, Name: info.Name, Subresource: info.Subresource,
 		// Metrics keep the verb. The copy does not keep the path in memory.
 		Verb: strings.Clone(info.Verb), Resource: info.IsResourceRequest,
 	}
-	if rt.Verb == "" || method == http.MethodOptions { // otherwise the path names the verb: watch, proxy
+	// Otherwise the path names the verb: watch, proxy.
+	if rt.Verb == "" || method == http.MethodOptions {
 		rt.Verb = verbOf(method, &rt)
 	}
 	segments := 2 + len(info.Parts) // number of segments in the canonical path
@@ -61,7 +69,8 @@ func ParseRoute(method, path string) Route {
 	if rt.Namespace != "" && rt.GVR.Resource != "namespaces" {
 		segments += 2
 	}
-	rt.Plain = rt.Resource && rt.Subresource == "" && strings.Count(path, "/") == segments && canonical(path)
+	rt.Plain = rt.Resource && rt.Subresource == "" && strings.Count(path, "/") == segments &&
+		canonical(path)
 	return rt
 }
 

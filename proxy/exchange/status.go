@@ -17,7 +17,13 @@ var typeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 
 // Failure returns the Status of a failed request.
 func Failure(code int, reason metav1.StatusReason, message string) metav1.Status {
-	return metav1.Status{TypeMeta: typeMeta, Status: metav1.StatusFailure, Reason: reason, Message: message, Code: int32(code)}
+	return metav1.Status{
+		TypeMeta: typeMeta,
+		Status:   metav1.StatusFailure,
+		Reason:   reason,
+		Message:  message,
+		Code:     int32(code),
+	}
 }
 
 // RetryLater returns a Status that asks the client to retry after a second.
@@ -30,7 +36,8 @@ func RetryLater(code int, reason metav1.StatusReason, message string) metav1.Sta
 // Unreviewed returns the Status for a request whose sender upstream cannot be asked about, because
 // it cannot be reached or refuses the proxy's own credentials.
 func Unreviewed() metav1.Status {
-	return Unavailable("the upstream apiserver cannot be asked to review the credentials of the request")
+	return Unavailable(
+		"the upstream apiserver cannot be asked to review the credentials of the request")
 }
 
 // Unavailable returns the Status for a request that was not executed, and may be retried.
@@ -60,21 +67,26 @@ const ClientLeft = 499
 
 // ClientGone returns the response for a client that has left. It is never sent.
 func ClientGone() *Response {
-	resp := StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"))
+	resp := StatusResponse(Failure(
+		http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"))
 	resp.MetricStatus = ClientLeft
 	return resp
 }
 
 // TooManyRequests returns the Status for a request beyond a limit.
 func TooManyRequests(message string) metav1.Status {
-	return RetryLater(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
+	message += ", please try again later"
+	return RetryLater(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message)
 }
 
 // TooLarge returns the Status of kube-apiserver's cache for a resourceVersion not yet reached.
 func TooLarge(asked, current uint64) metav1.Status {
 	s := RetryLater(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
 		fmt.Sprintf("Timeout: Too large resource version: %d, current: %d", asked, current))
-	s.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	s.Details.Causes = []metav1.StatusCause{{
+		Type:    metav1.CauseTypeResourceVersionTooLarge,
+		Message: "Too large resource version",
+	}}
 	return s
 }
 

@@ -43,7 +43,8 @@ func (v *View) changes(gr schema.GroupResource) bool {
 
 // Narrows reports whether a read of all namespaces shows those that its sender may read.
 func (v *View) Narrows(rt Route) bool {
-	if v == nil || !v.Allowed || rt.Namespace != "" || rt.Name != "" || rt.Subresource != "" || rt.Verb != "list" && rt.Verb != "watch" {
+	if v == nil || !v.Allowed || rt.Namespace != "" || rt.Name != "" || rt.Subresource != "" ||
+		rt.Verb != "list" && rt.Verb != "watch" {
 		return false
 	}
 	gr := rt.GVR.GroupResource()

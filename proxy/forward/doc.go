@@ -19,9 +19,8 @@
 // there, a pod with such headers can still end other uploads to pods.
 //
 // If a request fails, the client's library may send it again. Client-go repeats any verb after 429
-// or 5xx with Retry-After, urllib3 (Python) PUT and DELETE after 429 or 503 with Retry-After,
-// OkHttp (Java) any verb after 503 with Retry-After 0, node-fetch none. So Retry-After must not
-// follow a write that upstream may have executed (TestFailuresOfUpstream):
+// or 5xx with Retry-After, other libraries only some. So Retry-After must not follow a write that
+// upstream may have executed (TestFailuresOfUpstream):
 //
 //	failure                          | executed? | read               | write
 //	too many requests wait           | no        | 429, Retry-After   | 429, Retry-After
@@ -38,8 +37,5 @@
 // [Sharing] lets equal gets, lists and reads of documents share one response. Each reader receives
 // the response to a request that was sent after the reader arrived. Upstream receives one of
 // several equal requests at a time. A reader whose request has not begun after a minute sends its
-// own. A response that breaks off is a 503 to all its readers. A short response of a Kubernetes API
-// group is read completely before it is written ([exchange.SmallBody]).
-//
-// Gets share connections, too: HTTP/1.1 connections of their own would save 0.1 to 0.2 ms each.
+// own. A response that breaks off is a 503 to all its readers.
 package forward

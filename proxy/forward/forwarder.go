@@ -35,7 +35,9 @@ type Forwarder struct {
 
 // New returns a forwarder to the server in config. The function transport makes a round tripper
 // from the configurations of the upstream servers, each changed by the function's argument.
-func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
+func New(
+	config *rest.Config, transport func(Adaptation) (http.RoundTripper, error),
+) (*Forwarder, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("upstream address %q: %w", config.Host, err)
@@ -56,10 +58,16 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 // cancelled without a cause, the client has left. When over ends, the response ends as if upstream
 // had ended it. When stopping ends before the response begins, the request fails. Send releases the
 // attempt's admission when the request ends (see lifetime).
-func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Request, t *Attempt) *exchange.Response {
+func (f *Forwarder) Send(
+	ctx, over, stopping context.Context, req *exchange.Request, t *Attempt,
+) *exchange.Response {
 	client := ctx
 	ctx, cancel := context.WithCancel(ctx)
-	x := &roundTrip{lifetime: lifetime{Request: req, attempt: t, cancel: cancel}}
+	x := &roundTrip{lifetime: lifetime{
+		Request: req,
+		attempt: t,
+		cancel:  cancel,
+	}}
 	x.asProxy = asProxy(req)
 	x.impersonates = x.asProxy && (f.actsAs || req.Identity.ActsAsAnother())
 	x.begin(over, stopping)
@@ -80,12 +88,14 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 		return exchange.StatusResponse(stops(true))
 	}
 	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
-		return req.Refuse(exchange.Forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"))
+		return req.Refuse(exchange.Forbidden("the proxy's own identity is an impersonated one, " +
+			"so Impersonate headers are not accepted"))
 	}
 	whole := x.Body.Whole()
 	way, ok := f.way(req, t, whole != nil)
 	if !ok {
-		return req.Refuse(exchange.Forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"))
+		return req.Refuse(exchange.Forbidden("the name, uid, groups or extra of the user cannot " +
+			"be passed on: they are empty, have spaces around them or are no header values"))
 	}
 	out, err := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		// After GOAWAY, the transport asks for another connection for a request that upstream has
@@ -107,11 +117,14 @@ func (f *Forwarder) Send(ctx, over, stopping context.Context, req *exchange.Requ
 	return resp
 }
 
-func (x *roundTrip) answer(ctx, client context.Context, out *http.Request, in *http.Response, err error) *exchange.Response {
+func (x *roundTrip) answer(
+	ctx, client context.Context, out *http.Request, in *http.Response, err error,
+) *exchange.Response {
 	if err != nil {
-		gone := x.ended.Load() == left || context.Cause(client) == context.Canceled //nolint:errorlint // other causes do not mean that the client left
-		broken := BrokenBody(x.Request)                                             // before the proxy itself interrupts the body
-		_ = out.Body.Close()                                                        // some transports do not close it
+		//nolint:errorlint // other causes do not mean that the client left
+		gone := x.ended.Load() == left || context.Cause(client) == context.Canceled
+		broken := BrokenBody(x.Request) // before the proxy itself interrupts the body
+		_ = out.Body.Close()            // some transports do not close it
 		x.finish()
 		if cause := context.Cause(client); cause != nil {
 			err = cause // some transports do not tell it
@@ -167,7 +180,9 @@ type Attempt struct {
 func (t *Attempt) ResponseBegins() { t.begun.Store(true) }
 
 // within gives up if the response does not begin within the attempt's patience.
-func (t *Attempt) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
+func (t *Attempt) within(
+	cancel func(), ask func() (*http.Response, error),
+) (*http.Response, error) {
 	if t.Patience == 0 {
 		return ask()
 	}
@@ -193,15 +208,19 @@ type roundTrip struct {
 }
 
 // outgoing returns the request for upstream. whole is its body if all of that has been read.
-func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (*http.Request, error) {
+func (x *roundTrip) outgoing(
+	ctx context.Context, base *url.URL, whole []byte,
+) (*http.Request, error) {
 	target, err := url.ParseRequestURI(x.Target)
 	if err != nil || !strings.HasPrefix(x.Target, "/") {
-		return nil, fmt.Errorf("request target %q is not a path", x.Path) // the query may have secrets
+		// The query may have secrets.
+		return nil, fmt.Errorf("request target %q is not a path", x.Path)
 	}
 	u := *base
 	prefix := strings.TrimSuffix(base.Path, "/")
 	if prefix != "" && leaves(target.Path) {
-		return nil, errors.New("the path must not contain the segments . or .., because the upstream apiserver's address has a path")
+		return nil, errors.New("the path must not contain the segments . or .., " +
+			"because the upstream apiserver's address has a path")
 	}
 	u.Path, u.RawQuery = prefix+target.Path, target.RawQuery
 	u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + target.EscapedPath()
@@ -212,7 +231,8 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 	case x.Body != nil:
 		body = &requestBody{lifetime: &x.lifetime}
 	case x.WantsUpgrade() && x.Method == http.MethodGet:
-		body = emptyBody{http.NoBody} // net/http sends a GET without a body again, even if upstream has executed it
+		// net/http sends a GET without a body again, even if upstream has executed it.
+		body = emptyBody{http.NoBody}
 	}
 	out, err := http.NewRequestWithContext(ctx, x.Method, base.String(), body)
 	if err != nil {
@@ -247,7 +267,6 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL, whole []byte) (
 	return out, nil
 }
 
-// Read implements io.Reader.
 func (x *roundTrip) Read(p []byte) (int, error) {
 	n, err := x.upstream.Read(p)
 	if n > 0 {
@@ -261,8 +280,8 @@ func (x *roundTrip) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer. Over HTTP/2, each close of upstream's body would return what is unread
-// to the window of the connection once more, until the window overflows.
+// Close implements io.Closer. Over HTTP/2, each close of upstream's body would return what is
+// unread to the window of the connection once more, until the window overflows.
 func (x *roundTrip) Close() (err error) {
 	x.closing.Do(func() { err = x.upstream.Close() })
 	x.finish()
@@ -276,7 +295,8 @@ func stops(harmless bool) metav1.Status {
 		return exchange.Unavailable("watchproxy stops")
 	}
 	return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
-		"watchproxy stops before the upstream apiserver has answered, so the request may have been executed")
+		"watchproxy stops before the upstream apiserver has answered, "+
+			"so the request may have been executed")
 }
 
 // unanswered returns the Status for a request without a response. Only a harmless one may be
@@ -288,13 +308,15 @@ func unanswered(err error, sent, harmless bool) metav1.Status {
 		strings.Contains(err.Error(), "response header list larger"): // over HTTP/2
 		return longHeader()
 	case sent && errors.As(err, &timeout) && timeout.Timeout():
-		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
+		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
+			"the upstream apiserver did not answer in time")
 	case harmless && sent:
 		return exchange.Unavailable("the upstream apiserver gave no complete answer")
 	case harmless:
 		return exchange.Unavailable("the upstream apiserver cannot be reached")
 	}
-	return exchange.BadGateway("the connection to the upstream apiserver broke before its response, so the request may have been executed")
+	return exchange.BadGateway("the connection to the upstream apiserver broke before its " +
+		"response, so the request may have been executed")
 }
 
 // BrokenBody returns the response to a request whose body is malformed or too long, or nil.

@@ -38,8 +38,8 @@ func dropCredentials(header http.Header) {
 // hopByHop lists the headers that belong to one connection (RFC 9110, 7.6.1). Host and
 // Content-Length are fields of their own in net/http.
 var hopByHop = []string{
-	"Connection", "Content-Length", "Host", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"Connection", "Content-Length", "Host", "Keep-Alive", "Proxy-Authenticate",
+	"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
 // namedMax limits the headers that a Connection header declares hop-by-hop.
@@ -87,12 +87,14 @@ func LongHeader() *exchange.Response {
 }
 
 func longHeader() metav1.Status {
-	return exchange.BadGateway("the header of the response is too long, so it was dropped; the request has been executed")
+	return exchange.BadGateway("the header of the response is too long, so it was dropped; " +
+		"the request has been executed")
 }
 
 // leaves reports whether a decoded path has segments that a server may resolve to a path above it.
 func leaves(path string) bool {
-	for segment := range strings.FieldsFuncSeq(path, func(c rune) bool { return c == '/' || c == '\\' }) {
+	separates := func(c rune) bool { return c == '/' || c == '\\' }
+	for segment := range strings.FieldsFuncSeq(path, separates) {
 		if segment, _, _ = strings.Cut(segment, ";"); segment == "." || segment == ".." {
 			return true
 		}

@@ -105,7 +105,8 @@ func (l *lifetime) finish() {
 		switch l.handOver(nobody) {
 		case upload:
 			if !l.Body.Ended.Load() {
-				l.Client.Interrupt() // upstream has answered or failed before it had read the whole body
+				// Upstream has answered or failed before it had read the whole body.
+				l.Client.Interrupt()
 			}
 			<-l.uploaded
 		case watch:
@@ -144,7 +145,6 @@ type requestBody struct {
 	atEnd   bool       // guarded by reading
 }
 
-// Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
@@ -164,7 +164,6 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (b *requestBody) Close() error {
 	b.mu.Lock()
 	if b.reader == upload && !b.Body.Ended.Load() {

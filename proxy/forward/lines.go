@@ -29,12 +29,11 @@ func WholeLines(header http.Header, body *exchange.Reader, events bool) {
 	}
 }
 
-// hasLines reports whether each event of a watch is a line.
 func hasLines(header http.Header) bool {
-	return strings.HasPrefix(header.Get("Content-Type"), "application/json") && header.Get("Content-Encoding") == ""
+	return strings.HasPrefix(header.Get("Content-Type"), "application/json") &&
+		header.Get("Content-Encoding") == ""
 }
 
-// Read implements io.Reader.
 func (l *lines) Read(p []byte) (int, error) {
 	n := copy(p, l.rest)
 	l.rest = l.rest[n:]

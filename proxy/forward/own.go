@@ -26,7 +26,6 @@ func Own(way http.RoundTripper) http.RoundTripper { return &own{way} }
 
 type own struct{ way http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (o *own) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := o.way.RoundTrip(req)
 	if err != nil || !refusesCredentials(req, resp) {
@@ -36,7 +35,8 @@ func (o *own) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return resp, nil
 	}
-	first, _ := io.ReadAll(io.LimitReader(resp.Body, refusalMost)) // the connection can be used again
+	// The connection can be used again.
+	first, _ := io.ReadAll(io.LimitReader(resp.Body, refusalMost))
 	_ = resp.Body.Close()
 	resp.Body = io.NopCloser(bytes.NewReader(first))
 	var sent atomic.Bool
@@ -68,7 +68,6 @@ func bodyAgain(req *http.Request) (body io.ReadCloser, ok bool) {
 	return body, err == nil
 }
 
-// refusalMost is the number of bytes in which a refusal is recognized.
 const refusalMost = 4 << 10
 
 // relayed finds the paths at which a pod, a kubelet or a service may answer.
@@ -86,7 +85,8 @@ func refusesCredentials(req *http.Request, resp *http.Response) bool {
 	// The message is the reason. For a kubelet's 401, the apiserver writes another message.
 	const unauthorized = string(metav1.StatusReasonUnauthorized)
 	body := ownBody(req, resp)
-	return bytes.Contains(body, []byte(metav1.StatusFailure)) && bytes.Count(body, []byte(unauthorized)) > 1
+	return bytes.Contains(body, []byte(metav1.StatusFailure)) &&
+		bytes.Count(body, []byte(unauthorized)) > 1
 }
 
 // forbiddenVerb finds the verb in the apiserver's refusal of a request, in any encoding of a
@@ -115,7 +115,8 @@ func ownBody(req *http.Request, resp *http.Response) []byte {
 	if resp.ContentLength < 0 && relayed.MatchString(req.URL.Path) {
 		return nil
 	}
-	read, _ := io.ReadAll(io.LimitReader(resp.Body, refusalMost)) // the reader of the rest sees an error
+	// The reader of the rest sees an error.
+	read, _ := io.ReadAll(io.LimitReader(resp.Body, refusalMost))
 	resp.Body = struct {
 		io.Reader
 		io.Closer
@@ -131,8 +132,10 @@ func (x *roundTrip) refusal(out *http.Request, in *http.Response) *metav1.Status
 	case x.asProxy && refusesCredentials(out, in):
 		s = exchange.Unreviewed()
 	case x.impersonates && refusesImpersonation(out, in):
-		s = exchange.Unavailable("the upstream apiserver does not let the proxy impersonate the user of the request")
-		klog.ErrorS(nil, "Upstream does not let the proxy impersonate a user: give the proxy the rights in config/rbac-impersonation.yaml, or rbac.impersonation of the chart")
+		s = exchange.Unavailable(
+			"the upstream apiserver does not let the proxy impersonate the user of the request")
+		klog.ErrorS(nil, "Upstream does not let the proxy impersonate a user: give the proxy the "+
+			"rights in config/rbac-impersonation.yaml, or rbac.impersonation of the chart")
 	default:
 		return nil
 	}

@@ -29,7 +29,9 @@ type Sharing struct {
 
 // Join returns the response to an equal read, or a flight that the caller leads. If it returns
 // neither, the caller must forward the request by itself. With a response, the attempt has ended.
-func (s *Sharing) Join(ctx context.Context, req *exchange.Request, t *Attempt) (*exchange.Response, *Flight) {
+func (s *Sharing) Join(
+	ctx context.Context, req *exchange.Request, t *Attempt,
+) (*exchange.Response, *Flight) {
 	key, ok := shareKey(req)
 	if !ok {
 		return nil, nil
@@ -124,7 +126,9 @@ const shareWork = 3
 // buffer reads a response to its end, if it is not too long and take finds room for it. kept is the
 // memory of its bytes, which all its readers have; nil for a small response. The error is that of a
 // broken response. The room of one that breaks or is too long stays with the request.
-func buffer(resp *exchange.Response, room *fair.Holding, take func(size int64) bool) (kept *fair.Common, whole bool, err error) {
+func buffer(
+	resp *exchange.Response, room *fair.Holding, take func(size int64) bool,
+) (kept *fair.Common, whole bool, err error) {
 	most := int64(shareMax)
 	from, ok := resp.Body.(*exchange.Reader)
 	switch {
@@ -160,7 +164,10 @@ func shared(r *exchange.Response) *exchange.Response {
 	one := *r
 	one.Header = r.Header.Clone()
 	if b := r.Bytes(); len(b) > exchange.SmallBody {
-		one.Body = &exchange.Reader{ReadCloser: io.NopCloser(bytes.NewReader(b)), Length: int64(len(b))}
+		one.Body = &exchange.Reader{
+			ReadCloser: io.NopCloser(bytes.NewReader(b)),
+			Length:     int64(len(b)),
+		}
 	}
 	return &one
 }
@@ -199,5 +206,6 @@ var conditions = []string{"If-None-Match", "If-Modified-Since"}
 func isDiscovery(req *exchange.Request) bool {
 	path := req.Path
 	return !req.Route.Resource && (path == "/api" || path == "/apis" || path == "/version" ||
-		strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") || strings.HasPrefix(path, "/openapi/"))
+		strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") ||
+		strings.HasPrefix(path, "/openapi/"))
 }

@@ -34,7 +34,9 @@ func unshared(config *rest.Config) *rest.Config {
 	return config
 }
 
-func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTripper, error)) (t transports, err error) {
+func newTransports(
+	identity Adaptation, transport func(Adaptation) (http.RoundTripper, error),
+) (t transports, err error) {
 	asIs := func(config *rest.Config) *rest.Config {
 		config = identity(config)
 		config.DisableCompression = true // bodies pass unchanged
@@ -43,7 +45,9 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 	if t.plain, err = transport(asIs); err != nil {
 		return t, err
 	}
-	t.uploads, err = transport(func(config *rest.Config) *rest.Config { return unshared(asIs(config)) })
+	t.uploads, err = transport(
+		func(config *rest.Config) *rest.Config { return unshared(asIs(config)) },
+	)
 	if err != nil {
 		return t, err
 	}
@@ -61,7 +65,9 @@ func asProxy(req *exchange.Request) bool {
 
 // way selects the transport for a request. whole says that the whole body has been read. If ok is
 // false, headers cannot carry the user whom the proxy impersonates.
-func (f *Forwarder) way(req *exchange.Request, t *Attempt, whole bool) (way http.RoundTripper, ok bool) {
+func (f *Forwarder) way(
+	req *exchange.Request, t *Attempt, whole bool,
+) (way http.RoundTripper, ok bool) {
 	ts, known := &f.strangers, false
 	switch {
 	case asProxy(req):

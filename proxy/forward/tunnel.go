@@ -25,7 +25,8 @@ func (x *roundTrip) tunnel(ctx context.Context, in *http.Response) *exchange.Res
 		_ = in.Body.Close()
 		x.finish()
 		return exchange.StatusResponse(exchange.BadGateway(
-			"the upstream apiserver upgraded the connection to no protocol, or before the request ended"))
+			"the upstream apiserver upgraded the connection to no protocol, " +
+				"or before the request ended"))
 	}
 	resp.Header.Set("Connection", "Upgrade")
 	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))

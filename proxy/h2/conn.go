@@ -115,7 +115,12 @@ func (s *Server) open(nc *conn.Conn) (c *Conn, ended func()) {
 	nc.Guard = fair.NewGuard(most, conn.Unread{Conn: nc})
 	c = &Conn{server: s, net: nc}
 	c.writer = newWriter(nc, &s.pump, &c.running)
-	c.streams = &streams{net: nc, w: c.writer, open: map[uint32]*stream{}, idle: time.Now()}
+	c.streams = &streams{
+		net:  nc,
+		w:    c.writer,
+		open: map[uint32]*stream{},
+		idle: time.Now(),
+	}
 	c.intake = &intake{w: c.writer, left: windowConn}
 	c.reader = newReader(c, limits.HeaderBytes)
 	buf := appendSettings(c.writer.bufLocked(), // SETTINGS must precede even a GOAWAY

@@ -36,8 +36,6 @@
 // a client that decodes would get each of them in a write of its own.
 //
 // If a WINDOW_UPDATE is not enough for such a stream, reads of the connection wait for up to 4 ms
-// to bring more ([conn.Conn.Gather]), for 12 ms or until the response ends. So another request on
-// the connection may wait, too. Clients that return much at once are not gathered. A sync of 44 MB
-// by one of 16 clients that decode takes the proxy 97 ms of processor time, and 214 ms if each
-// frame wakes a thread of Go's runtime.
+// to bring more ([conn.Conn.Gather]), for 12 ms or until the response ends. A sync of 44 MB by one
+// of 16 clients that decode then takes the proxy 97 ms of processor time instead of 214 ms.
 package h2

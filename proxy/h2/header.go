@@ -16,7 +16,6 @@ import (
 // tableSize limits a table of header fields (HPACK), in bytes. It is the protocol's default.
 const tableSize = 4096
 
-// encoder encodes the headers of a connection's responses.
 type encoder struct {
 	fields *hpack.Encoder
 	block  bytes.Buffer
@@ -28,7 +27,6 @@ func newEncoder() *encoder {
 	return e
 }
 
-// Resize sets the client's limit for the table.
 func (e *encoder) Resize(limit uint32) {
 	e.fields.SetMaxDynamicTableSizeLimit(limit)
 	e.fields.SetMaxDynamicTableSize(min(limit, tableSize))
@@ -38,7 +36,11 @@ func (e *encoder) Resize(limit uint32) {
 func (e *encoder) field(name, value string) {
 	once := name == "audit-id" || name == "content-length" || name == "date"
 	// A write to memory cannot fail.
-	_ = e.fields.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: once})
+	_ = e.fields.WriteField(hpack.HeaderField{
+		Name:      name,
+		Value:     value,
+		Sensitive: once,
+	})
 }
 
 // answer encodes the header of a response. A negative length means that the length is unknown.
@@ -54,7 +56,8 @@ func (e *encoder) answer(resp *exchange.Response, length int64) {
 			e.field(lower(name), v)
 		}
 	}
-	if length >= 0 && resp.Status != http.StatusNoContent && resp.Status != http.StatusNotModified && resp.Header.Get("Content-Length") == "" {
+	if length >= 0 && resp.Status != http.StatusNoContent &&
+		resp.Status != http.StatusNotModified && resp.Header.Get("Content-Length") == "" {
 		e.field("content-length", strconv.FormatInt(length, 10))
 	}
 	if resp.Header.Get("Date") == "" {
@@ -90,7 +93,8 @@ func (e *encoder) appendBlock(b []byte, id uint32, end bool, most int) []byte {
 var lowered = func() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{
-		"Audit-Id", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Type", "Date", "Vary", "Warning",
+		"Audit-Id", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Type", "Date",
+		"Vary", "Warning",
 		"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
 	} {
 		names[name] = strings.ToLower(name)
@@ -109,7 +113,9 @@ func lower(name string) string {
 func readRequest(f *http2.MetaHeadersFrame) (*exchange.Request, error) {
 	wrong := http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
 	req := &exchange.Request{
-		Method: f.PseudoValue("method"), Target: f.PseudoValue("path"), Host: f.PseudoValue("authority"),
+		Method: f.PseudoValue("method"),
+		Target: f.PseudoValue("path"),
+		Host:   f.PseudoValue("authority"),
 		Header: make(http.Header, len(f.Fields)),
 	}
 	switch {

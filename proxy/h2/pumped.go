@@ -84,7 +84,6 @@ func (p *pumped) appendEventsLocked(scratch *watch.Scratch) {
 	}
 }
 
-// sendUnsentLocked appends unsent bytes. It returns false if some are still unsent.
 func (p *pumped) sendUnsentLocked() bool {
 	if len(p.unsent) == 0 {
 		return true

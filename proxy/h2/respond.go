@@ -206,7 +206,11 @@ func (s *stream) openStream(
 	s.out.unread = fair.NewGuard(exchange.PieceSize, s)
 	s.head(resp, -1, false, false)
 	open := c.server.Metrics.WatchOpened(rt)
-	out := &exchange.ChunkWriter{To: &s.out, Unchunked: true, Guard: s.out.unread}
+	out := &exchange.ChunkWriter{
+		To:        &s.out,
+		Unchunked: true,
+		Guard:     s.out.unread,
+	}
 	w, ok := body.(*watch.Watch)
 	if !ok || !w.Cheap() {
 		defer func() { open.Ended(body.Reason()) }()
@@ -225,7 +229,13 @@ func (s *stream) openStream(
 		s.finish()
 		return false, int64(out.Sent)
 	}
-	p := &pumped{s: s, watch: w, open: open, release: resp.Release, out: out}
+	p := &pumped{
+		s:       s,
+		watch:   w,
+		open:    open,
+		release: resp.Release,
+		out:     out,
+	}
 	out.To = p
 	c.running.Add(1)
 	c.writer.mu.Lock()

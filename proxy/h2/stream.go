@@ -65,7 +65,6 @@ func (s *stream) giveBack(n int64, toStream bool) {
 	}
 }
 
-// endLocked ends a stream whose response has not ended.
 func (s *stream) endLocked(err error) {
 	if s.err == nil {
 		s.err = err
@@ -77,7 +76,6 @@ func (s *stream) endLocked(err error) {
 	}
 }
 
-// close removes a stream whose response has ended.
 func (s *stream) close() {
 	c := s.c
 	s.ctx.End(c.running.Go)

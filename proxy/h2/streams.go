@@ -45,7 +45,6 @@ func (t *streams) widenLocked(more int64) (err error) {
 	return err
 }
 
-// add adds a stream, unless new ones are ignored.
 func (t *streams) add(s *stream) bool {
 	t.w.mu.Lock()
 	defer t.w.unlock()
@@ -104,7 +103,6 @@ func (t *streams) drained() {
 	}
 }
 
-// refuseLocked makes the server ignore new streams, so that the connection ends with its last one.
 func (t *streams) refuseLocked() {
 	if t.refusing {
 		return

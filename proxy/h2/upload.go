@@ -10,7 +10,6 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// upload is a request's body while it arrives.
 type upload struct {
 	Declared int64 // declared length, -1 if it is unknown
 	Expects  bool  // the client waits for 100 Continue
@@ -28,7 +27,6 @@ type upload struct {
 	}
 }
 
-// uploader sends the body of a request.
 type uploader interface {
 	// goOn asks for the body that was announced (100 Continue).
 	goOn()
@@ -38,7 +36,11 @@ type uploader interface {
 
 // newUpload returns a body of which up to window bytes may have arrived without being read.
 func newUpload(id uint32, window int64, from uploader) *upload {
-	b := &upload{Declared: -1, id: id, client: from}
+	b := &upload{
+		Declared: -1,
+		id:       id,
+		client:   from,
+	}
 	b.mu.changed = sync.NewCond(&b.mu)
 	b.mu.window = window
 	b.mu.late = time.AfterFunc(math.MaxInt64, func() {
@@ -47,7 +49,6 @@ func newUpload(id uint32, window int64, from uploader) *upload {
 	return b
 }
 
-// Ended reports whether all bytes have arrived.
 func (b *upload) Ended() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,7 +103,6 @@ func (b *upload) ReadUntil(t time.Time) {
 	}
 }
 
-// Read implements io.Reader.
 func (b *upload) Read(p []byte) (int, error) {
 	if b.Expects {
 		b.Expects = false

@@ -42,7 +42,11 @@ type turns struct {
 }
 
 func newWriter(nc *conn.Conn, p *pump, running *sync.WaitGroup) *writer {
-	w := &writer{net: nc, pump: p, running: running}
+	w := &writer{
+		net:     nc,
+		pump:    p,
+		running: running,
+	}
 	w.mu.written = sync.NewCond(&w.mu)
 	w.mu.peer = newPeer()
 	return w
@@ -166,7 +170,6 @@ func (w *writer) flushSoon() {
 	w.flushAndUnlock(false)
 }
 
-// flushAndUnlock is flush or flushSoon with the lock held, which it releases.
 func (w *writer) flushAndUnlock(mayWait bool) {
 	if w.mu.writing {
 		w.unlock()
@@ -231,7 +234,6 @@ func (w *writer) restAndUnlock() {
 	w.unlock()
 }
 
-// awaitWritten waits until another goroutine has written the buffer.
 func (w *writer) awaitWritten() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

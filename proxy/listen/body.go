@@ -9,7 +9,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// requestBody is a request's body while fasthttp reads it.
 type requestBody struct {
 	from    io.Reader
 	client  *client
@@ -28,7 +27,6 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// bodyStream is a list or a reader that fasthttp writes.
 type bodyStream struct {
 	server *Server
 	req    *exchange.Request
@@ -37,10 +35,8 @@ type bodyStream struct {
 	pieces bool // each piece must be written at once
 }
 
-// Read implements io.Reader.
 func (*bodyStream) Read([]byte) (int, error) { panic("BUG: a body stream is written, not read") }
 
-// WriteTo implements io.WriterTo.
 func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
 	if buffered, ok := w.(*bufio.Writer); ok && b.pieces {
 		w = flushed{buffered}
@@ -59,7 +55,6 @@ func (b *bodyStream) WriteTo(w io.Writer) (int64, error) {
 
 type flushed struct{ *bufio.Writer }
 
-// Write implements io.Writer.
 func (f flushed) Write(p []byte) (int, error) {
 	n, err := f.Writer.Write(p)
 	return n, errors.Join(err, f.Flush())
@@ -68,7 +63,6 @@ func (f flushed) Write(p []byte) (int, error) {
 // SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
 func (*bodyStream) SupportsBodyWriteTo() bool { return true }
 
-// Close implements io.Closer.
 func (b *bodyStream) Close() error {
 	b.resp.Close(b.bytes)
 	return nil

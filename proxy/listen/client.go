@@ -190,7 +190,6 @@ type borrowed struct {
 	hijacked *hijacked
 }
 
-// hijacked is a stream or a tunnel that takes the connection over.
 type hijacked struct {
 	resp    *exchange.Response
 	running *sync.WaitGroup // has this one

@@ -73,9 +73,14 @@ func (s *Server) serveRequests(c *client, first bool) {
 		}
 		head := c.ahead[:c.head]
 		lines := bytes.Count(head, []byte("\n"))
-		server, t := s.http.short, &borrowed{client: c, buffer: shortHead, parsed: int64(lines) * lineSize}
+		server, t := s.http.short, &borrowed{
+			client: c,
+			buffer: shortHead,
+			parsed: int64(lines) * lineSize,
+		}
 		switch {
-		case bytes.IndexAny(head, "?\n") > pathMost: // the head is too long for this server, which says 431
+		case bytes.IndexAny(head, "?\n") > pathMost:
+			// The head is too long for this server, which says 431.
 		case c.head == 0 || c.head > shortHead:
 			server, t.buffer = s.http.long, int64(s.Limits().HeaderBytes)
 		}
@@ -93,7 +98,6 @@ func (s *Server) serveRequests(c *client, first bool) {
 	}
 }
 
-// countRefused counts a connection that ends because there is no room for what it sends.
 func (s *Server) countRefused(err error) {
 	if errors.Is(err, conn.ErrHeads) {
 		s.Metrics.ConnectionRefused("heads")
@@ -158,7 +162,11 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 	// Fasthttp's -1 means chunked, and -2 means no body.
 	if length := int64(h.ContentLength()); length > 0 || length == -1 {
 		req.Body = &exchange.Body{
-			From:   &requestBody{from: fctx.RequestBodyStream(), client: c.client, chunked: length < 0},
+			From: &requestBody{
+				from:    fctx.RequestBodyStream(),
+				client:  c.client,
+				chunked: length < 0,
+			},
 			Client: c,
 			Pause:  s.Limits().Read,
 			Length: length,
@@ -179,7 +187,8 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, resp *
 	switch body := resp.Body.(type) {
 	case exchange.Stream:
 		rt := req.Route // an open watch does not keep its request
-		last := old || endsConnection(req.Header) || req.Body != nil || s.Life.Draining().Err() != nil
+		last := old || endsConnection(req.Header) || req.Body != nil ||
+			s.Life.Draining().Err() != nil
 		run = func(c *client) (int64, bool) {
 			return s.runStream(c, rt, resp, old, last || len(c.ahead) > 0)
 		}
@@ -207,7 +216,11 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, resp *
 	}
 	switch body := resp.Body.(type) {
 	case *fair.List:
-		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp}, int(body.Length))
+		fctx.SetBodyStream(&bodyStream{
+			server: s,
+			req:    req,
+			resp:   resp,
+		}, int(body.Length))
 	case *exchange.Reader:
 		if req.Method == http.MethodHead {
 			resp.Close(0) // fasthttp would write the end of a body
@@ -221,7 +234,12 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, resp *
 		if resp.Lasts {
 			fctx.Conn().(*borrowed).Stall = body.Stall
 		}
-		fctx.SetBodyStream(&bodyStream{server: s, req: req, resp: resp, pieces: true}, int(body.Length))
+		fctx.SetBodyStream(&bodyStream{
+			server: s,
+			req:    req,
+			resp:   resp,
+			pieces: true,
+		}, int(body.Length))
 	default:
 		fctx.Response.SetBodyRaw(resp.Bytes())
 		resp.Close(int64(len(resp.Bytes())))
@@ -266,7 +284,6 @@ func (s *Server) runHijacked(c *client, resp *exchange.Response, run takeover) {
 	bytes, reusable = run(c)
 }
 
-// runTunnel joins the client with upstream, after both have left HTTP.
 func runTunnel(c *client, resp *exchange.Response) (bytes int64, reusable bool) {
 	c.Stall = 0
 	c.Account.HeadEnds()       // the tunnel uses the connection in two goroutines
@@ -276,7 +293,9 @@ func runTunnel(c *client, resp *exchange.Response) (bytes int64, reusable bool) 
 }
 
 // writeUnchunked writes a response of unknown length without chunks, for HTTP/1.0.
-func (s *Server) writeUnchunked(c *client, req *exchange.Request, resp *exchange.Response) (bytes int64) {
+func (s *Server) writeUnchunked(
+	c *client, req *exchange.Request, resp *exchange.Response,
+) (bytes int64) {
 	defer func() { resp.Close(bytes) }()
 	if from, ok := resp.Body.(*exchange.Reader); ok && resp.Lasts {
 		c.Stall = from.Stall
@@ -287,7 +306,9 @@ func (s *Server) writeUnchunked(c *client, req *exchange.Request, resp *exchange
 	return bytes
 }
 
-func (s *Server) writeLong(w io.Writer, req *exchange.Request, resp *exchange.Response) (int64, error) {
+func (s *Server) writeLong(
+	w io.Writer, req *exchange.Request, resp *exchange.Response,
+) (int64, error) {
 	if list, ok := resp.Body.(*fair.List); ok {
 		return list.Write(w, req.Memory.Try(fair.LargeBuffer))
 	}
@@ -296,7 +317,9 @@ func (s *Server) writeLong(w io.Writer, req *exchange.Request, resp *exchange.Re
 
 // runStream writes an endless response, in chunks unless the client uses HTTP/1.0. It reports
 // whether another response may follow. If last is true, the response says that none follows.
-func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response, old, last bool) (bytes int64, whole bool) {
+func (s *Server) runStream(
+	c *client, rt exchange.Route, resp *exchange.Response, old, last bool,
+) (bytes int64, whole bool) {
 	body := resp.Body.(exchange.Stream)
 	open := s.Metrics.WatchOpened(rt)
 	defer func() { open.Ended(body.Reason()) }()
@@ -312,7 +335,11 @@ func (s *Server) runStream(c *client, rt exchange.Route, resp *exchange.Response
 	if writeHead(c, resp, last) != nil {
 		cancel()
 	}
-	out := &exchange.ChunkWriter{To: c, Unchunked: old, Guard: c.Guard}
+	out := &exchange.ChunkWriter{
+		To:        c,
+		Unchunked: old,
+		Guard:     c.Guard,
+	}
 	func() {
 		defer c.CancelWhenGone(cancel)()
 		body.Run(ctx, out)

@@ -101,7 +101,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		Metrics: s.Metrics, Log: s.Log,
 	}
 	if s.Begun != nil {
-		accepting.Heads = &conn.Heads{Strangers: s.Begun, Users: s.Users, Unread: s.Unread}
+		accepting.Heads = &conn.Heads{
+			Strangers: s.Begun,
+			Users:     s.Users,
+			Unread:    s.Unread,
+		}
 	}
 	limits := s.Limits()
 	if most, _ := limits.Crowd(); most < limits.Connections {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/net/http/httpguts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
@@ -15,30 +16,42 @@ import (
 // rejectMalformed refuses some heads that fasthttp accepts. Upstream's net/http would refuse them
 // or interpret them in another way.
 func rejectMalformed(h *fasthttp.RequestHeader, header http.Header) *exchange.Response {
+	if s := malformed(h, header); s.Code != 0 {
+		return exchange.NoRequest(s)
+	}
+	return nil
+}
+
+func malformed(h *fasthttp.RequestHeader, header http.Header) (s metav1.Status) {
 	raw := h.RawHeaders()
 	switch {
 	case !slices.Contains([]string{"HTTP/1.0", "HTTP/1.1"}, string(h.Protocol())):
-		return exchange.NoRequest(exchange.Failure(http.StatusHTTPVersionNotSupported, "", "unsupported protocol version"))
-	case bytes.Count(raw, []byte("\n")) != bytes.Count(raw, []byte("\r\n")), bytes.Contains(raw, []byte("\n ")), bytes.Contains(raw, []byte("\n\t")):
+		return exchange.Failure(
+			http.StatusHTTPVersionNotSupported, "", "unsupported protocol version",
+		)
+	case bytes.Count(raw, []byte("\n")) != bytes.Count(raw, []byte("\r\n")),
+		bytes.Contains(raw, []byte("\n ")), bytes.Contains(raw, []byte("\n\t")):
 		// With other line ends, AllInOrder would lose headers. It also cannot read folded headers
 		// twice.
-		return exchange.NoRequest(exchange.BadRequest("header lines must end in CR LF and must not be folded"))
+		return exchange.BadRequest("header lines must end in CR LF and must not be folded")
 	}
 	for name, values := range header {
 		for _, value := range values {
 			switch {
 			case !httpguts.ValidHeaderFieldName(name), !httpguts.ValidHeaderFieldValue(value):
-				return exchange.NoRequest(exchange.BadRequest("malformed header"))
+				return exchange.BadRequest("malformed header")
 			case name == "Host" && !httpguts.ValidHostHeader(value):
-				return exchange.NoRequest(exchange.BadRequest("malformed Host header"))
+				return exchange.BadRequest("malformed Host header")
 			case name == "Transfer-Encoding" && !strings.EqualFold(value, "chunked"):
-				return exchange.NoRequest(exchange.Failure(http.StatusNotImplemented, "", "unsupported transfer encoding"))
+				return exchange.Failure(
+					http.StatusNotImplemented, "", "unsupported transfer encoding",
+				)
 			case name == "Expect" && !strings.EqualFold(value, "100-continue"):
-				return exchange.NoRequest(exchange.Failure(http.StatusExpectationFailed, "", "unsupported expectation"))
+				return exchange.Failure(http.StatusExpectationFailed, "", "unsupported expectation")
 			}
 		}
 	}
-	return nil
+	return s
 }
 
 // ignoreUpgrade removes the offer of HTTP/2 without TLS (h2c), which Java's client and curl --http2
@@ -70,8 +83,9 @@ func ignoreUpgrade(header http.Header) {
 // endsConnection reports whether upstream would close the connection after the request. Net/http
 // treats spaces like commas here.
 func endsConnection(header http.Header) bool {
+	separates := func(c rune) bool { return c == ',' || c == ' ' || c == '\t' }
 	for _, value := range header.Values("Connection") {
-		for _, token := range strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' }) {
+		for _, token := range strings.FieldsFunc(value, separates) {
 			if strings.EqualFold(token, "close") {
 				return true
 			}

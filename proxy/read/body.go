@@ -25,21 +25,21 @@ const (
 	compressorSize = 1536 << 10
 )
 
-func (r *answer) respond() *exchange.Response {
+func (r *reading) respond() *exchange.Response {
 	resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 	resp.Header.Set("Content-Type", r.form.ContentType())
 	r.Stamp(resp)
 	return r.withAge(resp)
 }
 
-func (r *answer) fail(s metav1.Status) *exchange.Response {
+func (r *reading) fail(s metav1.Status) *exchange.Response {
 	resp := r.Refuse(s)
 	resp.Source = exchange.FromCache
 	return r.withAge(resp)
 }
 
 // withAge adds upstream's warnings. If the state may be out of date, it also adds the state's age.
-func (r *answer) withAge(resp *exchange.Response) *exchange.Response {
+func (r *reading) withAge(resp *exchange.Response) *exchange.Response {
 	resp.Header["Warning"] = r.warnings
 	if r.age > 0 {
 		resp.Header.Set("Age", strconv.Itoa(int(math.Ceil(r.age.Seconds()))))
@@ -54,16 +54,20 @@ func (r *answer) withAge(resp *exchange.Response) *exchange.Response {
 //	metadata only          a piece for each page, made once, plain or compressed
 //	selected, gzip         compressed while it is written
 //	selected, metadata     made for this request
-func (r *answer) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
+func (r *reading) render(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	if work := r.work(items); work > 0 {
-		return r.makeAnswer(items.Size()*work, func() (*exchange.Response, error) { return r.compose(meta, items) })
+		return r.makeAnswer(items.Size()*work, func() (*exchange.Response, error) {
+			return r.compose(meta, items)
+		})
 	}
 	return r.compose(meta, items)
 }
 
 // makeAnswer makes a body for this read alone, in the memory of its request. The read gives its
 // slot back before it waits for the memory.
-func (r *answer) makeAnswer(size int64, do func() (*exchange.Response, error)) (*exchange.Response, error) {
+func (r *reading) makeAnswer(
+	size int64, do func() (*exchange.Response, error),
+) (*exchange.Response, error) {
 	r.meter.ReleaseSlot()
 	if r.Memory.Take(r.meter.Context(), size) != nil {
 		return nil, TooLarge
@@ -77,13 +81,17 @@ func (r *answer) makeAnswer(size int64, do func() (*exchange.Response, error)) (
 	length := int64(len(body))
 	r.Memory.Give(max(0, size-length))
 	pieces := slices.Collect(slices.Chunk(body, fair.WriteSize))
-	resp.Body = &fair.List{Content: &derived.List{Pieces: pieces}, Length: length, Turns: &r.meter}
+	resp.Body = &fair.List{
+		Content: &derived.List{Pieces: pieces},
+		Length:  length,
+		Turns:   &r.meter,
+	}
 	return resp, nil
 }
 
 // work returns the memory needed to make a list's body, as a multiple of the body's size. It is 0
 // if the body is made while it is written.
-func (r *answer) work(items *derived.ListItems) int64 {
+func (r *reading) work(items *derived.ListItems) int64 {
 	switch {
 	case !r.selective() || r.form.Verbatim():
 		return 0
@@ -93,7 +101,7 @@ func (r *answer) work(items *derived.ListItems) int64 {
 	return cutWork
 }
 
-func (r *answer) compose(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
+func (r *reading) compose(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
 	body := &derived.List{Separator: items.Separator}
 	if r.form.Verbatim() {
 		body.Spans, body.Length = items.Spans, items.Size()
@@ -116,15 +124,20 @@ func (r *answer) compose(meta wire.ListMeta, items *derived.ListItems) (*exchang
 	return r.holdTable(r.listAnswer(body, body.Length), nil)
 }
 
-func (r *answer) listAnswer(list io.WriterTo, length int64) *exchange.Response {
+func (r *reading) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 	resp := r.respond()
-	resp.Body = &fair.List{Content: list, Length: length, Turns: &r.meter, State: r}
+	resp.Body = &fair.List{
+		Content: list,
+		Length:  length,
+		Turns:   &r.meter,
+		State:   r,
+	}
 	return resp
 }
 
-func (r *answer) Stays() bool { return r.cache.Stats().Since <= r.listed }
+func (r *reading) Stays() bool { return r.cache.Stats().Since <= r.listed }
 
-func (r *answer) oneOff(body *derived.List) (*exchange.Response, error) {
+func (r *reading) oneOff(body *derived.List) (*exchange.Response, error) {
 	resp := r.listAnswer(&derived.OneOff{List: body, Meter: &r.meter}, -1)
 	gzipped(resp)
 	r.meter.ReleaseSlot()
@@ -134,7 +147,7 @@ func (r *answer) oneOff(body *derived.List) (*exchange.Response, error) {
 	return resp, nil
 }
 
-func (r *answer) bytesAnswer(body []byte) (*exchange.Response, error) {
+func (r *reading) bytesAnswer(body []byte) (*exchange.Response, error) {
 	resp := r.respond()
 	if r.compresses(int64(len(body))) {
 		if err := r.meter.Spend(int64(len(body))); err != nil {
@@ -155,7 +168,7 @@ func gzipped(r *exchange.Response) {
 // derive makes items in a form that the cache does not hold. Selected items are made for this read
 // alone, in the memory of its request. Spans of whole pages are shared: even if many clients
 // read the list slowly, only one copy exists.
-func (r *answer) derive(items *derived.ListItems, body *derived.List) error {
+func (r *reading) derive(items *derived.ListItems, body *derived.List) error {
 	runOf := r.derivedRun
 	if r.selective() {
 		runOf = r.selectedRun
@@ -171,7 +184,7 @@ func (r *answer) derive(items *derived.ListItems, body *derived.List) error {
 	return nil
 }
 
-func (r *answer) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
+func (r *reading) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
 	if err := r.meter.Spend(r.variant(first).Cost * span.Bytes()); err != nil {
 		return nil, err
 	}
@@ -179,7 +192,7 @@ func (r *answer) selectedRun(span tree.Span, first bool) (*derived.Piece, error)
 	return &derived.Piece{Plain: plain}, err
 }
 
-func (r *answer) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
+func (r *reading) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
 	return r.derived.Get(&r.meter, span, r.variant(first), func() (made derived.Made, err error) {
 		if r.rows == nil {
 			made.Plain, err = derived.Items(r.form, span, first)
@@ -192,23 +205,30 @@ func (r *answer) derivedRun(span tree.Span, first bool) (*derived.Piece, error) 
 	})
 }
 
-func (r *answer) variant(first bool) derived.Variant {
-	v := derived.Variant{Form: r.formID(), First: first, Cost: r.cost()}
+func (r *reading) variant(first bool) derived.Variant {
+	v := derived.Variant{
+		Form:  r.formID(),
+		First: first,
+		Cost:  r.cost(),
+	}
 	if r.rows != nil {
 		v.Rows = r.rows.Rules.ID
 	}
 	return v
 }
 
-func (r *answer) formID() derived.FormID {
+func (r *reading) formID() derived.FormID {
 	return derived.FormID{Choice: r.choice, Include: r.Include}
 }
 
 // brief is the time for which ages must stay unchanged to make thorough compression worth its cost.
 const brief = 20 * time.Second
 
-func (r *answer) segmented(items *derived.ListItems, body *derived.List) (*exchange.Response, error) {
-	segments, shares := make([]*wire.Segment, 0, len(items.Spans)+2), make([]*derived.Piece, 0, len(items.Spans))
+func (r *reading) segmented(
+	items *derived.ListItems, body *derived.List,
+) (*exchange.Response, error) {
+	segments := make([]*wire.Segment, 0, len(items.Spans)+2)
+	shares := make([]*derived.Piece, 0, len(items.Spans))
 	segments = append(segments, wire.StoredSegment(body.Head))
 	for i, span := range items.Spans {
 		v := r.variant(i == 0)
@@ -240,14 +260,18 @@ func (r *answer) segmented(items *derived.ListItems, body *derived.List) (*excha
 	}
 	segments = append(segments, wire.StoredSegment(body.Tail))
 	pieces, length := wire.Gzip(segments)
-	resp := r.listAnswer(&derived.List{Pieces: pieces, Shares: shares, Length: length}, length)
+	resp := r.listAnswer(&derived.List{
+		Pieces: pieces,
+		Shares: shares,
+		Length: length,
+	}, length)
 	gzipped(resp)
 	return resp, nil
 }
 
 // holdTable reserves room for a Table until it is written. A Table's pieces are dropped when their
 // ages change, so lists may hold different copies.
-func (r *answer) holdTable(resp *exchange.Response, err error) (*exchange.Response, error) {
+func (r *reading) holdTable(resp *exchange.Response, err error) (*exchange.Response, error) {
 	if err != nil || r.rows == nil {
 		return resp, err
 	}

@@ -59,7 +59,8 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	snapshot, err := r.proven(ctx)
 	if err != nil {
 		switch _, lost := r.feed.Lost(); {
-		case r.RVGiven && r.Timeout == 0 && time.Since(began) >= futureWait && errors.Is(err, watchcache.ErrNoProgress):
+		case r.RVGiven && r.Timeout == 0 && time.Since(began) >= futureWait &&
+			errors.Is(err, watchcache.ErrNoProgress):
 			return snapshot, &tooLargeError{exchange.TooLarge(r.RV, r.cache.Stats().Newest)}
 		case lost:
 			return snapshot, Lost // the freshness run has just detected the loss

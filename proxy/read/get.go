@@ -22,7 +22,8 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	size := int64(len(o.Bytes()))
 	cut := r.choice.Fields != nil && !r.choice.Table // which is not longer
 	if size > exchange.SmallBody && !r.form.Verbatim() && !cut {
-		return nil, TooLarge // upstream has the object in other forms at hand, and the length is unknown
+		// Upstream has the object in other forms at hand, and the length is unknown.
+		return nil, TooLarge
 	}
 	write := func() ([]byte, error) {
 		body, err := r.form.AppendObject(make([]byte, 0, size+128), o)

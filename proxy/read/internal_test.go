@@ -104,7 +104,7 @@ func newStill(t *testing.T, gvr schema.GroupVersionResource, kind, empty string)
 	const memory = 1 << 30
 	return fs, New(Config{
 		Feeds: fs, Derived: newDerived(t, 1<<20), Memory: fair.NewPool(memory, false), Limits: unlimited{}, Metrics: uncounted{}, Log: zap.NewNop(),
-		Draining: t.Context(), Drain: atOnce{},
+		Life: exchange.NewLife(),
 	}, Options{SyncTimeout: time.Second})
 }
 
@@ -159,11 +159,11 @@ func TestInternalMetadataOfBookmarks(t *testing.T) {
 			"Object":   `"annotations":{"deprecated.daemonset.template.generation":"0","k8s.io/initial-events-end":"true"}},"spec":{}}}]}}`,
 		} {
 			v := fs.ask(t, rd, "/apis/apps/v1/daemonsets?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&includeObject="+include, acceptTable)
-			if v.Answer == nil {
+			if v.Response == nil {
 				t.Fatalf("%+v", v)
 			}
 			var written strings.Builder
-			v.Answer.Body.(exchange.Stream).Run(t.Context(), &exchange.ChunkWriter{To: &written, Unchunked: true})
+			v.Response.Body.(exchange.Stream).Run(t.Context(), &exchange.ChunkWriter{To: &written, Unchunked: true})
 			if first, _, _ := strings.Cut(written.String(), "\n"); !strings.HasSuffix(first, want) {
 				t.Errorf("%q: got %s\nwant %s", include, first, want)
 			}
@@ -186,16 +186,16 @@ func TestEmptyTables(t *testing.T) {
 		} {
 			v := fs.ask(t, rd, target, acceptTable)
 			if rows == "" {
-				if v.Answer != nil || v.Reason != Table {
+				if v.Response != nil || v.Reason != Table {
 					t.Errorf("%s, not knowing how: %+v", target, v)
 				}
 				continue
 			}
-			if v.Answer == nil {
+			if v.Response == nil {
 				t.Fatalf("%s: %+v", target, v)
 			}
 			want := `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"10"},"columnDefinitions":[{"name":"Name","type":"string"}],"rows":` + rows + "}\n"
-			if got := string(bodyOf(t, v.Answer)); got != want {
+			if got := string(bodyOf(t, v.Response)); got != want {
 				t.Errorf("%s: got %s\nwant %s", target, got, want)
 			}
 		}

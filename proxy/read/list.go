@@ -42,7 +42,8 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 		return nil, Page // upstream reads etcd, or reads the page from one namespace
 	case r.Match == "" && r.Limit == 0, r.Match == "NotOlderThan" || !r.RVGiven:
 		return r.notOlderThan(ctx, from, to)
-	case r.Match == "Exact" && r.RV > 0 && (r.Alone || !r.filter.Single()), r.Match == "" && r.RV > 0:
+	case r.Match == "Exact" && r.RV > 0 && (r.Alone || !r.filter.Single()),
+		r.Match == "" && r.RV > 0:
 		if _, err := r.fresh(ctx); err != nil {
 			return nil, err
 		}
@@ -88,7 +89,6 @@ func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Res
 	return r.page(snapshot, from, to)
 }
 
-// exact lists the state at rv, if the log still has that state.
 func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.cache.SnapshotAt(rv)
 	if err != nil {
@@ -112,7 +112,9 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 		return nil, Table
 	}
 	if last != nil && !r.filter.Single() {
-		if s := r.resource.Scope; !r.Alone && (s.Selects() || s.Namespace != "" && s.Namespace != r.Namespace) {
+		s := r.resource.Scope
+		narrower := s.Namespace != "" && s.Namespace != r.Namespace
+		if !r.Alone && (s.Selects() || narrower) {
 			return nil, Page // objects outside of the scope may follow
 		}
 		// Upstream counts all remaining objects in the collection, selected or not.
@@ -121,7 +123,9 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 			if r.Indexed() && !r.Alone {
 				return nil, Page
 			}
-			meta.Continue = exchange.EncodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache) + r.narrowing.Seal()
+			from, at := last.Key()[len(r.prefix()):], snapshot.ResourceVersion()
+			token := exchange.EncodeToken(from, at, r.resource.NoWatchCache)
+			meta.Continue = token + r.narrowing.Seal()
 			if !r.filter.Selective() {
 				meta.Remaining = &rest
 			}
@@ -131,7 +135,9 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 }
 
 // collect selects the items of a page. It returns the last item if the limit ended the page.
-func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *derived.ListItems) *object.Object {
+func (r *read) collect(
+	snapshot watchcache.Snapshot, from, to string, items *derived.ListItems,
+) *object.Object {
 	room := r.Limit
 	if room == 0 {
 		room = math.MaxInt64

@@ -25,7 +25,7 @@ var configMaps = wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVers
 func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot) {
 	tb.Helper()
 	cache, snapshot := cachetest.ConfigMaps(tb, objects)
-	return &read{answer: answer{
+	return &read{reading: reading{
 		Request: &exchange.Request{Header: http.Header{}},
 		plan: plan{
 			Route: exchange.Route{Namespace: "a"}, Params: exchange.Params{Limit: limit}, Kind: wire.List,

@@ -19,7 +19,11 @@ import (
 func (rd *Reader) narrow(r *read, u user.Info, refusal *exchange.Response) (err error) {
 	r.refusal, r.Alone = refusal, refusal != nil
 	r.narrowing, err = grants.New(grants.Config{
-		Access: rd.Options().Access, View: r.View, Asked: r.asked(r.Path), User: u, Watch: r.Kind == wire.Watch,
+		Access: rd.Options().Access,
+		View:   r.View,
+		Asked:  r.asked(r.Path),
+		User:   u,
+		Watch:  r.Kind == wire.Watch,
 	})
 	if err != nil {
 		return Credentials
@@ -48,9 +52,11 @@ func (rd *Reader) narrowed(r *read) (refusal *exchange.Response) {
 // its client was shown before: perhaps by another replica, with another token, or before its user
 // may read all.
 func (r *read) mustBegin() *exchange.Response {
-	return r.Refuse(exchange.Failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-		"a watch of all namespaces in the view "+r.View.Name+" cannot begin at a resourceVersion: begin with the state, "+
-			"by sendInitialEvents=true with resourceVersionMatch=NotOlderThan, or without a resourceVersion"))
+	return r.Refuse(exchange.Failure(
+		http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+		"a watch of all namespaces in the view "+r.View.Name+" cannot begin at a resourceVersion: "+
+			"begin with the state, by sendInitialEvents=true with "+
+			"resourceVersionMatch=NotOlderThan, or without a resourceVersion"))
 }
 
 // decideGrants finds the namespaces that a narrowed read shows in a state. It fails if the earlier
@@ -74,7 +80,13 @@ func (r *read) decideGrants(state watchcache.Snapshot) (*grants.Watch, error) {
 }
 
 func (r *read) selected() *derived.Selected {
-	r.walk = derived.Selected{Store: r.derived, Meter: &r.meter, Resource: r.resource, Filter: r.filter, Narrowed: !r.narrowing.All()}
+	r.walk = derived.Selected{
+		Store:    r.derived,
+		Meter:    &r.meter,
+		Resource: r.resource,
+		Filter:   r.filter,
+		Narrowed: !r.narrowing.All(),
+	}
 	if r.walk.Narrowed {
 		r.walk.Within = r.narrowing.Shown()
 	}
@@ -82,7 +94,7 @@ func (r *read) selected() *derived.Selected {
 }
 
 // selective reports whether the answer has parts of pages that other readers do not need.
-func (r *answer) selective() bool { return r.filter.Selective() || !r.narrowing.All() }
+func (r *reading) selective() bool { return r.filter.Selective() || !r.narrowing.All() }
 
 // narrowFailure answers a narrowed read that failed. It is nil if upstream may answer, which knows
 // nothing of views: only if the sender may read all namespaces.
@@ -95,7 +107,8 @@ func (r *read) narrowFailure(err error) *exchange.Response {
 	case errors.Is(err, grants.ErrChanged):
 		return r.fail(exchange.Expired(err.Error()))
 	case errors.Is(err, grants.ErrUnreviewed):
-		return later("cannot be shown: the upstream apiserver cannot be asked which namespaces the user may read")
+		return later("cannot be shown: the upstream apiserver cannot be asked " +
+			"which namespaces the user may read")
 	case errors.Is(err, grants.ErrTooMany):
 		return later("cannot be shown: " + err.Error())
 	case r.refusal == nil:
@@ -104,8 +117,10 @@ func (r *read) narrowFailure(err error) *exchange.Response {
 		return r.refusal
 	case reason == TooOld:
 		return r.fail(exchange.Expired("The resourceVersion for the provided list is too old."))
-	case reason.Stale(), reason == TooLarge, reason == Early, reason == "":
+	case reason.Stale(), reason == TooLarge, reason == TooOldWatch, reason == "":
 		return later("cannot be shown now, because the cache cannot answer: " + string(reason))
 	}
-	return r.fail(exchange.BadRequest("the view " + r.View.Name + " shows some namespaces only from the cache, which cannot answer such a request: " + string(reason)))
+	return r.fail(exchange.BadRequest("the view " + r.View.Name +
+		" shows some namespaces only from the cache, which cannot answer such a request: " +
+		string(reason)))
 }

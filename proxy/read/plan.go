@@ -13,9 +13,10 @@ import (
 type plan struct {
 	exchange.Route
 	exchange.Params
-	Kind    wire.Read
-	Choices []wire.Choice // the forms that the client accepts and the cache may have, the best first
-	Gzip    bool          // the client accepts gzip
+	Kind wire.Read
+	// The forms that the client accepts and the cache may have, the best first.
+	Choices []wire.Choice
+	Gzip    bool // the client accepts gzip
 	// LimitsAge means that the client limits the age of the response. An upper proxy does so,
 	// because a response of any age proves nothing.
 	LimitsAge bool
@@ -30,7 +31,8 @@ type plan struct {
 // cacheable returns why the cache cannot answer, or nil. It runs before the query is parsed.
 func cacheable(req *exchange.Request) error {
 	switch {
-	case req.Method != http.MethodGet || !req.Route.Resource || !req.Route.Plain || req.Body != nil || req.WantsUpgrade():
+	case req.Method != http.MethodGet || !req.Route.Resource || !req.Route.Plain ||
+		req.Body != nil || req.WantsUpgrade():
 		return NotARead
 	case req.Header.Get("Origin") != "":
 		return Parameters // upstream may let pages of this origin read the response
@@ -40,7 +42,6 @@ func cacheable(req *exchange.Request) error {
 	return nil
 }
 
-// parse reads a request's parameters. It fails if only upstream understands them.
 func parse(req *exchange.Request) (p plan, err error) {
 	p.Route = req.Route
 	p.Params, err = exchange.Parse(req.Query)
@@ -67,7 +68,6 @@ func (p *plan) negotiate(req *exchange.Request, accept string) {
 	}
 }
 
-// want returns the selection that a cache must contain.
 func (p *plan) want() object.Want {
 	w := p.Want(p.Route)
 	w.Split = p.Alone && !exchange.IsNamespaces(p.GVR.GroupResource())
@@ -87,7 +87,11 @@ func (p *plan) compresses(length int64) bool {
 	return length > wire.GzipThreshold && p.Gzip
 }
 
-// asked returns the part of the read that is authorized. path is the request's.
 func (p *plan) asked(path string) exchange.Asked {
-	return exchange.Asked{Route: p.Route, Path: path, Labels: p.Labels, Fields: p.Fields}
+	return exchange.Asked{
+		Route:  p.Route,
+		Path:   path,
+		Labels: p.Labels,
+		Fields: p.Fields,
+	}
 }

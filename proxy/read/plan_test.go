@@ -125,7 +125,7 @@ func TestResumedWatchesAreRefused(t *testing.T) {
 		rd := New(Config{Feeds: c.feeds, Log: zap.NewNop()}, Options{})
 		req.Route = exchange.ParseRoute(req.Method, req.Path)
 		got := rd.Answer(t.Context(), req)
-		refused := got.Answer != nil && got.Answer.Status == http.StatusMethodNotAllowed
+		refused := got.Response != nil && got.Response.Status == http.StatusMethodNotAllowed
 		if got.Reason != c.want || refused != (c.want == "") {
 			t.Errorf("%s: %q, refused: %t; want %q", c.target, got.Reason, refused, c.want)
 		}

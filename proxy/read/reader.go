@@ -28,7 +28,10 @@ import (
 // object.ErrNoEncoding, another encoding may work. If since is not 0, a new feed should have the
 // history since that resourceVersion.
 type Feeds interface {
-	Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (Feed, error)
+	Open(
+		ctx context.Context, gvr schema.GroupVersionResource, w object.Want,
+		encoding object.Encoding, since uint64,
+	) (Feed, error)
 	// Lost returns, without waiting, the time since a feed of the resource lost upstream.
 	Lost(gvr schema.GroupVersionResource) time.Duration
 	// AnswersGets reports, without waiting, whether a feed has a state for gets without a
@@ -88,12 +91,6 @@ type Metrics interface {
 	Panicked(log *zap.Logger, place string, reason any, fields ...zap.Field)
 }
 
-// Drain spreads the ends of watches over the time in which the server drains.
-type Drain interface {
-	// DrainShare returns the part of this time after which a watch ends.
-	DrainShare() time.Duration
-}
-
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
@@ -113,14 +110,16 @@ type Config struct {
 	Limits  Limiter
 	Metrics Metrics
 	Log     *zap.Logger
-	// Draining ends when the server begins to drain.
-	Draining context.Context //nolint:containedctx // it is the server's
-	Drain    Drain
+	Life    *exchange.Life
 }
 
 // New returns a Reader.
 func New(c Config, o Options) *Reader {
-	rd := &Reader{Config: c, tables: table.Registry{Log: c.Log}, grants: grants.NewEras()}
+	rd := &Reader{
+		Config: c,
+		tables: table.Registry{Log: c.Log},
+		grants: grants.NewEras(),
+	}
 	rd.SetOptions(o)
 	return rd
 }
@@ -131,7 +130,7 @@ func (rd *Reader) SetOptions(o Options) { rd.options.Store(&o) }
 // Options returns the options of new reads.
 func (rd *Reader) Options() *Options { return rd.options.Load() }
 
-type answer struct {
+type reading struct {
 	*exchange.Request
 	plan
 	source
@@ -142,30 +141,33 @@ type answer struct {
 	age       time.Duration     // age of the state; 0 for the most recent state
 }
 
-// read is a get, list or watch that the cache may answer.
 type read struct {
-	answer
-	walk     derived.Selected   // see selected
-	refusal  *exchange.Response // of all namespaces, if the read is narrowed
-	tooEarly *exchange.Response // the response to a watch that starts before the history
+	reading
+	walk    derived.Selected   // see selected
+	refusal *exchange.Response // of all namespaces, if the read is narrowed
+	expired *exchange.Response // the response to a watch that starts before the history
 }
 
 // Answer answers a read from the cache, or reports why upstream must answer.
 func (rd *Reader) Answer(ctx context.Context, req *exchange.Request) Result {
-	r := &read{answer: answer{Request: req, plan: plan{Route: req.Route}, derived: rd.Derived}}
+	r := &read{reading: reading{
+		Request: req,
+		plan:    plan{Route: req.Route},
+		derived: rd.Derived,
+	}}
 	resp, err := rd.answer(ctx, r)
 	if err == nil {
-		return Result{Answer: resp}
+		return Result{Response: resp}
 	}
 	if r.Resumes {
-		return Result{Answer: r.mustBegin()} // upstream must not answer, either
+		return Result{Response: r.mustBegin()} // upstream must not answer, either
 	}
 	if r.narrowing != nil {
 		if resp = r.narrowFailure(err); resp != nil {
-			return Result{Answer: resp}
+			return Result{Response: resp}
 		}
 	}
-	v := Result{Reason: cmp.Or(reasonOf(err), Uncached), Expired: r.tooEarly}
+	v := Result{Reason: cmp.Or(reasonOf(err), Uncached), Expired: r.expired}
 	if v.Reason.Stale() && r.mostRecentGet() {
 		v.Reason = MostRecent // as if there were no cache
 	}
@@ -183,7 +185,8 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case err != nil:
 		return nil, Parameters
 	}
-	r.Resumes = r.Identity != nil && r.View.Narrows(r.plan.Route) && r.Kind == wire.Watch && !r.WithState()
+	r.Resumes = r.Identity != nil && r.View.Narrows(r.plan.Route) && r.Kind == wire.Watch &&
+		!r.WithState()
 	r.negotiate(r.Request, r.Header.Get("Accept"))
 	switch {
 	case !r.Answerable(r.Name):
@@ -193,7 +196,8 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case r.mostRecentGet() && (r.LimitsAge || !rd.answersGet(&r.plan)):
 		return nil, MostRecent
 	case r.mostRecentGet():
-		r.Choices = r.Choices[:1] // upstream uses a later choice only if it does not support the first
+		// Upstream uses a later choice only if it does not support the first.
+		r.Choices = r.Choices[:1]
 	}
 	if refusal, err := rd.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
@@ -213,16 +217,19 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return rd.watch(ctx, r)
 	}
 	defer r.meter.End()
-	answer := r.list
+	try := r.list
 	if r.Name != "" {
-		answer = r.get
+		try = r.get
 	}
-	resp, err = answer(ctx)
+	resp, err = try(ctx)
 	if err != nil {
-		resp, err = r.retried(ctx, err, answer)
+		resp, err = r.retried(ctx, err, try)
 	}
 	if r.meter.Failed() != nil {
-		return rd.Limits.GaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
+		return rd.Limits.GaveUp(
+			r.Request, r.meter.Failed(), "reads",
+			"too many reads that take long wait for their turn",
+		), nil
 	}
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
 		return r.fail(tooLarge.status), nil

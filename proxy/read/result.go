@@ -8,9 +8,9 @@ import (
 
 // Result is a response from the cache, or the reason why upstream must answer.
 type Result struct {
-	Answer *exchange.Response // nil if upstream must answer
-	Reason Reason             // why upstream must answer
-	// Expired is the response to an Early watch if too many such watches are already open upstream.
+	Response *exchange.Response // nil if upstream must answer
+	Reason   Reason             // why upstream must answer
+	// Expired is the response to a watch that is too old, if upstream must not answer it.
 	Expired *exchange.Response
 }
 
@@ -35,7 +35,7 @@ const (
 	Stale       Reason = "not-up-to-date" // the cache is out of date; many such reads may come
 	NoProgress  Reason = "no-progress"    // like Stale, but the cache may soon be up to date
 	Lost        Reason = "upstream-lost"  // like Stale, because upstream is lost
-	Early       Reason = "too-old-watch"  // a watch that starts before the cache's history
+	TooOldWatch Reason = "too-old-watch"  // a watch that starts before the cache's history
 )
 
 func reasonOf(err error) Reason {

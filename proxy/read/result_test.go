@@ -28,14 +28,14 @@ const (
 // said returns the status and the age of an answer, the code of the only event of a watch, or the
 // reason why upstream must answer.
 func said(v Result) string {
-	if v.Answer == nil {
+	if v.Response == nil {
 		return string(v.Reason)
 	}
-	defer v.Answer.Abandon()
-	if e, ok := v.Answer.Body.(*watch.OnlyError); ok {
+	defer v.Response.Abandon()
+	if e, ok := v.Response.Body.(*watch.OnlyError); ok {
 		return "event " + gjson.GetBytes(e.Event, "object.code").Raw
 	}
-	return strings.TrimSpace(fmt.Sprint(v.Answer.Status, " ", v.Answer.Header.Get("Age")))
+	return strings.TrimSpace(fmt.Sprint(v.Response.Status, " ", v.Response.Header.Get("Age")))
 }
 
 // A read of the most recent state may get a state of the resource's maxAge, with its age, unless

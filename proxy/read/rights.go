@@ -30,9 +30,15 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	if err != nil {
 		return nil, Stale // nobody has decided
 	}
-	r.Identity.Decided = access.Decision{User: u, Allowed: decision == authorizer.DecisionAllow, Reason: reason}
+	r.Identity.Decided = access.Decision{
+		User:    u,
+		Allowed: decision == authorizer.DecisionAllow,
+		Reason:  reason,
+	}
 	if !r.Identity.Decided.Allowed {
-		refusal = r.Refuse(exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)))
+		refusal = r.Refuse(
+			exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)),
+		)
 		refusal.Header.Set("X-Content-Type-Options", "nosniff")
 	}
 	if r.View.Narrows(r.plan.Route) {

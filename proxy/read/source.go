@@ -33,7 +33,8 @@ type source struct {
 // answersGet reports whether the cache may answer a get of the most recent state. A Table might
 // need a new feed of rows.
 func (rd *Reader) answersGet(p *plan) bool {
-	return len(p.Choices) > 0 && !p.Choices[0].Table && rd.Feeds.AnswersGets(p.GVR, p.want(), exchange.KeptAs(p.Choices[0]))
+	return len(p.Choices) > 0 && !p.Choices[0].Table &&
+		rd.Feeds.AnswersGets(p.GVR, p.want(), exchange.KeptAs(p.Choices[0]))
 }
 
 // open tries the choices in order and opens the feed of the first choice that has a cache.
@@ -62,7 +63,9 @@ func (rd *Reader) open(ctx context.Context, p *plan) (s source, err error) {
 // openPlain opens the feed of a form that the client accepts as well, because only upstream could
 // make the other one, and it has no such list. includeObject means nothing for this form. Without
 // such a form, openPlain returns the error of the other one.
-func (rd *Reader) openPlain(ctx context.Context, req *exchange.Request, p plan, err error) (source, error) {
+func (rd *Reader) openPlain(
+	ctx context.Context, req *exchange.Request, p plan, err error,
+) (source, error) {
 	accept, ok := wire.AcceptsPlain(req.Header.Get("Accept"))
 	if !ok {
 		return source{}, err
@@ -116,8 +119,11 @@ func (s *source) prepare(p *plan) (err error) {
 		return Parameters
 	}
 	kind := wire.Kind{
-		Kind: s.resource.Kind, ListKind: s.resource.ListKind, APIVersion: s.resource.APIVersion(), Sorted: s.resource.SelfDescribing,
-		Protobuf: s.resource.Encoding == object.Protobuf,
+		Kind:       s.resource.Kind,
+		ListKind:   s.resource.ListKind,
+		APIVersion: s.resource.APIVersion(),
+		Sorted:     s.resource.SelfDescribing,
+		Protobuf:   s.resource.Encoding == object.Protobuf,
 	}
 	if s.rows != nil {
 		s.form = wire.NewTable(kind, p.Include, s.rows, s.choice.Fields)
@@ -144,7 +150,10 @@ func (rd *Reader) allowStale(p *plan, s *source) error {
 	if rd.Feeds.Lost(p.GVR) == 0 {
 		why = ", as it answers with errors"
 	}
-	text := fmt.Sprintf("watchproxy has not followed the apiserver for %s%s: this may be out of date", age.Truncate(time.Second), why)
+	text := fmt.Sprintf(
+		"watchproxy has not followed the apiserver for %s%s: this may be out of date",
+		age.Truncate(time.Second), why,
+	)
 	s.warnings = append(slices.Clip(s.warnings), fmt.Sprintf("299 - %q", text))
 	return nil
 }
@@ -157,7 +166,11 @@ func (s *source) endOf(span tree.Span) (end []byte, err error) {
 		return nil, nil
 	}
 	if s.rows != nil {
-		end, err = derived.Items(s.form, tree.Span{Page: span.Page, Lo: span.Hi - 1, Hi: span.Hi}, true)
+		end, err = derived.Items(s.form, tree.Span{
+			Page: span.Page,
+			Lo:   span.Hi - 1,
+			Hi:   span.Hi,
+		}, true)
 		return end[min(s.rows.AgesEnd(), len(end)):], err
 	}
 	return derived.EndOf(s.form, span)

@@ -19,11 +19,12 @@ const (
 	rowWatchWait = 5 * time.Second
 )
 
-// openTable opens the feeds of the objects and of their rows at the same time.
 func (rd *Reader) openTable(ctx context.Context, p *plan) (objects Feed, _ *table.Rows, err error) {
 	rows, failed := Feed(nil), error(nil)
 	var opening sync.WaitGroup
-	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, p.GVR, p.want(), object.Table, p.Since(p.Name)) })
+	opening.Go(func() {
+		rows, failed = rd.Feeds.Open(ctx, p.GVR, p.want(), object.Table, p.Since(p.Name))
+	})
 	objects, err = rd.Feeds.Open(ctx, p.GVR, p.want(), object.JSON, p.Since(p.Name))
 	opening.Wait()
 	if err = errors.Join(err, failed); err != nil {
@@ -41,14 +42,16 @@ func (rd *Reader) openTable(ctx context.Context, p *plan) (objects Feed, _ *tabl
 
 // retried waits for a missing row, without a slot, and tries the read again. If a row is missing
 // again, the read fails with Stale.
-func (r *read) retried(ctx context.Context, err error, answer func(context.Context) (*exchange.Response, error)) (*exchange.Response, error) {
+func (r *read) retried(
+	ctx context.Context, err error, try func(context.Context) (*exchange.Response, error),
+) (*exchange.Response, error) {
 	missing, ok := errors.AsType[*table.MissingRowError](err)
 	if !ok {
 		return nil, err
 	}
 	r.meter.ReleaseSlot()
 	r.rows.Await(ctx, missing.RV, rowWait)
-	resp, err := answer(ctx)
+	resp, err := try(ctx)
 	if _, again := errors.AsType[*table.MissingRowError](err); again {
 		return nil, Stale
 	}
@@ -58,7 +61,7 @@ func (r *read) retried(ctx context.Context, err error, answer func(context.Conte
 // watchRows prepares the rows for a watch from rv. The cursor keeps the feed of the rows running
 // until it is closed.
 func (rd *Reader) watchRows(r *read, rv uint64) (*watchcache.Cursor, error) {
-	r.rows.Context, r.rows.Wait, r.rows.Slot = rd.Draining, rowWatchWait, &r.meter
+	r.rows.Context, r.rows.Wait, r.rows.Slot = rd.Life.Draining(), rowWatchWait, &r.meter
 	if r.Bookmarks && r.rows.Cache.Bookmark() == nil {
 		return nil, Stale
 	}

@@ -52,7 +52,7 @@ func newJoined(t *testing.T) *joined {
 	j.rows.Writer().SetBookmark(b)
 	const memory = 1 << 30
 	j.memory = fair.NewPool(memory, false)
-	j.reader = New(Config{Memory: j.memory, Limits: unlimited{}, Metrics: uncounted{}, Draining: t.Context(), Drain: atOnce{}, Log: zap.NewNop()}, Options{})
+	j.reader = New(Config{Memory: j.memory, Limits: unlimited{}, Metrics: uncounted{}, Life: exchange.NewLife(), Log: zap.NewNop()}, Options{})
 	return j
 }
 
@@ -102,7 +102,7 @@ func (j *joined) apply(v version, deleted bool) {
 
 func (j *joined) read(include wire.Include, encoding string) *read {
 	rows := &table.Rows{Rules: j.tables.Of(j.rows), Cache: j.rows, Context: j.t.Context()}
-	return &read{answer: answer{
+	return &read{reading: reading{
 		Request: &exchange.Request{
 			Header: http.Header{"Accept-Encoding": {encoding}}, Memory: j.memory.Holding(""),
 		},

@@ -36,7 +36,12 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
-	owner := &owner{reader: rd, cache: r.cache, rows: r.rows, metadata: metadata}
+	owner := &owner{
+		reader:   rd,
+		cache:    r.cache,
+		rows:     r.rows,
+		metadata: metadata,
+	}
 	if err == nil && r.rows != nil {
 		p.Meter, p.Rows = &r.meter, r.rows
 		owner.feed, err = rd.watchRows(r, p.Start)
@@ -53,8 +58,8 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	case ahead:
 		return r.errorEvent(tooLarge.status, rd.gzipsWatch(r)), nil
 	case expired && !tooOld.Gap:
-		r.tooEarly = r.errorEvent(watch.Expired(r.cache, tooOld), false)
-		return nil, Early
+		r.expired = r.errorEvent(watch.Expired(r.cache, tooOld), false)
+		return nil, TooOldWatch
 	case expired:
 		return r.errorEvent(watch.Expired(r.cache, tooOld), false), nil
 	case errors.Is(err, grants.ErrUnreviewed), errors.Is(err, grants.ErrTooMany):
@@ -78,11 +83,11 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	p.Owner = owner
 	p.Cache, p.Form, p.Choice, p.Cost = r.cache, r.form, r.choice, r.cost()
 	p.Bookmarks, p.Anew = r.Bookmarks, r.narrowing != nil
-	p.Lifetime, p.DrainShare = time.Duration(r.WatchSeconds)*time.Second, rd.Drain.DrainShare()
+	p.Lifetime, p.DrainShare = time.Duration(r.WatchSeconds)*time.Second, rd.Life.DrainShare()
 	p.Lag = rd.Metrics.Lag(r.plan.Route)
-	p.Server = watch.Server{Events: &rd.events, Draining: rd.Draining}
+	p.Server = watch.Server{Events: &rd.events, Draining: rd.Life.Draining()}
 	if !r.form.Verbatim() {
-		p.Room = eventRoom{rd.Memory, r.User(), rd.Draining}
+		p.Room = eventRoom{rd.Memory, r.User(), rd.Life.Draining()}
 	}
 	if r.Identity != nil {
 		o := rd.Options()
@@ -143,7 +148,8 @@ func abandon(p *watch.Params) {
 }
 
 func (rd *Reader) gzipsWatch(r *read) bool {
-	return r.Gzip && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() && r.feed.CompressesWatches())
+	return r.Gzip && rd.Options().Compression.Includes(r.Bookmarks && r.WithState() &&
+		r.feed.CompressesWatches())
 }
 
 func (r *read) errorEvent(status metav1.Status, compressed bool) *exchange.Response {
@@ -223,7 +229,9 @@ type unwritable struct{ caches sync.Map }
 func (u *unwritable) add(cache *watchcache.Cache) {
 	key := weak.Make(cache)
 	if _, known := u.caches.LoadOrStore(key, nil); !known {
-		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { u.caches.Delete(key) }, key)
+		runtime.AddCleanup(
+			cache, func(key weak.Pointer[watchcache.Cache]) { u.caches.Delete(key) }, key,
+		)
 	}
 }
 

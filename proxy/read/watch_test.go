@@ -2,7 +2,6 @@ package read
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -29,7 +28,7 @@ func TestWatchAcrossARelist(t *testing.T) {
 			r, _ := pageOf(t, 2, 0)
 			r.Header.Set("User-Agent", agent)
 			r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 3, 1
-			rd := New(Config{Limits: unlimited{}, Metrics: uncounted{}, Draining: context.Background(), Drain: atOnce{}}, Options{})
+			rd := New(Config{Limits: unlimited{}, Metrics: uncounted{}, Life: exchange.NewLife()}, Options{})
 			resp, err := rd.watch(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
@@ -51,12 +50,6 @@ type uncounted struct{ Metrics }
 
 // Lag implements Metrics.
 func (uncounted) Lag(exchange.Route) *watch.Lag { return new(watch.Lag) }
-
-// atOnce is a Drain in which watches end at once.
-type atOnce struct{}
-
-// DrainShare implements Drain.
-func (atOnce) DrainShare() time.Duration { return 0 }
 
 // unlimited is a Limiter that refuses nothing.
 type unlimited struct{ Limiter }

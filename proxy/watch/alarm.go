@@ -9,7 +9,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// alarm wakes a watch for work other than the delivery of events.
 type alarm struct {
 	due    atomic.Bool // there may be such work
 	cursor *watchcache.Cursor

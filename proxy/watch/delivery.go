@@ -176,7 +176,6 @@ func (w *Watch) deliver(
 	return position, w.place.cursor.More(), err
 }
 
-// deliverLarge is deliver for one event of any size.
 func (w *Watch) deliverLarge(
 	out *exchange.ChunkWriter, late *lateRuns,
 ) (position uint64, behind bool, err error) {

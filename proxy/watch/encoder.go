@@ -91,7 +91,9 @@ func (e *encoder) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wi
 	return out.FlushWith(body, tail)
 }
 
-func (e *encoder) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) (err error) {
+func (e *encoder) put(
+	out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object,
+) (err error) {
 	buf := out.Pending()
 	if *buf, err = e.plan.Form.AppendEvent(*buf, kind.String(), o); err != nil {
 		return &unwritableError{err}
@@ -103,7 +105,9 @@ func (e *encoder) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wi
 // without a slot, and for the client with neither. Without room the watch ends. The next watch may
 // find room: upstream does not answer it, because one user's watches would then decide for all
 // users.
-func (e *encoder) putLarge(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
+func (e *encoder) putLarge(
+	out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object,
+) error {
 	size := int64(len(o.Bytes()))
 	e.meter.ReleaseSlot()
 	if err := e.room.Hold(size); err != nil {
@@ -182,7 +186,6 @@ type shown struct {
 
 func (s shown) Written() uint64 { return s.written }
 
-// shownAt returns the object of an event as the client receives it.
 func shownAt(d *watchcache.Delta) wire.Object {
 	if d.Object.ResourceVersion() != d.RV {
 		return shown{d.Object.At(d.RV), d.Object.ResourceVersion()}

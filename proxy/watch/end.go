@@ -30,7 +30,9 @@ const (
 )
 
 // errAnew is the error of a watch that ends as others do, but cannot be resumed.
-var errAnew = errors.New("a watch of the namespaces that the user may read begins with the state again")
+var errAnew = errors.New(
+	"a watch of the namespaces that the user may read begins with the state again",
+)
 
 // ErrStalled is the error of a write whose bytes the client left unread for too long.
 var ErrStalled = errors.New("the client left a watch unread")
@@ -83,7 +85,8 @@ func (w *Watch) Broken(err error) {
 // Expired returns the Status of a watch that cannot start at the requested resourceVersion.
 func Expired(c *watchcache.Cache, err error) metav1.Status {
 	if c.Resource().NoWatchCache {
-		return exchange.Expired("The resourceVersion for the provided watch is too old.") // etcd's message
+		// etcd's message.
+		return exchange.Expired("The resourceVersion for the provided watch is too old.")
 	}
 	return exchange.Expired(err.Error())
 }

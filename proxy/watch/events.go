@@ -132,7 +132,8 @@ type Events struct {
 }
 
 func (all *Events) find(d *watchcache.Delta, c wire.Choice, compressed bool) *event {
-	key := eventKey{uintptr(unsafe.Pointer(d.Object)), d.RV, d.Type, c, compressed} //nolint:gosec // an address, never a pointer again
+	address := uintptr(unsafe.Pointer(d.Object)) //nolint:gosec // never a pointer again
+	key := eventKey{address, d.RV, d.Type, c, compressed}
 	s := &all.shards[d.RV%eventShards]
 	s.Lock()
 	defer s.Unlock()

@@ -34,7 +34,11 @@ func (i *Initial) Spans(m *fair.Meter) iter.Seq[tree.Span] {
 func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error {
 	meter := w.encoder.meter
 	defer meter.ReleaseSlot()
-	state := stateWriter{to: &w.encoder, grants: w.place.grants, derived: w.initial.Derived}
+	state := stateWriter{
+		to:      &w.encoder,
+		grants:  w.place.grants,
+		derived: w.initial.Derived,
+	}
 	for span := range w.initial.Spans(meter) {
 		if err := state.write(out, span); err != nil {
 			if w.place.grants != nil {

@@ -25,11 +25,14 @@ import (
 // count as Slow, and all others as Prompt.
 type Lag struct {
 	Prompt, Slow LagCounts
-	Bytes        atomic.Uint64 // written to watches, including initial states; each scrape takes them
+	// Written to watches, including initial states; each scrape takes them.
+	Bytes atomic.Uint64
 }
 
 // LagBuckets are the upper bounds of the buckets of [LagCounts], in seconds.
-var LagBuckets = [...]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
+var LagBuckets = [...]float64{
+	0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60,
+}
 
 // LagCounts is a histogram of lags.
 type LagCounts struct {
@@ -45,7 +48,8 @@ func (c *LagCounts) Totals() (count uint64, seconds float64, within map[float64]
 		count += c.buckets[i].Load()
 		within[bound] = count
 	}
-	return count + c.buckets[len(LagBuckets)].Load(), time.Duration(c.nanos.Load()).Seconds(), within
+	count += c.buckets[len(LagBuckets)].Load()
+	return count, time.Duration(c.nanos.Load()).Seconds(), within
 }
 
 func (c *LagCounts) add(lag time.Duration, n uint64) {
@@ -58,7 +62,6 @@ func (c *LagCounts) add(lag time.Duration, n uint64) {
 	c.nanos.Add(int64(lag) * int64(n)) //nolint:gosec // n is small
 }
 
-// lags counts the deliveries and bytes of one watch.
 type lags struct {
 	of     *Lag
 	opened int64  // the moment after which lags count
@@ -123,7 +126,6 @@ type lateRuns struct {
 // lateRunsMax limits the runs in a batch. With more, the clock is read before the batch ends.
 const lateRunsMax = 16
 
-// lateRun is a number of deliveries with the same arrival time.
 type lateRun struct {
 	to       *LagCounts
 	received int64 // as a moment

@@ -35,7 +35,13 @@ type recheck struct {
 
 func newRecheck(every time.Duration, by Owner, waker grants.Waker) recheck {
 	now := time.Now()
-	return recheck{every: every, by: by, waker: waker, confirmed: now, due: nextReview(now, every)}
+	return recheck{
+		every:     every,
+		by:        by,
+		waker:     waker,
+		confirmed: now,
+		due:       nextReview(now, every),
+	}
 }
 
 // nextReview spreads the reviews of watches that were opened together.
@@ -96,7 +102,6 @@ func (c *recheck) end(result error) bool {
 	return now.Sub(c.confirmed) < max(recheckGrace, c.every)
 }
 
-// stop ends the current review and waits for its goroutine.
 func (c *recheck) stop() {
 	if c.cancel != nil {
 		c.cancel()

@@ -57,7 +57,8 @@ func (e *encoder) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Sc
 			return out.Send(known.bytes.Bytes())
 		}
 	}
-	if err := e.append(out, d); err != nil || out.Buf == nil { // an event may become longer than a piece
+	// An event may become longer than a piece.
+	if err := e.append(out, d); err != nil || out.Buf == nil {
 		return err
 	}
 	chunk := out.Chunk()

@@ -107,11 +107,16 @@ type Watch struct {
 // New returns a watch. The caller must call either Run, or Abandon, or Open and Close.
 func New(p Params) *Watch {
 	w := &Watch{
-		plan:     p.Plan,
-		cache:    p.Cache,
-		initial:  p.Initial,
-		place:    place{cursor: p.Cursor, grants: p.Grants},
-		encoder:  encoder{meter: p.Meter, rows: p.Rows, room: p.Room, shared: p.Events},
+		plan:    p.Plan,
+		cache:   p.Cache,
+		initial: p.Initial,
+		place:   place{cursor: p.Cursor, grants: p.Grants},
+		encoder: encoder{
+			meter:  p.Meter,
+			rows:   p.Rows,
+			room:   p.Room,
+			shared: p.Events,
+		},
 		schedule: schedule{draining: p.Draining},
 		alarm:    alarm{cursor: p.Cursor},
 		lags:     lags{of: p.Lag},

@@ -16,7 +16,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// requestLog counts requests, and logs some of them.
 type requestLog struct {
 	options  *atomic.Pointer[Options]
 	metrics  *metrics.Metrics
@@ -25,9 +24,16 @@ type requestLog struct {
 	unlogged atomic.Int64  // lines that remarks did not allow since the last line
 }
 
-func newRequestLog(options *atomic.Pointer[Options], metrics *metrics.Metrics, log *zap.Logger) *requestLog {
+func newRequestLog(
+	options *atomic.Pointer[Options], metrics *metrics.Metrics, log *zap.Logger,
+) *requestLog {
 	remarks := rate.NewLimiter(remarkLines, remarkBurst)
-	return &requestLog{options: options, metrics: metrics, log: log, remarks: remarks}
+	return &requestLog{
+		options: options,
+		metrics: metrics,
+		log:     log,
+		remarks: remarks,
+	}
 }
 
 // answered counts a request before its response is written. Then the request is logged if it
@@ -41,7 +47,13 @@ func (l *requestLog) answered(req *exchange.Request, resp *exchange.Response, to
 	if resp.Long() {
 		req.End()
 	}
-	resp.Release = &delivery{log: l, req: req, resp: resp, began: time.Now().Add(-took), took: took}
+	resp.Release = &delivery{
+		log:   l,
+		req:   req,
+		resp:  resp,
+		began: time.Now().Add(-took),
+		took:  took,
+	}
 }
 
 type delivery struct {
@@ -69,14 +81,17 @@ func (d *delivery) Written(bytes int64) {
 	}
 	fields := requestFields(d.req, d.resp)
 	if remark != "" {
-		l.logRemark(remark, fields, d.took, zap.Duration("duration", whole), zap.Int64("bytes", bytes))
+		l.logRemark(remark, fields, d.took,
+			zap.Duration("duration", whole), zap.Int64("bytes", bytes))
 		return
 	}
 	l.logSample(fields, d.took, whole, bytes)
 }
 
 // watchAnswered is answered for a watch from the cache. It does not keep the request in memory.
-func (l *requestLog) watchAnswered(req *exchange.Request, resp *exchange.Response, took time.Duration) {
+func (l *requestLog) watchAnswered(
+	req *exchange.Request, resp *exchange.Response, took time.Duration,
+) {
 	req.End()
 	req.Free()
 	if remark := l.remark(req, resp, took); remark != "" {
@@ -87,7 +102,6 @@ func (l *requestLog) watchAnswered(req *exchange.Request, resp *exchange.Respons
 	}
 }
 
-// sampledWatch is an open watch that will be logged.
 type sampledWatch struct {
 	log    *requestLog
 	fields []zap.Field
@@ -101,8 +115,9 @@ func (w *sampledWatch) Written(bytes int64) {
 }
 
 func (l *requestLog) logSample(fields []zap.Field, took, whole time.Duration, bytes int64) {
-	fields = append(fields, zap.Duration("latency", took), zap.Duration("duration", whole), zap.Int64("bytes", bytes))
-	l.log.Info("request", fields...)
+	l.log.Info("request", append(fields,
+		zap.Duration("latency", took), zap.Duration("duration", whole),
+		zap.Int64("bytes", bytes))...)
 }
 
 func (l *requestLog) isSampled() bool {
@@ -115,7 +130,9 @@ const slowRequest = 2 * time.Second
 
 // remark returns the message with which a request is logged outside the sample, or "" if it is not.
 // Slow requests of unknown clients are not logged, because such a client may read its refusal late.
-func (l *requestLog) remark(req *exchange.Request, resp *exchange.Response, took time.Duration) (message string) {
+func (l *requestLog) remark(
+	req *exchange.Request, resp *exchange.Response, took time.Duration,
+) (message string) {
 	own := resp.Source == exchange.FromProxy && resp.MetricStatus != exchange.ClientLeft
 	switch {
 	case own && resp.Status == http.StatusTooManyRequests:
@@ -131,14 +148,17 @@ func (l *requestLog) remark(req *exchange.Request, resp *exchange.Response, took
 	return message
 }
 
-func (l *requestLog) logRemark(message string, fields []zap.Field, latency time.Duration, more ...zap.Field) {
-	fields = append(append(fields, more...), zap.Duration("latency", latency), zap.Int64("unlogged", l.unlogged.Swap(0)))
-	l.log.Warn(message, fields...)
+func (l *requestLog) logRemark(
+	message string, fields []zap.Field, latency time.Duration, more ...zap.Field,
+) {
+	l.log.Warn(message, append(append(fields, more...),
+		zap.Duration("latency", latency), zap.Int64("unlogged", l.unlogged.Swap(0)))...)
 }
 
 func (l *requestLog) logUnread(req *exchange.Request) {
 	if l.allow() {
-		l.log.Warn("unread response ended", zap.String("user", short(req.User())), zap.String("sourceAddress", req.Address()),
+		l.log.Warn("unread response ended",
+			zap.String("user", short(req.User())), zap.String("sourceAddress", req.Address()),
 			zap.Int64("unlogged", l.unlogged.Swap(0)))
 	}
 }
@@ -198,7 +218,6 @@ var loggedParameters = []string{
 	"shardSelector", "sinceSeconds", "tailLines", "timeout", "timeoutSeconds", "watch",
 }
 
-// loggedQuery returns a query for the log, with the parameters in the client's order.
 func loggedQuery(query string) string {
 	const most = 64 // a longer query is truncated anyway
 	var b strings.Builder
@@ -214,7 +233,8 @@ func loggedQuery(query string) string {
 			b.WriteByte('&')
 		}
 		name, value, _ := strings.Cut(parameter, "=")
-		if unescaped, err := url.QueryUnescape(name); err != nil || !slices.Contains(loggedParameters, unescaped) {
+		unescaped, err := url.QueryUnescape(name)
+		if err != nil || !slices.Contains(loggedParameters, unescaped) {
 			value = "…"
 		}
 		b.WriteString(name + "=" + value)
