@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
-	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -41,14 +41,17 @@ type Options struct {
 type Access struct {
 	certificates authenticator.Request // nil if certificates are not accepted
 	tokens       authenticator.Request
-	anonymous    authenticator.Request // nil if anonymous clients are not accepted
+	anonymous    bool // clients without credentials are accepted
 	decisions    *decisions
-	filter       http.Handler // checks impersonation by callers with certificates
+	// The filters for impersonation by callers with certificates, and for that of reads.
+	constrained, unconstrained http.Handler
 }
 
 // New returns an Access that sends reviews upstream with the credentials in config. If clientCA is
 // nil, client certificates are not accepted.
-func New(config *rest.Config, clientCA *ClientCA, options Options, registry prometheus.Registerer) (*Access, error) {
+func New(
+	config *rest.Config, clientCA *ClientCA, options Options, registry prometheus.Registerer,
+) (*Access, error) {
 	seconds := newSeconds(registry)
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // reviews have their own limits
@@ -60,19 +63,21 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 	a := &Access{
 		tokens:    newTokens(client.AuthenticationV1().TokenReviews(), options.TokenTTL).requests(),
 		decisions: newDecisions(client.AuthorizationV1(), options),
+		anonymous: options.Anonymous,
 	}
 	if clientCA != nil {
-		a.certificates = group.NewAuthenticatedGroupAdder(newChains(clientCA.content.VerifyOptions, x509.CommonNameUserConversion))
+		chains := newChains(clientCA.content.VerifyOptions, x509.CommonNameUserConversion)
+		a.certificates = group.NewAuthenticatedGroupAdder(chains)
 	}
-	if options.Anonymous {
-		a.anonymous = anonymous.NewAuthenticator(nil)
-	}
-	a.filter = newImpersonation(a.Authorize)
+	a.constrained = newImpersonation(a.Authorize, impersonation.WithConstrainedImpersonation)
+	a.unconstrained = newImpersonation(a.Authorize, impersonation.WithImpersonation)
 	return a, nil
 }
 
 // Authorize is an authorizer.AuthorizerFunc. With an error, the decision is never DecisionAllow.
-func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+func (a *Access) Authorize(
+	ctx context.Context, attributes authorizer.Attributes,
+) (authorizer.Decision, string, error) {
 	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -82,7 +87,9 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 
 // Allows is Authorize for open watches, which remember its answer until a time: for its TTL, and
 // for countsLeast at least if it allows.
-func (a *Access) Allows(ctx context.Context, attributes authorizer.Attributes) (allowed bool, until time.Time, err error) {
+func (a *Access) Allows(
+	ctx context.Context, attributes authorizer.Attributes,
+) (allowed bool, until time.Time, err error) {
 	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
 		return false, until, fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -113,7 +120,8 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 		}
 		refused = err
 	}
-	asked := req.WithContext(context.WithValue(req.Context(), networkKey{}, network(req)))
+	ctx := context.WithValue(req.Context(), networkKey{}, Network(req.RemoteAddr))
+	asked := req.WithContext(ctx)
 	asked.Header = req.Header.Clone() // authenticators delete valid credentials
 	resp, ok, err := a.tokens.AuthenticateRequest(asked)
 	switch {
@@ -122,14 +130,12 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	case isUnavailable(err):
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	if refused = errors.Join(refused, err); refused == nil && a.anonymous != nil {
-		if resp, ok, err = a.anonymous.AuthenticateRequest(req); ok && err == nil {
-			return anonymousCaller(resp.User, req.Header), nil
-		}
-		refused = err
-	}
-	if refused != nil {
+	refused = errors.Join(refused, err)
+	switch {
+	case refused != nil:
 		return nil, fmt.Errorf("%w: %w", ErrUnauthenticated, refused)
+	case a.anonymous:
+		return anonymousCaller(req.Header), nil
 	}
 	return nil, ErrUnauthenticated
 }
@@ -140,17 +146,21 @@ func CheckRights(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("client for reviews: %w", err)
 	}
+	reviews := client.AuthorizationV1().SelfSubjectAccessReviews()
 	for _, needed := range []authorizationv1.ResourceAttributes{
-		{Verb: "create", Group: "authentication.k8s.io", Version: "v1", Resource: "tokenreviews"},
-		{Verb: "create", Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"},
+		{Group: "authentication.k8s.io", Resource: "tokenreviews"},
+		{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"},
 	} {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &needed}}
-		review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		needed.Verb, needed.Version = "create", "v1"
+		asked := &authorizationv1.SelfSubjectAccessReview{}
+		asked.Spec.ResourceAttributes = &needed
+		answer, err := reviews.Create(ctx, asked, metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("ask for the right to create %s: %w", needed.Resource, err)
 		}
-		if !review.Status.Allowed {
-			return fmt.Errorf("the proxy may not create %s.%s, without which clients cannot be authenticated: bind its user to the ClusterRole system:auth-delegator",
+		if !answer.Status.Allowed {
+			return fmt.Errorf("the proxy may not create %s.%s, without which clients cannot be "+
+				"authenticated: bind its user to the ClusterRole system:auth-delegator",
 				needed.Resource, needed.Group)
 		}
 	}

@@ -15,8 +15,9 @@ import (
 //
 //   - WebSockets, whose responses they can read; every browser sends Origin with them;
 //   - GET, HEAD and POST for images, frames, links and forms, whose responses they cannot read;
-//   - other requests only after a preflight, an OPTIONS with Origin, which is refused here. If clients
-//     are authenticated, upstream answers preflights, and the request itself needs a bearer token.
+//   - other requests only after a preflight, an OPTIONS with Origin, which is refused here. If
+//     clients are authenticated, upstream answers preflights, and the request itself needs a bearer
+//     token.
 //
 // Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these except WebSockets.
 // Older ones are not detected. No script can set Sec-Fetch-Site or Origin. If a page rebinds its
@@ -43,7 +44,8 @@ func ForeignPage(h http.Header, secure bool, host string) (reason string) {
 		}
 	}
 	for _, origin := range h["Origin"] {
-		if !slices.Contains(sites, "same-origin") && (host == "" || !strings.EqualFold(origin, OwnOrigin(secure, host))) {
+		if !slices.Contains(sites, "same-origin") &&
+			(host == "" || !strings.EqualFold(origin, OwnOrigin(secure, host))) {
 			return ReasonOrigin
 		}
 	}
@@ -80,8 +82,8 @@ func FromBrowser(h http.Header) bool {
 // MaybeBrowser also detects requests from a page that the browser treats as same-origin. In some
 // browsers such a page can set User-Agent, but it cannot remove Accept-Language.
 func MaybeBrowser(h http.Header) bool {
-	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
-		h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
+	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil ||
+		h["Referer"] != nil || h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
 }
 
 // IsolatePage sets headers that prevent pages of other origins from using a response.
@@ -115,8 +117,12 @@ func AddressHost(host string) bool {
 
 // PageRefusals are messages with a remedy for each reason.
 var PageRefusals = map[string]string{
-	ReasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
-	ReasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
-	ReasonOrigin:      "a page of another origin than %s sent this request, says Origin: a client other than a browser should leave Origin out",
-	ReasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
+	ReasonHost: "%s is not a loopback name, and a web page can have led it here: " +
+		"name localhost, 127.0.0.0/8 or [::1]",
+	ReasonSite: "a page of another site sent this request to %s, says Sec-Fetch-Site: " +
+		"type the address into the browser, or use another client",
+	ReasonOrigin: "a page of another origin than %s sent this request, says Origin: " +
+		"a client other than a browser should leave Origin out",
+	ReasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets " +
+		"through %s: use kubectl, or a bearer token where clients are authenticated",
 }

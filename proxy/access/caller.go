@@ -50,26 +50,33 @@ func (c *Caller) Anonymous() bool { return c != nil && !c.Token && c.ActsAs == n
 func (c *Caller) ActsAsAnother() bool { return c != nil && c.ActsAs != nil }
 
 func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
-	return &Caller{User: u, ActsAs: u, key: digest("certificate", string(proof.Raw))}
+	return &Caller{
+		User:   u,
+		ActsAs: u,
+		key:    digest("certificate", string(proof.Raw)),
+	}
 }
 
 // tokenCaller hashes all headers that could contain a token into the key, because the
 // authenticators do not report the header that they used.
 func tokenCaller(u user.Info, header http.Header) *Caller {
-	return &Caller{User: u, Token: true, key: credentials("token", header)}
+	return &Caller{
+		User:  u,
+		Token: true,
+		key:   credentials("token", header),
+	}
 }
 
 // anonymousCaller hashes the same headers into the key, because upstream may accept credentials
 // that the proxy does not recognize.
-func anonymousCaller(u user.Info, header http.Header) *Caller {
+func anonymousCaller(header http.Header) *Caller {
+	u := &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
 	return &Caller{User: u, key: credentials("anonymous", header)}
 }
 
 // Unknown returns the sender of a request without credentials that upstream has to answer, also if
 // anonymous clients are not accepted.
-func Unknown() *Caller {
-	return anonymousCaller(&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, nil)
-}
+func Unknown() *Caller { return anonymousCaller(nil) }
 
 func credentials(kind string, header http.Header) string {
 	all := []string{kind}

@@ -60,9 +60,9 @@ func TestKeys(t *testing.T) {
 	u := &user.DefaultInfo{Name: "u"}
 	keys := map[string]string{}
 	for name, c := range map[string]*Caller{
-		"nobody":       anonymousCaller(u, http.Header{}),
-		"basic":        anonymousCaller(u, http.Header{"Authorization": {"Basic a"}}),
-		"other basic":  anonymousCaller(u, http.Header{"Authorization": {"Basic b"}}),
+		"nobody":       anonymousCaller(http.Header{}),
+		"basic":        anonymousCaller(http.Header{"Authorization": {"Basic a"}}),
+		"other basic":  anonymousCaller(http.Header{"Authorization": {"Basic b"}}),
 		"token":        tokenCaller(u, http.Header{"Authorization": {"Bearer a"}}),
 		"other token":  tokenCaller(u, http.Header{"Authorization": {"Bearer b"}}),
 		"two tokens":   tokenCaller(u, http.Header{"Authorization": {"Bearer a", "Bearer b"}}),

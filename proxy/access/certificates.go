@@ -43,26 +43,34 @@ func ClientCAFromFile(file string) (*ClientCA, error) {
 
 // ClientCAFromCluster uses the apiserver's own CAs. If it publishes none, or the proxy may not read
 // them, it logs that client certificates are not accepted, and returns nil.
-func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logger) (*ClientCA, error) {
+func ClientCAFromCluster(
+	ctx context.Context, config *rest.Config, log *zap.Logger,
+) (*ClientCA, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", caConfigMap, err)
 	}
-	published, err := client.CoreV1().ConfigMaps(caNamespace).Get(ctx, caConfigMap, metav1.GetOptions{})
+	configMaps := client.CoreV1().ConfigMaps(caNamespace)
+	published, err := configMaps.Get(ctx, caConfigMap, metav1.GetOptions{})
 	reason := ""
 	switch {
 	case apierrors.IsForbidden(err):
-		reason = "the proxy may not read them: bind its user to the role extension-apiserver-authentication-reader in kube-system, or give a file"
+		reason = "the proxy may not read them: bind its user to the role " +
+			"extension-apiserver-authentication-reader in kube-system, or give a file"
 	case apierrors.IsNotFound(err), err == nil && published.Data[caKey] == "":
 		reason = "the apiserver publishes none: give a file"
 	case err != nil:
-		return nil, fmt.Errorf("read the client authorities from configmap %s/%s: %w", caNamespace, caConfigMap, err)
+		return nil, fmt.Errorf("read the client authorities from configmap %s/%s: %w",
+			caNamespace, caConfigMap, err)
 	}
 	if reason != "" {
-		log.Warn("client certificates are not accepted, as there are no client authorities: "+reason, zap.Error(err))
+		log.Warn("client certificates are not accepted, as there are no client authorities: "+
+			reason, zap.Error(err))
 		return nil, nil
 	}
-	content, err := dynamiccertificates.NewDynamicCAFromConfigMapController("client-ca", caNamespace, caConfigMap, caKey, client)
+	content, err := dynamiccertificates.NewDynamicCAFromConfigMapController(
+		"client-ca", caNamespace, caConfigMap, caKey, client,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("client authorities: %w", err)
 	}
@@ -77,24 +85,24 @@ type Pair interface {
 
 // PairFromFiles reads a certificate and its private key from PEM files.
 func PairFromFiles(certFile, privateKeyFile string) (Pair, error) {
-	pair, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, privateKeyFile)
+	pair, err := dynamiccertificates.NewDynamicServingContentFromFiles(
+		"serving-cert", certFile, privateKeyFile,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("certFile %s, privateKeyFile %s: %w", certFile, privateKeyFile, err)
 	}
 	return pair, nil
 }
 
-// Certificates holds the listener's certificate and, if client certificates are accepted, their
-// CAs. Run reloads the certificate after changes.
+// Certificates holds the listener's certificate. Run reloads it after changes.
 type Certificates struct {
 	pair       Pair
-	ca         *ClientCA
 	controller *dynamiccertificates.DynamicServingCertificateController
 }
 
 // NewCertificates returns Certificates of a pair. A nil ca accepts no client certificates.
 func NewCertificates(pair Pair, ca *ClientCA) (*Certificates, error) {
-	c := &Certificates{pair: pair, ca: ca}
+	c := &Certificates{pair: pair}
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		// Dynamic sizing writes the first 128 KiB of a connection in a hundred system calls.
@@ -108,7 +116,9 @@ func NewCertificates(pair Pair, ca *ClientCA) (*Certificates, error) {
 		base.VerifyPeerCertificate = refuseLong
 		clients = ca.content
 	}
-	c.controller = dynamiccertificates.NewDynamicServingCertificateController(base, clients, pair, nil, nil)
+	c.controller = dynamiccertificates.NewDynamicServingCertificateController(
+		base, clients, pair, nil, nil,
+	)
 	pair.AddListener(c.controller)
 	if ca != nil {
 		ca.content.AddListener(c.controller)
@@ -129,14 +139,18 @@ func refuseLong(certificates [][]byte, _ [][]*x509.Certificate) error {
 		size += len(c)
 	}
 	if size > certificatesMax {
-		return fmt.Errorf("the client's certificates have %d bytes, at most %d are accepted", size, certificatesMax)
+		return fmt.Errorf("the client's certificates have %d bytes, at most %d are accepted",
+			size, certificatesMax)
 	}
 	return nil
 }
 
 // Config returns the TLS configuration of a listener.
 func (c *Certificates) Config() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: c.controller.GetConfigForClient}
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: c.controller.GetConfigForClient,
+	}
 }
 
 // Run reloads the certificate after changes, until ctx ends.

@@ -25,16 +25,9 @@ import (
 // If each request verified them again, a client without rights would take all processors at a
 // hundred requests a second.
 //
-// Bounds:
-//
-//	what                  | belongs to | filled by  | bound    | beyond it
-//	results               | connection | any client | 1        | dropped with the connection
-//	certificates          | connection | any client | 10       | the chain is refused
-//	long chains at a time | address    | any client | 1 in all | they wait for their turn
-//	waiting long chains   | address    | any client | requests | the request is refused, with 429
-//
-// Long chains have more than one certificate. A single certificate has few possible issuers, all
-// of them the operator's own, and never waits.
+// Long chains have more than one certificate. A single certificate has few possible issuers, all of
+// them the operator's own, and never waits. If the memory of a network is full, its requests with
+// long chains get 429.
 
 const (
 	// chainMost is the maximum number of certificates that a client may send. Real chains have one
@@ -68,12 +61,18 @@ type chainAuthenticator struct {
 
 // newChains returns a chainAuthenticator. roots must return a new pool after each change.
 func newChains(roots x509.VerifyOptionFunc, user x509.UserConversion) *chainAuthenticator {
-	return &chainAuthenticator{roots: roots, user: user, turns: fair.NewPool(1, false)}
+	return &chainAuthenticator{
+		roots: roots,
+		user:  user,
+		turns: fair.NewPool(1, false),
+	}
 }
 
 // AuthenticateRequest implements authenticator.Request. All requests of a connection must have the
 // same pointer to its state. After chainWait, the error is that of a deadline.
-func (a *chainAuthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+func (a *chainAuthenticator) AuthenticateRequest(
+	req *http.Request,
+) (*authenticator.Response, bool, error) {
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return nil, false, nil
 	}
@@ -95,7 +94,7 @@ func (a *chainAuthenticator) AuthenticateRequest(req *http.Request) (*authentica
 	}
 	if !r.holds(options.Roots) {
 		if len(req.TLS.PeerCertificates) > 1 {
-			client := network(req)
+			client := Network(req.RemoteAddr)
 			if err := a.turns.Take(ctx, client, 1); err != nil {
 				return nil, false, fmt.Errorf("wait for the verification of certificates: %w", err)
 			}
@@ -114,7 +113,8 @@ func (a *chainAuthenticator) result(state *tls.ConnectionState) *chainResult {
 	}
 	found, other := a.states.LoadOrStore(key, &chainResult{busy: make(chan struct{}, 1)})
 	if !other {
-		runtime.AddCleanup(state, func(key weak.Pointer[tls.ConnectionState]) { a.states.Delete(key) }, key)
+		forget := func(key weak.Pointer[tls.ConnectionState]) { a.states.Delete(key) }
+		runtime.AddCleanup(state, forget, key)
 	}
 	return found.(*chainResult)
 }
@@ -134,12 +134,15 @@ func (r *chainResult) holds(roots *certificates.CertPool) bool {
 	return r.roots == roots && !now.Before(r.from) && now.Before(r.until)
 }
 
-func (r *chainResult) verify(req *http.Request, options certificates.VerifyOptions, user x509.UserConversion) {
+func (r *chainResult) verify(
+	req *http.Request, options certificates.VerifyOptions, user x509.UserConversion,
+) {
 	used := req.TLS.PeerCertificates
-	verification := x509.New(options, x509.UserConversionFunc(func(chain []*certificates.Certificate) (*authenticator.Response, bool, error) {
+	convert := func(chain []*certificates.Certificate) (*authenticator.Response, bool, error) {
 		used = append(slices.Clip(used), chain...)
 		return user.User(chain)
-	}))
+	}
+	verification := x509.New(options, x509.UserConversionFunc(convert))
 	now := time.Now()
 	r.response, r.ok, r.err = verification.AuthenticateRequest(req)
 	r.roots, r.from, r.until = options.Roots, time.Time{}, now.Add(chainRefusedTTL)

@@ -5,12 +5,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
@@ -44,13 +44,21 @@ func newDecisions(client authorizationclient.AuthorizationV1Interface, options O
 }
 
 // decide returns upstream's decision, from memory if possible.
-func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes) (decision, error) {
+func (d *decisions) decide(
+	ctx context.Context, attributes authorizer.Attributes,
+) (decision, error) {
 	spec := specOf(attributes)
 	encoded, err := spec.Marshal() // unambiguous, because each string has a length prefix
 	if err != nil {
 		return decision{}, err
 	}
-	q := decisionQuestion{of: d, key: sha256.Sum256(encoded), size: len(encoded), spec: spec, client: spec.User}
+	q := decisionQuestion{
+		of:     d,
+		key:    sha256.Sum256(encoded),
+		size:   len(encoded),
+		spec:   spec,
+		client: spec.User,
+	}
 	if u, ok := attributes.GetUser().(*impersonated); ok {
 		q.client = u.by
 	}
@@ -65,9 +73,7 @@ type decisionQuestion struct {
 	client string
 }
 
-func (q decisionQuestion) known() (decision, bool) { return q.of.known.get(q.key) }
-
-func (q decisionQuestion) due() bool { return q.of.known.due(q.key) }
+func (q decisionQuestion) known() (found decision, due, ok bool) { return q.of.known.get(q.key) }
 
 func (q decisionQuestion) place() place {
 	return place{q.key, q.of.reviews.turns, q.client, q.size}
@@ -78,34 +84,28 @@ func (q decisionQuestion) review(ctx context.Context) (decision, error) {
 	if err != nil {
 		return decision{}, err
 	}
-	ttl := q.of.ttl(found)
-	found.until = time.Now().Add(ttl)
+	ttl, counts := q.of.options.DenyTTL, q.of.options.DenyTTL
 	if found.Decision == authorizer.DecisionAllow {
-		found.until = time.Now().Add(max(ttl, countsLeast))
+		ttl = q.of.options.AllowTTL
+		counts = max(ttl, countsLeast)
 	}
+	found.until = time.Now().Add(counts)
 	q.of.known.put(q.client, q.key, found, len(found.reason), ttl)
 	return found, nil
 }
 
-func (d *decisions) ttl(found decision) time.Duration {
-	if found.Decision == authorizer.DecisionAllow {
-		return d.options.AllowTTL
-	}
-	return d.options.DenyTTL
-}
-
-func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec) (decision, error) {
-	var status authorizationv1.SubjectAccessReviewStatus
-	err := persist(ctx, func() error {
-		answer, err := d.client.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: *spec}, metav1.CreateOptions{})
-		if err == nil {
-			status = answer.Status
-		}
-		return err
+func (d *decisions) review(
+	ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec,
+) (decision, error) {
+	asked := &authorizationv1.SubjectAccessReview{Spec: *spec}
+	answer, err := persist(ctx, func() (*authorizationv1.SubjectAccessReview, error) {
+		return d.client.Create(ctx, asked, metav1.CreateOptions{})
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return decision{}, fmt.Errorf("review access: %w", err)
+	}
+	status := answer.Status
+	switch {
 	case status.Denied && status.Allowed:
 		return decision{}, errors.New("review access: it is both allowed and denied")
 	case status.Denied:
@@ -131,12 +131,20 @@ func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 		}
 	}
 	if !a.IsResourceRequest() {
-		spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: a.GetPath(), Verb: a.GetVerb()}
+		spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{
+			Path: a.GetPath(),
+			Verb: a.GetVerb(),
+		}
 		return spec
 	}
 	resource := &authorizationv1.ResourceAttributes{
-		Namespace: a.GetNamespace(), Verb: a.GetVerb(), Group: a.GetAPIGroup(), Version: a.GetAPIVersion(),
-		Resource: a.GetResource(), Subresource: a.GetSubresource(), Name: a.GetName(),
+		Namespace:   a.GetNamespace(),
+		Verb:        a.GetVerb(),
+		Group:       a.GetAPIGroup(),
+		Version:     a.GetAPIVersion(),
+		Resource:    a.GetResource(),
+		Subresource: a.GetSubresource(),
+		Name:        a.GetName(),
 	}
 	if raw := fieldsOf(a); raw != "" {
 		resource.FieldSelector = &authorizationv1.FieldSelectorAttributes{RawSelector: raw}
@@ -166,12 +174,5 @@ func fieldsOf(a authorizer.Attributes) string {
 
 func labelsOf(a authorizer.Attributes) string {
 	requirements, _ := a.GetLabelSelector()
-	var all strings.Builder
-	for i := range requirements {
-		if i > 0 {
-			all.WriteByte(',')
-		}
-		all.WriteString(requirements[i].String())
-	}
-	return all.String()
+	return labels.NewSelector().Add(requirements...).String()
 }

@@ -1,17 +1,14 @@
 package access
 
 import (
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
-	"fmt"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	clientmetrics "k8s.io/client-go/tools/metrics"
+	"k8s.io/client-go/util/cert"
 )
 
 // Expiries exports the expiry of certificates, also of renewed files before their first use.
@@ -21,20 +18,28 @@ type Expiries struct {
 }
 
 var (
-	servingExpiry = prometheus.NewDesc("watchproxy_serving_certificate_expiration_timestamp_seconds",
+	servingExpiry = prometheus.NewDesc(
+		"watchproxy_serving_certificate_expiration_timestamp_seconds",
 		"Unix time at which the listener's certificate expires.", nil, nil)
-	upstreamExpiry = prometheus.NewDesc("watchproxy_upstream_client_certificate_expiration_timestamp_seconds",
-		"Unix time at which the first of the proxy's client certificates for upstream expires, by where they come from (kubeconfig, exec: a credential plugin).",
+	upstreamExpiry = prometheus.NewDesc(
+		"watchproxy_upstream_client_certificate_expiration_timestamp_seconds",
+		"Unix time at which the first of the proxy's client certificates for upstream expires, "+
+			"by where they come from (kubeconfig, exec: a credential plugin).",
 		[]string{"origin"}, nil)
 )
 
 // Describe implements prometheus.Collector.
-func (e *Expiries) Describe(ch chan<- *prometheus.Desc) { ch <- servingExpiry; ch <- upstreamExpiry }
+func (e *Expiries) Describe(ch chan<- *prometheus.Desc) {
+	ch <- servingExpiry
+	ch <- upstreamExpiry
+}
 
 // Collect implements prometheus.Collector. A certificate that cannot be read has no sample.
 func (e *Expiries) Collect(ch chan<- prometheus.Metric) {
 	show := func(desc *prometheus.Desc, at time.Time, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(at.Unix()), labels...)
+		ch <- prometheus.MustNewConstMetric(
+			desc, prometheus.GaugeValue, float64(at.Unix()), labels...,
+		)
 	}
 	if e.Serving != nil {
 		cert, _ := e.Serving.pair.CurrentCertKeyContent()
@@ -44,40 +49,37 @@ func (e *Expiries) Collect(ch chan<- prometheus.Metric) {
 	}
 	var first time.Time
 	for _, rc := range e.Upstream {
-		if at, err := clientExpiry(rc.TLSClientConfig); err == nil && (first.IsZero() || at.Before(first)) {
+		at, err := clientExpiry(rc.TLSClientConfig)
+		if err == nil && (first.IsZero() || at.Before(first)) {
 			first = at
 		}
 	}
 	if !first.IsZero() {
 		show(upstreamExpiry, first, "kubeconfig")
 	}
-	if at := execExpiry.get(); at != nil {
+	if at := execExpiry.Load(); at != nil {
 		show(upstreamExpiry, *at, "exec")
 	}
 }
 
 func clientExpiry(c rest.TLSClientConfig) (time.Time, error) {
-	text := c.CertData
-	if len(text) == 0 {
-		var err error
-		if text, err = os.ReadFile(c.CertFile); err != nil {
-			return time.Time{}, err
-		}
+	if len(c.CertData) > 0 {
+		return expiry(c.CertData)
+	}
+	text, err := os.ReadFile(c.CertFile)
+	if err != nil {
+		return time.Time{}, err
 	}
 	return expiry(text)
 }
 
 // expiry returns the expiry of the first certificate in a PEM text, which is the leaf.
 func expiry(text []byte) (time.Time, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return time.Time{}, errors.New("no certificate in PEM")
-	}
-	leaf, err := x509.ParseCertificate(block.Bytes)
+	certificates, err := cert.ParseCertsPEM(text)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("certificate: %w", err)
+		return time.Time{}, err
 	}
-	return leaf.NotAfter, nil
+	return certificates[0].NotAfter, nil
 }
 
 // execExpiry holds the expiry that client-go reports for the certificates of credential plugins.
@@ -87,20 +89,7 @@ var execExpiry = func() *reported {
 	return r
 }()
 
-type reported struct {
-	mu sync.Mutex
-	at *time.Time
-}
+type reported struct{ atomic.Pointer[time.Time] }
 
 // Set implements metrics.ExpiryMetric. If there is no certificate, at is nil.
-func (r *reported) Set(at *time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.at = at
-}
-
-func (r *reported) get() *time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.at
-}
+func (r *reported) Set(at *time.Time) { r.Store(at) }

@@ -10,20 +10,14 @@ import (
 	"unicode/utf8"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
 // ImpersonatePrefix begins the names of headers for impersonation.
 const ImpersonatePrefix = "Impersonate-"
 
-const (
-	// impersonationRights limits the rights, and so the reviews, that an impersonation may need.
-	impersonationRights = 32
-	// nodePrefix begins the names of nodes.
-	nodePrefix = "system:node:"
-)
+// impersonationRights limits the rights, and so the reviews, that an impersonation may need.
+const impersonationRights = 32
 
 // ErrUndecided says that upstream must decide on an impersonation.
 var ErrUndecided = errors.New("upstream has to decide on the impersonation")
@@ -35,133 +29,69 @@ type impersonated struct {
 	by string // the caller's name
 }
 
-// EffectiveUser returns the user of a read: the caller, or the user in its Impersonate headers. It
-// reviews each right that this needs. The error is ErrUndecided or ErrUnavailable.
-func (a *Access) EffectiveUser(ctx context.Context, caller *Caller, header http.Header) (user.Info, error) {
-	as, rights, err := impersonationOf(caller.User, header)
-	if len(rights) == 0 || err != nil {
-		return as, err
+// EffectiveUser returns the user of a read: the caller, or the user in its Impersonate headers. The
+// apiserver's filter without constraints reviews each right that this needs: a constrained right
+// results in the same user. The error is ErrUndecided or ErrUnavailable.
+func (a *Access) EffectiveUser(
+	ctx context.Context, caller *Caller, header http.Header,
+) (user.Info, error) {
+	switch rights, ok := neededRights(header); {
+	case !ok:
+		return nil, ErrUndecided
+	case rights == 0:
+		return caller.User, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
-	for _, right := range rights {
-		switch decision, _, err := a.Authorize(ctx, right); {
-		case decision == authorizer.DecisionAllow:
-		case err != nil:
-			return nil, err
-		default:
-			return nil, ErrUndecided
-		}
-	}
-	return as, nil
-}
-
-// impersonationOf returns the user of a read and the rights that the impersonation needs, the
-// user's first. Without Impersonate headers, the user is the caller.
-func impersonationOf(caller user.Info, header http.Header) (as user.Info, rights []authorizer.Attributes, err error) {
-	wanted, err := wantedUser(header)
-	switch {
+	asked := &http.Request{URL: &url.URL{}, Header: header}
+	as, _, err := impersonate(a.unconstrained, caller, asked.WithContext(ctx))
+	switch found, ok := as.(*user.DefaultInfo); {
 	case err != nil:
-		return nil, nil, err
-	case wanted == nil:
-		return caller, nil, nil
+		return nil, err
+	case ok:
+		return &impersonated{*found, caller.User.GetName()}, nil
 	}
-	needs := func(right authorizer.AttributesRecord) {
-		right.User, right.Verb, right.APIVersion, right.ResourceRequest = caller, "impersonate", "v1", true
-		rights = append(rights, &right)
-	}
-	groups := wanted.Groups
-	if namespace, name, err := serviceaccount.SplitUsername(wanted.Name); err == nil {
-		needs(authorizer.AttributesRecord{Resource: "serviceaccounts", Namespace: namespace, Name: name})
-		if len(wanted.Groups) == 0 {
-			wanted.Groups = serviceaccount.MakeGroupNames(namespace)
-		}
-	} else {
-		needs(authorizer.AttributesRecord{Resource: "users", Name: wanted.Name})
-	}
-	for _, group := range groups {
-		needs(authorizer.AttributesRecord{Resource: "groups", Name: group})
-	}
-	const apiGroup = authenticationv1.GroupName
-	for key, values := range wanted.Extra {
-		for _, value := range values {
-			needs(authorizer.AttributesRecord{APIGroup: apiGroup, Resource: "userextras", Subresource: key, Name: value})
-		}
-	}
-	if wanted.UID != "" {
-		needs(authorizer.AttributesRecord{APIGroup: apiGroup, Resource: "uids", Name: wanted.UID})
-	}
-	addStandardGroup(wanted)
-	return &impersonated{*wanted, caller.GetName()}, rights, nil
+	return nil, ErrUndecided
 }
 
-func addStandardGroup(u *user.DefaultInfo) {
-	standard := user.AllAuthenticated
-	if u.Name == user.Anonymous || slices.Contains(u.Groups, user.AllUnauthenticated) {
-		standard = user.AllUnauthenticated
-	}
-	if !slices.Contains(u.Groups, standard) {
-		u.Groups = append(u.Groups, standard)
-	}
-}
-
-// wantedUser parses Impersonate headers; nil means none. It returns ErrUndecided if upstream might
-// parse them differently, and for nodes, whose groups depend on the right that upstream finds.
-func wantedUser(header http.Header) (wanted *user.DefaultInfo, err error) {
-	all := 0
+// neededRights returns the number of rights that Impersonate headers need. It returns false if
+// upstream might parse them differently, if they are too many, and for nodes, whose groups depend
+// on the right that upstream finds.
+func neededRights(header http.Header) (rights int, ok bool) {
+	var keys []string // of extra fields
 	for name, values := range header {
 		if !strings.HasPrefix(name, ImpersonatePrefix) {
 			continue
 		}
-		if wanted == nil {
-			wanted = &user.DefaultInfo{}
+		if len(values) == 0 || !isPlain(values...) {
+			return 0, false
 		}
-		if !readImpersonation(wanted, name, values) {
-			return nil, ErrUndecided
+		key, isExtra := strings.CutPrefix(name, authenticationv1.ImpersonateUserExtraHeaderPrefix)
+		switch {
+		case isExtra: // several headers can name the same key, in any order
+			key, err := url.PathUnescape(strings.ToLower(key))
+			if err != nil || !isPlain(key) || key != strings.ToLower(key) ||
+				slices.Contains(keys, key) {
+				return 0, false
+			}
+			keys = append(keys, key)
+		case name == authenticationv1.ImpersonateGroupHeader:
+		case len(values) > 1:
+			return 0, false
+		case name == authenticationv1.ImpersonateUserHeader &&
+			!strings.HasPrefix(values[0], "system:node:"):
+		case name == authenticationv1.ImpersonateUIDHeader:
+		default:
+			return 0, false
 		}
-		all += len(values)
+		rights += len(values)
 	}
-	if wanted != nil && (wanted.Name == "" || strings.HasPrefix(wanted.Name, nodePrefix) || all > impersonationRights) {
-		return nil, ErrUndecided
-	}
-	return wanted, nil
+	return rights, rights <= impersonationRights
 }
 
-// readImpersonation parses one Impersonate header into a user. It returns false in doubt.
-func readImpersonation(u *user.DefaultInfo, name string, values []string) bool {
-	key, extra := strings.CutPrefix(name, authenticationv1.ImpersonateUserExtraHeaderPrefix)
-	switch {
-	case len(values) == 0 || slices.ContainsFunc(values, func(v string) bool { return !isPlain(v) }):
-		return false
-	case extra:
-		return readExtra(u, key, values)
-	case name == authenticationv1.ImpersonateGroupHeader:
-		u.Groups = slices.Clone(values)
-	case len(values) > 1:
-		return false
-	case name == authenticationv1.ImpersonateUserHeader:
-		u.Name = values[0]
-	case name == authenticationv1.ImpersonateUIDHeader:
-		u.UID = values[0]
-	default:
-		return false
-	}
-	return true
+// isPlain reports whether values arrive unchanged in headers and in reviews.
+func isPlain(values ...string) bool {
+	return !slices.ContainsFunc(values, func(v string) bool {
+		return !isHeaderValue(v) || !utf8.ValidString(v)
+	})
 }
-
-// readExtra parses an extra field. Several headers can name the same key, in any order, so it
-// returns false for a second header.
-func readExtra(u *user.DefaultInfo, encoded string, values []string) bool {
-	key, err := url.PathUnescape(strings.ToLower(encoded))
-	if err != nil || !isPlain(key) || key != strings.ToLower(key) || u.Extra[key] != nil {
-		return false
-	}
-	if u.Extra == nil {
-		u.Extra = map[string][]string{}
-	}
-	u.Extra[key] = values
-	return true
-}
-
-// isPlain reports whether a name arrives unchanged in a header and in a review.
-func isPlain(name string) bool { return isHeaderValue(name) && utf8.ValidString(name) }

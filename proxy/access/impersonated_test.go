@@ -18,6 +18,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 
 	"github.com/watchproxy/watchproxy/bench/cachetest"
 )
@@ -60,52 +61,66 @@ func randomHeader(random *rand.Rand) http.Header {
 	return h
 }
 
-// If the proxy understands Impersonate headers, it reviews the same rights as kube-apiserver, and
-// the user is the same. Constrained impersonation does not change the user. Headers that need many reviews
-// are left to upstream.
+// If the proxy understands Impersonate headers, a read acts as the same user as a request that
+// kube-apiserver checks with constrained impersonation, whatever kind of right allows that. It needs
+// the right to each part, and no more rights than may be reviewed for a read.
 func TestImpersonatedAsInTheApiserver(t *testing.T) {
 	random := rand.New(rand.NewPCG(cachetest.Seed(t), 1))
 	caller := &Caller{User: &user.DefaultInfo{Name: "boss", Groups: []string{"bosses"}}}
+	var asked []string
+	only := func(verbs func(verb string) bool) authorizer.AuthorizerFunc {
+		return func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			if !verbs(a.GetVerb()) {
+				return authorizer.DecisionNoOpinion, "", nil
+			}
+			if a.GetVerb() == "impersonate" {
+				asked = append(asked, strings.Join([]string{a.GetAPIGroup(), a.GetResource(), a.GetSubresource(), a.GetNamespace(), a.GetName()}, " "))
+			}
+			return authorizer.DecisionAllow, "", nil
+		}
+	}
+	reviews := func(act func() (user.Info, error)) (user.Info, []string, error) {
+		asked = nil
+		as, err := act()
+		slices.Sort(asked)
+		return as, asked, err
+	}
 	const rounds = 1000
 	decided := 0
 	for range rounds {
 		header := randomHeader(random)
-		as, rights, err := impersonationOf(caller.User, header.Clone())
+		all := func(string) bool { return true }
+		read := &Access{unconstrained: newImpersonation(only(all), impersonation.WithImpersonation)}
+		as, needed, err := reviews(func() (user.Info, error) {
+			return read.EffectiveUser(t.Context(), caller, header)
+		})
 		if err != nil {
 			continue
 		}
 		decided++
-		if rights == nil {
+		if len(needed) == 0 {
 			if as != caller.User {
 				t.Fatalf("%v acts as %+v", header, as)
 			}
 			continue
 		}
-		var needed []string
-		for _, r := range rights {
-			needed = append(needed, specOf(r).String())
-		}
 		if len(needed) > impersonationRights {
 			t.Fatalf("%v needs %d reviews", header, len(needed))
 		}
-		slices.Sort(needed)
 		for _, constrained := range []bool{false, true} {
-			var asked []string
-			apiserver := &Access{filter: newImpersonation(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-				if a.GetVerb() == "impersonate" {
-					asked = append(asked, specOf(a).String())
-				} else if !constrained {
-					return authorizer.DecisionNoOpinion, "", nil
-				}
-				return authorizer.DecisionAllow, "", nil
-			})}
+			apiserver := &Access{constrained: newImpersonation(only(func(verb string) bool {
+				return constrained || verb == "impersonate"
+			}), impersonation.WithConstrainedImpersonation)}
 			req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", http.NoBody)
 			req.Header = header.Clone()
-			want, refusal, err := apiserver.Impersonate(caller, req)
+			want, asked, err := reviews(func() (user.Info, error) {
+				want, _, err := apiserver.Impersonate(caller, req)
+				return want, err
+			})
 			if err != nil || want == nil || !sameUser(want, as) {
-				t.Fatalf("%v acts as %+v instead of %+v %+v", header, as, want, refusal)
+				t.Fatalf("%v acts as %+v instead of %+v: %v", header, as, want, err)
 			}
-			if slices.Sort(asked); !constrained && !slices.Equal(asked, needed) {
+			if !constrained && !slices.Equal(asked, needed) {
 				t.Fatalf("%v needs %q instead of %q", header, needed, asked)
 			}
 		}
@@ -126,9 +141,13 @@ func TestDoubtfulImpersonation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for what, h := range map[string]http.Header{
 			"no user":         {"Impersonate-Group": {"a"}},
+			"no value":        {"Impersonate-User": nil},
 			"two users":       {"Impersonate-User": {"a", "b"}},
 			"two uids":        {"Impersonate-User": {"a"}, "Impersonate-Uid": {"a", "a"}},
 			"unknown header":  {"Impersonate-User": {"a"}, "Impersonate-Else": {"a"}},
+			"unusual key":     {"Impersonate-User": {"a"}, "Impersonate-Extra-%ff": {"a"}},
+			"no key":          {"Impersonate-User": {"a"}, "Impersonate-Extra-": {"a"}},
+			"capital in key":  {"Impersonate-User": {"a"}, "Impersonate-Extra-%53copes": {"a"}},
 			"node":            {"Impersonate-User": {"system:node:n"}},
 			"too many rights": {"Impersonate-User": {"a"}, "Impersonate-Group": slices.Repeat([]string{"g"}, impersonationRights)},
 		} {
@@ -208,11 +227,20 @@ func TestImpersonationNeedsAnAnswer(t *testing.T) {
 func TestReviewsOfTheImpersonatedAreTheCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, j := newTrial(t, Options{AllowTTL: time.Minute, DenyTTL: time.Minute})
+		caller := &Caller{User: &user.DefaultInfo{Name: "good"}}
+		reads := make([]*authorizer.AttributesRecord, 2*reviewsMax)
+		for i := range reads {
+			reads[i] = reading("").(*authorizer.AttributesRecord)
+			header := http.Header{"Impersonate-User": {fmt.Sprint("good", i)}}
+			var err error
+			if reads[i].User, err = a.EffectiveUser(t.Context(), caller, header); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j.accesses.Store(0)
 		j.hold = make(chan struct{})
 		var all sync.WaitGroup
-		for i := range 2 * reviewsMax {
-			read := reading("").(*authorizer.AttributesRecord)
-			read.User = &impersonated{user.DefaultInfo{Name: fmt.Sprint("good", i)}, "caller"}
+		for _, read := range reads {
 			all.Go(func() { _, _, _ = a.Authorize(t.Context(), read) })
 		}
 		synctest.Wait()

@@ -4,10 +4,10 @@ import (
 	"context"
 	"net/http"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -18,20 +18,27 @@ var RequestInfos = request.RequestInfoFactory{
 	GrouplessAPIPrefixes: sets.NewString("api"),
 }
 
-// newImpersonation returns the apiserver's filter. The error of a failed review goes past it: the
+// filter is one of the apiserver's.
+type filter = func(
+	http.Handler, authorizer.UnconditionalAuthorizer, runtime.NegotiatedSerializer,
+) http.Handler
+
+// newImpersonation returns a handler with a filter. The error of a failed review goes past it: the
 // filter would count it as a refusal and tell it to the client.
-func newImpersonation(a authorizer.AuthorizerFunc) http.Handler {
-	reviewed := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+func newImpersonation(a authorizer.AuthorizerFunc, with filter) http.Handler {
+	reviewed := func(
+		ctx context.Context, attributes authorizer.Attributes,
+	) (authorizer.Decision, string, error) {
 		decision, reason, err := a(ctx, attributes)
 		if err != nil {
 			ctx.Value(recorderKey{}).(*recorder).failed = err
 		}
 		return decision, reason, nil
-	})
+	}
 	note := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.(*recorder).user, _ = request.UserFrom(req.Context())
 	})
-	return impersonation.WithConstrainedImpersonation(note, reviewed, scheme.Codecs)
+	return with(note, authorizer.AuthorizerFunc(reviewed), scheme.Codecs)
 }
 
 // Refusal is the response to a request that may not impersonate.
@@ -46,13 +53,24 @@ type Refusal struct {
 func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Refusal, error) {
 	info, err := RequestInfos.NewRequestInfo(req)
 	if err != nil {
-		return nil, &Refusal{Code: http.StatusBadRequest, Header: http.Header{}, Body: []byte(err.Error() + "\n")}, nil
+		return nil, &Refusal{
+			Code:   http.StatusBadRequest,
+			Header: http.Header{},
+			Body:   []byte(err.Error() + "\n"),
+		}, nil
 	}
+	req = req.WithContext(request.WithRequestInfo(req.Context(), info))
+	return impersonate(a.constrained, caller, req)
+}
+
+func impersonate(
+	checked http.Handler, caller *Caller, req *http.Request,
+) (user.Info, *Refusal, error) {
 	v := &recorder{Refusal: Refusal{Code: http.StatusOK, Header: http.Header{}}}
-	ctx := request.WithRequestInfo(request.WithUser(req.Context(), caller.User), info)
-	asked := req.WithContext(context.WithValue(ctx, recorderKey{}, v))
+	ctx := context.WithValue(req.Context(), recorderKey{}, v)
+	asked := req.WithContext(request.WithUser(ctx, caller.User))
 	asked.Header = req.Header.Clone() // the filter deletes the headers that it has evaluated
-	a.filter.ServeHTTP(v, asked)
+	checked.ServeHTTP(v, asked)
 	switch {
 	case v.user != nil:
 		return v.user, nil, nil

@@ -21,7 +21,7 @@ const (
 	renewShare = 4
 	// renewAgain is the shortest time after which a renewal that has not succeeded is tried again.
 	renewAgain = time.Second
-	// sweepPause limits the time for which an outcome is kept that is of no use any more.
+	// sweepPause limits the time for which an outcome is kept after it has expired, and after keep.
 	sweepPause = 10 * time.Second
 )
 
@@ -72,16 +72,21 @@ func newReviewCache[V any](most int) *reviewCache[V] {
 	return o
 }
 
-// get returns an outcome that has not expired.
-func (o *reviewCache[V]) get(k key) (value V, ok bool) {
+// get returns an outcome that has not expired. due is true if the caller must renew it, so that
+// clients need not wait when it expires: in the last part of its TTL, and after a failure again
+// after half of what is left.
+func (o *reviewCache[V]) get(k key) (value V, due, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	found := o.mu.found[k]
-	if found == nil || Ended(found.until, time.Now()) {
-		return value, false
+	found, now := o.mu.found[k], time.Now()
+	if found == nil || Ended(found.until, now) {
+		return value, false, false
 	}
 	found.holder.recent.MoveToFront(found.place)
-	return found.value, true
+	if due = !now.Before(found.renew); due {
+		found.renew = now.Add(max(renewAgain, found.until.Sub(now)/2))
+	}
+	return found.value, due, true
 }
 
 // last returns an outcome that may have expired, and so does not count any more.
@@ -92,19 +97,6 @@ func (o *reviewCache[V]) last(k key) (value V, ok bool) {
 		return found.value, true
 	}
 	return value, false
-}
-
-// due reports whether an outcome must be renewed, so that clients need not wait when it expires: in
-// the last part of its TTL, and after a failure again after half of what is left.
-func (o *reviewCache[V]) due(k key) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	found, now := o.mu.found[k], time.Now()
-	if found == nil || now.Before(found.renew) {
-		return false
-	}
-	found.renew = now.Add(max(renewAgain, found.until.Sub(now)/2))
-	return true
 }
 
 // put remembers an outcome, if its TTL is not 0 and its size in bytes is not too large.
@@ -119,7 +111,14 @@ func (o *reviewCache[V]) put(of string, k key, value V, bytes int, ttl time.Dura
 	}
 	h := o.holderLocked(sha256.Sum256([]byte(of)))
 	now := time.Now()
-	added := &outcome[V]{key: k, value: value, bytes: bytes, until: now.Add(ttl), renew: now.Add(ttl - ttl/renewShare), holder: h}
+	added := &outcome[V]{
+		key:    k,
+		value:  value,
+		bytes:  bytes,
+		until:  now.Add(ttl),
+		renew:  now.Add(ttl - ttl/renewShare),
+		holder: h,
+	}
 	added.place = h.recent.PushFront(added)
 	o.mu.found[k] = added
 	o.growLocked(h, bytes)
@@ -158,14 +157,6 @@ func (o *reviewCache[V]) dropLocked(old *outcome[V]) {
 		o.growLocked(h, -holderCost)
 		heap.Remove(&o.mu.largest, h.index)
 		delete(o.mu.holders, h.name)
-	}
-}
-
-func (o *reviewCache[V]) drop(k key) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if found := o.mu.found[k]; found != nil {
-		o.dropLocked(found)
 	}
 }
 

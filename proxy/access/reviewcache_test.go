@@ -34,19 +34,19 @@ func TestOutcomesAreBounded(t *testing.T) {
 	}
 	for u := range modest {
 		for i := range each {
-			if _, ok := o.get(keyOf(u, i)); !ok {
+			if _, _, ok := o.get(keyOf(u, i)); !ok {
 				t.Fatalf("outcome %d of user %d was pushed out by another's", i, u)
 			}
 		}
 	}
-	if _, ok := o.get(keyOf("greedy", 0)); !ok {
+	if _, _, ok := o.get(keyOf("greedy", 0)); !ok {
 		t.Error("what was used most was pushed out first")
 	}
-	if _, ok := o.get(keyOf("greedy", 1)); ok {
+	if _, _, ok := o.get(keyOf("greedy", 1)); ok {
 		t.Error("what was never used is still there")
 	}
 	o.put("greedy", keyOf("huge"), "", most/outcomeShare, time.Hour)
-	if _, ok := o.get(keyOf("huge")); ok {
+	if _, _, ok := o.get(keyOf("huge")); ok {
 		t.Error("one outcome takes a large part of the whole")
 	}
 }
@@ -61,15 +61,15 @@ func TestOutcomesExpire(t *testing.T) {
 		o.put("v", keyOf("none"), 3, 0, 0)
 		o.put("u", keyOf("replaced"), 4, 0, time.Hour)
 		o.put("u", keyOf("replaced"), 5, 0, 0)
-		if v, ok := o.get(keyOf("replaced")); ok {
+		if v, _, ok := o.get(keyOf("replaced")); ok {
 			t.Errorf("still %d", v)
 		}
 		time.Sleep(time.Minute - time.Nanosecond)
-		if v, ok := o.get(keyOf("short")); v != 1 || !ok {
+		if v, _, ok := o.get(keyOf("short")); v != 1 || !ok {
 			t.Error("it has expired too soon")
 		}
 		time.Sleep(time.Nanosecond)
-		if _, ok := o.get(keyOf("short")); ok {
+		if _, _, ok := o.get(keyOf("short")); ok {
 			t.Error("it has not expired")
 		}
 		time.Sleep(sweepPause)
@@ -77,7 +77,7 @@ func TestOutcomesExpire(t *testing.T) {
 		if count, bytes := o.held(); count != 1 || bytes != outcomeCost+holderCost {
 			t.Errorf("%d outcomes take %d bytes", count, bytes)
 		}
-		if v, ok := o.get(keyOf("long")); v != 2 || !ok {
+		if v, _, ok := o.get(keyOf("long")); v != 2 || !ok {
 			t.Error("another has expired, too")
 		}
 		time.Sleep(time.Hour)
@@ -95,7 +95,7 @@ func TestOutcomesExpireInSleep(t *testing.T) {
 		k := keyOf("a", 1)
 		o.put("a", k, "allowed", 1, time.Minute)
 		o.mu.found[k].until = cachetest.BeforeSleep(sleep).Add(time.Minute)
-		if _, ok := o.get(k); ok != want {
+		if _, _, ok := o.get(k); ok != want {
 			t.Errorf("after a sleep of %v it is remembered: %t", sleep, ok)
 		}
 	}

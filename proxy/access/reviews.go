@@ -51,9 +51,8 @@ func newTurns() *turns {
 
 // question is a client's request for a review.
 type question[V any] interface {
-	known() (V, bool)
-	// due reports whether the remembered outcome should be renewed.
-	due() bool
+	// known returns the remembered outcome. If it is due, the caller must renew it.
+	known() (value V, due, ok bool)
 	// review asks upstream, and remembers the outcome.
 	review(ctx context.Context) (V, error)
 	place() place
@@ -70,15 +69,15 @@ type place struct {
 // answer returns a remembered outcome, or waits for a review, which continues if the client leaves.
 // Close to the end of its TTL, an outcome is renewed in the background.
 func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err error) {
-	if found, ok := q.known(); ok {
-		if q.due() {
+	if found, due, ok := q.known(); ok {
+		if due {
 			r.begin(q.place(), q.review)
 		}
 		return found, nil
 	}
 	select {
 	case a := <-r.begin(q.place(), func(ctx context.Context) (V, error) {
-		if found, ok := q.known(); ok {
+		if found, _, ok := q.known(); ok {
 			return found, nil // another review has just found it
 		}
 		return q.review(ctx)
@@ -90,7 +89,9 @@ func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err er
 }
 
 // begin starts a review without waiting for its outcome.
-func (r *reviews[V]) begin(at place, review func(context.Context) (V, error)) <-chan singleflight.Result {
+func (r *reviews[V]) begin(
+	at place, review func(context.Context) (V, error),
+) <-chan singleflight.Result {
 	return r.flights.DoChan(string(at.key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
 		defer cancel()
@@ -115,23 +116,33 @@ func (t *turns) wait(ctx context.Context, client string, size int64) error {
 
 var errCrowded = errors.New("too many reviews wait already")
 
-func persist(ctx context.Context, ask func() error) error {
-	const first, factor, jitter, steps = 200 * time.Millisecond, 1.5, 0.2, 3
-	retries := wait.Backoff{Duration: first, Factor: factor, Jitter: jitter, Steps: steps}
-	err := webhook.WithExponentialBackoff(ctx, retries, ask, webhook.DefaultShouldRetry)
+func persist[T any](ctx context.Context, ask func() (T, error)) (answer T, err error) {
+	retries := wait.Backoff{
+		Duration: 200 * time.Millisecond,
+		Factor:   1.5,
+		Jitter:   0.2,
+		Steps:    3,
+	}
+	err = webhook.WithExponentialBackoff(ctx, retries, func() (err error) {
+		answer, err = ask()
+		return err
+	}, webhook.DefaultShouldRetry)
 	if err != nil {
 		klog.ErrorS(err, "Failed to get a review from upstream")
 	}
-	return err
+	return answer, err
 }
 
 func newSeconds(registry prometheus.Registerer) *prometheus.HistogramVec {
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "watchproxy_review_duration_seconds",
-		Help:    "Seconds that upstream took for reviews of tokens and of access, by resource and status code (0: no answer).",
+		Name: "watchproxy_review_duration_seconds",
+		Help: "Seconds that upstream took for reviews of tokens and of access, " +
+			"by resource and status code (0: no answer).",
 		Buckets: prometheus.ExponentialBuckets(0.001, 4, 7),
 
-		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+		NativeHistogramBucketFactor:     1.1,
+		NativeHistogramMaxBucketNumber:  100,
+		NativeHistogramMinResetDuration: time.Hour,
 	}, []string{"resource", "code"})
 	registry.MustRegister(seconds)
 	return seconds
@@ -151,6 +162,7 @@ func (m *measured) RoundTrip(req *http.Request) (*http.Response, error) {
 		code = resp.StatusCode
 		resp.Body = http.MaxBytesReader(nil, resp.Body, reviewMax)
 	}
-	m.seconds.WithLabelValues(path.Base(req.URL.Path), strconv.Itoa(code)).Observe(time.Since(began).Seconds())
+	seconds := m.seconds.WithLabelValues(path.Base(req.URL.Path), strconv.Itoa(code))
+	seconds.Observe(time.Since(began).Seconds())
 	return resp, err
 }

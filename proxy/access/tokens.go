@@ -6,13 +6,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
@@ -45,8 +42,10 @@ type tokens struct {
 
 func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Duration) *tokens {
 	t := &tokens{
-		client: client, ttl: ttl,
-		good: newReviewCache[*authenticator.Response](tokensMax), bad: newReviewCache[*authenticator.Response](refusedMax),
+		client:  client,
+		ttl:     ttl,
+		good:    newReviewCache[*authenticator.Response](tokensMax),
+		bad:     newReviewCache[*authenticator.Response](refusedMax),
 		reviews: newReviews[*authenticator.Response](),
 		owners:  newTurns(),
 	}
@@ -57,7 +56,8 @@ func newTokens(client authenticationclient.TokenReviewInterface, ttl time.Durati
 
 func (t *tokens) requests() authenticator.Request {
 	// The WebSocket authenticator comes second, in the apiserver's order.
-	return group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t)))
+	both := union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t))
+	return group.NewAuthenticatedGroupAdder(both)
 }
 
 // networkKey is the context's key for the client's network, and knownKey that for Known's user.
@@ -72,12 +72,15 @@ func Known(ctx context.Context, user string) context.Context {
 	return context.WithValue(ctx, knownKey{}, user)
 }
 
-// network returns the client's network, by which clients take turns until they are known.
-func network(req *http.Request) string { return Network(req.RemoteAddr) }
-
 // AuthenticateToken implements authenticator.Token.
-func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	q := tokenQuestion{of: t, key: sha256.Sum256(append(t.salt[:], token...)), token: token}
+func (t *tokens) AuthenticateToken(
+	ctx context.Context, token string,
+) (*authenticator.Response, bool, error) {
+	q := tokenQuestion{
+		of:    t,
+		key:   sha256.Sum256(append(t.salt[:], token...)),
+		token: token,
+	}
 	q.network, _ = ctx.Value(networkKey{}).(string)
 	q.user, _ = ctx.Value(knownKey{}).(string)
 	resp, err := t.reviews.answer(ctx, q)
@@ -92,9 +95,14 @@ type tokenQuestion struct {
 	user    string // of the connection; empty if it is not known
 }
 
-func (q tokenQuestion) known() (*authenticator.Response, bool) { return q.of.remembered(q.key) }
-
-func (q tokenQuestion) due() bool { return q.of.good.due(q.key) }
+// known implements question. Its response is nil for a refusal.
+func (q tokenQuestion) known() (resp *authenticator.Response, due, ok bool) {
+	if resp, due, ok = q.of.good.get(q.key); ok {
+		return resp, due, true
+	}
+	_, _, ok = q.of.bad.get(q.key)
+	return nil, false, ok
+}
 
 // place implements question. A token that was good waits as its owner, and a new one as the user of
 // its connection.
@@ -109,26 +117,22 @@ func (q tokenQuestion) place() place {
 }
 
 // review implements question. Only a complete answer is an outcome: upstream may end while it
-// answers, and what stands in front of it may send something else.
+// answers, and a balancer in front of it may send something else.
 func (q tokenQuestion) review(ctx context.Context) (*authenticator.Response, error) {
 	t := q.of
-	var status authenticationv1.TokenReviewStatus
-	err := persist(ctx, func() error {
-		answer, err := t.client.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: q.token}}, metav1.CreateOptions{})
-		if err == nil {
-			status = answer.Status
-		}
-		return err
+	asked := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: q.token}}
+	answer, err := persist(ctx, func() (*authenticationv1.TokenReview, error) {
+		return t.client.Create(ctx, asked, metav1.CreateOptions{})
 	})
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errReview, err)
-	case status.Authenticated:
-		resp := &authenticator.Response{User: userOf(&status.User)}
+	case answer.Status.Authenticated:
+		resp := &authenticator.Response{User: userOf(&answer.Status.User)}
 		t.good.put(resp.User.GetName(), q.key, resp, sizeOf(resp.User), t.ttl)
 		return resp, nil
 	}
-	t.good.drop(q.key) // the token is no longer valid
+	t.good.put("", q.key, nil, 0, 0) // drops it: the token is no longer valid
 	t.bad.put(q.network, q.key, nil, 0, min(t.ttl, refusedTTL))
 	return nil, nil
 }
@@ -136,19 +140,16 @@ func (q tokenQuestion) review(ctx context.Context) (*authenticator.Response, err
 var errReview = errors.New("review of a token failed")
 
 func userOf(info *authenticationv1.UserInfo) user.Info {
-	u := &user.DefaultInfo{Name: info.Username, UID: info.UID, Groups: info.Groups, Extra: map[string][]string{}}
+	u := &user.DefaultInfo{
+		Name:   info.Username,
+		UID:    info.UID,
+		Groups: info.Groups,
+		Extra:  map[string][]string{},
+	}
 	for name, values := range info.Extra {
 		u.Extra[name] = values
 	}
 	return u
-}
-
-// remembered returns the outcome of a review, which is nil for a refusal.
-func (t *tokens) remembered(k key) (resp *authenticator.Response, ok bool) {
-	if resp, ok = t.good.get(k); ok {
-		return resp, true
-	}
-	return t.bad.get(k)
 }
 
 // sizeOf returns the size of a user, in bytes.
@@ -169,8 +170,6 @@ func sizeOf(u user.Info) int {
 
 // isUnavailable reports whether a review failed without an outcome. All other errors are refusals.
 func isUnavailable(err error) bool {
-	if all, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // it is what the union returns
-		return slices.ContainsFunc(all.Errors(), isUnavailable)
-	}
-	return errors.Is(err, errReview) || errors.Is(err, errCrowded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return errors.Is(err, errReview) || errors.Is(err, errCrowded) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }

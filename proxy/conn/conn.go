@@ -40,7 +40,11 @@ type Conn struct {
 // New returns the Conn of an accepted connection.
 func New(accepted net.Conn) *Conn {
 	s := newSocket(accepted)
-	return &Conn{Conn: s, socket: s, Account: Account{remote: accepted.RemoteAddr()}}
+	return &Conn{
+		Conn:    s,
+		socket:  s,
+		Account: Account{remote: accepted.RemoteAddr()},
+	}
 }
 
 const handshakeTimeout = 10 * time.Second
@@ -185,7 +189,8 @@ func (c *Conn) Close() error {
 	}
 	c.Account.HeadEnds()
 	if c.set != nil {
-		defer c.set.remove(c) // TLS may wait for a client that does not read, and Cut ends this wait
+		// TLS may wait for a client that does not read, and Cut ends this wait.
+		defer c.set.remove(c)
 	}
 	c.Account.close()
 	return c.Conn.Close()

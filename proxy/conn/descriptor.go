@@ -67,7 +67,8 @@ func (d *descriptor) WriteNow(p []byte) (int, error) {
 func (d *descriptor) tryWrite(fd uintptr) (done bool) {
 	w := &d.write
 	for {
-		if w.n, w.err = syscall.Write(int(fd), w.p); w.err != syscall.EINTR { //nolint:errorlint // as package syscall returns it
+		w.n, w.err = syscall.Write(int(fd), w.p)
+		if w.err != syscall.EINTR { //nolint:errorlint // as package syscall returns it
 			return true
 		}
 	}

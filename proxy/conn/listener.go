@@ -52,10 +52,10 @@ func (l *Listener) Accept() (*Conn, error) {
 // Admit reports whether the limits allow to serve a connection, and closes it if they do not.
 func (l *Listener) Admit(c *Conn, limits exchange.Limits) bool {
 	most, all := limits.Crowd()
-	open, gone, ok := l.Open.add(c, most, all)
-	if gone != nil {
+	open, evicted, ok := l.Open.add(c, most, all)
+	if evicted != nil {
 		l.Metrics.ConnectionRefused("limit")
-		_ = gone.socket.Close() // below TLS, because TLS would wait for a running write
+		_ = evicted.socket.Close() // below TLS, because TLS would wait for a running write
 	}
 	if !ok {
 		l.Metrics.ConnectionRefused("limit")
@@ -89,7 +89,8 @@ func isTransient(err error) bool {
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
 		// These errors concern only this connection.
 		syscall.ECONNABORTED, syscall.EINTR, syscall.EPROTO, syscall.EPERM,
-		syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOPROTOOPT,
+		syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH,
+		syscall.ENOPROTOOPT,
 	}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 

@@ -202,7 +202,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 			t.Errorf("%d connections are open, and the oldest stranger's is not the one that ended", l.Open.Len())
 		}
 		known(other)
-		time.Sleep(sayWho)
+		time.Sleep(handshakeTimeout)
 		if c := accept("[2001:db8::98]:1"); c.Crowded() || !closed(greedy[2]) {
 			t.Error("a client of a network is kept out by the old connections of the same network")
 		}

@@ -13,7 +13,8 @@ import (
 // A connection is a stranger's until a user's limit counts it. If no connection is left for a
 // client, the oldest stranger's connection of the network (see [access.Network]) with the most
 // strangers ends. So strangers of a few networks keep nobody else out. Among networks with as many
-// strangers as the client's, a stranger has the time sayWho: after a restart, many come together.
+// strangers as the client's, a stranger stays for handshakeTimeout: after a restart, many come
+// together.
 type Set struct {
 	mu struct {
 		sync.Mutex
@@ -23,9 +24,6 @@ type Set struct {
 		cut      bool
 	}
 }
-
-// sayWho is the time that a stranger has to say who it is. A handshake may take as long.
-const sayWho = handshakeTimeout
 
 // stranger is the place of a connection among those of strangers. It is zero for a user's.
 type stranger struct {
@@ -43,9 +41,9 @@ type Drain struct {
 	Next time.Duration
 }
 
-// add adds a connection until it closes. Up to most are served, and up to all may be open. gone is
-// the stranger's connection that has made room, which the caller must close.
-func (s *Set) add(c *Conn, most, all int) (open int, gone *Conn, ok bool) {
+// add adds a connection until it closes. Up to most are served, and up to all may be open. evicted
+// is the stranger's connection that has made room, which the caller must close.
+func (s *Set) add(c *Conn, most, all int) (open int, evicted *Conn, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.open == nil {
@@ -53,7 +51,7 @@ func (s *Set) add(c *Conn, most, all int) (open int, gone *Conn, ok bool) {
 	}
 	network := access.Network(c.RemoteAddr().String())
 	if !s.mu.cut && len(s.mu.open) >= most {
-		gone = s.makeRoomLocked(network)
+		evicted = s.makeRoomLocked(network)
 	}
 	if s.mu.cut || len(s.mu.open) >= all {
 		return 0, nil, false
@@ -66,7 +64,7 @@ func (s *Set) add(c *Conn, most, all int) (open int, gone *Conn, ok bool) {
 	s.mu.open[c] = stranger{network, time.Now(), of.PushBack(c)}
 	c.set = s
 	c.mu.drain = s.mu.drain // nothing waits for a request yet
-	return len(s.mu.open), gone, true
+	return len(s.mu.open), evicted, true
 }
 
 // makeRoomLocked removes a stranger's connection for a client of a network. It returns nil if there
@@ -90,7 +88,7 @@ func (s *Set) makeRoomLocked(network string) *Conn {
 		switch {
 		case oldest.Account.Known(): // since this moment
 			s.knownLocked(oldest)
-		case of.Len() <= fair && time.Since(s.mu.open[oldest].since) < sayWho:
+		case of.Len() <= fair && time.Since(s.mu.open[oldest].since) < handshakeTimeout:
 			return nil
 		default:
 			s.removeLocked(oldest)

@@ -35,10 +35,11 @@ type socket struct {
 
 	mu struct {
 		sync.Mutex
-		collects bool          // writes are kept until flushNow
-		flushing bool          // flush writes what was kept; further writes are kept
-		left     *bytes.Buffer // bytes that the kernel has not accepted, up to leftMax; nil for none
-		broken   error         // the error of a write that may have been partial
+		collects bool // writes are kept until flushNow
+		flushing bool // flush writes what was kept; further writes are kept
+		// left has the bytes that the kernel has not accepted, up to leftMax; nil for none.
+		left   *bytes.Buffer
+		broken error // the error of a write that may have been partial
 	}
 }
 
@@ -57,7 +58,11 @@ const (
 var errUnread = errors.New("the client does not read the answers to what it asks")
 
 func newSocket(c net.Conn) *socket {
-	return &socket{Conn: c, now: immediateOf(c), gather: gathering{began: time.Now()}}
+	return &socket{
+		Conn:   c,
+		now:    immediateOf(c),
+		gather: gathering{began: time.Now()},
+	}
 }
 
 // kept has buffers for a piece and what TLS adds to it.
@@ -218,17 +223,12 @@ func (s *socket) read(p []byte) (n int, err error) {
 		s.gather.wake(s, 1)
 		return s.Conn.Read(p)
 	}
-	more, err := s.readNow(p)
-	if n += more; n > 0 {
-		err = nil // the next read returns the error again
+	more, err := s.now.ReadNow(p)
+	switch n += more; {
+	case n > 0:
+		return n, nil // the next read returns the error again
+	case errors.Is(err, syscall.EAGAIN):
+		return 0, os.ErrDeadlineExceeded
 	}
-	return n, err
-}
-
-func (s *socket) readNow(p []byte) (int, error) {
-	n, err := s.now.ReadNow(p)
-	if errors.Is(err, syscall.EAGAIN) {
-		err = os.ErrDeadlineExceeded
-	}
-	return n, err
+	return 0, err
 }

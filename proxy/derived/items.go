@@ -30,26 +30,32 @@ func Items(form wire.Form, span tree.Span, first bool) (items []byte, err error)
 // EndOf returns the last items of a span, about as many as a compressed segment may refer to.
 func EndOf(form wire.Form, span tree.Span) (end []byte, err error) {
 	for lo := span.Hi - 1; ; lo-- {
-		last := tree.Span{Page: span.Page, Lo: lo, Hi: span.Hi}
+		last := span
+		last.Lo = lo
 		if lo > span.Lo && last.Bytes() < wire.ContextMax {
 			continue
 		}
-		if end, err = Items(form, last, true); lo == span.Lo || err != nil || len(end) >= wire.ContextMax {
+		end, err = Items(form, last, true)
+		if lo == span.Lo || err != nil || len(end) >= wire.ContextMax {
 			return end, err
 		}
 	}
 }
 
-// added is the type of the first events of a watch.
-const added = "ADDED"
-
 // AddedEvents passes the objects of a span to write, as the first events of a watch, in compressed
 // form. Until write returns, other watches find the same segment, even if it is not kept.
-func (d *Store) AddedEvents(m *fair.Meter, span tree.Span, c wire.Choice, form wire.Form, write func(*wire.Segment) error) error {
-	v := Variant{Form: FormID{Choice: c}, Gzip: true, Events: true, Cost: fair.Compress}
+func (d *Store) AddedEvents(
+	m *fair.Meter, span tree.Span, c wire.Choice, form wire.Form, write func(*wire.Segment) error,
+) error {
+	v := Variant{
+		Form:   FormID{Choice: c},
+		Gzip:   true,
+		Events: true,
+		Cost:   fair.Compress,
+	}
 	p, err := d.Get(m, span, v, func() (made Made, err error) {
 		for _, o := range span.Objects() {
-			if made.Plain, err = form.AppendEvent(made.Plain, added, o); err != nil {
+			if made.Plain, err = form.AppendEvent(made.Plain, "ADDED", o); err != nil {
 				return made, err
 			}
 		}

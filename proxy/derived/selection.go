@@ -28,7 +28,11 @@ type Selection struct {
 
 // Selection returns the known results for a filter.
 func (d *Store) Selection(m *fair.Meter, f *object.Filter, of *object.Resource) *Selection {
-	s := &Selection{derived: d, meter: m, filter: f}
+	s := &Selection{
+		derived: d,
+		meter:   m,
+		filter:  f,
+	}
 	// The key has the hash of the selectors, because they may be as long as a URI. The hash is
 	// cryptographic, so clients cannot send selectors with colliding hashes.
 	s.key.selection = sha256.Sum256(fmt.Append(nil, of.GVR, of.Encoding, f.ID()))
@@ -40,12 +44,13 @@ func (d *Store) Selection(m *fair.Meter, f *object.Filter, of *object.Resource) 
 
 // Of returns the matching objects of a span's page, as bits.
 func (s *Selection) Of(span tree.Span) (uint64, error) {
-	const _ uint = 64 - tree.PageMax // does not compile if a page can have more objects than there are bits
+	const _ uint = 64 - tree.PageMax // a page has no more objects than there are bits
 	p := span.Page
 	if selected, ok := s.Known[p.ID()]; ok {
 		return selected, nil
 	}
-	if err := s.meter.Spend(int64(span.Hi-span.Lo) * int64(fair.Look+fair.Compare*s.filter.Cost())); err != nil {
+	each := int64(fair.Look + fair.Compare*s.filter.Cost())
+	if err := s.meter.Spend(int64(span.Hi-span.Lo) * each); err != nil {
 		return 0, err
 	}
 	if p == s.last {
@@ -74,7 +79,8 @@ func (s *Selection) Keep(objects int) {
 	case len(s.found) == 0:
 		return
 	}
-	if p := s.derived.lookup(s.key); p != nil && len(p.selected)+len(s.found) <= objects/objectsPerPage+few {
+	most := objects/objectsPerPage + few
+	if p := s.derived.lookup(s.key); p != nil && len(p.selected)+len(s.found) <= most {
 		maps.Copy(s.found, p.selected)
 	}
 	s.derived.keep(&Piece{key: s.key, selected: s.found})
@@ -86,7 +92,8 @@ func EachOf(span tree.Span, selected uint64, yield func(tree.Span) bool) bool {
 		lo := bits.TrailingZeros64(selected)
 		hi := lo + bits.TrailingZeros64(^(selected >> lo))
 		selected &= ^uint64(0) << hi
-		run := tree.Span{Page: span.Page, Lo: max(lo, span.Lo), Hi: min(hi, span.Hi)}
+		run := span
+		run.Lo, run.Hi = max(lo, span.Lo), min(hi, span.Hi)
 		if run.Lo < run.Hi && !yield(run) {
 			return false
 		}

@@ -1,9 +1,9 @@
 package derived
 
 import (
+	"cmp"
 	"iter"
 	"slices"
-	"strings"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -27,16 +27,23 @@ func (s *Selected) Selective() bool { return s.Filter.Selective() || s.Narrowed 
 // Spans walks the selected objects of a key range. Without a selector, it yields whole pages. With
 // a selector, it yields spans within pages. It ends early if the meter has an error.
 func (s *Selected) Spans(state tree.Tree, from, to string) iter.Seq[tree.Span] {
+	spans := s.within(state, from, to)
 	switch {
 	case !s.Filter.Selective():
-		return s.within(state, from, to)
+		return spans
 	case s.Filter.Single():
-		return s.single(state)
+		return func(yield func(tree.Span) bool) {
+			for span := range spans { // one at most
+				if s.Filter.Matches(span.Objects()[0]) {
+					yield(span)
+				}
+			}
+		}
 	}
 	return func(yield func(tree.Span) bool) {
 		selection := s.Store.Selection(s.Meter, s.Filter, s.Resource)
 		defer selection.Keep(state.Len())
-		for span := range s.within(state, from, to) {
+		for span := range spans {
 			selected, err := selection.Of(span)
 			if err != nil || !EachOf(span, selected, yield) {
 				return
@@ -70,18 +77,6 @@ func (s *Selected) Ahead(state tree.Tree) iter.Seq[tree.Span] {
 				return
 			}
 			page++
-		}
-	}
-}
-
-// single walks the only object that the filter can select.
-func (s *Selected) single(state tree.Tree) iter.Seq[tree.Span] {
-	from, to := s.Filter.KeyRange(s.Resource)
-	return func(yield func(tree.Span) bool) {
-		for span := range s.within(state, from, to) {
-			if s.Filter.Matches(span.Objects()[0]) {
-				yield(span)
-			}
 		}
 	}
 }
@@ -121,7 +116,7 @@ func (s *Selected) ranges(from, to string) []keyRange {
 			all = append(all, in)
 		}
 	}
-	slices.SortFunc(all, func(a, b keyRange) int { return strings.Compare(a.from, b.from) })
+	slices.SortFunc(all, func(a, b keyRange) int { return cmp.Compare(a.from, b.from) })
 	return all
 }
 

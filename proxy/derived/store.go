@@ -78,7 +78,10 @@ func New(limit int64, r prometheus.Registerer) *Store {
 	// piece, and least is the minimum for the store.
 	const usual, counters, least = 8 << 10, 10, 64
 	kept, err := ristretto.NewCache(&ristretto.Config[uint64, *Piece]{
-		NumCounters: max(counters*limit/usual, least), MaxCost: limit, BufferItems: 64, IgnoreInternalCost: true,
+		NumCounters:        max(counters*limit/usual, least),
+		MaxCost:            limit,
+		BufferItems:        64,
+		IgnoreInternalCost: true,
 	})
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -86,7 +89,8 @@ func New(limit int64, r prometheus.Registerer) *Store {
 	d := &Store{kept: kept, seed: maphash.MakeSeed()}
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_derived_bytes",
-		Help: "Bytes of kept lists, compressed or cut to their metadata, and of what selectors select.",
+		Help: "Bytes of kept lists, compressed or cut to their metadata, and of what selectors " +
+			"select.",
 	}, func() float64 { return float64(d.Cost()) }))
 	return d
 }
@@ -173,7 +177,15 @@ type FormID struct {
 func (d *Store) Get(
 	m *fair.Meter, s tree.Span, v Variant, produce func() (Made, error),
 ) (*Piece, error) {
-	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, events: v.Events, first: v.First, rows: v.Rows}
+	key := derivedKey{
+		page:   keyOf(s),
+		behind: keyOf(v.Behind),
+		form:   v.Form,
+		gzip:   v.Gzip,
+		events: v.Events,
+		first:  v.First,
+		rows:   v.Rows,
+	}
 	if p := d.lookup(key); p != nil {
 		return p, nil
 	}

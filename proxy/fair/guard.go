@@ -47,15 +47,15 @@ func (g *Guard) Begin() {
 	switch {
 	case g.mu.waits:
 	case g.mu.timer == nil:
-		g.mu.timer = time.AfterFunc(guardGrace, g.look)
+		g.mu.timer = time.AfterFunc(guardGrace, g.graceEnds)
 	default:
 		g.mu.timer.Reset(guardGrace)
 	}
 	g.mu.waits = true
 }
 
-// look takes the room, or refuses to let the client wait longer.
-func (g *Guard) look() {
+// graceEnds takes the room, or refuses to let the client wait longer.
+func (g *Guard) graceEnds() {
 	g.mu.Lock()
 	refuses := g.mu.waits && !g.holdLocked()
 	g.mu.refused = g.mu.refused || refuses

@@ -79,7 +79,11 @@ func (h *Holding) Share(size int64) *Common {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := &Common{of: h.of, user: h.user, size: size}
+	c := &Common{
+		of:   h.of,
+		user: h.user,
+		size: size,
+	}
 	c.mu.holders = 1
 	h.mu.size, h.mu.common = h.mu.size-size, c
 	return c

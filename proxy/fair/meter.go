@@ -60,7 +60,14 @@ type Claimant interface {
 
 // NewMeter returns a meter for a read. If it attends, a wait is given up when the client leaves.
 func NewMeter(ctx context.Context, who Claimant, slots *Slots, attends bool) Meter {
-	return Meter{ctx: ctx, base: ctx, who: who, slots: slots, left: Turn, attends: attends}
+	return Meter{
+		ctx:     ctx,
+		base:    ctx,
+		who:     who,
+		slots:   slots,
+		left:    Turn,
+		attends: attends,
+	}
 }
 
 // Slots are for turns of expensive reads. Long steps have their own (see the package's doc).
@@ -119,7 +126,7 @@ func (m *Meter) ReleaseSlot() {
 }
 
 // End must be called when the response is complete, before the client's connection is read again.
-// What is written later, such as the state of a watch, still needs turns, except its first piece.
+// Later writes, such as the state of a watch, still need turns, except for the first piece.
 func (m *Meter) End() {
 	m.ReleaseSlot()
 	if m.stop != nil {

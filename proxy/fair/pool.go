@@ -13,13 +13,14 @@ import (
 // Invariants:
 //
 //  1. Users never hold more than the capacity.
-//  2. In a shared pool, a user who holds nothing may be granted any claim. Further claims are granted
-//     only if the user then holds no more than is free. So one user gets half, two users get a third
-//     each, and others find room, whatever the number of users.
+//  2. In a shared pool, a user who holds nothing may be granted any claim. Further claims are
+//     granted only if the user then holds no more than is free. So one user gets half, two users
+//     get a third each, and others find room, whatever the number of users.
 //  3. Users with waiting claims take turns, one claim each. A user's claims are granted in order of
 //     arrival. A claim in its turn waits only for room, and no other that may wait overtakes it, so
-//     small claims do not starve a large one. Those that cannot wait (Try) take what is free. A user
-//     who must wait for more to be free (2) loses the turn, and gets the next one when enough is.
+//     small claims do not starve a large one. Those that cannot wait (Try) take what is free. A
+//     user who must wait for more to be free (2) loses the turn, and gets the next one when enough
+//     is.
 //  4. The pool knows only users who hold something or wait.
 //
 // Waiting claims have no bound here: each is that of a request whose memory counts already.
@@ -129,7 +130,11 @@ func (p *Pool) enter(name string, size int64) (*waiter, error) {
 	if u.in == nil && p.mu.turns.Len() == 0 && p.tryLocked(u, size) {
 		return nil, nil
 	}
-	w := &waiter{size: size, user: u, granted: make(chan struct{})}
+	w := &waiter{
+		size:    size,
+		user:    u,
+		granted: make(chan struct{}),
+	}
 	w.element = u.waiters.PushBack(w)
 	p.mu.waiters++
 	if u.in == nil {
@@ -148,7 +153,8 @@ func (p *Pool) leave(w *waiter) {
 		return
 	}
 	u := w.user
-	looked := w == u.first() && (u.in == &p.mu.greedy || u.place == p.mu.turns.Front() && p.mu.free > 0)
+	looked := w == u.first() &&
+		(u.in == &p.mu.greedy || u.place == p.mu.turns.Front() && p.mu.free > 0)
 	p.dropLocked(w)
 	if looked && u.in != nil { // others waited while there was room, or the next claim is smaller
 		p.placeLocked(u, &p.mu.turns)

@@ -22,8 +22,8 @@ type cutter struct {
 	// The value that is copied or skipped.
 	keep, quoted, escaped bool
 	depth                 int
-	tells                 bool   // the level's node depends on the value
-	told                  []byte // the value then
+	decides               bool   // the level's node depends on the value
+	deciding              []byte // the value then
 }
 
 // level is an object or a list that has been entered.
@@ -46,7 +46,13 @@ const (
 var errMalformed = errors.New("malformed object")
 
 func (c *cutter) reset(out []byte, root *node) {
-	*c = cutter{root: root, out: out, stack: c.stack[:0], head: c.head[:0], told: c.told[:0]}
+	*c = cutter{
+		root:     root,
+		out:      out,
+		stack:    c.stack[:0],
+		head:     c.head[:0],
+		deciding: c.deciding[:0],
+	}
 }
 
 func (c *cutter) write(src []byte) error {
@@ -121,20 +127,19 @@ func (c *cutter) named() {
 	n := c.stack[len(c.stack)-1].node
 	key := c.head[c.begin+1 : len(c.head)-1]
 	c.state = afterKey
-	if c.next = n.members[string(key)]; c.next == nil {
-		c.next = leaf(n.keep)
+	c.next = n.members[string(key)]
+	switch {
+	case c.next != nil:
+	case n.keep:
+		c.next = keepNode
+	default:
+		c.next = dropNode
 	}
-	c.tells = n.branch.by != nil && string(key) == n.branch.key
+	c.decides = n.branch.by != nil && string(key) == n.branch.key
 }
 
-var leaves = [2]*node{{}, {keep: true}}
-
-func leaf(keep bool) *node {
-	if keep {
-		return leaves[1]
-	}
-	return leaves[0]
-}
+// keepNode and dropNode are the nodes of values that no path names.
+var keepNode, dropNode = &node{keep: true}, &node{}
 
 // enter begins a value. If only parts of the value may stay, it takes the bracket and returns true.
 func (c *cutter) enter(b byte) (taken bool, err error) {
@@ -173,22 +178,22 @@ func (c *cutter) copied(part []byte) {
 		c.out = append(c.out, part...)
 	}
 	const longest = 64 // no kind and no type of an event is longer
-	if c.tells && len(c.told) < longest {
-		c.told = append(c.told, part...)
+	if c.decides && len(c.deciding) < longest {
+		c.deciding = append(c.deciding, part...)
 	}
 }
 
 // ended must be called at the end of a value.
 func (c *cutter) ended() {
 	c.state = between
-	if !c.tells {
+	if !c.decides {
 		return
 	}
 	top := &c.stack[len(c.stack)-1]
-	if n := top.node.branch.by[string(c.told)]; n != nil {
+	if n := top.node.branch.by[string(c.deciding)]; n != nil {
 		top.node = n
 	}
-	c.tells, c.told = false, c.told[:0]
+	c.decides, c.deciding = false, c.deciding[:0]
 }
 
 // scan returns how many bytes of src belong to the value or key, and whether it ends there.
@@ -212,8 +217,8 @@ func (c *cutter) scan(src []byte) (n int, ended bool) {
 			if c.depth--; c.depth == 0 {
 				return n, true
 			}
-		case c.depth == 0 && (b == '}' || b == ']' || b == ',' || isSpace(b)): // after a number or a literal
-			return n - 1, true
+		case c.depth == 0 && (b == '}' || b == ']' || b == ',' || isSpace(b)):
+			return n - 1, true // after a number or a literal
 		}
 	}
 	return n, false

@@ -15,35 +15,32 @@ func (m *Message) whole() bool { return m.fields == nil && m.keys == nil }
 // Append appends a message's fields that stay.
 func (m *Message) Append(dst, src []byte) ([]byte, error) {
 	for len(src) > 0 {
-		number, kind, tag := protowire.ConsumeTag(src)
-		if tag < 0 {
-			return dst, errMalformed
-		}
-		length := protowire.ConsumeFieldValue(number, kind, src[tag:])
-		if length < 0 {
+		number, _, size := protowire.ConsumeField(src)
+		if size < 0 {
 			return dst, errMalformed
 		}
 		var err error
-		if dst, err = m.appendField(dst, number, src[:tag+length], tag); err != nil {
+		if dst, err = appendField(dst, src[:size], m.fields[number], m.keep); err != nil {
 			return dst, err
 		}
-		src = src[tag+length:]
+		src = src[size:]
 	}
 	return dst, nil
 }
 
-// appendField appends a field, if it stays. The field's tag has so many bytes.
-func (m *Message) appendField(dst []byte, number protowire.Number, field []byte, tag int) ([]byte, error) {
-	of, named := m.fields[number]
-	if !named {
-		of = whole(m.keep)
+// appendField appends what stays of a field. If there is no Message for it, keep says whether it
+// stays.
+func appendField(dst, field []byte, of *Message, keep bool) ([]byte, error) {
+	if of != nil {
+		keep = of.keep
 	}
-	if of.whole() {
-		if of.keep {
+	if of == nil || of.whole() {
+		if keep {
 			dst = append(dst, field...)
 		}
 		return dst, nil
 	}
+	_, _, tag := protowire.ConsumeTag(field)
 	value, n := protowire.ConsumeBytes(field[tag:])
 	if n < 0 {
 		return dst, errMalformed
@@ -53,16 +50,7 @@ func (m *Message) appendField(dst []byte, number protowire.Number, field []byte,
 		if err != nil {
 			return dst, err
 		}
-		entry, named := of.keys[key]
-		if !named {
-			entry = whole(of.keep)
-		}
-		if of = entry; of.whole() {
-			if of.keep {
-				dst = append(dst, field...)
-			}
-			return dst, nil
-		}
+		return appendField(dst, field, of.keys[key], of.keep)
 	}
 	return of.appendCounted(append(dst, field[:tag]...), value)
 }
@@ -91,19 +79,16 @@ const (
 // keyOf returns the key of a map's entry, which is a string.
 func keyOf(entry []byte) (key string, err error) {
 	for len(entry) > 0 {
-		number, kind, tag := protowire.ConsumeTag(entry)
-		if tag < 0 {
-			return "", errMalformed
-		}
-		length := protowire.ConsumeFieldValue(number, kind, entry[tag:])
-		if length < 0 {
+		number, kind, size := protowire.ConsumeField(entry)
+		if size < 0 {
 			return "", errMalformed
 		}
 		if number == entryKey && kind == protowire.BytesType {
+			_, _, tag := protowire.ConsumeTag(entry)
 			value, _ := protowire.ConsumeBytes(entry[tag:])
 			key = string(value)
 		}
-		entry = entry[tag+length:]
+		entry = entry[size:]
 	}
 	return key, nil
 }

@@ -72,13 +72,18 @@ func newProjection(paths *node) *Projection {
 	whole := &node{keep: true, members: map[string]*node{}}
 	// A Table has its kind first. A custom resource may have this kind, too, after its apiVersion.
 	typed, named := *root, *root
-	named.branch = branch{"apiVersion", map[string]*node{`"meta.k8s.io/v1"`: table, `"meta.k8s.io/v1beta1"`: table}}
+	tables := map[string]*node{`"meta.k8s.io/v1"`: table, `"meta.k8s.io/v1beta1"`: table}
+	named.branch = branch{"apiVersion", tables}
 	typed.branch = branch{"kind", map[string]*node{`"Table"`: &named}}
 	events := &node{keep: true, members: map[string]*node{"object": &typed}}
 	events.branch = branch{"type", map[string]*node{`"BOOKMARK"`: whole, `"ERROR"`: whole}}
+	list := map[string]*node{
+		"items": {keep: true, items: root},
+		"rows":  table.members["rows"],
+	}
 	p.shapes = [shapes]*node{
 		Object: &typed,
-		List:   {keep: true, members: map[string]*node{"items": {keep: true, items: root}, "rows": table.members["rows"]}},
+		List:   {keep: true, members: list},
 		Events: events,
 	}
 	return p
@@ -138,9 +143,8 @@ func (n *node) written() *node {
 	for key, of := range n.members {
 		of = of.written()
 		all.members[key] = of
-		if escaped, err := json.Marshal(key); err == nil {
-			all.members[string(escaped[1:len(escaped)-1])] = of
-		}
+		escaped, _ := json.Marshal(key) // strings can always be encoded
+		all.members[string(escaped[1:len(escaped)-1])] = of
 	}
 	return all
 }

@@ -62,15 +62,6 @@ func (p *Projection) message(t reflect.Type, members map[string]*node) *Message 
 	return first.(*Message)
 }
 
-var wholes = [2]*Message{{}, {keep: true}}
-
-func whole(keep bool) *Message {
-	if keep {
-		return wholes[1]
-	}
-	return wholes[0]
-}
-
 // newMessage returns what stays of a value. It decides like enter, which cuts JSON.
 func newMessage(t reflect.Type, n *node) (m *Message, ok bool) {
 	for t.Kind() == reflect.Pointer {
@@ -87,21 +78,25 @@ func newMessage(t reflect.Type, n *node) (m *Message, ok bool) {
 	case t.Kind() == reflect.Slice && n.items != nil && t.Elem().Kind() != reflect.Uint8:
 		return newMessage(t.Elem(), n.items)
 	}
-	return whole(n.keep), true
+	return &Message{keep: n.keep}, true
 }
 
 // opaque reports whether protobuf and JSON write different values: times, quantities, and lists
 // that are messages of their own.
 func opaque(t reflect.Type) bool {
 	pointer := reflect.PointerTo(t)
-	return pointer.Implements(reflect.TypeFor[json.Marshaler]()) ||
-		t.Kind() != reflect.Struct && pointer.Implements(reflect.TypeFor[interface{ Marshal() ([]byte, error) }]())
+	if pointer.Implements(reflect.TypeFor[json.Marshaler]()) {
+		return true
+	}
+	type message interface{ Marshal() ([]byte, error) }
+	return t.Kind() != reflect.Struct && pointer.Implements(reflect.TypeFor[message]())
 }
 
 // structMessage is newMessage for a struct. JSON has the members of an embedded struct among the
 // others, and protobuf has them in a field.
 func structMessage(t reflect.Type, n *node) (m *Message, ok bool) {
-	m, left := &Message{keep: n.keep, fields: map[protowire.Number]*Message{}}, maps.Clone(n.members)
+	m = &Message{keep: n.keep, fields: map[protowire.Number]*Message{}}
+	left := maps.Clone(n.members)
 	var embedded *reflect.StructField
 	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -122,7 +117,8 @@ func structMessage(t reflect.Type, n *node) (m *Message, ok bool) {
 	case embedded == nil:
 		return nil, false
 	}
-	m.fields[numberOf(*embedded)], ok = newMessage(embedded.Type, &node{keep: n.keep, members: left})
+	rest := &node{keep: n.keep, members: left}
+	m.fields[numberOf(*embedded)], ok = newMessage(embedded.Type, rest)
 	return m, ok
 }
 

@@ -26,7 +26,11 @@ func explains(since time.Time, text string, arrived time.Time) bool {
 
 // units are the units of ages. Each unit is used up to a limit.
 var units = []struct{ below, unit time.Duration }{
-	{10 * time.Minute, time.Second}, {8 * time.Hour, time.Minute}, {8 * day, time.Hour}, {8 * year, day}, {1<<63 - 1, year},
+	{10 * time.Minute, time.Second},
+	{8 * time.Hour, time.Minute},
+	{8 * day, time.Hour},
+	{8 * year, day},
+	{1<<63 - 1, year},
 }
 
 const (

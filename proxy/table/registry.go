@@ -30,7 +30,8 @@ func (g *Registry) Of(cache *watchcache.Cache) *Rules {
 	rules.log = g.Log.With(zap.Stringer("resource", cache.Resource().GVR))
 	g.rules.Store(key, rules)
 	if !ok {
-		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { g.rules.Delete(key) }, key)
+		forget := func(key weak.Pointer[watchcache.Cache]) { g.rules.Delete(key) }
+		runtime.AddCleanup(cache, forget, key)
 	}
 	return rules
 }

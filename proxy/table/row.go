@@ -1,6 +1,7 @@
 package table
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +18,9 @@ var errUnexplained = errors.New("a cell that looks like an age is explained by n
 
 // appendRow appends a row that arrived at the time arrived, with the ages at the time now. It also
 // returns the end of the last age in the result, and the time for which the ages stay the same.
-func (r *Rules) appendRow(dst, row, object []byte, arrived, now time.Time) (_ []byte, agesEnd int, lasts time.Duration, err error) {
+func (r *Rules) appendRow(
+	dst, row, object []byte, arrived, now time.Time,
+) (_ []byte, agesEnd int, lasts time.Duration, err error) {
 	lasts = forever
 	cells, done, i := gjson.GetBytes(row, "cells"), 0, 0
 	if !cells.IsArray() {
@@ -34,7 +37,9 @@ func (r *Rules) appendRow(dst, row, object []byte, arrived, now time.Time) (_ []
 		}
 		dst = append(dst, row[done:cell.Index]...)
 		age := now.Sub(since)
-		dst = appendQuoted(dst, prefix+duration.HumanDuration(age)+suffix)
+		// Package json has upstream's escapes, and strings can always be encoded.
+		quoted, _ := json.Marshal(prefix + duration.HumanDuration(age) + suffix)
+		dst = append(dst, quoted...)
 		agesEnd = len(dst)
 		done, lasts = cell.Index+len(cell.Raw), min(lasts, changes(age))
 		return true
@@ -45,15 +50,11 @@ func (r *Rules) appendRow(dst, row, object []byte, arrived, now time.Time) (_ []
 // forever is the time for which a row without ages stays the same.
 const forever time.Duration = 1<<63 - 1
 
-// appendQuoted appends a JSON string with upstream's escapes.
-func appendQuoted(dst []byte, text string) []byte {
-	quoted, _ := json.Marshal(text) // strings can always be encoded
-	return append(dst, quoted...)
-}
-
 // age returns the timestamp whose age a cell shows, and the text around that age. The timestamp is
 // zero if the cell does not change with time.
-func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (since time.Time, prefix, suffix string, err error) {
+func (r *Rules) age(
+	i int, cell gjson.Result, item []byte, arrived time.Time,
+) (since time.Time, prefix, suffix string, err error) {
 	c := column{age: sinceCreation} // upstream's rows of ipaddresses have an age without a column
 	if i < len(r.columns) {
 		c = r.columns[i]
@@ -75,8 +76,10 @@ func (r *Rules) age(i int, cell gjson.Result, item []byte, arrived time.Time) (s
 		if t := start(item); !t.IsZero() && explains(t, text, arrived) {
 			return t, prefix, suffix, nil
 		}
-	} else if r.custom || r.builtin && isValue(item, cell.Raw) {
+	} else if r.custom || r.builtin && bytes.Contains(item, []byte(cell.Raw)) {
 		return since, "", "", nil
 	}
-	return since, "", "", fmt.Errorf("%w: %q in column %s, of a row that arrived at %s", errUnexplained, cell.Str, c.name, arrived)
+	err = fmt.Errorf("%w: %q in column %s, of a row that arrived at %s",
+		errUnexplained, cell.Str, c.name, arrived)
+	return since, "", "", err
 }

@@ -54,7 +54,9 @@ func (r *Rows) Columns() []byte { return r.Cache.Resource().Columns.Definitions 
 func (r *Rows) Empty() string { return r.Cache.Resource().Columns.Empty }
 
 // AppendBookmarkRow implements wire.Rows.
-func (r *Rows) AppendBookmarkRow(dst []byte) []byte { return append(dst, r.Cache.Bookmark().Row()...) }
+func (r *Rows) AppendBookmarkRow(dst []byte) []byte {
+	return append(dst, r.Cache.Bookmark().Row()...)
+}
 
 // AppendBookmarkMetadata implements wire.Rows.
 func (r *Rows) AppendBookmarkMetadata(dst []byte, rv uint64, ends bool) []byte {
@@ -77,9 +79,11 @@ func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 		r.failed = true
 		return dst, errClock
 	}
-	dst, agesEnd, lasts, err := r.Rules.appendRow(dst, row.Row().Text(), o.Bytes(), row.Row().Rendered(), now)
+	text, arrived := row.Row().Text(), row.Row().Rendered()
+	dst, agesEnd, lasts, err := r.Rules.appendRow(dst, text, o.Bytes(), arrived, now)
 	r.agesEnd, r.last, r.at = agesEnd, row, o.ResourceVersion()
-	if until := now.Add(lasts); lasts < forever && (r.validUntil.IsZero() || until.Before(r.validUntil)) {
+	until := now.Add(lasts)
+	if lasts < forever && (r.validUntil.IsZero() || until.Before(r.validUntil)) {
 		r.validUntil = until
 	}
 	r.judge(err)

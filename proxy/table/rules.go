@@ -1,7 +1,6 @@
 package table
 
 import (
-	"bytes"
 	"sync/atomic"
 	"time"
 
@@ -48,8 +47,9 @@ func (r *Rules) rests(now time.Time) bool {
 func (r *Rules) doubt(row *object.Object, reason error) {
 	now := time.Now()
 	if !r.rests(now) {
-		r.log.Warn("a row does not match its rules; upstream answers Tables of the resource", zap.String("key", row.Key()),
-			zap.Time("arrived", row.Row().Rendered()), zap.Duration("for", restTime), zap.Error(reason))
+		r.log.Warn("a row does not match its rules; upstream answers Tables of the resource",
+			zap.String("key", row.Key()), zap.Time("arrived", row.Row().Rendered()),
+			zap.Duration("for", restTime), zap.Error(reason))
 	}
 	r.doubted.Store(&now)
 }
@@ -89,7 +89,12 @@ var forwarded = map[schema.GroupResource]bool{
 func Forwarded(gr schema.GroupResource) bool { return forwarded[gr] }
 
 func newRules(r *object.Resource) *Rules {
-	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), clock: r.Columns.Clock, log: zap.NewNop()}
+	rules := &Rules{
+		custom:  r.SelfDescribing && r.Columns.Defined,
+		builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()),
+		clock:   r.Columns.Clock,
+		log:     zap.NewNop(),
+	}
 	pods := r.GVR.GroupResource() == schema.GroupResource{Resource: "pods"}
 	for i, definition := range gjson.ParseBytes(r.Columns.Definitions).Array() {
 		c := column{name: definition.Get("name").Str}
@@ -137,7 +142,8 @@ func terminated(pod []byte) time.Time {
 	})
 	var before, after time.Time // before and after the pod is initialized
 	late := func(of *time.Time, status gjson.Result) {
-		if t, ok := timestamp(status.Get("lastState.terminated.finishedAt").Str); ok && t.After(*of) {
+		t, ok := timestamp(status.Get("lastState.terminated.finishedAt").Str)
+		if ok && t.After(*of) {
 			*of = t
 		}
 	}
@@ -149,10 +155,12 @@ func terminated(pod []byte) time.Time {
 			late(&after, status)
 		}
 		ended := status.Get("state.terminated")
-		initialized = ended.Exists() && ended.Get("exitCode").Int() == 0 || again && status.Get("started").Bool()
+		initialized = ended.Exists() && ended.Get("exitCode").Int() == 0 ||
+			again && status.Get("started").Bool()
 		return initialized
 	})
-	if !initialized && gjson.GetBytes(pod, `status.conditions.#(type=="Initialized").status`).Str != "True" {
+	condition := gjson.GetBytes(pod, `status.conditions.#(type=="Initialized").status`)
+	if !initialized && condition.Str != "True" {
 		return before
 	}
 	gjson.GetBytes(pod, "status.containerStatuses").ForEach(func(_, status gjson.Result) bool {
@@ -161,6 +169,3 @@ func terminated(pod []byte) time.Time {
 	})
 	return after
 }
-
-// isValue reports whether a text is among an object's values. Such a cell is not an age.
-func isValue(object []byte, quoted string) bool { return bytes.Contains(object, []byte(quoted)) }

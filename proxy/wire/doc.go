@@ -13,8 +13,7 @@
 //
 // A form may show only some fields of the objects ([Choice].Fields, package projection).
 //
-// No protobuf field number is written by hand. The API's own types encode the envelopes, tags and
-// list metadata, once for each form.
+// The API's own types encode the envelopes, once for each form, and the metadata of each list.
 //
 // The forms are those of kube-apiserver 1.37. Built-in types put kind and apiVersion first, and
 // their list items have neither. Custom resources sort all keys, their items have kind and

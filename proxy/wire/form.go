@@ -75,7 +75,14 @@ const (
 func NewForm(c Choice, k Kind) Form {
 	switch {
 	case c.Partial && c.MediaType == Protobuf:
-		return newPartialProtobuf(!k.Protobuf, c.Message)
+		partial := Kind{
+			Kind:       partialKind,
+			ListKind:   partialLists,
+			APIVersion: partialAPIVersion,
+		}
+		p := newProtobuf(partial, c.Message)
+		p.metadata, p.fromJSON = true, !k.Protobuf
+		return p
 	case c.Partial:
 		return &partialJSON{fields: c.Fields, sorted: k.Sorted}
 	case c.MediaType == Protobuf:
@@ -93,7 +100,8 @@ func (c Choice) Status(s *metav1.Status) (body []byte, contentType string) {
 	}
 	body = append(must(json.Marshal(s)), '\n')
 	if c.MediaType == YAML {
-		if text, err := yaml.JSONToYAML(body); err == nil { // it refuses some characters that JSON has
+		// JSONToYAML refuses some characters that JSON has.
+		if text, err := yaml.JSONToYAML(body); err == nil {
 			return text, mimeYAML
 		}
 	}

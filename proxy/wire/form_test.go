@@ -200,3 +200,12 @@ func FuzzPartial(f *testing.F) {
 		}
 	})
 }
+
+// bare is an object with bytes only.
+type bare []byte
+
+func (bare) Key() string             { return "" }
+func (bare) UID() string             { return "" }
+func (bare) ResourceVersion() uint64 { return 0 }
+func (bare) Written() uint64         { return 0 }
+func (b bare) Bytes() []byte         { return b }

@@ -18,6 +18,11 @@ type inJSON struct{}
 func (inJSON) ContentType() string { return mimeJSON }
 func (inJSON) StreamType() string  { return mimeJSON }
 func (inJSON) Separator() string   { return "," }
+func (inJSON) Verbatim() bool      { return false }
+
+func (inJSON) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail []byte, ok bool) {
+	return dst, nil, nil, false
+}
 
 func (inJSON) AppendError(dst []byte, s *metav1.Status) []byte {
 	return appendRawEvent(dst, "ERROR", must(json.Marshal(s)))
@@ -133,7 +138,9 @@ func (j *jsonForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte, 
 
 var eventTail = []byte("}\n")
 
-func (j *jsonForm) SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool) {
+func (j *jsonForm) SplitEvent(
+	dst []byte, eventType string, o Object,
+) (head, body, tail []byte, ok bool) {
 	if j.fields != nil {
 		return dst, nil, nil, false
 	}

@@ -82,7 +82,8 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 			if use == next {
 				continue
 			}
-			if use == upstream || c.MediaType == YAML || clauses[i].SubType == "*" && clauses[i].Type != "*" {
+			if use == upstream || c.MediaType == YAML ||
+				clauses[i].SubType == "*" && clauses[i].Type != "*" {
 				return choices // custom resources accept application/*, built-in resources do not
 			}
 			if clauses[i].Type == "*" && !strings.Contains(accept, "*/*") {
@@ -100,7 +101,10 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 
 // NegotiateCut is Negotiate for a resource whose objects are cut. Protobuf comes before JSON only
 // if its messages can be cut.
-func NegotiateCut(accept string, read Read, pretty bool, fields *projection.Projection, of schema.GroupVersionResource) (choices []Choice) {
+func NegotiateCut(
+	accept string, read Read, pretty bool, fields *projection.Projection,
+	of schema.GroupVersionResource,
+) (choices []Choice) {
 	for _, c := range Negotiate(accept, read, pretty) {
 		if c.MediaType != Protobuf {
 			break
@@ -130,7 +134,8 @@ func AcceptsJSON(accept string) (rest string, ok bool) {
 	var kept []string
 	for clause := range strings.SplitSeq(accept, ",") {
 		mediaType, _, _ := strings.Cut(clause, ";")
-		if slices.Contains([]string{mimeJSON, "application/*", "*/*"}, strings.TrimSpace(mediaType)) {
+		switch strings.TrimSpace(mediaType) {
+		case mimeJSON, "application/*", "*/*":
 			kept = append(kept, strings.Replace(clause, "application/*", mimeJSON, 1))
 		}
 	}
@@ -195,10 +200,10 @@ func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, clauseRes
 }
 
 func convert(c Choice, as, group, version string, read Read) (Choice, clauseResult) {
-	known := slices.Contains([]string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}, as)
-	wanted := "PartialObjectMetadata"
+	known := as == "Table" || as == partialKind || as == partialLists
+	wanted := partialKind
 	if read == List {
-		wanted = "PartialObjectMetadataList"
+		wanted = partialLists
 	}
 	switch {
 	case group != metaGroup || version != metaVersion && version != "v1beta1" || !known:
@@ -228,7 +233,8 @@ func NegotiateError(accept string, pretty bool) Choice {
 				continue
 			}
 			c, use := choose(&clauses[i], e.mediaType, Get)
-			if use == next || c.Partial || c.Table || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
+			p := clauses[i].Params
+			if use == next || c.Partial || c.Table || p["as"] != "" || p["sv"] != "" {
 				continue // a Status is not converted
 			}
 			c.Pretty = (c.Pretty || pretty) && c.MediaType == JSON

@@ -17,7 +17,8 @@ func Parameter(query, name string) (value string, ok bool) {
 	}
 	for pair := range strings.SplitSeq(query, "&") {
 		key, value, _ := strings.Cut(pair, "=")
-		if len(key) < len(name) || key != name && !isEscaped(key, name) || strings.Contains(pair, ";") {
+		named := len(key) >= len(name) && (key == name || isEscaped(key, name))
+		if !named || strings.Contains(pair, ";") {
 			continue
 		}
 		if value, err := url.QueryUnescape(value); err == nil {

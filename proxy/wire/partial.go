@@ -64,28 +64,18 @@ func metadataFromJSON(object []byte) ([]byte, error) {
 	return partial.Marshal()
 }
 
-// metadataTag is the tag of metadata in every message, as written by the API's own type.
-var metadataTag = func() byte {
-	var partial metav1.PartialObjectMetadata
-	return must(partial.Marshal())[0]
-}()
-
 // metadataField cuts the metadata out of an object's message. The metadata with its tag is a
 // PartialObjectMetadata message.
 func metadataField(object []byte) ([]byte, error) {
 	for at := 0; at < len(object); {
-		number, kind, n := protowire.ConsumeTag(object[at:])
-		if n < 0 {
+		_, _, size := protowire.ConsumeField(object[at:])
+		if size < 0 {
 			break
 		}
-		length := protowire.ConsumeFieldValue(number, kind, object[at+n:])
-		if length < 0 {
-			break
+		if object[at] == metadataTag {
+			return object[at : at+size], nil
 		}
-		if object[at] == metadataTag && n == 1 {
-			return object[at : at+1+length], nil
-		}
-		at += n + length
+		at += size
 	}
 	return nil, fmt.Errorf("message without metadata: %.40q", object)
 }
@@ -96,29 +86,28 @@ type partialJSON struct {
 	sorted bool // the keys of objects are sorted
 }
 
-func (p *partialJSON) Verbatim() bool { return false }
-
 func (p *partialJSON) AppendItem(dst []byte, o Object) ([]byte, error) {
 	if p.fields == nil {
-		return p.appendPartial(dst, o)
+		return p.appendPartial(dst, o.Bytes())
 	}
-	whole, err := p.appendPartial(nil, o)
+	whole, err := p.appendPartial(nil, o.Bytes())
 	if err != nil {
 		return dst, err
 	}
 	return p.fields.Append(dst, whole)
 }
 
-func (p *partialJSON) appendPartial(dst []byte, o Object) ([]byte, error) {
+func (p *partialJSON) appendPartial(dst, object []byte) ([]byte, error) {
 	read := metadataMember
 	if p.sorted {
 		read = orderedMetadata
 	}
-	meta, err := read(o.Bytes())
+	meta, err := read(object)
 	if err != nil {
 		return dst, err
 	}
-	dst = append(dst, `{"kind":"`+partialKind+`","apiVersion":"`+partialAPIVersion+`","metadata":`...)
+	dst = append(dst, `{"kind":"`+partialKind+`","apiVersion":"`+partialAPIVersion+`",`...)
+	dst = append(dst, `"metadata":`...)
 	dst = append(dst, meta...)
 	return append(dst, '}'), nil
 }
@@ -152,20 +141,10 @@ func (p *partialJSON) AppendEvent(dst []byte, eventType string, o Object) ([]byt
 	return append(dst, eventTail...), nil
 }
 
-func (*partialJSON) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail []byte, ok bool) {
-	return dst, nil, nil, false
-}
-
 func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
-	partial, err := p.appendPartial(nil, bare(object))
+	partial, err := p.appendPartial(nil, object)
 	if err != nil {
 		return dst, err
 	}
 	return appendRawEvent(dst, "BOOKMARK", partial), nil
-}
-
-func newPartialProtobuf(fromJSON bool, cut *projection.Message) *protoForm {
-	p := newProtobuf(Kind{Kind: partialKind, ListKind: partialLists, APIVersion: partialAPIVersion}, cut)
-	p.metadata, p.fromJSON = true, fromJSON
-	return p
 }

@@ -24,7 +24,10 @@ type envelope struct{ head, tail []byte }
 
 // newEnvelope lets the API's own type write an envelope around one byte, and splits it there.
 func newEnvelope(apiVersion, kind string) envelope {
-	sample := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: []byte{0xff}}
+	sample := runtime.Unknown{
+		TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind},
+		Raw:      []byte{0xff},
+	}
 	written := must(sample.Marshal())
 	head, tail, ok := bytes.Cut(written, []byte{1, 0xff}) // tags and names have no byte 0xff
 	if !ok {
@@ -45,15 +48,15 @@ func (e *envelope) append(dst, message []byte) []byte {
 
 var statusEnvelope = newEnvelope("v1", "Status")
 
-// The tags of a WatchEvent, as written by the API's own type.
-var eventTypeTag, eventObjectTag, eventRawTag = func() (kind, object, raw byte) {
-	sample := metav1.WatchEvent{Type: "T", Object: runtime.RawExtension{Raw: []byte{0xff}}}
-	written := must(sample.Marshal())
-	if len(written) != 8 || written[2] != 'T' || written[7] != 0xff {
-		panic("BUG: a WatchEvent is written in another way")
-	}
-	return written[0], written[3], written[5]
-}()
+// The tags of fields, by their numbers in apimachinery's generated.proto.
+const (
+	stringOrMessage = byte(protowire.BytesType)
+	eventTypeTag    = 1<<3 | stringOrMessage // of a WatchEvent
+	eventObjectTag  = 2<<3 | stringOrMessage
+	eventRawTag     = 1<<3 | stringOrMessage // of that object
+	metadataTag     = 1<<3 | stringOrMessage // of every object and list
+	itemTag         = 2<<3 | stringOrMessage // of every list
+)
 
 // frameHead is the size of a frame's length, in bytes.
 const frameHead = 4
@@ -77,7 +80,8 @@ func (e *envelope) appendFrameHead(dst []byte, eventType string, message []byte)
 	dst = protowire.AppendVarint(dst, uint64(object))
 	dst = append(dst, e.head...)
 	dst = protowire.AppendVarint(dst, uint64(len(message)))
-	binary.BigEndian.PutUint32(dst[begin:], uint32(len(dst)-begin-frameHead+len(message)+len(e.tail)))
+	rest := len(dst) - begin - frameHead + len(message) + len(e.tail)
+	binary.BigEndian.PutUint32(dst[begin:], uint32(rest))
 	return dst
 }
 
@@ -152,7 +156,9 @@ func (p *protoForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte,
 	return p.object.appendFrame(dst, eventType, message), nil
 }
 
-func (p *protoForm) SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool) {
+func (p *protoForm) SplitEvent(
+	dst []byte, eventType string, o Object,
+) (head, body, tail []byte, ok bool) {
 	if !p.Verbatim() {
 		return dst, nil, nil, false
 	}
@@ -168,10 +174,6 @@ func (p *protoForm) AppendBookmark(dst, object []byte) (_ []byte, err error) {
 }
 
 func (p *protoForm) AppendError(dst []byte, s *metav1.Status) []byte {
-	return appendProtoError(dst, s)
-}
-
-func appendProtoError(dst []byte, s *metav1.Status) []byte {
 	return statusEnvelope.appendFrame(dst, "ERROR", must(s.Marshal()))
 }
 
@@ -179,24 +181,15 @@ func appendProtoError(dst []byte, s *metav1.Status) []byte {
 // PartialObjectMetadataList.
 func (e *envelope) appendListHead(dst []byte, m ListMeta, items int64) []byte {
 	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{
-		ResourceVersion: strconv.FormatUint(m.ResourceVersion, 10), Continue: m.Continue, RemainingItemCount: m.Remaining,
+		ResourceVersion:    strconv.FormatUint(m.ResourceVersion, 10),
+		Continue:           m.Continue,
+		RemainingItemCount: m.Remaining,
 	}}
 	meta := must(list.Marshal())
 	dst = append(dst, e.head...)
 	dst = protowire.AppendVarint(dst, uint64(int64(len(meta))+items))
 	return append(dst, meta...)
 }
-
-// itemTag is the tag of a list's item.
-var itemTag = func() byte {
-	list := metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{{}}}
-	empty := metav1.PartialObjectMetadataList{}
-	written := must(list.Marshal())
-	if len(written) <= empty.Size() {
-		panic("BUG: a list is written in another way")
-	}
-	return written[empty.Size()]
-}()
 
 // must returns the result of an encoding that cannot fail.
 func must[T any](v T, err error) T {

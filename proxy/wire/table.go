@@ -23,7 +23,11 @@ const (
 
 // ParseInclude reads the parameter includeObject.
 func ParseInclude(value string) (i Include, ok bool) {
-	n := slices.Index([]string{IncludeMetadata: string(metav1.IncludeMetadata), IncludeObject: string(metav1.IncludeObject), IncludeNone: string(metav1.IncludeNone)}, value)
+	n := slices.Index([]string{
+		IncludeMetadata: string(metav1.IncludeMetadata),
+		IncludeObject:   string(metav1.IncludeObject),
+		IncludeNone:     string(metav1.IncludeNone),
+	}, value)
 	if value == "" {
 		return IncludeMetadata, true
 	}
@@ -64,10 +68,14 @@ type tableForm struct {
 // NewTable returns the form of a Table. fields says which fields of the rows' objects stay. The
 // cells are upstream's in any case.
 func NewTable(k Kind, include Include, rows Rows, fields *projection.Projection) Form {
-	return &tableForm{rows: rows, include: include, whole: NewForm(Choice{Fields: fields}, k), partial: NewForm(Choice{Partial: true}, k), fields: fields}
+	return &tableForm{
+		rows:    rows,
+		include: include,
+		whole:   NewForm(Choice{Fields: fields}, k),
+		partial: NewForm(Choice{Partial: true}, k),
+		fields:  fields,
+	}
 }
-
-func (t *tableForm) Verbatim() bool { return false }
 
 func (t *tableForm) AppendItem(dst []byte, o Object) ([]byte, error) {
 	return t.appendRow(dst, o, false)
@@ -123,7 +131,8 @@ func (t *tableForm) AppendListTail(dst []byte, _ ListMeta, items int64) []byte {
 }
 
 func (t *tableForm) AppendObject(dst []byte, o Object) ([]byte, error) {
-	dst, err := t.appendRow(t.appendHead(dst, ListMeta{ResourceVersion: o.ResourceVersion()}, t.rows.Columns()), o, false)
+	meta := ListMeta{ResourceVersion: o.ResourceVersion()}
+	dst, err := t.appendRow(t.appendHead(dst, meta, t.rows.Columns()), o, false)
 	return append(dst, tableTail+"\n"...), err
 }
 
@@ -144,10 +153,6 @@ func (t *tableForm) appendEventHead(dst []byte, eventType string, rv uint64) []b
 		columns = t.rows.Columns()
 	}
 	return t.appendHead(appendEventHead(dst, eventType), ListMeta{ResourceVersion: rv}, columns)
-}
-
-func (*tableForm) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail []byte, ok bool) {
-	return dst, nil, nil, false
 }
 
 // endsInitialEvents reports whether an object has the annotation of the bookmark that ends the
@@ -176,12 +181,3 @@ func (t *tableForm) AppendBookmark(dst, object []byte) ([]byte, error) {
 	t.defined = true
 	return append(append(dst, "}"+tableTail...), eventTail...), nil
 }
-
-// bare is an object with bytes only.
-type bare []byte
-
-func (bare) Key() string             { return "" }
-func (bare) UID() string             { return "" }
-func (bare) ResourceVersion() uint64 { return 0 }
-func (bare) Written() uint64         { return 0 }
-func (b bare) Bytes() []byte         { return b }
