@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -30,8 +31,12 @@ var (
 	ErrDiverged = errors.New("cache has diverged from upstream")
 )
 
+func diverged(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, slices.Insert(args, 0, any(ErrDiverged))...)
+}
+
 // Cache is the versioned cache of one resource. Any goroutine may call its methods at any time.
-// What changes the state is in [Writer].
+// Only its [Writer] changes the state.
 type Cache struct {
 	resource  object.Resource
 	limits    atomic.Pointer[Limits]
@@ -49,6 +54,9 @@ func New(resource object.Resource, limits Limits) *Cache {
 	c := &Cache{resource: resource, ended: make(chan struct{})}
 	c.SetLimits(limits)
 	c.interests.resource = &c.resource
+	c.interests.mu.cursors = map[object.Interest]*cursorSet{}
+	c.interests.mu.fields = map[int]int{}
+	c.interests.mu.ahead = map[*Cursor]struct{}{}
 	c.writer.cache = c
 	return c
 }
@@ -56,7 +64,7 @@ func New(resource object.Resource, limits Limits) *Cache {
 // Limits returns the log's limits.
 func (c *Cache) Limits() Limits { return *c.limits.Load() }
 
-// SetLimits changes the log's limits. The next event or [Writer.Trim] drops excess events.
+// SetLimits changes the log's limits. The next event or [Writer.Advance] drops excess events.
 func (c *Cache) SetLimits(l Limits) { c.limits.Store(&l) }
 
 // Writer returns the only writer of the cache.
@@ -117,9 +125,8 @@ func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 	}
 }
 
-// SnapshotAt returns upstream's state at rv. It returns [ErrTooOld] if rv is older than the log or
-// lies in a gap. It returns [ErrTooNew] if the log has not reached rv, and [ErrNotReady] if there
-// is no state yet.
+// SnapshotAt returns upstream's state at rv, or an error: [ErrTooOld] if rv is older than the log
+// or lies in a gap, [ErrTooNew], or [ErrNotReady].
 func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	v := c.view.Load()
 	switch {
@@ -141,7 +148,7 @@ type Stats struct {
 	Ready           bool
 	Epoch           uint64
 	ResourceVersion uint64 // reached by the log
-	Newest          uint64 // of the state that readers see; above ResourceVersion after a FastForward
+	Newest          uint64 // of the state that readers see, after a FastForward a newer one
 	Since           uint64 // oldest resourceVersion at which a watch can start
 	Objects         int
 	Bytes           int64 // of the objects' JSON
@@ -156,8 +163,9 @@ type Stats struct {
 func (c *Cache) Stats() Stats {
 	s := Stats{Cursors: c.interests.len(), Delivered: c.delivered.Load()}
 	if v := c.view.Load(); v != nil {
-		s.Ready, s.Epoch, s.ResourceVersion, s.Newest, s.Since = true, v.epoch, v.rv, v.newest().rv, v.since
-		s.Objects, s.Bytes = v.newest().Len(), v.newest().Bytes()
+		newest := v.newest()
+		s.Ready, s.Epoch, s.ResourceVersion, s.Since = true, v.epoch, v.rv, v.since
+		s.Newest, s.Objects, s.Bytes = newest.rv, newest.Len(), newest.Bytes()
 		s.LogEvents, s.LogBytes, s.Events = int(v.end-v.first), v.cost, v.end-1
 	}
 	return s

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ func show(deltas []watchcache.Delta) string {
 
 func wantPoll(t testing.TB, c *watchcache.Cursor, limit int, want string, wantPosition uint64) {
 	t.Helper()
-	deltas, position, err := c.Poll(nil, limit)
+	deltas, position, err := c.Poll(nil, limit, math.MaxInt)
 	if err != nil {
 		t.Fatalf("poll: %v", err)
 	}
@@ -83,7 +84,7 @@ func TestCacheNotReady(t *testing.T) {
 		}
 	}
 	check(watchcache.ErrNotReady)
-	c.Writer().Trim(watchcache.Noon)
+	c.Writer().Advance(0, watchcache.Noon)
 	if s := c.Stats(); s != (watchcache.Stats{}) {
 		t.Errorf("stats of an empty cache: %+v", s)
 	}
@@ -92,7 +93,7 @@ func TestCacheNotReady(t *testing.T) {
 	c.Writer().End()
 	c.Writer().End()
 	check(watchcache.ErrEnded)
-	if _, _, err := cursor.Poll(nil, 1); !errors.Is(err, watchcache.ErrEnded) {
+	if _, _, err := cursor.Poll(nil, 1, math.MaxInt); !errors.Is(err, watchcache.ErrEnded) {
 		t.Errorf("Poll: %v, want ErrEnded", err)
 	}
 	watchcache.WantSignal(t, cursor)
@@ -219,7 +220,7 @@ func TestHalfARevision(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantPoll(t, open, 10, removal, rv)
-			if _, _, err := behind.Poll(nil, 10); !errors.Is(err, watchcache.ErrLagged) {
+			if _, _, err := behind.Poll(nil, 10, math.MaxInt); !errors.Is(err, watchcache.ErrLagged) {
 				t.Errorf("a watch behind the wrong states: %v", err)
 			}
 			all := everything(t)

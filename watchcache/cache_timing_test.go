@@ -2,6 +2,7 @@ package watchcache
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -87,7 +88,7 @@ func BenchmarkPoll(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				cursor.next, cursor.behind = c.view.Load().end-uint64(events), events > 0
-				if deltas, _, err = cursor.Poll(deltas[:0], 1000); err != nil || len(deltas) != events {
+				if deltas, _, err = cursor.Poll(deltas[:0], 1000, math.MaxInt); err != nil || len(deltas) != events {
 					b.Fatalf("%d deltas, %v", len(deltas), err)
 				}
 			}

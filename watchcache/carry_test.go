@@ -2,6 +2,7 @@ package watchcache_test
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -83,7 +84,7 @@ func TestRelistAtACarriedState(t *testing.T) {
 		if c.want != nil {
 			continue
 		}
-		if _, _, err := cursor.Poll(nil, 1); errors.Is(err, watchcache.ErrTooOld) != (c.rv > 15) {
+		if _, _, err := cursor.Poll(nil, 1, math.MaxInt); errors.Is(err, watchcache.ErrTooOld) != (c.rv > 15) {
 			t.Errorf("%s: a watch from the carried state: %v", c.name, err)
 		}
 		s, err := cache.Snapshot()

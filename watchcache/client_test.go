@@ -197,14 +197,11 @@ func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	c.t.Helper()
 	signalled := c.cursor.Signalled()
 	into := make([]watchcache.Delta, r.IntN(3), 8)
-	poll, room := c.cursor.Poll, math.MaxInt
+	room := math.MaxInt
 	if r.IntN(2) == 0 {
 		room = r.IntN(8 * watchcache.EventOverhead)
-		poll = func(into []watchcache.Delta, limit int) ([]watchcache.Delta, uint64, error) {
-			return c.cursor.PollWithin(into, limit, room)
-		}
 	}
-	deltas, position, err := poll(into, limit)
+	deltas, position, err := c.cursor.Poll(into, limit, room)
 	if err != nil {
 		c.checkEnd(err)
 		c.close()
@@ -360,7 +357,7 @@ func (c *client) resumesElsewhere() {
 		c.fatalf("%v", err)
 	}
 	defer cursor.Close()
-	deltas, _, err := cursor.Poll(nil, math.MaxInt)
+	deltas, _, err := cursor.Poll(nil, math.MaxInt, math.MaxInt)
 	if err != nil {
 		return // the client lists
 	}

@@ -3,6 +3,7 @@ package watchcache_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -26,7 +27,7 @@ type reader struct {
 func (rd *reader) run(c *watchcache.Cursor) error {
 	var deltas []watchcache.Delta
 	for {
-		d, position, err := c.Poll(deltas[:0], rd.limit)
+		d, position, err := c.Poll(deltas[:0], rd.limit, math.MaxInt)
 		if err != nil {
 			return err
 		}

@@ -59,7 +59,7 @@ type Cursor struct {
 	latest  atomic.Uint64 // latest marked sequence number; only the writer sets it
 	signal  chan struct{}
 	notify  atomic.Pointer[func()] // called instead of sending to signal
-	index   int                    // in the set of those with the same interest; guarded by interests.mu
+	index   int                    // in its cursorSet; guarded by interests.mu
 }
 
 // Delta is an event as a watch sees it through its filter. RV is the resourceVersion for the
@@ -89,7 +89,11 @@ func (c *Cache) WatchAfter(filter *object.Filter, state Snapshot) (*Cursor, erro
 
 // watch opens a cursor in the given epoch, or in the current epoch if epoch is 0.
 func (c *Cache) watch(f *object.Filter, from, epoch uint64) (*Cursor, error) {
-	cursor := &Cursor{cache: c, filter: f, signal: make(chan struct{}, 1)}
+	cursor := &Cursor{
+		cache:  c,
+		filter: f,
+		signal: make(chan struct{}, 1),
+	}
 	// Register before loading the view, so that every event missing from the view gets a mark.
 	c.interests.add(cursor)
 	v := c.view.Load()
@@ -100,11 +104,13 @@ func (c *Cache) watch(f *object.Filter, from, epoch uint64) (*Cursor, error) {
 	case epoch != 0 && epoch != v.epoch:
 		err = ErrEnded
 	case from < v.since:
-		err = &TooOldError{From: from, Oldest: v.since, Gap: from <= v.abandoned}
-	case from > v.newest().rv && from <= v.abandoned:
-		err = &TooOldError{From: from, Oldest: v.rv, Gap: true}
-	case v.inGap(from):
-		err = &TooOldError{From: from, Oldest: v.rv, Gap: true}
+		err = &TooOldError{
+			From:   from,
+			Oldest: v.since,
+			Gap:    from <= v.abandoned,
+		}
+	case from > v.newest().rv && from <= v.abandoned, v.inGap(from):
+		err = v.tooOld(from)
 	}
 	if err != nil {
 		c.interests.remove(cursor)
@@ -119,8 +125,8 @@ func (c *Cache) watch(f *object.Filter, from, epoch uint64) (*Cursor, error) {
 }
 
 // WholeHistory makes the cursor fail with [*TooOldError] at a relist's gap. A reader with clients
-// of its own needs this, because they may resume between any two events. WholeHistory must be
-// called before the first Poll.
+// of its own needs it, because they may resume between any two events. Call it before the first
+// Poll.
 func (c *Cursor) WholeHistory() { c.strict = true }
 
 // TooOldError means that the log does not reach back to From. A watch can start at Oldest.
@@ -129,6 +135,14 @@ type TooOldError struct {
 	// Gap is true if From lies in a relist's gap or in an earlier epoch. The client then has to
 	// list. The watch must not be forwarded.
 	Gap bool
+}
+
+func (v *view) tooOld(from uint64) error {
+	return &TooOldError{
+		From:   from,
+		Oldest: v.rv,
+		Gap:    true,
+	}
 }
 
 func (e *TooOldError) Error() string {
@@ -159,30 +173,6 @@ func (c *Cursor) Wake() {
 	}
 }
 
-// Poll appends up to limit deltas to into, without waiting. The cursor has delivered all events up
-// to position, so the caller may send a bookmark with this resourceVersion. Until the cache has
-// reached the cursor's start, position stays below that start. position passes the start of a gap
-// only after the delivery of all changes inside the gap.
-//
-// If Poll returns limit deltas, call it again. Otherwise wait for Ready. Poll a new cursor at once.
-//
-// An error is final: [ErrEnded], [ErrLagged], or a [*TooOldError] if a relist skipped the cursor's
-// start or changes that this watch cannot show safely (see [Writer.Replace]).
-func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
-	return c.poll(into, bounds{math.MaxInt, limit, math.MaxInt, math.MaxInt})
-}
-
-// PollWithin is Poll with a limit in bytes. It stops before the event that would exceed the limit,
-// even if that event is the first one. It also stops after looking at pollLooks events, and before
-// a gap that needs more looks (see passes), unless bytes is MaxInt.
-func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, position uint64, err error) {
-	gap := pollLooks
-	if bytes == math.MaxInt {
-		gap = math.MaxInt
-	}
-	return c.poll(into, bounds{gap, limit, bytes, pollLooks})
-}
-
 // Undecided returns the namespace at whose event the last poll stopped, because there is no
 // decision on it (see [object.Filter.Among]), or "". The next poll should wait for the decision.
 func (c *Cursor) Undecided() string { return c.undecided }
@@ -204,20 +194,31 @@ func (c *Cursor) Err() error {
 
 const pollLooks = 1024
 
-// EventOverhead is the number of bytes that PollWithin adds to an object's size for its event.
+// EventOverhead is the number of bytes that Poll adds to an object's size for its event.
 const EventOverhead = 256
 
-// bounds are the limits of a poll. gap is the longest gap that it may examine.
-type bounds struct{ gap, deltas, bytes, looks int }
-
-func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint64, err error) {
+// Poll appends up to limit deltas to into, without waiting. The cursor has delivered all events up
+// to position, so the caller may send a bookmark with this resourceVersion. Until the cache has
+// reached the cursor's start, position stays below that start. position passes the start of a gap
+// only after the delivery of all changes inside the gap.
+//
+// Poll stops before the event that would exceed a limit of bytes, even if that event is the first
+// one. It also stops after it has looked at pollLooks events, and before a gap that needs more
+// looks (see passes), unless bytes is MaxInt. If there is more (see More), call Poll again.
+// Otherwise wait for Ready. Poll a new cursor at once.
+//
+// An error is final: [ErrEnded], [ErrLagged], or a [*TooOldError] if a relist skipped the cursor's
+// start or changes that this watch cannot show safely (see [Writer.Replace]).
+func (c *Cursor) Poll(
+	into []Delta, limit, bytes int,
+) (deltas []Delta, position uint64, err error) {
 	v := c.cache.view.Load() // load view, then pending, then latest (see Marks)
 	c.more, c.undecided = false, ""
 	if v == nil || v.epoch != c.epoch {
 		return into, 0, ErrEnded
 	}
 	if c.strict && v.jumpedSince(c.passed) { // even if none of the gap's events concerns the cursor
-		return into, 0, &TooOldError{From: c.passed, Oldest: v.rv, Gap: true}
+		return into, 0, v.tooOld(c.passed)
 	}
 	mark := c.pending.Swap(0)
 	coming := c.latest.Load() >= v.end // C4
@@ -240,7 +241,7 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 		return into, 0, &TooOldError{From: c.floor, Oldest: v.rv}
 	}
 	before := len(into)
-	if into, err = c.look(v, into, most); err != nil {
+	if into, err = c.look(v, into, limit, bytes); err != nil {
 		return into[:before], 0, err
 	}
 	c.cache.delivered.Add(uint64(len(into) - before))
@@ -249,27 +250,28 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 	c.behind = c.more || coming || v.rv < c.floor
 	if c.more {
 		e := v.event(c.next)
-		if e.jumped {
-			g, _ := v.crossing(e.RV)
-			return into, g.after, nil // the next object may have left the selection in the gap
+		if e.jumped { // the next object may have left the selection in the gap
+			return into, v.crossing(e).after, nil
 		}
 		return into, e.RV - 1, nil // the next event may have the same RV as the last event
 	}
 	return into, v.rv, nil
 }
 
-func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
-	for ; c.next < v.end && most.deltas > 0 && most.looks > 0; c.next++ {
-		most.looks--
+func (c *Cursor) look(v *view, into []Delta, limit, bytes int) ([]Delta, error) {
+	last, longGaps := min(v.end, c.next+pollLooks), bytes == math.MaxInt
+	for ; c.next < last && limit > 0; c.next++ {
 		e := v.event(c.next)
 		if e.RV <= c.floor {
 			continue
 		}
-		if e.jumped && v.end-c.next > uint64(most.gap) && c.examines(v, e) {
-			break
-		}
-		if e.jumped && !c.passes(v, e) {
-			return into, &TooOldError{From: e.RV - 1, Oldest: v.rv, Gap: true}
+		if e.jumped && c.passed != v.crossing(e).before && c.filter.MayReenter() {
+			if v.end-c.next > pollLooks && !longGaps {
+				break
+			}
+			if !c.passes(v, v.crossing(e)) {
+				return into, v.tooOld(e.RV - 1)
+			}
 		}
 		d, ok := c.delta(e)
 		if !ok {
@@ -283,48 +285,33 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 		if !selected {
 			continue
 		}
-		if most.bytes -= len(d.Object.Item()) + EventOverhead; most.bytes < 0 {
+		if bytes -= len(d.Object.Item()) + EventOverhead; bytes < 0 {
 			break
 		}
-		most.deltas--
+		limit--
 		into = append(into, d)
 	}
 	return into, nil
 }
 
-// passes reports whether the cursor may deliver the changes of the gap that event e enters. After
-// each set (an added or changed object) of the gap, the client may resume at another cache. That
-// cache does not report earlier removals. An object that is selected before and after the gap may
-// have left the selection and returned in between, so it may only be the first set of the gap.
-func (c *Cursor) passes(v *view, e *Event) bool {
-	g, ok := v.crossing(e.RV)
-	if !ok || c.passed == g.before {
-		return ok
-	}
-	if c.filter.MayReenter() {
-		shown := false
-		for seq := c.next; seq < v.end; seq++ {
-			e := v.event(seq)
-			if e.RV > g.before {
-				break
-			}
-			switch d, ok := c.delta(e); {
-			case !ok || d.Type == Deleted:
-			case d.Type == Modified && shown:
-				return false
-			default:
-				shown = true
-			}
+// passes reports whether the cursor may deliver the changes of a gap, of which the next event is
+// the first. After each set (an added or changed object) of the gap, the client may resume at
+// another cache. That cache does not report earlier removals. If objects can leave the selection
+// and come back, an object that is selected before and after the gap may have done so in between.
+// So it may only be the first set of the gap.
+func (c *Cursor) passes(v *view, g gap) bool {
+	sent := false
+	for seq := c.next; seq < v.end && v.event(seq).RV <= g.before; seq++ {
+		switch d, ok := c.delta(v.event(seq)); {
+		case !ok || d.Type == Deleted:
+		case d.Type == Modified && sent:
+			return false
+		default:
+			sent = true
 		}
 	}
 	c.passed = g.before
 	return true
-}
-
-// examines reports whether passes has to look at all changes of the gap that event e enters.
-func (c *Cursor) examines(v *view, e *Event) bool {
-	g, ok := v.crossing(e.RV)
-	return ok && c.passed != g.before && c.filter.MayReenter()
 }
 
 // Close removes the cursor from its cache. It must be called exactly once.

@@ -18,7 +18,7 @@ func web(rv uint64) Pod { return Pod{Namespace: "a", Name: "web", UID: "u", RV: 
 // wantDeltas polls and compares the resourceVersions of the deltas.
 func wantDeltas(t *testing.T, c *Cursor, limit int, want ...uint64) {
 	t.Helper()
-	deltas, _, err := c.Poll(nil, limit)
+	deltas, _, err := c.Poll(nil, limit, math.MaxInt)
 	if err != nil {
 		t.Fatalf("poll: %v", err)
 	}
@@ -127,7 +127,7 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 			t.Errorf("%s: no signal", name)
 		}
 		for range 2 {
-			if deltas, position, err := cursor.Poll(nil, 10); !errors.Is(err, ErrTooOld) {
+			if deltas, position, err := cursor.Poll(nil, 10, math.MaxInt); !errors.Is(err, ErrTooOld) {
 				t.Errorf("%s: polled %v at %d, %v; want ErrTooOld", name, deltas, position, err)
 			}
 		}
@@ -152,7 +152,7 @@ func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	if len(c.view.Load().gaps) > 0 {
 		t.Fatal("gap is still known: test does not test")
 	}
-	if deltas, position, err := cursor.Poll(nil, 10); err == nil {
+	if deltas, position, err := cursor.Poll(nil, 10, math.MaxInt); err == nil {
 		t.Errorf("polled %v at %d, want an error", deltas, position)
 	}
 }
@@ -240,7 +240,7 @@ func TestCursorOutlivesLog(t *testing.T) {
 		t.Error("not woken by an event of its namespace")
 	}
 	wantDeltas(t, narrow, 10, rv)
-	if _, _, err := wide.Poll(nil, 10); !errors.Is(err, ErrLagged) {
+	if _, _, err := wide.Poll(nil, 10, math.MaxInt); !errors.Is(err, ErrLagged) {
 		t.Errorf("poll: %v, want ErrLagged", err)
 	}
 }
@@ -302,7 +302,7 @@ func TestCursorFarAheadOutlivesLog(t *testing.T) {
 		if err := cursor.Err(); (err == nil) != want {
 			t.Errorf("before a poll at %d: %v", far, err)
 		}
-		_, _, err := cursor.Poll(nil, 10)
+		_, _, err := cursor.Poll(nil, 10, math.MaxInt)
 		if (err == nil) != want || err != nil && !errors.Is(err, ErrLagged) || !want && !errors.Is(cursor.Err(), ErrLagged) {
 			t.Errorf("at %d: %v, %v", far, err, cursor.Err())
 		}
@@ -330,15 +330,15 @@ func TestCursorLosesToBatch(t *testing.T) {
 	if !narrow.Signalled() || other.Signalled() {
 		t.Error("wrong cursors signalled")
 	}
-	if _, _, err := narrow.Poll(nil, 10); !errors.Is(err, ErrLagged) {
+	if _, _, err := narrow.Poll(nil, 10, math.MaxInt); !errors.Is(err, ErrLagged) {
 		t.Errorf("poll: %v, want ErrLagged", err)
 	}
 	wantDeltas(t, other, 10)
 }
 
-// PollWithin stops before an event that exceeds the limit, even before the first event, and resumes
+// Poll stops before an event that exceeds the limit, even before the first event, and resumes
 // there.
-func TestPollWithin(t *testing.T) {
+func TestPoll(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Writer().Reset(nil, 1)
 	cursor := Watch(t, c, "a", 1)
@@ -356,7 +356,7 @@ func TestPollWithin(t *testing.T) {
 		{each, []uint64{4}, 4, false},
 		{each, nil, 4, false},
 	} {
-		deltas, position, err := cursor.PollWithin(nil, 10, step.bytes)
+		deltas, position, err := cursor.Poll(nil, 10, step.bytes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,9 +370,9 @@ func TestPollWithin(t *testing.T) {
 	}
 }
 
-// PollWithin looks at a limited number of events per call. So a filter that selects few objects
+// Poll looks at a limited number of events per call. So a filter that selects few objects
 // does not delay a goroutine that polls many cursors.
-func TestPollWithinLooksAtFew(t *testing.T) {
+func TestPollLooksAtFew(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Writer().Reset(nil, 1)
 	f := Select(t, Pods, "", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
@@ -387,7 +387,7 @@ func TestPollWithinLooksAtFew(t *testing.T) {
 	}
 	Apply(t, c, changes...)
 	for turn, more := range []bool{true, false} {
-		deltas, position, err := cursor.PollWithin(nil, 10, 1<<20)
+		deltas, position, err := cursor.Poll(nil, 10, 1<<20)
 		if want := uint64(1 + (turn+1)*pollLooks); err != nil || len(deltas) > 0 || position != want || cursor.More() != more {
 			t.Errorf("%d deltas at %d, more %t, %v; want none at %d, more %t", len(deltas), position, cursor.More(), err, want, more)
 		}
@@ -396,7 +396,7 @@ func TestPollWithinLooksAtFew(t *testing.T) {
 
 // Whether a watch may show a long gap is found out by a poll for one event of any size, which no
 // goroutine of many cursors makes. After that, each poll shows some of it.
-func TestPollWithinStopsBeforeALongGap(t *testing.T) {
+func TestPollStopsBeforeALongGap(t *testing.T) {
 	selector, err := labels.Parse("!not")
 	if err != nil {
 		t.Fatal(err)
@@ -420,7 +420,7 @@ func TestPollWithinStopsBeforeALongGap(t *testing.T) {
 			if n > pollLooks && poll.bytes < math.MaxInt && cursor.passed == 1 {
 				poll.want = 0
 			}
-			deltas, position, err := cursor.PollWithin(nil, poll.limit, poll.bytes)
+			deltas, position, err := cursor.Poll(nil, poll.limit, poll.bytes)
 			if err != nil || len(deltas) != poll.want || position != 1 || !cursor.More() {
 				t.Errorf("a gap of %d: %d deltas at %d, more %t, %v; want %d at 1, more", n, len(deltas), position, cursor.More(), err, poll.want)
 			}

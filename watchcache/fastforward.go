@@ -20,7 +20,9 @@ func (w *Writer) FastForward(objects []*object.Object, rv uint64) error {
 		return nil
 	}
 	// Bytes of built-in objects may differ: one address may lead to two versions of kube-apiserver.
-	sets, deletions, err := v.difference(objects, rv, w.cache.resource.SelfDescribing && w.cache.resource.Encoding != object.Table)
+	r := &w.cache.resource
+	exact := r.SelfDescribing && r.Encoding != object.Table
+	sets, deletions, err := v.difference(objects, rv, exact)
 	if err != nil {
 		return fmt.Errorf("fast-forward: %w", err)
 	}

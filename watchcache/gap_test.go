@@ -3,6 +3,7 @@ package watchcache_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -88,7 +89,7 @@ func TestGapNotTold(t *testing.T) {
 				return
 			}
 			for range 2 {
-				deltas, _, err := cursor.Poll(nil, 1)
+				deltas, _, err := cursor.Poll(nil, 1, math.MaxInt)
 				if tooOld, ok := errors.AsType[*watchcache.TooOldError](err); !ok || !tooOld.Gap || len(deltas) > 0 {
 					t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
 				}
@@ -119,7 +120,7 @@ func TestGapFinalField(t *testing.T) {
 		}
 		defer func() {
 			defer cursor.Close()
-			if deltas, _, err := cursor.Poll(nil, 10); passes != (err == nil) || passes && len(deltas) != 3 {
+			if deltas, _, err := cursor.Poll(nil, 10, math.MaxInt); passes != (err == nil) || passes && len(deltas) != 3 {
 				t.Errorf("%s: polled [%s], %v", fields, show(deltas), err)
 			}
 		}()
@@ -153,7 +154,7 @@ func TestGapTrimmed(t *testing.T) {
 		}
 	}
 	wantPoll(t, watchcache.Watch(t, c, "", 1000), 10, "", 1000)
-	if deltas, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrLagged) {
+	if deltas, _, err := cursor.Poll(nil, 10, math.MaxInt); !errors.Is(err, watchcache.ErrLagged) {
 		t.Errorf("polled [%s], %v", show(deltas), err)
 	}
 }
@@ -174,7 +175,7 @@ func TestGapWholeHistory(t *testing.T) {
 	after := watchcache.Watch(t, c, "", 10)
 	after.WholeHistory()
 	for _, cursor := range []*watchcache.Cursor{before, inside, after} {
-		if deltas, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrTooOld) {
+		if deltas, _, err := cursor.Poll(nil, 10, math.MaxInt); !errors.Is(err, watchcache.ErrTooOld) {
 			t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
 		}
 	}

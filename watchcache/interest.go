@@ -1,7 +1,6 @@
 package watchcache
 
 import (
-	"math"
 	"sync"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -17,7 +16,6 @@ type interests struct {
 		fields  map[int]int // for each field, the number of interests in a value of the field
 		count   int
 		ahead   map[*Cursor]struct{} // cursors whose starts the log has not reached
-		least   uint64               // the earliest of these starts
 	}
 }
 
@@ -39,9 +37,6 @@ func (s *cursorSet) remove(c *Cursor) {
 func (x *interests) add(c *Cursor) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.mu.cursors == nil {
-		x.mu.cursors, x.mu.fields = map[object.Interest]*cursorSet{}, map[int]int{}
-	}
 	x.mu.count++
 	in := c.filter.Interest()
 	set := x.mu.cursors[in]
@@ -61,27 +56,15 @@ func (x *interests) awaitFloor(c *Cursor) {
 	if v := c.cache.view.Load(); v == nil || v.rv >= c.floor {
 		return // the first poll sees it
 	}
-	if x.mu.ahead == nil {
-		x.mu.ahead = map[*Cursor]struct{}{}
-	}
-	if len(x.mu.ahead) == 0 || c.floor < x.mu.least {
-		x.mu.least = c.floor
-	}
 	x.mu.ahead[c] = struct{}{}
 }
 
 // reachedLocked appends the cursors to woken whose starts the log has reached.
 func (x *interests) reachedLocked(rv uint64, woken []*Cursor) []*Cursor {
-	if len(x.mu.ahead) == 0 || rv < x.mu.least {
-		return woken
-	}
-	x.mu.least = math.MaxUint64
 	for c := range x.mu.ahead {
 		if c.floor <= rv {
 			delete(x.mu.ahead, c)
 			woken = append(woken, c)
-		} else {
-			x.mu.least = min(x.mu.least, c.floor)
 		}
 	}
 	return woken
@@ -120,7 +103,9 @@ func (x *interests) len() int {
 // Marking and publishing share one lock. Otherwise a new watch could load the view without the
 // events, and also miss their marks. A cursor with an earlier mark may need a signal, too: it may
 // be reading that mark right now, with a view that lacks the events.
-func (x *interests) markAndPublish(next *view, from uint64, publish func(), woken []*Cursor) []*Cursor {
+func (x *interests) markAndPublish(
+	next *view, from uint64, publish func(), woken []*Cursor,
+) []*Cursor {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.mu.count > 0 && from < next.end {
@@ -128,16 +113,14 @@ func (x *interests) markAndPublish(next *view, from uint64, publish func(), woke
 		for seq := from; seq < next.end; seq++ {
 			e := next.event(seq)
 			o := e.Object
-			woken = x.mu.cursors[object.Interest{By: object.ByNamespace, Value: o.Namespace()}].mark(seq, seq, from, woken)
-			woken = x.mu.cursors[object.Interest{By: object.ByName, Value: o.Key()}].mark(seq, seq, from, woken)
+			woken = x.inLocked(object.ByNamespace, o.Namespace()).mark(seq, seq, from, woken)
+			woken = x.inLocked(object.ByName, o.Key()).mark(seq, seq, from, woken)
 			for i := range x.mu.fields {
 				value := o.Value(x.resource, i)
 				woken = x.inLocked(i, value).mark(seq, seq, from, woken)
-				if e.Prev == nil {
-					continue
-				}
-				if was := e.Prev.Value(x.resource, i); was != value {
-					woken = x.inLocked(i, was).mark(seq, seq, from, woken)
+				if e.Prev != nil && e.Prev.Value(x.resource, i) != value {
+					was := x.inLocked(i, e.Prev.Value(x.resource, i))
+					woken = was.mark(seq, seq, from, woken)
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -113,7 +114,7 @@ func TestInterests(t *testing.T) {
 			if in := w.cursor.filter.Interest(); woken && !meets(p, in) && (!had || !meets(prev, in)) {
 				t.Fatalf("%+v was woken by %s after %s", in, p.JSON(), prev.JSON())
 			}
-			deltas, _, err := w.cursor.Poll(nil, 10)
+			deltas, _, err := w.cursor.Poll(nil, 10, math.MaxInt)
 			if err != nil || concerned != (len(deltas) == 1) {
 				t.Fatalf("%q %v %v polled %d deltas of %s after %s: %v", w.namespace, w.ls, w.fs, len(deltas), p.JSON(), prev.JSON(), err)
 			}

@@ -113,21 +113,18 @@ func (v *view) event(seq uint64) *Event {
 
 // after returns the sequence number of the first event whose RV is above rv.
 func (v *view) after(rv uint64) uint64 {
-	n := sort.Search(int(v.end-v.first), func(i int) bool { return v.event(v.first+uint64(i)).RV > rv })
-	return v.first + uint64(n)
+	above := func(i int) bool { return v.event(v.first+uint64(i)).RV > rv }
+	return v.first + uint64(sort.Search(int(v.end-v.first), above))
 }
 
 func (v *view) inGap(rv uint64) bool {
 	return slices.ContainsFunc(v.gaps, func(g gap) bool { return g.after < rv && rv < g.before })
 }
 
-// crossing returns the gap of the event at rv, if there is one.
-func (v *view) crossing(rv uint64) (gap, bool) {
-	i := slices.IndexFunc(v.gaps, func(g gap) bool { return g.after < rv && rv <= g.before })
-	if i < 0 {
-		return gap{}, false
-	}
-	return v.gaps[i], true
+// crossing returns the gap of an event that a relist found. The log keeps both or none.
+func (v *view) crossing(e *Event) gap {
+	in := func(g gap) bool { return g.after < e.RV && e.RV <= g.before }
+	return v.gaps[slices.IndexFunc(v.gaps, in)]
 }
 
 func (v *view) jumpedSince(rv uint64) bool {
@@ -145,12 +142,14 @@ func (v *view) treeAt(rv uint64) tree.Tree {
 // append adds an event to a view that is not published yet.
 func (v *view) append(e Event) {
 	cost := e.cost()
-	last := len(v.segments) - 1
-	if last < 0 || v.end-v.segments[last].base == segmentLen || v.segments[last].cost+cost > segmentCost {
-		v.segments = append(slices.Clip(v.segments), &segment{base: v.end})
-		last++
+	var s *segment
+	if last := len(v.segments) - 1; last >= 0 {
+		s = v.segments[last]
 	}
-	s := v.segments[last]
+	if s == nil || v.end-s.base == segmentLen || s.cost+cost > segmentCost {
+		s = &segment{base: v.end}
+		v.segments = append(slices.Clip(v.segments), s)
+	}
 	s.events[v.end-s.base] = e
 	s.cost += cost
 	v.cost += cost
@@ -187,7 +186,8 @@ func (v *view) trim(limits Limits, now time.Time) {
 	}
 	if drop > 0 {
 		v.segments = slices.Clone(v.segments[drop:])
-		v.gaps = slices.DeleteFunc(slices.Clone(v.gaps), func(g gap) bool { return g.before <= v.since })
+		over := func(g gap) bool { return g.before <= v.since }
+		v.gaps = slices.DeleteFunc(slices.Clone(v.gaps), over)
 	}
 }
 

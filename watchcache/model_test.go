@@ -106,7 +106,7 @@ func (m *model) run(steps int) {
 		case n < 613:
 			m.restart()
 		case n < 620:
-			m.cache.Writer().Trim(m.now)
+			m.cache.Writer().Advance(0, m.now)
 		case n < 630:
 			m.fastForward()
 		case n < 645:

@@ -3,7 +3,6 @@ package watchcache
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -35,7 +34,7 @@ import (
 func (w *Writer) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := w.filled()
 	if rv < v.rv {
-		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, v.rv)
+		return diverged("listed at %d, cached at %d", rv, v.rv)
 	}
 	exact := w.cache.resource.Encoding != object.Table
 	sets, deletions, err := v.difference(objects, rv, exact)
@@ -43,9 +42,9 @@ func (w *Writer) Replace(objects []*object.Object, rv uint64, now time.Time) err
 		return err
 	}
 	if s, ok := v.before(rv); ok && rv > v.rv {
-		shown := view{tree: s.Tree, rv: rv}
-		if _, missing, err := shown.difference(objects, rv, exact); err != nil || len(missing) > 0 {
-			return fmt.Errorf("%w: readers have seen another state at %d", ErrDiverged, rv)
+		seen := view{tree: s.Tree, rv: rv}
+		if _, missing, err := seen.difference(objects, rv, exact); err != nil || len(missing) > 0 {
+			return diverged("readers have seen another state at %d", rv)
 		}
 	}
 	if err := possible(sets, deletions, v.rv, rv, w.cache.resource.NoWatchCache); err != nil {
@@ -57,19 +56,27 @@ func (w *Writer) Replace(objects []*object.Object, rv uint64, now time.Time) err
 		e.jumped, e.at = jumped, Moment(now)
 		next.append(e)
 	}
-	shown := rv // the resourceVersion that clients see
+	removed := rv // the resourceVersion of removals for clients
 	if jumped {
 		next.gaps = append(slices.Clip(v.gaps), gap{after: v.rv, before: rv})
-		shown = v.rv
+		removed = v.rv
 	}
 	for _, d := range deletions {
-		e := next.mustChange(Change{Deleted: true, Object: d.object.At(shown)})
+		e := next.mustChange(Change{Deleted: true, Object: d.object.At(removed)})
 		e.RV = v.rv + 1
 		add(e)
 	}
 	for _, o := range sets {
-		if was := v.tree.Get(o.Key()); jumped && was != nil && was.UID() == o.UID() && !w.cache.resource.Alike(was, o) {
-			add(Event{Type: left, RV: v.rv + 1, Object: o, Prev: was, after: next.tree})
+		was := v.tree.Get(o.Key())
+		same := was != nil && was.UID() == o.UID()
+		if jumped && same && !w.cache.resource.Alike(was, o) {
+			add(Event{
+				Type:   left,
+				RV:     v.rv + 1,
+				Object: o,
+				Prev:   was,
+				after:  next.tree,
+			})
 		}
 	}
 	for _, o := range sets {
@@ -99,33 +106,35 @@ type deletion struct {
 
 // difference compares the cached state with a listed state. If exact is true, it also compares the
 // bytes of objects with equal resourceVersions.
-func (v *view) difference(objects []*object.Object, rv uint64, exact bool) (sets []*object.Object, deletions []deletion, err error) {
-	gone := func(o *object.Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
+func (v *view) difference(
+	objects []*object.Object, rv uint64, exact bool,
+) (sets []*object.Object, deletions []deletion, err error) {
 	i := 0
 	for was := range v.tree.Objects("", "") {
 		for ; i < len(objects) && objects[i].Key() < was.Key(); i++ {
 			sets = append(sets, objects[i])
 		}
 		if i == len(objects) || objects[i].Key() != was.Key() {
-			gone(was, rv+1)
+			deletions = append(deletions, deletion{was, rv + 1})
 			continue
 		}
 		is := objects[i]
 		i++
 		switch {
 		case is.UID() != was.UID():
-			gone(was, is.ResourceVersion())
+			deletions = append(deletions, deletion{was, is.ResourceVersion()})
 			sets = append(sets, is)
 		case is.ResourceVersion() != was.ResourceVersion():
 			sets = append(sets, is)
 		case exact && !bytes.Equal(is.Item(), was.Item()):
-			return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: upstream, its definition or its history changed", ErrDiverged, is.Key(), is.ResourceVersion())
+			return nil, nil, diverged("%s at %d has other bytes: upstream, its definition or its "+
+				"history changed", is.Key(), is.ResourceVersion())
 		}
 	}
 	sets = append(sets, objects[i:]...)
 	for _, o := range sets {
-		if o.ResourceVersion() <= v.rv || o.ResourceVersion() > rv {
-			return nil, nil, fmt.Errorf("%w: %s listed at %d, which is not in (%d, %d]", ErrDiverged, o.Key(), o.ResourceVersion(), v.rv, rv)
+		if at := o.ResourceVersion(); at <= v.rv || at > rv {
+			return nil, nil, diverged("%s at %d is not in (%d, %d]", o.Key(), at, v.rv, rv)
 		}
 	}
 	return sets, deletions, nil
@@ -135,11 +144,14 @@ func (v *view) difference(objects []*object.Object, rv uint64, exact bool) (sets
 // revision. Deletions get free revisions, in the order of their bounds. If leases expire, deletions
 // may share a revision.
 func possible(sets []*object.Object, deletions []deletion, after, rv uint64, leases bool) error {
-	slices.SortFunc(sets, func(a, b *object.Object) int { return cmp.Compare(a.ResourceVersion(), b.ResourceVersion()) })
-	slices.SortStableFunc(deletions, func(a, b deletion) int { return cmp.Compare(a.before, b.before) })
+	slices.SortFunc(sets, func(a, b *object.Object) int {
+		return cmp.Compare(a.ResourceVersion(), b.ResourceVersion())
+	})
+	byBound := func(a, b deletion) int { return cmp.Compare(a.before, b.before) }
+	slices.SortStableFunc(deletions, byBound)
 	for i := 1; i < len(sets); i++ {
 		if sets[i].ResourceVersion() == sets[i-1].ResourceVersion() {
-			return fmt.Errorf("%w: two objects at resourceVersion %d", ErrDiverged, sets[i].ResourceVersion())
+			return diverged("two objects at resourceVersion %d", sets[i].ResourceVersion())
 		}
 	}
 	unused, used := after+1, sets
@@ -151,7 +163,7 @@ func possible(sets []*object.Object, deletions []deletion, after, rv uint64, lea
 			used = used[1:]
 		}
 		if unused >= d.before {
-			return fmt.Errorf("%w: more deletions in (%d, %d] than revisions", ErrDiverged, after, rv)
+			return diverged("more deletions in (%d, %d] than revisions", after, rv)
 		}
 		if !leases {
 			unused++

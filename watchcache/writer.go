@@ -27,8 +27,16 @@ type Change struct {
 // Reset begins a new epoch with the given state. The objects are sorted by key, and rv is their
 // resourceVersion. Cursors of the previous epoch end with [ErrEnded].
 func (w *Writer) Reset(objects []*object.Object, rv uint64) {
-	next := &view{epoch: 1, rv: rv, tree: build(&w.cache.resource, objects), since: rv, first: 1, end: 1}
-	next.base = next.tree
+	state := build(&w.cache.resource, objects)
+	next := &view{
+		epoch: 1,
+		rv:    rv,
+		tree:  state,
+		since: rv,
+		base:  state,
+		first: 1,
+		end:   1,
+	}
 	if v := w.cache.view.Load(); v != nil {
 		next.epoch = v.epoch + 1
 		next.abandoned = max(v.abandoned, v.newest().rv)
@@ -59,7 +67,7 @@ func (w *Writer) Apply(changes []Change, now time.Time) error {
 			continue
 		}
 		if rv := change.Object.ResourceVersion(); rv == v.rv {
-			err = fmt.Errorf("%w: %s changed at %d, which seemed complete", ErrDiverged, change.Object.Key(), rv)
+			err = diverged("%s changed at %d, which seemed complete", change.Object.Key(), rv)
 			break
 		}
 		var e Event
@@ -90,7 +98,11 @@ func (v *view) repeats(change Change) bool {
 
 func (v *view) change(change Change) (Event, error) {
 	o := change.Object
-	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
+	e := Event{
+		Type:   Modified,
+		RV:     o.ResourceVersion(),
+		Object: o,
+	}
 	if change.Deleted {
 		e.Type = Deleted
 		e.after, e.Prev = v.tree.Delete(o.Key())
@@ -99,9 +111,9 @@ func (v *view) change(change Change) (Event, error) {
 	}
 	switch {
 	case e.Prev == nil && change.Deleted:
-		return e, fmt.Errorf("%w: %s deleted at %d was not there", ErrDiverged, o.Key(), o.ResourceVersion())
+		return e, diverged("%s deleted at %d was not there", o.Key(), o.ResourceVersion())
 	case e.Prev != nil && e.Prev.UID() != o.UID():
-		return e, fmt.Errorf("%w: %s was replaced without a deletion before %d", ErrDiverged, o.Key(), o.ResourceVersion())
+		return e, diverged("%s was replaced without a deletion before %d", o.Key(), e.RV)
 	case e.Prev == nil:
 		e.Type = Added
 	}
@@ -115,7 +127,8 @@ func (w *Writer) commit(v, next *view, now time.Time) {
 	if trimmed.rv >= trimmed.ahead.rv {
 		trimmed.ahead, trimmed.passed = Snapshot{}, nil
 	}
-	if trimmed.rv == v.rv && trimmed.end == v.end && trimmed.first == v.first && trimmed.since == v.since {
+	same := trimmed.first == v.first && trimmed.end == v.end
+	if same && trimmed.rv == v.rv && trimmed.since == v.since {
 		return
 	}
 	w.woken = w.cache.interests.markAndPublish(next, v.end, func() { w.publish(&trimmed) }, w.woken)
@@ -140,12 +153,14 @@ func (w *Writer) filled() *view {
 	return v
 }
 
-// Advance records a bookmark: upstream has reached rv without further changes.
+// Advance records a bookmark: upstream has reached rv without further changes. It drops events
+// beyond the age limit, also with 0. Without it, a quiet cache would keep old events.
 func (w *Writer) Advance(rv uint64, now time.Time) {
-	v := w.filled()
-	next := *v
-	next.rv = max(v.rv, rv)
-	w.commit(v, &next, now)
+	if v := w.cache.view.Load(); v != nil {
+		next := *v
+		next.rv = max(v.rv, rv)
+		w.commit(v, &next, now)
+	}
 }
 
 // Distrust drops the log, because its states may be wrong, and the newest state may be wrong, too.
@@ -155,17 +170,10 @@ func (w *Writer) Distrust() {
 	v := w.filled()
 	next := *v
 	next.segments, next.gaps, next.cost = nil, nil, 0
-	next.first, next.since, next.base, next.abandoned = v.end, v.rv+1, v.tree, max(v.abandoned, v.rv)
+	next.first, next.since, next.base = v.end, v.rv+1, v.tree
+	next.abandoned = max(v.abandoned, v.rv)
 	w.publish(&next)
 	w.cache.interests.each((*Cursor).Wake)
-}
-
-// Trim drops events beyond the age limit. Without it, a quiet cache would keep old events.
-func (w *Writer) Trim(now time.Time) {
-	if v := w.cache.view.Load(); v != nil {
-		next := *v
-		w.commit(v, &next, now)
-	}
 }
 
 // SetBookmark sets the template for bookmarks.

@@ -88,7 +88,7 @@ func shownAsJSON(body []byte) ([]byte, error) {
 		return json.Marshal(shown)
 	}
 	var items [][]byte
-	_, meta, err := client.ReadProtoItems(bytes.NewReader(body[4:]), func(item []byte) {
+	_, meta, err := client.ReadProtoList(bytes.NewReader(body), func(item []byte) {
 		items = append(items, bytes.Clone(item))
 	})
 	if err != nil {

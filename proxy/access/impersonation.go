@@ -89,13 +89,10 @@ type recorder struct {
 	failed error // of a review
 }
 
-// Header implements http.ResponseWriter.
 func (v *recorder) Header() http.Header { return v.Refusal.Header }
 
-// WriteHeader implements http.ResponseWriter.
 func (v *recorder) WriteHeader(code int) { v.Code = code }
 
-// Write implements http.ResponseWriter.
 func (v *recorder) Write(p []byte) (int, error) {
 	v.Body = append(v.Body, p...)
 	return len(p), nil

@@ -181,27 +181,22 @@ func (o *reviewCache[V]) sweep() {
 // holders is a heap with the largest holder first.
 type holders[V any] []*holder[V]
 
-// Len implements heap.Interface.
 func (h *holders[V]) Len() int { return len(*h) }
 
-// Less implements heap.Interface.
 func (h *holders[V]) Less(i, j int) bool { return (*h)[i].bytes > (*h)[j].bytes }
 
-// Swap implements heap.Interface.
 func (h *holders[V]) Swap(i, j int) {
 	all := *h
 	all[i], all[j] = all[j], all[i]
 	all[i].index, all[j].index = i, j
 }
 
-// Push implements heap.Interface.
 func (h *holders[V]) Push(x any) {
 	added := x.(*holder[V])
 	added.index = len(*h)
 	*h = append(*h, added)
 }
 
-// Pop implements heap.Interface.
 func (h *holders[V]) Pop() any {
 	last := len(*h) - 1
 	popped := (*h)[last]

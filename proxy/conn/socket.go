@@ -78,7 +78,6 @@ func free(b *bytes.Buffer) {
 	}
 }
 
-// Write implements net.Conn.
 func (s *socket) Write(p []byte) (n int, err error) {
 	if s.handshake != nil {
 		return s.Conn.Write(p)
@@ -188,7 +187,6 @@ func (s *socket) await() error {
 	return err
 }
 
-// Read implements net.Conn.
 func (s *socket) Read(p []byte) (n int, err error) {
 	r := s.reading.records
 	if r != nil && !r.want() && s.handshake == nil {

@@ -23,7 +23,6 @@ type turning struct {
 // InTurns returns a writer that waits for a turn for each piece.
 func InTurns(w io.Writer, turns *Meter) io.Writer { return &turning{w, turns, true} }
 
-// Write implements io.Writer.
 func (t *turning) Write(p []byte) (n int, err error) {
 	for piece := range slices.Chunk(p, WriteSize) {
 		if err = t.turns.Spend(int64(len(piece))); err != nil {
@@ -64,7 +63,6 @@ const (
 // ErrSlowList says that a client was disconnected because it reads a list too slowly.
 var ErrSlowList = errors.New("the client reads a list too slowly")
 
-// Write implements io.Writer.
 func (p *paced) Write(b []byte) (int, error) {
 	slow := p.took > listGrace+time.Duration(p.written)*time.Second/listPace
 	if slow || p.took > listGrace && p.stays != nil && !p.stays.Stays() {

@@ -174,7 +174,7 @@ func (p *pumped) Write(b []byte) (int, error) {
 	}
 	if len(p.unsent)+len(b) > unsentFree && !out.unread.Hold() {
 		s.endLocked(watch.ErrStalled)
-		w.running.Go(s.stalled)
+		w.running.Go(s.RefuseUnread)
 		return 0, s.err
 	}
 	if len(b) > 0 && len(p.unsent) == 0 { // a window may arrive before the step ends

@@ -246,17 +246,12 @@ func (s *stream) openStream(
 	return true, 0
 }
 
-// end ends a response. err is the error of its body.
+// end ends a response. If err has broken its body, the stream is reset, unless the client has.
 func (s *stream) end(err error) {
-	if err != nil {
-		s.broken()
+	if err == nil {
+		s.finish()
 		return
 	}
-	s.finish()
-}
-
-// broken resets a stream whose response is incomplete, unless the client has reset it.
-func (s *stream) broken() {
 	c := s.c
 	c.writer.mu.Lock()
 	_, byClient := errors.AsType[http2.StreamError](s.err)

@@ -151,7 +151,7 @@ func (s *sender) sentLocked() {
 
 func (s *sender) startStallLocked() {
 	s.unread.Begin()
-	s.late = time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), s.of.stalled)
+	s.late = time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), s.of.RefuseUnread)
 }
 
 func (s *sender) inTimeLocked() {

@@ -108,7 +108,5 @@ func (s *stream) Interrupt() {
 // UnreadIn implements fair.Unread.
 func (s *stream) UnreadIn() (*fair.Pool, string) { return s.c.net.Account.UnreadIn() }
 
-// RefuseUnread implements fair.Unread.
-func (s *stream) RefuseUnread() { s.stalled() }
-
-func (s *stream) stalled() { s.c.streams.reset(s.id, http2.ErrCodeCancel, watch.ErrStalled) }
+// RefuseUnread implements fair.Unread. It resets the stream.
+func (s *stream) RefuseUnread() { s.c.streams.reset(s.id, http2.ErrCodeCancel, watch.ErrStalled) }

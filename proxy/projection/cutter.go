@@ -238,7 +238,6 @@ func (p *Projection) Reader(answer io.ReadCloser, s Shape) io.ReadCloser {
 	return r
 }
 
-// Read implements io.Reader.
 func (r *reader) Read(p []byte) (n int, err error) {
 	for len(r.rest) == 0 && r.err == nil && len(p) > 0 {
 		n, r.err = r.ReadCloser.Read(p)

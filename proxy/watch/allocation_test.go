@@ -4,6 +4,7 @@ package watch
 
 import (
 	"io"
+	"math"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cachetest"
@@ -25,7 +26,7 @@ func TestEventAllocatesNothing(t *testing.T) {
 	cachetest.Apply(t, c, objects...) // all allocations except the delivery's
 	var one [1]watchcache.Delta
 	deliver := func() {
-		polled, _, err := w.place.cursor.Poll(one[:0], 1)
+		polled, _, err := w.place.cursor.Poll(one[:0], 1, math.MaxInt)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,12 +12,12 @@ type place struct {
 	waits  bool          // for a decision of grants
 }
 
-// poll is PollWithin. It fails if the grants were over after the poll. If there is no decision on
+// poll is Cursor.Poll. It fails if the grants were over after the poll. If there is no decision on
 // the namespace of the next event, it asks for one, and the watch waits until it is woken.
 func (p *place) poll(
 	into []watchcache.Delta, limit, bytes int,
 ) (deltas []watchcache.Delta, position uint64, err error) {
-	deltas, position, err = p.cursor.PollWithin(into, limit, bytes)
+	deltas, position, err = p.cursor.Poll(into, limit, bytes)
 	p.waits = false
 	switch {
 	case p.grants == nil || err != nil:

@@ -61,16 +61,20 @@ var encodings = []struct {
 	mediaType MediaType
 }{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
 
+// forwardedTypes are parts of media types for which upstream answers, whatever else is accepted.
+var forwardedTypes = []string{"cbor"}
+
 // Negotiate parses an Accept header like kube-apiserver and returns the form of the response. After
 // plain protobuf, further choices may follow, for resources without protobuf, such as custom
-// resources. It returns no choice if upstream must answer: for refusals, for YAML, and in every
-// case of doubt.
+// resources. At a clause that only upstream can answer, it returns the choices before it: for YAML,
+// and in every case of doubt. It returns none for a refusal.
 func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
 		return []Choice{{Pretty: pretty && read != Watch}}
 	}
 	clauses, ok := parseAccept(accept)
-	if !ok || strings.Contains(accept, "cbor") {
+	forwarded := func(t string) bool { return strings.Contains(accept, t) }
+	if !ok || slices.ContainsFunc(forwardedTypes, forwarded) {
 		return nil
 	}
 	for i := range clauses {
@@ -82,7 +86,7 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 			if use == next {
 				continue
 			}
-			if use == upstream || c.MediaType == YAML ||
+			if use == stop || c.MediaType == YAML ||
 				clauses[i].SubType == "*" && clauses[i].Type != "*" {
 				return choices // custom resources accept application/*, built-in resources do not
 			}
@@ -171,9 +175,9 @@ var understood = []string{"as", "g", "v", "sv", "stream", "pretty", "profile", "
 type clauseResult uint8
 
 const (
-	take     clauseResult = iota
-	next                  // kube-apiserver skips the clause
-	upstream              // upstream must answer
+	take clauseResult = iota
+	next              // kube-apiserver skips the clause
+	stop              // upstream must answer
 )
 
 func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, clauseResult) {
@@ -184,11 +188,11 @@ func choose(clause *goautoneg.Accept, m MediaType, read Read) (Choice, clauseRes
 	}
 	c.Pretty = p["pretty"] == "1"
 	if p["sv"] != "" {
-		return c, upstream
+		return c, stop
 	}
 	for name := range p {
 		if !slices.Contains(understood, name) {
-			return c, upstream
+			return c, stop
 		}
 	}
 	for _, name := range []string{"as", "g", "v"} {
@@ -214,7 +218,7 @@ func convert(c Choice, as, group, version string, read Read) (Choice, clauseResu
 		c.Table = true
 		return c, take
 	case as != wanted, version != metaVersion:
-		return c, upstream
+		return c, stop
 	}
 	c.Partial = true
 	return c, take

@@ -22,7 +22,7 @@ const (
 type Bookmark struct {
 	plain     rvTemplate
 	annotated rvTemplate
-	proto     *protoBookmark // set for protobuf only; the templates are then unused
+	proto     *protoTemplate // set for protobuf only; the templates are then unused
 	row       []byte         // set for Tables only; the templates then write its object
 }
 
@@ -48,11 +48,6 @@ func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	return b.plain.append(dst, rv)
 }
 
-// Same reports whether both templates write the same bytes, apart from the cells of a Table.
-func (b *Bookmark) Same(other *Bookmark) bool {
-	return b != nil && (b.row != nil || bytes.Equal(b.Append(nil, 0, false), other.Append(nil, 0, false)))
-}
-
 // IsInitialEventsEnd reports whether a bookmark has the annotation that ends the initial events.
 func (r *Resource) IsInitialEventsEnd(object []byte) bool {
 	at := ""
@@ -62,7 +57,8 @@ func (r *Resource) IsInitialEventsEnd(object []byte) bool {
 	case Table:
 		at = "rows.0.object."
 	}
-	return gjson.GetBytes(object, at+`metadata.annotations.k8s\.io/initial-events-end`).Str == "true"
+	at += `metadata.annotations.k8s\.io/initial-events-end`
+	return gjson.GetBytes(object, at).Str == "true"
 }
 
 // ParseBookmark reads one of upstream's bookmarks, with or without the annotation. It returns the
@@ -83,7 +79,7 @@ func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 func parseJSONBookmark(object []byte, sorted bool) (*Bookmark, uint64, error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, object); err != nil {
-		return nil, 0, fmt.Errorf("%w: bookmark is not JSON: %w", ErrMalformed, err)
+		return nil, 0, Malformed("bookmark is not JSON: %w", err)
 	}
 	plain := compact.Bytes()
 	annotated := plain
@@ -111,7 +107,7 @@ func parseJSONBookmark(object []byte, sorted bool) (*Bookmark, uint64, error) {
 func templateOf(object []byte, ends bool) (rvTemplate, uint64, error) {
 	m, err := marksOf(object)
 	if err == nil && m.end.key.Exists() != ends {
-		err = fmt.Errorf("%w: bookmark whose annotations are not understood: %.200s", ErrMalformed, object)
+		err = Malformed("bookmark whose annotations are not understood: %.200s", object)
 	}
 	if err != nil {
 		return rvTemplate{}, 0, err
@@ -119,7 +115,7 @@ func templateOf(object []byte, ends bool) (rvTemplate, uint64, error) {
 	v := m.version.value
 	rv, err := ParseResourceVersion(v.Str)
 	if err != nil || len(v.Raw) != len(v.Str)+2 {
-		return rvTemplate{}, 0, fmt.Errorf("%w: bookmark has resourceVersion %s", ErrOpaqueResourceVersion, v.Raw)
+		return rvTemplate{}, 0, fmt.Errorf("%w: bookmark at %s", ErrOpaqueResourceVersion, v.Raw)
 	}
 	return rvTemplate{object[:v.Index+1], object[v.Index+1+len(v.Str):]}, rv, nil
 }
@@ -153,12 +149,13 @@ func marksOf(object []byte) (m marks, err error) {
 			})
 		}
 		if times > 1 {
-			return m, fmt.Errorf("%w: bookmark with %q more than once", ErrMalformed, find.name)
+			return m, Malformed("bookmark with %q more than once", find.name)
 		}
 	}
 	a, end := m.annotations.value, m.end.value
-	if !m.metadata.value.IsObject() || a.Exists() && !a.IsObject() && a.Type != gjson.Null || end.Exists() && end.Str != "true" {
-		return m, fmt.Errorf("%w: bookmark that is not understood: %.200s", ErrMalformed, object)
+	if !m.metadata.value.IsObject() || end.Exists() && end.Str != "true" ||
+		a.Exists() && !a.IsObject() && a.Type != gjson.Null {
+		return m, Malformed("bookmark that is not understood: %.200s", object)
 	}
 	return m, nil
 }

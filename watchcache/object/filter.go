@@ -28,7 +28,6 @@ type Filter struct {
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  Interest
-	selective bool
 	cost      int
 	reenters  bool
 }
@@ -58,13 +57,14 @@ func (f *Filter) field(o *Object, index int) string {
 // NewFilter compiles a request's selection for objects of r. An empty namespace means all
 // namespaces. A nil selector selects all objects. If r does not have a field, or the value is not
 // exact in JSON, NewFilter returns *[UnsupportedFieldError].
-func NewFilter(r *Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
+func NewFilter(
+	r *Resource, namespace string, ls labels.Selector, fs fields.Selector,
+) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
-		f.labels, f.selective, f.reenters = ls, true, true
+		f.labels, f.reenters = ls, true
 	}
 	if fs != nil && !fs.Empty() {
-		f.selective = true
 		requirements := fs.Requirements()
 		if len(requirements) == 0 { // fields.Nothing: no object has an empty name
 			f.fields = append(f.fields, fieldRequirement{ByName, "", true})
@@ -80,9 +80,10 @@ func NewFilter(r *Resource, namespace string, ls labels.Selector, fs fields.Sele
 			f.reenters = f.reenters || !final
 		}
 		// Matches reads the value of each field only once.
-		slices.SortStableFunc(f.fields, func(a, b fieldRequirement) int { return cmp.Compare(a.index, b.index) })
+		byIndex := func(a, b fieldRequirement) int { return cmp.Compare(a.index, b.index) }
+		slices.SortStableFunc(f.fields, byIndex)
 	}
-	f.narrow(r)
+	f.narrow()
 	f.cost = f.comparisons()
 	return f, nil
 }
@@ -128,7 +129,8 @@ func (f *Filter) comparisons() (n int) {
 	}
 	for i, req := range f.fields {
 		n++
-		if read := i == 0 || f.fields[i-1].index != req.index; read && req.index >= 0 && !f.resource.Fields[req.index].Kept {
+		same := i > 0 && f.fields[i-1].index == req.index
+		if !same && req.index >= 0 && !f.resource.Fields[req.index].Kept {
 			n += readCost
 		}
 	}
@@ -164,8 +166,8 @@ func (f *Filter) Interest() Interest { return f.interest }
 // MayReenter reports whether an object can leave the selection and come back.
 func (f *Filter) MayReenter() bool { return f.reenters }
 
-func (f *Filter) narrow(r *Resource) {
-	name, kept := "", false
+func (f *Filter) narrow() {
+	r, name, kept := f.resource, "", false
 	f.within = f.namespace
 	for _, req := range f.fields {
 		switch {
@@ -180,7 +182,8 @@ func (f *Filter) narrow(r *Resource) {
 		}
 	}
 	if f.within != "" && !kept {
-		f.interest = Interest{By: ByNamespace, Value: f.within} // a namespace usually selects fewer objects than a phase, and more than a node
+		// A namespace usually selects fewer objects than a phase, and more than a node.
+		f.interest = Interest{By: ByNamespace, Value: f.within}
 	}
 	if name != "" && (f.within != "" || !r.Namespaced) {
 		f.interest = Interest{By: ByName, Value: r.Key(f.within, name)}
@@ -188,7 +191,7 @@ func (f *Filter) narrow(r *Resource) {
 }
 
 // Selective reports whether the filter has a label or field selector.
-func (f *Filter) Selective() bool { return f.selective }
+func (f *Filter) Selective() bool { return f.labels != nil || len(f.fields) > 0 }
 
 // Single reports whether the filter can match only one object.
 func (f *Filter) Single() bool { return f.interest.By == ByName }
@@ -229,8 +232,8 @@ func (f *Filter) ID() string {
 	if f.labels != nil {
 		id = append(id, f.labels.String()...)
 	}
-	for _, req := range f.fields {
-		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // quoted, because values can contain any byte
+	for _, req := range f.fields { // quoted, because values can contain any byte
+		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value)
 	}
 	return string(id)
 }

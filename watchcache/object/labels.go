@@ -64,7 +64,8 @@ func (s *labelSet) Add(key, value string) { *s = append(*s, label{unique.Make(ke
 // Lookup takes the last value if a key occurs several times, like any decoder.
 func (s labelSet) Lookup(key string) (value string, ok bool) {
 	if len(s) > fewLabels {
-		at, ok := slices.BinarySearchFunc(s, key, func(l label, key string) int { return strings.Compare(l.Key.Value(), key) })
+		byKey := func(l label, key string) int { return strings.Compare(l.Key.Value(), key) }
+		at, ok := slices.BinarySearchFunc(s, key, byKey)
 		if !ok {
 			return "", false
 		}

@@ -22,6 +22,11 @@ var (
 	ErrMalformed = errors.New("malformed object")
 )
 
+// Malformed returns an error that wraps [ErrMalformed].
+func Malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, slices.Insert(args, 0, any(ErrMalformed))...)
+}
+
 // Object is one version of an API object: the bytes that upstream sent, and the parts that the
 // parser extracted. It never changes. It does not keep the parsed buffer alive.
 //
@@ -134,7 +139,7 @@ func (r *Resource) ParseObject(src []byte) (*Object, error) {
 func (r *Resource) parseJSON(src []byte) (*Object, error) {
 	src = bytes.TrimSpace(src)
 	if !gjson.ValidBytes(src) || len(src) == 0 || src[0] != '{' {
-		return nil, fmt.Errorf("%w: not a JSON object", ErrMalformed)
+		return nil, Malformed("not a JSON object")
 	}
 	raw := r.itemForm(src)
 	top, err := readTop(r, raw)
@@ -182,12 +187,12 @@ func (r *Resource) object(raw []byte, lead int, m *metadata) (*Object, error) {
 func (r *Resource) check(m *metadata) error {
 	switch {
 	case m.name == "":
-		return fmt.Errorf("%w: no metadata.name", ErrMalformed)
+		return Malformed("no metadata.name")
 	case r.Encoding != Protobuf && !exact(m.name):
-		return fmt.Errorf("%w: metadata.name %q is not exact in JSON", ErrMalformed, m.name)
+		return Malformed("metadata.name %q is not exact in JSON", m.name)
 	case r.Namespaced != (m.namespace != ""):
-		return fmt.Errorf("%w: %s %q in namespace %q, but namespaced is %t",
-			ErrMalformed, r.GVR.Resource, m.name, m.namespace, r.Namespaced)
+		return Malformed("%s %q in namespace %q, but namespaced is %t",
+			r.GVR.Resource, m.name, m.namespace, r.Namespaced)
 	}
 	return nil
 }
@@ -217,24 +222,24 @@ func readTop(r *Resource, raw []byte) (meta gjson.Result, err error) {
 		switch k.Str {
 		case "metadata":
 			if meta.Exists() { // decoders disagree which of them counts
-				err = fmt.Errorf("%w: metadata twice", ErrMalformed)
+				err = Malformed("metadata twice")
 			}
 			meta = v
 		case "kind":
 			if v.Str != r.Kind {
-				err = fmt.Errorf("%w: kind %q instead of %q", ErrMalformed, v.Str, r.Kind)
+				err = Malformed("kind %q instead of %q", v.Str, r.Kind)
 			} else if !r.SelfDescribing {
-				err = fmt.Errorf("%w: kind is not the first key of a %s", ErrMalformed, r.Kind)
+				err = Malformed("kind is not the first key of a %s", r.Kind)
 			}
 		case "apiVersion":
 			if v.Str != r.APIVersion() {
-				err = fmt.Errorf("%w: apiVersion %q instead of %q", ErrMalformed, v.Str, r.APIVersion())
+				err = Malformed("apiVersion %q instead of %q", v.Str, r.APIVersion())
 			} else if !r.SelfDescribing {
-				err = fmt.Errorf("%w: apiVersion does not follow the kind of a %s", ErrMalformed, r.Kind)
+				err = Malformed("apiVersion does not follow the kind of a %s", r.Kind)
 			}
-		case "items": // kube-apiserver takes a custom resource with such a field for a list, and fails
+		case "items": // kube-apiserver takes such a custom resource for a list, and fails
 			if r.SelfDescribing && v.IsArray() {
-				err = fmt.Errorf("%w: a %s with an array of items", ErrMalformed, r.Kind)
+				err = Malformed("a %s with an array of items", r.Kind)
 			}
 		}
 		return err == nil
@@ -243,7 +248,7 @@ func readTop(r *Resource, raw []byte) (meta gjson.Result, err error) {
 		return meta, err
 	}
 	if !meta.IsObject() {
-		return meta, fmt.Errorf("%w: no metadata", ErrMalformed)
+		return meta, Malformed("no metadata")
 	}
 	return meta, nil
 }
@@ -267,15 +272,15 @@ func readMetadata(raw []byte, meta gjson.Result) (m metadata, err error) {
 		return true
 	})
 	if !labelled {
-		return m, fmt.Errorf("%w: metadata.labels of %q is not a map of strings", ErrMalformed, m.name)
+		return m, Malformed("metadata.labels of %q is not a map of strings", m.name)
 	}
 	m.rv, err = ParseResourceVersion(rv.Str)
 	if err != nil || rv.Type != gjson.String {
-		return m, fmt.Errorf("%w: metadata.resourceVersion of %q is %s", ErrOpaqueResourceVersion, m.name, rv.Raw)
+		return m, fmt.Errorf("%w: that of %q is %s", ErrOpaqueResourceVersion, m.name, rv.Raw)
 	}
 	m.rvAt, m.rvLen = int32(rv.Index+1), int32(len(rv.Raw)-2)
 	if got := lend(raw[m.rvAt : m.rvAt+m.rvLen]); got != rv.Str {
-		return m, fmt.Errorf("%w: resourceVersion of %q is written %q", ErrOpaqueResourceVersion, m.name, got)
+		return m, fmt.Errorf("%w: that of %q is %q", ErrOpaqueResourceVersion, m.name, got)
 	}
 	return m, nil
 }
@@ -283,11 +288,8 @@ func readMetadata(raw []byte, meta gjson.Result) (m metadata, err error) {
 // ParseResourceVersion reads a comparable resourceVersion: decimal digits without leading zeros, at
 // most 64 bits (KEP-5504).
 func ParseResourceVersion(s string) (uint64, error) {
-	if s == "" || (s[0] == '0' && s != "0") || s[0] == '+' {
-		return 0, fmt.Errorf("%w: %q", ErrOpaqueResourceVersion, s)
-	}
 	rv, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
+	if err != nil || s[0] == '0' && s != "0" {
 		return 0, fmt.Errorf("%w: %q", ErrOpaqueResourceVersion, s)
 	}
 	return rv, nil

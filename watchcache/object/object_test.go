@@ -200,3 +200,15 @@ func TestFieldsOfLongObjects(t *testing.T) {
 		}
 	}
 }
+
+// A Table in an event has one row.
+func TestRowsOfAnEvent(t *testing.T) {
+	r := &Resource{Kind: "Pod", Namespaced: true, Encoding: Table, Columns: Columns{Definitions: []byte("[]")}}
+	const row = `{"cells":[],"object":{"metadata":{"name":"a","namespace":"b","uid":"u","resourceVersion":"7"}}}`
+	for rows, want := range map[string]error{"": ErrMalformed, row: nil, row + "," + row: ErrMalformed} {
+		src := `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"columnDefinitions":[],"rows":[` + rows + `]}`
+		if _, err := r.ParseObject([]byte(src)); !errors.Is(err, want) {
+			t.Errorf("%s: %v", rows, err)
+		}
+	}
+}

@@ -1,9 +1,9 @@
 package object
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -104,7 +104,7 @@ func eachField(message []byte, visit func(protoField) bool) error {
 		var n int
 		f.number, f.kind, n = protowire.ConsumeTag(message[at:])
 		if n < 0 {
-			return fmt.Errorf("%w: byte %d is no protobuf tag: %w", ErrMalformed, at, protowire.ParseError(n))
+			return Malformed("byte %d is no protobuf tag: %w", at, protowire.ParseError(n))
 		}
 		at += n
 		switch f.kind {
@@ -116,7 +116,7 @@ func eachField(message []byte, visit func(protoField) bool) error {
 			n = protowire.ConsumeFieldValue(f.number, f.kind, message[at:])
 		}
 		if n < 0 {
-			return fmt.Errorf("%w: protobuf field %d is cut or broken: %w", ErrMalformed, f.number, protowire.ParseError(n))
+			return Malformed("protobuf field %d: %w", f.number, protowire.ParseError(n))
 		}
 		at += n
 		f.end = at
@@ -151,11 +151,7 @@ func (p WirePath) Value(message []byte) (value string) {
 
 func (r *Resource) parseProto(src []byte) (*Object, error) {
 	raw, lead := asItem(src)
-	meta, err := metadataOf(raw[lead:])
-	if err != nil {
-		return nil, err
-	}
-	m, err := readProtoMetadata(meta.bytes)
+	m, err := readProtoMetadata(raw[lead:])
 	if err != nil {
 		return nil, err
 	}
@@ -179,16 +175,20 @@ func metadataOf(object []byte) (meta protoField, err error) {
 		return true
 	})
 	if err == nil && found != 1 {
-		err = fmt.Errorf("%w: %d times metadata", ErrMalformed, found)
+		err = Malformed("%d times metadata", found)
 	}
 	return meta, err
 }
 
-func readProtoMetadata(meta []byte) (m metadata, err error) {
+func readProtoMetadata(object []byte) (m metadata, err error) {
+	meta, err := metadataOf(object)
+	if err != nil {
+		return m, err
+	}
 	var rv []byte
 	var broken error
 	versions := 0
-	err = eachField(meta, func(f protoField) bool {
+	err = eachField(meta.bytes, func(f protoField) bool {
 		if f.kind != protowire.BytesType {
 			return true
 		}
@@ -209,16 +209,13 @@ func readProtoMetadata(meta []byte) (m metadata, err error) {
 		}
 		return broken == nil
 	})
-	if err == nil {
-		err = broken
-	}
-	if err != nil {
+	if err = cmp.Or(err, broken); err != nil {
 		return m, err
 	}
 	m.labels.Order()
 	m.rv, err = ParseResourceVersion(lend(rv))
 	if err != nil || versions != 1 {
-		return m, fmt.Errorf("%w: metadata.resourceVersion of %q is %q", ErrOpaqueResourceVersion, m.name, rv)
+		return m, fmt.Errorf("%w: that of %q is %q", ErrOpaqueResourceVersion, m.name, rv)
 	}
 	return m, nil
 }
@@ -240,23 +237,12 @@ func readEntry(entry []byte) (key, value string, err error) {
 // protoAt is [Object.At] for protobuf. If the number of digits changes, the lengths of the
 // enclosing messages change, too.
 func protoAt(o *Object, rv uint64) *Object {
-	object := o.Bytes()
-	meta, err := metadataOf(object)
-	if err != nil {
-		panic("BUG: kept an object that cannot be read: " + err.Error())
-	}
-	shape, _, err := protoTemplateOf(meta.bytes)
+	t, _, err := protoTemplateOf(o.Bytes())
 	if err != nil {
 		panic("BUG: kept an object that cannot be read: " + err.Error())
 	}
 	at := *o
-	raw, lead := asItem(slices.Concat(
-		object[:meta.start], appendMetadata(nil, shape.metadata(rv, nil)), object[meta.end:]))
+	raw, lead := asItem(t.append(make([]byte, 0, len(o.raw)+20), rv, false))
 	at.raw, at.rv, at.lead = raw, rv, int32(lead)
 	return &at
-}
-
-func appendMetadata(dst, meta []byte) []byte {
-	dst = protowire.AppendTag(dst, metadataNumber, protowire.BytesType)
-	return protowire.AppendBytes(dst, meta)
 }

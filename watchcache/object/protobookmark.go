@@ -3,33 +3,27 @@ package object
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-type protoBookmark struct {
-	before, after []byte
-	meta          protoTemplate
-}
-
-// protoTemplate is an object's metadata, split at the resourceVersion and where annotations go.
-type protoTemplate struct{ before, middle, after []byte }
-
-func (h protoTemplate) metadata(rv uint64, annotations []byte) []byte {
-	dst := bytes.Clone(h.before)
-	dst = protowire.AppendTag(dst, resourceVersionNumber, protowire.BytesType)
-	dst = protowire.AppendString(dst, strconv.FormatUint(rv, 10))
-	dst = append(dst, h.middle...)
-	dst = append(dst, annotations...)
-	return append(dst, h.after...)
+// protoTemplate is an object in protobuf, split around its metadata. The metadata is split at the
+// resourceVersion and where annotations go.
+type protoTemplate struct {
+	before, after      []byte // of the object
+	start, middle, end []byte // of the metadata
 }
 
 // protoTemplateOf relies on kube-apiserver, which writes fields in the order of their numbers.
-func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
-	var digits []byte
-	from, to := 0, 0
-	annotations := len(meta)
+func protoTemplateOf(object []byte) (t *protoTemplate, rv uint64, err error) {
+	field, err := metadataOf(object)
+	if err != nil {
+		return nil, 0, err
+	}
+	meta, digits := field.bytes, []byte(nil)
+	from, to, annotations := 0, 0, len(meta)
 	err = eachField(meta, func(f protoField) bool {
 		switch {
 		case f.number == resourceVersionNumber && f.kind == protowire.BytesType:
@@ -39,14 +33,14 @@ func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 		}
 		return true
 	})
-	if err != nil {
-		return h, 0, err
-	}
-	if rv, err = ParseResourceVersion(string(digits)); err != nil {
-		return h, 0, err
+	if err == nil {
+		rv, err = ParseResourceVersion(string(digits))
 	}
 	annotations = max(annotations, to) // parsers also accept fields in another order
-	return protoTemplate{meta[:from], meta[to:annotations], meta[annotations:]}, rv, nil
+	return &protoTemplate{
+		before: object[:field.start], after: object[field.end:],
+		start: meta[:from], middle: meta[to:annotations], end: meta[annotations:],
+	}, rv, err
 }
 
 var initialEventsEndField = func() []byte {
@@ -54,34 +48,44 @@ var initialEventsEndField = func() []byte {
 	entry = protowire.AppendString(entry, initialEventsEndKey)
 	entry = protowire.AppendTag(entry, entryValue, protowire.BytesType)
 	entry = protowire.AppendString(entry, "true")
-	return protowire.AppendBytes(protowire.AppendTag(nil, annotationsNumber, protowire.BytesType), entry)
+	field := protowire.AppendTag(nil, annotationsNumber, protowire.BytesType)
+	return protowire.AppendBytes(field, entry)
 }()
 
 func parseProtoBookmark(object []byte) (*Bookmark, uint64, error) {
-	object = bytes.Clone(object)
 	meta, err := metadataOf(object)
 	if err != nil {
 		return nil, 0, err
 	}
-	plain := bytes.Replace(meta.bytes, initialEventsEndField, nil, 1)
-	if protoInitialEventsEnd(appendMetadata(nil, plain)) {
-		return nil, 0, fmt.Errorf("%w: bookmark with further annotations", ErrMalformed)
+	plain := appendMetadata(nil, bytes.Replace(meta.bytes, initialEventsEndField, nil, 1))
+	object = slices.Concat(object[:meta.start], plain, object[meta.end:])
+	if protoInitialEventsEnd(object) {
+		return nil, 0, Malformed("bookmark with further annotations")
 	}
-	shape, rv, err := protoTemplateOf(plain)
+	t, rv, err := protoTemplateOf(object)
 	if err != nil {
 		return nil, 0, fmt.Errorf("bookmark: %w", err)
 	}
-	return &Bookmark{proto: &protoBookmark{object[:meta.start], object[meta.end:], shape}}, rv, nil
+	return &Bookmark{proto: t}, rv, nil
 }
 
-func (b *protoBookmark) append(dst []byte, rv uint64, initialEnd bool) []byte {
-	var annotations []byte
+func (t *protoTemplate) append(dst []byte, rv uint64, initialEnd bool) []byte {
+	meta := bytes.Clone(t.start)
+	meta = protowire.AppendTag(meta, resourceVersionNumber, protowire.BytesType)
+	meta = protowire.AppendString(meta, strconv.FormatUint(rv, 10))
+	meta = append(meta, t.middle...)
 	if initialEnd {
-		annotations = initialEventsEndField
+		meta = append(meta, initialEventsEndField...)
 	}
-	dst = append(dst, b.before...)
-	dst = appendMetadata(dst, b.meta.metadata(rv, annotations))
-	return append(dst, b.after...)
+	meta = append(meta, t.end...)
+	dst = append(dst, t.before...)
+	dst = appendMetadata(dst, meta)
+	return append(dst, t.after...)
+}
+
+func appendMetadata(dst, meta []byte) []byte {
+	dst = protowire.AppendTag(dst, metadataNumber, protowire.BytesType)
+	return protowire.AppendBytes(dst, meta)
 }
 
 func protoInitialEventsEnd(object []byte) (ends bool) {
@@ -89,7 +93,7 @@ func protoInitialEventsEnd(object []byte) (ends bool) {
 	if err != nil {
 		return false
 	}
-	_ = eachField(meta.bytes, func(f protoField) bool { // a malformed message does not end the initial events
+	_ = eachField(meta.bytes, func(f protoField) bool { // a malformed message ends nothing
 		if f.number == annotationsNumber && f.kind == protowire.BytesType {
 			key, value, err := readEntry(f.bytes)
 			ends = ends || err == nil && key == initialEventsEndKey && value == "true"

@@ -138,12 +138,16 @@ func (r *Resource) KeyRange(namespace string) (from, to string) {
 }
 
 // internalMetadata are the resources for which kube-apiserver 1.37 converts metadata
-// (k8s.io/kubernetes/pkg/apis), with the parts of an object that become annotations.
+// (k8s.io/kubernetes/pkg/apis). These parts of an object become annotations: the template's
+// generation, a rollback, and metrics, behavior and conditions. The last resource is for 1.31.
 var internalMetadata = []schema.GroupVersionResource{
-	{Group: "apps", Version: "v1", Resource: "daemonsets"},                                               // the template's generation
-	{Group: "apps", Version: "v1", Resource: "deployments"},                                              // a rollback
-	{Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"},                          // metrics, behavior, conditions
-	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta3", Resource: "prioritylevelconfigurations"}, // up to 1.31
+	{Group: "apps", Version: "v1", Resource: "daemonsets"},
+	{Group: "apps", Version: "v1", Resource: "deployments"},
+	{Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"},
+	{
+		Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta3",
+		Resource: "prioritylevelconfigurations",
+	},
 }
 
 // InternalMetadata reports whether upstream may show other metadata of a resource's objects alone,

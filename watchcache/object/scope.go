@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Scope is the part of a resource that a cache holds: the objects of a namespace, or the objects
+// Scope is the part of a resource that a cache contains: the objects of a namespace, or the objects
 // that selectors match. Only such objects are read from upstream. The zero Scope is the whole
 // resource.
 //
@@ -49,9 +49,10 @@ func (s Scope) Selects() bool { return s.Fields != "" || s.Labels != "" }
 // String names the scope in logs, metrics and the status. The whole resource has no name.
 func (s Scope) String() string {
 	var parts []string
-	for _, p := range [...]struct{ what, value string }{{"namespace", s.Namespace}, {"fieldSelector", s.Fields}, {"labelSelector", s.Labels}} {
-		if p.value != "" {
-			parts = append(parts, p.what+"="+p.value)
+	names := [...]string{"namespace=", "fieldSelector=", "labelSelector="}
+	for i, value := range [...]string{s.Namespace, s.Fields, s.Labels} {
+		if value != "" {
+			parts = append(parts, names[i]+value)
 		}
 	}
 	return strings.Join(parts, " ")
@@ -109,7 +110,8 @@ func (w Want) includes(selector string) bool {
 		return false
 	}
 	for _, need := range needed {
-		if !slices.ContainsFunc(has, func(r labels.Requirement) bool { return r.String() == need.String() }) {
+		same := func(r labels.Requirement) bool { return r.String() == need.String() }
+		if !slices.ContainsFunc(has, same) {
 			return false
 		}
 	}

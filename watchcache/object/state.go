@@ -14,20 +14,12 @@ func (o *Object) State() State { return State{strings.Clone(o.key), strings.Clon
 
 // ParseState reads the State from the protobuf message of an object or of its metadata.
 func (r *Resource) ParseState(message []byte) (State, error) {
-	meta, err := metadataOf(message)
-	if err != nil {
-		return State{}, err
-	}
-	m, err := readProtoMetadata(meta.bytes)
+	m, err := readProtoMetadata(message)
 	return State{r.Key(m.namespace, strings.Clone(m.name)), strings.Clone(m.uid), m.rv}, err
 }
 
 // ParseVersion reads only the resourceVersion of an object in protobuf.
 func ParseVersion(message []byte) (rv uint64, err error) {
-	meta, err := metadataOf(message)
-	if err != nil {
-		return 0, err
-	}
-	m, err := readProtoMetadata(meta.bytes)
+	m, err := readProtoMetadata(message)
 	return m.rv, err
 }

@@ -36,31 +36,41 @@ var ErrColumns = errors.New("upstream's Table has other columns")
 const rowLead = 8 + 8 + 4
 
 func (r *Resource) parseTable(src []byte) (*Object, error) {
-	table, rows, err := r.splitTable(src)
+	table, row, err := r.splitEvent(src)
 	if err != nil {
 		return nil, err
 	}
-	if len(rows) != 1 {
-		return nil, fmt.Errorf("%w: a Table of %d rows in an event", ErrMalformed, len(rows))
-	}
 	if !table.Get("metadata.resourceVersion").Exists() {
-		return nil, fmt.Errorf("%w: Table without a resourceVersion", ErrMalformed)
+		return nil, Malformed("Table without a resourceVersion")
 	}
-	return r.ParseRow(rows[0])
+	return r.ParseRow(row)
 }
 
-func (r *Resource) splitTable(src []byte) (table gjson.Result, rows []gjson.Result, err error) {
+// splitEvent returns the Table of a watch event, which has one row.
+func (r *Resource) splitEvent(src []byte) (table, row gjson.Result, err error) {
+	if table, err = r.checkTable(src); err != nil {
+		return table, row, err
+	}
+	rows := table.Get("rows").Array()
+	if len(rows) != 1 {
+		return table, row, Malformed("a Table of %d rows in an event", len(rows))
+	}
+	return table, rows[0], nil
+}
+
+func (r *Resource) checkTable(src []byte) (table gjson.Result, err error) {
 	if !gjson.ValidBytes(src) {
-		return table, nil, fmt.Errorf("%w: a Table that is not JSON", ErrMalformed)
+		return table, Malformed("a Table that is not JSON")
 	}
 	table = gjson.Parse(lend(src))
 	if table.Get("kind").Str != "Table" || table.Get("apiVersion").Str != TableVersion {
-		return table, nil, fmt.Errorf("%w: %.100s is no Table", ErrMalformed, src)
+		return table, Malformed("%.100s is no Table", src)
 	}
-	if columns := table.Get("columnDefinitions"); columns.IsArray() && columns.Raw != lend(r.Columns.Definitions) {
-		return table, nil, ErrColumns
+	columns := table.Get("columnDefinitions")
+	if columns.IsArray() && columns.Raw != lend(r.Columns.Definitions) {
+		return table, ErrColumns
 	}
-	return table, table.Get("rows").Array(), nil
+	return table, nil
 }
 
 // TableVersion is the apiVersion of Tables.
@@ -68,7 +78,7 @@ const TableVersion = "meta.k8s.io/v1"
 
 // ParseTable checks the columns of a Table and returns its metadata.
 func (r *Resource) ParseTable(src []byte) (meta gjson.Result, err error) {
-	table, _, err := r.splitTable(src)
+	table, err := r.checkTable(src)
 	return table.Get("metadata"), err
 }
 
@@ -77,7 +87,7 @@ func (r *Resource) ParseTable(src []byte) (meta gjson.Result, err error) {
 func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
 	meta := row.Get("object.metadata")
 	if !meta.IsObject() {
-		return nil, fmt.Errorf("%w: a row without its object's metadata: %.100s", ErrMalformed, row.Raw)
+		return nil, Malformed("a row without its object's metadata: %.100s", row.Raw)
 	}
 	var m metadata
 	var err error
@@ -106,14 +116,15 @@ func (r *Resource) ParseRow(row gjson.Result) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw := binary.BigEndian.AppendUint64(make([]byte, 0, rowLead+len(text)), uint64(time.Now().Unix()))
+	raw := make([]byte, 0, rowLead+len(text))
+	raw = binary.BigEndian.AppendUint64(raw, uint64(time.Now().Unix()))
 	raw = binary.BigEndian.AppendUint64(raw, fingerprint([]byte(partial)))
 	raw = binary.BigEndian.AppendUint32(raw, uint32(len(text)))
 	raw = append(raw, text...)
 	if InternalMetadata(r.GVR) {
 		at, digits := findVersion([]byte(partial))
 		if digits == 0 {
-			return nil, fmt.Errorf("%w: a row whose resourceVersion is not understood: %.200s", ErrMalformed, partial)
+			return nil, Malformed("a row whose resourceVersion is not understood: %.200s", partial)
 		}
 		m.rvAt, m.rvLen = int32(len(raw)+at), int32(digits)
 		raw = append(raw, partial...)
@@ -129,7 +140,7 @@ func splitRow(row string) (text, object string, err error) {
 	text, isLast := strings.CutSuffix(row, object+"}")
 	text, named := strings.CutSuffix(text, `,"object":`)
 	if !isLast || !named || !strings.HasPrefix(text, `{"cells":[`) {
-		return "", "", fmt.Errorf("%w: a row in another order: %.100s", ErrMalformed, row)
+		return "", "", Malformed("a row in another order: %.100s", row)
 	}
 	return text, object, nil
 }
@@ -189,18 +200,15 @@ func findVersion(partial []byte) (at, digits int) {
 // parseTableBookmark reads a bookmark in the form of a Table. Its only row is the row of the kind's
 // zero value. The bookmark's object is the row's, which has only metadata.
 func (r *Resource) parseTableBookmark(src []byte) (*Bookmark, uint64, error) {
-	table, rows, err := r.splitTable(src)
+	table, row, err := r.splitEvent(src)
 	if err != nil {
 		return nil, 0, err
-	}
-	if len(rows) != 1 {
-		return nil, 0, fmt.Errorf("%w: a bookmark of %d rows", ErrMalformed, len(rows))
 	}
 	rv, err := ParseResourceVersion(table.Get("metadata.resourceVersion").Str)
 	if err != nil {
 		return nil, 0, err
 	}
-	text, partial, err := splitRow(rows[0].Raw)
+	text, partial, err := splitRow(row.Raw)
 	if err != nil {
 		return nil, 0, err
 	}

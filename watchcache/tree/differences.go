@@ -8,10 +8,10 @@ import (
 
 // Differences compares the tree with upstream's state, sorted by key. It returns the number of
 // different objects, and descriptions of at most most of them.
-func (t Tree) Differences(theirs []object.State, most int) (shown []string, all int) {
+func (t Tree) Differences(theirs []object.State, most int) (texts []string, all int) {
 	note := func(format string, args ...any) {
 		if all++; all <= most {
-			shown = append(shown, fmt.Sprintf(format, args...))
+			texts = append(texts, fmt.Sprintf(format, args...))
 		}
 	}
 	for o := range t.Objects("", "") {
@@ -23,12 +23,13 @@ func (t Tree) Differences(theirs []object.State, most int) (shown []string, all 
 			continue
 		}
 		if is := theirs[0]; is.UID != o.UID() || is.ResourceVersion != o.ResourceVersion() {
-			note("%s is %s at %d, cached %s at %d", o.Key(), is.UID, is.ResourceVersion, o.UID(), o.ResourceVersion())
+			note("%s is %s at %d, cached %s at %d",
+				o.Key(), is.UID, is.ResourceVersion, o.UID(), o.ResourceVersion())
 		}
 		theirs = theirs[1:]
 	}
 	for _, is := range theirs {
 		note("%s is not cached", is.Key)
 	}
-	return shown, all
+	return texts, all
 }

@@ -107,7 +107,7 @@ func (s Span) Parts(most int64) iter.Seq[Span] {
 			yield(s)
 			return
 		}
-		part, bytes := Span{Page: s.Page, Lo: s.Lo, Hi: s.Lo}, int64(0)
+		part, bytes := Span{s.Page, s.Lo, s.Lo}, int64(0)
 		for _, o := range s.Objects() {
 			size := int64(len(o.Item()))
 			if bytes += size; bytes > most && part.Hi > part.Lo {
@@ -128,7 +128,12 @@ func newLeaf(objects []*object.Object) *node {
 	for _, o := range objects {
 		p.bytes += int64(len(o.Item()))
 	}
-	return &node{min: objects[0].Key(), count: len(objects), bytes: p.bytes, page: p}
+	return &node{
+		min:   objects[0].Key(),
+		count: len(objects),
+		bytes: p.bytes,
+		page:  p,
+	}
 }
 
 func (p *Page) replacement(objects []*object.Object) *node {
@@ -256,16 +261,18 @@ func (n *node) set(o *object.Object) (nodes []*node, old *object.Object) {
 	}
 	at := n.child(o.Key())
 	replaced, old := n.children[at].set(o)
-	return split(splice(n.children, at, at+1, replaced), fanout, newInner, newInner), old
+	children := slices.Concat(n.children[:at], replaced, n.children[at+1:])
+	return split(children, fanout, newInner, newInner), old
 }
 
 func (p *Page) set(o *object.Object) (nodes []*node, old *object.Object) {
 	i, found := p.find(o.Key())
+	rest := p.objects[i:]
 	if found {
-		old = p.objects[i]
-		return []*node{p.replacement(splice(p.objects, i, i+1, []*object.Object{o}))}, old
+		old, rest = rest[0], rest[1:]
 	}
-	return split(splice(p.objects, i, i, []*object.Object{o}), PageMax, p.replacement, newLeaf), nil
+	objects := slices.Concat(p.objects[:i], []*object.Object{o}, rest)
+	return split(objects, PageMax, p.replacement, newLeaf), old
 }
 
 // Delete returns a tree without key. It also returns the deleted object, or nil.
@@ -290,35 +297,28 @@ func (n *node) delete(key string) (*node, *object.Object) {
 		if !found {
 			return n, nil
 		}
-		old := n.page.objects[i]
+		objects := n.page.objects
 		if n.count == 1 {
-			return nil, old
+			return nil, objects[i]
 		}
-		return n.page.replacement(splice(n.page.objects, i, i+1, nil)), old
+		return n.page.replacement(slices.Concat(objects[:i], objects[i+1:])), objects[i]
 	}
 	at := n.child(key)
 	child, old := n.children[at].delete(key)
+	before, with, after := n.children[:at], []*node{child}, n.children[at+1:]
 	switch {
 	case old == nil:
 		return n, nil
-	case child != nil && !child.small():
-		return newInner(splice(n.children, at, at+1, []*node{child})), old
 	case child == nil && len(n.children) == 1:
 		return nil, old
 	case child == nil:
-		return newInner(splice(n.children, at, at+1, nil)), old
-	case len(n.children) == 1:
-		return newInner([]*node{child}), old
+		with = nil
+	case child.small() && at > 0: // so join it with a neighbour
+		before, with = n.children[:at-1], join(n.children[at-1], child)
+	case child.small() && len(after) > 0:
+		with, after = join(child, after[0]), after[1:]
 	}
-	// The child has few entries, so join it with a neighbour.
-	lo := max(at-1, 0)
-	left, right := n.children[lo], n.children[lo+1]
-	if lo == at {
-		left = child
-	} else {
-		right = child
-	}
-	return newInner(splice(n.children, lo, lo+2, join(left, right))), old
+	return newInner(slices.Concat(before, with, after)), old
 }
 
 func (n *node) small() bool {
@@ -330,7 +330,8 @@ func (n *node) small() bool {
 
 func join(a, b *node) []*node {
 	if a.page != nil {
-		return split(slices.Concat(a.page.objects, b.page.objects), PageMax, a.page.replacement, b.page.replacement)
+		objects := slices.Concat(a.page.objects, b.page.objects)
+		return split(objects, PageMax, a.page.replacement, b.page.replacement)
 	}
 	return split(slices.Concat(a.children, b.children), fanout, newInner, newInner)
 }
@@ -342,14 +343,6 @@ func split[E any](entries []E, limit int, first, second func([]E) *node) []*node
 	}
 	half := len(entries) / 2
 	return []*node{first(slices.Clip(entries[:half])), second(slices.Clone(entries[half:]))}
-}
-
-// splice returns a copy of s. In the copy, the entries of the slice with replace s[lo:hi].
-func splice[E any](s []E, lo, hi int, with []E) []E {
-	out := make([]E, 0, len(s)-(hi-lo)+len(with))
-	out = append(out, s[:lo]...)
-	out = append(out, with...)
-	return append(out, s[hi:]...)
 }
 
 // Spans iterates over the parts of pages with from ≤ key < to, in key order; to may be empty.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -255,7 +256,7 @@ func watchFrom(t *testing.T, cache *watchcache.Cache, since uint64) *watchcache.
 // drain reads a cursor to its end and returns the events of each object, in order.
 func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
 	t.Helper()
-	deltas, _, err := cursor.Poll(nil, 1<<20)
+	deltas, _, err := cursor.Poll(nil, 1<<20, math.MaxInt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,10 @@ type Feeds struct {
 }
 
 // NewFeeds returns an empty set. Stop ends it.
-func NewFeeds(client *client.Client, servers *client.Servers, metrics *Metrics, options feed.Options, log *zap.Logger) *Feeds {
+func NewFeeds(
+	client *client.Client, servers *client.Servers, metrics *Metrics, options feed.Options,
+	log *zap.Logger,
+) *Feeds {
 	fs := &Feeds{}
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
 	fs.shared = &feed.Shared{

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -40,7 +39,9 @@ func newFeedSet(ctx context.Context, u *feed.Shared) *feedSet {
 	s := &feedSet{ctx: ctx, shared: u}
 	s.saving.Store(&MemoryPressure{})
 	s.mu.feeds = map[feed.Key]*fresh.Feed{}
-	s.mu.refusals = newRefusals()
+	s.mu.refusals = refusals{
+		map[feed.Key]refusal{}, map[schema.GroupVersionResource]struct{}{},
+	}
 	return s
 }
 
@@ -114,9 +115,10 @@ func (s *feedSet) filled(key feed.Key, scopes []object.Scope) (*fresh.Feed, int)
 func (s *feedSet) has(gvr schema.GroupVersionResource, scopes []object.Scope) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, scope := range scopes {
-		for _, encoding := range []object.Encoding{object.JSON, object.Protobuf, object.Table} {
-			if s.mu.feeds[feed.Key{GVR: gvr, Encoding: encoding, Scope: scope}] != nil {
+	key := feed.Key{GVR: gvr}
+	for _, key.Scope = range scopes {
+		for _, key.Encoding = range []object.Encoding{object.JSON, object.Protobuf, object.Table} {
+			if s.mu.feeds[key] != nil {
 				return true
 			}
 		}
@@ -155,17 +157,6 @@ func (s *feedSet) Started() []*fresh.Feed {
 	return feeds
 }
 
-func (s *feedSet) unreachable(gvr schema.GroupVersionResource) (age time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, f := range s.mu.feeds {
-		if key.GVR == gvr {
-			age = max(age, f.Feed.Signs.Unreachable())
-		}
-	}
-	return age
-}
-
 // giveUp ends a feed immediately and remembers the reason for a while.
 func (s *feedSet) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	s.mu.Lock()
@@ -196,17 +187,6 @@ func (s *feedSet) ended(f *fresh.Feed, err error) {
 	f.Feed.Log.Log(level, "not cached; requests are forwarded",
 		zap.Error(err), zap.Duration("for", pause))
 	s.mu.refusals.note(f.Feed.Key, err, pause)
-}
-
-func (s *feedSet) refusedFor(reason error) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.mu.refusals.byKey {
-		if errors.Is(r.err, reason) && time.Now().Before(r.until) {
-			return true
-		}
-	}
-	return false
 }
 
 // retireIdle stops feeds that have not been used for IdleTimeout, until the set's life ends.

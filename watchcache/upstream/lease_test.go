@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,7 +33,7 @@ func deletions(names []string, rv uint64) (all []string) {
 
 func told(t *testing.T, cursor *watchcache.Cursor) (all []string) {
 	t.Helper()
-	deltas, _, err := cursor.Poll(nil, 1<<20)
+	deltas, _, err := cursor.Poll(nil, 1<<20, math.MaxInt)
 	if err != nil {
 		t.Fatal(err)
 	}

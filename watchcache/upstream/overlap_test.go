@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -69,7 +70,7 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 					}
 				}
 				same(t, f, readFresh(t, f, feed))
-				if _, _, err := cursor.Poll(nil, 100); err != nil {
+				if _, _, err := cursor.Poll(nil, 100, math.MaxInt); err != nil {
 					t.Errorf("the watch ended: %v", err)
 				}
 			})

@@ -27,7 +27,7 @@ type MemoryPressure struct {
 // attempt costs upstream a full read.
 const noMemoryPause = 10 * time.Minute
 
-// Memory tells how much memory the caches use, and makes them save it.
+// Memory estimates the memory of the caches, and makes them save it.
 type Memory struct {
 	feeds    *feedSet
 	shedding sync.Mutex // held while shed runs
@@ -46,7 +46,8 @@ func (m *Memory) shed(f *fresh.Feed) {
 	defer m.shedding.Unlock()
 	shed := m.feeds.saving.Load()
 	f.Cache().SetLimits(shed.limits(m.feeds.shared.Options.Load().Limits))
-	_ = f.Feed.Writer.Trim() // if this fails, the feed has ended or begins a new epoch
+	_, epoch := f.Feed.Writer.Position()
+	_ = f.Feed.Writer.Advance(epoch, 0) // drops events, unless the feed has ended or begins anew
 	if shed.NoNewFeeds && !f.Cache().Stats().Ready {
 		f.Feed.Log.Warn("not cached; requests are forwarded",
 			zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
@@ -95,13 +96,23 @@ func (m *Memory) GiveUpLargest() {
 	if largest == nil {
 		return
 	}
-	largest.Feed.Log.Warn("the largest cache is given up, because memory is short; requests are forwarded; raise memoryBudget, or exclude the resource (cache.exclude)",
+	largest.Feed.Log.Warn("the largest cache is given up, because memory is short; requests are "+
+		"forwarded; raise memoryBudget, or exclude the resource (cache.exclude)",
 		zap.Int64("bytes", most), zap.Duration("for", noMemoryPause))
 	m.feeds.giveUp(largest, ErrNoMemory, noMemoryPause)
 }
 
 // ShortOfMemory reports whether requests for a resource are forwarded because memory was short.
-func (m *Memory) ShortOfMemory() bool { return m.feeds.refusedFor(ErrNoMemory) }
+func (m *Memory) ShortOfMemory() bool {
+	m.feeds.mu.Lock()
+	defer m.feeds.mu.Unlock()
+	for key := range m.feeds.mu.refusals.byKey {
+		if errors.Is(m.feeds.mu.refusals.of(key), ErrNoMemory) {
+			return true
+		}
+	}
+	return false
+}
 
 func (s MemoryPressure) limits(l watchcache.Limits) watchcache.Limits {
 	if s.Logs >= 1 || s.Logs <= 0 {

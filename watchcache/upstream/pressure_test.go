@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"path"
 	"strings"
@@ -180,7 +181,7 @@ func TestLargestFeedIsGivenUp(t *testing.T) {
 			c.feeds.Memory.GiveUpLargest()
 			time.Sleep(time.Minute)
 			over[next] = true
-			if _, _, err := watch.Poll(nil, 1); !errors.Is(err, watchcache.ErrEnded) {
+			if _, _, err := watch.Poll(nil, 1, math.MaxInt); !errors.Is(err, watchcache.ErrEnded) {
 				t.Errorf("without %s, its watch: %v", next.Feed, err)
 			}
 			for _, f := range []*fresh.Feed{small, middle, large} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -190,7 +191,7 @@ func (w *world) watch() {
 // follow reads the watch to its end. If etcd was restored, it begins another one.
 func (w *world) follow() {
 	w.t.Helper()
-	deltas, _, err := w.cursor.Poll(nil, 1<<20)
+	deltas, _, err := w.cursor.Poll(nil, 1<<20, math.MaxInt)
 	if w.restores > 0 && errors.Is(err, watchcache.ErrEnded) {
 		w.watch()
 		return

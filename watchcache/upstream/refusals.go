@@ -28,10 +28,6 @@ type refusals struct {
 
 const refusalsMax = 2000
 
-func newRefusals() refusals {
-	return refusals{map[feed.Key]refusal{}, map[schema.GroupVersionResource]struct{}{}}
-}
-
 func (r *refusals) note(key feed.Key, reason error, pause time.Duration) {
 	if len(r.byKey) >= refusalsMax {
 		over := func(_ feed.Key, old refusal) bool { return !time.Now().Before(old.until) }
@@ -40,7 +36,7 @@ func (r *refusals) note(key feed.Key, reason error, pause time.Duration) {
 	if len(r.byKey) >= refusalsMax {
 		clear(r.byKey)
 	}
-	r.byKey[key.Clone()] = refusal{reason, time.Now().Add(pause)}
+	r.byKey[key] = refusal{reason, time.Now().Add(pause)}
 }
 
 func (r *refusals) of(key feed.Key) error {
@@ -65,8 +61,8 @@ func (r *refusals) knownForbidden(gvr schema.GroupVersionResource, forbidden boo
 
 func pauseAfter(err error) time.Duration {
 	switch {
-	case errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrMalformed),
-		errors.Is(err, object.ErrOpaqueResourceVersion):
+	case errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, object.ErrNoEncoding),
+		errors.Is(err, object.ErrMalformed), errors.Is(err, object.ErrOpaqueResourceVersion):
 		return time.Minute
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return 30 * time.Second

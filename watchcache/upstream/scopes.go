@@ -63,7 +63,10 @@ func covers(o *feed.Options, key feed.Key) bool {
 //
 // since is the resourceVersion that a client resumes from, or 0. If upstream still has that
 // history, a new feed begins its history there.
-func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (*fresh.Feed, error) {
+func (fs *Feeds) Open(
+	ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding,
+	since uint64,
+) (*fresh.Feed, error) {
 	if w.Split {
 		if namespaced, err := fs.shared.Names.Namespaced(ctx, gvr); err != nil || !namespaced {
 			return nil, cmp.Or(err, ErrOutOfScope)
@@ -129,7 +132,9 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource, w object.Want) bool {
 
 // AnswersGets reports, without waiting, whether a feed may answer a get of the most recent state
 // (see [fresh.Feed.AnswersGets]).
-func (fs *Feeds) AnswersGets(gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding) bool {
+func (fs *Feeds) AnswersGets(
+	gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding,
+) bool {
 	scopes, forbidden := candidates(fs.shared.Options.Load(), gvr, w)
 	if !forbidden {
 		scopes = scopes[:min(1, len(scopes))] // Open waits for the narrowest

@@ -9,16 +9,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// checkAll compares all feeds with upstream, one after another, once per interval.
+// checkAll compares all feeds with upstream, one after another, once per interval. A feed that
+// differs reads its state again.
 func checkAll(all *feedSet, interval time.Duration) {
 	for {
 		feeds := all.Started()
 		pause := interval / time.Duration(len(feeds)+1)
-		if !client.Sleep(all.ctx, pause/2+rand.N(pause+1)) {
-			return
-		}
-		for _, f := range feeds {
-			check(all.ctx, f)
+		for _, f := range append([]*fresh.Feed{nil}, feeds...) {
+			if f != nil && f.Cache().Stats().Ready {
+				check(all.ctx, f)
+			}
 			if !client.Sleep(all.ctx, pause/2+rand.N(pause+1)) {
 				return
 			}
@@ -28,11 +28,7 @@ func checkAll(all *feedSet, interval time.Duration) {
 
 const checkLimit = time.Minute
 
-// check compares a feed with upstream. If the two differ, the feed reads the state again.
 func check(ctx context.Context, f *fresh.Feed) {
-	if stats := f.Cache().Stats(); !stats.Ready {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	if differs, err := f.Feed.SelfCheck.Run(ctx); differs {

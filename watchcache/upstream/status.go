@@ -43,8 +43,15 @@ func (fs *Feeds) Status() []FeedStatus {
 }
 
 // Lost returns for how long a resource's feeds have been unable to reach upstream: 0 without feeds.
-func (fs *Feeds) Lost(gvr schema.GroupVersionResource) time.Duration {
-	return fs.set.unreachable(gvr)
+func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
+	fs.set.mu.Lock()
+	defer fs.set.mu.Unlock()
+	for key, f := range fs.set.mu.feeds {
+		if key.GVR == gvr {
+			age = max(age, f.Feed.Signs.Unreachable())
+		}
+	}
+	return age
 }
 
 // Metrics contains the feeds' metrics.
@@ -68,10 +75,13 @@ func (fs *Feeds) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCol
 
 // Collect implements prometheus.Collector. It reads the feeds' state at each scrape.
 func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
+	labels := []string{"group", "version", "resource", "encoding", "scope"}
 	for _, f := range fs.Status() {
+		r := f.GVR
+		values := []string{r.Group, r.Version, r.Resource, f.Encoding.String(), f.Scope.String()}
 		show := func(kind prometheus.ValueType, value float64, name, help string) {
-			desc := prometheus.NewDesc(name, help, []string{"group", "version", "resource", "encoding", "scope"}, nil)
-			ch <- prometheus.MustNewConstMetric(desc, kind, value, f.GVR.Group, f.GVR.Version, f.GVR.Resource, f.Encoding.String(), f.Scope.String())
+			desc := prometheus.NewDesc(name, help, labels, nil)
+			ch <- prometheus.MustNewConstMetric(desc, kind, value, values...)
 		}
 		const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 		synced := 0.0
@@ -80,9 +90,14 @@ func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
 		}
 		show(gauge, synced, "watchproxy_feed_synced", "1 if the feed has read its state, else 0.")
 		show(gauge, float64(f.Objects), "watchproxy_feed_objects", "Objects in the cache.")
-		show(gauge, float64(f.Bytes), "watchproxy_feed_object_bytes", "Bytes of the cached objects.")
-		show(gauge, float64(f.LastSign.UnixMilli())/1000, "watchproxy_feed_last_sign_timestamp_seconds", "Unix time of upstream's last event, bookmark or answer on this feed.")
-		show(gauge, float64(f.LogBytes), "watchproxy_feed_log_bytes", "Bytes that only the event log keeps alive.")
-		show(counter, float64(f.Events), "watchproxy_feed_events_total", "Events received from upstream in the present epoch.")
+		show(gauge, float64(f.Bytes), "watchproxy_feed_object_bytes",
+			"Bytes of the cached objects.")
+		show(gauge, float64(f.LastSign.UnixMilli())/1000,
+			"watchproxy_feed_last_sign_timestamp_seconds",
+			"Unix time of upstream's last event, bookmark or answer on this feed.")
+		show(gauge, float64(f.LogBytes), "watchproxy_feed_log_bytes",
+			"Bytes that only the event log keeps alive.")
+		show(counter, float64(f.Events), "watchproxy_feed_events_total",
+			"Events received from upstream in the present epoch.")
 	}
 }

@@ -111,30 +111,35 @@ func TestReadsOfASlowState(t *testing.T) {
 // A crowd of readers of a stuck feed costs upstream a few requests, even if it refuses them. No reader
 // waits longer because others wait, too.
 func TestManyReadsOfAStuckFeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const takes = 5 * time.Millisecond
-		f := newFake()
-		f.locked(func() { f.mu.slow = map[string]time.Duration{"probe": time.Hour, "origin": takes} })
-		feeds := start(t, f)
-		if err := feeds.shared.Names.Serves(t.Context(), configmaps); err != nil {
-			t.Fatal(err)
-		}
-		var readers sync.WaitGroup
-		for range 300 {
-			readers.Go(func() {
-				asked := time.Now()
-				_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
-				if took := time.Since(asked); !errors.Is(err, watchcache.ErrNoProgress) || took > feed.Patience*5/4+3*takes {
-					t.Errorf("%v after %v", err, took)
-				}
+	for _, version := range []string{"v1.36.3", ""} { // without one, upstream refuses to tell it
+		synctest.Test(t, func(t *testing.T) {
+			const takes = 5 * time.Millisecond
+			f := newFake()
+			f.locked(func() {
+				f.mu.version = version
+				f.mu.slow = map[string]time.Duration{"probe": time.Hour, "origin": takes}
 			})
-			time.Sleep(time.Millisecond)
-		}
-		readers.Wait()
-		if n := f.count("origin"); n > 4 {
-			t.Errorf("%d requests beside the feed's", n)
-		}
-	})
+			feeds := start(t, f)
+			if err := feeds.shared.Names.Serves(t.Context(), configmaps); err != nil {
+				t.Fatal(err)
+			}
+			var readers sync.WaitGroup
+			for range 300 {
+				readers.Go(func() {
+					asked := time.Now()
+					_, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)
+					if took := time.Since(asked); !errors.Is(err, watchcache.ErrNoProgress) || took > feed.Patience*5/4+3*takes {
+						t.Errorf("%v after %v", err, took)
+					}
+				})
+				time.Sleep(time.Millisecond)
+			}
+			readers.Wait()
+			if n := f.count("origin"); n > 4 {
+				t.Errorf("%d requests beside the feed's", n)
+			}
+		})
+	}
 }
 
 // A feed that waits for its turn, because others open their streams, is no feed without progress.

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -94,7 +95,7 @@ func TestUpgrade(t *testing.T) {
 					t.Errorf("most recent: %s\nupstream: %s", got, f.state()["a"])
 				}
 				reached(t, f, source.Cache())
-				if _, _, err := cursor.Poll(nil, 100); errors.Is(err, watchcache.ErrEnded) != c.rewrites || err != nil && !c.rewrites {
+				if _, _, err := cursor.Poll(nil, 100, math.MaxInt); errors.Is(err, watchcache.ErrEnded) != c.rewrites || err != nil && !c.rewrites {
 					t.Errorf("the watch: %v", err)
 				}
 				if got := testutil.ToFloat64(feeds.shared.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "upgraded")) +
@@ -217,7 +218,7 @@ func TestUpgradeServesAnew(t *testing.T) {
 				time.Sleep(500 * time.Millisecond) // the watch goes on
 				removed.Store(c.removed)
 				time.Sleep(time.Minute)
-				if _, _, err := cursor.Poll(nil, 100); !errors.Is(err, watchcache.ErrEnded) {
+				if _, _, err := cursor.Poll(nil, 100, math.MaxInt); !errors.Is(err, watchcache.ErrEnded) {
 					t.Errorf("the watch: %v", err)
 				}
 				after, err := feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0)

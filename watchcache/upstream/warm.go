@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// Part is the part of a resource that a cache holds.
+// Part is the part of a resource that a cache contains.
 type Part struct {
 	Resource schema.GroupResource
 	Scope    object.Scope
@@ -54,14 +54,14 @@ func (fs *Feeds) Warm(parts []Part) *Warming {
 }
 
 func (w *Warming) warm(ctx context.Context, p Part) {
-	for told := ""; ; {
+	for logged := ""; ; {
 		err := w.fill(ctx, p)
 		w.note(p, err)
 		if err == nil {
 			break
 		}
-		if text := err.Error(); text != told && !errors.Is(err, watchcache.ErrNoProgress) {
-			told = text
+		if text := err.Error(); text != logged && !errors.Is(err, watchcache.ErrNoProgress) {
+			logged = text
 			const cold = "a cache that has to be warm cannot be filled; /readyz fails until it is"
 			w.feeds.shared.Log.Warn(cold, zap.Stringer("resource", p.Resource),
 				zap.Stringer("scope", p.Scope), zap.Error(err))

@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 				f.restore(110, oldest)
 				f.cutStreams(false)
 				time.Sleep(client.Steady)
-				if _, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
+				if _, _, err := cursor.Poll(nil, 10, math.MaxInt); !errors.Is(err, watchcache.ErrEnded) {
 					t.Errorf("the old watch goes on: %v", err)
 				}
 				if _, err := cache.Watch(mustFilter(t, cache), seen); !errors.Is(err, watchcache.ErrTooOld) {

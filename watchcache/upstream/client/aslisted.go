@@ -11,11 +11,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
+const internalPolicy = "spec.internalTrafficPolicy"
+
 var (
 	services         = corev1.SchemeGroupVersion.WithResource("services")
 	serviceType, _   = object.NewWirePath(reflect.TypeFor[corev1.Service](), "spec.type")
-	internalPath, _  = object.NewWirePath(reflect.TypeFor[corev1.Service](), "spec.internalTrafficPolicy")
-	internalPolicy   = []byte(`"internalTrafficPolicy":`)
+	internalPath, _  = object.NewWirePath(reflect.TypeFor[corev1.Service](), internalPolicy)
+	internalKey      = []byte(`"internalTrafficPolicy":`)
 	typeExternalName = string(corev1.ServiceTypeExternalName)
 )
 
@@ -32,7 +34,7 @@ func AsListed(r *object.Resource, src []byte) []byte {
 	switch r.Encoding {
 	case object.JSON:
 		if gjson.GetBytes(src, "spec.type").Str == typeExternalName {
-			return withoutMember(src, gjson.GetBytes(src, "spec.internalTrafficPolicy"), internalPolicy)
+			return withoutMember(src, gjson.GetBytes(src, internalPolicy), internalKey)
 		}
 	case object.Protobuf:
 		if serviceType.Value(src) == typeExternalName {

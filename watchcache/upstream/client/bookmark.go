@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -10,14 +9,15 @@ import (
 
 // FirstBookmark returns the bookmark that ends the state of the cheapest watch within a resource's
 // scope. If upstream cannot stream states, the error is apierrors.IsInvalid.
-func (c *Client) FirstBookmark(ctx context.Context, r *object.Resource, timeoutSeconds int) (Event, error) {
+func (c *Client) FirstBookmark(
+	ctx context.Context, r *object.Resource, timeoutSeconds int,
+) (Event, error) {
 	path, query := nothing(r)
-	for name, value := range map[string]string{
-		"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true",
-		"timeoutSeconds": strconv.Itoa(timeoutSeconds),
-	} {
-		query.Set(name, value)
-	}
+	query.Set("watch", "true")
+	query.Set("sendInitialEvents", "true")
+	query.Set("resourceVersionMatch", "NotOlderThan")
+	query.Set("allowWatchBookmarks", "true")
+	query.Set("timeoutSeconds", strconv.Itoa(timeoutSeconds))
 	resp, err := c.Send(ctx, Get{"probe", r.GVR, path, query, AcceptOf(r.Encoding)})
 	if err != nil {
 		return Event{}, err
@@ -35,7 +35,7 @@ func (c *Client) FirstBookmark(ctx context.Context, r *object.Resource, timeoutS
 	case e.Kind == "ERROR":
 		return e, EventError(e, r.Encoding)
 	case e.Kind != "BOOKMARK":
-		return e, fmt.Errorf("%w: watch of nothing shows %s", object.ErrMalformed, e.Kind)
+		return e, object.Malformed("watch of nothing shows %s", e.Kind)
 	}
 	return e, nil
 }

@@ -38,9 +38,15 @@ type Client struct {
 
 // New returns a client for the server at base. A path of base begins every request path.
 func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
-	c := &Client{Base: base, HTTP: &http.Client{Transport: transport}, metrics: metrics, server: make(chan serverVersion, 1)}
-	c.server <- serverVersion{}
-	return c
+	server := make(chan serverVersion, 1)
+	server <- serverVersion{}
+	h := &http.Client{Transport: transport}
+	return &Client{
+		Base:    base,
+		HTTP:    h,
+		metrics: metrics,
+		server:  server,
+	}
 }
 
 // MaxErrorBody is the maximum number of bytes that are read from an error's body.
@@ -91,7 +97,9 @@ func (c *Client) Send(ctx context.Context, g Get) (*http.Response, error) {
 }
 
 // GetCollection is like Send, for the collection of a resource within its scope.
-func (c *Client) GetCollection(ctx context.Context, accept, verb string, r *object.Resource, query url.Values) (*http.Response, error) {
+func (c *Client) GetCollection(
+	ctx context.Context, accept, verb string, r *object.Resource, query url.Values,
+) (*http.Response, error) {
 	return c.Send(ctx, Get{
 		Verb: verb, GVR: r.GVR, Accept: accept,
 		Path: ResourcePath(r.GVR, r.Scope.Namespace), Query: within(r.Scope, query),
@@ -99,17 +107,25 @@ func (c *Client) GetCollection(ctx context.Context, accept, verb string, r *obje
 }
 
 func within(s object.Scope, query url.Values) url.Values {
-	for name, selector := range map[string]string{"fieldSelector": s.Fields, "labelSelector": s.Labels} {
-		if selector != "" {
-			query.Set(name, selector)
-		}
+	if s.Fields != "" {
+		query.Set("fieldSelector", s.Fields)
+	}
+	if s.Labels != "" {
+		query.Set("labelSelector", s.Labels)
 	}
 	return query
 }
 
 // Read reads a JSON document.
-func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path string, into any) error {
-	resp, err := c.Send(ctx, Get{Verb: "discover", GVR: gvr, Path: path, Accept: MimeJSON})
+func (c *Client) Read(
+	ctx context.Context, gvr schema.GroupVersionResource, path string, into any,
+) error {
+	resp, err := c.Send(ctx, Get{
+		Verb:   "discover",
+		GVR:    gvr,
+		Path:   path,
+		Accept: MimeJSON,
+	})
 	if err != nil {
 		return err
 	}
@@ -179,32 +195,37 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 // namespaceResource is the resource namespaces, which exists in every cluster.
 var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// ServerVersion returns the version that upstream's apiserver had at since or later. An emulated
-// version is another one. One request runs at a time, and callers that wait share the next one.
-func (c *Client) ServerVersion(ctx context.Context, since time.Time) (string, error) {
+// ServerVersion returns the version that upstream's apiserver had at since or later, and how long
+// the response took. An emulated version is another one. One request runs at a time. Callers that
+// wait share the next one, and its error.
+func (c *Client) ServerVersion(
+	ctx context.Context, since time.Time,
+) (name string, took time.Duration, err error) {
 	var last serverVersion
 	select {
 	case last = <-c.server:
 		defer func() { c.server <- last }()
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return "", 0, ctx.Err()
 	}
-	if !last.asked.Before(since) {
-		return last.version, nil
+	if last.asked.Before(since) {
+		var v version.Info
+		asked := time.Now()
+		err := c.Read(ctx, schema.GroupVersionResource{}, "/version", &v)
+		if ctx.Err() != nil {
+			return "", 0, err // not shared, because others may wait longer
+		}
+		if v.EmulationMinor != "" {
+			v.GitVersion += " as " + v.EmulationMajor + "." + v.EmulationMinor
+		}
+		last = serverVersion{v.GitVersion, err, asked, time.Since(asked)}
 	}
-	var v version.Info
-	asked := time.Now()
-	if err := c.Read(ctx, schema.GroupVersionResource{}, "/version", &v); err != nil {
-		return "", err
-	}
-	last = serverVersion{v.GitVersion, asked}
-	if v.EmulationMinor != "" {
-		last.version += " as " + v.EmulationMajor + "." + v.EmulationMinor
-	}
-	return last.version, nil
+	return last.name, last.took, last.err
 }
 
 type serverVersion struct {
-	version string
-	asked   time.Time
+	name  string
+	err   error
+	asked time.Time
+	took  time.Duration
 }

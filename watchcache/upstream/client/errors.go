@@ -46,10 +46,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false
@@ -64,32 +62,19 @@ func EventError(e Event, encoding object.Encoding) error {
 		unmarshal = func() error { return status.Unmarshal(e.Object) }
 	}
 	if err := unmarshal(); err != nil {
-		return fmt.Errorf("%w: ERROR event without a Status", object.ErrMalformed)
+		return object.Malformed("ERROR event without a Status")
 	}
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// IsTooLarge reports whether upstream has not reached the requested resourceVersion.
-func IsTooLarge(err error) bool {
-	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
-}
-
-// Ended converts the end of a stream into an error. A clean end is nil, unless early says that the
-// initial state was incomplete.
-func Ended(err error, early bool) error {
+// Ended converts the end of a stream into an error. A clean end is nil, unless initial says
+// that the initial state was incomplete.
+func Ended(err error, initial bool) error {
 	switch {
-	case errors.Is(err, io.EOF) && early:
-		return fmt.Errorf("watch ended before the initial state was complete: %w", io.ErrUnexpectedEOF)
+	case errors.Is(err, io.EOF) && initial:
+		return fmt.Errorf("watch ended before its state was complete: %w", io.ErrUnexpectedEOF)
 	case errors.Is(err, io.EOF):
 		return nil
 	}
 	return fmt.Errorf("read watch: %w", err)
-}
-
-// CauseOf returns the reason for which ctx was cut, or err if ctx was not cut.
-func CauseOf(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
 }

@@ -26,10 +26,9 @@ type failover struct {
 	ways map[*server]http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *failover) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	for i, one := range t.set.candidates() {
-		if i > 0 && req.Body != nil && req.Body != http.NoBody { // the first transport has closed the body
+		if i > 0 && req.Body != nil && req.Body != http.NoBody { // the first server closed it
 			if req.GetBody == nil {
 				return nil, err
 			}
@@ -66,7 +65,7 @@ func (s *Servers) candidates() []*server {
 
 // send sends a request to one server. sent is false if the request got no connection, for example
 // because a TLS handshake failed.
-func (t *failover) send(one *server, req *http.Request) (resp *http.Response, sent bool, err error) {
+func (t *failover) send(one *server, req *http.Request) (_ *http.Response, sent bool, _ error) {
 	var waits atomic.Bool // for a connection
 	out := req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		GetConn: func(string) { waits.Store(true) },
@@ -75,6 +74,6 @@ func (t *failover) send(one *server, req *http.Request) (resp *http.Response, se
 	address := *req.URL
 	address.Scheme, address.Host = one.Base.Scheme, one.Base.Host
 	out.URL, out.Host = &address, ""
-	resp, err = t.ways[one].RoundTrip(out)
+	resp, err := t.ways[one].RoundTrip(out)
 	return resp, !waits.Load(), err
 }

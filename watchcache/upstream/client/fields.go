@@ -1,10 +1,12 @@
 package client
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -18,7 +20,8 @@ func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 	switch (schema.GroupResource{Group: gvr.Group, Resource: gvr.Resource}) {
 	case schema.GroupResource{Resource: "pods"}:
 		return []object.Field{
-			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true, Final: true}, // every kubelet uses this label
+			// Every kubelet uses this label.
+			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true, Final: true},
 			at("spec.host", "spec.nodeName"),
 			at("spec.restartPolicy"),
 			at("spec.schedulerName"),
@@ -72,7 +75,8 @@ func orElse(value string, f object.Field) object.Field {
 
 func eventFields(about, controller string, more ...object.Field) []object.Field {
 	fields := append(more, at("reason"), at(controller), at("type"))
-	for _, part := range []string{"kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"} {
+	const parts = "kind namespace name uid apiVersion resourceVersion fieldPath"
+	for part := range strings.FieldsSeq(parts) {
 		fields = append(fields, at(about+"."+part))
 	}
 	return fields
@@ -101,4 +105,27 @@ func CustomFields(jsonPaths []string) (fields []object.Field) {
 		fields = append(fields, at(name, strings.Join(escaped, ".")))
 	}
 	return fields
+}
+
+// OnTheWire adds the protobuf paths of field labels' values. For protobuf, it drops labels without
+// a known path. Upstream then answers requests with these labels. The field numbers are in the tags
+// of the API's Go types. No object is decoded into these types.
+func OnTheWire(r *object.Resource, fields []object.Field) []object.Field {
+	if r.Encoding != object.Protobuf {
+		return fields
+	}
+	message, known := scheme.Scheme.AllKnownTypes()[r.GVR.GroupVersion().WithKind(r.Kind)]
+	for i := range fields {
+		for _, path := range fields[i].Paths {
+			if !known {
+				break
+			}
+			if wire, ok := object.NewWirePath(message, path); ok {
+				fields[i].Wire = append(fields[i].Wire, wire)
+			}
+		}
+	}
+	return slices.DeleteFunc(fields, func(f object.Field) bool {
+		return len(f.Paths) > 0 && len(f.Wire) == 0
+	})
 }

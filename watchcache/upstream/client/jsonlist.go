@@ -3,7 +3,6 @@ package client
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/tidwall/gjson"
@@ -70,7 +69,7 @@ const (
 
 var (
 	errNotJSON = errors.New("not JSON")
-	errLong    = fmt.Errorf("%w: a list with a value of more than %d bytes", object.ErrMalformed, maxValue)
+	errLong    = object.Malformed("a list with a value of more than %d bytes", maxValue)
 )
 
 // jsonReader reads the parts of a JSON document as they arrive. It accepts what gjson accepts. At

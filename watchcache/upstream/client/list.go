@@ -36,7 +36,8 @@ func At(rv uint64, match string) url.Values {
 	if rv == 0 {
 		return url.Values{}
 	}
-	return url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {match}}
+	at := strconv.FormatUint(rv, 10)
+	return url.Values{"resourceVersion": {at}, "resourceVersionMatch": {match}}
 }
 
 // ListedAt returns the error for a list that has another resourceVersion than asked for.
@@ -47,8 +48,10 @@ func ListedAt(rv, asked uint64) error {
 const exact = "Exact"
 
 // List reads a collection in pages. The query is that of [At]. List returns the cached object in
-// place of an equal one, so a relist holds only what has changed beside the cached state.
-func (c *Client) List(ctx context.Context, cache *watchcache.Cache, rv uint64, match string) (changes []watchcache.Change, at uint64, err error) {
+// place of an equal one, so a relist needs memory only for what has changed.
+func (c *Client) List(
+	ctx context.Context, cache *watchcache.Cache, rv uint64, match string,
+) (changes []watchcache.Change, at uint64, err error) {
 	at, err = c.EachPage(ctx, cache, rv, match, func(o *object.Object) error {
 		changes = append(changes, watchcache.Change{Object: cache.Known(o)})
 		return nil
@@ -59,9 +62,11 @@ func (c *Client) List(ctx context.Context, cache *watchcache.Cache, rv uint64, m
 // EachPage reads a cache's collection in pages and calls each with the objects as [Client.Page]
 // does. The query is that of [At]. It returns the resourceVersion of the list.
 func (c *Client) EachPage(
-	ctx context.Context, cache *watchcache.Cache, rv uint64, match string, each func(*object.Object) error,
+	ctx context.Context, cache *watchcache.Cache, rv uint64, match string,
+	each func(*object.Object) error,
 ) (at uint64, err error) {
-	err = pages(At(rv, match), pageLimit(cache.Stats()), func(query url.Values) (next string, err error) {
+	limit := pageLimit(cache.Stats())
+	err = pages(At(rv, match), limit, func(query url.Values) (next string, err error) {
 		page, err := c.Page(ctx, cache.Resource(), query, each)
 		if err == nil && match == exact && page.RV != rv {
 			err = ListedAt(page.RV, rv)
@@ -90,10 +95,11 @@ type ListPage struct {
 }
 
 // Page reads a page of a list. If the query has no limit, the page is the whole list. Page calls
-// each with the objects as they arrive and keeps none of them, so it holds one object at a time.
-// After an error of each, it reads the rest of the page without further calls. The objects count
-// only if Page returns no error.
-func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values, each func(*object.Object) error) (ListPage, error) {
+// each with the objects as they arrive, and keeps none of them. After an error of each, it reads
+// the rest of the page without further calls. The objects count only if Page returns no error.
+func (c *Client) Page(
+	ctx context.Context, r *object.Resource, query url.Values, each func(*object.Object) error,
+) (ListPage, error) {
 	resp, err := c.GetCollection(ctx, AcceptOf(r.Encoding), "list", r, query)
 	if err != nil {
 		return ListPage{}, err
@@ -105,7 +111,9 @@ func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values,
 	return readPage(r, resp.Body, each)
 }
 
-func readPage(r *object.Resource, body io.Reader, each func(*object.Object) error) (p ListPage, err error) {
+func readPage(
+	r *object.Resource, body io.Reader, each func(*object.Object) error,
+) (p ListPage, err error) {
 	var failed error
 	item := func(src []byte) {
 		var o *object.Object
@@ -122,9 +130,9 @@ func readPage(r *object.Resource, body io.Reader, each func(*object.Object) erro
 		}
 	}
 	if r.Encoding == object.Protobuf {
-		kind, meta, err := readProtoList(body, item)
+		kind, meta, err := ReadProtoList(body, item)
 		if err == nil {
-			p, err = protoPage(r, kind, meta)
+			p, err = listPage(r, kind, meta)
 		} else if !errors.Is(err, object.ErrMalformed) {
 			err = fmt.Errorf("list upstream: %w", err)
 		}
@@ -137,7 +145,7 @@ func readPage(r *object.Resource, body io.Reader, each func(*object.Object) erro
 	src, err := readJSONItems(body, items, item)
 	switch {
 	case errors.Is(err, errNotJSON):
-		err = fmt.Errorf("%w: list of %s is not JSON", object.ErrMalformed, r.GVR.Resource)
+		err = object.Malformed("list of %s is not JSON", r.GVR.Resource)
 	case err != nil:
 		err = fmt.Errorf("list upstream: %w", err)
 	case r.Encoding == object.Table:
@@ -158,24 +166,27 @@ func tablePage(r *object.Resource, src []byte) (p ListPage, err error) {
 	return p, err
 }
 
-func protoPage(r *object.Resource, kind runtime.TypeMeta, meta metav1.ListMeta) (p ListPage, err error) {
-	if kind.APIVersion != r.APIVersion() || r.ListKind != "" && kind.Kind != r.ListKind {
-		return ListPage{}, fmt.Errorf("%w: %v is no %s", object.ErrMalformed, kind, r.ListKind)
+func jsonPage(r *object.Resource, src []byte) (p ListPage, err error) {
+	top := gjson.ParseBytes(src)
+	kind := runtime.TypeMeta{Kind: top.Get("kind").Str, APIVersion: top.Get("apiVersion").Str}
+	p, err = listPage(r, kind, metav1.ListMeta{
+		Continue:        top.Get("metadata.continue").Str,
+		ResourceVersion: top.Get("metadata.resourceVersion").Str,
+	})
+	if items := top.Get("items"); err == nil && items.Exists() && !items.IsArray() {
+		err = object.Malformed("items are %.200s", items.Raw)
 	}
-	p.Next = meta.Continue
-	p.RV, err = object.ParseResourceVersion(meta.ResourceVersion)
 	return p, err
 }
 
-func jsonPage(r *object.Resource, src []byte) (p ListPage, err error) {
-	top := gjson.ParseBytes(src)
-	p.Next = top.Get("metadata.continue").Str
-	if p.RV, err = object.ParseResourceVersion(top.Get("metadata.resourceVersion").Str); err != nil {
-		return ListPage{}, err
+func listPage(
+	r *object.Resource, kind runtime.TypeMeta, meta metav1.ListMeta,
+) (p ListPage, err error) {
+	p.Next = meta.Continue
+	p.RV, err = object.ParseResourceVersion(meta.ResourceVersion)
+	other := r.ListKind != "" && kind.Kind != r.ListKind
+	if err == nil && (other || kind.APIVersion != r.APIVersion()) {
+		err = object.Malformed("%v is no %s", kind, r.ListKind)
 	}
-	items := top.Get("items")
-	if items.Exists() && !items.IsArray() || top.Get("apiVersion").Str != r.APIVersion() || r.ListKind != "" && top.Get("kind").Str != r.ListKind {
-		return ListPage{}, fmt.Errorf("%w: %.200s is no %s", object.ErrMalformed, src, r.ListKind)
-	}
-	return p, nil
+	return p, err
 }

@@ -275,9 +275,19 @@ func TestItemBeyondItsList(t *testing.T) {
 		item := field(items, longer, make([]byte, longer))
 		body := append(bytes.Clone(ProtobufPrefix), field(raw, len(item)-longer+size, item)...)
 		n := 0
-		_, _, err := readProtoList(bytes.NewReader(body), func([]byte) { n++ })
+		_, _, err := ReadProtoList(bytes.NewReader(body), func([]byte) { n++ })
 		if !errors.Is(err, want) || want == nil && n != 1 {
 			t.Errorf("a list of %d bytes too few: %d items, %v", longer-size, n, err)
+		}
+	}
+}
+
+// Every list in protobuf has the prefix.
+func TestListWithoutPrefix(t *testing.T) {
+	for _, body := range []string{"", "k8s", "none"} {
+		_, _, err := ReadProtoList(strings.NewReader(body), func([]byte) {})
+		if !errors.Is(err, object.ErrMalformed) {
+			t.Errorf("%q: %v", body, err)
 		}
 	}
 }

@@ -19,12 +19,14 @@ type MetadataList struct {
 	States []object.State
 	RV     uint64
 	Next   string // the continue token
-	Left   *int64 // the number of objects after this page; nil if upstream does not tell
+	Left   *int64 // the number of objects after this page; nil if unknown
 }
 
 // Metadata lists the keys and versions of a collection's objects in one page. The listed state is
 // at rv or later.
-func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (MetadataList, error) {
+func (c *Client) Metadata(
+	ctx context.Context, r *object.Resource, rv uint64,
+) (MetadataList, error) {
 	list, err := c.metadata(ctx, r, At(rv, "NotOlderThan"))
 	switch {
 	case err != nil:
@@ -39,7 +41,9 @@ func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (M
 const metadataPage = 5000
 
 // MetadataAt lists the keys and versions of a collection's objects at a resourceVersion.
-func (c *Client) MetadataAt(ctx context.Context, r *object.Resource, rv uint64) (states []object.State, err error) {
+func (c *Client) MetadataAt(
+	ctx context.Context, r *object.Resource, rv uint64,
+) (states []object.State, err error) {
 	err = pages(At(rv, "Exact"), metadataPage, func(query url.Values) (next string, err error) {
 		list, err := c.metadata(ctx, r, query)
 		if err == nil && list.RV != rv {
@@ -71,7 +75,9 @@ func (c *Client) CountAt(ctx context.Context, r *object.Resource, rv uint64) (n 
 	return len(states), err
 }
 
-func (c *Client) metadata(ctx context.Context, r *object.Resource, query url.Values) (MetadataList, error) {
+func (c *Client) metadata(
+	ctx context.Context, r *object.Resource, query url.Values,
+) (MetadataList, error) {
 	resp, err := c.GetCollection(ctx, AcceptProtobufMetadata, "metadata", r, query)
 	if err != nil {
 		return MetadataList{}, err
@@ -88,7 +94,7 @@ func (c *Client) metadata(ctx context.Context, r *object.Resource, query url.Val
 // garbage collection then delayed all other goroutines by up to 20 ms.
 func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err error) {
 	var failed error
-	_, meta, err := readProtoList(body, func(item []byte) {
+	_, meta, err := ReadProtoList(body, func(item []byte) {
 		if failed == nil {
 			var state object.State
 			state, failed = r.ParseState(item)

@@ -24,22 +24,27 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_requests_total",
-			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, metadata, definitions (of custom resources and APIs), side-watch, ledger) and status code; code 0 means no answer.",
+			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, " +
+				"metadata, definitions (of custom resources and APIs), side-watch, ledger) " +
+				"and status code; code 0 means no answer.",
 		}, []string{"verb", "code", "group", "version", "resource"}),
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_received_bytes_total",
-			Help: "Bytes that feeds read from the bodies of upstream's answers, after decompression.",
+			Help: "Bytes that feeds read from the bodies of upstream's answers, " +
+				"after decompression.",
 		}, []string{"group", "version", "resource"}),
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rest_client_requests_total",
-			Help: "All requests to upstream (of feeds, forwarded, checks, reviews), by status code (<error>: no answer; 5xx and the like: unknown codes), method and host.",
+			Help: "All requests to upstream (of feeds, forwarded, checks, reviews), by status " +
+				"code (<error>: no answer; 5xx and the like: unknown codes), method and host.",
 		}, []string{"code", "method", "host"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "rest_client_request_duration_seconds",
 			Help:    "Seconds until upstream's answer to a request began, by method and host.",
 			Buckets: []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60},
 
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"verb", "host"}),
 	}
 	r.MustRegister(m.requests, m.received, m.sent, m.seconds)
@@ -59,7 +64,6 @@ type countedBody struct {
 	bytes prometheus.Counter
 }
 
-// Read implements io.Reader.
 func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.bytes.Add(float64(n))
@@ -67,14 +71,15 @@ func (b *countedBody) Read(p []byte) (int, error) {
 }
 
 // Measure returns a round tripper that counts requests and sends them with through.
-func (m *Metrics) Measure(through http.RoundTripper) http.RoundTripper { return &measured{through, m} }
+func (m *Metrics) Measure(through http.RoundTripper) http.RoundTripper {
+	return &measured{through, m}
+}
 
 type measured struct {
 	http.RoundTripper
 	metrics *Metrics
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *measured) RoundTrip(req *http.Request) (*http.Response, error) {
 	began := time.Now()
 	resp, err := t.RoundTripper.RoundTrip(req)
@@ -93,7 +98,8 @@ func (t *measured) WrappedRoundTripper() http.RoundTripper { return t.RoundTripp
 // knownMethod returns a known method or "other", so clients cannot invent label values.
 func knownMethod(method string) string {
 	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+	case http.MethodGet, http.MethodHead, http.MethodOptions,
+		http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
 		return method
 	case "":
 		return http.MethodGet

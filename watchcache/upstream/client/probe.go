@@ -77,8 +77,8 @@ func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Pr
 		return Probe{}, fmt.Errorf("list of %s: %w", r.GVR.Resource, err)
 	}
 	if p.ListKind == "" || version != want {
-		return Probe{}, fmt.Errorf("%w: list of %s has kind %q, apiVersion %q",
-			object.ErrMalformed, r.GVR.Resource, p.ListKind, version)
+		return Probe{}, object.Malformed("list of %s has kind %q, apiVersion %q",
+			r.GVR.Resource, p.ListKind, version)
 	}
 	p.Warnings = slices.DeleteFunc(resp.Header.Values("Warning"), c.isOwn)
 	return p, nil
@@ -91,7 +91,7 @@ func (c *Client) isOwn(warning string) bool {
 
 func readJSONProbe(body []byte) (p Probe, apiVersion string, err error) {
 	if !gjson.ValidBytes(body) {
-		return p, "", fmt.Errorf("%w: not JSON", object.ErrMalformed)
+		return p, "", object.Malformed("not JSON")
 	}
 	list := gjson.ParseBytes(body)
 	p.ListKind = list.Get("kind").Str
@@ -129,7 +129,7 @@ func readTableProbe(body []byte) (p Probe, apiVersion string, err error) {
 }
 
 func readProtoProbe(body []byte) (p Probe, apiVersion string, err error) {
-	kind, meta, err := readProtoList(bytes.NewReader(body), func([]byte) {})
+	kind, meta, err := ReadProtoList(bytes.NewReader(body), func([]byte) {})
 	if err != nil {
 		return p, "", err
 	}
@@ -147,7 +147,8 @@ func nothing(r *object.Resource) (path string, query url.Values) {
 	}
 	selector, err := fields.ParseSelector(r.Scope.Fields)
 	if _, single := selector.RequiresExactMatch("metadata.name"); err == nil && !single {
-		query.Set("fieldSelector", fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", NoSuchName), selector).String())
+		none := fields.OneTermEqualSelector("metadata.name", NoSuchName)
+		query.Set("fieldSelector", fields.AndSelectors(none, selector).String())
 	}
 	return ResourcePath(r.GVR, r.Scope.Namespace), query
 }

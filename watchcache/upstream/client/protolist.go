@@ -2,9 +2,9 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 
@@ -24,10 +24,19 @@ const (
 	listItems        = protowire.Number(2)
 )
 
-// ReadProtoItems reads a list in protobuf, which begins with the envelope's message, and calls item
-// with each item, as the items arrive. An item is valid until the next one.
-func ReadProtoItems(body io.Reader, item func([]byte)) (kind runtime.TypeMeta, meta metav1.ListMeta, err error) {
+// ReadProtoList reads a list in protobuf and calls item with each item, as the items arrive. An
+// item is valid until the next one.
+func ReadProtoList(
+	body io.Reader, item func([]byte),
+) (kind runtime.TypeMeta, meta metav1.ListMeta, err error) {
 	in := &protoReader{r: bufio.NewReaderSize(body, bufferSize)}
+	prefix, err := in.bytes(len(ProtobufPrefix))
+	if errors.Is(err, io.ErrUnexpectedEOF) || err == nil && !bytes.Equal(prefix, ProtobufPrefix) {
+		err = object.Malformed("not protobuf: %.20q", prefix)
+	}
+	if err != nil { // the connection broke, unless the response is too short
+		return kind, meta, err
+	}
 	for found := false; ; {
 		number, size, err := in.field()
 		switch {
@@ -35,9 +44,9 @@ func ReadProtoItems(body io.Reader, item func([]byte)) (kind runtime.TypeMeta, m
 			return kind, meta, nil
 		case err != nil:
 		case number == envelopeEncoding && size > 0:
-			err = fmt.Errorf("%w: a content encoding", object.ErrMalformed)
+			err = object.Malformed("a content encoding")
 		case number == envelopeRaw && found:
-			err = fmt.Errorf("%w: two lists", object.ErrMalformed)
+			err = object.Malformed("two lists")
 		case number == envelopeRaw:
 			found = true
 			err = in.list(in.at+size, &meta, item)
@@ -69,7 +78,7 @@ func (p *protoReader) list(end int, meta *metav1.ListMeta, item func([]byte)) er
 		}
 	}
 	if p.at != end {
-		return fmt.Errorf("%w: a field beyond its list", object.ErrMalformed)
+		return object.Malformed("a field beyond its list")
 	}
 	return nil
 }
@@ -80,7 +89,7 @@ func (p *protoReader) message(size int, into interface{ Unmarshal([]byte) error 
 		return err
 	}
 	if err := into.Unmarshal(value); err != nil {
-		return fmt.Errorf("%w: metadata of a list: %w", object.ErrMalformed, err)
+		return object.Malformed("metadata of a list: %w", err)
 	}
 	return nil
 }
@@ -100,7 +109,6 @@ type protoReader struct {
 	buf []byte
 }
 
-// ReadByte implements io.ByteReader.
 func (p *protoReader) ReadByte() (byte, error) {
 	p.at++
 	return p.r.ReadByte()
@@ -118,7 +126,7 @@ func (p *protoReader) field() (number protowire.Number, size int, err error) {
 	case err != nil:
 		return 0, 0, notWhole(err)
 	case kind != protowire.BytesType || length > maxList:
-		return 0, 0, fmt.Errorf("%w: field %d of type %d and %d bytes", object.ErrMalformed, number, kind, length)
+		return 0, 0, object.Malformed("field %d of type %d and %d bytes", number, kind, length)
 	}
 	return number, int(length), nil
 }
@@ -129,7 +137,7 @@ const maxList = 1 << 30
 // bytes reads the value of a field. The value is valid until the next read.
 func (p *protoReader) bytes(size int) (value []byte, err error) {
 	if size > maxValue {
-		return nil, fmt.Errorf("%w: a field of %d bytes", object.ErrMalformed, size)
+		return nil, object.Malformed("a field of %d bytes", size)
 	}
 	p.buf, err = readSized(p.r, p.buf[:0], size)
 	p.at += size

@@ -17,7 +17,9 @@ type Retry struct {
 }
 
 // Reconnect is the back-off of a resource after successive failures.
-var Reconnect = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 5 * time.Second}
+var Reconnect = wait.Backoff{
+	Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 5 * time.Second,
+}
 
 // Steady is how long a stream must last to clear the earlier failures.
 const Steady = 5 * time.Second
@@ -47,10 +49,8 @@ func (r *Retry) After(ctx context.Context, took time.Duration, err error) bool {
 	if pause == 0 {
 		return ctx.Err() == nil
 	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(pause):
 	case <-back: // upstream was down, which explains the failures
 		*r = NewRetry(r.health)
 	case <-ctx.Done():

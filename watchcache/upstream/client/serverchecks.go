@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"sync"
 	"syscall"
@@ -137,7 +136,8 @@ var aProbe = &object.Resource{GVR: namespaceResource, Encoding: object.JSON}
 // forbidden. There is an exception: if /readyz was readable before, a refusal means that the server
 // has just started and has not loaded the access rules yet.
 func (one *server) sayReady(ctx context.Context, readable bool) (code int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, one.Base.JoinPath("readyz").String(), nil)
+	url := one.Base.JoinPath("readyz").String()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, fmt.Errorf("request /readyz: %w", err)
 	}
@@ -153,9 +153,4 @@ func (one *server) sayReady(ctx context.Context, readable bool) (code int, err e
 		return resp.StatusCode, fmt.Errorf("/readyz: %s", resp.Status)
 	}
 	return resp.StatusCode, nil
-}
-
-func unconnected(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -23,10 +24,11 @@ type Server struct {
 	Connections interface{ CloseAll() }
 }
 
-// Servers is the set of apiservers that share one etcd. It uses one server at a time. If that one
-// refuses connections or the proxy's credentials, is not ready or stays silent, the set switches to
-// the next usable server. It does not return to the first server, because that would break all
-// streams again. The checks also inform all feeds whether upstream can be reached (see [Health]).
+// Servers is the set of apiservers that share one etcd. It uses one server at a time. If that
+// server refuses connections or the proxy's credentials, is not ready or stays silent, the set
+// switches to the next usable server. It does not return to the first server, because that would
+// break all streams again. The checks also inform all feeds whether upstream can be reached (see
+// [Health]).
 //
 // The resourceVersions of kube-apiserver are etcd's, so a feed whose stream breaks can resume at
 // any server. A consistent read of a usable server returns a resourceVersion at least as high as
@@ -72,11 +74,15 @@ const (
 )
 
 // NewServers checks several servers in parallel, and fails if none of them is usable.
-func NewServers(ctx context.Context, servers []Server, metrics *ServerMetrics, requests *Metrics, log *zap.Logger) (*Servers, error) {
+func NewServers(
+	ctx context.Context, servers []Server, metrics *ServerMetrics, requests *Metrics,
+	log *zap.Logger,
+) (*Servers, error) {
 	s := &Servers{log: log, metrics: metrics}
 	s.Health = newHealth(func() { s.suspect(s.current.Load()) })
 	for _, each := range servers {
-		one := &server{Server: each, client: New(each.Base, each.Transport, requests), check: make(chan struct{}, 1)}
+		one := &server{Server: each, check: make(chan struct{}, 1)}
+		one.client = New(each.Base, each.Transport, requests)
 		s.metrics.note(one.Base.Host, true)
 		s.servers = append(s.servers, one)
 	}
@@ -85,7 +91,15 @@ func NewServers(ctx context.Context, servers []Server, metrics *ServerMetrics, r
 		return s, nil
 	}
 	for range lostAfter { // a later round compares with the revisions of all servers
-		s.askAll(ctx)
+		found := make([]checkResult, len(s.servers))
+		var all sync.WaitGroup
+		for i, one := range s.servers {
+			all.Go(func() { found[i] = s.ask(ctx, one) })
+		}
+		all.Wait()
+		for i, one := range s.servers {
+			s.note(one, found[i])
+		}
 	}
 	var reasons []error
 	for _, one := range s.servers {
@@ -95,18 +109,6 @@ func NewServers(ctx context.Context, servers []Server, metrics *ServerMetrics, r
 		reasons = append(reasons, fmt.Errorf("%s: %w", one.Base.Host, one.mu.reason))
 	}
 	return nil, errors.Join(reasons...)
-}
-
-func (s *Servers) askAll(ctx context.Context) {
-	found := make([]checkResult, len(s.servers))
-	var all sync.WaitGroup
-	for i, one := range s.servers {
-		all.Go(func() { found[i] = s.ask(ctx, one) })
-	}
-	all.Wait()
-	for i, one := range s.servers {
-		s.note(one, found[i])
-	}
 }
 
 // Client returns a client for the current server. transport must come from [Servers.Transport].
@@ -130,9 +132,9 @@ func (s *Servers) suspect(one *server) {
 // failure may be the proxy's own, for example an unreadable key, so the check decides.
 func (s *Servers) failed(one *server, err error) {
 	s.suspect(one)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if unconnected(err) {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.judge(one, err)
 	}
 }
@@ -157,7 +159,8 @@ func (s *Servers) note(one *server, found checkResult) (ready bool) {
 		one.mu.unready = time.Now()
 	}
 	one.mu.mute = mute
-	if found.code != 0 && found.code < http.StatusInternalServerError { // a balancer's error tells nothing
+	// A balancer may have written a 5xx.
+	if found.code != 0 && found.code < http.StatusInternalServerError {
 		s.noteCredentials(one, found.code == http.StatusUnauthorized)
 	}
 	if !found.silent || one.mu.silent >= lostAfter {
@@ -185,7 +188,8 @@ func (s *Servers) reasonLocked(one *server, found checkResult) error {
 			one.mu.behind = time.Now()
 		}
 		reason := fmt.Errorf("%w: at %d, they were at %d", errBehind, found.rv, found.before)
-		if s.mu.lost.IsZero() || min(time.Since(s.mu.lost), time.Since(one.mu.behind)) < waitBehind {
+		since := time.Now().Add(-waitBehind)
+		if s.mu.lost.IsZero() || s.mu.lost.After(since) || one.mu.behind.After(since) {
 			return reason
 		}
 		s.log.Warn("upstream's resourceVersion went back", zap.Error(reason))
@@ -201,19 +205,20 @@ func (s *Servers) judge(one *server, reason error) {
 	had, may := s.usable(), one.mu.reason == nil
 	one.mu.reason = reason
 	s.metrics.note(one.Base.Host, reason == nil)
+	this := zap.String("server", one.Base.Host)
 	switch {
 	case s.alone():
 	case may && reason != nil:
-		s.log.Warn("upstream server is no longer used", zap.String("server", one.Base.Host), zap.Error(reason))
+		s.log.Warn("upstream server is no longer used", this, zap.Error(reason))
 	case !may && reason == nil:
-		s.log.Info("upstream server may be used", zap.String("server", one.Base.Host))
+		s.log.Info("upstream server may be used", this)
 	}
 	switch has := s.usable(); {
 	case had && !has:
 		s.mu.lost = time.Now()
-		s.log.Error("upstream is lost", zap.String("server", one.Base.Host), zap.Error(reason))
+		s.log.Error("upstream is lost", this, zap.Error(reason))
 	case !had && has:
-		s.log.Info("upstream is back", zap.String("server", one.Base.Host), zap.Duration("after", time.Since(s.mu.lost)))
+		s.log.Info("upstream is back", this, zap.Duration("after", time.Since(s.mu.lost)))
 		s.mu.lost = time.Time{}
 	}
 	now := s.current.Load()
@@ -222,7 +227,8 @@ func (s *Servers) judge(one *server, reason error) {
 	}
 	next := s.servers[slices.IndexFunc(s.servers, (*server).usable)]
 	s.current.Store(next)
-	s.log.Info("switched to another upstream server", zap.String("server", next.Base.Host), zap.String("before", now.Base.Host))
+	s.log.Info("switched to another upstream server",
+		zap.String("server", next.Base.Host), zap.String("before", now.Base.Host))
 }
 
 // usable reports whether the server may be used. The caller must hold Servers.mu.
@@ -237,12 +243,13 @@ func (s *Servers) noteCredentials(one *server, refused bool) {
 		return
 	}
 	one.mu.unauthorized = refused
+	this := zap.String("server", one.Base.Host)
 	if refused {
-		s.log.Error("upstream does not accept the proxy's own credentials (401): renew its token or certificate",
-			zap.String("server", one.Base.Host))
+		s.log.Error("upstream does not accept the proxy's own credentials (401): "+
+			"renew its token or certificate", this)
 		return
 	}
-	s.log.Info("upstream accepts the proxy's own credentials again", zap.String("server", one.Base.Host))
+	s.log.Info("upstream accepts the proxy's own credentials again", this)
 }
 
 // Credentials returns an error if the current server has refused the proxy's own credentials in its

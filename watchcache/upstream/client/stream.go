@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"unsafe"
 
@@ -87,7 +86,7 @@ func (s *jsonStream) line() ([]byte, error) {
 			}
 			return nil, err
 		case len(s.long) > maxEvent:
-			return nil, fmt.Errorf("%w: watch event of more than %d bytes", object.ErrMalformed, maxEvent)
+			return nil, object.Malformed("watch event of more than %d bytes", maxEvent)
 		}
 	}
 }
@@ -95,7 +94,8 @@ func (s *jsonStream) line() ([]byte, error) {
 func parseEvent(line []byte) (Event, error) {
 	var e Event
 	// The caller validates the object.
-	gjson.Parse(unsafe.String(unsafe.SliceData(line), len(line))).ForEach(func(k, v gjson.Result) bool {
+	text := unsafe.String(unsafe.SliceData(line), len(line))
+	gjson.Parse(text).ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "type":
 			e.Kind = v.Str
@@ -105,7 +105,7 @@ func parseEvent(line []byte) (Event, error) {
 		return true
 	})
 	if e.Kind == "" || len(e.Object) == 0 {
-		return Event{}, fmt.Errorf("%w: watch event without type or object", object.ErrMalformed)
+		return Event{}, object.Malformed("watch event without type or object")
 	}
 	return e, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,10 +25,12 @@ type Version struct {
 	Generation int64
 }
 
-func (Version) parse(object []byte) (Version, error) {
+// UnmarshalJSON reads the Version of a definition.
+func (v *Version) UnmarshalJSON(definition []byte) error {
 	var o metav1.PartialObjectMetadata
-	err := json.Unmarshal(object, &o)
-	return Version{o.UID, o.Generation}, err
+	err := json.Unmarshal(definition, &o)
+	*v = Version{o.UID, o.Generation}
+	return err
 }
 
 // After reports whether a definition with version v may have changed since it had version before.
@@ -44,53 +47,41 @@ type Definition struct {
 	converted  bool     // a webhook may convert objects
 }
 
-type customResourceDefinition struct {
-	Metadata struct {
-		UID        types.UID
-		Generation int64
-	}
-	Spec struct {
-		Conversion struct{ Strategy string }
-		Versions   []struct {
-			Name             string
-			Served           bool
-			SelectableFields []struct {
-				JSONPath string `json:"jsonPath"`
-			}
-			AdditionalPrinterColumns []struct {
-				JSONPath string `json:"jsonPath"`
-			}
-		}
-	}
-}
-
 // Define reads the definition of a custom resource. If the definition is missing or the proxy may
 // not read it, Define returns a Definition without a version. The feed works without it, because
 // upstream ends watches when the definition changes.
-func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (Definition, error) {
-	var crd customResourceDefinition
-	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+DefinitionName(gvr), &crd)
+func Define(
+	ctx context.Context, c *client.Client, gvr schema.GroupVersionResource,
+) (Definition, error) {
+	var crd json.RawMessage
+	path := client.ResourcePath(definitionResource, "") + "/" + DefinitionName(gvr)
+	err := c.Read(ctx, definitionResource, path, &crd)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return Definition{converted: true}, nil
 	case err != nil:
 		return Definition{}, err
 	}
-	d := Definition{Version: Version{crd.Metadata.UID, crd.Metadata.Generation}, converted: crd.Spec.Conversion.Strategy == "Webhook"}
-	for _, v := range crd.Spec.Versions {
-		if v.Name != gvr.Version {
-			continue
-		}
-		d.served = v.Served
-		for _, f := range v.SelectableFields {
-			d.Selectable = append(d.Selectable, f.JSONPath)
-		}
-		for _, c := range v.AdditionalPrinterColumns {
-			d.Columns = append(d.Columns, c.JSONPath)
-		}
+	spec := gjson.GetBytes(crd, "spec")
+	version := spec.Get(`versions.#(name=="` + gvr.Version + `")`)
+	return Definition{
+		served:     version.Get("served").Bool(),
+		Selectable: texts(version.Get("selectableFields.#.jsonPath")),
+		Columns:    texts(version.Get("additionalPrinterColumns.#.jsonPath")),
+		converted:  spec.Get("conversion.strategy").Str == "Webhook",
+		Version: Version{
+			types.UID(gjson.GetBytes(crd, "metadata.uid").Str),
+			gjson.GetBytes(crd, "metadata.generation").Int(),
+		},
+	}, nil
+}
+
+func texts(array gjson.Result) (all []string) {
+	for _, text := range array.Array() {
+		all = append(all, text.Str)
 	}
-	return d, nil
+	return all
 }
 
 // DefinitionName is the name of the CustomResourceDefinition of a resource.
-func DefinitionName(gvr schema.GroupVersionResource) string { return gvr.Resource + "." + gvr.Group }
+func DefinitionName(of schema.GroupVersionResource) string { return of.Resource + "." + of.Group }

@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -36,10 +35,12 @@ func (q *Question) heard() {
 	}
 }
 
-var errClock = fmt.Errorf("%w: ages would be wrong, because this clock may differ from upstream's", ErrNotCacheable)
+var errClock = notCacheable("ages would be wrong, because this clock may differ from upstream's")
 
 // Describe answers a question. It also returns upstream's resourceVersion.
-func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, at uint64, err error) {
+func (d *Discovery) Describe(
+	ctx context.Context, q Question,
+) (is Description, at uint64, err error) {
 	gvr, encoding, scope := q.GVR, q.Encoding, q.Scope
 	found, err := d.watchable(ctx, gvr, q.Since)
 	if err != nil {
@@ -47,7 +48,7 @@ func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, a
 	}
 	q.heard()
 	if scope.Namespace != "" && !found.Namespaced {
-		return is, 0, fmt.Errorf("%w: %s has no namespaces", ErrNotCacheable, gvr)
+		return is, 0, notCacheable("%s has no namespaces", gvr)
 	}
 	custom := false
 	if !q.Aggregated {
@@ -57,18 +58,18 @@ func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, a
 		q.heard()
 	}
 	is.Resource = object.Resource{
-		GVR: gvr, Kind: found.Kind, Namespaced: found.Namespaced,
-		Fields:           client.OnTheWire(gvr, client.BuiltinFields(gvr), encoding),
+		GVR: gvr, Kind: found.Kind, Namespaced: found.Namespaced, Encoding: encoding, Scope: scope,
 		NoNamespaceField: client.NoNamespaceField(gvr), NoWatchCache: client.NoWatchCache(gvr),
-		Encoding: encoding, Scope: scope,
 	}
 	r := &is.Resource
+	r.Fields = client.OnTheWire(r, client.BuiltinFields(gvr))
 	p, err := d.client.Probe(ctx, "probe", r)
 	if _, right := d.client.Clock.Now(); err == nil && encoding == object.Table && !right {
 		err = errClock
 	}
-	if err == nil && encoding == object.Table { // a Table does not show whether the resource is a custom resource
-		r.Columns.Definitions, r.Columns.Empty, r.Columns.Clock, r.Fields = p.Columns, p.EmptyRows, &d.client.Clock, nil
+	if err == nil && encoding == object.Table { // a Table does not show whether it is a custom one
+		r.Columns.Definitions, r.Columns.Empty = p.Columns, p.EmptyRows
+		r.Columns.Clock, r.Fields = &d.client.Clock, nil
 		objects := *r
 		objects.Encoding = object.JSON
 		q.heard()
@@ -78,10 +79,10 @@ func (d *Discovery) Describe(ctx context.Context, q Question) (is Description, a
 		return is, 0, err
 	}
 	if custom && !p.SelfDescribing {
-		return is, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", ErrNotCacheable, gvr)
+		return is, 0, notCacheable("%s is defined as a custom resource and is none", gvr)
 	}
 	if p.Foreign {
-		return is, 0, fmt.Errorf("%w: lists of %s have another form than kube-apiserver's", ErrNotCacheable, gvr)
+		return is, 0, notCacheable("lists of %s have another form than kube-apiserver's", gvr)
 	}
 	r.ListKind, r.SelfDescribing, is.Warnings = p.ListKind, p.SelfDescribing, p.Warnings
 	if p.SelfDescribing {

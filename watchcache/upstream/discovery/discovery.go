@@ -25,6 +25,10 @@ var ErrNotCacheable = errors.New("resource cannot be cached")
 // for example when a CRD is created.
 var ErrNotServed = errors.New("upstream does not serve the resource")
 
+func notCacheable(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, slices.Insert(args, 0, any(ErrNotCacheable))...)
+}
+
 const (
 	// AskedAgain is how long a discovery document that lacks a resource is used before it is read
 	// again. Until then, requests for a new resource are forwarded.
@@ -68,8 +72,16 @@ type document struct {
 }
 
 // New returns a Discovery. running counts the goroutines of its requests.
-func New(ctx context.Context, client *client.Client, running *sync.WaitGroup, log *zap.Logger) *Discovery {
-	d := &Discovery{client: client, log: log, ctx: ctx, running: running, places: make(chan struct{}, Max)}
+func New(
+	ctx context.Context, client *client.Client, running *sync.WaitGroup, log *zap.Logger,
+) *Discovery {
+	d := &Discovery{
+		client:  client,
+		log:     log,
+		ctx:     ctx,
+		running: running,
+		places:  make(chan struct{}, Max),
+	}
 	d.Mu.Documents = map[schema.GroupVersion]*document{}
 	return d
 }
@@ -88,19 +100,20 @@ func (d *Discovery) Lacks(gvr schema.GroupVersionResource) bool {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
 	since := time.Now().Add(-AskedAgain)
-	if groups := d.Mu.Documents[schema.GroupVersion{}]; gvr.Group != "" && groups.tells(since) && !groups.lists(gvr.GroupVersion()) {
+	gv, groups := gvr.GroupVersion(), d.Mu.Documents[schema.GroupVersion{}]
+	if gv.Group != "" && groups.succeeded(since) && !groups.lists(gv) {
 		return true
 	}
-	doc := d.Mu.Documents[gvr.GroupVersion()]
-	return doc.tells(since) && doc.resource(gvr.Resource) == nil
+	doc := d.Mu.Documents[gv]
+	return doc.succeeded(since) && doc.resource(gvr.Resource) == nil
 }
 
-// Namespaced reports whether a resource has namespaces. Documents of any age tell.
+// Namespaced reports whether a resource has namespaces. It uses documents of any age.
 func (d *Discovery) Namespaced(ctx context.Context, gvr schema.GroupVersionResource) (bool, error) {
 	d.Mu.Lock()
 	doc := d.Mu.Documents[gvr.GroupVersion()]
 	d.Mu.Unlock()
-	if doc.tells(time.Time{}) {
+	if doc.succeeded(time.Time{}) {
 		if found := doc.resource(gvr.Resource); found != nil {
 			return found.Namespaced, nil
 		}
@@ -114,7 +127,9 @@ func (d *Discovery) Namespaced(ctx context.Context, gvr schema.GroupVersionResou
 
 // find returns upstream's entry for a resource. The entry comes from a document that was requested
 // at since or later.
-func (d *Discovery) find(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
+func (d *Discovery) find(
+	ctx context.Context, gvr schema.GroupVersionResource, since time.Time,
+) (*metav1.APIResource, error) {
 	if !plausible(gvr) {
 		return nil, fmt.Errorf("%w: no resource has such a name", ErrNotServed)
 	}
@@ -145,7 +160,9 @@ func (d *Discovery) groups(ctx context.Context) (*document, error) {
 
 // read returns a document that was requested at since or later, or the error of that request.
 // Errors are cached for a while, too.
-func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time.Time) (*document, error) {
+func (d *Discovery) read(
+	ctx context.Context, gv schema.GroupVersion, since time.Time,
+) (*document, error) {
 	for {
 		doc := d.present(gv, since)
 		select {
@@ -153,7 +170,7 @@ func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: discover %s: %w", watchcache.ErrNotReady, gv, ctx.Err())
 		}
-		if doc.holds(since) {
+		if doc.isRecent(since) {
 			return doc, doc.err
 		}
 	}
@@ -164,17 +181,19 @@ func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
 	last := d.Mu.Documents[gv]
-	if last != nil && (!last.over() || last.holds(since)) {
+	if last != nil && (!last.over() || last.isRecent(since)) {
 		return last
 	}
 	doc := &document{began: time.Now(), done: make(chan struct{})}
-	gv.Group, gv.Version = strings.Clone(gv.Group), strings.Clone(gv.Version) // otherwise the names would keep the request's memory alive
+	// Otherwise the names would keep the request's memory alive.
+	gv.Group, gv.Version = strings.Clone(gv.Group), strings.Clone(gv.Version)
 	d.Mu.Documents[gv] = doc
 	d.running.Go(func() {
 		defer close(doc.done)
 		doc.err = d.fetch(gv, doc)
 		if doc.err != nil && (last == nil || last.err == nil) && d.ctx.Err() == nil {
-			d.log.Warn("discovery failed; uncached resources are forwarded", zap.Stringer("groupVersion", gv), zap.Error(doc.err))
+			d.log.Warn("discovery failed; uncached resources are forwarded",
+				zap.Stringer("groupVersion", gv), zap.Error(doc.err))
 		}
 	})
 	return doc
@@ -193,12 +212,11 @@ func (d *Discovery) fetch(gv schema.GroupVersion, doc *document) error {
 		return d.fetchGroups(ctx, doc)
 	}
 	var list metav1.APIResourceList
-	path := client.ResourcePath(gv.WithResource(""), "")
-	if err := d.client.Read(ctx, gv.WithResource(""), strings.TrimSuffix(path, "/"), &list); err != nil {
-		return err
-	}
+	none := gv.WithResource("")
+	path := strings.TrimSuffix(client.ResourcePath(none, ""), "/")
+	err := d.client.Read(ctx, none, path, &list)
 	doc.resources = list.APIResources
-	return nil
+	return err
 }
 
 // fetchGroups reads the list of groups and drops the documents of removed groups.
@@ -215,7 +233,9 @@ func (d *Discovery) fetchGroups(ctx context.Context, doc *document) error {
 	}
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
-	maps.DeleteFunc(d.Mu.Documents, func(gv schema.GroupVersion, _ *document) bool { return gv.Group != "" && !doc.lists(gv) })
+	maps.DeleteFunc(d.Mu.Documents, func(gv schema.GroupVersion, _ *document) bool {
+		return gv.Group != "" && !doc.lists(gv)
+	})
 	return nil
 }
 
@@ -228,13 +248,13 @@ func (doc *document) over() bool {
 	}
 }
 
-// holds reports whether the document was requested at since or later, or has a recent error.
-func (doc *document) holds(since time.Time) bool {
+// isRecent reports whether the document was requested at since or later, or has a recent error.
+func (doc *document) isRecent(since time.Time) bool {
 	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < AskedAgain
 }
 
-// tells reports whether the document was requested at since or later and read successfully.
-func (doc *document) tells(since time.Time) bool {
+// succeeded reports whether the document was requested at since or later and read successfully.
+func (doc *document) succeeded(since time.Time) bool {
 	return doc != nil && doc.over() && doc.err == nil && !doc.began.Before(since)
 }
 
@@ -257,8 +277,9 @@ func plausible(gvr schema.GroupVersionResource) bool {
 	if gvr.Group == "" && gvr.Version != "v1" || gvr.Version == "" || gvr.Resource == "" {
 		return false
 	}
+	const allowed = "abcdefghijklmnopqrstuvwxyz0123456789-."
 	for _, name := range []string{gvr.Group, gvr.Version, gvr.Resource} {
-		if len(name) > nameMost || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
+		if len(name) > nameMost || strings.Trim(name, allowed) != "" {
 			return false
 		}
 	}

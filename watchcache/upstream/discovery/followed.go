@@ -22,8 +22,9 @@ import (
 )
 
 // Followed is a collection on which upstream's responses for other resources depend: the
-// definitions of custom resources, or the APIServices.
-type Followed[V Value[V]] struct {
+// definitions of custom resources, or the APIServices. V is what matters of an object, read from
+// its JSON. The zero V means that there is no object.
+type Followed[V comparable] struct {
 	Begin sync.Once // of Run
 
 	client               *client.Client
@@ -37,12 +38,6 @@ type Followed[V Value[V]] struct {
 		known     map[string]V
 		following bool // known contains all objects
 	}
-}
-
-// Value is what matters of an object. The zero value means that there is no object.
-type Value[V any] interface {
-	comparable
-	parse(object []byte) (V, error)
 }
 
 // Change is a change of an object's value.
@@ -107,8 +102,8 @@ func (f *Followed[V]) Run(ctx context.Context, changed func(Change[V])) {
 			return
 		}
 		f.setFollowing(false)
-		expired, refused := apierrors.IsResourceExpired(err), apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
-		if err != nil && !expired {
+		refused := apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
+		if err != nil && !apierrors.IsResourceExpired(err) {
 			level := zap.WarnLevel
 			if apierrors.IsNotFound(err) || refused && wasRefused {
 				level = zap.DebugLevel
@@ -199,14 +194,13 @@ func (f *Followed[V]) apply(e client.Event) (c Change[V], err error) {
 		return c, err
 	}
 	if e.Kind == "DELETED" {
-		var none V
-		now = none
+		now = *new(V)
 	}
 	return f.set(name, now), nil
 }
 
 func (f *Followed[V]) read(object []byte) (name string, now V, err error) {
-	now, err = now.parse(object)
+	err = json.Unmarshal(object, &now)
 	name = gjson.GetBytes(object, "metadata.name").Str
 	if err != nil || name == "" {
 		err = errors.Join(errors.New("object without metadata"), err)
@@ -215,11 +209,10 @@ func (f *Followed[V]) read(object []byte) (name string, now V, err error) {
 }
 
 func (f *Followed[V]) set(name string, now V) Change[V] {
-	var none V
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	was := f.mu.known[name]
-	if now == none {
+	if now == *new(V) {
 		delete(f.mu.known, name)
 	} else {
 		f.mu.known[name] = now
@@ -245,8 +238,7 @@ func (f *Followed[V]) replace(items []json.RawMessage, changed func(Change[V])) 
 		}
 	}
 	for name := range gone {
-		var none V
-		changed(f.set(name, none))
+		changed(f.set(name, *new(V)))
 	}
 	f.setFollowing(true)
 	return nil

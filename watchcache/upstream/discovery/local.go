@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,12 +21,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
-
-type apiService struct {
-	Spec struct {
-		Service *struct{ Namespace, Name string }
-	}
+var apiservices = schema.GroupVersionResource{
+	Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices",
 }
 
 // Server is the service that serves an API, or [Local].
@@ -34,17 +31,19 @@ type Server string
 // Local is the server of an API that the apiserver serves itself.
 const Local Server = "Local"
 
-func (Server) parse(object []byte) (Server, error) {
-	var s apiService
-	err := json.Unmarshal(object, &s)
-	return s.server(), err
-}
-
-func (s *apiService) server() Server {
-	if s.Spec.Service == nil {
-		return Local
+// UnmarshalJSON reads the Server of an APIService.
+func (s *Server) UnmarshalJSON(service []byte) error {
+	var o struct {
+		Spec struct {
+			Service *struct{ Namespace, Name string }
+		}
 	}
-	return Server(s.Spec.Service.Namespace + "/" + s.Spec.Service.Name)
+	err := json.Unmarshal(service, &o)
+	*s = Local
+	if by := o.Spec.Service; by != nil {
+		*s = Server(by.Namespace + "/" + by.Name)
+	}
+	return err
 }
 
 // ServiceName is the name of the APIService of a group and version.
@@ -52,18 +51,21 @@ func ServiceName(gv schema.GroupVersion) string { return gv.Version + "." + gv.G
 
 // watchable returns a resource from a discovery document that was requested at since or later. It
 // returns an error unless the resource can be listed and watched.
-func (d *Discovery) watchable(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
+func (d *Discovery) watchable(
+	ctx context.Context, gvr schema.GroupVersionResource, since time.Time,
+) (*metav1.APIResource, error) {
 	found, err := d.find(ctx, gvr, since)
 	if err != nil {
 		return nil, err
 	}
 	for _, verb := range []string{"list", "watch"} {
 		if !slices.Contains(found.Verbs, verb) {
-			return nil, fmt.Errorf("%w: %s has no verb %s", ErrNotCacheable, gvr, verb)
+			return nil, notCacheable("%s has no verb %s", gvr, verb)
 		}
 	}
-	if (found.Group != "" && found.Group != gvr.Group) || (found.Version != "" && found.Version != gvr.Version) {
-		return nil, fmt.Errorf("%w: %s is served as %s/%s", ErrNotCacheable, gvr, found.Group, found.Version)
+	group, version := cmp.Or(found.Group, gvr.Group), cmp.Or(found.Version, gvr.Version)
+	if group != gvr.Group || version != gvr.Version {
+		return nil, notCacheable("%s is served as %s/%s", gvr, found.Group, found.Version)
 	}
 	return found, nil
 }
@@ -89,17 +91,19 @@ func (d *Discovery) checkLocal(ctx context.Context, q *Question) (custom bool, e
 		return false, nil // there is no aggregator
 	}
 	q.heard()
-	var service apiService
-	unknown := d.client.Read(ctx, apiservices, client.ResourcePath(apiservices, "")+"/"+ServiceName(gvr.GroupVersion()), &service)
+	var server Server
+	path := client.ResourcePath(apiservices, "") + "/" + ServiceName(gvr.GroupVersion())
+	unknown := d.client.Read(ctx, apiservices, path, &server)
 	switch {
-	case unknown == nil && service.server() != Local:
-		return false, fmt.Errorf("%w: %s is served by the aggregated API %s", ErrNotCacheable, gvr, service.server())
+	case unknown == nil && server != Local:
+		return false, notCacheable("%s is served by the aggregated API %s", gvr, server)
 	case unknown == nil:
 		return false, nil
 	case apierrors.IsForbidden(unknown):
 		d.unseen.Do(func() {
-			d.log.Warn("without the right to get apiservices.apiregistration.k8s.io, resources are only cached if kube-apiserver "+
-				"has them itself or their definitions can be read", zap.Error(unknown))
+			d.log.Warn("without the right to get apiservices.apiregistration.k8s.io, resources "+
+				"are only cached if kube-apiserver has them itself or their definitions can be "+
+				"read", zap.Error(unknown))
 		})
 	case !apierrors.IsNotFound(unknown):
 		return false, unknown
@@ -115,13 +119,15 @@ func (d *Discovery) checkLocal(ctx context.Context, q *Question) (custom bool, e
 	case crd.served:
 		return true, nil
 	case apierrors.IsForbidden(unknown):
-		return false, fmt.Errorf("%w: %s may be served by an aggregated API: %w", ErrNotCacheable, gvr, unknown)
+		return false, notCacheable("%s may be served by an aggregated API: %w", gvr, unknown)
 	}
 	return false, fmt.Errorf("%w: %s has no APIService yet", ErrNotServed, gvr)
 }
 
 // Preferred returns a resource in the newest version in which upstream serves it.
-func (d *Discovery) Preferred(ctx context.Context, gr schema.GroupResource) (schema.GroupVersionResource, error) {
+func (d *Discovery) Preferred(
+	ctx context.Context, gr schema.GroupResource,
+) (schema.GroupVersionResource, error) {
 	core := schema.GroupVersion{Version: "v1"}
 	if gr.Group == core.Group {
 		return core.WithResource(gr.Resource), d.Serves(ctx, core.WithResource(gr.Resource))
@@ -148,10 +154,10 @@ func (doc *document) newest() []schema.GroupVersion {
 	})
 }
 
-// Local returns the watchable resources that upstream serves itself, each in one version. If a
-// document cannot be read, Local uses the resources in before. If upstream does not answer, Local
-// fails at once, because each further request would be one more to an upstream that is away.
-func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []object.Resource, err error) {
+// Local returns the watchable resources that upstream serves itself, each in one version, except
+// those of documents that cannot be read. If upstream does not answer, Local fails at once, because
+// each further request would be one more to an upstream that is away.
+func (d *Discovery) Local(ctx context.Context) (all []object.Resource, err error) {
 	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-LocalAge))
 	if err != nil {
 		return nil, err
@@ -163,13 +169,13 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 		case client.NoAnswer(err): // upstream itself is down
 			return nil, err
 		case err != nil: // an aggregated API may be down
-			all = append(all, of(before, gv)...)
 			continue
 		}
 		checked := false
 		for _, r := range doc.resources {
 			gvr := gv.WithResource(r.Name)
-			if seen[gvr.GroupResource()] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "watch") {
+			listed, watched := slices.Contains(r.Verbs, "list"), slices.Contains(r.Verbs, "watch")
+			if seen[gvr.GroupResource()] || !listed || !watched {
 				continue
 			}
 			if !checked {
@@ -177,22 +183,19 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 					if client.NoAnswer(err) {
 						return nil, err
 					}
-					if !errors.Is(err, ErrNotCacheable) && !errors.Is(err, ErrNotServed) {
-						all = append(all, of(before, gv)...)
-					}
 					break
 				}
 				checked = true
 			}
 			seen[gvr.GroupResource()] = true
-			all = append(all, object.Resource{GVR: gvr, Kind: r.Kind, Namespaced: r.Namespaced})
+			all = append(all, object.Resource{
+				GVR:        gvr,
+				Kind:       r.Kind,
+				Namespaced: r.Namespaced,
+			})
 		}
 	}
 	return all, ctx.Err()
-}
-
-func of(all []object.Resource, gv schema.GroupVersion) []object.Resource {
-	return slices.DeleteFunc(slices.Clone(all), func(r object.Resource) bool { return r.GVR.GroupVersion() != gv })
 }
 
 // LocalAge is the maximum age of the resource lists that Local reads.

@@ -33,22 +33,22 @@ const (
 //   - the stream has been quiet for [BatchQuiet], and upstream has no more deletions at the
 //     revision (see [Publisher]).
 //
-// When the stream ends, the held deletions are dropped. The next stream begins after the last
+// When the stream ends, the pending deletions are dropped. The next stream begins after the last
 // published revision and delivers them again.
 //
 // Add, Reached, Publish and Close are called by the goroutine that reads the stream.
 type Batch struct {
-	to    Publisher
-	holds bool
-	tasks *tasks // the goroutine that asks
-	mu    struct {
+	to     Publisher
+	leases bool
+	tasks  *tasks // the goroutine that asks
+	mu     struct {
 		sync.Mutex
 		changes  []watchcache.Change
-		complete int       // the number of changes whose revisions are complete; the others are held
+		complete int       // the number of changes of complete revisions; the others are pending
 		last     uint64    // the highest resourceVersion so far
 		received time.Time // when changes[0] arrived
-		held     time.Time // when the first held change arrived
-		arrived  time.Time // when the last held change arrived
+		pending  time.Time // when the first pending change arrived
+		arrived  time.Time // when the last pending change arrived
 		arrivals uint64    // counts the calls of Add
 		asks     bool      // the goroutine that asks is running
 	}
@@ -60,15 +60,19 @@ type Publisher interface {
 	Apply(changes []watchcache.Change, received time.Time) error
 	// Whole asks upstream whether a revision consists of this number of deletions.
 	Whole(ctx context.Context, rv uint64, deletions int) bool
-	// Interrupt ends the stream after Apply has failed for held deletions. The reader of the stream
-	// does not know of that failure.
+	// Interrupt ends the stream after Apply has failed for pending deletions, of which the reader
+	// of the stream does not know.
 	Interrupt(reason error)
 }
 
-// NewBatch returns an empty batch. Unless it holds, every event has a revision of its own, and
-// nothing is held back. The batch asks in a goroutine of its own until Close.
-func NewBatch(ctx context.Context, to Publisher, holds bool) *Batch {
-	return &Batch{to: to, holds: holds, tasks: newTasks(ctx)}
+// NewBatch returns an empty batch. Without leases, every event has a revision of its own, and
+// all are published at once. The batch asks in a goroutine of its own until Close.
+func NewBatch(ctx context.Context, to Publisher, leases bool) *Batch {
+	return &Batch{
+		to:     to,
+		leases: leases,
+		tasks:  newTasks(ctx),
+	}
 }
 
 // Close drops the events that are not published.
@@ -86,12 +90,12 @@ func (b *Batch) Add(c watchcache.Change) int {
 		b.mu.complete, b.mu.last = n, rv
 	}
 	b.mu.changes = append(b.mu.changes, c)
-	if !b.holds || !c.Deleted {
+	if !b.leases || !c.Deleted {
 		b.mu.complete = n + 1
 	} else {
 		b.mu.arrived = time.Now()
 		if b.mu.complete == n {
-			b.mu.held = b.mu.arrived
+			b.mu.pending = b.mu.arrived
 		}
 	}
 	b.mu.arrivals++
@@ -126,36 +130,36 @@ func (b *Batch) publishLocked() error {
 	err := b.to.Apply(b.mu.changes[:n], b.mu.received)
 	rest := copy(b.mu.changes, b.mu.changes[n:])
 	clear(b.mu.changes[rest:])
-	b.mu.changes, b.mu.complete, b.mu.received = b.mu.changes[:rest], 0, b.mu.held
+	b.mu.changes, b.mu.complete, b.mu.received = b.mu.changes[:rest], 0, b.mu.pending
 	return err
 }
 
-// ask publishes the held deletions (see Batch). It returns when nothing is held.
+// ask publishes the pending deletions (see Batch). It returns when there are none.
 func (b *Batch) ask(ctx context.Context) {
 	for pause, next := BatchQuiet, BatchQuiet; client.Sleep(ctx, pause); pause = next {
 		b.mu.Lock()
-		arrivals, rv, held, complete := b.mu.arrivals, b.mu.last, len(b.mu.changes), b.mu.complete
-		quiet := time.Since(b.mu.arrived)
-		b.mu.asks = held > 0
+		arrivals, pending, complete := b.mu.arrivals, len(b.mu.changes), b.mu.complete
+		rv, quiet := b.mu.last, time.Since(b.mu.arrived)
+		b.mu.asks = pending > 0
 		b.mu.Unlock()
 		switch {
-		case held == 0:
+		case pending == 0:
 			return
 		case complete > 0, quiet < BatchQuiet:
 			next = max(BatchQuiet-quiet, time.Millisecond)
 			continue
-		case !b.to.Whole(ctx, rv, held):
+		case !b.to.Whole(ctx, rv, pending):
 			next = min(max(2*pause, BatchQuiet), askMost)
 			continue
 		}
-		if err := b.publishHeld(arrivals); err != nil {
+		if err := b.publishPending(arrivals); err != nil {
 			b.to.Interrupt(err)
 			return
 		}
 	}
 }
 
-func (b *Batch) publishHeld(arrivals uint64) error {
+func (b *Batch) publishPending(arrivals uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.arrivals != arrivals {

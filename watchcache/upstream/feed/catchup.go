@@ -76,7 +76,8 @@ func (c *CatchUp) fastForward(ctx context.Context, rv uint64) error {
 	listed := uint64(0)
 	resource, query := c.writer.cache.Resource(), client.At(rv, "NotOlderThan")
 	p, err := c.Shared.Client.Page(ctx, resource, query, func(o *object.Object) error {
-		changes, listed = append(changes, watchcache.Change{Object: o}), max(listed, o.ResourceVersion())
+		changes = append(changes, watchcache.Change{Object: o})
+		listed = max(listed, o.ResourceVersion())
 		return nil
 	})
 	switch {

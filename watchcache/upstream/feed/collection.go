@@ -64,7 +64,8 @@ type Key struct {
 
 // Sorted returns the parts of a key in sort order: group, version, resource, encoding, scope.
 func (k Key) Sorted() []string {
-	return []string{k.GVR.Group, k.GVR.Version, k.GVR.Resource, k.Encoding.String(), k.Scope.String()}
+	r := k.GVR
+	return []string{r.Group, r.Version, r.Resource, k.Encoding.String(), k.Scope.String()}
 }
 
 // String names the feed.
@@ -90,8 +91,9 @@ func (k Key) MarshalLogObject(line zapcore.ObjectEncoder) error {
 
 // Clone returns a key that shares no memory with k.
 func (k Key) Clone() Key {
-	for _, s := range []*string{&k.GVR.Group, &k.GVR.Version, &k.GVR.Resource, &k.Scope.Namespace, &k.Scope.Fields, &k.Scope.Labels} {
-		*s = strings.Clone(*s)
-	}
+	r, s := &k.GVR, &k.Scope
+	r.Group, r.Version = strings.Clone(r.Group), strings.Clone(r.Version)
+	r.Resource, s.Namespace = strings.Clone(r.Resource), strings.Clone(s.Namespace)
+	s.Fields, s.Labels = strings.Clone(s.Fields), strings.Clone(s.Labels)
 	return k
 }

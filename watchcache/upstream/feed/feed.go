@@ -92,7 +92,7 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		if f.Signs.Waits() { // the stream may have shown a sign of life since
+		if f.Signs.Waits() { // there may have been a sign of life since
 			probing, cancel := context.WithTimeout(ctx, AskTimeout)
 			_, err = Probe(probing, f.Shared.Client, f.Writer.cache)
 			cancel()

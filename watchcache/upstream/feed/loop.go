@@ -1,9 +1,9 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"strconv"
 	"sync"
@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -34,7 +35,7 @@ func (f *Feed) Run(started func()) error {
 	defer close(f.Progress.done)
 	defer f.tasks.Stop()
 	ctx := f.tasks.Context
-	// Whatever is read later is not older than this version.
+	// All later responses are at least as new as this version.
 	if f.SelfCheck.askVersion(ctx, versionWait, time.Now().Add(-versionShared)) {
 		f.Writer.sameState(0)
 		f.Signs.Touch()
@@ -99,8 +100,8 @@ func (f *Feed) follow(ctx context.Context) error {
 		took := time.Since(began)
 		next, reason := f.nextPhase(ctx, err)
 		refused := client.Answered(err) || errors.Is(err, discovery.ErrNotServed)
-		early := refused && f.Shared.Health.IsReturning()
-		if next == stopped && early && f.Writer.cache.Stats().Ready {
+		returning := refused && f.Shared.Health.IsReturning()
+		if next == stopped && returning && f.Writer.cache.Stats().Ready {
 			next, reason = f.Writer.phase(), ""
 		}
 		switch {
@@ -133,21 +134,17 @@ func (f *Feed) sync(ctx context.Context, paged bool, endTurn func()) error {
 		notOlderThan = s.ResourceVersion()
 	}
 	if paged {
-		return f.list(ctx, notOlderThan)
+		changes, rv, err := f.Shared.Client.List(ctx, f.Writer.cache, notOlderThan, "NotOlderThan")
+		if err == nil {
+			_, err = f.Writer.adopt(changes, rv)
+		}
+		return err
 	}
 	query := url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}
 	if notOlderThan > 0 {
 		query.Set("resourceVersion", strconv.FormatUint(notOlderThan, 10))
 	}
 	return f.stream(ctx, query, 0, endTurn)
-}
-
-func (f *Feed) list(ctx context.Context, notOlderThan uint64) error {
-	changes, rv, err := f.Shared.Client.List(ctx, f.Writer.cache, notOlderThan, "NotOlderThan")
-	if err == nil {
-		_, err = f.Writer.adopt(changes, rv)
-	}
-	return err
 }
 
 func (f *Feed) watch(ctx context.Context, endTurn func()) error {
@@ -159,7 +156,8 @@ func (f *Feed) watch(ctx context.Context, endTurn func()) error {
 		return ErrWentBack
 	}
 	rv, epoch := f.Writer.Position()
-	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, endTurn)
+	query := url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}
+	return f.stream(ctx, query, epoch, endTurn)
 }
 
 // stream opens a watch and reads it. If epoch is 0, it first reads the state that begins an epoch.
@@ -180,7 +178,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 	resource, accept := f.Writer.cache.Resource(), client.AcceptOf(f.Encoding)
 	resp, err := f.Shared.Client.GetCollection(ctx, accept, "watch", resource, query)
 	if err != nil {
-		return client.CauseOf(ctx, err)
+		return cmp.Or(context.Cause(ctx), err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or no longer needed
 	f.Signs.Alive()
@@ -199,7 +197,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 		guards.Go(func() { dog.guardFill(filling, cancel) })
 		err = r.readState(s, f.Signs)
 		if filled(); err != nil {
-			return client.CauseOf(ctx, err)
+			return cmp.Or(context.Cause(ctx), err)
 		}
 	} else if !f.loop.listed { // otherwise two versions in turn would cause one list after another
 		since := time.Now()
@@ -217,7 +215,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 	if err == nil && resource.SelfDescribing && time.Since(opened) < WatchLife {
 		err = errCutShort
 	}
-	return client.CauseOf(ctx, err)
+	return cmp.Or(context.Cause(ctx), err)
 }
 
 type streamReader struct {
@@ -256,7 +254,7 @@ func (r *streamReader) readState(s client.Stream, signs *Signs) error {
 			if err != nil {
 				return err
 			}
-			change.Object = r.writer.cache.Known(change.Object) // so a relist holds no second copy
+			change.Object = r.writer.cache.Known(change.Object) // so a relist needs no second copy
 			changes = append(changes, change)
 		}
 	}
@@ -265,7 +263,7 @@ func (r *streamReader) readState(s client.Stream, signs *Signs) error {
 // readEvents applies a stream's events until the stream ends: with nil if it ends cleanly.
 func (r *streamReader) readEvents(ctx context.Context, s client.Stream, signs *Signs) error {
 	at, _ := r.writer.Position()
-	shown := Shown(at)
+	highest := Highest(at)
 	var used []uint64 // revisions for the ledger
 	events := NewBatch(ctx, r, r.writer.cache.Resource().NoWatchCache)
 	defer events.Close()
@@ -289,15 +287,11 @@ func (r *streamReader) readEvents(ctx context.Context, s client.Stream, signs *S
 				return errors.Join(publish(), err)
 			}
 			events.Reached(rv)
-			shown.Reached(rv)
+			highest.Reached(rv)
 			if err := publish(); err != nil {
 				return err
 			}
-			err = r.writer.Write(r.epoch, func() error {
-				r.writer.cache.Writer().Advance(rv, time.Now())
-				return nil
-			})
-			if err != nil {
+			if err := r.writer.Advance(r.epoch, rv); err != nil {
 				return err
 			}
 		case "ERROR":
@@ -308,7 +302,7 @@ func (r *streamReader) readEvents(ctx context.Context, s client.Stream, signs *S
 				return errors.Join(publish(), err)
 			}
 			waiting = events.Add(change)
-			if rv := change.Object.ResourceVersion(); shown.Reached(rv) {
+			if rv := change.Object.ResourceVersion(); highest.Reached(rv) {
 				used = append(used, rv)
 			}
 		}
@@ -324,7 +318,7 @@ func parseChange(r *object.Resource, e client.Event) (watchcache.Change, error) 
 	switch e.Kind {
 	case "ADDED", "MODIFIED", "DELETED":
 	default:
-		err := fmt.Errorf("%w: watch event of type %q", object.ErrMalformed, e.Kind)
+		err := object.Malformed("watch event of type %q", e.Kind)
 		return watchcache.Change{}, err
 	}
 	o, err := r.ParseObject(client.AsListed(r, e.Object))
@@ -333,7 +327,9 @@ func parseChange(r *object.Resource, e client.Event) (watchcache.Change, error) 
 
 // Apply implements Publisher.
 func (r *streamReader) Apply(changes []watchcache.Change, received time.Time) error {
-	return r.writer.Write(r.epoch, func() error { return r.writer.cache.Writer().Apply(changes, received) })
+	return r.writer.Write(r.epoch, func() error {
+		return r.writer.cache.Writer().Apply(changes, received)
+	})
 }
 
 // Interrupt implements Publisher.
@@ -366,7 +362,7 @@ func (f *Feed) nextPhase(ctx context.Context, err error) (next phase, reason str
 	case errors.Is(err, errMissed):
 		return correcting, "self-check"
 	case errors.Is(err, errDiffers):
-		return renewing, "self-check" // a relist does not show the difference, or no client is served yet
+		return renewing, "self-check" // a relist may not show it, or no client is served yet
 	case errors.Is(err, errRewritten):
 		return renewing, "upgraded"
 	case errors.Is(err, errCutShort) && f.Encoding == object.Table:
@@ -386,18 +382,18 @@ func (f *Feed) nextPhase(ctx context.Context, err error) (next phase, reason str
 	case errors.Is(err, errNoState):
 		f.loop.pages = true
 		return f.Writer.phase(), "no-state"
-	case client.IsTooLarge(err):
+	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
 		// Either upstream lags behind the cache, or etcd was restored to an earlier state. Only a
 		// consistent read can distinguish these cases.
 		if wentBack(ctx, f.Shared.Client, f.Writer.cache) {
 			return renewing, "went-back"
 		}
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
-		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, ErrServedAnew), errors.Is(err, discovery.ErrNotCacheable),
-		errors.Is(err, discovery.ErrNotServed), errors.Is(err, object.ErrNoEncoding),
-		errors.Is(err, object.ErrColumns), errors.Is(err, object.ErrOpaqueResourceVersion),
-		errors.Is(err, object.ErrMalformed):
+		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err),
+		apierrors.IsBadRequest(err), errors.Is(err, ErrServedAnew),
+		errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, discovery.ErrNotServed),
+		errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrColumns),
+		errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
 		return stopped, ""
 	}
 	return f.Writer.phase(), ""

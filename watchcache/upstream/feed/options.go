@@ -24,7 +24,6 @@ type Shared struct {
 	Metrics *Metrics
 	Log     *zap.Logger
 	Options atomic.Pointer[Options]
-	answers responsiveness
 }
 
 // Options contains the options of all feeds.
@@ -79,7 +78,8 @@ func (o *Options) ScopesOf(gr schema.GroupResource) []object.Scope {
 // Uses records in the ledger that a resource has used revisions.
 func (u *Shared) Uses(o Owner, rvs ...uint64) {
 	if err := u.Ledger.Note(o, rvs...); err != nil {
-		u.Log.Warn("the ledger starts over, and excludes two resources the second time", zap.Error(err))
+		const message = "the ledger starts over, and excludes two resources the second time"
+		u.Log.Warn(message, zap.Error(err))
 	}
 }
 
@@ -98,7 +98,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"group", "version", "resource", "reason"}),
 		Checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_self_checks_total",
-			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), changed (upstream serves the resource in another way now, and the cache began anew), inconclusive.",
+			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by " +
+				"outcome: same, different (the cache was read again), changed (upstream serves " +
+				"the resource in another way now, and the cache began anew), inconclusive.",
 		}, []string{"group", "version", "resource", "outcome"}),
 	}
 	r.MustRegister(m.Relists, m.Checks)

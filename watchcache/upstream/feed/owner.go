@@ -18,7 +18,7 @@ func OwnerOf(r schema.GroupResource) Owner {
 	return unique.Make(r)
 }
 
-// Ledger is told which resource has used each revision of etcd (package fresh).
+// Ledger records which resource has used each revision of etcd (package fresh).
 type Ledger interface {
 	// Note records that a resource has used revisions. It fails if another has used one of them.
 	Note(o Owner, rvs ...uint64) error
@@ -26,15 +26,15 @@ type Ledger interface {
 	Forget()
 }
 
-// Shown is the highest revision that a watch has shown, or from which it starts. If upstream is
-// itself a proxy, it may have relisted. It then gives all deletions that the relist found the same
-// revision: the last revision before the relist. That revision may belong to any resource. So a
-// revision counts only if it is above all revisions that the watch has shown before.
-type Shown uint64
+// Highest is the highest revision in a watch so far, or the one from which it starts. If upstream
+// is itself a proxy, it may have relisted. It then gives all deletions that the relist found the
+// same revision: the last revision before the relist. That revision may belong to any resource. So
+// a revision counts only if it is above all earlier revisions in the watch.
+type Highest uint64
 
 // Reached records an event or a bookmark. It reports whether an event at rv counts.
-func (s *Shown) Reached(rv uint64) bool {
+func (s *Highest) Reached(rv uint64) bool {
 	above := rv > uint64(*s)
-	*s = max(*s, Shown(rv))
+	*s = max(*s, Highest(rv))
 	return above
 }

@@ -95,7 +95,7 @@ const (
 // After any error, the request must go to upstream.
 //
 // Ready waits longer if upstream takes long for something else, too: there, the read would not be
-// answered sooner either, and a watch would stay there. On a busy machine, a new proxy otherwise
+// answered earlier either, and a watch would stay there. On a busy machine, a new proxy otherwise
 // forwarded hundreds of the watches that came back to it (make restarts).
 func (p *Progress) Ready(ctx context.Context) error {
 	began := time.Now()
@@ -111,8 +111,11 @@ func (p *Progress) Ready(ctx context.Context) error {
 		case p.queued.Load(), quiet() < patience, behind && quiet() < MostPatience:
 			continue // the proxy itself lets a queued feed wait
 		case !behind:
-			const most = MostPatience - Patience
-			others := p.Shared.answers.Measure(ctx, p.Shared.Client, most, Patience/4)
+			called := time.Now() // a request that concerns no feed
+			asking, cancel := context.WithTimeout(ctx, MostPatience-Patience)
+			_, took, _ := p.Shared.Client.ServerVersion(asking, called.Add(-Patience/4))
+			cancel()
+			others := max(took, time.Since(called))
 			patience = min(max(patience, patiently*others), MostPatience)
 		}
 		ended := closed(p.started) && p.err != nil // the next turn says why

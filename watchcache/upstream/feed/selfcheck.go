@@ -19,7 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 )
 
-const checkShown = 5
+const checkListed = 5
 
 // errDiffers means that the cache differs from upstream at the same resourceVersion. The proxy, or
 // a component between it and etcd, has missed a change.
@@ -125,7 +125,7 @@ func (c *SelfCheck) sameObjects(ctx context.Context, rv uint64) error {
 		return err
 	}
 	slices.SortFunc(theirs, func(a, b object.State) int { return cmp.Compare(a.Key, b.Key) })
-	if wrong, all := ours.Differences(theirs, checkShown); all > 0 {
+	if wrong, all := ours.Differences(theirs, checkListed); all > 0 {
 		return fmt.Errorf("%w at %d of %d objects: %q", errMissed, rv, all, wrong)
 	}
 	return nil
@@ -173,7 +173,7 @@ func (c *SelfCheck) askVersion(
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	server, err := c.Shared.Client.ServerVersion(ctx, since)
+	server, _, err := c.Shared.Client.ServerVersion(ctx, since)
 	if err != nil {
 		c.Log.Debug("upstream does not tell its version", zap.Error(err))
 		return false

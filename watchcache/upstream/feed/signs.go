@@ -13,7 +13,7 @@ import (
 type Signs struct {
 	lost       atomic.Int64 // when the stream was lost; 0 while it works
 	refused    atomic.Bool  // upstream responded, but refused the stream
-	unanswered atomic.Int64 // when the first of the unanswered probes was sent; 0 if the last probe was answered
+	unanswered atomic.Int64 // when the first unanswered probe was sent; 0 if there is none
 	last       atomic.Int64 // when the last sign of life came
 }
 

@@ -20,7 +20,7 @@ const (
 	// Silence is the time after which a silent stream is checked. Normally, upstream sends a
 	// bookmark about once a minute.
 	Silence = 90 * time.Second
-	// grace is how long guard waits for a stream after a probe has shown that upstream is ahead.
+	// grace is how long guard waits for a stream after a probe has found that upstream is ahead.
 	grace = 5 * time.Second
 )
 
@@ -65,7 +65,7 @@ func (w *watchdog) check(ctx context.Context) error {
 	case !w.writer.cache.Stats().Ready:
 		return fmt.Errorf("%w before the initial state was complete", errSilent)
 	}
-	at, _ := w.writer.Position()
+	at, epoch := w.writer.Position()
 	if rv == at {
 		w.signs.Touch()
 		return nil
@@ -75,7 +75,7 @@ func (w *watchdog) check(ctx context.Context) error {
 		// broken one.
 		if same, err := w.confirm(probing, rv); err == nil && same {
 			w.signs.Touch()
-			return w.writer.Trim()
+			return w.writer.Advance(epoch, 0)
 		}
 	}
 	waited := client.Sleep(ctx, grace)
@@ -85,7 +85,7 @@ func (w *watchdog) check(ctx context.Context) error {
 	return nil
 }
 
-// confirm compares the log's newest state with upstream's at rv or later (see watchcache.Writer.Confirm).
+// confirm compares the log's newest state with upstream's at rv or later.
 func (w *watchdog) confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := w.writer.Position()
 	list, err := w.client.Metadata(ctx, w.writer.cache.Resource(), rv)

@@ -33,7 +33,7 @@ type Writer struct {
 		phase      phase
 		epoch      uint64
 		server     string // the version of the apiserver that wrote the state; "" if unknown
-		answered   string // the version that the apiserver has told last
+		answered   string // the version that the apiserver has reported last
 	}
 }
 
@@ -65,12 +65,10 @@ func (w *Writer) Write(epoch uint64, change func() error) error {
 	return change()
 }
 
-// Trim drops log events that are older than the log's age limit. Bookmarks from upstream have the
-// same effect.
-func (w *Writer) Trim() error {
-	_, epoch := w.Position()
+// Advance records that upstream has reached rv (see [watchcache.Writer.Advance]).
+func (w *Writer) Advance(epoch, rv uint64) error {
 	return w.Write(epoch, func() error {
-		w.cache.Writer().Trim(time.Now())
+		w.cache.Writer().Advance(rv, time.Now())
 		return nil
 	})
 }
@@ -110,10 +108,10 @@ func (w *Writer) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, er
 }
 
 // bookmark returns a bookmark's resourceVersion. The cache keeps the bookmark as the template for
-// its own, if another version of the apiserver writes it in another way.
+// its own, because another version of the apiserver may write it in another way.
 func (w *Writer) bookmark(e client.Event) (uint64, error) {
 	b, rv, err := w.cache.Resource().ParseBookmark(e.Object)
-	if err == nil && !w.cache.Bookmark().Same(b) {
+	if err == nil {
 		w.cache.Writer().SetBookmark(b)
 	}
 	return rv, err

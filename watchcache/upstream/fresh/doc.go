@@ -10,7 +10,7 @@
 // fresh.go shares the runs among readers, run.go is one run, and maxage.go spares a read its run
 // within a configured maxAge.
 //
-// The [Ledger] records which resource used each revision of etcd. Feeds tell it (feed.Ledger). The
+// The [Ledger] records which resource used each revision of etcd. Feeds use it as feed.Ledger. The
 // [Keeper] maintains it (keeper.go): it watches the metadata of all resources (watch.go) and
 // collects evidence of one etcd (evidence.go). A foreign write is one to another resource.
 package fresh

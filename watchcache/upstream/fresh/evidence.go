@@ -2,7 +2,6 @@ package fresh
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"go.uber.org/zap"
@@ -35,21 +34,19 @@ func (k *Keeper) link(ctx context.Context) {
 			all[o] = w.resource
 		}
 	}
-	order := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(o feed.Owner) bool {
-		return o == reference || !k.Ledger.Undecided(o)
-	})
+	var order []feed.Owner
+	for o := range all {
+		switch {
+		case o == reference || !k.Ledger.Undecided(o):
+		case busy[o]:
+			order = slices.Insert(order, 0, o)
+		default:
+			order = append(order, o)
+		}
+	}
 	if len(order) == 0 || all[reference] == nil {
 		return
 	}
-	slices.SortFunc(order, func(a, b feed.Owner) int {
-		switch {
-		case busy[a] == busy[b]:
-			return 0
-		case busy[a]:
-			return -1
-		}
-		return 1
-	})
 	order = order[:min(len(order), linkMost)]
 	var readings []Reading
 	for i, o := range slices.Concat([]feed.Owner{reference}, order, []feed.Owner{reference}) {

@@ -28,9 +28,9 @@ type Feed struct {
 
 	mu struct {
 		sync.Mutex
-		next *run // gathers readers; nil without waiting readers
+		next   *run  // gathers readers; nil without waiting readers
+		proved proof // the latest; zero if there is none
 	}
-	proved  lastProof
 	probing chan time.Time // contains the time of the next probe, unless a run probes
 	helping chan struct{}  // contains a token while a run sends more than a probe
 	read    atomic.Int64   // moment when the last reader came
@@ -43,7 +43,12 @@ type Feed struct {
 func (k *Keeper) New(f *feed.Feed) *Feed {
 	probing := make(chan time.Time, 1)
 	probing <- time.Time{}
-	return &Feed{Feed: f, Keeper: k, probing: probing, helping: make(chan struct{}, 1)}
+	return &Feed{
+		Feed:    f,
+		Keeper:  k,
+		probing: probing,
+		helping: make(chan struct{}, 1),
+	}
 }
 
 // Cache returns the feed's cache.
@@ -203,7 +208,7 @@ func (f *Feed) begin(ctx context.Context, r *run) {
 		r.by = failed
 		f.Feed.Log.Debug("cache could not be brought up to date", zap.Error(err))
 	} else {
-		f.proved.note(proof{began, q.rv, q.era})
+		f.noteProof(proof{began, q.rv, q.era})
 	}
 	f.failing.Store(err != nil)
 	f.Keeper.metrics.ran(f.Feed.GVR, r)

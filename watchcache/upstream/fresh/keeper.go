@@ -120,7 +120,8 @@ func (k *Keeper) over() bool {
 	defer k.mu.Unlock()
 	if time.Since(k.mu.proved) > 2*Needed {
 		k.mu.resting = time.Now().Add(rest)
-		k.shared.Log.Info("ledger of revisions proves nothing; pausing it", zap.Duration("for", rest))
+		const message = "ledger of revisions proves nothing; pausing it"
+		k.shared.Log.Info(message, zap.Duration("for", rest))
 		return true
 	}
 	return time.Since(k.mu.last) > Needed || !k.shared.Options.Load().Ledger
@@ -190,7 +191,7 @@ func (k *Keeper) keep(ctx context.Context) {
 			known = time.Time{}
 		}
 		if time.Since(known) > discovery.LocalAge {
-			if now, err := k.local(ctx, resources); err == nil {
+			if now, err := k.local(ctx); err == nil {
 				resources, known = now, time.Now()
 			} else if ctx.Err() == nil {
 				k.shared.Log.Debug("cannot list the ledger's resources", zap.Error(err))
@@ -204,7 +205,7 @@ func (k *Keeper) keep(ctx context.Context) {
 	}
 }
 
-func (k *Keeper) local(ctx context.Context, known []object.Resource) ([]object.Resource, error) {
+func (k *Keeper) local(ctx context.Context) ([]object.Resource, error) {
 	end, err := k.shared.Health.Turn(ctx)
 	if err != nil {
 		return nil, err
@@ -212,7 +213,7 @@ func (k *Keeper) local(ctx context.Context, known []object.Resource) ([]object.R
 	defer end()
 	ctx, cancel := context.WithTimeout(ctx, discovery.Timeout)
 	defer cancel()
-	return k.shared.Names.Local(ctx, known)
+	return k.shared.Names.Local(ctx)
 }
 
 // closeHoles begins runs for caches that the ledger cannot prove current: caches before a hole and,

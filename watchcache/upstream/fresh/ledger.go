@@ -26,10 +26,10 @@ import (
 // of the same resource.
 //
 // A watch event counts only if it is newer than every earlier event of that watch (see
-// [feed.Shown]). Initial states do not count. A broken stream can mean that etcd was restored from
-// a backup or replaced. So the ledger then forgets all revisions, and the list of caches that were
-// current. It proves nothing for a cache until upstream itself has shown again that the cache is
-// current. It never proves anything for the resource events: when a lease expires, etcd deletes
+// [feed.Highest]). Initial states do not count. A broken stream can mean that etcd was restored
+// from a backup or replaced. So the ledger then forgets all revisions, and the list of caches that
+// were current. It proves nothing for a cache until upstream itself has shown again that the cache
+// is current. It never proves anything for the resource events: when a lease expires, etcd deletes
 // many events at one revision, and a cache may have seen only some of these deletions.
 //
 // If upstream is another watchproxy, the ledger's watches make that proxy cache the watched

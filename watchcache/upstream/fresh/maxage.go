@@ -2,7 +2,6 @@ package fresh
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -22,24 +21,18 @@ func (p proof) age() time.Duration {
 	return max(now.Sub(p.at), now.Round(0).Sub(p.at.Round(0)))
 }
 
-// lastProof is the latest proof of a cache; the zero proof if there is none.
-type lastProof struct {
-	mu sync.Mutex
-	p  proof
-}
-
-func (l *lastProof) note(p proof) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !p.at.Before(l.p.at) {
-		l.p = p
+func (f *Feed) noteProof(p proof) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !p.at.Before(f.mu.proved.at) {
+		f.mu.proved = p
 	}
 }
 
-func (l *lastProof) get() proof {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.p
+func (f *Feed) lastProof() proof {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.proved
 }
 
 // Recent returns the cached state if it is younger than the resource's maxAge. age is the state's
@@ -65,7 +58,7 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	if most <= 0 {
 		return s, 0, false
 	}
-	p := f.proved.get()
+	p := f.lastProof()
 	if age = p.age(); age > most {
 		return s, 0, false
 	}

@@ -26,8 +26,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "watchproxy_freshness_seconds",
 			Help: "Seconds that a consistent read waited until the cache was known to be " +
-				"up to date, by the outcome of its freshness run; " +
-				"max-age: a recent state was allowed; forwarded: a list did not wait for a side watch.",
+				"up to date, by the outcome of its freshness run; max-age: a recent state was " +
+				"allowed; forwarded: a list did not wait for a side watch.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12),
 
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,

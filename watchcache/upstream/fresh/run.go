@@ -49,7 +49,7 @@ func (q *question) price(s watchcache.Stats) (probes int) {
 // and not before a proof in the era, of which the first comes from upstream itself, because the
 // stream may still follow another history.
 func (f *Feed) Carries(era uint64) bool {
-	last := f.proved.get()
+	last := f.lastProof()
 	return !last.at.IsZero() && last.era == era &&
 		!f.Cache().Resource().NoWatchCache && f.Keeper.Ledger.Has(f.Feed.Owner)
 }
@@ -102,7 +102,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 	if stats.Newest >= q.rv {
 		return current, nil
 	}
-	if by := f.awaitShown(ctx, *q); by != "" {
+	if by := f.await(ctx, *q); by != "" {
 		return by, nil
 	}
 	if !feed.IsSmall(stats) {
@@ -126,15 +126,15 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 		if err := f.askOwn(ctx, q); err != nil {
 			return "", err
 		}
-		if by := f.awaitShown(ctx, *q); by != "" { // events that were late have come
+		if by := f.await(ctx, *q); by != "" { // events that were late have come
 			return by, nil
 		}
 	}
 	return f.Feed.CatchUp.To(ctx, q.rv)
 }
 
-// awaitShown waits a little until the ledger or the stream shows the state at q's revision.
-func (f *Feed) awaitShown(ctx context.Context, q question) (by string) {
+// await waits a little until the ledger or the stream shows the state at q's revision.
+func (f *Feed) await(ctx context.Context, q question) (by string) {
 	ctx, cancel := context.WithTimeout(ctx, streamWait)
 	defer cancel()
 	for {
@@ -159,7 +159,8 @@ func (f *Feed) awaitShown(ctx context.Context, q question) (by string) {
 func (f *Feed) proves(q question) bool {
 	_, epoch := f.Feed.Writer.Position()
 	newest := f.Cache().Stats().Newest
-	if newest >= q.rv || !f.Carries(q.era) || !f.Keeper.Ledger.Proves(q.era, f.Feed.Owner, newest, q.rv) {
+	if newest >= q.rv || !f.Carries(q.era) ||
+		!f.Keeper.Ledger.Proves(q.era, f.Feed.Owner, newest, q.rv) {
 		return false
 	}
 	done := false

@@ -69,7 +69,13 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) {
 
 // reopen has the pauses before a broken watch opens again. They grow, because each break makes the
 // ledger forget all. A watch that lives for longer than Needed clears them.
-var reopen = wait.Backoff{Duration: 10 * Every, Factor: 2, Jitter: 0.5, Steps: 5, Cap: Needed}
+var reopen = wait.Backoff{
+	Duration: 10 * Every,
+	Factor:   2,
+	Jitter:   0.5,
+	Steps:    5,
+	Cap:      Needed,
+}
 
 // follow opens one watch after the other until ctx ends. If a watch ends before its time, upstream
 // may be restarting, and the next watch may come from a restored etcd.
@@ -131,7 +137,8 @@ func (k *Keeper) watch(
 		"resourceVersion": {strconv.FormatUint(p.RV, 10)},
 		"timeoutSeconds":  {strconv.Itoa(int(life.Seconds()))},
 	}
-	resp, err := k.shared.Client.GetCollection(ctx, AcceptMetadataEvents, ledgerVerb, w.resource, query)
+	accept, c := AcceptMetadataEvents, k.shared.Client
+	resp, err := c.GetCollection(ctx, accept, ledgerVerb, w.resource, query)
 	if err != nil {
 		return 0, err
 	}
@@ -145,7 +152,7 @@ func (k *Keeper) watch(
 
 // read records the revisions that a watch shows. The watch starts at the revision from.
 func (k *Keeper) read(s client.Stream, o feed.Owner, from uint64) error {
-	for shown := feed.Shown(from); ; {
+	for highest := feed.Highest(from); ; {
 		e, err := s.Next()
 		switch {
 		case errors.Is(err, io.EOF):
@@ -159,7 +166,7 @@ func (k *Keeper) read(s client.Stream, o feed.Owner, from uint64) error {
 		if err != nil {
 			return err
 		}
-		if shown.Reached(rv) && e.Kind != "BOOKMARK" {
+		if highest.Reached(rv) && e.Kind != "BOOKMARK" {
 			k.shared.Uses(o, rv)
 		}
 	}
